@@ -1,0 +1,139 @@
+package attribute
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// balance books system and idle, so that the tick's parts sum to its whole.
+//
+// The root's account holds what the root's CPU counter shows beyond all other
+// workloads: that is system, and what is left of the machine's CPU time is
+// idle. Memory and disk have no root counter that holds everything, so there
+// system is what is left of the whole: of memory less what is free, of disk
+// what the devices did.
+func (b *Books) balance(s *meter.Snapshot, first bool) {
+	root := b.order[0]
+	b.idle.share = meter.Usage{Covered: time.Duration(b.elapsed)}
+	sum := b.sumShares()
+	t := &b.tick
+	t.Workloads = sum
+
+	for i, r := range meter.Wholes {
+		switch r {
+		case meter.CPU:
+			t.System[i] = root.share.Amount[r]
+			t.Whole[i] = max(0, int64(s.Node.CPUs)*(s.Mono-b.mono)-(s.Node.Steal-b.node0.Steal))
+			if first {
+				t.Whole[i] = 0
+			}
+			t.Idle[i], t.Skew[i] = settle(t.Whole[i]-t.System[i]-sum[i], &b.carry[i])
+			b.idle.share.Put(r, t.Idle[i], meter.Measured)
+		case meter.Memory:
+			t.Whole[i] = b.whole.Add(b.node0.MemTotal, s.Node.MemTotal, b.elapsed)
+			t.Idle[i] = b.free.Add(b.node0.MemFree, s.Node.MemFree, b.elapsed)
+			t.System[i], t.Skew[i] = settle(t.Whole[i]-t.Idle[i]-sum[i], &b.carry[i])
+			b.holdMemory(root, s, t.System[i], t.Idle[i])
+		default:
+			if !s.Node.Total.Has.Has(r) {
+				t.System[i] = root.share.Amount[r]
+				t.Whole[i] = t.System[i] + sum[i]
+				continue
+			}
+			t.Whole[i] = s.Node.Total.Value[r] - b.node0.Total.Value[r]
+			if first || t.Whole[i] < 0 { // a device went away
+				t.Whole[i] = sum[i]
+			}
+			t.System[i], t.Skew[i] = settle(t.Whole[i]-sum[i], &b.carry[i])
+			root.share.Put(r, t.System[i], meter.Measured)
+		}
+	}
+}
+
+// holdMemory books the memory of system and idle, and their present levels.
+func (b *Books) holdMemory(root *account, s *meter.Snapshot, system, idle int64) {
+	held := int64(0)
+	for _, a := range b.order {
+		if a != root {
+			held += a.level[meter.Memory]
+		}
+	}
+	root.level[meter.Memory] = max(0, s.Node.MemTotal-s.Node.MemFree-held)
+	root.share.Put(meter.Memory, system, meter.Measured)
+	root.share.Put(meter.MemoryPeak, root.level[meter.Memory], meter.Measured)
+	b.idle.level[meter.Memory] = s.Node.MemFree
+	b.idle.share.Put(meter.Memory, idle, meter.Measured)
+	b.idle.share.Put(meter.MemoryPeak, s.Node.MemFree, meter.Measured)
+}
+
+// sumShares adds up what workloads other than system were booked.
+func (b *Books) sumShares() (sum meter.Shares) {
+	for _, a := range b.order[1:] {
+		for i, r := range meter.Wholes {
+			sum[i] += a.share.Amount[r]
+		}
+	}
+	return sum
+}
+
+// settle returns what is left, less skew carried from before; where the parts
+// showed more than there was, nothing is left and the excess is carried on. The
+// second result is the change of what is carried: left = rest + change.
+func settle(rest int64, carry *int64) (left, change int64) {
+	before := *carry
+	rest -= before
+	left = max(0, rest)
+	*carry = left - rest
+	return left, *carry - before
+}
+
+// Close closes the window and opens the next: a row for every workload that is
+// there or ended in it, system and idle last. It checks the books: rows that do
+// not sum to the window's balance are counted as violations. w is overwritten;
+// its Rows are reused.
+func (b *Books) Close(w *meter.Window) {
+	rows := w.Rows[:0]
+	*w = meter.Window{Boot: b.boot, Start: b.start, End: b.at, Offset: b.offset, Balance: b.window}
+	var sum meter.Shares
+	emit := func(a *account) {
+		row := meter.Row{Workload: a.w, Life: a.life, Usage: a.window, Closing: a.reading, Ended: a.final}
+		if a.parent != nil && a.parent.parent != nil {
+			row.Parent = a.parent.w.ID
+		}
+		for i, r := range meter.Wholes {
+			sum[i] += a.window.Amount[r]
+		}
+		rows = append(rows, row)
+		a.window = meter.Usage{}
+	}
+	for _, a := range b.ended {
+		emit(a)
+	}
+	for i := len(b.order) - 1; i >= 0; i-- {
+		if a := b.order[i]; !a.final {
+			emit(a)
+		}
+	}
+	emit(b.idle)
+	clear(b.ended)
+	b.ended = b.ended[:0]
+
+	for i := range meter.Wholes {
+		if sum[i] != b.window.Whole[i]+b.window.Skew[i] {
+			w.Balance.Violations++
+		}
+	}
+	w.Rows = rows
+	b.window, b.start = meter.Balance{}, b.at
+}
+
+// Balance returns the balance of the latest tick.
+func (b *Books) Balance() meter.Balance { return b.tick }
+
+// SystemID and IdleID name a node's two workloads that no job caused.
+func SystemID(node string) workload.ID { return workload.NewID(node, workload.System, "") }
+
+// IdleID is described at SystemID.
+func IdleID(node string) workload.ID { return workload.NewID(node, workload.Idle, "") }

@@ -1,0 +1,110 @@
+package attribute
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/meter"
+)
+
+// Live returns what every workload did in the latest tick, as a tree: parents
+// before children, in the order of the snapshot; groups that ended in the tick
+// are marked; system and idle are last. The caller adds what the books do not
+// know: host name, reader, notes, mete's own cost.
+func (b *Books) Live() *live.Machine {
+	m := &live.Machine{
+		Time: time.Unix(0, b.at+b.offset).UTC(), Boot: b.boot, Tick: time.Duration(b.elapsed),
+		CPUs: b.node0.CPUs, Balance: b.tick,
+	}
+	cpu := indexOf(meter.CPU)
+	m.CPU = live.CPU{
+		Whole:     b.cores(b.tick.Whole[cpu]),
+		Workloads: b.cores(b.tick.Workloads[cpu]),
+		System:    b.cores(b.tick.System[cpu]),
+		Idle:      b.cores(b.tick.Idle[cpu]),
+		Steal:     b.cores(b.stolen),
+	}
+	m.Memory = live.Memory{Whole: b.node0.MemTotal, Idle: b.node0.MemFree, Available: b.node0.MemAvail}
+	m.Disk = b.flow(meter.DiskRead, meter.DiskWritten)
+	m.Network = b.flow(meter.NetworkRx, meter.NetworkTx)
+
+	children := map[*account][]*account{}
+	for _, a := range b.order[1:] {
+		children[a.parent] = append(children[a.parent], a)
+	}
+	var walk func(a *account, depth int)
+	walk = func(a *account, depth int) {
+		for _, c := range children[a] {
+			m.Memory.Workloads += c.level[meter.Memory]
+			m.Rows = append(m.Rows, b.row(c, depth))
+			walk(c, depth+1)
+		}
+	}
+	root := b.order[0]
+	walk(root, 0)
+	m.Memory.System = root.level[meter.Memory]
+	m.Rows = append(m.Rows, b.row(root, 0), b.row(b.idle, 0))
+	return m
+}
+
+// flow is the machine's traffic of the latest tick.
+func (b *Books) flow(in, out meter.Resource) live.Flow {
+	rate := func(r meter.Resource) float64 {
+		return b.perSecond(max(0, b.node0.Total.Value[r]-b.total0.Value[r]))
+	}
+	return live.Flow{In: rate(in), Out: rate(out)}
+}
+
+func indexOf(r meter.Resource) int {
+	for i, w := range meter.Wholes {
+		if w == r {
+			return i
+		}
+	}
+	panic("attribute: " + r.String() + " has no whole")
+}
+
+// cores is CPU ns of the tick as a number of CPUs in use.
+func (b *Books) cores(ns int64) float64 { return b.perSecond(ns) / 1e9 }
+
+func (b *Books) perSecond(v int64) float64 {
+	if b.elapsed <= 0 {
+		return 0
+	}
+	return float64(v) * 1e9 / float64(b.elapsed)
+}
+
+func (b *Books) row(a *account, depth int) live.Row {
+	row := live.Row{ID: a.w.ID, Kind: a.w.Kind, Name: a.w.Name, Path: a.w.Path, Depth: depth, Ended: a.final,
+		Total: map[string]string{}, Quality: map[string]meter.Quality{}}
+	if a.parent != nil && a.parent.parent != nil {
+		row.Parent = a.parent.w.ID
+	}
+	rate := func(r meter.Resource, scale float64) *float64 {
+		if !a.share.Present.Has(r) {
+			return nil
+		}
+		v := b.perSecond(a.share.Amount[r]) / scale
+		return &v
+	}
+	level := func(r meter.Resource) *int64 {
+		if !a.share.Present.Has(r) {
+			return nil
+		}
+		v := a.level[r]
+		return &v
+	}
+	row.CPU = rate(meter.CPU, 1e9)
+	row.Memory = level(meter.Memory)
+	row.DiskRead, row.DiskWritten = rate(meter.DiskRead, 1), rate(meter.DiskWritten, 1)
+	row.NetworkRx, row.NetworkTx = rate(meter.NetworkRx, 1), rate(meter.NetworkTx, 1)
+	row.PIDs = level(meter.PIDs)
+	row.PressureCPU = rate(meter.PressureCPU, 1e9)
+	row.PressureMemory = rate(meter.PressureMemory, 1e9)
+	row.PressureIO = rate(meter.PressureIO, 1e9)
+	a.total.Present.Each(func(r meter.Resource) {
+		row.Total[r.String()] = r.Detail().Unit.Decimal(a.total.Amount[r])
+		row.Quality[r.String()] = a.total.Quality.Get(r)
+	})
+	return row
+}

@@ -1,0 +1,88 @@
+// Package live holds what mete top and the page of mete up show: every
+// workload of a machine as it was in the latest tick.
+package live
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// A Machine is one machine in its latest tick.
+type Machine struct {
+	Time    time.Time     `json:"time"`
+	Host    string        `json:"host"`
+	Boot    string        `json:"boot"`
+	Reader  string        `json:"reader"`       // bpf or files
+	Tick    time.Duration `json:"tick_ns"`      // between the two readings
+	CPUs    int           `json:"cpus"`         // online
+	CPU     CPU           `json:"cpu_cores"`    // where the whole went
+	Memory  Memory        `json:"memory_bytes"` // where the whole is
+	Disk    Flow          `json:"disk"`         // leaf devices
+	Network Flow          `json:"network"`      // host interfaces without lo
+	Self    Self          `json:"self"`         // what mete itself costs
+	Balance meter.Balance `json:"balance"`      // of the tick
+	Notes   []string      `json:"notes"`        // what cannot be seen here, and why
+	Rows    []Row         `json:"workloads"`    // parents before children; idle and system last
+}
+
+// CPU is where the CPU time of the machine went, in cores.
+type CPU struct {
+	Whole     float64 `json:"whole"`
+	Workloads float64 `json:"workloads"`
+	System    float64 `json:"system"`
+	Idle      float64 `json:"idle"`
+	Steal     float64 `json:"steal"`
+}
+
+// Memory is where the memory of the machine is, in bytes.
+type Memory struct {
+	Whole     int64 `json:"whole"`
+	Workloads int64 `json:"workloads"`
+	System    int64 `json:"system"`
+	Idle      int64 `json:"idle"`
+	Available int64 `json:"available"`
+}
+
+// Flow is traffic in bytes per second, in and out of the machine's memory.
+type Flow struct {
+	In  float64 `json:"in_bytes_per_second"`
+	Out float64 `json:"out_bytes_per_second"`
+}
+
+// Self is what the meter itself costs.
+type Self struct {
+	CPUSecondsPerMinute float64 `json:"cpu_seconds_per_minute"`
+	RSSBytes            int64   `json:"rss_bytes"`
+	TickMicroseconds    float64 `json:"tick_us"`
+}
+
+// A Row is one workload in the latest tick. Amounts are its own, without its
+// children; nil is absent, which is not zero.
+type Row struct {
+	ID     workload.ID   `json:"id"`
+	Parent workload.ID   `json:"parent,omitempty"`
+	Kind   workload.Kind `json:"kind"`
+	Name   string        `json:"name"`
+	Path   string        `json:"path,omitempty"`
+	Depth  int           `json:"depth"` // workloads above it
+	Ended  bool          `json:"ended,omitempty"`
+
+	CPU            *float64 `json:"cpu_cores"`
+	Memory         *int64   `json:"memory_bytes"`
+	DiskRead       *float64 `json:"disk_read_bytes_per_second"`
+	DiskWritten    *float64 `json:"disk_written_bytes_per_second"`
+	NetworkRx      *float64 `json:"network_rx_bytes_per_second"`
+	NetworkTx      *float64 `json:"network_tx_bytes_per_second"`
+	PIDs           *int64   `json:"pids"`
+	PressureCPU    *float64 `json:"pressure_cpu_ratio"` // share of the time, 0 to 1
+	PressureMemory *float64 `json:"pressure_memory_ratio"`
+	PressureIO     *float64 `json:"pressure_io_ratio"`
+
+	// Total is what it used since it was first seen, in base units as decimals,
+	// by resource name.
+	Total map[string]string `json:"total"`
+	// Quality of each resource that is present, by resource name.
+	Quality map[string]meter.Quality `json:"quality"`
+}

@@ -1,0 +1,76 @@
+package meter
+
+import (
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/workload"
+)
+
+// A Row is what one workload used in a window.
+type Row struct {
+	Workload workload.Workload
+	Parent   workload.ID
+	Life     workload.Life
+	Usage    Usage
+	// Closing is the reading at the end of the window: each counter's
+	// cumulative value since the life began, as the kernel has it.
+	Closing Reading
+	Ended   bool // the workload is gone
+}
+
+// A Window is what every workload of a machine used between two instants of
+// CLOCK_BOOTTIME. Windows of one stream never overlap.
+type Window struct {
+	Boot       string
+	Start, End int64 // ns of CLOCK_BOOTTIME
+	Offset     int64 // wall minus boottime at End, ns
+	Rows       []Row
+	Balance    Balance
+}
+
+// Length returns the window's length.
+func (w *Window) Length() time.Duration { return time.Duration(w.End - w.Start) }
+
+// A Balance shows that the parts sum to the whole, over a tick or a window:
+// Whole + Skew = Workloads + System + Idle, in integers, for each resource that
+// has a whole: CPU in ns, memory in byte-seconds, disk in bytes and requests.
+type Balance struct {
+	Whole     Shares // what there was to use; of disk, what was done
+	Workloads Shares // booked to workloads
+	System    Shares // used, but by no workload
+	Idle      Shares // not used
+	// Skew is what the parts showed above the whole because the kernel cannot
+	// be read at one instant; it is carried against later idle and system, so
+	// it is negative when it is worked off.
+	Skew Shares
+	// Violations counts broken identities: always a defect.
+	Violations int64
+	// Lost counts births and deaths that the source knows it did not see.
+	Lost int64
+}
+
+// Add adds c to b.
+func (b *Balance) Add(c *Balance) {
+	for i := range b.Whole {
+		b.Whole[i] += c.Whole[i]
+		b.Workloads[i] += c.Workloads[i]
+		b.System[i] += c.System[i]
+		b.Idle[i] += c.Idle[i]
+		b.Skew[i] += c.Skew[i]
+	}
+	b.Violations += c.Violations
+	b.Lost += c.Lost
+}
+
+// Closed reports whether the parts of r sum to the whole.
+func (b *Balance) Closed(r Resource) bool {
+	i := slices.Index(Wholes[:], r)
+	return b.Whole[i]+b.Skew[i] == b.Workloads[i]+b.System[i]+b.Idle[i]
+}
+
+// Wholes are the resources whose parts sum to a whole.
+var Wholes = [...]Resource{CPU, Memory, DiskRead, DiskWritten, DiskReads, DiskWrites}
+
+// Shares is an amount of each of the Wholes, in their order.
+type Shares [len(Wholes)]int64

@@ -1,0 +1,59 @@
+package unit
+
+import (
+	"math"
+	"strconv"
+	"time"
+)
+
+// Bytes writes a size or traffic for people, in binary steps: "512 B",
+// "1.50 MiB".
+func Bytes(v float64) string {
+	return scaled(v, 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
+}
+
+// Number writes a count for people, in decimal steps: "950", "1.20 k".
+func Number(v float64) string {
+	return scaled(v, 1000, []string{"", "k", "M", "G", "T", "P", "E"})
+}
+
+func scaled(v, step float64, names []string) string {
+	n := 0
+	for math.Abs(v) >= step*0.9995 && n < len(names)-1 {
+		v /= step
+		n++
+	}
+	s := strconv.FormatFloat(v, 'f', 0, 64)
+	if n > 0 {
+		s = three(v)
+	}
+	if names[n] == "" {
+		return s
+	}
+	return s + " " + names[n]
+}
+
+// three writes v with three significant digits.
+func three(v float64) string {
+	d := 2
+	for a := math.Abs(v); a >= 9.995 && d > 0; a /= 10 {
+		d--
+	}
+	return strconv.FormatFloat(v, 'f', d, 64)
+}
+
+// Seconds writes a length of time for people: "0.8 ms", "12.34 s", "1h02m".
+func Seconds(d time.Duration) string {
+	s := d.Seconds()
+	switch a := math.Abs(s); {
+	case a == 0:
+		return "0 s"
+	case a < 1e-3:
+		return three(s*1e6) + " us"
+	case a < 1:
+		return three(s*1e3) + " ms"
+	case a < 600:
+		return strconv.FormatFloat(s, 'f', 3, 64) + " s"
+	}
+	return d.Round(time.Second).String()
+}

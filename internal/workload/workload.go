@@ -1,0 +1,90 @@
+// Package workload says who uses a machine: containers, pods, units, job steps,
+// virtual machines, jobs of mete run, plain groups, and the two that no job
+// caused, idle and system.
+package workload
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+)
+
+// A Kind is a kind of workload.
+type Kind uint8
+
+const (
+	Unknown   Kind = iota
+	Idle           // what nobody used
+	System         // what was used by no group of anyone: kernel threads, the root group
+	Path           // a control group that nothing else is known of
+	Slice          // a systemd slice, or a QoS class of Kubernetes
+	Service        // a systemd service
+	Scope          // a systemd scope
+	Session        // a login session
+	User           // all of one user
+	Pod            // a Kubernetes pod, without its containers
+	Container      // a container of any runtime
+	SlurmJob       // a Slurm job, without its steps
+	SlurmStep      // a Slurm job step
+	VM             // a virtual machine
+	Job            // a job of mete run
+)
+
+var kindNames = [...]string{"unknown", "idle", "system", "path", "slice", "service", "scope", "session", "user",
+	"pod", "container", "slurm-job", "slurm-step", "vm", "job"}
+
+// String returns the kind's name in JSON and for people.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind(%d)", k)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Kind) UnmarshalText(b []byte) error {
+	for i, n := range kindNames {
+		if n == string(b) {
+			*k = Kind(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("workload kind %q is unknown", b)
+}
+
+// An ID names a workload for ever, the same on agent and server and across
+// their restarts: 26 characters of base32.
+type ID string
+
+// A Life is one existence of a group: a group made anew under an old path is
+// another life, and its counters start from zero.
+type Life struct {
+	Hierarchy uint32 // kernel's hierarchy id, 0 for cgroup v2
+	ID        uint64 // kernfs id, never reused within a boot
+}
+
+// A Workload is a named user of a machine.
+type Workload struct {
+	ID   ID
+	Kind Kind
+	// Key is what the ID is made of: container id, pod UID, Slurm
+	// cluster/job/step, domain UUID, job id, else boot id and path.
+	Key string
+	// Name is for people and may arrive late: it is never part of the ID.
+	Name string
+	// Path is the group's path below the root of its hierarchies.
+	Path string
+}
+
+// NewID makes the ID of the workload of this kind and key on a node: base32 of
+// the first 16 bytes of SHA-256 over the three, each followed by a zero byte.
+func NewID(node string, kind Kind, key string) ID {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", node, kind, key)
+	return ID(encoding.EncodeToString(h.Sum(nil)[:16]))
+}
+
+var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
