@@ -66,9 +66,13 @@ type account struct {
 	levels  meter.Set          // which readings were there at the latest tick
 	seen    meter.Set          // which readings were there at any tick
 	rest    [meter.Limit]unit.Integral
-	share   meter.Usage // of the latest tick
-	window  meter.Usage
-	total   meter.Usage
+
+	user, system int64 // latest readings
+	part, of     int64 // user / (user + system) when they last moved
+
+	share  meter.Usage // of the latest tick
+	window meter.Usage
+	total  meter.Usage
 }
 
 // New returns empty books for the node of this id.
@@ -185,6 +189,7 @@ func above(a *account, r meter.Resource) *account {
 // book gives a its share of the tick.
 func (b *Books) book(a *account) {
 	set := a.reading.Has
+	set &^= meter.SetOf(meter.CPUUser, meter.CPUSystem) // see split
 	if a.parent == nil {
 		set &^= b.node0.Total.Has | meter.SetOf(meter.Memory) // see balance
 	}
@@ -201,8 +206,33 @@ func (b *Books) book(a *account) {
 			b.bookLevel(a, r, max(0, own))
 		}
 	}
+	a.split()
 	a.levels = a.reading.Has
 	a.seen |= a.reading.Has
+}
+
+// split divides the tick's CPU time into user and system, in the proportion
+// that the kernel showed when it last told them apart. The kernel samples them
+// at clock ticks or scales such samples, so they are apportioned; they always
+// sum to the CPU time.
+func (a *account) split() {
+	user, system := a.reading.Value[meter.CPUUser], a.reading.Value[meter.CPUSystem]
+	if !a.reading.Has.Has(meter.CPUUser) || !a.share.Present.Has(meter.CPU) {
+		return
+	}
+	if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 && du+ds > 0 {
+		a.part, a.of = du, du+ds
+	}
+	a.user, a.system = user, system
+	cpu := a.share.Amount[meter.CPU]
+	part := cpu
+	if a.of > 0 {
+		hi, lo := bits.Mul64(uint64(cpu), uint64(a.part))
+		q, _ := bits.Div64(hi, lo, uint64(a.of)) // part <= of: no overflow
+		part = int64(q)
+	}
+	a.share.Put(meter.CPUUser, part, meter.Apportioned)
+	a.share.Put(meter.CPUSystem, cpu-part, meter.Apportioned)
 }
 
 // bookCounter books what a's own counter shows beyond what is booked.

@@ -17,7 +17,7 @@ type Resource uint8
 // from it; details stands beside it.
 const (
 	CPU              Resource = 1  // CPU time
-	CPUUser          Resource = 2  // CPU time in user mode
+	CPUUser          Resource = 2  // CPU time in user mode; with CPUSystem it is CPU
 	CPUSystem        Resource = 3  // CPU time in the kernel
 	CPUThrottled     Resource = 4  // time that a CPU limit held runnable tasks back
 	Memory           Resource = 5  // memory charged, over time
@@ -73,14 +73,14 @@ type Detail struct {
 
 var details = [Limit]Detail{
 	CPU:              {"cpu", unit.Nanosecond, Counter, 0, true, "CPU time"},
-	CPUUser:          {"cpu_user", unit.Nanosecond, Counter, 0, true, "CPU time in user mode"},
-	CPUSystem:        {"cpu_system", unit.Nanosecond, Counter, 0, true, "CPU time in the kernel"},
+	CPUUser:          {"cpu_user", unit.Nanosecond, Counter, 0, false, "CPU time in user mode"},
+	CPUSystem:        {"cpu_system", unit.Nanosecond, Counter, 0, false, "CPU time in the kernel"},
 	CPUThrottled:     {"cpu_throttled", unit.Nanosecond, Counter, 0, false, "time in which a CPU limit held runnable tasks back"},
 	Memory:           {"memory", unit.ByteSecond, Integral, unit.Byte, true, "memory charged, page cache included, over time"},
 	MemoryPeak:       {"memory_peak", unit.Byte, Peak, unit.Byte, true, "highest memory charged"},
-	MemoryAnon:       {"memory_anon", unit.ByteSecond, Integral, unit.Byte, true, "anonymous memory over time"},
-	MemoryFile:       {"memory_file", unit.ByteSecond, Integral, unit.Byte, true, "page cache over time"},
-	MemoryWorking:    {"memory_working", unit.ByteSecond, Integral, unit.Byte, true, "memory less inactive page cache over time"},
+	MemoryAnon:       {"memory_anon", unit.ByteSecond, Integral, unit.Byte, false, "anonymous memory over time"},
+	MemoryFile:       {"memory_file", unit.ByteSecond, Integral, unit.Byte, false, "page cache over time"},
+	MemoryWorking:    {"memory_working", unit.ByteSecond, Integral, unit.Byte, false, "memory less inactive page cache over time"},
 	DiskRead:         {"disk_read", unit.Byte, Counter, 0, true, "bytes read from leaf block devices"},
 	DiskWritten:      {"disk_written", unit.Byte, Counter, 0, true, "bytes written to leaf block devices"},
 	DiskReads:        {"disk_reads", unit.Count, Counter, 0, true, "read requests to leaf block devices"},

@@ -81,7 +81,7 @@ type Snapshot struct {
 	At, Mono int64
 	// Offset is wall clock minus CLOCK_BOOTTIME, in nanoseconds.
 	Offset int64
-	// Took is how long the fast part of the reading lasted.
+	// Took is how long the reading lasted.
 	Took time.Duration
 	Node Node
 	// Groups holds every workload's group, parents before children; the first

@@ -22,7 +22,7 @@ const (
 	Scope          // a systemd scope
 	Session        // a login session
 	User           // all of one user
-	Pod            // a Kubernetes pod, without its containers
+	Pod            // a pod of Kubernetes or Podman, without its containers
 	Container      // a container of any runtime
 	SlurmJob       // a Slurm job, without its steps
 	SlurmStep      // a Slurm job step

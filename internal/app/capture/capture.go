@@ -1,0 +1,236 @@
+// Package capture is the command mete capture: it writes down what a machine
+// shows of itself, so that mete can be tested and a defect be found on a
+// machine that is not at hand.
+//
+// What tells whose machine it is does not get into a capture: see [Command]'s
+// help for what is left out and what is replaced.
+package capture
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+)
+
+// Config says what to capture.
+type Config struct {
+	Root      string        // of the machine's files
+	Groups    int           // most groups of one hierarchy
+	Processes int           // most processes
+	Ticks     int           // how often to read the machine
+	Interval  time.Duration // from one reading to the next
+}
+
+// Default captures this machine once.
+func Default() Config {
+	return Config{Root: "/", Groups: 2000, Processes: 2000, Ticks: 1, Interval: time.Second}
+}
+
+// Validate says what is wrong with c.
+func (c Config) Validate() error {
+	switch {
+	case c.Groups < 1:
+		return fmt.Errorf("--groups %d: below 1: %w", c.Groups, fault.ErrInvalid)
+	case c.Processes < 1:
+		return fmt.Errorf("--processes %d: below 1: %w", c.Processes, fault.ErrInvalid)
+	case c.Ticks < 1 || c.Ticks > 9:
+		return fmt.Errorf("--ticks %d: not 1 to 9: %w", c.Ticks, fault.ErrInvalid)
+	case c.Interval < 0:
+		return fmt.Errorf("--interval %v: negative: %w", c.Interval, fault.ErrInvalid)
+	}
+	return nil
+}
+
+const long = `Write what this machine shows of itself to FILE, or to standard output: the
+files of /proc, /sys and the control groups that mete reads. mete can be tested
+on the capture as if it ran on this machine, so it is what to attach to a report
+of wrong figures.
+
+Captured: mounts and trees of control groups with their counters and limits;
+of processes their times, memory, I/O, groups and network namespace; CPU,
+memory, disk and interface totals, CPU model, energy meters, clocks, kernel
+release.
+
+Replaced by pseudonyms of the same shape, the same throughout one capture and
+different in the next: boot id, machine id, ids of pods and containers, IP and
+MAC addresses, and every word in names of groups, units, mount points, disks,
+interfaces and the kernel release that is not one of a list of well-known words
+(system.slice, kubepods, sshd ...). Programs that are not on the list are called
+p1, p2 and so on. The host name becomes "machine".
+
+Left out: command lines, environments, memory addresses, open files, user
+names, serial numbers, and mounts that do not lead to control groups. User ids,
+process ids and numbers of up to seven digits in names stay as they are.
+
+What was captured, replaced and left out is counted on standard error. Read the
+file before you give it away: it is text.`
+
+const examples = `  mete capture machine.txtar
+  mete capture --ticks 2 --interval 1s machine.txtar
+  mete capture | gzip > machine.txtar.gz`
+
+// Command returns mete capture.
+func Command() *cobra.Command {
+	cfg := Default()
+	cmd := &cobra.Command{
+		Use:     "capture [FILE]",
+		Short:   "Write down what this machine shows of itself, without names",
+		Long:    long,
+		Example: examples,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := "-"
+			if len(args) > 0 {
+				file = args[0]
+			}
+			return run(cmd.Context(), cfg, file, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.Root, "root", cfg.Root, "directory that holds the machine's proc and sys")
+	f.IntVar(&cfg.Groups, "groups", cfg.Groups, "most control groups of one hierarchy, those near the root first")
+	f.IntVar(&cfg.Processes, "processes", cfg.Processes, "most processes, those with the lowest numbers first")
+	f.IntVar(&cfg.Ticks, "ticks", cfg.Ticks, "how often to read the machine; what changed is kept under tick2/ and so on")
+	f.DurationVar(&cfg.Interval, "interval", cfg.Interval, "time from one reading to the next")
+	return cmd
+}
+
+// run captures the machine and writes it to file, or to stdout if that is "-".
+func run(ctx context.Context, cfg Config, file string, stdout, stderr io.Writer) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	h, err := host.Open(cfg.Root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+
+	key := make([]byte, 32)
+	rand.Read(key) // it cannot fail: crypto/rand
+	m, err := Take(ctx, h, cfg, key)
+	if err != nil {
+		return err
+	}
+	if file == "-" {
+		err = m.Write(stdout)
+	} else {
+		err = writeFile(file, m)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(stderr, m.Summary())
+	return err
+}
+
+// writeFile writes to a new file and then gives it its name, so that there is
+// never half a capture.
+func writeFile(name string, m *Machine) (err error) {
+	f, err := os.OpenFile(name+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(m.Write(f), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// A Machine is a captured machine.
+type Machine struct {
+	first  *machine
+	out    *archive
+	ticks  int
+	redact *redactor
+}
+
+// Take captures a machine, with pseudonyms that follow from key.
+func Take(ctx context.Context, h *host.Host, cfg Config, key []byte) (*Machine, error) {
+	r := newRedactor(key)
+	limit := limits{cfg.Groups, cfg.Processes}
+	first, err := read(h, r, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := newArchive()
+	maps.Copy(out.files, first.out.files)
+	maps.Copy(out.links, first.out.links)
+	for n, prev := 2, first.out; n <= cfg.Ticks; n++ {
+		select {
+		case <-time.After(cfg.Interval):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		next, err := read(h, r, limit)
+		if err != nil {
+			return nil, err
+		}
+		out.later(n, prev, next.out)
+		prev = next.out
+	}
+	return &Machine{first, out, cfg.Ticks, r}, nil
+}
+
+const header = `A machine, captured by mete capture. Names, ids and addresses are pseudonyms;
+command lines, users and serial numbers are left out.
+
+`
+
+// Write writes the capture in the txtar format, links as "-- a -> b --".
+func (m *Machine) Write(w io.Writer) error { return m.out.write(w, header) }
+
+// Summary says for people what was captured, replaced and left out.
+func (m *Machine) Summary() string {
+	var b strings.Builder
+	if m.ticks > 1 {
+		fmt.Fprintf(&b, "captured, %d times: ", m.ticks)
+	} else {
+		b.WriteString("captured: ")
+	}
+	c := m.first.counts
+	for i, k := range []string{"hierarchies", "groups", "processes", "network namespaces", "block devices", "meters", "files"} {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%d %s", c[k], k)
+	}
+	b.WriteString("\nreplaced: ")
+	if len(m.redact.counts) == 0 {
+		b.WriteString("nothing")
+	}
+	for i, k := range slices.Sorted(maps.Keys(m.redact.counts)) {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%d %s", m.redact.counts[k], k)
+	}
+	b.WriteString("\nleft out: command lines, environments, addresses in memory, user names, serial numbers")
+	for _, k := range []string{"mounts left out", "groups left out, at least", "processes left out"} {
+		if c[k] > 0 {
+			fmt.Fprintf(&b, "; %s: %d", k, c[k])
+		}
+	}
+	if m.first.missing > 0 {
+		fmt.Fprintf(&b, "; files that may not be read: %d", m.first.missing)
+	}
+	b.WriteString("\nread it before you give it away\n")
+	return b.String()
+}

@@ -1,0 +1,216 @@
+package capture
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A redactor replaces names by pseudonyms of the same shape. A word is kept
+// only if it is in the vocabulary, so that what nobody thought of is replaced
+// rather than let through. The same word gets the same pseudonym throughout a
+// capture and another one in the next, because the key is drawn anew; two
+// words never share one, so that groups and processes stay apart.
+type redactor struct {
+	key    []byte
+	given  map[string]string // by shape and word
+	used   map[string]bool   // pseudonyms
+	counts map[string]int    // words replaced, by what they were
+	names  map[string]string // of processes
+}
+
+func newRedactor(key []byte) *redactor {
+	return &redactor{key, map[string]string{}, map[string]bool{}, map[string]int{}, map[string]string{}}
+}
+
+// What stands for more than a word is looked for first, longest form first. A
+// pod's id follows its prefix without a break, and "d" is a hexadecimal digit.
+var (
+	uuidForm = regexp.MustCompile(`(pod)?([0-9a-fA-F]{8}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{12})`)
+	macForm  = regexp.MustCompile(`(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}`)
+	ipv6Form = regexp.MustCompile(`(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}`)
+	ipv4Form = regexp.MustCompile(`[0-9]{1,3}(?:[.-][0-9]{1,3}){3}`)
+	hexForm  = regexp.MustCompile(`(pod)?([0-9a-f]{12,})`)
+	wordForm = regexp.MustCompile(`\\x[0-9a-f]{2}|[A-Za-z0-9]+|[^\x00-\x7f]+`)
+	runForm  = regexp.MustCompile(`[A-Za-z]+|[0-9]+`)
+)
+
+// path redacts a path, part by part.
+func (r *redactor) path(p string) string {
+	parts := strings.Split(p, "/")
+	for i, s := range parts {
+		parts[i] = r.text(s)
+	}
+	return strings.Join(parts, "/")
+}
+
+// text redacts the name of a group, of a unit, of a kernel thread.
+func (r *redactor) text(s string) string {
+	type form struct {
+		re   *regexp.Regexp
+		what string
+	}
+	for _, f := range []form{{uuidForm, "ids"}, {macForm, "addresses"}, {ipv6Form, "addresses"}, {ipv4Form, "addresses"}, {hexForm, "ids"}} {
+		if at := f.re.FindStringSubmatchIndex(s); at != nil {
+			start := at[0]
+			if len(at) > 2 {
+				start = at[4] // after the prefix
+			}
+			if !strings.ContainsFunc(s[start:at[1]], func(c rune) bool { return class(c) != 0 }) {
+				continue // colons alone
+			}
+			return r.text(s[:start]) + r.replace(f.what, s[start:at[1]]) + r.text(s[at[1]:])
+		}
+	}
+	return wordForm.ReplaceAllStringFunc(s, r.word)
+}
+
+// word redacts letters and digits that stand together.
+func (r *redactor) word(w string) string {
+	if known(w) {
+		return w
+	}
+	return r.replace("names", w)
+}
+
+// known reports whether a word may stay: a number that is a count and not an
+// id, words of the vocabulary with and without a number, and the characters
+// that systemd escapes.
+func known(w string) bool {
+	const longest = 7
+	if w[0] == '\\' {
+		return true
+	}
+	for _, run := range runForm.FindAllString(w, -1) {
+		digits := run[0] <= '9'
+		if digits && len(run) > longest || !digits && !vocabulary[run] {
+			return false
+		}
+	}
+	return w[0] < 0x80
+}
+
+// device redacts the name of a network interface or a disk, unless the kernel
+// or udev made it.
+func (r *redactor) device(name string) string {
+	if deviceForm.MatchString(name) {
+		return name
+	}
+	return r.replace("interfaces", name)
+}
+
+// comm redacts the name of a process.
+func (r *redactor) comm(name string, kernel bool) string {
+	if kernel {
+		return r.text(name)
+	}
+	keep := !ipv4Form.MatchString(name) && !hexForm.MatchString(name)
+	for _, w := range wordForm.FindAllString(name, -1) {
+		keep = keep && known(w)
+	}
+	if keep {
+		return name
+	}
+	if r.names[name] == "" {
+		r.names[name] = fmt.Sprintf("p%d", len(r.names)+1)
+		r.counts["process names"]++
+	}
+	return r.names[name]
+}
+
+// replace returns the pseudonym of s: hexadecimal digits for an id or an
+// address, else letters for letters and digits for digits.
+func (r *redactor) replace(what, s string) string {
+	hexadecimal := what == "ids" || what == "addresses"
+	// The separators of an id differ between notations of the same one.
+	key := what + " " + s
+	if what == "ids" {
+		key = what + " " + strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(s))
+	}
+	plain, ok := r.given[key]
+	if !ok {
+		plain = r.draw(key, s, hexadecimal)
+		r.given[key] = plain
+		r.used[plain] = true
+		r.counts[what]++
+	}
+	// Put the separators of s back into it.
+	var b strings.Builder
+	for _, c := range s {
+		if class(c) == 0 {
+			b.WriteRune(c)
+		} else {
+			b.WriteByte(plain[0])
+			plain = plain[1:]
+		}
+	}
+	return b.String() + plain
+}
+
+// draw makes a pseudonym that nothing else has. It has no separators; where
+// the shape of s leaves no free one, it is longer than s.
+func (r *redactor) draw(key, s string, hexadecimal bool) string {
+	for n := uint32(0); ; n++ {
+		var b strings.Builder
+		stream := r.stream(key, n)
+		for _, c := range s {
+			if k := class(c); k != 0 {
+				v := stream()
+				switch {
+				case k == '0' || hexadecimal && isDecimal(s):
+					b.WriteByte('1' + v%9)
+				case hexadecimal:
+					b.WriteByte("0123456789abcdef"[v%16])
+				case k == 'A':
+					b.WriteByte('A' + v%26)
+				default:
+					b.WriteByte('a' + v%26)
+				}
+			}
+		}
+		const tries = 64
+		if n > tries {
+			fmt.Fprintf(&b, "zz%d", n-tries)
+		}
+		if p := b.String(); p != "" && !r.used[p] && (hexadecimal || !known(p)) {
+			return p
+		}
+	}
+}
+
+// stream returns a source of bytes that key and n decide.
+func (r *redactor) stream(key string, n uint32) func() byte {
+	var block []byte
+	var i uint32
+	return func() byte {
+		if len(block) == 0 {
+			m := hmac.New(sha256.New, r.key)
+			m.Write([]byte(key))
+			m.Write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, n), i))
+			block = m.Sum(nil)
+			i++
+		}
+		v := block[0]
+		block = block[1:]
+		return v
+	}
+}
+
+// class tells digits, large letters and all else that is part of a word;
+// 0 is a separator.
+func class(c rune) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return '0'
+	case c >= 'A' && c <= 'Z':
+		return 'A'
+	case c >= 'a' && c <= 'z' || c > 0x7f:
+		return 'a'
+	}
+	return 0
+}
+
+func isDecimal(s string) bool { return !strings.ContainsAny(strings.ToLower(s), "abcdef") }

@@ -1,0 +1,54 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/charmbracelet/x/term"
+
+	"mete.dev/mete/internal/view"
+)
+
+// batch prints c.count ticks, or all until ctx ends. The first bad tick ends it,
+// because a script cannot see that one is missing.
+func batch(ctx context.Context, c *config, m Meter, out io.Writer) error {
+	for n := 0; c.count == 0 || n < c.count; n++ {
+		machine, err := m.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if c.output == "json" {
+			// Without HTML's escapes: what reads this is no browser.
+			enc := json.NewEncoder(out)
+			enc.SetEscapeHTML(false)
+			if err := enc.Encode(view.Arrange(machine, c.view).Shown(machine)); err != nil {
+				return err
+			}
+			continue
+		}
+		text := view.Text(machine, columns(out), c.view)
+		if n > 0 {
+			text = "\n" + text
+		}
+		if _, err := fmt.Fprint(out, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// columns returns the width of a terminal, and 0, no border, for all else.
+func columns(out io.Writer) int {
+	f, ok := out.(*os.File)
+	if !ok || !isTerminal(out) {
+		return 0
+	}
+	width, _, err := term.GetSize(f.Fd())
+	if err != nil {
+		return 0
+	}
+	return width
+}

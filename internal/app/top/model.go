@@ -1,0 +1,306 @@
+package top
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	tea "github.com/charmbracelet/bubbletea"
+
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/workload"
+)
+
+// A mode is what the keyboard talks to.
+type mode uint8
+
+const (
+	list    mode = iota // the table
+	filter              // the filter's text
+	help                // the list of keys and of notes
+	details             // one workload
+)
+
+// A model is the state of the screen. Only bubbletea's goroutine touches it.
+type model struct {
+	paint         *painter
+	width, height int
+
+	shown  *live.Machine // on the screen
+	latest *live.Machine // newer than shown while paused
+	missed error         // of the latest tick, nil if it was good
+	paused bool
+
+	opt   view.Options
+	table *view.Table
+	mode  mode
+
+	// cursor is the workload that the cursor stands on and follows; "" is the
+	// first row, whichever that is. at is its row in table.
+	cursor workload.ID
+	at     int
+	top    int // first row on the screen
+	scroll int // first line of help or details
+}
+
+func newModel(o view.Options, p *painter) *model {
+	o.Folded = map[workload.ID]bool{}
+	// Before the terminal has said how large it is, the size of old.
+	return &model{paint: p, opt: o, width: 80, height: 24}
+}
+
+// Init implements tea.Model.
+func (m *model) Init() tea.Cmd { return nil }
+
+// Update implements tea.Model.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case ticked:
+		m.latest, m.missed = msg.machine, nil
+		if !m.paused {
+			m.shown = m.latest
+			m.arrange()
+		}
+	case missed:
+		m.missed = msg.err
+	case tea.KeyMsg:
+		return m, m.keys(msg)
+	}
+	return m, nil
+}
+
+// keys acts on each key of a message: letters that come fast, as those of a key
+// held down, come together.
+func (m *model) keys(msg tea.KeyMsg) tea.Cmd {
+	if msg.Type != tea.KeyRunes || len(msg.Runes) < 2 {
+		return m.key(msg)
+	}
+	if msg.Paste && m.mode != filter {
+		return nil // a slip, and nobody knows what it would press
+	}
+	for _, r := range msg.Runes {
+		if cmd := m.key(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{r}, Alt: msg.Alt}); cmd != nil {
+			return cmd
+		}
+	}
+	return nil
+}
+
+// arrange makes the table anew and finds the cursor in it.
+func (m *model) arrange() {
+	if m.shown == nil {
+		return
+	}
+	m.table = view.Arrange(m.shown, m.opt)
+	if m.cursor == "" {
+		m.at = 0
+		return
+	}
+	for i := range m.table.Rows {
+		if m.table.Rows[i].Row.ID == m.cursor {
+			m.at = i
+			return
+		}
+	}
+	// It is gone: its place is the next best, and the next to follow.
+	if m.mode == details {
+		m.mode = list
+	}
+	m.move(0)
+}
+
+// move moves the cursor by n rows.
+func (m *model) move(n int) {
+	if m.table == nil || len(m.table.Rows) == 0 {
+		m.at, m.cursor = 0, ""
+		return
+	}
+	m.at = min(max(m.at+n, 0), len(m.table.Rows)-1)
+	m.cursor = m.table.Rows[m.at].Row.ID
+	if m.at == 0 {
+		m.cursor = ""
+	}
+}
+
+// row returns the row under the cursor, nil if there is none.
+func (m *model) row() *view.Row {
+	if m.table == nil || m.at >= len(m.table.Rows) {
+		return nil
+	}
+	return &m.table.Rows[m.at]
+}
+
+// key acts on a key and arranges anew.
+func (m *model) key(k tea.KeyMsg) tea.Cmd {
+	if k.String() == "ctrl+c" {
+		return tea.Quit
+	}
+	defer m.arrange()
+	switch m.mode {
+	case filter:
+		m.filterKey(k)
+		return nil
+	case help, details:
+		return m.pageKey(k.String())
+	}
+	if m.moveKey(k.String()) || m.orderKey(k.String()) {
+		return nil
+	}
+	return m.listKey(k.String())
+}
+
+// filterKey edits the filter; the table follows each letter.
+func (m *model) filterKey(k tea.KeyMsg) {
+	switch k.String() {
+	case "enter":
+		m.mode = list
+	case "esc":
+		m.mode, m.opt.Filter = list, ""
+	case "backspace":
+		_, n := utf8.DecodeLastRuneInString(m.opt.Filter)
+		m.opt.Filter = m.opt.Filter[:len(m.opt.Filter)-n]
+	case "ctrl+u":
+		m.opt.Filter = ""
+	case "up", "down", "pgup", "pgdown", "home", "end":
+		m.moveKey(k.String())
+	default:
+		if (k.Type == tea.KeyRunes || k.Type == tea.KeySpace) && !k.Alt {
+			m.opt.Filter += strings.ReplaceAll(view.Clean(string(k.Runes)), "\uFFFD", "")
+		}
+	}
+}
+
+// pageKey acts in help and details.
+func (m *model) pageKey(k string) tea.Cmd {
+	switch k {
+	case "up", "k":
+		m.scroll = max(0, m.scroll-1)
+	case "down", "j":
+		m.scroll++
+	case "pgup":
+		m.scroll = max(0, m.scroll-m.body())
+	case "pgdown", " ":
+		m.scroll += m.body()
+	case "home", "g":
+		m.scroll = 0
+	case "q":
+		return tea.Quit
+	default:
+		m.mode, m.scroll = list, 0
+	}
+	return nil
+}
+
+// moveKey moves the cursor, and says whether the key was for that.
+func (m *model) moveKey(k string) bool {
+	switch k {
+	case "up", "k":
+		m.move(-1)
+	case "down", "j":
+		m.move(1)
+	case "pgup", "ctrl+b":
+		m.move(-m.body())
+	case "pgdown", "ctrl+f":
+		m.move(m.body())
+	case "home", "g":
+		m.move(-1 << 30)
+	case "end", "G":
+		m.move(1 << 30)
+	default:
+		return false
+	}
+	return true
+}
+
+// orderKey changes the order, and says whether the key was for that.
+func (m *model) orderKey(k string) bool {
+	by, ok := map[string]view.Sort{"c": view.ByCPU, "m": view.ByMemory, "d": view.ByDisk, "n": view.ByNetwork,
+		"p": view.ByPIDs, "P": view.ByPressure, "N": view.ByName}[k]
+	switch {
+	case k == "r":
+		m.opt.Reverse = !m.opt.Reverse
+	case ok:
+		m.opt.Sort, m.opt.Reverse = by, false
+	default:
+		return false
+	}
+	return true
+}
+
+// listKey acts in the table.
+func (m *model) listKey(k string) tea.Cmd {
+	switch k {
+	case "q":
+		return tea.Quit
+	case "t":
+		m.opt.Flat = !m.opt.Flat
+	case "s":
+		m.opt.Sums = !m.opt.Sums
+	case "z":
+		m.opt.HideIdle = !m.opt.HideIdle
+	case "%":
+		m.opt.Percent = !m.opt.Percent
+	case "/":
+		m.mode = filter
+	case "esc":
+		m.opt.Filter = ""
+	case "f":
+		m.paused = !m.paused
+		m.shown = m.latest
+	case "?", "h", "f1":
+		m.mode, m.scroll = help, 0
+	case "i":
+		if r := m.row(); r != nil {
+			m.mode, m.scroll, m.cursor = details, 0, r.Row.ID
+		}
+	default:
+		m.foldKey(k)
+	}
+	return nil
+}
+
+// foldKey folds and unfolds.
+func (m *model) foldKey(k string) {
+	r := m.row()
+	if r == nil || m.opt.Flat {
+		return
+	}
+	id := r.Row.ID
+	switch k {
+	case " ", "enter":
+		if r.Below > 0 {
+			m.opt.Folded[id] = !m.opt.Folded[id]
+			m.cursor = id
+		}
+	case "right":
+		delete(m.opt.Folded, id)
+	case "left":
+		if r.Below > 0 && !r.Folded {
+			m.opt.Folded[id] = true
+			m.cursor = id
+		} else {
+			m.toParent(r.Row.Parent)
+		}
+	case "*":
+		clear(m.opt.Folded)
+	case "-":
+		for i := range m.shown.Rows {
+			if row := &m.shown.Rows[i]; row.Parent == "" {
+				m.opt.Folded[row.ID] = true
+			}
+		}
+		m.cursor = ""
+	}
+}
+
+// toParent moves the cursor to the row of that workload.
+func (m *model) toParent(id workload.ID) {
+	for i := range m.table.Rows {
+		if m.table.Rows[i].Row.ID == id {
+			m.move(i - m.at)
+			return
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package top
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/x/ansi"
+
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/view/viewtest"
+)
+
+// screen is a model that tests type at.
+type screen struct {
+	t *testing.T
+	m *model
+}
+
+func open(t *testing.T, width, height int) *screen {
+	s := &screen{t, newModel(view.Options{}, newPainter(&bytes.Buffer{}))}
+	s.m.Update(tea.WindowSizeMsg{Width: width, Height: height})
+	return s
+}
+
+var special = map[string]tea.KeyType{"enter": tea.KeyEnter, "esc": tea.KeyEsc, "up": tea.KeyUp, "down": tea.KeyDown, "left": tea.KeyLeft,
+	"right": tea.KeyRight, "home": tea.KeyHome, "end": tea.KeyEnd, "pgup": tea.KeyPgUp, "pgdown": tea.KeyPgDown, "backspace": tea.KeyBackspace,
+	"ctrl+c": tea.KeyCtrlC, "ctrl+u": tea.KeyCtrlU}
+
+// press types keys, and reports whether the last one quits.
+func (s *screen) press(keys ...string) bool {
+	var cmd tea.Cmd
+	for _, k := range keys {
+		msg := tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(k)}
+		if t, ok := special[k]; ok {
+			msg = tea.KeyMsg{Type: t}
+		} else if k == " " {
+			msg.Type = tea.KeySpace
+		}
+		_, cmd = s.m.Update(msg)
+	}
+	return cmd != nil
+}
+
+func (s *screen) tick(step int) { s.m.Update(ticked{viewtest.Machine(step)}) }
+
+// text is the screen without looks.
+func (s *screen) text() string { return ansi.Strip(s.m.View()) }
+
+// selected is the text of the row under the cursor.
+func (s *screen) selected() string {
+	s.t.Helper()
+	_, after, ok := strings.Cut(s.m.View(), "\x1b[7m")
+	if !ok {
+		s.t.Fatalf("no row is selected:\n%s", s.text())
+	}
+	return strings.Trim(strings.Join(strings.Fields(after[:strings.IndexByte(after, '\x1b')])[:3], " "), "├─└│▸ ")
+}
+
+func (s *screen) wants(present bool, words ...string) {
+	s.t.Helper()
+	for _, w := range words {
+		if got := strings.Contains(s.text(), w); got != present {
+			s.t.Errorf("screen shows %q: %v, want %v:\n%s", w, got, present, s.text())
+		}
+	}
+}
+
+func TestScreenBeforeTheFirstTick(t *testing.T) {
+	s := open(t, 80, 24)
+	s.wants(true, "Waiting for the first reading")
+	s.press("j", "i", " ", "left", "-", "*", "f", "f", "t", "/", "x", "enter")
+	s.m.Update(missed{errors.New("proc: stat: gone\x1b[2J")})
+	s.wants(true, "reading: proc: stat: gone\uFFFD[2J")
+	s.press("esc")
+	s.tick(0)
+	s.wants(false, "gone")
+	s.wants(true, "node-7.example", "postgres")
+}
+
+func TestFold(t *testing.T) {
+	s := open(t, 120, 50)
+	s.tick(0)
+	s.wants(true, "istio-proxy", "TOTAL = the machine")
+	s.press(" ")
+	s.wants(true, "▸ kubepods.slice +16")
+	s.wants(false, "istio-proxy")
+	s.tick(1)
+	s.wants(false, "istio-proxy")
+	s.press("right")
+	s.wants(true, "istio-proxy")
+	s.press("-")
+	s.wants(true, "▸ system.slice +8", "▸ user.slice +3")
+	s.press("*")
+	s.wants(false, "▸")
+	s.press("down", "down", "down", "left", "left", "left")
+	if got := s.selected(); !strings.HasPrefix(got, "burstable") {
+		t.Errorf("left three times from a container selects %q, want the slice: to its pod, folding that, up", got)
+	}
+}
+
+// The cursor stays on its workload while the order changes around it.
+func TestCursorFollows(t *testing.T) {
+	s := open(t, 120, 50)
+	s.tick(0)
+	s.press("t", "down", "down", "down")
+	before := s.selected()
+	s.press("m")
+	if got := s.selected(); strings.Fields(got)[0] != strings.Fields(before)[0] {
+		t.Errorf("after sorting the cursor is on %q, want %q", got, before)
+	}
+	s.press("home", "c")
+	first := s.selected()
+	s.press("r")
+	if got := s.selected(); got == first {
+		t.Errorf("the first row is still %q, want the cursor to stay on top", got)
+	}
+	s.press("end")
+	if got := s.selected(); !strings.HasPrefix(got, "idle") {
+		t.Errorf("the last row is %q, want idle", got)
+	}
+	s.press("up")
+	gone := viewtest.Machine(1)
+	gone.Rows = gone.Rows[:len(gone.Rows)-2]
+	s.m.Update(ticked{gone})
+	s.selected() // somewhere
+}
+
+func TestFilter(t *testing.T) {
+	s := open(t, 120, 50)
+	s.tick(0)
+	s.press("/", "istx", "backspace", "i")
+	s.wants(true, "filter: isti", "istio-proxy", "burstable", "not shown: 26 workloads")
+	s.wants(false, "sshd")
+	s.press("enter")
+	s.tick(1)
+	s.wants(true, "filter isti")
+	s.wants(false, "sshd")
+	s.press("esc")
+	s.wants(true, "sshd")
+	s.press("/", "nothing like it")
+	s.wants(true, "Nothing matches")
+	s.press("ctrl+u", "q", "\x1b", "\u202e")
+	s.wants(true, "filter: q_")
+	s.press("esc")
+	s.wants(true, "sshd")
+}
+
+func TestPauseKeepsTheScreen(t *testing.T) {
+	s := open(t, 120, 50)
+	s.tick(0)
+	s.press("f")
+	s.tick(5)
+	s.wants(true, "PAUSED", "12:00:00")
+	s.press("t")
+	s.wants(true, "12:00:00")
+	s.press("f")
+	s.wants(true, "12:00:05")
+	s.wants(false, "PAUSED")
+}
+
+func TestHelpAndDetails(t *testing.T) {
+	s := open(t, 120, 50)
+	s.tick(0)
+	s.press("?")
+	s.wants(true, "freeze or go on", "network of 3 groups")
+	s.press("esc", "down", "down", "i")
+	s.wants(true, "SINCE FIRST SEEN", "kubepods.slice / burstable", "pod")
+	s.tick(1)
+	s.wants(true, "SINCE FIRST SEEN")
+	empty := viewtest.Machine(2)
+	empty.Rows = empty.Rows[len(empty.Rows)-2:]
+	s.m.Update(ticked{empty})
+	s.wants(false, "SINCE FIRST SEEN") // it is gone
+	s.wants(true, "idle")
+}
+
+func TestViewKeys(t *testing.T) {
+	for key, want := range map[string]string{"m": "▼MEMORY", "d": "▼READ/s", "n": "▼RX/s", "p": "▼PIDS", "P": "▼P.CPU", "N": "▲WORKLOAD",
+		"r": "▲CPU", "%": "▼CPU%", "s": "WITH ALL BELOW", "z": "not shown"} {
+		s := open(t, 140, 50)
+		s.tick(0)
+		s.wants(false, want)
+		s.press(key)
+		s.wants(true, want)
+	}
+	s := open(t, 140, 50)
+	s.tick(0)
+	s.press("t")
+	s.wants(false, "├─")
+	for _, k := range []string{"q", "ctrl+c"} {
+		if !s.press(k) {
+			t.Errorf("%s does not quit", k)
+		}
+	}
+	if s.press("/", "q") {
+		t.Errorf("q quits while the filter is typed")
+	}
+	if !s.press("ctrl+c") {
+		t.Errorf("ctrl+c does not quit while the filter is typed")
+	}
+}
+
+// Keys that come together act one by one; what is pasted by mistake does nothing.
+func TestFastKeysAndPaste(t *testing.T) {
+	s := open(t, 120, 50)
+	s.tick(0)
+	s.press("jjj")
+	if s.m.at != 3 {
+		t.Errorf("jjj moves the cursor to row %d, want 3", s.m.at)
+	}
+	if _, cmd := s.m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("tq"), Paste: true}); cmd != nil || s.m.opt.Flat {
+		t.Errorf("pasted text presses keys")
+	}
+}
+
+// Whatever is pressed on whatever screen, each line fits and there are as many
+// as the screen has.
+func TestAnyKeysAnyScreen(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	keys := []string{"j", "k", "g", "G", "c", "m", "d", "n", "p", "P", "N", "r", "t", "s", "z", "%", "/", "f", "?", "i", " ", "-", "*", "x",
+		"enter", "esc", "up", "down", "left", "right", "home", "end", "pgup", "pgdown", "backspace"}
+	for range 40 {
+		s := open(t, 1+rng.IntN(150), 1+rng.IntN(50))
+		var pressed []string
+		for range 40 {
+			if rng.IntN(6) == 0 {
+				m := viewtest.Machine(rng.IntN(9))
+				m.Rows = m.Rows[rng.IntN(len(m.Rows)+1):]
+				m.Rows = append([]live.Row(nil), m.Rows...)
+				for i := range m.Rows {
+					if rng.IntN(8) == 0 {
+						m.Rows[i].Name = []string{"\x1b[31m", "名前名前", "\r\n", strings.Repeat("x", 300), "👩‍👩‍👧"}[rng.IntN(5)]
+					}
+				}
+				s.m.Update(ticked{m})
+			}
+			if rng.IntN(20) == 0 {
+				s.m.Update(tea.WindowSizeMsg{Width: rng.IntN(150), Height: rng.IntN(50)})
+			}
+			k := keys[rng.IntN(len(keys))]
+			pressed = append(pressed, k)
+			s.press(k)
+			if s.m.width == 0 || s.m.height == 0 {
+				continue
+			}
+			lines := strings.Split(s.m.View(), "\n")
+			if len(lines) != s.m.height {
+				t.Fatalf("seed %d, %d x %d, keys %q: %d lines", seed, s.m.width, s.m.height, pressed, len(lines))
+			}
+			for _, l := range lines {
+				if w := ansi.StringWidth(l); w > s.m.width {
+					t.Fatalf("seed %d, %d x %d, keys %q: line of %d cells: %q", seed, s.m.width, s.m.height, pressed, w, l)
+				}
+			}
+		}
+	}
+}
+
+// A terminal without colour gets none, and everybody gets a visible cursor.
+func TestPainter(t *testing.T) {
+	s := open(t, 100, 30)
+	s.tick(0)
+	if v := s.m.View(); strings.Contains(v, "\x1b[38") || strings.Contains(v, "\x1b[3") {
+		t.Errorf("colours on a writer that is no terminal: %q", v)
+	}
+	s.selected()
+}

@@ -1,0 +1,208 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+
+	"mete.dev/mete/internal/view"
+)
+
+// body returns how many lines the rows have.
+func (m *model) body() int {
+	return max(1, m.height-len(m.head())-1-m.feet()-1)
+}
+
+// head returns the lines above the table: as many as a third of the screen holds.
+func (m *model) head() []view.Line {
+	if m.shown == nil {
+		return nil
+	}
+	lines := view.Header(m.shown, m.width, m.opt)
+	notes := view.Notes(m.shown, m.width, m.opt)
+	if len(notes) > 1 {
+		more := view.Span{Text: fmt.Sprintf("  (%d more: ?)", len(notes)-1), Role: view.Dim}
+		w := view.Line{more}.Width()
+		notes[0] = append(notes[0].Fit(max(0, m.width-w), m.opt.ASCII), more).Fit(m.width, m.opt.ASCII)
+		notes = notes[:1]
+	}
+	lines = append(lines, notes...)
+	return lines[:min(len(lines), m.height/3)]
+}
+
+// feet returns how many lines stand between the rows and the status.
+func (m *model) feet() int {
+	switch {
+	case m.table == nil || m.height < 8:
+		return 0
+	case m.table.RestCount > 0:
+		return 2
+	}
+	return 1
+}
+
+// View implements tea.Model: exactly height lines, none wider than width.
+func (m *model) View() string {
+	if m.width <= 0 || m.height <= 0 {
+		return ""
+	}
+	var lines []string
+	put := func(ls ...view.Line) {
+		for _, l := range ls {
+			lines = append(lines, m.paint.line(l.Fit(m.width, m.opt.ASCII)))
+		}
+	}
+	switch {
+	case m.mode == help:
+		put(m.page(m.helpLines())...)
+	case m.mode == details && m.row() != nil:
+		put(m.page(view.Details(m.shown, m.row().Row, m.width, m.opt))...)
+	case m.table == nil:
+		put(view.Line{{Text: "mete top", Role: view.Strong}}, nil, view.Line{{Text: "Waiting for the first reading ..."}})
+	default:
+		put(m.head()...)
+		put(m.table.Titles(m.width, m.opt))
+		lines = append(lines, m.rows()...)
+	}
+	feet := 0
+	if m.mode == list || m.mode == filter {
+		feet = m.feet()
+	}
+	// The status stays at the bottom, whatever little there is above.
+	lines = lines[:min(len(lines), max(0, m.height-1-feet))]
+	for len(lines) < m.height-1-feet {
+		lines = append(lines, "")
+	}
+	if feet > 0 {
+		put(m.table.Foot(m.width, m.opt)...)
+	}
+	put(m.status())
+	return strings.Join(lines, "\n")
+}
+
+// rows returns the part of the table around the cursor.
+func (m *model) rows() []string {
+	n := m.body()
+	m.top = min(max(m.top, m.at-n+1, 0), m.at)
+	m.top = max(0, min(m.top, len(m.table.Rows)-n))
+	var out []string
+	for i := m.top; i < min(m.top+n, len(m.table.Rows)); i++ {
+		l := m.table.Line(&m.table.Rows[i], m.width, m.opt)
+		if i == m.at {
+			out = append(out, m.paint.selected(l, m.width))
+		} else {
+			out = append(out, m.paint.line(l))
+		}
+	}
+	if len(m.table.Rows) == 0 {
+		out = append(out, m.paint.line(view.Line{{Text: "Nothing matches. Esc clears the filter.", Role: view.Dim}}.Fit(m.width, m.opt.ASCII)))
+	}
+	return out
+}
+
+// page returns the visible part of a text that may be longer than the screen.
+func (m *model) page(lines []view.Line) []view.Line {
+	m.scroll = max(0, min(m.scroll, len(lines)-(m.height-1)))
+	return lines[m.scroll:]
+}
+
+// status returns the last line: what went wrong, else the filter, else the keys.
+func (m *model) status() view.Line {
+	var l view.Line
+	key := func(k, what string) {
+		next := append(l[:len(l):len(l)], view.Span{Text: k, Role: view.Key}, view.Span{Text: " " + what + "  ", Role: view.Dim})
+		if next.Width() <= m.width {
+			l = next
+		}
+	}
+	switch {
+	case m.missed != nil:
+		return view.Line{{Text: "reading: " + view.Clean(m.missed.Error()), Role: view.Alarm}, {Text: "  (trying again)", Role: view.Dim}}
+	case m.mode == filter:
+		l = view.Line{{Text: "filter: ", Role: view.Key}, {Text: m.opt.Filter, Role: view.Strong}, {Text: "_"}}
+		if l.Width() < m.width-30 {
+			l = append(l, view.Span{Text: "   Enter keeps it, Esc clears it", Role: view.Dim})
+		}
+		return l
+	case m.mode != list:
+		key("Esc", "back")
+		key("j k", "scroll")
+		key("q", "quit")
+		return l
+	}
+	if m.paused {
+		l = view.Line{{Text: "PAUSED ", Role: view.Alarm}}
+		key("f", "go on")
+	}
+	if m.opt.Filter != "" {
+		l = append(l, view.Span{Text: "filter " + m.opt.Filter + "  ", Role: view.Found})
+		key("Esc", "clear")
+	}
+	key("?", "help")
+	key("q", "quit")
+	if m.opt.Flat {
+		key("t", "tree")
+	} else {
+		key("t", "list")
+		key("Space", "fold")
+	}
+	key("/", "filter")
+	key("c m d n p P N", "sort")
+	key("r", "reverse")
+	key("i", "details")
+	if !m.opt.Flat {
+		key("s", "sums")
+	}
+	key("z", "hide idle")
+	key("f", "pause")
+	return l
+}
+
+// helpText lists the keys, and after a blank what they do.
+const helpText = `
+up down j k    move; PgUp PgDn Home End (g G) too; the cursor follows its workload
+Space Enter    fold or unfold what is below; left and right too; - folds all, * unfolds all
+t              tree or flat list
+s              in the tree, parents with all that is below them (rows then overlap)
+c m d n        sort by CPU, memory, disk, network
+p P N          sort by PIDs, pressure, name
+r              reverse the order
+/              filter by a part of name, path or kind; Esc clears it
+z              hide workloads that use no CPU, disk or network now
+%              CPU in cores or in percent of one CPU
+i              details: all that a workload used, each figure with its quality
+f              freeze or go on; metering goes on all the time
+? h            this help
+q Ctrl-C       quit
+`
+
+// figuresText says how to read the table.
+const figuresText = `
+–  absent: nobody can see it on this machine. It is not zero.
+~  apportioned: a measured total, divided by a rule.   ≈  modelled: computed.
+A row shows what its workload used and nothing below it did, so that the rows add
+up to the machine; a folded row shows its whole subtree. Sums leave out the absent.
+CPU is in cores, memory in bytes (Ki = 1024), traffic in bytes per second; pressure
+is the share of the time in which some task waited for CPU, memory or I/O.
+`
+
+func (m *model) helpLines() []view.Line {
+	lines := []view.Line{{{Text: "mete top", Role: view.Strong}, {Text: ": what every workload of this machine uses, live"}}, nil}
+	for s := range strings.Lines(strings.TrimSpace(helpText)) {
+		s = strings.TrimRight(s, "\n")
+		lines = append(lines, view.Line{{Text: s[:15], Role: view.Key}, {Text: s[15:]}})
+	}
+	lines = append(lines, nil)
+	figures := figuresText
+	if m.opt.ASCII {
+		figures = strings.NewReplacer("–", "-", "≈", "=").Replace(figures)
+	}
+	for s := range strings.Lines(strings.TrimSpace(figures)) {
+		lines = append(lines, view.Line{{Text: strings.TrimRight(s, "\n")}})
+	}
+	if m.shown != nil {
+		if notes := view.Notes(m.shown, m.width, m.opt); len(notes) > 0 {
+			lines = append(append(lines, nil), notes...)
+		}
+	}
+	return lines
+}

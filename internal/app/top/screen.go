@@ -1,0 +1,78 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/x/term"
+
+	"mete.dev/mete/internal/live"
+)
+
+// ticked is a new machine.
+type ticked struct{ machine *live.Machine }
+
+// missed is a tick that cost its reading.
+type missed struct{ err error }
+
+// show runs the screen until the user quits, c.count ticks have passed, ctx
+// ends, or nothing can be read any more.
+func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	input := tea.WithInput(in)
+	if f, ok := in.(*os.File); ok && !term.IsTerminal(f.Fd()) {
+		input = tea.WithInputTTY() // mete top < file: the keyboard is elsewhere
+	}
+	p := tea.NewProgram(newModel(c.view, newPainter(out)), input, tea.WithOutput(out), tea.WithContext(ctx),
+		tea.WithAltScreen(), tea.WithoutSignalHandler())
+	done := make(chan error, 1)
+	go func() {
+		err := pump(ctx, c, m, p.Send)
+		p.Quit()
+		done <- err
+	}()
+	_, err := p.Run()
+	stopped := ctx.Err() != nil
+	cancel()
+	// The meter may only be closed once its last reading is over.
+	err = errors.Join(<-done, ignoreKilled(err, stopped))
+	return err
+}
+
+// ignoreKilled drops the error that the end of the context causes.
+func ignoreKilled(err error, stopped bool) error {
+	if stopped && errors.Is(err, tea.ErrProgramKilled) {
+		return nil
+	}
+	return err
+}
+
+// pump sends every tick to the screen. It keeps the meter's pace whether or not
+// the screen is paused.
+func pump(ctx context.Context, c *config, m Meter, send func(tea.Msg)) error {
+	for n := 0; c.count == 0 || n < c.count; n++ {
+		machine, err := m.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && fatal(err):
+			return err
+		case err != nil:
+			send(missed{err})
+			// A meter that fails at once must not be asked again at once.
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(c.tick):
+			}
+		default:
+			send(ticked{machine})
+		}
+	}
+	return nil
+}

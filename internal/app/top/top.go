@@ -1,0 +1,157 @@
+// Package top is the command mete top: every workload of this machine, live,
+// on a terminal, or as text or JSON for scripts.
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/view"
+)
+
+// A Meter gives the machine, tick by tick. Next is called by one goroutine, and
+// Close after its last call has returned.
+type Meter = interface {
+	// Next waits for the next tick, or for the end of ctx. What it returns is
+	// not changed afterwards. An error costs the tick, except that one which
+	// wraps fault.ErrUnsupported, fault.ErrDenied or fault.ErrInvalid ends the
+	// command.
+	Next(ctx context.Context) (*live.Machine, error)
+	Close() error
+}
+
+// Open starts a meter that reads with the reader auto, bpf or files.
+type Open = func(ctx context.Context, tick time.Duration, reader string) (Meter, error)
+
+// The bounds of --interval: below the first the meter would mostly meter
+// itself, above the second nobody is looking.
+const (
+	minTick = 100 * time.Millisecond
+	maxTick = time.Hour
+)
+
+type config struct {
+	interval string
+	reader   string
+	batch    bool
+	count    int
+	output   string
+	sort     string
+	view     view.Options
+
+	tick time.Duration // of interval
+}
+
+// Command returns the command. It ends without an error when its context does.
+func Command(open Open) *cobra.Command {
+	var c config
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show live what every workload of this machine uses",
+		Long: `Show live what every workload of this machine uses: containers, pods, services,
+sessions, virtual machines, jobs; and the two that no job caused, system and idle.
+
+Amounts are exclusive: a row shows what a workload used and nothing below it did,
+so the rows add up to the machine. A folded row shows all that is in it.
+–  nobody can see it here (not zero)   ~  a total, apportioned   ≈  computed
+
+Where the output is not a terminal, or with -b, the table is printed as plain
+text, tick after tick.`,
+		Example: `  mete top
+  mete top -b -n 1 --sort memory
+  mete top -o json -n 1 | jq '.workloads[] | select(.cpu_cores > 0.5) | .name'`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.validate(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), &c, open, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
+	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
+	f.BoolVarP(&c.batch, "batch", "b", false, "print plain text instead of taking the screen")
+	f.IntVarP(&c.count, "iterations", "n", 0, "end after this many ticks (0: never)")
+	f.StringVarP(&c.output, "output", "o", "text", "text, or json: one document a line and tick")
+	f.StringVar(&c.sort, "sort", "cpu", "order by "+strings.Join(view.Sorts(), ", "))
+	f.BoolVar(&c.view.Reverse, "reverse", false, "turn the order round")
+	f.BoolVar(&c.view.Flat, "flat", false, "a list instead of a tree")
+	f.StringVar(&c.view.Filter, "filter", "", "keep workloads that have this in name, path or kind")
+	f.BoolVar(&c.view.ASCII, "ascii", false, "draw with ASCII characters only")
+	choices(cmd, "reader", "auto", "bpf", "files")
+	choices(cmd, "output", "text", "json")
+	choices(cmd, "sort", view.Sorts()...)
+	return cmd
+}
+
+// choices lets the shell complete a flag.
+func choices(cmd *cobra.Command, flag string, values ...string) {
+	// The only error is a flag that does not exist, which the tests would see.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// validate checks the flags and reads those that have to be read.
+func (c *config) validate() (err error) {
+	if c.tick, err = unit.ParseSeconds(c.interval); err != nil {
+		return fmt.Errorf("--interval: %w", err)
+	}
+	switch {
+	case c.tick < minTick || c.tick > maxTick:
+		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1h")
+	case c.count < 0:
+		return fault.WithHint(fmt.Errorf("--iterations %d: %w", c.count, fault.ErrInvalid), "0 is without end")
+	case c.output != "text" && c.output != "json":
+		return fault.WithHint(fmt.Errorf("--output %q: %w", c.output, fault.ErrInvalid), "text or json")
+	case c.reader != "auto" && c.reader != "bpf" && c.reader != "files":
+		return fault.WithHint(fmt.Errorf("--reader %q: %w", c.reader, fault.ErrInvalid), "auto, bpf or files")
+	}
+	if c.view.Sort, err = view.ParseSort(c.sort); err != nil {
+		return fmt.Errorf("--sort: %w", err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, c *config, open Open, in io.Reader, out io.Writer) (err error) {
+	screen := isTerminal(out) && !c.batch && c.output == "text"
+	if screen && os.Getenv("TERM") == "dumb" {
+		return fault.WithHint(fmt.Errorf("terminal of type dumb: %w", fault.ErrUnsupported), "print plain text with: mete top -b")
+	}
+	m, err := open(ctx, c.tick, c.reader)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if screen {
+		return show(ctx, c, m, in, out)
+	}
+	err = batch(ctx, c, m, out)
+	if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
+		return nil // the end of an endless list, by a signal or because the reader has enough
+	}
+	return err
+}
+
+// fatal reports whether the tick after err will not be better.
+func fatal(err error) bool {
+	return errors.Is(err, fault.ErrUnsupported) || errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid)
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(f.Fd())
+}

@@ -1,0 +1,170 @@
+package bpf
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// An Event is the birth or the death of a group. It is valid until the
+// function that it was handed to returns.
+type Event struct {
+	// Time of the event in ns of CLOCK_BOOTTIME.
+	Time uint64
+	// ID is the kernfs id of the group, Parent that of the group above.
+	ID, Parent uint64
+	// CPU is the final value of [Row.CPU]. In the default hierarchy it is as
+	// old as the last flush.
+	CPU uint64
+	// OwnCPU is the time in ns that the group of the default hierarchy used
+	// itself, without the groups that were below it: exact, also without a
+	// flush.
+	OwnCPU uint64
+	// Memory is what was still charged in bytes. It goes to the parent.
+	Memory uint64
+	// PIDs is how many tasks were in the group: dead ones not yet reaped.
+	PIDs uint64
+	// Counts at the time of death. A little may still be counted later: packets
+	// of closing sockets and write-back. See [Kernel.Forget].
+	Counts Counts
+	// Hierarchy is its number in /proc/self/cgroup, 0 for the default one.
+	Hierarchy uint32
+	// Level is the depth below the root of the hierarchy.
+	Level uint32
+	// Born is true for a birth, false for a death.
+	Born bool
+	// Has says which of CPU, Memory, PIDs, OwnCPU and Counts a death carries.
+	// A birth has none: all start at zero.
+	Has Has
+	// Path of the group from the root of its hierarchy, beginning with "/". It
+	// lies in the kernel's buffer; copy what shall stay.
+	Path []byte
+	// Cut says that the path was longer than 511 bytes and lacks its end.
+	Cut bool
+}
+
+// ringBusy and ringDiscard are BPF_RINGBUF_BUSY_BIT and
+// BPF_RINGBUF_DISCARD_BIT of include/uapi/linux/bpf.h; a record begins with
+// eight bytes, its length and the page it is on.
+const (
+	ringBusy    = 1 << 31
+	ringDiscard = 1 << 30
+	ringHeader  = 8
+)
+
+// A ring is the reader's side of a BPF ring buffer.
+type ring struct {
+	consumerPage, data []byte // mapped
+	consumer, producer *uint64
+	records            []byte // mapped twice in a row, so that none is split
+	mask               uint64
+}
+
+// open maps the ring as Documentation/bpf/ringbuf.rst of Linux lays it out:
+// the reader's page, which it may write, then the writer's and the records.
+func (r *ring) open(m *ebpf.Map, size int) (err error) {
+	page := unix.Getpagesize()
+	r.consumerPage, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mmap ring: %w", err)
+	}
+	r.data, err = unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		unix.Munmap(r.consumerPage)
+		return fmt.Errorf("mmap ring: %w", err)
+	}
+	r.consumer = (*uint64)(unsafe.Pointer(&r.consumerPage[0]))
+	r.producer = (*uint64)(unsafe.Pointer(&r.data[0]))
+	r.records = r.data[page:]
+	r.mask = uint64(size - 1)
+	return nil
+}
+
+func (r *ring) close() error {
+	err := unix.Munmap(r.data)
+	if e := unix.Munmap(r.consumerPage); err == nil {
+		err = e
+	}
+	return err
+}
+
+// next returns the oldest record and the position behind it, or nil.
+func (r *ring) next() (rec []byte, end uint64) {
+	for {
+		at := atomic.LoadUint64(r.consumer)
+		if at == atomic.LoadUint64(r.producer) {
+			return nil, 0
+		}
+		head := atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.records[at&r.mask])))
+		if head&ringBusy != 0 {
+			return nil, 0
+		}
+		size := uint64(head &^ (ringBusy | ringDiscard))
+		end = at + ringHeader + (size+7)&^7
+		if head&ringDiscard != 0 {
+			atomic.StoreUint64(r.consumer, end)
+			continue
+		}
+		from := at&r.mask + ringHeader
+		return r.records[from : from+size], end
+	}
+}
+
+// Drain hands all events since the last call to f, the oldest first, and
+// returns how many there were. It does not wait.
+func (k *Kernel) Drain(f func(*Event)) (n int) {
+	if k.ring.data == nil {
+		return 0
+	}
+	var e Event
+	for {
+		rec, end := k.ring.next()
+		if rec == nil {
+			return n
+		}
+		if e.decode(rec) {
+			f(&e)
+			n++
+		}
+		atomic.StoreUint64(k.ring.consumer, end)
+	}
+}
+
+// eventHeader is how much of a record stands before the path.
+const eventHeader = unsafe.Offsetof(countEvent{}.Path)
+
+func (e *Event) decode(rec []byte) bool {
+	if uintptr(len(rec)) < eventHeader {
+		return false
+	}
+	// The record may be shorter than the type: only the path is cut.
+	r := (*countEvent)(unsafe.Pointer(&rec[0]))
+	*e = Event{
+		Time: r.Time, ID: r.Id, Parent: r.Parent,
+		CPU: r.Cpu, OwnCPU: r.OwnCpu, Memory: r.Memory, PIDs: r.Pids,
+		Counts:    *(*Counts)(unsafe.Pointer(&r.N)),
+		Hierarchy: r.Hierarchy,
+		Level:     r.Level,
+		Born:      r.Born != 0,
+		Has:       Has(r.Has) &^ hasCut,
+		Cut:       Has(r.Has)&hasCut != 0,
+	}
+	e.Path = rec[eventHeader:]
+	if i := bytes.IndexByte(e.Path, 0); i >= 0 {
+		e.Path = e.Path[:i]
+	}
+	return true
+}
+
+// Lost returns how many events found the ring full since [Open]. When it has
+// moved, births and deaths are to be found by a walk.
+func (k *Kernel) Lost() uint64 {
+	if k.count.state == nil {
+		return 0
+	}
+	return atomic.LoadUint64(&k.count.state.Lost)
+}

@@ -1,0 +1,80 @@
+package bpf
+
+import (
+	"os"
+	"runtime"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// From include/uapi/linux/bpf.h.
+const (
+	cmdLinkCreate = 28
+	cmdIterCreate = 33
+	attachIter    = 28 // BPF_TRACE_ITER
+
+	iterSelf           = 1 // BPF_CGROUP_ITER_SELF_ONLY
+	iterDescendantPost = 3 // BPF_CGROUP_ITER_DESCENDANTS_POST
+)
+
+func bpfCall(cmd uintptr, attr unsafe.Pointer, size uintptr) (int, error) {
+	for {
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(attr), size)
+		switch errno {
+		case 0:
+			return int(fd), nil
+		case unix.EINTR, unix.EAGAIN:
+			continue
+		}
+		return -1, errno
+	}
+}
+
+// linkGroups makes a link that runs p over the group of the open directory
+// dirfd, in the given order.
+func linkGroups(p *ebpf.Program, order, dirfd int) (int, error) {
+	info := struct {
+		order, fd uint32
+		id        uint64
+	}{order: uint32(order), fd: uint32(dirfd)}
+	attr := struct {
+		prog, target, attach, flags uint32
+		info                        uint64
+		infoLen                     uint32
+		_                           uint32
+	}{
+		prog:    uint32(p.FD()),
+		attach:  attachIter,
+		info:    uint64(uintptr(unsafe.Pointer(&info))),
+		infoLen: uint32(unsafe.Sizeof(info)),
+	}
+	fd, err := bpfCall(cmdLinkCreate, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	runtime.KeepAlive(&info)
+	runtime.KeepAlive(p)
+	return fd, os.NewSyscallError("bpf link", err)
+}
+
+// openIter begins one run over the link.
+func openIter(link int) (int, error) {
+	attr := struct{ link, flags uint32 }{link: uint32(link)}
+	fd, err := bpfCall(cmdIterCreate, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return fd, os.NewSyscallError("bpf iter", err)
+}
+
+// runIter runs a program that writes nothing over all that its link spans.
+func runIter(link int) error {
+	fd, err := openIter(link)
+	if err != nil {
+		return err
+	}
+	var none [8]byte
+	for {
+		if _, err = unix.Read(fd, none[:]); err != unix.EINTR {
+			break
+		}
+	}
+	unix.Close(fd)
+	return os.NewSyscallError("read bpf iter", err)
+}

@@ -1,0 +1,241 @@
+// Package cgroup reads what the control groups of a machine show: it finds the
+// hierarchies, follows the births and deaths of groups, and fills a snapshot
+// with every workload's counters.
+//
+// Two readers of one interface fill it: bpf asks the kernel for all groups at
+// once and is told of births and exact deaths; files keeps descriptors and
+// reads each group's files, and leaves what a group used after its last reading
+// in its parent's remainder, where the kernel keeps it.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// A Config says how a table reads.
+type Config struct {
+	Node string // node id, part of workload ids
+	Boot string // boot id
+	// Every is the number of ticks over which the slow set is spread.
+	Every int
+	// Files is how many descriptors may be kept open for groups.
+	Files int
+}
+
+// A reader follows one machine's groups.
+type reader interface {
+	// changes tells the table of births and deaths since the call before.
+	changes(t *Table) error
+	// read puts the fast set into the readings of all workloads.
+	read(t *Table) error
+	// follow says which roles' hierarchies the reader needs to know groups of.
+	follow() []role
+	// byID says whether it names groups by id, else by path.
+	byID() bool
+	Close() error
+}
+
+// A role is a reason to look at a hierarchy.
+type role uint8
+
+const (
+	roleCPU    role = iota // CPU time
+	roleMemory             // memory charged
+	rolePIDs               // tasks alive
+	roleIO                 // block I/O
+	roleLimit              // CPU limits and throttling
+	rolePSI                // pressure
+	roles
+)
+
+// sources is the hierarchy that serves each role; nil where none does.
+type sources [roles]*host.Hierarchy
+
+// pick chooses the hierarchy for each role. A controller is in one hierarchy
+// only: v1 if it is mounted there, else v2. CPU time and pressure are in every
+// group of v2 whether or not a controller is there, so a bare v2 hierarchy
+// beside v1 controllers serves pressure, and CPU time only where v1 has no
+// cpuacct: groups are commonly made in v1 alone.
+func pick(ys []host.Hierarchy) (s sources, err error) {
+	byController := func(name string) *host.Hierarchy {
+		for i := range ys {
+			if ys[i].Has(name) {
+				return &ys[i]
+			}
+		}
+		return nil
+	}
+	var v2 *host.Hierarchy
+	for i := range ys {
+		if ys[i].V2 {
+			v2 = &ys[i]
+		}
+	}
+	s[roleCPU] = byController("cpuacct")
+	if s[roleCPU] == nil {
+		s[roleCPU] = v2
+	}
+	if s[roleCPU] == nil {
+		return s, fault.WithHint(fmt.Errorf("control groups: no cpuacct and no cgroup2 hierarchy is mounted: %w", fault.ErrUnsupported),
+			"mount cgroup2 at /sys/fs/cgroup, or run mete outside the container that hides it")
+	}
+	s[roleMemory] = byController("memory")
+	s[rolePIDs] = byController("pids")
+	s[roleIO] = byController("io")
+	if s[roleIO] == nil {
+		s[roleIO] = byController("blkio")
+	}
+	s[roleLimit] = byController("cpu")
+	s[rolePSI] = v2
+	return s, nil
+}
+
+// A Table holds every group of a machine and what it showed last. One goroutine
+// uses it.
+type Table struct {
+	cfg    Config
+	host   *host.Host
+	log    *slog.Logger
+	src    sources
+	reader reader
+	disk   diskSource
+	trees  []*tree // the hierarchies that are followed
+	byRole [roles]*tree
+
+	byPath map[string]*node
+	root   *node
+	live   []*node // workloads, parents before children
+	free   []meter.Slot
+	slots  meter.Slot // highest ever given, plus one
+	ticks  int
+	first  bool
+	lost   int64 // births and deaths not seen, since the snapshot before
+	faked  uint64
+
+	buf      []byte
+	leaves   map[kernfmt.Dev]string
+	leavesAt int // tick
+	notes    []string
+}
+
+// newTable makes the table around a reader and finds the groups that are there.
+func newTable(h *host.Host, src sources, r reader, cfg Config, log *slog.Logger) (*Table, error) {
+	t := &Table{cfg: cfg, host: h, log: log, src: src, reader: r, byPath: map[string]*node{}, first: true}
+	for _, role := range r.follow() {
+		y := src[role]
+		if y == nil {
+			continue
+		}
+		for _, tr := range t.trees {
+			if tr.Mount == y.Mount {
+				t.byRole[role] = tr
+			}
+		}
+		if t.byRole[role] == nil {
+			tr := &tree{Hierarchy: *y, index: len(t.trees)}
+			if r.byID() {
+				tr.byID = map[uint64]*node{}
+			}
+			t.trees = append(t.trees, tr)
+			t.byRole[role] = tr
+		}
+	}
+	if len(t.trees) > maxTrees {
+		return nil, fmt.Errorf("%d hierarchies to follow, at most %d: %w", len(t.trees), maxTrees, fault.ErrUnsupported)
+	}
+	return t, nil
+}
+
+// OpenFiles returns a table that reads files. The caller closes it.
+func OpenFiles(h *host.Host, cfg Config, log *slog.Logger) (*Table, error) {
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	src, err := pick(ys)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newFiles(h, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	t, err := newTable(h, src, r, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	t.disk = chooseDisk(t, false)
+	t.note("processes started: absent (the bpf reader counts them)")
+	return t.seeded()
+}
+
+// seeded is t with the groups that are there.
+func (t *Table) seeded() (*Table, error) {
+	if err := t.seed(); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Close gives back what the table holds of the kernel.
+func (t *Table) Close() error {
+	for _, n := range t.byPath {
+		n.closeFiles()
+	}
+	return t.reader.Close()
+}
+
+// Notes says what cannot be seen on this machine, and why.
+func (t *Table) Notes() []string { return t.notes }
+
+func (t *Table) note(format string, args ...any) {
+	t.notes = append(t.notes, fmt.Sprintf(format, args...))
+}
+
+// Read fills s.Groups with every workload that is there or has just ended, the
+// root first.
+func (t *Table) Read(s *meter.Snapshot) error {
+	t.sweep()
+	if err := t.reader.changes(t); err != nil {
+		return err
+	}
+	if err := t.reader.read(t); err != nil {
+		return err
+	}
+	t.readWindow()
+	t.readSlow()
+	s.Groups = s.Groups[:0]
+	for _, n := range t.live {
+		s.Groups = append(s.Groups, &n.group)
+	}
+	s.Lost, t.lost = t.lost, 0
+	t.first = false
+	t.ticks++
+	return nil
+}
+
+// sweep forgets the groups that ended in the snapshot before, and marks all
+// others as seen.
+func (t *Table) sweep() {
+	if t.first {
+		return
+	}
+	kept := t.live[:0]
+	for _, n := range t.live {
+		if n.group.Final {
+			t.free = append(t.free, n.group.Slot)
+			continue
+		}
+		n.group.New, n.group.Born = false, false
+		kept = append(kept, n)
+	}
+	clear(t.live[len(kept):])
+	t.live = kept
+}

@@ -1,0 +1,135 @@
+package cgroup
+
+import (
+	"errors"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// A diskSource says who counts block I/O by group on this machine.
+type diskSource uint8
+
+const (
+	diskNone  diskSource = iota // nobody: absent
+	diskV2                      // io.stat
+	diskBlkio                   // v1 blkio.throttle
+	diskBPF                     // the block layer's own tracepoint
+)
+
+// chooseDisk finds who counts block I/O. Files of v1 read zero until a throttle
+// rule exists on a device, which cannot be told from no I/O, so they count only
+// where the root's file names every leaf device that did I/O.
+func chooseDisk(t *Table, bpf bool) diskSource {
+	io := t.src[roleIO]
+	switch {
+	case io != nil && io.V2:
+		return diskV2
+	case io != nil && blkioCounts(t.host, io):
+		return diskBlkio
+	case bpf:
+		return diskBPF
+	}
+	t.note("disk: no io controller that counts; absent (the bpf reader can)")
+	return diskNone
+}
+
+const (
+	blkioBytes    = "/blkio.throttle.io_service_bytes_recursive"
+	blkioRequests = "/blkio.throttle.io_serviced_recursive"
+)
+
+func blkioCounts(h *host.Host, y *host.Hierarchy) bool {
+	leaves, err := h.LeafDevices()
+	if err != nil {
+		return false
+	}
+	stats, err := h.ReadFile("/proc/diskstats")
+	if err != nil {
+		return false
+	}
+	b, err := h.ReadFile(y.Mount + blkioBytes)
+	if err != nil {
+		return false
+	}
+	counted := map[kernfmt.Dev]bool{}
+	if _, err := kernfmt.BlkioServiceBytes(b, func(d kernfmt.Dev, _, _ int64) { counted[d] = true }); err != nil {
+		return false
+	}
+	all := len(counted) > 0
+	err = kernfmt.Diskstats(stats, func(d kernfmt.Dev, _ string, reads, _, writes, _ int64) {
+		if _, leaf := leaves[d]; leaf && reads+writes > 0 && !counted[d] {
+			all = false
+		}
+	})
+	return all && err == nil
+}
+
+// read reads a group's block I/O from its files.
+func (d diskSource) read(t *Table, n *node) {
+	y := t.src[roleIO]
+	switch d {
+	case diskV2:
+		t.slowFile(n, y, "/io.stat", func(b []byte) error {
+			var sum kernfmt.IO
+			leaves := t.leafDevices()
+			err := kernfmt.IOStat(b, func(dev kernfmt.Dev, c kernfmt.IO) {
+				if _, leaf := leaves[dev]; leaf {
+					sum.ReadBytes += c.ReadBytes
+					sum.WrittenBytes += c.WrittenBytes
+					sum.Reads += c.Reads
+					sum.Writes += c.Writes
+				}
+			})
+			if err == nil {
+				putDisk(&n.group.Reading, sum.ReadBytes, sum.WrittenBytes, sum.Reads, sum.Writes)
+			}
+			return err
+		})
+	case diskBlkio:
+		var bytes, requests [2]int64
+		ok := t.slowFile(n, y, blkioBytes, t.blkio(&bytes)) && t.slowFile(n, y, blkioRequests, t.blkio(&requests))
+		if ok {
+			putDisk(&n.group.Reading, bytes[0], bytes[1], requests[0], requests[1])
+		}
+	}
+}
+
+func (t *Table) blkio(sum *[2]int64) func([]byte) error {
+	return func(b []byte) error {
+		leaves := t.leafDevices()
+		_, err := kernfmt.BlkioServiceBytes(b, func(dev kernfmt.Dev, read, written int64) {
+			if _, leaf := leaves[dev]; leaf {
+				sum[0] += read
+				sum[1] += written
+			}
+		})
+		return err
+	}
+}
+
+func putDisk(r *meter.Reading, readBytes, writtenBytes, reads, writes int64) {
+	r.Put(meter.DiskRead, readBytes)
+	r.Put(meter.DiskWritten, writtenBytes)
+	r.Put(meter.DiskReads, reads)
+	r.Put(meter.DiskWrites, writes)
+}
+
+// leafDevices lists the devices over which totals are made, looked for once a
+// window.
+func (t *Table) leafDevices() map[kernfmt.Dev]string {
+	every := max(1, t.cfg.Every)
+	if t.leaves == nil || t.ticks >= t.leavesAt+every {
+		leaves, err := t.host.LeafDevices()
+		if err != nil && !errors.Is(err, fault.ErrNotFound) {
+			t.log.Debug("block devices", "err", err)
+		}
+		if err == nil || t.leaves == nil {
+			t.leaves = leaves
+		}
+		t.leavesAt = t.ticks
+	}
+	return t.leaves
+}

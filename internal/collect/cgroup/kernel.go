@@ -1,0 +1,318 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/meter"
+)
+
+// kernel reads groups by BPF: one walk over each hierarchy, and the births and
+// deaths that tracepoints noted.
+//
+// A tick walks first and drains the events after, so that each row's birth is
+// known and each death's final value is at least what the walk showed above it:
+// nothing is booked both to a group that ended and to its parent.
+type kernel struct {
+	k       *bpf.Kernel
+	log     *slog.Logger
+	walkers [maxTrees]*bpf.Walker
+	rows    [maxTrees][]bpf.Row
+	lost    uint64
+	full    uint32
+	dying   []grave
+	tick    int
+
+	searched int // tick of the latest search
+}
+
+// A grave is a dead group whose counts are kept a little, for what is written
+// back after its end.
+type grave struct {
+	tr   *tree
+	id   uint64
+	tick int
+}
+
+// OpenBPF returns a table that reads by BPF. The kernel stays the caller's, who
+// closes it after the table.
+func OpenBPF(h *host.Host, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table, error) {
+	if err := errors.Join(k.Err(bpf.Walks), k.Err(bpf.Events)); err != nil {
+		return nil, err
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	src, err := pick(ys)
+	if err != nil {
+		return nil, err
+	}
+	r := &kernel{k: k, log: log, lost: k.Lost()}
+	t, err := newTable(h, src, r, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	for _, role := range []role{roleCPU, roleMemory, rolePIDs} {
+		tr := t.byRole[role]
+		if tr == nil || r.walkers[tr.index] != nil {
+			continue
+		}
+		if err := r.open(h, tr, role == roleCPU && tr.V2); err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+	}
+	t.disk = chooseDisk(t, k.Err(bpf.Disk) == nil)
+	if err := k.Err(bpf.Forks); err != nil {
+		t.note("processes started: %v", err)
+	}
+	return t.seeded()
+}
+
+func (r *kernel) open(h *host.Host, tr *tree, flush bool) error {
+	dir, err := h.Open(tr.Mount)
+	if err != nil {
+		return err
+	}
+	w, err := r.k.NewWalker(dir.Fd(), flush)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", tr.Mount, err)
+	}
+	r.walkers[tr.index] = w
+	return errors.Join(err, dir.Close())
+}
+
+func (r *kernel) follow() []role { return []role{roleCPU, roleMemory, rolePIDs, roleIO} }
+func (r *kernel) byID() bool     { return true }
+
+func (r *kernel) Close() (err error) {
+	for i, w := range r.walkers {
+		if w != nil {
+			err = errors.Join(err, w.Close())
+			r.walkers[i] = nil
+		}
+	}
+	return err
+}
+
+// changes walks all hierarchies, then takes over births and deaths.
+func (r *kernel) changes(t *Table) (err error) {
+	r.tick++
+	for i, w := range r.walkers {
+		if w == nil {
+			continue
+		}
+		if r.rows[i], err = w.Read(); err != nil {
+			return err
+		}
+	}
+	r.k.Drain(func(e *bpf.Event) {
+		for _, tr := range t.trees {
+			if tr.ID == e.Hierarchy {
+				r.event(t, tr, e)
+			}
+		}
+	})
+	return nil
+}
+
+func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
+	if e.Born {
+		if p, ok := tr.below(string(e.Path)); ok && !e.Cut {
+			t.born(tr, p, e.ID)
+		} else if e.Cut {
+			t.lost++
+		}
+		return
+	}
+	n := tr.byID[e.ID]
+	if n == nil {
+		return // outside of what is mounted here, or its birth was lost
+	}
+	r.dying = append(r.dying, grave{tr, e.ID, r.tick})
+	if tr == t.byRole[roleCPU] && !n.dead {
+		r.final(n, e)
+	}
+	t.died(tr, n, tr == t.byRole[roleCPU])
+}
+
+// final sets the last CPU time of a group. Version 1 gives it. In version 2 the
+// sum over a group and its children is as old as the latest flush: what the
+// group itself used is exact, and what children used since that flush is known
+// from their own ends.
+func (r *kernel) final(n *node, e *bpf.Event) {
+	last := n.walked
+	cpu := last + n.tail
+	if e.Has&bpf.HasCPU != 0 {
+		cpu = max(cpu, int64(e.CPU))
+	}
+	if e.Has&bpf.HasOwnCPU != 0 && !n.had {
+		cpu = int64(e.OwnCPU)
+	}
+	n.walked = cpu
+	n.parent.had = true
+	n.parent.tail += cpu - last
+	if n.owner == n {
+		n.group.Put(meter.CPU, cpu)
+	}
+}
+
+// below turns a group's path as the kernel writes it into the path below the
+// mount.
+func (tr *tree) below(p string) (string, bool) {
+	if tr.Root == "/" {
+		return p, true
+	}
+	if dir, ok := tr.Dir(p); ok {
+		return dir[len(tr.Mount):], true
+	}
+	return "", false
+}
+
+// read takes over the rows of the walks and what was counted.
+func (r *kernel) read(t *Table) error {
+	unknown := false
+	for i, w := range r.walkers {
+		if w == nil {
+			continue
+		}
+		tr := t.trees[i]
+		rows := r.rows[i]
+		for j := range rows {
+			n := tr.byID[rows[j].ID]
+			if n == nil {
+				unknown = true
+				continue
+			}
+			if !n.dead {
+				r.take(t, tr, n, &rows[j])
+			}
+		}
+	}
+	r.count(t)
+	r.forget()
+	lost := r.k.Lost() - r.lost
+	if lost == 0 && (!unknown || r.tick < r.searched+t.cfg.Every) {
+		return nil
+	}
+	r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
+	t.lost += int64(lost)
+	r.lost += lost
+	r.searched = r.tick
+	return r.search(t)
+}
+
+func (r *kernel) take(t *Table, tr *tree, n *node, row *bpf.Row) {
+	n.stamp = r.tick
+	g := &n.group.Reading
+	if tr == t.byRole[roleCPU] && row.Has&bpf.HasCPU != 0 {
+		n.walked, n.tail = int64(row.CPU), 0
+		if n.owner == n {
+			g.Put(meter.CPU, n.walked)
+		}
+	}
+	if n.owner != n || n == t.root {
+		return
+	}
+	if tr == t.byRole[roleMemory] && row.Has&bpf.HasMemory != 0 {
+		g.Put(meter.Memory, int64(row.Memory))
+	}
+	if tr == t.byRole[rolePIDs] && row.Has&bpf.HasPIDs != 0 {
+		g.Put(meter.PIDs, int64(row.PIDs))
+	}
+}
+
+// count adds what groups did since the tick before to the workloads that they
+// count for.
+func (r *kernel) count(t *Table) {
+	disk := t.disk == diskBPF
+	forks := r.k.Err(bpf.Forks) == nil
+	for _, n := range t.live { // nothing counted is zero, not absent
+		if n == t.root {
+			continue
+		}
+		if forks && t.byRole[roleCPU] != nil && n.id[t.byRole[roleCPU].index] != 0 {
+			n.group.Has |= meter.SetOf(meter.Processes)
+		}
+		if disk && t.byRole[roleIO] != nil && n.id[t.byRole[roleIO].index] != 0 {
+			n.group.Has |= diskSet
+			n.group.Own |= diskSet
+		}
+	}
+	for c := range r.k.Counts() {
+		for _, tr := range t.trees {
+			if tr.ID != c.Hierarchy {
+				continue
+			}
+			if n := tr.byID[c.ID]; n != nil && n != t.root && n.owner != t.root {
+				v := &n.owner.group.Value
+				if forks && tr == t.byRole[roleCPU] {
+					v[meter.Processes] += int64(c.Forks - n.counts.Forks)
+				}
+				if disk && tr == t.byRole[roleIO] {
+					v[meter.DiskRead] += int64(c.ReadBytes - n.counts.ReadBytes)
+					v[meter.DiskWritten] += int64(c.WrittenBytes - n.counts.WrittenBytes)
+					v[meter.DiskReads] += int64(c.Reads - n.counts.Reads)
+					v[meter.DiskWrites] += int64(c.Writes - n.counts.Writes)
+				}
+				n.counted(tr, t, &c.Counts)
+			}
+		}
+	}
+	if full := r.k.Full(); full != r.full {
+		r.full = full
+		r.log.Warn("too many groups to count processes and block I/O of each; some of it goes to system")
+	}
+}
+
+var diskSet = meter.SetOf(meter.DiskRead, meter.DiskWritten, meter.DiskReads, meter.DiskWrites)
+
+// counted remembers which of the counts were taken over, each by its tree.
+func (n *node) counted(tr *tree, t *Table, c *bpf.Counts) {
+	if tr == t.byRole[roleCPU] {
+		n.counts.Forks = c.Forks
+	}
+	if tr == t.byRole[roleIO] {
+		n.counts.ReadBytes, n.counts.WrittenBytes = c.ReadBytes, c.WrittenBytes
+		n.counts.Reads, n.counts.Writes = c.Reads, c.Writes
+	}
+}
+
+// forget gives back the places of groups that ended two ticks ago.
+func (r *kernel) forget() {
+	kept := r.dying[:0]
+	for _, g := range r.dying {
+		if r.tick-g.tick < 2 {
+			kept = append(kept, g)
+			continue
+		}
+		r.k.Forget(g.tr.ID, g.id)
+		delete(g.tr.byID, g.id)
+	}
+	r.dying = kept
+}
+
+// search finds births and deaths by comparing what is known with what is there.
+func (r *kernel) search(t *Table) error {
+	for _, tr := range t.trees {
+		if r.walkers[tr.index] == nil {
+			continue
+		}
+		for id, n := range tr.byID {
+			// What was born after the walk has no stamp yet, and no reading.
+			if !n.dead && n.stamp != r.tick && n.stamp != 0 && n.primary == tr.index {
+				r.dying = append(r.dying, grave{tr, id, r.tick})
+				t.died(tr, n, false)
+			}
+		}
+	}
+	for _, tr := range t.trees {
+		if err := t.scan(tr, "/"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package cgroup
+
+import (
+	"errors"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// readSlow reads the slow set: what changes slowly or costs much. Each group
+// has its turn once in Every ticks, and is passed over while it does not move;
+// a new one is read at once.
+func (t *Table) readSlow() {
+	every := max(1, t.cfg.Every)
+	for _, n := range t.live {
+		if n.group.Final || n.dead {
+			continue
+		}
+		mark := n.group.Value[meter.CPU] + n.group.Value[meter.Memory]
+		turn := int(n.group.Slot)%every == t.ticks%every
+		if n.fresh && !t.first && n.group.New || turn && (n.fresh || mark != n.slow) {
+			t.readSlowOf(n)
+			n.slow, n.fresh = mark, false
+		}
+	}
+}
+
+func (t *Table) readSlowOf(n *node) {
+	r := &n.group.Reading
+	cpu, limit, memory := t.src[roleCPU], t.src[roleLimit], t.src[roleMemory]
+	if !cpu.V2 {
+		t.slowFile(n, cpu, "/cpuacct.stat", func(b []byte) error {
+			user, system, err := kernfmt.CPUAcctStat(b)
+			if err == nil {
+				r.Put(meter.CPUUser, user)
+				r.Put(meter.CPUSystem, system)
+			}
+			return err
+		})
+	}
+	if n == t.root {
+		return // limits, tasks and memory of the root are the machine's
+	}
+	t.slowFile(n, limit, "/cpu.stat", func(b []byte) error {
+		c, err := kernfmt.CPUStat(b)
+		if err == nil {
+			putCPU(r, c, false)
+		}
+		return err
+	})
+	if n.kids > 0 {
+		// Its file holds its children's, who are read at other times.
+		r.Has &^= meter.SetOf(meter.MemoryAnon, meter.MemoryFile, meter.MemoryWorking)
+	} else {
+		t.slowMemory(n, memory)
+	}
+	t.slowKills(n, memory)
+	t.slowPressure(n)
+}
+
+// readWindow reads, once in Every ticks, what is inclusive but not in the fast
+// set. All groups are read in one go, as parents' remainders are differences.
+func (t *Table) readWindow() {
+	if t.ticks%max(1, t.cfg.Every) != 0 {
+		return
+	}
+	for _, n := range t.live {
+		if n.dead || n == t.root {
+			continue
+		}
+		if t.byRole[rolePIDs] == nil {
+			t.slowFile(n, t.src[rolePIDs], "/pids.current", func(b []byte) error {
+				v, err := kernfmt.Int(b)
+				if err == nil {
+					n.group.Put(meter.PIDs, v)
+				}
+				return err
+			})
+		}
+		t.disk.read(t, n)
+	}
+}
+
+func (t *Table) slowMemory(n *node, memory *host.Hierarchy) {
+	r := &n.group.Reading
+	t.slowFile(n, memory, "/memory.stat", func(b []byte) error {
+		m, err := kernfmt.MemoryStat(b)
+		if err != nil {
+			return err
+		}
+		if m.HasAnon {
+			r.Put(meter.MemoryAnon, m.Anon)
+		}
+		if m.HasFile {
+			r.Put(meter.MemoryFile, m.File)
+		}
+		if m.HasInactiveFile && r.Has.Has(meter.Memory) {
+			r.Put(meter.MemoryWorking, max(0, r.Value[meter.Memory]-m.InactiveFile))
+		}
+		return nil
+	})
+}
+
+func (t *Table) slowKills(n *node, memory *host.Hierarchy) {
+	if memory == nil {
+		return
+	}
+	name := "/memory.oom_control"
+	if memory.V2 {
+		name = "/memory.events.local"
+	}
+	t.slowFile(n, memory, name, func(b []byte) error {
+		v, ok, err := kernfmt.KeyValue(b, "oom_kill")
+		if err == nil && ok {
+			n.group.Put(meter.OOMKills, v)
+		}
+		return err
+	})
+}
+
+var pressures = [...]struct {
+	file     string
+	resource meter.Resource
+}{
+	{"/cpu.pressure", meter.PressureCPU},
+	{"/memory.pressure", meter.PressureMemory},
+	{"/io.pressure", meter.PressureIO},
+}
+
+func (t *Table) slowPressure(n *node) {
+	for _, p := range pressures {
+		ok := t.slowFile(n, t.src[rolePSI], p.file, func(b []byte) error {
+			some, _, err := kernfmt.Pressure(b)
+			if err == nil {
+				n.group.Put(p.resource, some)
+			}
+			return err
+		})
+		if !ok {
+			return
+		}
+	}
+}
+
+// slowFile reads one file of a group, where there is one, and reports whether
+// there was. A file that cannot be read or understood leaves what it tells
+// absent, and is mentioned.
+func (t *Table) slowFile(n *node, y *host.Hierarchy, name string, take func([]byte) error) bool {
+	if y == nil {
+		return false
+	}
+	var err error
+	t.buf, err = t.host.ReadInto(join(y.Mount, n.path)+name, t.buf)
+	if err == nil {
+		err = take(t.buf)
+	}
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrUnsupported):
+	default:
+		t.log.Debug("reading", "path", n.path, "file", name, "err", err)
+	}
+	return false
+}

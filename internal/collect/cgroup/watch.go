@@ -1,0 +1,86 @@
+package cgroup
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+)
+
+// watches tells of directories that are made and removed, by inotify.
+type watches struct {
+	host *host.Host
+	fd   int
+	at   map[int32]place
+	buf  []byte
+}
+
+type place struct {
+	tr   *tree
+	path string
+}
+
+func newWatches(h *host.Host) (*watches, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("inotify: %w: %w", err, fault.ErrUnavailable)
+	}
+	return &watches{host: h, fd: fd, at: map[int32]place{}, buf: make([]byte, 64<<10)}, nil
+}
+
+func (w *watches) Close() error { return unix.Close(w.fd) }
+
+// add watches one group's directory. fault.ErrNotFound says that it has gone.
+func (w *watches) add(tr *tree, group string) error {
+	dir := tr.dir(group)
+	wd, err := unix.InotifyAddWatch(w.fd, w.host.Path(dir), unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%s: %w", dir, fault.ErrNotFound)
+	case err != nil:
+		return fmt.Errorf("inotify: %s: %w (fs.inotify.max_user_watches?)", dir, err)
+	}
+	w.at[int32(wd)] = place{tr, group}
+	return nil
+}
+
+// drain calls f for each directory that was made or removed since the last
+// call, in order. It reports whether the kernel dropped events.
+func (w *watches) drain(f func(tr *tree, path string, made bool) error) (overflow bool, err error) {
+	for {
+		n, err := unix.Read(w.fd, w.buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) || n <= 0 {
+			return overflow, nil
+		}
+		if err != nil {
+			return overflow, fmt.Errorf("inotify: %w", err)
+		}
+		for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+			wd := int32(binary.NativeEndian.Uint32(b))
+			mask := binary.NativeEndian.Uint32(b[4:])
+			size := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
+			name := string(bytes.TrimRight(b[unix.SizeofInotifyEvent:size], "\x00"))
+			b = b[size:]
+			at, known := w.at[wd]
+			switch {
+			case mask&unix.IN_Q_OVERFLOW != 0:
+				overflow = true
+			case mask&unix.IN_IGNORED != 0:
+				delete(w.at, wd)
+			case known && mask&unix.IN_ISDIR != 0:
+				if err := f(at.tr, path.Join(at.path, name), mask&unix.IN_CREATE != 0); err != nil {
+					return overflow, err
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package net
+
+import (
+	"strings"
+
+	"mete.dev/mete/internal/host"
+)
+
+// node reads the namespace of the machine's first process.
+type node struct {
+	interfaces
+	file *host.File // nil where there is none to read
+	name string
+}
+
+func openNode(h *host.Host) *node {
+	n := &node{}
+	n.counts = notLoopback
+	for _, name := range []string{"/proc/1/net/dev", "/proc/net/dev"} {
+		if f, err := h.Open(name); err == nil {
+			n.file, n.name = f, name
+			break
+		}
+	}
+	physical := map[string]bool{}
+	links, err := h.ReadDir("/sys/class/net")
+	if err != nil {
+		return n // there is no telling: all count
+	}
+	for _, l := range links {
+		to, err := h.Readlink("/sys/class/net/" + l.Name())
+		if err == nil && !strings.Contains(to, "/devices/virtual/") {
+			physical[l.Name()] = true
+		}
+	}
+	if len(physical) > 0 {
+		n.counts = func(name string) bool {
+			if physical[name] {
+				return true
+			}
+			// One that was plugged in since.
+			to, err := h.Readlink("/sys/class/net/" + name)
+			return err == nil && !strings.Contains(to, "/devices/virtual/")
+		}
+	}
+	return n
+}
+
+func (n *node) read(t *Table) error {
+	if n.file == nil {
+		return nil
+	}
+	b, err := n.file.ReadInto(t.buf)
+	if err != nil {
+		return host.Kind(n.name, err)
+	}
+	t.buf = b[:cap(b)]
+	_, err = n.add(b)
+	return err
+}
+
+func (n *node) close() {
+	if n.file != nil {
+		_ = n.file.Close() // only read from
+	}
+}

@@ -1,0 +1,104 @@
+package net
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host"
+)
+
+// named is where ip-netns(8) and the plugins of container runtimes give
+// namespaces a name.
+const named = "/run/netns"
+
+// past knows the namespaces that are no workload's own: because the machine or
+// this process is in them, or because they were there before.
+type past struct {
+	h *host.Host
+	// shared are those of the machine's first process and of this one.
+	shared map[uint64]bool
+	// witness is a process that was in a namespace when the table was opened.
+	witness map[uint64]int32
+	// since is the round in which a named namespace was first seen.
+	since   map[uint64]int
+	changed unix.Timespec // when the directory of names changed last
+}
+
+// survey looks which namespaces there are. One that may not be looked at is
+// left out.
+func survey(h *host.Host) *past {
+	p := &past{h: h, shared: map[uint64]bool{}, witness: map[uint64]int32{}}
+	// Kernel threads are in the machine's first namespace too, and answer
+	// where the first process does not.
+	for _, pid := range []string{"1", "2", "self"} {
+		if id, err := h.ID(link(pid)); err == nil {
+			p.shared[id] = true
+		}
+	}
+	procs, err := h.ReadDir("/proc")
+	if err != nil {
+		procs = nil
+	}
+	for _, e := range procs {
+		pid, err := strconv.ParseInt(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		if id, err := h.ID(link(e.Name())); err == nil && !p.shared[id] {
+			p.witness[id] = int32(pid)
+		}
+	}
+	p.scan(0)
+	return p
+}
+
+// scan looks for new names of namespaces.
+func (p *past) scan(round int) {
+	var st unix.Stat_t
+	if err := unix.Stat(p.h.Path(named), &st); err != nil {
+		p.since = nil
+		return
+	}
+	if st.Mtim == p.changed {
+		return
+	}
+	p.changed = st.Mtim
+	names, err := p.h.ReadDir(named)
+	if err != nil {
+		return
+	}
+	since := make(map[uint64]int, len(names))
+	for _, n := range names {
+		// Before it is mounted over, the file of a name has some number too,
+		// which is no namespace's: no harm.
+		id, err := p.h.ID(named + "/" + n.Name())
+		if err != nil {
+			continue
+		}
+		first, ok := p.since[id]
+		if !ok {
+			first = round
+		}
+		since[id] = first
+	}
+	p.since = since
+}
+
+// before reports whether a namespace was there before a workload that was first
+// seen in that round and has the processes pids.
+func (p *past) before(id uint64, round int, inside func(pid int32) bool) bool {
+	if first, ok := p.since[id]; ok && first < round {
+		return true
+	}
+	pid, ok := p.witness[id]
+	if !ok {
+		return false
+	}
+	if now, err := p.h.ID(link(strconv.Itoa(int(pid)))); err == nil && now == id && !inside(pid) {
+		return true
+	}
+	// Numbers of namespaces are used again: this may be another one by now.
+	delete(p.witness, id)
+	return false
+}

@@ -1,0 +1,46 @@
+package net
+
+import (
+	"errors"
+	"fmt"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+)
+
+// counter counts packets by the kernel's programs at the root of cgroup v2.
+type counter struct {
+	k  *bpf.Kernel
+	at *bpf.Attachment
+}
+
+// openSockets attaches the counter. An error says why there is none.
+func openSockets(h *host.Host, k *bpf.Kernel, v2 host.Hierarchy) (sockets, error) {
+	if k == nil {
+		return nil, fmt.Errorf("no BPF: %w", fault.ErrUnsupported)
+	}
+	if err := k.Err(bpf.Net); err != nil {
+		return nil, err
+	}
+	dir, err := h.Open(v2.Mount)
+	if err != nil {
+		return nil, err
+	}
+	at, err := k.AttachNet(dir.Fd())
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return nil, err
+	}
+	return &counter{k, at}, nil
+}
+
+func (c *counter) each(f func(group uint64, n Count)) {
+	for n := range c.k.Counts() {
+		// Groups of other hierarchies have numbers of their own.
+		if n.Hierarchy == 0 && n.ID != 0 {
+			f(n.ID, Count{int64(n.RxBytes), int64(n.TxBytes), int64(n.RxPackets), int64(n.TxPackets)})
+		}
+	}
+}
+
+func (c *counter) close() error { return c.at.Close() }

@@ -1,0 +1,114 @@
+// Package node reads what the machine as a whole shows: CPUs, steal, memory,
+// and the traffic of its leaf block devices.
+package node
+
+import (
+	"errors"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// A Source reads the node's totals through kept descriptors.
+type Source struct {
+	host    *host.Host
+	stat    *host.File
+	meminfo *host.File
+	disks   *host.File // nil where the kernel has no block devices
+	leaves  map[kernfmt.Dev]string
+	buf     []byte
+	every   int // ticks between looks for new devices
+	tick    int
+}
+
+// Open returns a source that looks for new block devices every so many ticks.
+// The caller closes it.
+func Open(h *host.Host, every int) (*Source, error) {
+	s := &Source{host: h, every: max(1, every)}
+	var err error
+	if s.stat, err = h.Open("/proc/stat"); err != nil {
+		return nil, err
+	}
+	if s.meminfo, err = h.Open("/proc/meminfo"); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.disks, err = h.Open("/proc/diskstats")
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close closes the descriptors.
+func (s *Source) Close() error {
+	var err error
+	for _, f := range []*host.File{s.stat, s.meminfo, s.disks} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
+}
+
+// Read fills snap.Node.
+func (s *Source) Read(snap *meter.Snapshot) error {
+	b, err := s.read("/proc/stat", s.stat)
+	if err != nil {
+		return err
+	}
+	sys, err := kernfmt.Stat(b)
+	if err != nil {
+		return err
+	}
+	if b, err = s.read("/proc/meminfo", s.meminfo); err != nil {
+		return err
+	}
+	mem, err := kernfmt.Meminfo(b)
+	if err != nil {
+		return err
+	}
+	n := &snap.Node
+	n.CPUs, n.Steal = sys.CPUs, sys.Steal
+	n.MemTotal, n.MemFree, n.MemAvail = mem.Total, mem.Free, mem.Available
+	return s.readDisks(n)
+}
+
+func (s *Source) readDisks(n *meter.Node) error {
+	if s.disks == nil {
+		return nil
+	}
+	if s.tick%s.every == 0 {
+		leaves, err := s.host.LeafDevices()
+		if err != nil {
+			return err
+		}
+		s.leaves = leaves
+	}
+	s.tick++
+	b, err := s.read("/proc/diskstats", s.disks)
+	if err != nil {
+		return err
+	}
+	var reads, readBytes, writes, written int64
+	err = kernfmt.Diskstats(b, func(dev kernfmt.Dev, _ string, r, rb, w, wb int64) {
+		if _, leaf := s.leaves[dev]; leaf {
+			reads, readBytes, writes, written = reads+r, readBytes+rb, writes+w, written+wb
+		}
+	})
+	if err != nil {
+		return err
+	}
+	n.Total.Put(meter.DiskReads, reads)
+	n.Total.Put(meter.DiskRead, readBytes)
+	n.Total.Put(meter.DiskWrites, writes)
+	n.Total.Put(meter.DiskWritten, written)
+	return nil
+}
+
+// read reads a whole file into the shared buffer.
+func (s *Source) read(path string, f *host.File) (b []byte, err error) {
+	s.buf, err = f.ReadInto(s.buf)
+	return s.buf, host.Kind(path, err)
+}

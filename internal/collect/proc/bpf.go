@@ -1,0 +1,201 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/breakdown"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+)
+
+// tasks reads by the kernel's task iterator, which has one row for a thread.
+type tasks struct {
+	h         *host.Host
+	k         *bpf.Kernel
+	hierarchy host.Hierarchy
+	clock     bool
+	index     map[uint32]int // process to its place in sums
+	sums      []sum
+	known     map[breakdown.ID]ran
+	next      map[breakdown.ID]ran
+	groups    map[uint64]*path
+	round     uint32
+	buf       []byte
+}
+
+// sum is a process that is being added up.
+type sum struct {
+	Process
+	group  uint64
+	leader bool // its first thread was seen
+}
+
+// ran is what the tasks and the clock of a process showed.
+type ran struct{ tasks, clock int64 }
+
+// path is a group's path and when it was wanted last.
+type path struct {
+	path  string
+	round uint32
+}
+
+// openBPF returns a reader by k. Where k is nil or cannot walk tasks, or where
+// its PIDs are not those of h's /proc, the error wraps fault.ErrUnsupported or
+// fault.ErrDenied.
+func openBPF(h *host.Host, k *bpf.Kernel, y host.Hierarchy) (reader, error) {
+	if k == nil || !h.Live() {
+		return nil, fmt.Errorf("proc: bpf: not opened: %w", fault.ErrUnsupported)
+	}
+	if err := k.Err(bpf.Tasks); err != nil {
+		return nil, err
+	}
+	// This process is in both lists under one PID, or they are of two PID
+	// namespaces.
+	b, err := h.ReadFile("/proc/self/stat")
+	if err != nil {
+		return nil, err
+	}
+	self, err := kernfmt.ProcStat(b)
+	if err != nil {
+		return nil, fmt.Errorf("/proc/self/stat: %w", err)
+	}
+	const step = 10_000_000 // of start times in /proc, rounded down
+	found := false
+	err = k.Tasks(func(t *bpf.Task) bool {
+		found = int(t.PID) == self.PID && int64(t.Start)/step == self.Start/step
+		return !found
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !found || self.PID != os.Getpid() {
+		return nil, fmt.Errorf("proc: bpf: /proc is of another PID namespace: %w", fault.ErrUnsupported)
+	}
+	return &tasks{
+		h: h, k: k, hierarchy: y, clock: hasClock(h), index: map[uint32]int{}, groups: map[uint64]*path{},
+		known: map[breakdown.ID]ran{}, next: map[breakdown.ID]ran{},
+	}, nil
+}
+
+func (r *tasks) close() error { return nil }
+
+func (r *tasks) read(ctx context.Context, f func(Process)) (unreadable int, err error) {
+	clear(r.index)
+	clear(r.next)
+	r.sums = r.sums[:0]
+	r.round++
+	err = r.k.Tasks(func(t *bpf.Task) bool {
+		r.add(t)
+		return ctx.Err() == nil
+	})
+	if err := errors.Join(ctx.Err(), err); err != nil {
+		return 0, err
+	}
+	for i := range r.sums {
+		s := &r.sums[i]
+		if !s.leader {
+			unreadable++ // it ended while the others were read
+			continue
+		}
+		s.CPU = r.cpu(s.ID, s.CPU, s.Threads)
+		g, err := r.path(s)
+		switch {
+		case err == nil:
+			s.Group = g
+			f(s.Process)
+		case !errors.Is(err, fault.ErrNotFound):
+			unreadable++
+		}
+	}
+	r.known, r.next = r.next, r.known
+	for id, g := range r.groups {
+		if g.round != r.round {
+			delete(r.groups, id)
+		}
+	}
+	return unreadable, nil
+}
+
+// add adds a thread to its process.
+func (r *tasks) add(t *bpf.Task) {
+	i, ok := r.index[t.TGID]
+	if !ok {
+		i = len(r.sums)
+		r.index[t.TGID] = i
+		s := sum{}
+		// Of all rows only the first is asked for what ended threads used: a
+		// thread that ends between two rows would be counted twice.
+		s.CPU, s.Read, s.Written = int64(t.DeadCPU), int64(t.DeadReadBytes), int64(t.DeadWrittenBytes)
+		s.HasIO = true
+		r.sums = append(r.sums, s)
+	}
+	s := &r.sums[i]
+	s.CPU += int64(t.CPU)
+	s.Read += int64(t.ReadBytes)
+	s.Written += int64(t.WrittenBytes)
+	s.Threads++
+	if t.HasRSS != 0 {
+		s.RSS = int64(t.RSS)
+	}
+	if t.PID == t.TGID {
+		s.leader, s.group = true, t.Group
+		s.ID = breakdown.ID{PID: int32(t.PID), Start: int64(t.Start)}
+		s.Parent, s.Name = int32(t.PPID), t.Comm()
+	}
+}
+
+// cpu returns the CPU time of a process, given the sum of its tasks. What a
+// running task shows is as old as the last clock tick, so the process's clock
+// is asked if the process ran.
+func (r *tasks) cpu(id breakdown.ID, tasks int64, threads int) int64 {
+	last, ok := r.known[id]
+	now := ran{tasks, tasks}
+	switch {
+	case ok && last.tasks == tasks:
+		now.clock = last.clock
+	case r.clock:
+		// Two clock ticks of 10 ms for each thread: any more is the clock of
+		// another process, which has the PID by now.
+		const most = 20_000_000
+		if c, err := clock(id.PID); err == nil && c >= tasks && c-tasks <= most*int64(threads) {
+			now.clock = c
+		}
+	}
+	// A thread that ended while its process was read is in no row.
+	now.clock = max(now.clock, last.clock)
+	r.next[id] = now
+	return now.clock
+}
+
+// path returns the path of a process's group. The kernel's id of a group is
+// never used again, so a path is looked up once.
+func (r *tasks) path(s *sum) (string, error) {
+	if g := r.groups[s.group]; g != nil {
+		g.round = r.round
+		return g.path, nil
+	}
+	name := dir(s.ID.PID) + fileNames[cgroupFile]
+	var err error
+	if r.buf, err = r.h.ReadInto(name, r.buf); err != nil {
+		return "", err
+	}
+	b, ok := group(r.buf, r.hierarchy.ID)
+	if !ok {
+		return "", fmt.Errorf("%s: hierarchy %d: %w", name, r.hierarchy.ID, fault.ErrInvalid)
+	}
+	at := string(b)
+	d, ok := r.hierarchy.Dir(at)
+	if !ok {
+		return at, nil
+	}
+	// It may have moved since, and then the path is not the id's.
+	if id, err := r.h.ID(d); err == nil && id == s.group {
+		r.groups[s.group] = &path{at, r.round}
+	}
+	return at, nil
+}

@@ -1,0 +1,286 @@
+package proc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+)
+
+// patience is for how many readings a process that does not run keeps its
+// descriptors, and after how many its files are read although it did not run:
+// its memory may be taken away in its sleep.
+const patience = 16
+
+// files reads /proc.
+//
+// A descriptor of a file in /proc/PID is bound to the process: once that is
+// gone it reads ESRCH, also if the PID is in use again. All that is read of a
+// process, its CPU clock too, counts only if its descriptor still reads
+// afterwards.
+type files struct {
+	h         *host.Host
+	hierarchy uint32
+	page      int64
+	clock     bool // PIDs are this process's own, so that their clocks can be read
+	proc      *host.File
+	known     map[int32]*entry
+	spare     int // descriptors that may still be opened to keep
+	round     uint32
+	buf       []byte
+	names     []byte
+}
+
+// entry is a process that was read before.
+type entry struct {
+	Process
+	round uint32        // when it was listed last
+	quiet int           // readings since it ran
+	kept  [3]*host.File // stat, cgroup, io; nil where they are not kept
+	deny  bool          // its io may not be read
+}
+
+const (
+	statFile = iota
+	cgroupFile
+	ioFile
+)
+
+var fileNames = [...]string{"/stat", "/cgroup", "/io"}
+
+func openFiles(h *host.Host, y host.Hierarchy, descriptors int) (*files, error) {
+	proc, err := h.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	return &files{
+		h: h, hierarchy: y.ID, page: int64(os.Getpagesize()), clock: hasClock(h), proc: proc,
+		known: map[int32]*entry{}, spare: descriptors, buf: make([]byte, 16<<10), names: make([]byte, 32<<10),
+	}, nil
+}
+
+func (r *files) close() error {
+	for _, e := range r.known {
+		r.drop(e)
+	}
+	return r.proc.Close()
+}
+
+func (r *files) read(ctx context.Context, f func(Process)) (unreadable int, err error) {
+	r.round++
+	err = list(r.proc, r.names, func(pid int32) {
+		if ctx.Err() != nil {
+			return
+		}
+		switch e, err := r.one(pid); {
+		case e != nil:
+			e.round = r.round
+			f(e.Process)
+		case err != nil && !errors.Is(err, fault.ErrNotFound):
+			unreadable++
+		}
+	})
+	if err := errors.Join(ctx.Err(), err); err != nil {
+		return 0, err
+	}
+	for pid, e := range r.known {
+		if e.round != r.round {
+			r.drop(e)
+			delete(r.known, pid)
+		}
+	}
+	return unreadable, nil
+}
+
+// one reads a process. It returns nil without an error for one that is gone.
+func (r *files) one(pid int32) (*entry, error) {
+	e := r.known[pid]
+	if e != nil {
+		e.quiet++
+		if r.sleeps(e) {
+			return e, nil
+		}
+		err := r.refresh(e)
+		if err == nil {
+			return e, nil
+		}
+		r.drop(e)
+		delete(r.known, pid)
+		if !errors.Is(err, fault.ErrNotFound) {
+			return nil, err
+		}
+		// The PID was listed, so another process may have it by now.
+	}
+	e = &entry{}
+	e.ID.PID = pid
+	if err := r.refresh(e); err != nil {
+		r.drop(e)
+		return nil, err
+	}
+	r.known[pid] = e
+	return e, nil
+}
+
+// due reports whether e's files are to be read although it did not run.
+func (e *entry) due() bool { return e.quiet%patience == 0 }
+
+// sleeps reports whether the clock says that e did not run since it was read, so
+// that what is known of it still holds. To the ns, no other process ran for as
+// long.
+func (r *files) sleeps(e *entry) bool {
+	if e.due() {
+		r.drop(e)
+		return false
+	}
+	if !r.clock {
+		return false
+	}
+	cpu, err := clock(e.ID.PID)
+	return err == nil && cpu == e.CPU
+}
+
+// refresh reads e anew. The process has to be the one that it was.
+func (r *files) refresh(e *entry) error {
+	var opened [3]*host.File
+	next, ran, err := r.collect(e, &opened)
+	for which, f := range opened {
+		switch {
+		case f == nil:
+		case err == nil && ran && r.spare > 0:
+			e.kept[which] = f
+			r.spare--
+		default:
+			_ = f.Close() // only read from
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if ran {
+		e.quiet = 0
+	}
+	e.Process = next
+	return nil
+}
+
+// collect returns what e is now, and whether it ran since it was read before.
+// What it had to open stays open and is in opened.
+func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, err error) {
+	p = e.Process
+	pid, fresh := p.ID.PID, p.ID.Start == 0
+	cpu := int64(-1)
+	if r.clock && !fresh {
+		// Before the files, which then vouch for it. What fails here fails there.
+		if c, err := clock(pid); err == nil {
+			cpu = c
+		}
+	}
+	b, err := r.file(e, statFile, opened)
+	if err != nil {
+		return p, false, err
+	}
+	st, err := kernfmt.ProcStat(b)
+	if err != nil {
+		return p, false, fmt.Errorf("%s/stat: %w", dir(pid), err)
+	}
+	if int32(st.PID) != pid || !fresh && p.ID.Start != st.Start {
+		return p, false, fmt.Errorf("%s: another process: %w", dir(pid), fault.ErrNotFound)
+	}
+	p.ID.Start, p.Parent, p.Threads = st.Start, int32(st.Parent), st.Threads
+	p.RSS = min(st.RSSPages, 1<<40) * r.page
+	if p.Name != string(st.Comm) {
+		p.Name = string(st.Comm)
+	}
+	if r.clock && cpu < 0 {
+		if cpu, err = clock(pid); err != nil {
+			return p, false, host.Kind(dir(pid), err)
+		}
+	}
+	if p.CPU = cpu; !r.clock {
+		p.CPU = st.User + st.System
+	}
+	ran = !fresh && p.CPU != e.CPU
+	if !fresh && !ran && !e.due() {
+		return p, false, nil
+	}
+	if err := r.group(e, &p, opened); err != nil {
+		return p, false, err
+	}
+	r.io(e, &p, opened)
+	if *opened != [3]*host.File{} {
+		// Something was found by its PID: it is this process's if the process
+		// is still there.
+		if _, err := r.file(e, statFile, opened); err != nil {
+			return p, false, err
+		}
+	}
+	return p, ran, nil
+}
+
+func (r *files) group(e *entry, p *Process, opened *[3]*host.File) error {
+	b, err := r.file(e, cgroupFile, opened)
+	if err != nil {
+		return err
+	}
+	g, ok := group(b, r.hierarchy)
+	if !ok {
+		return fmt.Errorf("%s/cgroup: hierarchy %d: %w", dir(p.ID.PID), r.hierarchy, fault.ErrInvalid)
+	}
+	if p.Group != string(g) {
+		p.Group = string(g)
+	}
+	return nil
+}
+
+// io reads what the process did to block devices, where that may be known.
+func (r *files) io(e *entry, p *Process, opened *[3]*host.File) {
+	if e.deny {
+		return
+	}
+	p.HasIO = false
+	b, err := r.file(e, ioFile, opened)
+	if err != nil {
+		e.deny = errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrNotFound)
+		return
+	}
+	if c, err := kernfmt.ProcIO(b); err == nil {
+		p.Read, p.Written, p.HasIO = c.Read, c.Written, true
+	}
+}
+
+// file reads a file of e's process, through the descriptor that is kept or was
+// opened before, else through a new one, which it leaves in opened.
+func (r *files) file(e *entry, which int, opened *[3]*host.File) ([]byte, error) {
+	f := cmp.Or(e.kept[which], opened[which])
+	if f == nil {
+		var err error
+		if f, err = r.h.Open(dir(e.ID.PID) + fileNames[which]); err != nil {
+			return nil, err
+		}
+		opened[which] = f
+	}
+	n, err := f.Pread(r.buf)
+	if err != nil {
+		return nil, host.Kind(dir(e.ID.PID)+fileNames[which], err)
+	}
+	return r.buf[:n], nil
+}
+
+// drop closes what is kept of e.
+func (r *files) drop(e *entry) {
+	for which, f := range e.kept {
+		if f != nil {
+			_ = f.Close() // only read from
+			r.spare++
+			e.kept[which] = nil
+		}
+	}
+}
+
+func dir(pid int32) string { return "/proc/" + strconv.Itoa(int(pid)) }

@@ -1,0 +1,81 @@
+package host
+
+import (
+	"bytes"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/kernfmt"
+)
+
+// BootID returns the random id that the kernel made at boot.
+func (h *Host) BootID() (string, error) { return h.word("/proc/sys/kernel/random/boot_id") }
+
+// MachineID returns the id that the installation has (machine-id(5)).
+func (h *Host) MachineID() (string, error) { return h.word("/etc/machine-id") }
+
+// Hostname returns the machine's name.
+func (h *Host) Hostname() (string, error) { return h.word("/proc/sys/kernel/hostname") }
+
+// Release returns the kernel's release, such as "6.12.9-amd64".
+func (h *Host) Release() (string, error) { return h.word("/proc/sys/kernel/osrelease") }
+
+func (h *Host) word(p string) (string, error) {
+	b, err := h.ReadFile(p)
+	if err != nil {
+		return "", err
+	}
+	b = bytes.TrimSpace(b)
+	if len(b) == 0 {
+		return "", fmt.Errorf("%s: empty: %w", p, fault.ErrInvalid)
+	}
+	return string(b), nil
+}
+
+// Clocks is what a machine's clocks show at one instant, in ns.
+type Clocks struct {
+	Boottime  int64 // since boot, suspend included
+	Monotonic int64 // since boot, without suspend
+	Realtime  int64 // since 1970
+}
+
+// Clocks reads the machine's clocks: of a captured machine, what they showed
+// then.
+func (h *Host) Clocks() (Clocks, error) {
+	if h.captured != nil {
+		return h.capturedClocks()
+	}
+	var c Clocks
+	for _, k := range [...]struct {
+		id   int32
+		into *int64
+	}{{unix.CLOCK_BOOTTIME, &c.Boottime}, {unix.CLOCK_MONOTONIC, &c.Monotonic}, {unix.CLOCK_REALTIME, &c.Realtime}} {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(k.id, &ts); err != nil {
+			return Clocks{}, wrap("clock", err)
+		}
+		*k.into = ts.Nano()
+	}
+	return c, nil
+}
+
+func (h *Host) capturedClocks() (Clocks, error) {
+	b, err := h.ReadFile(clocksFile)
+	if err != nil {
+		return Clocks{}, err
+	}
+	var c Clocks
+	for key, into := range map[string]*int64{"boottime": &c.Boottime, "monotonic": &c.Monotonic, "realtime": &c.Realtime} {
+		v, ok, err := kernfmt.KeyValue(b, key)
+		if err != nil {
+			return Clocks{}, fmt.Errorf("%s: %w", clocksFile, err)
+		}
+		if !ok {
+			return Clocks{}, fmt.Errorf("%s: no %s: %w", clocksFile, key, fault.ErrInvalid)
+		}
+		*into = v
+	}
+	return c, nil
+}

@@ -1,0 +1,438 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// Limits hold for a job as a whole; zero is none.
+type Limits struct {
+	CPUs   float64 // CPU time per time
+	Memory int64   // bytes
+}
+
+// A Group is a job's control groups, one in each hierarchy that shows
+// something. It is used by one goroutine.
+type Group struct {
+	h     *host.Host
+	name  string
+	parts []*part
+	leafs map[kernfmt.Dev]string
+	notes []string
+	own   int64 // CPU ns that starting the job cost in its cpuacct group
+	buf   []byte
+}
+
+// A part is the job's group in one hierarchy.
+type part struct {
+	y       host.Hierarchy
+	parent  string // directory
+	dir     string // directory of the group
+	sources []source
+}
+
+// title names the part's hierarchy for people.
+func (p *part) title() string {
+	if p.y.V2 {
+		return "cgroup2"
+	}
+	return strings.Join(p.y.Controllers, ",")
+}
+
+// Open makes the groups of the job with this ID and sets its limits. An error
+// wraps fault.ErrDenied or fault.ErrUnsupported where there is no right or no
+// way to make them, and then nothing is left behind; one that concerns a limit
+// is a [*LimitError]. The caller calls Remove.
+func Open(h *host.Host, ys []host.Hierarchy, id string, limits Limits) (*Group, error) {
+	g := &Group{h: h, name: Prefix + id}
+	var errs []error
+	for _, y := range ys {
+		if !useful(y) {
+			continue
+		}
+		if err := g.add(y); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if !g.counts() {
+		g.Remove()
+		if errs == nil {
+			errs = []error{fmt.Errorf("no hierarchy counts CPU time by group: %w", fault.ErrUnsupported)}
+		}
+		return nil, errs[0]
+	}
+	for _, err := range errs {
+		g.note(err)
+	}
+	if err := g.limit(limits); err != nil {
+		g.Remove()
+		return nil, err
+	}
+	// Without the list no device is counted, which disk then says.
+	g.leafs, _ = h.LeafDevices()
+	for _, p := range g.parts {
+		p.open(g)
+	}
+	return g, nil
+}
+
+func (g *Group) note(err error) { g.notes = append(g.notes, "no group in "+err.Error()) }
+
+// add makes the group in hierarchy y.
+func (g *Group) add(y host.Hierarchy) error {
+	parent, err := place(g.h, y)
+	if err != nil {
+		return err
+	}
+	p := &part{y: y, parent: parent, dir: path.Join(parent, g.name)}
+	if y.V2 && !writable(g.h, parent+"/cgroup.procs") {
+		// The kernel asks for the right to write it in the common ancestor of
+		// where the process is and where it goes.
+		return fmt.Errorf("%s/cgroup.procs: not writable: %w", parent, fault.ErrDenied)
+	}
+	if err := g.h.Mkdir(p.dir); err != nil {
+		return err
+	}
+	g.parts = append(g.parts, p)
+	return nil
+}
+
+func writable(h *host.Host, file string) bool {
+	return unix.Faccessat(unix.AT_FDCWD, h.Path(file), unix.W_OK, unix.AT_EACCESS) == nil
+}
+
+// counts reports whether the groups show CPU time.
+func (g *Group) counts() bool {
+	return slices.ContainsFunc(g.parts, func(p *part) bool { return p.y.V2 || p.y.Has("cpuacct") })
+}
+
+// V2 returns the directory of the job's v2 group, where programs can be
+// attached to its traffic.
+func (g *Group) V2() (string, bool) {
+	for _, p := range g.parts {
+		if p.y.V2 {
+			return p.dir, true
+		}
+	}
+	return "", false
+}
+
+// Dir returns the directory of the job's group in the hierarchy of a
+// controller, or of v2 where it is not in a hierarchy of v1.
+func (g *Group) Dir(controller string) (string, bool) {
+	for _, p := range g.parts {
+		if !p.y.V2 && p.y.Has(controller) {
+			return p.dir, true
+		}
+	}
+	return g.V2()
+}
+
+// Path is the path of the job's group, as the kernel has it, in the hierarchy
+// that counts its CPU time.
+func (g *Group) Path() string {
+	for _, p := range g.parts {
+		if p.y.V2 || p.y.Has("cpuacct") {
+			return path.Join("/", p.y.Root, strings.TrimPrefix(p.dir, p.y.Mount))
+		}
+	}
+	return ""
+}
+
+// Notes says in which hierarchies there is no group, and why.
+func (g *Group) Notes() []string { return g.notes }
+
+// Start starts the command in the groups. Its error is a *[NotRun] where it is
+// the command that is wrong.
+//
+// In v1 a thread of this process, and only that thread, joins the groups, starts
+// the command, which inherits them, and is gone: what it does in between, some
+// tens of microseconds, is taken off the job's CPU time. Memory follows the
+// process, not the thread, so none of this process's is charged. In v2, where a
+// thread cannot be elsewhere than its process, the kernel starts the command
+// right in the group (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
+func (g *Group) Start(c Command) (*Process, error) {
+	type result struct {
+		pid int
+		err error
+	}
+	done := make(chan result)
+	var run func()
+	run = func() {
+		// The goroutine ends locked, and its thread with it.
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The first thread of a process cannot end before it, and would
+			// stay in the groups. While it is held here another one is taken.
+			held := make(chan struct{})
+			go func() { defer close(held); run() }()
+			<-held
+			runtime.UnlockOSThread()
+			return
+		}
+		pid, err := g.start(c)
+		done <- result{pid, err}
+	}
+	go run()
+	r := <-done
+	if r.err != nil {
+		return nil, r.err
+	}
+	return &Process{PID: r.pid}, nil
+}
+
+// start joins the groups with the calling thread, cpuacct last, and starts the
+// command.
+func (g *Group) start(c Command) (int, error) {
+	tid := []byte(strconv.Itoa(unix.Gettid()))
+	into := -1
+	var last *part
+	for _, p := range slices.Clone(g.parts) {
+		switch {
+		case p.y.V2:
+			fd, err := unix.Open(g.h.Path(p.dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", p.dir, err)
+			}
+			defer unix.Close(fd)
+			into = fd
+		case p.y.Has("cpuacct"):
+			last = p
+		default:
+			if err := g.h.WriteFile(p.dir+"/tasks", tid); err != nil {
+				g.drop(p, err)
+			}
+		}
+	}
+	var before int64
+	if last != nil {
+		before = threadCPU()
+		if err := g.h.WriteFile(last.dir+"/tasks", tid); err != nil {
+			g.drop(last, err)
+			last = nil
+		}
+	}
+	if !g.counts() {
+		return 0, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
+	}
+	pid, err := c.exec(into)
+	if err != nil && into >= 0 && refused(err) {
+		v2 := g.parts[slices.IndexFunc(g.parts, func(p *part) bool { return p.y.V2 })]
+		g.drop(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
+		if !g.counts() {
+			return 0, fmt.Errorf("clone3 into %s: %w: %w", v2.dir, fault.ErrUnsupported, err)
+		}
+		pid, err = c.exec(-1)
+	}
+	if last != nil {
+		// Out again, so that the thread's end is not the job's.
+		_ = g.h.WriteFile(last.parent+"/tasks", tid)
+		g.own = threadCPU() - before
+	}
+	if err != nil {
+		return 0, c.failed(err)
+	}
+	return pid, nil
+}
+
+// refused tells errors of clone3 with a group from those of exec: the kernel is
+// too old, a filter of system calls is in the way, or the group takes no
+// processes.
+func refused(err error) bool {
+	switch err {
+	case syscall.ENOSYS, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.EINVAL, syscall.ENODEV:
+		return true
+	}
+	return false
+}
+
+// drop gives a part up.
+func (g *Group) drop(p *part, err error) {
+	g.note(err)
+	p.close()
+	g.parts = slices.DeleteFunc(g.parts, func(o *part) bool { return o == p })
+	// A group that cannot be used is removed at once; one that somebody else
+	// uses already stays.
+	_ = g.h.Rmdir(p.dir)
+}
+
+func threadCPU() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		panic("launch: thread clock: " + err.Error()) // every kernel has it
+	}
+	return ts.Nano()
+}
+
+// Read adds what the job used so far to r: of counters all of it, of levels the
+// present one. What cannot be read is left out.
+func (g *Group) Read(r *meter.Reading) {
+	for _, p := range g.parts {
+		for i := range p.sources {
+			g.buf = p.sources[i].read(g.buf, r)
+		}
+	}
+	if !r.Has.Has(meter.Memory) {
+		// No memory controller here: what the processes hold has to do.
+		holdings(g.h, g.Members(), r)
+	}
+	g.finish(r)
+}
+
+// finish makes one whole of what the files showed apart.
+func (g *Group) finish(r *meter.Reading) {
+	if !r.Has.Has(meter.CPU) {
+		return
+	}
+	cpu := r.Value[meter.CPU]
+	if r.Has.Has(meter.CPUUser) {
+		// The kernel divides the exact time by what it sampled at clock ticks,
+		// and v1 shows the parts in whole 10 ms: divide again.
+		user, sys := r.Value[meter.CPUUser], r.Value[meter.CPUSystem]
+		if user+sys <= 0 {
+			r.Has &^= meter.SetOf(meter.CPUUser, meter.CPUSystem)
+			return
+		}
+		user = int64(float64(cpu) * (float64(user) / float64(user+sys)))
+		r.Put(meter.CPUUser, user)
+		r.Put(meter.CPUSystem, cpu-user)
+		r.Apportioned |= meter.SetOf(meter.CPUUser, meter.CPUSystem)
+	}
+}
+
+// Members lists the living processes of the job, those in groups that it made
+// itself included.
+func (g *Group) Members() []Member {
+	pids := map[int]bool{}
+	for _, p := range g.parts {
+		g.walk(p.dir, func(dir string) {
+			var err error
+			if g.buf, err = g.h.ReadInto(dir+"/cgroup.procs", g.buf); err != nil {
+				return // gone meanwhile
+			}
+			for line := range strings.Lines(string(g.buf)) {
+				// Zero is a process that this PID namespace does not show.
+				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 && pid != unix.Getpid() {
+					pids[pid] = true
+				}
+			}
+		})
+	}
+	return members(g.h, pids)
+}
+
+// members names the processes that are alive.
+func members(h *host.Host, pids map[int]bool) []Member {
+	var ms []Member
+	for pid := range pids {
+		b, err := h.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		s, err := kernfmt.ProcStat(b)
+		if err != nil || s.State == 'Z' || s.State == 'X' {
+			continue
+		}
+		ms = append(ms, Member{pid, string(s.Comm)})
+	}
+	slices.SortFunc(ms, func(a, b Member) int { return a.PID - b.PID })
+	return ms
+}
+
+// walk calls f for the group and all below it, children before their parents.
+func (g *Group) walk(dir string, f func(dir string)) {
+	es, err := g.h.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range es {
+		if e.IsDir() {
+			g.walk(path.Join(dir, e.Name()), f)
+		}
+	}
+	f(dir)
+}
+
+// Ended does nothing: the groups have counted what the command used.
+func (g *Group) Ended(Exit) {}
+
+// Strayed names the hierarchies in which the process is no longer in the job's
+// group or below, so that what it uses there is not in the readings. Of a
+// process that has ended only v2 still knows.
+func (g *Group) Strayed(pid int, ended bool) []string {
+	b, err := g.h.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return nil
+	}
+	ms, err := kernfmt.Cgroups(b)
+	if err != nil {
+		return nil
+	}
+	var away []string
+	for _, p := range g.parts {
+		for _, m := range ms {
+			if m.Hierarchy != int(p.y.ID) || ended && !p.y.V2 {
+				continue
+			}
+			if dir, ok := p.y.Dir(m.Path); !ok || dir != p.dir && !strings.HasPrefix(dir, p.dir+"/") {
+				away = append(away, p.title())
+			}
+		}
+	}
+	return away
+}
+
+// Gone reports whether a group of the job has been removed by somebody.
+func (g *Group) Gone() bool {
+	return slices.ContainsFunc(g.parts, func(p *part) bool {
+		_, err := g.h.ReadFile(p.dir + "/cgroup.procs")
+		return errors.Is(err, fault.ErrNotFound)
+	})
+}
+
+// Remove removes the groups, and those that the job made in them, where no
+// process is left in them. It reports whether all are gone.
+func (g *Group) Remove() bool {
+	all := true
+	for _, p := range g.parts {
+		p.close()
+		if !g.remove(p) {
+			all = false
+		}
+	}
+	return all
+}
+
+// remove tries for a moment: a process that has ended leaves its group a little
+// after its parent knows.
+func (g *Group) remove(p *part) bool {
+	for try := 0; ; try++ {
+		var failed error
+		g.walk(p.dir, func(dir string) {
+			if err := g.h.Rmdir(dir); err != nil && !errors.Is(err, fault.ErrNotFound) {
+				failed = err
+			}
+		})
+		if failed == nil {
+			return true
+		}
+		if try == 20 || len(g.Members()) > 0 {
+			return false
+		}
+		time.Sleep(time.Duration(try+1) * 100 * time.Microsecond)
+	}
+}

@@ -1,0 +1,207 @@
+package launch
+
+import (
+	"errors"
+
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// A source is one file of the job's group, kept open.
+type source struct {
+	name string
+	file *host.File
+	take func(b []byte, r *meter.Reading) error
+}
+
+// read adds what the file shows to r, and returns the buffer. A file that
+// cannot be read, as its group was removed, or that is malformed, adds nothing.
+func (s *source) read(buf []byte, r *meter.Reading) []byte {
+	b, err := s.file.ReadInto(buf)
+	if err == nil {
+		// What a parser refuses is absent, which the reading shows.
+		_ = s.take(b, r)
+	}
+	return b
+}
+
+// open opens the files of the group that show something.
+func (p *part) open(g *Group) {
+	for _, s := range p.files(g) {
+		f, err := g.h.Open(p.dir + "/" + s.name)
+		if err != nil {
+			continue // the kernel is older, or the controller not there
+		}
+		s.file = f
+		p.sources = append(p.sources, s)
+	}
+}
+
+func (p *part) close() {
+	for _, s := range p.sources {
+		// Nothing was written: there is nothing to lose.
+		_ = s.file.Close()
+	}
+	p.sources = nil
+}
+
+// files lists what to read in the part's hierarchy. v2 comes before v1, and
+// what it shows is not put again.
+func (p *part) files(g *Group) []source {
+	if p.y.V2 {
+		return []source{
+			{name: "cpu.stat", take: cpuStat},
+			{name: "memory.current", take: number(meter.Memory)},
+			{name: "memory.peak", take: number(meter.MemoryPeak)},
+			{name: "memory.stat", take: memoryStat},
+			{name: "memory.events", take: key("oom_kill", meter.OOMKills)},
+			{name: "pids.current", take: number(meter.PIDs)},
+			{name: "pids.peak", take: number(meter.PIDsPeak)},
+			{name: "io.stat", take: g.ioStat},
+		}
+	}
+	var s []source
+	if p.y.Has("cpuacct") {
+		s = append(s, source{name: "cpuacct.usage", take: g.usage}, source{name: "cpuacct.stat", take: cpuacctStat})
+	}
+	if p.y.Has("cpu") {
+		s = append(s, source{name: "cpu.stat", take: cpuStat})
+	}
+	if p.y.Has("memory") {
+		s = append(s, source{name: "memory.usage_in_bytes", take: number(meter.Memory)},
+			source{name: "memory.max_usage_in_bytes", take: number(meter.MemoryPeak)},
+			source{name: "memory.stat", take: memoryStat},
+			source{name: "memory.oom_control", take: key("oom_kill", meter.OOMKills)})
+	}
+	if p.y.Has("pids") {
+		s = append(s, source{name: "pids.current", take: number(meter.PIDs)}, source{name: "pids.peak", take: number(meter.PIDsPeak)})
+	}
+	if p.y.Has("blkio") && g.counting(p.y) {
+		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", take: g.blkio})
+	}
+	return s
+}
+
+// counting reports whether v1's blkio counts at all: it does from the first
+// throttle rule on a disk, and shows "Total 0" for every group before, the root
+// included. A root group without a device has nothing to say.
+func (g *Group) counting(y host.Hierarchy) bool {
+	b, err := g.h.ReadFile(y.Mount + "/blkio.throttle.io_service_bytes")
+	if err != nil {
+		return false
+	}
+	n, err := kernfmt.BlkioServiceBytes(b, func(kernfmt.Dev, int64, int64) {})
+	return err == nil && n > 0
+}
+
+func number(res meter.Resource) func([]byte, *meter.Reading) error {
+	return func(b []byte, r *meter.Reading) error {
+		v, err := kernfmt.Int(b)
+		if err == nil {
+			put(r, res, v)
+		}
+		return err
+	}
+}
+
+func key(name string, res meter.Resource) func([]byte, *meter.Reading) error {
+	return func(b []byte, r *meter.Reading) error {
+		v, ok, err := kernfmt.KeyValue(b, name)
+		if err == nil && ok {
+			put(r, res, v)
+		}
+		return err
+	}
+}
+
+// put leaves what an earlier source showed.
+func put(r *meter.Reading, res meter.Resource, v int64) {
+	if !r.Has.Has(res) {
+		r.Put(res, v)
+	}
+}
+
+func cpuStat(b []byte, r *meter.Reading) error {
+	c, err := kernfmt.CPUStat(b)
+	if err != nil {
+		return err
+	}
+	if c.HasUsage {
+		put(r, meter.CPU, c.Usage)
+	}
+	if c.HasUser && c.HasSystem {
+		put(r, meter.CPUUser, c.User)
+		put(r, meter.CPUSystem, c.System)
+	}
+	if c.HasThrottledTime {
+		put(r, meter.CPUThrottled, c.ThrottledTime)
+	}
+	return nil
+}
+
+// usage is cpuacct.usage without what the thread that started the job spent in
+// the group.
+func (g *Group) usage(b []byte, r *meter.Reading) error {
+	v, err := kernfmt.Int(b)
+	if err == nil {
+		put(r, meter.CPU, max(0, v-g.own))
+	}
+	return err
+}
+
+func cpuacctStat(b []byte, r *meter.Reading) error {
+	user, sys, err := kernfmt.CPUAcctStat(b)
+	if err == nil && !r.Has.Has(meter.CPUUser) {
+		r.Put(meter.CPUUser, user)
+		r.Put(meter.CPUSystem, sys)
+	}
+	return err
+}
+
+func memoryStat(b []byte, r *meter.Reading) error {
+	m, err := kernfmt.MemoryStat(b)
+	if err != nil {
+		return err
+	}
+	if m.HasAnon {
+		put(r, meter.MemoryAnon, m.Anon)
+	}
+	if m.HasFile {
+		put(r, meter.MemoryFile, m.File)
+	}
+	return nil
+}
+
+func (g *Group) ioStat(b []byte, r *meter.Reading) error {
+	var read, written int64
+	err := kernfmt.IOStat(b, func(d kernfmt.Dev, c kernfmt.IO) {
+		if _, leaf := g.leafs[d]; leaf {
+			read, written = read+c.ReadBytes, written+c.WrittenBytes
+		}
+	})
+	return g.disk(r, read, written, err)
+}
+
+func (g *Group) blkio(b []byte, r *meter.Reading) error {
+	var read, written int64
+	_, err := kernfmt.BlkioServiceBytes(b, func(d kernfmt.Dev, in, out int64) {
+		if _, leaf := g.leafs[d]; leaf {
+			read, written = read+in, written+out
+		}
+	})
+	return g.disk(r, read, written, err)
+}
+
+var errDevices = errors.New("the block devices are not known")
+
+func (g *Group) disk(r *meter.Reading, read, written int64, err error) error {
+	if err == nil && g.leafs == nil {
+		err = errDevices
+	}
+	if err == nil {
+		put(r, meter.DiskRead, read)
+		put(r, meter.DiskWritten, written)
+	}
+	return err
+}

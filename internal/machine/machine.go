@@ -1,0 +1,252 @@
+// Package machine opens all sources of this machine as one sampler.
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/collect/node"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/live"
+)
+
+// The readers.
+const (
+	Auto  = "auto"  // bpf where the kernel lets it, else files
+	BPF   = "bpf"   // iterators and tracepoints
+	Files = "files" // the files of /proc and cgroupfs
+)
+
+// Readers lists what Config.Reader may be.
+var Readers = []string{Auto, BPF, Files}
+
+// A Config says what to open.
+type Config struct {
+	collect.Config
+	Reader string
+	// Slow is how often each group's slow set is read; a window where it is 0.
+	Slow time.Duration
+}
+
+// Validate reports what is wrong with c.
+func (c Config) Validate() error {
+	if !slices.Contains(Readers, c.Reader) {
+		return fault.WithHint(fmt.Errorf("reader %q: %w", c.Reader, fault.ErrInvalid), "readers are auto, bpf and files")
+	}
+	return c.Config.Validate()
+}
+
+// A Machine is this machine, being read. One goroutine uses it.
+type Machine struct {
+	*collect.Sampler
+	Reader string // which one it is: BPF or Files
+
+	host    *host.Host
+	name    string
+	table   *cgroup.Table
+	kernel  *bpf.Kernel // nil without
+	closers []func() error
+	notes   []string
+
+	next     time.Time // when the next tick is due
+	tick     time.Duration
+	selfCPU  time.Duration // at the tick before
+	selfAt   time.Time
+	selfCost float64
+}
+
+// Open opens this machine's sources. The caller closes it.
+func Open(cfg Config, log *slog.Logger) (m *Machine, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	m = &Machine{tick: cfg.Tick}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
+	if m.host, err = host.Open("/"); err != nil {
+		return nil, err
+	}
+	m.closers = append(m.closers, m.host.Close)
+	boot, err := m.host.BootID()
+	if err != nil {
+		return nil, err
+	}
+	if m.name, err = m.host.Hostname(); err != nil {
+		return nil, err
+	}
+	id, err := m.host.MachineID()
+	if err != nil {
+		id = m.name // a machine without an id is known by its name
+	}
+	slow := cfg.Slow
+	if slow == 0 {
+		slow = cfg.Window
+	}
+	groups := cgroup.Config{Node: id, Boot: boot, Every: max(1, int(slow/cfg.Tick)), Files: descriptors()}
+	if err := m.openTable(cfg, groups, log); err != nil {
+		return nil, err
+	}
+	totals, err := node.Open(m.host, cfg.Ticks())
+	if err != nil {
+		return nil, err
+	}
+	m.closers = append(m.closers, totals.Close)
+	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{m.host}, []collect.Source{m.table, totals}, log)
+	return m, nil
+}
+
+// openTable opens the groups by the reader that is wanted: auto takes BPF where
+// the kernel allows it.
+func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) error {
+	var denied error
+	if cfg.Reader != Files {
+		denied = m.openBPF(groups, log)
+		switch {
+		case denied == nil:
+			m.Reader = BPF
+			log.Info("reader", "reader", BPF, "parts", m.kernel.Can().String())
+			return nil
+		case cfg.Reader == BPF:
+			return fault.WithHint(denied, "--reader files works without BPF")
+		}
+	}
+	table, err := cgroup.OpenFiles(m.host, groups, log)
+	if err != nil {
+		return err
+	}
+	m.Reader, m.table = Files, table
+	m.closers = append(m.closers, table.Close)
+	if denied != nil {
+		m.notes = append(m.notes, "reader files, as BPF cannot be used: "+denied.Error())
+		log.Info("reader", "reader", Files, "why", denied)
+	}
+	return nil
+}
+
+func (m *Machine) openBPF(groups cgroup.Config, log *slog.Logger) error {
+	cfg := bpf.Default()
+	majors, err := m.host.StackedMajors()
+	if err != nil {
+		return err
+	}
+	cfg.SkipMajors = slices.Collect(maps.Keys(majors))
+	k, err := bpf.Open(cfg)
+	if err != nil {
+		return err
+	}
+	table, err := cgroup.OpenBPF(m.host, k, groups, log)
+	if err != nil {
+		return errors.Join(err, k.Close())
+	}
+	m.kernel, m.table = k, table
+	m.closers = append(m.closers, k.Close, table.Close)
+	return nil
+}
+
+// descriptors is how many may be kept for groups: 80 % of the limit.
+func descriptors() int {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 256
+	}
+	return int(min(lim.Cur, 1<<20) * 8 / 10)
+}
+
+// Close gives everything back, in the reverse order of opening.
+func (m *Machine) Close() error {
+	var err error
+	for _, c := range slices.Backward(m.closers) {
+		err = errors.Join(err, c())
+	}
+	m.closers = nil
+	return err
+}
+
+// Next waits for the next tick, takes it and returns what it shows.
+func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
+	if m.next.IsZero() { // the first snapshot only says where counting begins
+		m.next = time.Now()
+		if _, err := m.Tick(); err != nil {
+			return nil, err
+		}
+	}
+	m.next = m.next.Add(m.tick)
+	if late := time.Since(m.next); late > 0 {
+		m.next = m.next.Add(late.Truncate(m.tick) + m.tick)
+	}
+	t := time.NewTimer(time.Until(m.next))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-t.C:
+	}
+	if _, err := m.Tick(); err != nil {
+		return nil, err
+	}
+	return m.Live(), nil
+}
+
+// Live returns what the latest tick shows.
+func (m *Machine) Live() *live.Machine {
+	l := m.Books().Live()
+	l.Host, l.Reader = m.name, m.Reader
+	l.Notes = append(slices.Clone(m.notes), m.table.Notes()...)
+	l.Self = m.self()
+	l.Self.TickMicroseconds = float64(m.Snapshot().Took.Nanoseconds()) / 1e3
+	return l
+}
+
+// self is what this process costs.
+func (m *Machine) self() live.Self {
+	now, cpu := time.Now(), CPUTime()
+	if !m.selfAt.IsZero() {
+		m.selfCost = (cpu - m.selfCPU).Seconds() / now.Sub(m.selfAt).Seconds() * 60
+	}
+	m.selfAt, m.selfCPU = now, cpu
+	return live.Self{CPUSecondsPerMinute: m.selfCost, RSSBytes: RSS(m.host)}
+}
+
+// CPUTime is the CPU time that this process has used.
+func CPUTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// RSS is this process's resident memory in bytes, 0 where it cannot be read.
+func RSS(h *host.Host) int64 {
+	b, err := h.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0
+	}
+	return resident * int64(unix.Getpagesize())
+}
+
+// clock is the host's clocks.
+type clock struct{ *host.Host }
+
+func (c clock) Clocks() (boot, mono, wall int64, err error) {
+	k, err := c.Host.Clocks()
+	return k.Boottime, k.Monotonic, k.Realtime, err
+}

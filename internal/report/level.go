@@ -1,0 +1,53 @@
+package report
+
+import "mete.dev/mete/internal/unit"
+
+// A Level sums samples of something that goes up and down, such as memory, to
+// its average and its highest value. Its zero value is ready.
+type Level struct {
+	seen  bool
+	last  int64
+	at    int64
+	span  int64 // ns covered
+	sum   int64 // level x seconds
+	peak  int64
+	carry unit.Integral
+}
+
+// Add takes the level v at time ns of a monotonic clock: between two samples
+// the level is taken to be on a straight line.
+func (l *Level) Add(ns, v int64) {
+	if !l.seen {
+		l.seen, l.at, l.last, l.peak = true, ns, v, v
+		return
+	}
+	if ns > l.at {
+		l.sum += l.carry.Add(l.last, v, ns-l.at)
+		l.span += ns - l.at
+		l.at = ns
+	}
+	l.last, l.peak = v, max(l.peak, v)
+}
+
+// Hold says that the level stayed at its last sample until ns. It closes a
+// series: what a job holds falls off as it ends, so a straight line to what is
+// left afterwards would lie below what was there.
+func (l *Level) Hold(ns int64) {
+	if l.seen {
+		l.Add(ns, l.last)
+	}
+}
+
+// Average returns the mean level, and whether there was any sample.
+func (l *Level) Average() (int64, bool) {
+	if l.span == 0 {
+		return l.last, l.seen
+	}
+	return int64(float64(l.sum) / (float64(l.span) / 1e9)), l.seen
+}
+
+// Peak returns the highest level, and whether there was any sample.
+func (l *Level) Peak() (int64, bool) { return l.peak, l.seen }
+
+// Seen reports whether there was any sample.
+func (l *Level) Seen() bool { return l.seen }

@@ -1,0 +1,75 @@
+package report
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/meter"
+)
+
+// Measured is what was read of a job while it ran.
+type Measured struct {
+	// Started and Ended are wall time, for display.
+	Started, Ended time.Time
+	Wall           int64 // ns of CLOCK_BOOTTIME, suspend included
+	Awake          int64 // ns of CLOCK_MONOTONIC
+	Stolen         int64 // CPU ns that a hypervisor took meanwhile
+	CPUs           int   // online; 0 if not known
+
+	Final  meter.Reading // counters at the end
+	Latest meter.Reading // the latest reading that showed the job
+
+	Memory, Anon, File, PIDs Level
+
+	LivesOn []Process
+	Notes   []string
+}
+
+// Fill puts the figures of m into the report.
+func (r *Report) Fill(m *Measured) {
+	r.Started, r.Ended, r.CPUs, r.LivesOn = m.Started, m.Ended, m.CPUs, m.LivesOn
+	r.Notes = append(r.Notes, m.Notes...)
+	r.Put(Wall, m.Wall, meter.Measured)
+	for _, c := range []struct {
+		key Key
+		res meter.Resource
+	}{
+		{CPU, meter.CPU}, {CPUUser, meter.CPUUser}, {CPUSystem, meter.CPUSystem}, {CPUThrottled, meter.CPUThrottled},
+		{MemoryPeak, meter.MemoryPeak}, {DiskRead, meter.DiskRead}, {DiskWritten, meter.DiskWritten},
+		{NetworkRx, meter.NetworkRx}, {NetworkTx, meter.NetworkTx}, {Processes, meter.Processes},
+		{PIDsPeak, meter.PIDsPeak}, {OOMKills, meter.OOMKills},
+	} {
+		if m.Final.Has.Has(c.res) {
+			r.Put(c.key, m.Final.Value[c.res], quality(&m.Final, c.res))
+		}
+	}
+	r.level(&m.Memory, MemoryAverage, MemoryPeak, quality(&m.Final, meter.Memory))
+	r.level(&m.Anon, AnonAverage, AnonPeak, quality(&m.Final, meter.MemoryAnon))
+	r.level(&m.File, FileAverage, FilePeak, quality(&m.Final, meter.MemoryFile))
+	if _, ok := r.Get(PIDsPeak); !ok {
+		if v, ok := m.PIDs.Peak(); ok {
+			r.Put(PIDsPeak, v, quality(&m.Final, meter.PIDs))
+		}
+	}
+	if m.CPUs > 0 {
+		r.Put(MachineCPU, max(0, int64(m.CPUs)*m.Awake-m.Stolen), meter.Measured)
+	}
+}
+
+func quality(g *meter.Reading, res meter.Resource) meter.Quality {
+	if g.Apportioned.Has(res) {
+		return meter.Apportioned
+	}
+	return meter.Measured
+}
+
+// level puts average and peak of the samples; a peak that the kernel kept is
+// exact and stays.
+func (r *Report) level(l *Level, average, peak Key, q meter.Quality) {
+	if v, ok := l.Average(); ok {
+		r.Put(average, v, q)
+	}
+	v, ok := l.Peak()
+	if _, kept := r.Get(peak); ok && !kept {
+		r.Put(peak, v, q)
+	}
+}

@@ -1,0 +1,166 @@
+package view
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// A Role says what a piece of text is, so that its printer can choose a look.
+type Role uint8
+
+const (
+	Plain  Role = iota
+	Dim         // there, but not to be looked at: branches, zeroes, units
+	Strong      // what the eye should find first
+	Title       // of a column
+	Sorted      // title of the column that orders the rows
+	Work        // used by workloads
+	Sys         // used by the system
+	Free        // not used
+	Found       // what the filter looked for
+	Notice      // worth a look: a quality mark, some pressure
+	Alarm       // worth a look now
+	Key         // on the keyboard
+
+	// Roles is the number of roles.
+	Roles
+)
+
+// A Span is a piece of a line.
+type Span struct {
+	Text string
+	Role Role
+}
+
+// A Line is one line of text. It holds no control characters.
+type Line []Span
+
+// String returns the text without roles.
+func (l Line) String() string {
+	var b strings.Builder
+	for _, s := range l {
+		b.WriteString(s.Text)
+	}
+	return b.String()
+}
+
+// Width returns the number of terminal cells that l takes.
+func (l Line) Width() int {
+	w := 0
+	for _, s := range l {
+		w += Width(s.Text)
+	}
+	return w
+}
+
+// Fit cuts l to at most width cells, its last one then a sign that more was
+// there.
+func (l Line) Fit(width int, ascii bool) Line {
+	if l.Width() <= width {
+		return l
+	}
+	if width <= 0 {
+		return nil
+	}
+	more := glyphsOf(Options{ASCII: ascii}).more
+	var out Line
+	left := width - 1
+	for _, s := range l {
+		w := Width(s.Text)
+		if w <= left {
+			out, left = append(out, s), left-w
+			continue
+		}
+		if cut := ansi.Truncate(s.Text, left, ""); cut != "" {
+			out = append(out, Span{cut, s.Role})
+		}
+		return append(out, Span{more, Dim})
+	}
+	return out
+}
+
+// Width returns the number of terminal cells that clean text takes.
+func Width(s string) int {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return ansi.StringWidth(s)
+		}
+	}
+	return len(s)
+}
+
+// maxMarks is how many combining marks one character may carry: the most that
+// any living script stacks. More of them would paint over other lines.
+const maxMarks = 2
+
+// Clean makes text from outside harmless on a terminal: control and format
+// characters (escape sequences, new lines, changes of writing direction) become
+// a replacement character each, bad UTF-8 too, and piles of combining marks are
+// cut down.
+func Clean(s string) string {
+	plain := true
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] >= 0x7f {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return s
+	}
+	marks := maxMarks // a mark needs something to stand on
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 0xfe00 && r <= 0xfe0f:
+			return -1 // variation selectors change widths that nobody agrees on
+		case unicode.In(r, unicode.Mn, unicode.Me):
+			if marks++; marks > maxMarks {
+				return -1
+			}
+			return r
+		case !unicode.IsGraphic(r) || r != ' ' && unicode.IsSpace(r) || unicode.In(r, unicode.Co):
+			marks = maxMarks
+			return unicode.ReplacementChar
+		}
+		marks = 0
+		return r
+	}, s)
+}
+
+// safe is Clean, without what the terminal cannot draw.
+func safe(s string, o Options) string {
+	s = Clean(s)
+	if !o.ASCII {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if r < 0x80 {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
+// padLeft puts s at the right end of a field.
+func padLeft(s string, width int) string {
+	return strings.Repeat(" ", max(0, width-Width(s))) + s
+}
+
+// glyphs are the drawn characters, each one cell wide.
+type glyphs struct {
+	branch, corner, trunk, blank string
+	folded, more, absent, dot    string
+	work, sys, free              string
+	up, down                     string
+}
+
+func glyphsOf(o Options) *glyphs {
+	if o.ASCII {
+		return &glyphs{branch: "|- ", corner: "`- ", trunk: "|  ", blank: "   ", folded: "+", more: ">", absent: "-", dot: ",",
+			work: "#", sys: "=", free: ".", up: "^", down: "*"}
+	}
+	return &glyphs{branch: "├─ ", corner: "└─ ", trunk: "│  ", blank: "   ", folded: "▸", more: "…", absent: "–", dot: "·",
+		work: "█", sys: "▒", free: "░", up: "▲", down: "▼"}
+}

@@ -1,0 +1,102 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/unit"
+)
+
+// Text writes the whole machine as plain text: header, notes, table, total.
+// Width 0 is a screen without a border. No line ends in blanks.
+func Text(m *live.Machine, width int, o Options) string {
+	t := Arrange(m, o)
+	lines := Header(m, width, o)
+	lines = append(lines, Notes(m, width, o)...)
+	lines = append(lines, nil, t.Titles(width, o))
+	lines = append(lines, t.Lines(width, o)...)
+	lines = append(lines, t.Foot(width, o)...)
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString(strings.TrimRight(l.String(), " "))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Details describes one workload: what it is, what it does in this tick, and
+// all that it used since it was first seen, each figure with its quality.
+func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
+	var out []Line
+	add := func(l Line) {
+		out = append(out, l.Fit(widthOr(width, l), o.ASCII))
+	}
+	fact := func(label, value string) {
+		if value != "" {
+			add(Line{{pad(label, 10), Dim}, {safe(value, o), Plain}})
+		}
+	}
+	add(Line{{safe(Label(r), o), Strong}})
+	fact("kind", r.Kind.String())
+	fact("id", string(r.ID))
+	fact("path", r.Path)
+	fact("within", parents(m, r))
+	if r.Ended {
+		fact("state", "ended in this tick")
+	}
+	add(nil)
+	add(Line{{pad("SINCE FIRST SEEN", 20) + padLeft("AMOUNT", 14), Title}, {"  QUALITY      WHAT", Title}})
+	for res := meter.Resource(1); res < meter.Limit; res++ {
+		name, d := res.String(), res.Detail()
+		raw, ok := r.Total[name]
+		q := r.Quality[name]
+		if !ok || q == meter.Absent {
+			add(Line{{pad(name, 20) + padLeft(glyphsOf(o).absent, 14), Dim}, {"  absent       " + d.Help, Dim}})
+			continue
+		}
+		add(Line{{pad(name, 20), Plain}, {padLeft(safe(amount(d.Unit, raw), o), 14), Strong},
+			{"  " + pad(q.String(), 13), Plain}, {d.Help, Dim}})
+	}
+	return out
+}
+
+// parents writes the way from the machine to r.
+func parents(m *live.Machine, r *live.Row) string {
+	rows := make(map[string]*live.Row, len(m.Rows))
+	for i := range m.Rows {
+		rows[string(m.Rows[i].ID)] = &m.Rows[i]
+	}
+	var names []string
+	for p := rows[string(r.Parent)]; p != nil && len(names) < 32; p = rows[string(p.Parent)] {
+		names = append(names, Label(p))
+	}
+	slices.Reverse(names)
+	return strings.Join(names, " / ")
+}
+
+// amount writes a decimal of the base unit for people.
+func amount(u unit.Unit, decimal string) string {
+	v, err := strconv.ParseFloat(decimal, 64)
+	if err != nil {
+		return decimal
+	}
+	switch u {
+	case unit.Nanosecond:
+		if v > 1e9 {
+			return fmt.Sprintf("%.0f h", v/3600)
+		}
+		return unit.Seconds(time.Duration(v * 1e9))
+	case unit.Byte:
+		return unit.Bytes(v)
+	case unit.ByteSecond:
+		return unit.Bytes(v/3600) + " h"
+	case unit.Microjoule:
+		return unit.Number(v) + " J"
+	}
+	return unit.Number(v)
+}

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+)
+
+// stages returns all checks in the order in which they run: what is quick and
+// often wrong first, and the build before what needs what it built.
+func stages() []stage {
+	const s, m = time.Second, time.Minute
+	return []stage{
+		{"install", "the Debian packages that the tests use", false, 2 * m, install},
+		{"gofmt", "code is formatted", false, 10 * s, func(sh *shell) error { return sh.quiet("gofmt", "-l", ".") }},
+		{"build", "every program builds", false, 2 * m, func(sh *shell) error { return sh.do("go", "build", "./...") }},
+		{"tidy", "go.mod lists what is used", false, 10 * s, func(sh *shell) error { return sh.do("go", "mod", "tidy", "-diff") }},
+		{"vet", "go vet", false, 1 * m, func(sh *shell) error { return sh.do("go", "vet", "./...") }},
+		{"fix", "the code uses the language as it is today", false, 1 * m, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},
+		{"static", "staticcheck", false, 1 * m, func(sh *shell) error { return sh.do("go", "tool", "staticcheck", "./...") }},
+		{"errcheck", "no error is dropped", false, 1 * m, func(sh *shell) error {
+			return sh.do("go", "tool", "errcheck", "-exclude", "tools/gate/errcheck.txt", "./...")
+		}},
+		{"generated", "generated files are what their sources make", false, 1 * m, generated},
+		{"test", "unit tests, and the import plan", false, 3 * m, func(sh *shell) error { return sh.do("go", "test", "./...") }},
+		{"accuracy", "figures against real load on this kernel, one test at a time", false, 4 * m, accuracy},
+		{"readme", "the commands of the README", false, 30 * s, readme},
+		{"race", "all tests with the race detector, in random order", true, 8 * m, func(sh *shell) error {
+			sh.env = []string{"CGO_ENABLED=1"}
+			return sh.do("go", "test", "-race", "-shuffle=on", "./...")
+		}},
+		{"fuzz", "each fuzz target for 10 s", true, 10 * m, fuzz},
+		{"bench", "what measuring costs, against its budgets", true, 5 * m, bench},
+	}
+}
+
+// needs are the files that tests and generated code want, and the Debian
+// package of each.
+var needs = []struct{ file, debian string }{
+	{"/usr/bin/clang-19", "clang-19"},                // programs in the kernel
+	{"/usr/bin/llvm-strip-19", "llvm-19"},            // the same
+	{"/usr/include/bpf/bpf_helpers.h", "libbpf-dev"}, // the same
+	{"/usr/sbin/ip", "iproute2"},                     // veth pairs and namespaces in network tests
+	{"/usr/bin/tmux", "tmux"},                        // mete top in a terminal
+	{"/usr/bin/gcc", "gcc"},                          // the race detector
+	{"/usr/include/stdlib.h", "libc6-dev"},           // the same
+}
+
+// missing lists the Debian packages that are not there.
+func missing() (packages []string) {
+	for _, n := range needs {
+		if _, err := os.Stat(n.file); err != nil {
+			packages = append(packages, n.debian)
+		}
+	}
+	return packages
+}
+
+func install(sh *shell) error {
+	packages := missing()
+	if len(packages) == 0 {
+		return nil
+	}
+	hint := "apt-get install " + strings.Join(packages, " ")
+	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
+		return skip("what needs them will fail or skip; as root: " + hint)
+	}
+	sh.env = []string{"DEBIAN_FRONTEND=noninteractive"}
+	if err := sh.do("apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	return sh.do("apt-get", append([]string{"install", "-y", "-qq", "--no-install-recommends"}, packages...)...)
+}
+
+// generated makes all generated files again and compares. It leaves the new
+// ones, which are those to commit.
+func generated(sh *shell) error {
+	for _, p := range missing() {
+		if p == "clang-19" || p == "llvm-19" || p == "libbpf-dev" {
+			return fmt.Errorf("%s is missing: apt-get install clang-19 llvm-19 libbpf-dev", p)
+		}
+	}
+	before, err := hashes(sh)
+	if err != nil {
+		return err
+	}
+	if err := sh.do("go", "generate", "./..."); err != nil {
+		return err
+	}
+	after, err := hashes(sh)
+	if err != nil {
+		return err
+	}
+	var changed []string
+	for name, sum := range after {
+		if before[name] != sum {
+			changed = append(changed, name)
+		}
+	}
+	slices.Sort(changed)
+	if len(changed) > 0 {
+		return fmt.Errorf("go generate changed %s", strings.Join(changed, ", "))
+	}
+	return nil
+}
+
+// hashes returns a checksum of each file that git tracks or would.
+func hashes(sh *shell) (map[string][sha256.Size]byte, error) {
+	list, err := sh.output("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	sums := map[string][sha256.Size]byte{}
+	for name := range strings.SplitSeq(strings.TrimRight(list, "\x00"), "\x00") {
+		b, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed, but not yet from the index
+		} else if err != nil {
+			return nil, err
+		}
+		sums[name] = sha256.Sum256(b)
+	}
+	return sums, nil
+}
+
+// accuracy runs the tests that measure real load. Other stages leave them out,
+// as METE_ACCURACY is not set there: they want the machine for themselves.
+// What this kernel can do must not be skipped: METE_MUST makes that a failure.
+func accuracy(sh *shell) error {
+	packages, err := packagesOf("TestAccuracy")
+	if err != nil {
+		return err
+	}
+	if len(packages) == 0 {
+		return skip("no test is named TestAccuracy...")
+	}
+	sh.env = []string{"METE_ACCURACY=1"}
+	if must := able(); os.Getenv("METE_MUST") == "" && must != "" {
+		sh.env = append(sh.env, "METE_MUST="+must)
+	}
+	args := []string{"test", "-count=1", "-p=1", "-parallel=1", "-timeout=15m", "-v", "-run=^TestAccuracy"}
+	return sh.do("go", append(args, sorted(packages)...)...)
+}
+
+// able lists what tests can have here, in the words of METE_MUST.
+func able() string {
+	if os.Geteuid() != 0 {
+		return ""
+	}
+	_, err := os.Stat("/sys/kernel/btf/vmlinux")
+	if err != nil || features.HaveMapType(ebpf.Array) != nil {
+		return "root"
+	}
+	return "root,bpf"
+}
+
+func fuzz(sh *shell) error {
+	packages, err := packagesOf("Fuzz")
+	if err != nil {
+		return err
+	}
+	if len(packages) == 0 {
+		return skip("no fuzz targets")
+	}
+	var errs []error
+	for _, dir := range sorted(packages) {
+		for _, target := range packages[dir] {
+			errs = append(errs, sh.do("go", "test", "-run=^$", "-fuzz=^"+target+"$", "-fuzztime=10s", dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// packagesOf finds the tests of each package whose names have a prefix.
+func packagesOf(prefix string) (map[string][]string, error) {
+	declared := regexp.MustCompile(`(?m)^func (` + prefix + `\w*)\(`)
+	packages := map[string][]string{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() != "." && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		src, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range declared.FindAllSubmatch(src, -1) {
+			dir := "./" + filepath.Dir(path)
+			packages[dir] = append(packages[dir], string(m[1]))
+		}
+		return nil
+	})
+	return packages, err
+}
+
+func sorted(packages map[string][]string) []string {
+	var dirs []string
+	for dir := range packages {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	return dirs
+}
+
+// promised are the commands that the README must name.
+var promised = []string{"go run ./cmd/mete run", "go run ./cmd/mete top", "go run ./cmd/mete up", "go run ./tools/gate"}
+
+// readme runs what the README tells a newcomer to run, as far as it ends by
+// itself, with a home of its own.
+func readme(sh *shell) error {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		return err
+	}
+	for _, command := range promised {
+		if !bytes.Contains(text, []byte(command)) {
+			return fmt.Errorf("README.md does not name %q", command)
+		}
+	}
+	dir, err := os.MkdirTemp("", "mete-gate-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	mete := filepath.Join(dir, "mete")
+	if err := sh.do("go", "build", "-o", mete, "./cmd/mete"); err != nil {
+		return err
+	}
+	sh.env = []string{"HOME=" + dir, "XDG_STATE_HOME=" + dir}
+	for _, args := range [][]string{
+		{"run", "--", "sh", "-c", "echo hello"},
+		{"run", "-o", "json", "--", "true"},
+		{"report", "--last"},
+		{"top", "-b", "-n", "1"},
+	} {
+		if err := sh.do(mete, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bench holds the agent to its budgets with 500 groups.
+func bench(sh *shell) error {
+	if _, err := os.Stat("tools/bench"); err != nil {
+		return skip("tools/bench is not there")
+	}
+	return sh.do("go", "run", "./tools/bench", "agent", "-n", "500", "-tick", "1s", "-for", "60s")
+}
