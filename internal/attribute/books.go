@@ -54,6 +54,8 @@ type account struct {
 	life   workload.Life
 	slot   meter.Slot
 	parent *account // nil for the root
+	memory *account // the parent in the hierarchy that charges memory
+	fresh  bool     // not linked yet
 	final  bool
 	born   bool // its life began after counting did, so all it shows is booked
 	blur   bool // a child ended unseen: its last use is in this remainder
@@ -120,24 +122,43 @@ func (b *Books) admit(s *meter.Snapshot, first bool) {
 		}
 		a := b.accounts[g.Slot]
 		if a == nil || g.New || a.life != g.Life {
-			a = &account{life: g.Life, slot: g.Slot}
-			if g.Parent != meter.NoSlot {
-				a.parent = b.accounts[g.Parent]
-				// Below a group that is itself seen late nothing is known to
-				// be new.
-				a.born = g.Born && !first && (a.parent.seen != 0 || a.parent.born)
-			}
+			a = &account{life: g.Life, slot: g.Slot, fresh: true}
 			b.accounts[g.Slot] = a
 		}
 		a.w, a.final, a.blur = g.Workload, g.Final, false
 		a.reading = g.Reading
 		a.below = [meter.Limit]int64{}
 		a.share = meter.Usage{Covered: time.Duration(b.elapsed)}
-		if a.final && !g.Exact && a.parent != nil {
-			a.parent.blur = true
-		}
 		b.order = append(b.order, a)
 	}
+	for i, g := range s.Groups {
+		b.link(b.order[i], g, first)
+	}
+}
+
+// link puts an account below its parents.
+func (b *Books) link(a *account, g *meter.Group, first bool) {
+	if g.Parent == meter.NoSlot {
+		a.fresh = false
+		return
+	}
+	if a.fresh {
+		a.fresh = false
+		a.parent, a.memory = b.under(g.Parent), b.under(g.MemoryParent)
+		// Below a group that is itself seen late nothing is known to be new.
+		a.born = g.Born && !first && (a.parent.seen != 0 || a.parent.born)
+	}
+	if a.final && !g.Exact {
+		a.parent.blur = true
+	}
+}
+
+// under is the account at a slot, or the root's where that was given up.
+func (b *Books) under(s meter.Slot) *account {
+	if s > 0 && int(s) < len(b.accounts) && b.accounts[s] != nil {
+		return b.accounts[s]
+	}
+	return b.accounts[meter.Root]
 }
 
 // sumChildren adds each inclusive reading to the nearest account above that
@@ -178,7 +199,13 @@ func inclusive(a *account, r meter.Resource) bool {
 
 // above is the nearest account over a whose inclusive reading of r holds a's.
 func above(a *account, r meter.Resource) *account {
-	for up := a.parent; up != nil; up = up.parent {
+	over := func(a *account) *account {
+		if r == meter.Memory {
+			return a.memory
+		}
+		return a.parent
+	}
+	for up := over(a); up != nil; up = over(up) {
 		if up.reading.Has.Has(r) && inclusive(up, r) {
 			return up
 		}

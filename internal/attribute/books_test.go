@@ -106,7 +106,7 @@ func (m *machine) snapshot(busy func(*sim)) *meter.Snapshot {
 			Workload: workload.Workload{ID: workload.ID(g.name), Kind: workload.Path, Name: g.name},
 			New:      !g.shown, Born: g.born, Final: g.dead, Exact: true}
 		if g.parent != nil {
-			r.Parent = g.parent.slot
+			r.Parent, r.MemoryParent = g.parent.slot, g.parent.slot
 			mem := g.mem
 			for _, c := range m.groups {
 				if c != nil && below(c, g) {

@@ -56,6 +56,7 @@ type Machine struct {
 	name    string
 	table   *cgroup.Table
 	kernel  *bpf.Kernel // nil without
+	sources []collect.Source
 	closers []func() error
 	notes   []string
 
@@ -105,7 +106,11 @@ func Open(cfg Config, log *slog.Logger) (m *Machine, err error) {
 		return nil, err
 	}
 	m.closers = append(m.closers, totals.Close)
-	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{m.host}, []collect.Source{m.table, totals}, log)
+	m.sources = append(m.sources, m.table, totals)
+	if err := m.openRest(groups.Every); err != nil {
+		return nil, err
+	}
+	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{m.host}, m.sources, log)
 	return m, nil
 }
 

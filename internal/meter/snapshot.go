@@ -42,10 +42,13 @@ func (g *Reading) Put(r Resource, v int64) {
 // A Group is one workload's group in a snapshot. The source owns it and changes
 // it only between ticks.
 type Group struct {
-	Slot     Slot
-	Parent   Slot // the nearest group above that is a workload, or Root
-	Life     workload.Life
-	Workload workload.Workload
+	Slot   Slot
+	Parent Slot // the nearest group above that is a workload, or Root
+	// MemoryParent is the same in the hierarchy that charges memory: another
+	// one where hierarchies are used at different depths.
+	MemoryParent Slot
+	Life         workload.Life
+	Workload     workload.Workload
 	// New says that the group was not in the snapshot before.
 	New bool
 	// Born says of a new group that its life began after the snapshot before,

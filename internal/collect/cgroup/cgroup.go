@@ -39,6 +39,8 @@ type reader interface {
 	follow() []role
 	// byID says whether it names groups by id, else by path.
 	byID() bool
+	// countsRoot says whether its reading of a version 2 root holds all tasks.
+	countsRoot() bool
 	Close() error
 }
 
@@ -109,11 +111,11 @@ type Table struct {
 	trees  []*tree // the hierarchies that are followed
 	byRole [roles]*tree
 
-	byPath map[string]*node
+	byKey  map[key]*node
 	root   *node
+	bySlot []*node // of workloads
 	live   []*node // workloads, parents before children
 	free   []meter.Slot
-	slots  meter.Slot // highest ever given, plus one
 	ticks  int
 	first  bool
 	lost   int64 // births and deaths not seen, since the snapshot before
@@ -127,7 +129,7 @@ type Table struct {
 
 // newTable makes the table around a reader and finds the groups that are there.
 func newTable(h *host.Host, src sources, r reader, cfg Config, log *slog.Logger) (*Table, error) {
-	t := &Table{cfg: cfg, host: h, log: log, src: src, reader: r, byPath: map[string]*node{}, first: true}
+	t := &Table{cfg: cfg, host: h, log: log, src: src, reader: r, byKey: map[key]*node{}, first: true}
 	for _, role := range r.follow() {
 		y := src[role]
 		if y == nil {
@@ -139,7 +141,7 @@ func newTable(h *host.Host, src sources, r reader, cfg Config, log *slog.Logger)
 			}
 		}
 		if t.byRole[role] == nil {
-			tr := &tree{Hierarchy: *y, index: len(t.trees)}
+			tr := &tree{Hierarchy: *y, index: len(t.trees), byPath: map[string]*node{}}
 			if r.byID() {
 				tr.byID = map[uint64]*node{}
 			}
@@ -186,11 +188,35 @@ func (t *Table) seeded() (*Table, error) {
 
 // Close gives back what the table holds of the kernel.
 func (t *Table) Close() error {
-	for _, n := range t.byPath {
+	for _, n := range t.live {
 		n.closeFiles()
 	}
 	return t.reader.Close()
 }
+
+// Unified returns the kernfs id of a workload's group in the cgroup v2
+// hierarchy, 0 where it has none there.
+func (t *Table) Unified(slot meter.Slot) uint64 {
+	y := t.src[rolePSI]
+	if y == nil || int(slot) >= len(t.bySlot) || t.bySlot[slot] == nil {
+		return 0
+	}
+	n := t.bySlot[slot]
+	for _, tr := range t.trees {
+		if tr.Mount == y.Mount {
+			return n.id[tr.index]
+		}
+	}
+	id, err := t.host.ID(join(y.Mount, n.path))
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// CountsRoot reports whether the root group's CPU reading holds all tasks of
+// the machine: version 1 has such a counter, version 2 only inside the kernel.
+func (t *Table) CountsRoot() bool { return !t.src[roleCPU].V2 || t.reader.countsRoot() }
 
 // Notes says what cannot be seen on this machine, and why.
 func (t *Table) Notes() []string { return t.notes }
@@ -231,6 +257,7 @@ func (t *Table) sweep() {
 	for _, n := range t.live {
 		if n.group.Final {
 			t.free = append(t.free, n.group.Slot)
+			t.bySlot[n.group.Slot] = nil
 			continue
 		}
 		n.group.New, n.group.Born = false, false

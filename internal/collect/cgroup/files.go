@@ -39,6 +39,8 @@ func newFiles(h *host.Host, cfg Config, log *slog.Logger) (*files, error) {
 func (f *files) follow() []role { return []role{roleCPU, roleMemory} }
 func (f *files) byID() bool     { return false }
 
+func (f *files) countsRoot() bool { return false }
+
 func (f *files) Close() error {
 	if f.dirs == nil {
 		return nil
@@ -76,7 +78,7 @@ func (f *files) changes(t *Table) error {
 	}
 	overflow, err := f.dirs.drain(func(tr *tree, path string, made bool) error {
 		if !made {
-			if n := t.byPath[path]; n != nil && n.id[tr.index] != 0 {
+			if n := tr.byPath[path]; n != nil {
 				t.died(tr, n, false)
 			}
 			return nil
@@ -101,12 +103,9 @@ func (f *files) changes(t *Table) error {
 
 // search compares the groups that are known with those that are there.
 func (f *files) search(t *Table) error {
-	for _, n := range slices.Clone(t.live) {
-		for _, tr := range t.trees {
-			if n.dead || n.id[tr.index] == 0 || n == t.root {
-				continue
-			}
-			id, err := f.host.ID(tr.dir(n.path))
+	for _, tr := range t.trees {
+		for p, n := range tr.byPath {
+			id, err := f.host.ID(tr.dir(p))
 			if f.host.Live() && (err != nil || id != n.id[tr.index]) {
 				t.died(tr, n, false)
 			}
@@ -211,14 +210,14 @@ func (f *files) failed(t *Table, n *node, tr *tree, r meter.Resource, err error)
 
 // gone reports whether the group is no longer in the tree, or is another.
 func (f *files) gone(n *node, tr *tree) bool {
-	id, err := f.host.ID(tr.dir(n.path))
+	id, err := f.host.ID(tr.dir(n.at[tr.index]))
 	return errors.Is(err, fault.ErrNotFound) || err == nil && id != n.id[tr.index]
 }
 
 // pread reads one of a node's files, through a kept descriptor if it may.
 func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error) {
 	if n.files[which] == nil {
-		file, err := f.host.Open(tr.dir(n.path) + name)
+		file, err := f.host.Open(tr.dir(n.at[tr.index]) + name)
 		if err != nil {
 			return nil, err
 		}

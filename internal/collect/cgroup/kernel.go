@@ -88,6 +88,18 @@ func (r *kernel) open(h *host.Host, tr *tree, flush bool) error {
 func (r *kernel) follow() []role { return []role{roleCPU, roleMemory, rolePIDs, roleIO} }
 func (r *kernel) byID() bool     { return true }
 
+// countsRoot asks the first walk, whose last row is the root's.
+func (r *kernel) countsRoot() bool {
+	for _, w := range r.walkers {
+		if w == nil {
+			continue
+		}
+		rows, err := w.Read()
+		return err == nil && len(rows) > 0 && rows[len(rows)-1].Has&bpf.HasCPU != 0
+	}
+	return false
+}
+
 func (r *kernel) Close() (err error) {
 	for i, w := range r.walkers {
 		if w != nil {

@@ -18,8 +18,9 @@ const maxTrees = 4
 // A tree is one hierarchy that is followed.
 type tree struct {
 	host.Hierarchy
-	index int
-	byID  map[uint64]*node // nil where the reader goes by path
+	index  int
+	byPath map[string]*node
+	byID   map[uint64]*node // nil where the reader goes by path
 }
 
 // dir is the directory of a group.
@@ -35,11 +36,13 @@ func join(mount, group string) string {
 	return mount + group
 }
 
-// A node is one life of a group, joined over hierarchies by its path.
+// A node is one life of a group, joined over hierarchies by its path, or by its
+// key where the hierarchies are used at different depths.
 type node struct {
-	path    string
-	parent  *node
-	id      [maxTrees]uint64 // kernfs id in each tree, 0 where it is not there
+	path    string           // in the primary tree
+	parent  *node            // there
+	at      [maxTrees]string // its path in each tree, "" where it is not there
+	id      [maxTrees]uint64 // its kernfs id in each tree, 0 where it is not there
 	primary int              // the tree whose rmdir ends it
 	owner   *node            // the workload that it counts for: itself, or one above
 	kids    int              // workloads directly below
@@ -62,11 +65,11 @@ type node struct {
 
 // seed finds the groups that are there, the root first.
 func (t *Table) seed() error {
-	t.root = &node{path: "/", group: meter.Group{Slot: t.slot(), Parent: meter.NoSlot, New: true}}
+	t.root = &node{path: "/"}
+	t.root.group = meter.Group{Slot: t.slot(t.root), Parent: meter.NoSlot, MemoryParent: meter.NoSlot, New: true}
 	t.root.owner = t.root
 	t.root.group.Workload = workload.Workload{ID: workload.NewID(t.cfg.Node, workload.System, ""),
 		Kind: workload.System, Name: "system", Path: "/"}
-	t.byPath["/"] = t.root
 	t.live = append(t.live, t.root)
 	for i := len(t.trees) - 1; i >= 0; i-- {
 		tr := t.trees[i]
@@ -74,7 +77,7 @@ func (t *Table) seed() error {
 		if err != nil && !errors.Is(err, fault.ErrNotFound) {
 			return err
 		}
-		t.join(t.root, tr, id)
+		t.join(t.root, tr, "/", id)
 		t.root.primary = tr.index
 	}
 	t.root.group.Life = t.life(t.root)
@@ -126,52 +129,84 @@ type watcher interface {
 
 // born takes note of a group in a tree. It returns the node.
 func (t *Table) born(tr *tree, p string, id uint64) *node {
-	n := t.byPath[p]
-	if n != nil && n.id[tr.index] != 0 {
+	n := tr.byPath[p]
+	if n != nil {
 		if n.id[tr.index] == id || id == 0 {
 			return n
 		}
 		// Another life under the old path: the end of the one before was missed.
-		if n.primary == tr.index {
-			t.lost++
-			t.end(n, false)
-			n = nil
-		} else {
-			n.id[tr.index] = 0
-		}
+		t.lost++
+		t.died(tr, n, false)
 	}
-	if n != nil {
-		t.join(n, tr, id)
+	if n = t.elsewhere(tr, p); n != nil {
+		t.join(n, tr, p, id)
 		return n
 	}
-	parent := t.byPath[path.Dir(p)]
+	parent := tr.byPath[path.Dir(p)]
 	if parent == nil {
 		// Its birth was missed, or it is being removed already.
 		parent = t.born(tr, path.Dir(p), 0)
 	}
 	n = &node{path: p, parent: parent, primary: tr.index, fresh: true}
-	t.byPath[p] = n
-	t.join(n, tr, id)
+	t.join(n, tr, p, id)
 	t.name(n)
 	return n
 }
 
+// elsewhere finds the node of the group that is at p in a tree, if it is known
+// from another one: under the same path, or as the same keyed workload.
+func (t *Table) elsewhere(tr *tree, p string) *node {
+	for _, other := range t.trees {
+		if n := other.byPath[p]; n != nil && n.id[tr.index] == 0 {
+			return n
+		}
+	}
+	if name, ok := workload.Recognize(p); ok && name.Key != "" {
+		if n := t.byKey[key{name.Kind, name.Key}]; n != nil && n.id[tr.index] == 0 {
+			return n
+		}
+	}
+	return nil
+}
+
+// A key tells a workload whose maker gave it a name of its own.
+type key struct {
+	kind workload.Kind
+	key  string
+}
+
 // join gives n a life in a tree. Of several trees the first, by role, names the
 // life and says when it ends.
-func (t *Table) join(n *node, tr *tree, id uint64) {
+func (t *Table) join(n *node, tr *tree, p string, id uint64) {
 	if id == 0 {
 		// A captured machine without ids: any number that is not used twice.
 		t.faked++
 		id = 1<<63 | t.faked
 	}
-	n.id[tr.index] = id
+	n.id[tr.index], n.at[tr.index] = id, p
+	tr.byPath[p] = n
 	if tr.byID != nil {
 		tr.byID[id] = n
 	}
 	if tr.index < n.primary {
-		n.primary = tr.index
+		n.primary, n.path, n.parent = tr.index, p, tr.byPath[path.Dir(p)]
 		if n.group.New {
 			n.group.Life = t.life(n)
+		}
+	}
+	if n.owner == n && n != t.root {
+		t.place(n)
+	}
+}
+
+// place tells the group where it stands: below what in the tree that names it,
+// and below what in the memory hierarchy, where that is used at another depth.
+func (t *Table) place(n *node) {
+	n.group.Parent = n.parent.owner.group.Slot
+	n.group.MemoryParent = n.group.Parent
+	if mem := t.byRole[roleMemory]; mem != nil && n.at[mem.index] != "" {
+		if up := mem.byPath[path.Dir(n.at[mem.index])]; up != nil {
+			n.group.MemoryParent = up.owner.group.Slot
 		}
 	}
 }
@@ -187,9 +222,12 @@ func (t *Table) name(n *node) {
 		name = workload.ByPath(n.path)
 	}
 	n.owner = n
-	n.group = meter.Group{Slot: t.slot(), Parent: n.parent.owner.group.Slot, New: true, Born: !t.first,
+	n.group = meter.Group{Slot: t.slot(n), New: true, Born: !t.first, Life: t.life(n),
 		Workload: name.Workload(t.cfg.Node, t.cfg.Boot, n.path)}
-	n.group.Life = t.life(n)
+	t.place(n)
+	if name.Key != "" {
+		t.byKey[key{name.Kind, name.Key}] = n
+	}
 	t.live = append(t.live, n)
 	n.parent.owner.kids++
 }
@@ -198,43 +236,47 @@ func (t *Table) life(n *node) workload.Life {
 	return workload.Life{Hierarchy: t.trees[n.primary].ID, ID: n.id[n.primary]}
 }
 
-// slot returns a free slot.
-func (t *Table) slot() meter.Slot {
+// slot gives n a free slot.
+func (t *Table) slot(n *node) meter.Slot {
 	if k := len(t.free) - 1; k >= 0 {
 		s := t.free[k]
 		t.free = t.free[:k]
+		t.bySlot[s] = n
 		return s
 	}
-	t.slots++
-	return t.slots - 1
+	t.bySlot = append(t.bySlot, n)
+	return meter.Slot(len(t.bySlot) - 1)
 }
 
 // died takes note that a group of a tree was removed.
 func (t *Table) died(tr *tree, n *node, exact bool) {
-	if n.dead {
-		return
+	if p := n.at[tr.index]; tr.byPath[p] == n {
+		delete(tr.byPath, p)
 	}
-	if tr.index == n.primary {
+	switch {
+	case n.dead:
+	case tr.index == n.primary:
 		t.end(n, exact)
-		return
-	}
-	n.id[tr.index] = 0
-	if n.owner == n && tr == t.byRole[roleMemory] {
-		n.group.Has &^= meter.SetOf(meter.Memory)
+	default:
+		n.id[tr.index], n.at[tr.index] = 0, ""
+		if n.owner == n && tr == t.byRole[roleMemory] {
+			n.group.Has &^= meter.SetOf(meter.Memory)
+		}
 	}
 }
 
 // end closes a node's life. Its group is in the coming snapshot for the last
-// time.
+// time. What is left of it in other trees goes in its own time.
 func (t *Table) end(n *node, exact bool) {
 	n.dead = true
-	if t.byPath[n.path] == n {
-		delete(t.byPath, n.path)
-	}
 	n.closeFiles()
-	if n.owner == n {
-		n.group.Final, n.group.Exact = true, exact
-		n.parent.owner.kids--
+	if n.owner != n {
+		return
+	}
+	n.group.Final, n.group.Exact = true, exact
+	n.parent.owner.kids--
+	if name, ok := workload.Recognize(n.path); ok && t.byKey[key{name.Kind, name.Key}] == n {
+		delete(t.byKey, key{name.Kind, name.Key})
 	}
 }
 

@@ -151,8 +151,17 @@ func (t *Table) slowFile(n *node, y *host.Hierarchy, name string, take func([]by
 	if y == nil {
 		return false
 	}
+	at := n.path
+	for _, tr := range t.trees {
+		if tr.Mount == y.Mount {
+			at = n.at[tr.index]
+		}
+	}
+	if at == "" {
+		return false
+	}
 	var err error
-	t.buf, err = t.host.ReadInto(join(y.Mount, n.path)+name, t.buf)
+	t.buf, err = t.host.ReadInto(join(y.Mount, at)+name, t.buf)
 	if err == nil {
 		err = take(t.buf)
 	}

@@ -26,8 +26,6 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
@@ -92,8 +90,9 @@ type Target struct {
 	Parent meter.Slot // of the workload above, which is tracked before
 	Kind   workload.Kind
 	Path   string // of its group below the root of its hierarchies
-	// Group is the id of the workload's cgroup v2 group where the caller knows
-	// it; 0 where there is none or it is to be looked up.
+	// Group is the id of the cgroup v2 group in which the workload's processes
+	// are, where the caller knows it; 0 where there is none or it is to be
+	// looked up.
 	Group uint64
 	// Born says that the workload was not there at the reading before.
 	Born bool
@@ -102,10 +101,10 @@ type Target struct {
 // A Reading is what a workload received and sent since its life began, or why
 // that is not known.
 type Reading struct {
-	Count // means nothing where Source is Unseen
-	Class   Class
-	Source  Source
-	Reason  string // why the source is Unseen
+	Count  // means nothing where Source is Unseen
+	Class  Class
+	Source Source
+	Reason string // why the source is Unseen
 }
 
 // Quality returns the quality of the figures.
@@ -136,16 +135,16 @@ type Table struct {
 	sockets sockets         // nil where nobody counts
 	// uncounted is why nobody counts sockets.
 	uncounted string
-	node    *node
-	past    *past
-	spaces  map[uint64]*space
-	targets map[meter.Slot]*target
-	order   []*target // by slot
-	paths   map[string]bool
-	members map[uint64]*target // by cgroup v2 group
-	spare   int // descriptors that may still be opened to keep
-	round   int // of reading
-	buf     []byte
+	node      *node
+	past      *past
+	spaces    map[uint64]*space
+	targets   map[meter.Slot]*target
+	order     []*target // by slot
+	paths     map[string]bool
+	members   map[uint64]*target // by cgroup v2 group
+	spare     int                // descriptors that may still be opened to keep
+	round     int                // of reading
+	buf       []byte
 }
 
 // sockets counts what the sockets of each cgroup v2 group send and receive.
@@ -207,11 +206,11 @@ func (t *Table) Uncounted() string {
 	return t.uncounted
 }
 
-// Node returns what the machine received and sent since Open's first reading of
-// each interface began, which is since boot: by its physical interfaces, or,
-// where it has none, by all of its first process's namespace but lo. Then
-// what crosses a bridge counts at the bridge and at its ports.
-func (t *Table) Node() (c Count, physical bool) { return t.node.total(), t.node.physical }
+// Node returns what the machine received and sent since boot, and false where
+// that cannot be read: by its physical interfaces or, where it has none, by all
+// of its first process's namespace but lo. What crosses a bridge then counts at
+// the bridge and at its ports.
+func (t *Table) Node() (Count, bool) { return t.node.sum, t.node.seen }
 
 // Track begins to read a workload. A slot that is tracked already is forgotten
 // first.
@@ -219,12 +218,13 @@ func (t *Table) Track(g Target) {
 	if t.targets[g.Slot] != nil {
 		t.Forget(g.Slot)
 	}
-	x := &target{Target: g, round: t.round, reading: Reading{Class: All, Reason: "no process was seen yet"}}
-	if t.v2 != nil && x.Group == 0 {
-		x.Group, x.foundGroup = t.groupOf(g.Path), true
+	x := &target{Target: g, round: t.round, sure: g.Group != 0, reading: Reading{Class: All, Reason: noProcess}}
+	if x.Group == 0 {
+		x.Group = t.groupOf(g.Path)
 	}
+	t.join(x, x.Group)
 	if p := t.targets[g.Parent]; p != nil && p.Kind == workload.Pod {
-		x.settled, x.reading.Reason = true, "it is counted at the pod"
+		x.settled, x.reading.Reason = true, atPod
 	}
 	t.targets[g.Slot] = x
 	t.paths[g.Path] = true
@@ -234,26 +234,33 @@ func (t *Table) Track(g Target) {
 
 func bySlot(x *target, s meter.Slot) int { return int(x.Slot - s) }
 
-// Forget ends the reading of a workload that is gone and returns its last
-// figures. What the table kept open for it is closed, and its namespace can go.
+// Forget ends the reading of a workload that is gone, after the Read of the same
+// tick, and returns its last figures. What the table kept open for it is closed,
+// so that its namespace can go too.
 func (t *Table) Forget(slot meter.Slot) Reading {
 	x := t.targets[slot]
 	if x == nil {
-		return Reading{Class: All, Reason: "it is not tracked"}
+		return Reading{Class: All, Reason: notTracked}
 	}
 	switch {
 	case x.space != nil:
 		// By the descriptor that was kept. Without one the last value stays.
 		_ = x.space.read(t)
 		t.release(x.space)
-		delete(t.spaces, x.space.id)
-	case !x.settled:
-		// It was too short to be looked at: its sockets are all that is left.
-		t.settle(x, x.group != nil || x.Group != 0)
+	case x.settled:
+	case x.common > 0:
+		x.reading.Source, x.reading.Reason = x.maybe, x.why
+	case len(x.counts) > 0, x.sure && t.sockets != nil:
+		// It was gone before it could be looked at. What its sockets did is
+		// known all the same.
+		x.reading.Source, x.reading.Reason = Sockets, ""
 	}
 	t.update(x)
 	delete(t.targets, slot)
 	delete(t.paths, x.Path)
+	for _, id := range x.groups {
+		delete(t.members, id)
+	}
 	if i, ok := slices.BinarySearchFunc(t.order, slot, bySlot); ok {
 		t.order = slices.Delete(t.order, i, i+1)
 	}
@@ -265,7 +272,7 @@ func (t *Table) Of(slot meter.Slot) Reading {
 	if x := t.targets[slot]; x != nil {
 		return x.reading
 	}
-	return Reading{Class: All, Reason: "it is not tracked"}
+	return Reading{Class: All, Reason: notTracked}
 }
 
 // Read reads traffic. With all set everything is read: that is for the edges
@@ -275,19 +282,24 @@ func (t *Table) Of(slot meter.Slot) Reading {
 func (t *Table) Read(ctx context.Context, all bool) error {
 	t.round++
 	errs := []error{t.node.read(t)}
-	if t.sockets != nil {
-		errs = append(errs, t.sockets.refresh())
-	}
-	t.scanNamed()
+	t.past.scan(t.round)
 	for _, x := range t.order {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		t.look(x, all)
-		if s := x.space; s != nil && (all || s.quiet < patience || (t.round+int(x.Slot))%patience == 0) {
-			t.check(x, all)
-			errs = append(errs, s.read(t))
+		if all && x.reading.Source == Sockets {
+			t.fold(x)
 		}
+		if s := x.space; s != nil && (all || s.quiet < patience || (t.round+int(x.Slot))%patience == 0) {
+			if all || s.file == nil {
+				t.check(x)
+			}
+			errs = append(errs, trouble(x.space.read(t)))
+		}
+	}
+	t.count()
+	for _, x := range t.order {
 		t.update(x)
 	}
 	return errors.Join(errs...)

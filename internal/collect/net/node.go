@@ -1,6 +1,7 @@
 package net
 
 import (
+	"fmt"
 	"strings"
 
 	"mete.dev/mete/internal/host"
@@ -11,6 +12,7 @@ type node struct {
 	interfaces
 	file *host.File // nil where there is none to read
 	name string
+	seen bool
 }
 
 func openNode(h *host.Host) *node {
@@ -55,8 +57,11 @@ func (n *node) read(t *Table) error {
 		return host.Kind(n.name, err)
 	}
 	t.buf = b[:cap(b)]
-	_, err = n.add(b)
-	return err
+	if _, err = n.add(b); err != nil {
+		return fmt.Errorf("%s: %w", n.name, err)
+	}
+	n.seen = true
+	return nil
 }
 
 func (n *node) close() {

@@ -23,6 +23,7 @@ type past struct {
 	// since is the round in which a named namespace was first seen.
 	since   map[uint64]int
 	changed unix.Timespec // when the directory of names changed last
+	again   int           // for how many more rounds it is looked at
 }
 
 // survey looks which namespaces there are. One that may not be looked at is
@@ -60,18 +61,21 @@ func (p *past) scan(round int) {
 		p.since = nil
 		return
 	}
-	if st.Mtim == p.changed {
+	if st.Mtim != p.changed {
+		// A name is made first, and the namespace mounted on it a moment later,
+		// which leaves the directory's time as it is.
+		p.changed, p.again = st.Mtim, 3
+	}
+	if p.again == 0 {
 		return
 	}
-	p.changed = st.Mtim
+	p.again--
 	names, err := p.h.ReadDir(named)
 	if err != nil {
 		return
 	}
 	since := make(map[uint64]int, len(names))
 	for _, n := range names {
-		// Before it is mounted over, the file of a name has some number too,
-		// which is no namespace's: no harm.
 		id, err := p.h.ID(named + "/" + n.Name())
 		if err != nil {
 			continue

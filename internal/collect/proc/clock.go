@@ -10,8 +10,9 @@ import (
 )
 
 // clock returns the CPU time that a process used, with all its threads, ns: its
-// CPU clock as clock_getcpuclockid(3) names it. Anybody may ask. The process may
-// be another than the caller thinks: only what holds a descriptor of it knows.
+// CPU clock as clock_getcpuclockid(3) names it. Anybody may ask. An error says that
+// there is no such process. It may be another than the caller thinks: only who
+// holds a descriptor of it knows.
 func clock(pid int32) (int64, error) {
 	// CPUCLOCK_SCHED and MAKE_PROCESS_CPUCLOCK, linux/posix-timers_types.h.
 	const sched = 2

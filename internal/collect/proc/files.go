@@ -199,7 +199,7 @@ func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, e
 	}
 	if r.clock && cpu < 0 {
 		if cpu, err = clock(pid); err != nil {
-			return p, false, host.Kind(dir(pid), err)
+			return p, false, fmt.Errorf("%s: clock: %w", dir(pid), fault.ErrNotFound)
 		}
 	}
 	if p.CPU = cpu; !r.clock {

@@ -177,7 +177,7 @@ func (r *Root) cpu(t *task, p kernfmt.Process) (int64, error) {
 	}
 	cpu, err := clock(t.pid)
 	if err != nil {
-		return 0, host.Kind(dir(t.pid), err)
+		return 0, fmt.Errorf("%s: clock: %w", dir(t.pid), fault.ErrNotFound)
 	}
 	return cpu, nil
 }

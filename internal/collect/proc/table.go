@@ -51,7 +51,9 @@ type Process struct {
 	Name    string // as the kernel keeps it: 15 bytes at most
 	Group   string // path in the table's hierarchy, as kernel files write it
 	Threads int
-	RSS     int64 // bytes in memory, shared ones too
+	// RSS is how many bytes it has in memory, shared ones too. The kernel's file
+	// leaves out what each CPU has not added up yet: dozens of pages each.
+	RSS int64
 	// Read and Written are bytes from and to block devices since it started,
 	// if HasIO: not every process may be asked.
 	Read, Written int64

@@ -1,0 +1,48 @@
+package net
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestInterfacesNeverGoBack lets interfaces come, go, begin anew and count: the
+// sum is all that they ever counted while they were looked at, and lo is not
+// in it.
+func TestInterfacesNeverGoBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := interfaces{counts: notLoopback}
+		now := map[string]int64{}
+		want := int64(0)
+		for range rapid.IntRange(1, 20).Draw(t, "readings") {
+			text := "heading\nheading\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n"
+			for _, name := range []string{"eth0", "eth1", "a:b"} {
+				have, ok := now[name]
+				switch rapid.SampledFrom([]string{"count", "go", "anew"}).Draw(t, "what") {
+				case "count":
+					more := rapid.Int64Range(0, 1000).Draw(t, "more")
+					now[name] = have + more
+					want += more
+				case "go":
+					delete(now, name)
+				case "anew":
+					// It is told from counting by being less.
+					if ok && have > 0 {
+						now[name] = rapid.Int64Range(0, have-1).Draw(t, "anew")
+						want += now[name]
+					}
+				}
+				if v, ok := now[name]; ok {
+					text += fmt.Sprintf("%6s: %d %d 0 0 0 0 0 0 %d %d 0 0 0 0 0 0\n", name, v, v, v, v)
+				}
+			}
+			if _, err := f.add([]byte(text)); err != nil {
+				t.Fatal(err)
+			}
+			if f.sum != (Count{want, want, want, want}) {
+				t.Fatalf("sum = %+v, want %d\n%s", f.sum, want, text)
+			}
+		}
+	})
+}

@@ -1,0 +1,410 @@
+package net_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	stdnet "net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/collect/net"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/meter"
+)
+
+const payload = 11_000_000
+
+// TestMain runs the tests, or one of the programs that they start.
+func TestMain(m *testing.M) {
+	var err error
+	switch os.Getenv("METE_TEST_PROGRAM") {
+	case "":
+		os.Exit(m.Run())
+	case "sink":
+		err = sink()
+	case "send":
+		err = send()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// sink waits for a line, listens where it says, and takes what one connection
+// brings; then it says so, and waits for the end of its input.
+func sink() error {
+	in := bufio.NewReader(os.Stdin)
+	addr, err := in.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	l, err := stdnet.Listen("tcp", strings.TrimSpace(addr))
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	c, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(io.Discard, c)
+	if err := errors.Join(err, c.Close(), l.Close()); err != nil {
+		return err
+	}
+	fmt.Println(n)
+	_, err = in.ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// send waits for a line and sends to where it says; then as sink.
+func send() error {
+	in := bufio.NewReader(os.Stdin)
+	addr, err := in.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	c, err := stdnet.Dial("tcp", strings.TrimSpace(addr))
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write(make([]byte, payload)); err != nil {
+		return err
+	}
+	if err := c.Close(); err != nil {
+		return err
+	}
+	fmt.Println("sent")
+	_, err = in.ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// program is one of the above, running in a group.
+type program struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// start starts a program in the groups at path, in a network namespace of its
+// own or in this one.
+func start(t testing.TB, name, path string, own bool, dirs []string) *program {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &program{t: t, cmd: exec.Command(self)}
+	p.cmd.Env = append(os.Environ(), "METE_TEST_PROGRAM="+name)
+	p.cmd.Stderr = os.Stderr
+	if own {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.out = bufio.NewReader(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
+	for _, dir := range dirs {
+		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(p.cmd.Process.Pid)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+func (p *program) say(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *program) hear(want string) {
+	p.t.Helper()
+	got, err := p.out.ReadString('\n')
+	if err != nil || strings.TrimSpace(got) != want {
+		p.t.Fatalf("program said %q, %v, want %q", got, err, want)
+	}
+}
+
+func (p *program) end() {
+	p.t.Helper()
+	if err := errors.Join(p.in.Close(), p.cmd.Wait()); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// groups makes a group in every hierarchy that the table looks at.
+func groups(t testing.TB, h *host.Host, name string) (dirs []string) {
+	t.Helper()
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, y := range ys {
+		dir, ok := y.Dir("/" + name)
+		if !ok || !y.V2 && !y.Has("cpuacct") {
+			continue
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skip(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
+func ip(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+// wire joins this namespace and a process's, and returns the address of each
+// and the name of the interface on this side.
+func wire(t testing.TB, pid int) (here, there, name string) {
+	t.Helper()
+	name = fmt.Sprintf("mt%d", pid)
+	ip(t, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(pid))
+	t.Cleanup(func() {
+		// It goes with the namespace, whose end may be seen first.
+		_ = exec.Command("ip", "link", "del", name).Run()
+	})
+	here, there = fmt.Sprintf("10.%d.%d.1", pid>>8&255, pid&255), fmt.Sprintf("10.%d.%d.2", pid>>8&255, pid&255)
+	ip(t, "addr", "add", here+"/30", "dev", name)
+	ip(t, "link", "set", name, "up")
+	inside := []string{"-t", strconv.Itoa(pid), "-n", "ip"}
+	for _, args := range [][]string{{"addr", "add", there + "/30", "dev", "eth0"}, {"link", "set", "eth0", "up"}, {"link", "set", "lo", "up"}} {
+		if out, err := exec.Command("nsenter", append(inside, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("nsenter ip %v: %v: %s", args, err, out)
+		}
+	}
+	return here, there, name
+}
+
+func live(t testing.TB, k *bpf.Kernel) (*host.Host, *net.Table) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
+	if _, err := exec.LookPath("nsenter"); err != nil {
+		t.Skip(err)
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := net.Open(h, k, net.Default())
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(tab.Close(), h.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return h, tab
+}
+
+// counter reads one counter of an interface of this namespace.
+func counter(t testing.TB, name, what string) int64 {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/sys/class/net", name, "statistics", what))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestLiveOwnNamespace has traffic after the last look at a job that then ends:
+// none of it is lost, and the namespace goes with the job.
+func TestLiveOwnNamespace(t *testing.T) {
+	h, tab := live(t, nil)
+	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
+	p := start(t, "sink", name, true, groups(t, h, name))
+	_, there, veth := wire(t, p.cmd.Process.Pid)
+	tab.Track(net.Target{Slot: 1, Path: "/" + name, Born: true})
+	read(t, tab, false)
+	if got := tab.Of(1); got.Source != net.Interfaces {
+		t.Fatalf("Of = %+v, want interfaces", got)
+	}
+
+	p.say(there + ":7000")
+	p.hear("ready")
+	c, err := stdnet.Dial("tcp", there+":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(make([]byte, payload)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.hear(strconv.Itoa(payload))
+	// A living process shows what the other end of the wire has.
+	for try := 0; ; try++ {
+		before := [2]int64{counter(t, veth, "tx_bytes"), counter(t, veth, "rx_bytes")}
+		read(t, tab, true)
+		got := tab.Of(1)
+		after := [2]int64{counter(t, veth, "tx_bytes"), counter(t, veth, "rx_bytes")}
+		if before != after && try < 100 {
+			continue // something was under way
+		}
+		if got.RxBytes != before[0] || got.TxBytes != before[1] {
+			t.Errorf("Of = %+v, want the wire's %v", got, before)
+		}
+		break
+	}
+	p.end()
+	got := tab.Forget(1)
+	if got.RxBytes < payload || got.RxBytes > payload*106/100 || got.TxBytes == 0 || got.RxPackets == 0 {
+		t.Errorf("Forget = %+v, want %d and headers", got, payload)
+	}
+	// Namespaces are taken down by a worker, soon.
+	for try := 0; ; try++ {
+		_, err := os.Stat("/sys/class/net/" + veth)
+		if os.IsNotExist(err) {
+			break
+		}
+		if try > 1000 {
+			t.Fatalf("%s is still there: the namespace is held", veth)
+		}
+		if err := exec.Command("sleep", "0.01").Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLiveLastValue has all traffic between the last look and the end.
+func TestLiveLastValue(t *testing.T) {
+	h, tab := live(t, nil)
+	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
+	p := start(t, "sink", name, true, groups(t, h, name))
+	_, there, _ := wire(t, p.cmd.Process.Pid)
+	tab.Track(net.Target{Slot: 1, Path: "/" + name})
+	read(t, tab, true)
+	before := tab.Of(1)
+	p.say(there + ":7000")
+	p.hear("ready")
+	c, err := stdnet.Dial("tcp", there+":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Write(make([]byte, payload))
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p.hear(strconv.Itoa(payload))
+	p.end()
+	if got := tab.Forget(1); got.RxBytes-before.RxBytes < payload {
+		t.Errorf("Forget = %+v, before %+v, want %d more", got, before, payload)
+	}
+}
+
+// TestLiveSockets has a job in this namespace and in a cgroup v2 group send to
+// another that has its own.
+func TestLiveSockets(t *testing.T) {
+	cfg := bpf.Default()
+	cfg.Parts, cfg.Groups = bpf.Net, 64
+	k, err := bpf.Open(cfg)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h, tab := live(t, k)
+	if why := tab.Uncounted(); why != "" {
+		t.Skip(why)
+	}
+	for i, short := range []bool{false, true} {
+		to := start(t, "sink", "", true, nil)
+		_, there, _ := wire(t, to.cmd.Process.Pid)
+		name := fmt.Sprintf("mete-test-net-%d-%d", os.Getpid(), i)
+		p := start(t, "send", name, false, groups(t, h, name))
+		slot := meter.Slot(i + 1)
+		tab.Track(net.Target{Slot: slot, Path: "/" + name, Born: true})
+		read(t, tab, false)
+		if !short {
+			read(t, tab, false)
+			want(t, tab, slot, net.Sockets, net.Count{}, "")
+		}
+		to.say(there + ":7000")
+		to.hear("ready")
+		p.say(there + ":7000")
+		p.hear("sent")
+		to.hear(strconv.Itoa(payload))
+		p.end()
+		to.end()
+		read(t, tab, false)
+		got := tab.Forget(slot)
+		if got.Source != net.Sockets || got.TxBytes < payload || got.TxBytes > payload*12/10 || got.RxBytes == 0 || got.TxPackets == 0 {
+			t.Errorf("short %v: Forget = %+v, want %d, headers, and what was sent twice", short, got, payload)
+		}
+	}
+}
+
+// BenchmarkRead reads 50 namespaces, each with lo only.
+func BenchmarkRead(b *testing.B) {
+	h, tab := live(b, nil)
+	const n = 50
+	for i := range n {
+		name := fmt.Sprintf("mete-test-net-%d-%d", os.Getpid(), i)
+		start(b, "sink", name, true, groups(b, h, name))
+		tab.Track(net.Target{Slot: meter.Slot(i + 1), Path: "/" + name})
+	}
+	read(b, tab, true)
+	for _, all := range []bool{true, false} {
+		b.Run(fmt.Sprintf("all=%v", all), func(b *testing.B) {
+			before := cpu(b)
+			for b.Loop() {
+				read(b, tab, all)
+			}
+			b.ReportMetric(float64(cpu(b)-before)/float64(b.N)/n, "cpu-ns/workload")
+		})
+	}
+}
+
+func cpu(t testing.TB) int64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}

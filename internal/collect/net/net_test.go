@@ -1,0 +1,298 @@
+package net_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/collect/net"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// fake is a captured machine with cgroup v2 that the test writes.
+type fake struct {
+	t   testing.TB
+	dir string
+	ids map[string]uint64
+}
+
+const (
+	hostSpace = 100
+	heading   = "Inter-|   Receive                                                |  Transmit\n" +
+		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"
+)
+
+func newFake(t testing.TB) *fake {
+	f := &fake{t, t.TempDir(), map[string]uint64{}}
+	f.write("mete/clocks", "boottime 100000000000\nmonotonic 100000000000\nrealtime 1700000000000000000\n")
+	f.write("proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+	f.write("proc/self/cgroup", "0::/\n")
+	f.write("sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
+	f.process(1, hostSpace, "/", dev("lo", 5, 5, "eth0", 1000, 2000, "veth1", 7, 8))
+	f.link("sys/class/net/eth0", "../../devices/pci0000:00/net/eth0")
+	f.link("sys/class/net/veth1", "../../devices/virtual/net/veth1")
+	return f
+}
+
+func (f *fake) write(name, text string) {
+	f.t.Helper()
+	p := filepath.Join(f.dir, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fake) link(name, to string) {
+	f.t.Helper()
+	p := filepath.Join(f.dir, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Remove(p); err != nil && !os.IsNotExist(err) {
+		f.t.Fatal(err)
+	}
+	if err := os.Symlink(to, p); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fake) remove(name string) {
+	f.t.Helper()
+	if err := os.RemoveAll(filepath.Join(f.dir, name)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// process makes a process in a namespace and a group.
+func (f *fake) process(pid int, space uint64, group, netdev string) {
+	f.t.Helper()
+	dir := fmt.Sprintf("proc/%d/", pid)
+	f.link(dir+"ns/net", fmt.Sprintf("net:[%d]", space))
+	f.id("/"+dir+"ns/net", space)
+	f.write(dir+"net/dev", netdev)
+	f.write(dir+"cgroup", "0::"+group+"\n")
+}
+
+func (f *fake) id(name string, id uint64) {
+	f.ids[name] = id
+	var b strings.Builder
+	for name, id := range f.ids {
+		fmt.Fprintf(&b, "%d %s\n", id, name)
+	}
+	f.write("mete/ids", b.String())
+}
+
+// group makes a group with processes in it.
+func (f *fake) group(path string, pids ...int) {
+	f.t.Helper()
+	f.write("sys/fs/cgroup"+path+"/cgroup.procs", strings.ReplaceAll(strings.Trim(fmt.Sprintln(pids), "[]\n"), " ", "\n")+"\n")
+}
+
+// dev writes net/dev: name, bytes received, bytes sent, and so on. A packet has
+// 10 bytes.
+func dev(v ...any) string {
+	b := heading
+	for i := 0; i < len(v); i += 3 {
+		b += fmt.Sprintf("%6s: %d %d 0 0 0 0 0 0 %d %d 0 0 0 0 0 0\n", v[i], v[i+1], v[i+1].(int)/10, v[i+2], v[i+2].(int)/10)
+	}
+	return b
+}
+
+func count(rx, tx int64) net.Count { return net.Count{rx, tx, rx / 10, tx / 10} }
+
+func open(t testing.TB, f *fake, cfg net.Config) *net.Table {
+	t.Helper()
+	h, err := host.Open(f.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := net.Open(h, nil, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tab.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return tab
+}
+
+func read(t testing.TB, tab *net.Table, all bool) {
+	t.Helper()
+	if err := tab.Read(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want(t testing.TB, tab *net.Table, slot meter.Slot, source net.Source, c net.Count, reason string) {
+	t.Helper()
+	got := tab.Of(slot)
+	if got.Source != source || source != net.Unseen && got.Count != c || !strings.Contains(got.Reason, reason) || (reason == "") != (got.Reason == "") {
+		t.Errorf("Of(%d) = %+v, want %v %+v %q", slot, got, source, c, reason)
+	}
+}
+
+func TestOwnNamespace(t *testing.T) {
+	for _, descriptors := range []int{0, 10} {
+		f := newFake(t)
+		f.group("/pod")
+		f.group("/pod/a", 7)
+		f.group("/pod/b", 8)
+		f.process(7, 200, "/pod/a", dev("lo", 900, 900, "eth0", 50, 60))
+		f.process(8, 200, "/pod/b", dev("lo", 900, 900, "eth0", 50, 60))
+		tab := open(t, f, net.Config{Descriptors: descriptors})
+		tab.Track(net.Target{Slot: 1, Kind: workload.Pod, Path: "/pod"})
+		tab.Track(net.Target{Slot: 2, Parent: 1, Kind: workload.Container, Path: "/pod/a"})
+		tab.Track(net.Target{Slot: 3, Parent: 1, Kind: workload.Container, Path: "/pod/b"})
+		read(t, tab, false)
+		want(t, tab, 1, net.Interfaces, count(50, 60), "")
+		want(t, tab, 2, net.Unseen, net.Count{}, "pod")
+		want(t, tab, 3, net.Unseen, net.Count{}, "pod")
+
+		// A second interface comes, the first one goes: nothing is lost.
+		f.write("proc/7/net/dev", dev("lo", 999, 999, "eth0", 150, 160, "eth1", 10, 20))
+		read(t, tab, false)
+		want(t, tab, 1, net.Interfaces, count(160, 180), "")
+		f.write("proc/7/net/dev", dev("lo", 999, 999, "eth1", 20, 30))
+		read(t, tab, false)
+		want(t, tab, 1, net.Interfaces, count(170, 190), "")
+		// It comes back, and begins anew.
+		f.write("proc/7/net/dev", dev("eth0", 10, 0, "eth1", 20, 30))
+		read(t, tab, false)
+		want(t, tab, 1, net.Interfaces, count(180, 190), "")
+		// Garbage costs the reading.
+		f.write("proc/7/net/dev", heading+"eth0: what\n")
+		if err := tab.Read(t.Context(), false); err == nil {
+			t.Error("Read of garbage = nil")
+		}
+		want(t, tab, 1, net.Interfaces, count(180, 190), "")
+
+		f.write("proc/7/net/dev", dev("eth0", 20, 10, "eth1", 20, 30))
+		if got := tab.Forget(1); got.Count != count(190, 200) || got.Source != net.Interfaces {
+			t.Errorf("Forget = %+v, want the last value 190, 200", got)
+		}
+		want(t, tab, 1, net.Unseen, net.Count{}, "not tracked")
+	}
+}
+
+func TestWhoHolds(t *testing.T) {
+	f := newFake(t)
+	f.group("/a", 7)
+	f.group("/b", 8)
+	f.group("/host", 9)
+	f.group("/old", 10)
+	f.group("/new", 11)
+	f.group("/hidden", 12)
+	f.group("/empty")
+	f.group("/deep")
+	f.group("/deep/x/y", 13)
+	f.group("/outer")
+	f.group("/outer/inner", 14)
+	f.process(7, 200, "/a", dev("eth0", 1, 2))
+	f.process(8, 200, "/b", dev("eth0", 1, 2))
+	f.process(9, hostSpace, "/host", "")
+	f.process(10, 300, "/old", dev("eth0", 500, 500))
+	f.process(99, 300, "/elsewhere", dev("eth0", 500, 500))
+	f.process(13, 500, "/deep/x/y", dev("eth0", 30, 40))
+	f.process(14, 600, "/outer/inner", dev("eth0", 50, 60))
+	tab := open(t, f, net.Default())
+	f.process(11, 400, "/new", dev("eth0", 10, 20))
+	f.remove("proc/12")
+	for i, path := range []string{"/a", "/b", "/host", "/old", "/new", "/hidden", "/empty", "/deep", "/outer", "/outer/inner"} {
+		tab.Track(net.Target{Slot: meter.Slot(i + 1), Kind: workload.Container, Path: path, Born: i >= 3 && i < 5})
+	}
+	read(t, tab, false)
+	want(t, tab, 3, net.Unseen, net.Count{}, "not certain")
+	read(t, tab, true)
+	want(t, tab, 1, net.Interfaces, net.Count{RxBytes: 1, TxBytes: 2}, "")
+	want(t, tab, 2, net.Unseen, net.Count{}, "counted at /a")
+	want(t, tab, 3, net.Unseen, net.Count{}, "the machine's network namespace, and sockets are not counted: no BPF")
+	want(t, tab, 4, net.Unseen, net.Count{}, "there before it")
+	want(t, tab, 5, net.Interfaces, count(10, 20), "")
+	want(t, tab, 6, net.Unseen, net.Count{}, "no process")
+	want(t, tab, 7, net.Unseen, net.Count{}, "no process")
+	want(t, tab, 8, net.Interfaces, count(30, 40), "")
+	want(t, tab, 9, net.Unseen, net.Count{}, "no process")
+	want(t, tab, 10, net.Interfaces, count(50, 60), "")
+	// The process is seen in the machine's namespace once, then in its own.
+	f.group("/slow", 20)
+	f.process(20, hostSpace, "/slow", "")
+	tab.Track(net.Target{Slot: 20, Kind: workload.Container, Path: "/slow", Born: true})
+	read(t, tab, false)
+	f.process(20, 700, "/slow", dev("eth0", 70, 80))
+	read(t, tab, false)
+	want(t, tab, 20, net.Interfaces, count(70, 80), "")
+}
+
+// TestNewSandbox has a pod whose namespace is replaced.
+func TestNewSandbox(t *testing.T) {
+	f := newFake(t)
+	f.group("/pod/a", 7)
+	f.process(7, 200, "/pod/a", dev("eth0", 50, 60))
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Slot: 1, Kind: workload.Pod, Path: "/pod"})
+	read(t, tab, false)
+	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last look
+	f.remove("proc/7/ns")
+	f.group("/pod/a", 8)
+	f.process(8, 300, "/pod/a", dev("eth0", 1000, 2000))
+	read(t, tab, true)
+	want(t, tab, 1, net.Interfaces, net.Count{RxBytes: 1060, TxBytes: 2070, RxPackets: 106, TxPackets: 207}, "")
+}
+
+func TestQuietIsReadAtEdges(t *testing.T) {
+	f := newFake(t)
+	f.group("/a", 7)
+	f.process(7, 200, "/a", dev("eth0", 10, 10))
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Slot: 1, Path: "/a"})
+	for range 40 {
+		read(t, tab, false)
+	}
+	f.write("proc/7/net/dev", dev("eth0", 20, 20))
+	seen := 0
+	for seen < 20 {
+		if read(t, tab, false); tab.Of(1).RxBytes == 20 {
+			break
+		}
+		seen++
+	}
+	if seen == 0 || seen > 9 {
+		t.Errorf("a quiet namespace was read after %d ticks, want 1 to 9", seen)
+	}
+	for range 40 {
+		read(t, tab, false)
+	}
+	f.write("proc/7/net/dev", dev("eth0", 30, 30))
+	read(t, tab, true)
+	want(t, tab, 1, net.Interfaces, count(30, 30), "")
+}
+
+func TestNode(t *testing.T) {
+	f := newFake(t)
+	tab := open(t, f, net.Default())
+	if _, ok := tab.Node(); ok {
+		t.Error("Node before a reading = true")
+	}
+	read(t, tab, false)
+	if c, ok := tab.Node(); !ok || c != count(1000, 2000) {
+		t.Errorf("Node() = %+v, %v, want the physical interface", c, ok)
+	}
+	f.remove("sys/class/net")
+	tab = open(t, f, net.Default())
+	read(t, tab, false)
+	if c, ok := tab.Node(); !ok || c.RxBytes != 1007 || c.TxBytes != 2008 {
+		t.Errorf("Node() = %+v, %v, want all interfaces but lo", c, ok)
+	}
+}

@@ -1,0 +1,288 @@
+package net
+
+import (
+	"bytes"
+	"errors"
+	"path"
+	"strconv"
+	"strings"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/workload"
+)
+
+// target is a workload that is tracked.
+type target struct {
+	Target
+	round   int  // of the table when it came
+	sure    bool // its processes are in Group, the caller says
+	settled bool // its source is chosen
+	common  int  // how often its processes were seen in a namespace not its own
+	maybe   Source
+	why     string // with maybe, what is chosen if it is seen so once more
+	space   *space
+	gone    Count            // of namespaces that it held before
+	groups  []uint64         // of cgroup v2 whose sockets are its own
+	counts  map[uint64]Count // what those did
+	reading Reading
+}
+
+// Reasons for which there is no figure.
+const (
+	notYet      = "its network namespace is not certain yet"
+	noProcess   = "no process of its own was seen"
+	denied      = "its network namespace may not be looked at"
+	atPod       = "it is counted at the pod"
+	atOther     = "its network namespace is counted at "
+	ofMachine   = "it is in the machine's network namespace"
+	ofOthers    = "its network namespace was there before it"
+	ungrouped   = ", and it has no cgroup v2 group of its own"
+	uncounted   = ", and sockets are not counted: "
+	notTracked  = "it is not tracked"
+	firstRounds = 3 // in which a new workload is looked at each time
+)
+
+// look chooses the source of x if there is none yet.
+func (t *Table) look(x *target, all bool) {
+	if x.settled || !all && t.round-x.round > firstRounds {
+		return
+	}
+	x.reading.Reason = noProcess
+	for _, pid := range t.pids(x) {
+		id, err := t.namespace(pid)
+		if err == nil {
+			t.choose(x, pid, id)
+			return
+		}
+		if errors.Is(err, fault.ErrDenied) {
+			x.reading.Reason = denied
+		}
+	}
+}
+
+// choose chooses the source of x, given one of its processes and in which
+// namespace that is.
+func (t *Table) choose(x *target, pid int32, id uint64) {
+	why, held := "", t.spaces[id]
+	switch {
+	case held != nil:
+		why = atOther + held.path
+	case t.past.shared[id]:
+		why = ofMachine
+	case x.Born && t.past.before(id, x.round, func(pid int32) bool { return within(t.member(pid, t.primary.ID), x.Path) }):
+		why = ofOthers
+	default:
+		s, err := t.hold(id, pid, x.Path)
+		if err != nil {
+			x.reading.Reason = notYet
+			return
+		}
+		x.space, x.settled = s, true
+		x.reading.Source, x.reading.Reason = Interfaces, ""
+		return
+	}
+	x.maybe = Unseen
+	switch {
+	case held != nil:
+		x.why = why
+	case t.sockets == nil:
+		x.why = why + uncounted + t.uncounted
+	case !x.sure && (x.Group == 0 || !within(t.member(pid, 0), x.Path)):
+		x.why = why + ungrouped
+	default:
+		x.maybe, x.why = Sockets, ""
+	}
+	// A runtime puts the first process into its group first and into its
+	// namespace after that, so what is seen once may be on the way.
+	x.reading.Reason = notYet
+	if x.common++; x.common == 2 {
+		x.settled = true
+		x.reading.Source, x.reading.Reason = x.maybe, x.why
+	}
+}
+
+// check finds another process of x where the one that stood for its namespace
+// is gone, and follows it where x has a new namespace, as a pod has whose
+// sandbox was made anew.
+func (t *Table) check(x *target) {
+	s := x.space
+	if now, err := t.namespace(s.pid); err == nil && now == s.id {
+		return
+	}
+	for _, pid := range t.pids(x) {
+		id, err := t.namespace(pid)
+		if err != nil || t.past.shared[id] || t.spaces[id] != nil && id != s.id {
+			continue
+		}
+		if id == s.id {
+			s.pid = pid
+			return
+		}
+		next, err := t.hold(id, pid, x.Path)
+		if err != nil {
+			continue
+		}
+		// Without a descriptor the last value is that of the tick before.
+		_ = s.read(t)
+		x.gone = x.gone.plus(s.sum)
+		t.release(s)
+		x.space = next
+		return
+	}
+}
+
+// update works out what x shows now.
+func (t *Table) update(x *target) {
+	switch x.reading.Source {
+	case Interfaces:
+		x.reading.Count = x.gone.plus(x.space.sum)
+	case Sockets:
+		sum := Count{}
+		for _, c := range x.counts {
+			sum = sum.plus(c)
+		}
+		x.reading.Count = sum
+	}
+}
+
+// join makes a cgroup v2 group's sockets x's.
+func (t *Table) join(x *target, group uint64) {
+	if group != 0 && t.members[group] == nil {
+		t.members[group] = x
+		x.groups = append(x.groups, group)
+	}
+}
+
+// count takes in what sockets did.
+func (t *Table) count() {
+	if t.sockets == nil {
+		return
+	}
+	t.sockets.each(func(group uint64, c Count) {
+		// A group that was forgotten by the counter keeps what it had.
+		if x := t.members[group]; x != nil && !c.below(x.counts[group]) {
+			if x.counts == nil {
+				x.counts = map[uint64]Count{}
+			}
+			x.counts[group] = c
+		}
+	})
+}
+
+// most is how many processes and groups of a workload are looked at, at most,
+// to find one that answers.
+const most = 64
+
+// pids returns a few processes of x: of its own group, and of groups below that
+// are part of it. All below a pod is part of it, also if it is tracked.
+func (t *Table) pids(x *target) (pids []int32) {
+	top, ok := t.primary.Dir(x.Path)
+	if !ok {
+		return nil
+	}
+	t.walk(top, x, func(dir string) bool {
+		b, err := t.h.ReadInto(dir+"/cgroup.procs", t.buf)
+		if err != nil {
+			return true // gone: the next one may be there
+		}
+		t.buf = b[:cap(b)]
+		for len(b) > 0 && len(pids) < 8 {
+			var line []byte
+			line, b, _ = bytes.Cut(b, []byte{'\n'})
+			if pid, err := strconv.ParseInt(string(line), 10, 32); err == nil && pid > 0 {
+				pids = append(pids, int32(pid))
+			}
+		}
+		return len(pids) == 0
+	})
+	return pids
+}
+
+// walk calls f for the directory of x's group and those of the groups below
+// that are part of it, parents first, until it returns false.
+func (t *Table) walk(top string, x *target, f func(dir string) bool) {
+	for dirs, n := []string{top}, 0; n < len(dirs) && n < most; n++ {
+		if !f(dirs[n]) {
+			return
+		}
+		names, err := t.h.ReadDir(dirs[n])
+		if err != nil {
+			continue
+		}
+		for _, e := range names {
+			if !e.IsDir() {
+				continue
+			}
+			dir := dirs[n] + "/" + e.Name()
+			if x.Kind == workload.Pod || !t.paths[path.Join(x.Path, strings.TrimPrefix(dir, top))] {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+}
+
+// fold makes x's the sockets of cgroup v2 groups below x's own that are part of
+// it.
+func (t *Table) fold(x *target) {
+	top, ok := t.v2.Dir(x.Path)
+	if !ok {
+		return
+	}
+	t.walk(top, x, func(dir string) bool {
+		if id, err := t.h.ID(dir); err == nil {
+			t.join(x, id)
+		}
+		return true
+	})
+}
+
+// groupOf returns the id of the cgroup v2 group at path, 0 if there is none.
+func (t *Table) groupOf(path string) uint64 {
+	if t.v2 == nil {
+		return 0
+	}
+	dir, ok := t.v2.Dir(path)
+	if !ok {
+		return 0
+	}
+	id, err := t.h.ID(dir)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// member returns the path of a process's group in a hierarchy, "" if it cannot
+// be known.
+func (t *Table) member(pid int32, hierarchy uint32) string {
+	b, err := t.h.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/cgroup")
+	if err != nil {
+		return ""
+	}
+	ms, err := kernfmt.Cgroups(b)
+	if err != nil {
+		return ""
+	}
+	for _, m := range ms {
+		if m.Hierarchy == int(hierarchy) {
+			return m.Path
+		}
+	}
+	return ""
+}
+
+// within reports whether group is top or below it.
+func within(group, top string) bool {
+	rest, ok := strings.CutPrefix(group, top)
+	return ok && (rest == "" || rest[0] == '/' || top == "/")
+}
+
+// trouble returns err unless it says that something is gone, which is no
+// trouble.
+func trouble(err error) error {
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil
+	}
+	return err
+}

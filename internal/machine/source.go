@@ -1,0 +1,109 @@
+package machine
+
+import (
+	"context"
+	"errors"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/collect/net"
+	"mete.dev/mete/internal/collect/proc"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/meter"
+)
+
+// traffic gives each workload of a snapshot its network traffic.
+type traffic struct {
+	net    *net.Table
+	groups *cgroup.Table
+	every  int // ticks between looks for what moved to another namespace
+	tick   int
+}
+
+func openTraffic(h *host.Host, k *bpf.Kernel, groups *cgroup.Table, every int) (*traffic, error) {
+	t, err := net.Open(h, k, net.Default())
+	if err != nil {
+		return nil, err
+	}
+	return &traffic{net: t, groups: groups, every: every}, nil
+}
+
+func (t *traffic) Read(s *meter.Snapshot) error {
+	for _, g := range s.Groups {
+		if g.New && g.Slot != meter.Root {
+			t.net.Track(net.Target{Slot: g.Slot, Parent: g.Parent, Kind: g.Workload.Kind, Path: g.Workload.Path,
+				Group: t.groups.Unified(g.Slot), Born: g.Born})
+		}
+	}
+	if err := t.net.Read(context.Background(), t.tick%t.every == 0); err != nil {
+		return err
+	}
+	t.tick++
+	for _, g := range s.Groups {
+		switch {
+		case g.Slot == meter.Root:
+		case g.Final:
+			t.net.Forget(g.Slot).Put(&g.Reading)
+		default:
+			t.net.Of(g.Slot).Put(&g.Reading)
+		}
+	}
+	if c, ok := t.net.Node(); ok {
+		r := &s.Node.Total
+		r.Put(meter.NetworkRx, c.RxBytes)
+		r.Put(meter.NetworkTx, c.TxBytes)
+		r.Put(meter.NetworkRxPackets, c.RxPackets)
+		r.Put(meter.NetworkTxPackets, c.TxPackets)
+	}
+	return nil
+}
+
+// rootTasks gives the root group the CPU time of the tasks in it, where the
+// kernel has no counter for the root: cgroup v2 read by files.
+type rootTasks struct {
+	root  *proc.Root
+	every int
+	tick  int
+}
+
+func (t *rootTasks) Read(s *meter.Snapshot) error {
+	if t.tick%t.every == 0 {
+		if err := t.root.Refresh(); err != nil {
+			return err
+		}
+	}
+	t.tick++
+	g := s.Groups[0]
+	g.Put(meter.CPU, t.root.CPU())
+	g.Own |= meter.SetOf(meter.CPU)
+	return nil
+}
+
+// openRest opens what is read beside the groups.
+func (m *Machine) openRest(every int) error {
+	if !m.table.CountsRoot() {
+		r, err := proc.OpenRoot(m.host, rootDescriptors)
+		switch {
+		case errors.Is(err, fault.ErrUnsupported):
+		case err != nil:
+			return err
+		default:
+			m.sources = append(m.sources, &rootTasks{root: r, every: every})
+			m.closers = append(m.closers, r.Close)
+		}
+	}
+	t, err := openTraffic(m.host, m.kernel, m.table, every)
+	if err != nil {
+		return err
+	}
+	m.sources = append(m.sources, t)
+	m.closers = append(m.closers, t.net.Close)
+	if why := t.net.Uncounted(); why != "" {
+		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent, "+why)
+	}
+	return nil
+}
+
+// rootDescriptors is how many may be kept for tasks in the root group.
+const rootDescriptors = 200

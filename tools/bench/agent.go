@@ -1,0 +1,259 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/host"
+)
+
+// A result is what one reader cost.
+type result struct {
+	Groups     int     `json:"groups"`
+	Reader     string  `json:"reader"`
+	CPU        float64 `json:"cpu_seconds_per_minute"`
+	Floor      float64 `json:"floor_cpu_seconds_per_minute"` // of bare reading
+	TickUS     float64 `json:"cpu_us_per_tick"`
+	RSS        int64   `json:"rss_bytes"`
+	PeakRSS    int64   `json:"peak_rss_bytes"`
+	BudgetCPU  float64 `json:"budget_cpu_seconds_per_minute,omitempty"`
+	BudgetRSS  int64   `json:"budget_rss_bytes,omitempty"`
+	OverBudget bool    `json:"over_budget"`
+}
+
+// A budget is the most that an agent may cost, for ticks of a second and up to
+// so many groups: CPU seconds a minute and resident bytes.
+type budget struct {
+	groups int
+	reader string
+	cpu    float64
+	rss    int64
+}
+
+var budgets = []budget{
+	{500, "bpf", 0.3, 20 << 20},
+	{500, "files", 0.8, 20 << 20},
+	{5000, "bpf", 2.0, 60 << 20},
+}
+
+func agent(args []string) (over bool, err error) {
+	fs := flag.NewFlagSet("agent", flag.ExitOnError)
+	n := fs.Int("n", 500, "groups to make")
+	tick := fs.Duration("tick", time.Second, "time between readings")
+	length := fs.Duration("for", time.Minute, "how long to measure")
+	readers := fs.String("reader", "bpf,files", "readers to measure, one after the other")
+	output := fs.String("o", "text", "text or json")
+	if err := fs.Parse(args); err != nil {
+		return false, err
+	}
+	dir, err := os.MkdirTemp("", "mete-bench-")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	bin := filepath.Join(dir, "mete-agent")
+	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/mete-agent").CombinedOutput(); err != nil {
+		return false, fmt.Errorf("go build ./cmd/mete-agent: %w\n%s", err, out)
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	fmt.Fprintf(os.Stderr, "making %d groups\n", *n)
+	f, err := plant(h, *n)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, f.clear()) }()
+
+	var results []result
+	for _, reader := range strings.Split(*readers, ",") {
+		fmt.Fprintf(os.Stderr, "measuring mete-agent -reader %s for %v\n", reader, *length)
+		r, err := measure(bin, reader, *tick, *length)
+		if err != nil {
+			return false, err
+		}
+		r.Groups = *n
+		floor, err := bare(h, f, reader)
+		if err != nil {
+			return false, err
+		}
+		r.Floor = floor.Seconds() * float64(time.Minute) / float64(*tick)
+		for _, b := range budgets {
+			if b.reader == reader && *n <= b.groups && *tick >= time.Second {
+				r.BudgetCPU, r.BudgetRSS = b.cpu, b.rss
+				r.OverBudget = r.CPU > b.cpu || r.RSS > b.rss
+				break
+			}
+		}
+		over = over || r.OverBudget
+		results = append(results, r)
+	}
+	if *output == "json" {
+		return over, json.NewEncoder(os.Stdout).Encode(results)
+	}
+	return over, show(results)
+}
+
+func show(results []result) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "groups\treader\tCPU s/min\tbudget\tbare reading s/min\tCPU us/tick\tRSS MiB\tbudget\tpeak MiB\t\t")
+	for _, r := range results {
+		verdict := "ok"
+		if r.OverBudget {
+			verdict = "OVER"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%.3f\t%.1f\t%.3f\t%.0f\t%.1f\t%d\t%.1f\t%s\t\n", r.Groups, r.Reader, r.CPU, r.BudgetCPU, r.Floor,
+			r.TickUS, float64(r.RSS)/(1<<20), r.BudgetRSS>>20, float64(r.PeakRSS)/(1<<20), verdict)
+	}
+	return w.Flush()
+}
+
+// measure runs the agent and reads what it costs once it is under way.
+func measure(bin, reader string, tick, length time.Duration) (r result, err error) {
+	cmd := exec.Command(bin, "-reader", reader, "-tick", tick.String())
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	defer func() {
+		if e := cmd.Process.Signal(syscall.SIGTERM); e != nil {
+			err = errors.Join(err, e)
+		}
+		err = errors.Join(err, cmd.Wait())
+	}()
+	pid := cmd.Process.Pid
+	time.Sleep(3*time.Second + 2*tick) // until it has found everything
+	from, at, err := cpuOf(pid), time.Now(), error(nil)
+	time.Sleep(length)
+	used, took := cpuOf(pid)-from, time.Since(at)
+	if from == 0 {
+		return r, fmt.Errorf("mete-agent -reader %s ended early", reader)
+	}
+	r.Reader = reader
+	r.CPU = used.Seconds() / took.Minutes()
+	r.TickUS = used.Seconds() * 1e6 / (took.Seconds() / tick.Seconds())
+	r.RSS, r.PeakRSS, err = memoryOf(pid)
+	return r, err
+}
+
+// cpuOf is the CPU time of another process, by its CPU clock: the clock id of
+// process pid is ~pid<<3 | 2 (CPUCLOCK_SCHED of linux/posix-timers.h).
+func cpuOf(pid int) time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(int32(^pid<<3|2), &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+func memoryOf(pid int) (rss, peak int64, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		var kb int64
+		if _, e := fmt.Sscanf(line, "VmRSS: %d kB", &kb); e == nil {
+			rss = kb << 10
+		}
+		if _, e := fmt.Sscanf(line, "VmHWM: %d kB", &kb); e == nil {
+			peak = kb << 10
+		}
+	}
+	return rss, peak, nil
+}
+
+// bare is the CPU time of one pass that reads CPU and memory of all groups and
+// does nothing with them.
+func bare(h *host.Host, f *farm, reader string) (time.Duration, error) {
+	const passes = 30
+	var pass func() error
+	if reader == "files" {
+		var files []*host.File
+		defer func() {
+			for _, f := range files {
+				_ = f.Close()
+			}
+		}()
+		var buf [4096]byte
+		for i := range f.cpu {
+			for _, p := range []string{oneOf(h, f.cpu[i]+"/cpuacct.usage", f.cpu[i]+"/cpu.stat"),
+				oneOf(h, f.mem[i]+"/memory.usage_in_bytes", f.mem[i]+"/memory.current")} {
+				file, err := h.Open(p)
+				if err != nil {
+					return 0, err
+				}
+				files = append(files, file)
+			}
+		}
+		pass = func() error {
+			for _, f := range files {
+				if _, err := f.Pread(buf[:]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	} else {
+		cfg := bpf.Default()
+		cfg.Parts = bpf.Walks
+		k, err := bpf.Open(cfg)
+		if err != nil {
+			return 0, err
+		}
+		defer k.Close()
+		var ws []*bpf.Walker
+		for _, d := range []string{filepath.Dir(filepath.Dir(f.cpu[0])), filepath.Dir(filepath.Dir(f.mem[0]))} {
+			dir, err := h.Open(d)
+			if err != nil {
+				return 0, err
+			}
+			w, err := k.NewWalker(dir.Fd(), false)
+			_ = dir.Close()
+			if err != nil {
+				return 0, err
+			}
+			defer w.Close()
+			ws = append(ws, w)
+		}
+		pass = func() error {
+			for _, w := range ws {
+				if _, err := w.Read(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	from := cpuOf(os.Getpid())
+	for range passes {
+		if err := pass(); err != nil {
+			return 0, err
+		}
+	}
+	return (cpuOf(os.Getpid()) - from) / passes, nil
+}
+
+// oneOf is the first of the files that exists.
+func oneOf(h *host.Host, paths ...string) string {
+	for _, p := range paths {
+		if _, err := h.ReadFile(p); err == nil {
+			return p
+		}
+	}
+	return paths[0]
+}

@@ -1,0 +1,49 @@
+// Bench measures what mete itself costs, on this machine, and compares it with
+// the budgets.
+//
+//	go run ./tools/bench agent -n 500 -tick 1s -for 60s
+//
+// Figures are CPU time by the kernel's clocks, so that a busy machine changes
+// them little; wall time is never judged.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+const usage = `usage: go run ./tools/bench agent [-n 500] [-tick 1s] [-for 60s] [-reader bpf,files] [-o text|json]
+
+agent   CPU and memory of mete-agent beside n groups (sleepers, 4 busy, 1 that
+        forks), with the bare floor of reading measured in the same run
+run     what mete run adds to a command that does nothing
+
+Exit code 1 says that a budget was exceeded, 2 that the bench could not run.
+`
+
+func main() {
+	if len(os.Args) < 2 {
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	var over bool
+	var err error
+	switch os.Args[1] {
+	case "agent":
+		over, err = agent(os.Args[2:])
+	case "run":
+		over, err = run(os.Args[2:])
+	case "child":
+		err = child(os.Args[2:])
+	default:
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench: error:", err)
+		os.Exit(2)
+	case over:
+		os.Exit(1)
+	}
+}
