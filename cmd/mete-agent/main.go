@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -28,6 +29,11 @@ func main() {
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "mete-agent: error: unexpected argument %q\nhint: mete-agent -help lists the flags\n", flag.Arg(0))
 		os.Exit(2)
+	}
+	// Little is allocated once all groups are known, so that collecting it sooner
+	// costs next to nothing and saves a third of the memory.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(40)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

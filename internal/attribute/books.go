@@ -316,14 +316,12 @@ func (a *account) quality(r meter.Resource) meter.Quality {
 	return meter.Measured
 }
 
-// post adds the tick's shares to what each account holds.
+// post adds the tick's shares to the window's.
 func (b *Books) post() {
 	for _, a := range b.order {
 		a.window.Add(&a.share)
-		a.total.Add(&a.share)
 	}
 	b.idle.window.Add(&b.idle.share)
-	b.idle.total.Add(&b.idle.share)
 }
 
 // bury closes the accounts of groups that ended: what they showed at their end

@@ -102,9 +102,11 @@ func (b *Books) row(a *account, depth int) live.Row {
 	row.PressureCPU = rate(meter.PressureCPU, 1e9)
 	row.PressureMemory = rate(meter.PressureMemory, 1e9)
 	row.PressureIO = rate(meter.PressureIO, 1e9)
-	a.total.Present.Each(func(r meter.Resource) {
-		row.Total[r.String()] = r.Detail().Unit.Decimal(a.total.Amount[r])
-		row.Quality[r.String()] = a.total.Quality.Get(r)
+	total := a.total
+	total.Add(&a.window)
+	total.Present.Each(func(r meter.Resource) {
+		row.Total[r.String()] = r.Detail().Unit.Decimal(total.Amount[r])
+		row.Quality[r.String()] = total.Quality.Get(r)
 	})
 	return row
 }

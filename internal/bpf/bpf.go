@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -138,6 +139,11 @@ func Open(cfg Config) (*Kernel, error) {
 	k.openWalk(l)
 	k.openCount(l)
 	k.openTask(l)
+	if cfg.Parts&typed != 0 {
+		// All that was read of the kernel's types is needed no more.
+		l.cache, l.types = nil, nil
+		debug.FreeOSMemory()
+	}
 
 	if k.Can() == 0 {
 		var all []error

@@ -311,10 +311,13 @@ static __always_inline void publish(struct event *e, struct cgroup *cg, const ch
 	n = bpf_probe_read_kernel_str(e->path, PATH_SIZE, path);
 	if (n < 0)
 		n = 0;
-	/* A path that fills the buffer to the last byte may have been cut. */
 	if (n >= PATH_SIZE) {
+		char last = 0;
+
 		n = PATH_SIZE;
-		e->has |= CUT;
+		bpf_probe_read_kernel(&last, 1, path + PATH_SIZE - 1);
+		if (last)
+			e->has |= CUT;
 	}
 	if (bpf_ringbuf_output(&events, e, __builtin_offsetof(struct event, path) + n, BPF_RB_NO_WAKEUP)) {
 		st = bpf_map_lookup_elem(&shared, &zero);

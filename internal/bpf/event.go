@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -74,8 +75,7 @@ func (r *ring) open(m *ebpf.Map, size int) (err error) {
 	}
 	r.data, err = unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
-		unix.Munmap(r.consumerPage)
-		return fmt.Errorf("mmap ring: %w", err)
+		return errors.Join(fmt.Errorf("mmap ring: %w", err), unix.Munmap(r.consumerPage))
 	}
 	r.consumer = (*uint64)(unsafe.Pointer(&r.consumerPage[0]))
 	r.producer = (*uint64)(unsafe.Pointer(&r.data[0]))
@@ -85,11 +85,7 @@ func (r *ring) open(m *ebpf.Map, size int) (err error) {
 }
 
 func (r *ring) close() error {
-	err := unix.Munmap(r.data)
-	if e := unix.Munmap(r.consumerPage); err == nil {
-		err = e
-	}
-	return err
+	return errors.Join(unix.Munmap(r.data), unix.Munmap(r.consumerPage))
 }
 
 // next returns the oldest record and the position behind it, or nil.

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"unsafe"
@@ -75,6 +76,5 @@ func runIter(link int) error {
 			break
 		}
 	}
-	unix.Close(fd)
-	return os.NewSyscallError("read bpf iter", err)
+	return errors.Join(os.NewSyscallError("read bpf iter", err), unix.Close(fd))
 }

@@ -38,8 +38,11 @@ type Task struct {
 	// ReadBytes and WrittenBytes are what the thread caused to be read from and
 	// written to storage, in bytes.
 	ReadBytes, WrittenBytes uint64
-	// The same five of the process's threads that ended, on each of its rows.
-	DeadCPU, DeadUser, DeadSystem   uint64
+	// CPU time of the process's threads that ended, on each of its rows: what
+	// the process used is this of one row and CPU of all.
+	DeadCPU, DeadUser, DeadSystem uint64
+	// The same for storage; but these also hold what its children did that
+	// ended and that it has waited for.
 	DeadReadBytes, DeadWrittenBytes uint64
 	// RSS is the resident memory of the process in bytes, if HasRSS.
 	RSS uint64
@@ -97,9 +100,10 @@ func (t *taskPart) open(k *Kernel, l *loader) error {
 // taskRows is how many tasks are fetched with one system call.
 const taskRows = 224
 
-// Tasks calls f for every thread of the machine, until it returns false. The
-// Task is valid until f returns. A thread that is born or ends meanwhile may
-// be missed.
+// Tasks calls f for every thread in the caller's PID namespace and those below
+// (on the host, of the machine) until it returns false. PIDs are the host's.
+// The Task is valid until f returns. A thread that is born or ends meanwhile
+// may be missed.
 func (k *Kernel) Tasks(f func(*Task) bool) (err error) {
 	if err := k.Err(Tasks); err != nil {
 		return err

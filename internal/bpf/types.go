@@ -60,14 +60,14 @@ func readKernelTypes() (raw []byte, unmap func(), err error) {
 	} else if err != nil {
 		return nil, nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	st, err := f.Stat()
 	if err != nil {
 		return nil, nil, err
 	}
 	raw, err = unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err == nil {
-		return raw, func() { unix.Munmap(raw) }, nil
+		return raw, func() { _ = unix.Munmap(raw) }, nil
 	}
 	raw, err = os.ReadFile(kernelTypesFile)
 	return raw, func() {}, err
@@ -155,8 +155,8 @@ func (s *sieve) name(off uint32) []byte {
 		return nil
 	}
 	b := s.names[off:]
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		return b[:i]
+	if before, _, ok := bytes.Cut(b, []byte{0}); ok {
+		return before
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (s *sieve) name(off uint32) []byte {
 func (s *sieve) index(wanted map[string]bool) error {
 	le := binary.LittleEndian
 	// A type takes 25 bytes or so.
-	s.at = make([]uint32, 1, len(s.types)/24)
+	s.at = make([]uint32, 1, 1+len(s.types)/24)
 	for off := uint32(0); off < uint32(len(s.types)); {
 		t := s.types[off:]
 		if len(t) < btfTypeSize {

@@ -31,7 +31,7 @@ type Group struct {
 	h     *host.Host
 	name  string
 	parts []*part
-	leafs map[kernfmt.Dev]string
+	disks map[kernfmt.Dev]string
 	notes []string
 	own   int64 // CPU ns that starting the job cost in its cpuacct group
 	buf   []byte
@@ -83,7 +83,7 @@ func Open(h *host.Host, ys []host.Hierarchy, id string, limits Limits) (*Group, 
 		return nil, err
 	}
 	// Without the list no device is counted, which disk then says.
-	g.leafs, _ = h.LeafDevices()
+	g.disks, _ = h.LeafDevices()
 	for _, p := range g.parts {
 		p.open(g)
 	}
@@ -167,7 +167,7 @@ func (g *Group) Notes() []string { return g.notes }
 // right in the group (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
 func (g *Group) Start(c Command) (*Process, error) {
 	type result struct {
-		pid int
+		p   *Process
 		err error
 	}
 	done := make(chan result)
@@ -184,20 +184,17 @@ func (g *Group) Start(c Command) (*Process, error) {
 			runtime.UnlockOSThread()
 			return
 		}
-		pid, err := g.start(c)
-		done <- result{pid, err}
+		p, err := g.start(c)
+		done <- result{p, err}
 	}
 	go run()
 	r := <-done
-	if r.err != nil {
-		return nil, r.err
-	}
-	return &Process{PID: r.pid}, nil
+	return r.p, r.err
 }
 
 // start joins the groups with the calling thread, cpuacct last, and starts the
 // command.
-func (g *Group) start(c Command) (int, error) {
+func (g *Group) start(c Command) (*Process, error) {
 	tid := []byte(strconv.Itoa(unix.Gettid()))
 	into := -1
 	var last *part
@@ -206,7 +203,7 @@ func (g *Group) start(c Command) (int, error) {
 		case p.y.V2:
 			fd, err := unix.Open(g.h.Path(p.dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 			if err != nil {
-				return 0, fmt.Errorf("%s: %w", p.dir, err)
+				return nil, fmt.Errorf("%s: %w", p.dir, err)
 			}
 			defer unix.Close(fd)
 			into = fd
@@ -218,35 +215,43 @@ func (g *Group) start(c Command) (int, error) {
 			}
 		}
 	}
-	var before int64
+	var before, joined int64
 	if last != nil {
 		before = threadCPU()
 		if err := g.h.WriteFile(last.dir+"/tasks", tid); err != nil {
 			g.drop(last, err)
 			last = nil
 		}
+		joined = threadCPU()
 	}
 	if !g.counts() {
-		return 0, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
+		return nil, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
 	}
-	pid, err := c.exec(into)
+	if c.Before != nil {
+		c.Before()
+	}
+	p, err := c.exec(g.h, into)
 	if err != nil && into >= 0 && refused(err) {
 		v2 := g.parts[slices.IndexFunc(g.parts, func(p *part) bool { return p.y.V2 })]
 		g.drop(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
 		if !g.counts() {
-			return 0, fmt.Errorf("clone3 into %s: %w: %w", v2.dir, fault.ErrUnsupported, err)
+			return nil, fmt.Errorf("clone3 into %s: %w: %w", v2.dir, fault.ErrUnsupported, err)
 		}
-		pid, err = c.exec(-1)
+		into = -1
+		p, err = c.exec(g.h, into)
 	}
-	if last != nil {
-		// Out again, so that the thread's end is not the job's.
+	if last != nil && into < 0 {
+		// Out again, so that the thread's end is not the job's. Joining and
+		// leaving are the group's from somewhere in their middle on. With a
+		// v2 group, which counts the job alone, it is not worth the wait.
+		leaving := threadCPU()
 		_ = g.h.WriteFile(last.parent+"/tasks", tid)
-		g.own = threadCPU() - before
+		g.own = (leaving - joined + threadCPU() - before) / 2
 	}
 	if err != nil {
-		return 0, c.failed(err)
+		return nil, c.failed(err)
 	}
-	return pid, nil
+	return p, nil
 }
 
 // refused tells errors of clone3 with a group from those of exec: the kernel is
@@ -281,16 +286,25 @@ func threadCPU() int64 {
 // Read adds what the job used so far to r: of counters all of it, of levels the
 // present one. What cannot be read is left out.
 func (g *Group) Read(r *meter.Reading) {
+	g.read(r, false)
+	g.finish(r)
+}
+
+// Levels adds only the present levels to r.
+func (g *Group) Levels(r *meter.Reading) { g.read(r, true) }
+
+func (g *Group) read(r *meter.Reading, levels bool) {
 	for _, p := range g.parts {
 		for i := range p.sources {
-			g.buf = p.sources[i].read(g.buf, r)
+			if s := &p.sources[i]; s.level || !levels {
+				g.buf = s.read(g.buf, r)
+			}
 		}
 	}
 	if !r.Has.Has(meter.Memory) {
 		// No memory controller here: what the processes hold has to do.
 		holdings(g.h, g.Members(), r)
 	}
-	g.finish(r)
 }
 
 // finish makes one whole of what the files showed apart.
@@ -434,5 +448,13 @@ func (g *Group) remove(p *part) bool {
 			return false
 		}
 		time.Sleep(time.Duration(try+1) * 100 * time.Microsecond)
+	}
+}
+
+// Each calls f with every group of the job that there is, those that it made
+// itself included, and the number of the group's hierarchy.
+func (g *Group) Each(f func(hierarchy uint32, dir string)) {
+	for _, p := range g.parts {
+		g.walk(p.dir, func(dir string) { f(p.y.ID, dir) })
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
 )
 
 // Prefix begins the name of every job's group; its ID follows.
@@ -39,6 +40,10 @@ type Command struct {
 	// Files are the descriptors that become 0, 1 and so on. Further ones that
 	// are not close-on-exec are inherited too, as by exec.
 	Files []uintptr
+	// Before, if not nil, is called when everything is ready for the start,
+	// and the start waits for it. What it does itself may count for the job:
+	// it should do nothing but wait.
+	Before func()
 }
 
 // A Member is a living process of a job.
@@ -82,7 +87,8 @@ func Look(name, path string) (string, error) {
 		switch err := executable(file); {
 		case err == nil:
 			return file, nil
-		case denied == nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
+		case err == syscall.EISDIR, err == syscall.ENOTDIR:
+		case denied == nil && notRun(file, err).Code == 126:
 			denied = notRun(file, err)
 		}
 	}
@@ -112,7 +118,7 @@ func executable(file string) error {
 // 126, also where it is the interpreter named in its first line that is
 // missing.
 func notRun(name string, err error) *NotRun {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return &NotRun{name, 127, err}
 	}
 	return &NotRun{name, 126, err}
@@ -120,7 +126,16 @@ func notRun(name string, err error) *NotRun {
 
 // exec starts the command on the calling thread: the child has the thread's
 // control groups, and group, a descriptor of a v2 group, unless it is -1.
-func (c Command) exec(group int) (int, error) {
+func (c Command) exec(h *host.Host, group int) (*Process, error) {
+	began, err := h.Clocks()
+	if err != nil {
+		return nil, err
+	}
+	pid, err := c.fork(group)
+	return &Process{PID: pid, Began: began}, err
+}
+
+func (c Command) fork(group int) (int, error) {
 	attr := &syscall.ProcAttr{Env: c.Env, Files: c.Files, Sys: &syscall.SysProcAttr{}}
 	if group >= 0 {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, group

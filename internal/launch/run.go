@@ -18,6 +18,7 @@ import (
 type Job interface {
 	Start(c Command) (*Process, error)
 	Read(r *meter.Reading)
+	Levels(r *meter.Reading)
 	Ended(e Exit)
 	Members() []Member
 	Strayed(pid int, ended bool) []string
@@ -39,12 +40,12 @@ type Watch struct {
 	More func(r *meter.Reading)
 }
 
-// Samples of levels are taken every twentieth of the job's age, so that their
+// Samples of levels are taken every tenth of the job's age, so that their
 // averages are right for a job of 50 ms and light for one of a week.
 const (
 	firstSample = 2 * time.Millisecond
 	lastSample  = time.Second
-	sampleShare = 20
+	sampleShare = 10
 )
 
 // Run starts the command, passes signals to it, and reads what the job uses
@@ -53,15 +54,12 @@ func Run(h *host.Host, job Job, c Command, w Watch) (*report.Measured, Exit, err
 	r := &run{h: h, job: job, watch: w, out: &report.Measured{}}
 	// Before the start, so that reading /proc/stat is not the job's time.
 	steal := r.steal()
-	began, err := h.Clocks()
-	if err != nil {
-		return nil, Exit{}, err
-	}
-	r.began = began.Monotonic
 	p, err := job.Start(c)
 	if err != nil {
 		return nil, Exit{}, err
 	}
+	began := p.Began
+	r.began = began.Monotonic
 	exit := r.follow(p)
 	if w.All {
 		r.drain()
@@ -70,7 +68,7 @@ func Run(h *host.Host, job Job, c Command, w Watch) (*report.Measured, Exit, err
 	if err != nil {
 		ended = began // this machine's clocks do not fail
 	}
-	r.sample(&r.out.Final, ended.Monotonic, true)
+	r.sample(ended.Monotonic, true)
 	for _, m := range job.Members() {
 		r.out.LivesOn = append(r.out.LivesOn, report.Process{PID: m.PID, Name: m.Name})
 	}
@@ -83,14 +81,14 @@ func Run(h *host.Host, job Job, c Command, w Watch) (*report.Measured, Exit, err
 }
 
 type run struct {
-	h      *host.Host
-	job    Job
-	watch  Watch
-	out    *report.Measured
-	began  int64 // CLOCK_MONOTONIC, ns
-	stray  bool
-	gone   bool
-	marked time.Duration // age at the last look for strays
+	h     *host.Host
+	job   Job
+	watch Watch
+	out   *report.Measured
+	began int64         // CLOCK_MONOTONIC, ns
+	full  time.Duration // age when all was read last
+	stray bool
+	gone  bool
 }
 
 // follow waits for the end of the command, sampling and passing signals.
@@ -125,52 +123,67 @@ func (r *run) follow(p *Process) Exit {
 	}
 }
 
-// tick takes a sample and returns the time until the next.
+// tick takes a sample, of everything once a second, and returns the time until
+// the next.
 func (r *run) tick(p *Process) time.Duration {
 	c, err := r.h.Clocks()
 	if err != nil {
 		return lastSample
 	}
-	var m meter.Reading
-	r.sample(&m, c.Monotonic, false)
 	age := time.Duration(c.Monotonic - r.began)
-	if p != nil && age-r.marked >= lastSample {
-		r.marked = age
-		r.strays(p, false)
+	if age-r.full < lastSample {
+		var m meter.Reading
+		r.job.Levels(&m)
+		r.levels(&m, c.Monotonic)
+	} else {
+		r.full = age
+		r.sample(c.Monotonic, false)
+		if p != nil {
+			r.strays(p, false)
+		}
 	}
 	return min(max(firstSample, age/sampleShare), lastSample)
 }
 
-// sample reads the job. At the end, levels stay at what they were: what is left
-// then is not what the job had.
-func (r *run) sample(m *meter.Reading, now int64, end bool) {
-	r.job.Read(m)
+// sample reads all that there is of the job. At the end, levels stay at what
+// they were: what is left then is not what the job had.
+func (r *run) sample(now int64, end bool) {
+	var m meter.Reading
+	r.job.Read(&m)
 	if r.watch.More != nil {
-		r.watch.More(m)
+		r.watch.More(&m)
 	}
-	for _, l := range []struct {
-		res   meter.Resource
-		level *report.Level
-	}{{meter.Memory, &r.out.Memory}, {meter.MemoryAnon, &r.out.Anon}, {meter.MemoryFile, &r.out.File}, {meter.PIDs, &r.out.PIDs}} {
-		switch {
-		case !m.Has.Has(l.res):
-		case end && l.level.Seen():
-			l.level.Hold(now)
-		default:
-			l.level.Add(now, m.Value[l.res])
-		}
+	if end {
+		r.hold(now)
 	}
+	r.levels(&m, now)
 	// A group that somebody removed shows nothing more: what it showed last is
 	// the best that there is.
 	if m.Has.Has(meter.CPU) {
-		r.out.Latest = *m
+		r.out.Final = m
 	} else if !r.gone && r.job.Gone() {
 		r.gone = true
 		r.note("the job's group was removed by somebody while it ran: the figures are those of the last reading before")
 	}
-	if end && r.gone {
-		*m = r.out.Latest
-	}
+}
+
+func (r *run) each(f func(meter.Resource, *report.Level)) {
+	f(meter.Memory, &r.out.Memory)
+	f(meter.MemoryAnon, &r.out.Anon)
+	f(meter.MemoryFile, &r.out.File)
+	f(meter.PIDs, &r.out.PIDs)
+}
+
+func (r *run) levels(m *meter.Reading, now int64) {
+	r.each(func(res meter.Resource, l *report.Level) {
+		if m.Has.Has(res) {
+			l.Add(now, m.Value[res])
+		}
+	})
+}
+
+func (r *run) hold(now int64) {
+	r.each(func(_ meter.Resource, l *report.Level) { l.Hold(now) })
 }
 
 // strays notes once that the command has left its groups.

@@ -13,6 +13,8 @@ type source struct {
 	name string
 	file *host.File
 	take func(b []byte, r *meter.Reading) error
+	// level says that the file shows a present level, to be sampled.
+	level bool
 }
 
 // read adds what the file shows to r, and returns the buffer. A file that
@@ -52,11 +54,11 @@ func (p *part) files(g *Group) []source {
 	if p.y.V2 {
 		return []source{
 			{name: "cpu.stat", take: cpuStat},
-			{name: "memory.current", take: number(meter.Memory)},
+			{name: "memory.current", take: number(meter.Memory), level: true},
 			{name: "memory.peak", take: number(meter.MemoryPeak)},
-			{name: "memory.stat", take: memoryStat},
+			{name: "memory.stat", take: memoryStat, level: true},
 			{name: "memory.events", take: key("oom_kill", meter.OOMKills)},
-			{name: "pids.current", take: number(meter.PIDs)},
+			{name: "pids.current", take: number(meter.PIDs), level: true},
 			{name: "pids.peak", take: number(meter.PIDsPeak)},
 			{name: "io.stat", take: g.ioStat},
 		}
@@ -69,13 +71,13 @@ func (p *part) files(g *Group) []source {
 		s = append(s, source{name: "cpu.stat", take: cpuStat})
 	}
 	if p.y.Has("memory") {
-		s = append(s, source{name: "memory.usage_in_bytes", take: number(meter.Memory)},
+		s = append(s, source{name: "memory.usage_in_bytes", take: number(meter.Memory), level: true},
 			source{name: "memory.max_usage_in_bytes", take: number(meter.MemoryPeak)},
-			source{name: "memory.stat", take: memoryStat},
+			source{name: "memory.stat", take: memoryStat, level: true},
 			source{name: "memory.oom_control", take: key("oom_kill", meter.OOMKills)})
 	}
 	if p.y.Has("pids") {
-		s = append(s, source{name: "pids.current", take: number(meter.PIDs)}, source{name: "pids.peak", take: number(meter.PIDsPeak)})
+		s = append(s, source{name: "pids.current", take: number(meter.PIDs), level: true}, source{name: "pids.peak", take: pidsPeak})
 	}
 	if p.y.Has("blkio") && g.counting(p.y) {
 		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", take: g.blkio})
@@ -113,6 +115,16 @@ func key(name string, res meter.Resource) func([]byte, *meter.Reading) error {
 		}
 		return err
 	}
+}
+
+// pidsPeak is pids.peak of v1. The thread that started the command was in the
+// group with it, so that a peak of two may be one.
+func pidsPeak(b []byte, r *meter.Reading) error {
+	v, err := kernfmt.Int(b)
+	if err == nil && v > 2 {
+		put(r, meter.PIDsPeak, v)
+	}
+	return err
 }
 
 // put leaves what an earlier source showed.
@@ -176,7 +188,7 @@ func memoryStat(b []byte, r *meter.Reading) error {
 func (g *Group) ioStat(b []byte, r *meter.Reading) error {
 	var read, written int64
 	err := kernfmt.IOStat(b, func(d kernfmt.Dev, c kernfmt.IO) {
-		if _, leaf := g.leafs[d]; leaf {
+		if _, leaf := g.disks[d]; leaf {
 			read, written = read+c.ReadBytes, written+c.WrittenBytes
 		}
 	})
@@ -186,7 +198,7 @@ func (g *Group) ioStat(b []byte, r *meter.Reading) error {
 func (g *Group) blkio(b []byte, r *meter.Reading) error {
 	var read, written int64
 	_, err := kernfmt.BlkioServiceBytes(b, func(d kernfmt.Dev, in, out int64) {
-		if _, leaf := g.leafs[d]; leaf {
+		if _, leaf := g.disks[d]; leaf {
 			read, written = read+in, written+out
 		}
 	})
@@ -196,7 +208,7 @@ func (g *Group) blkio(b []byte, r *meter.Reading) error {
 var errDevices = errors.New("the block devices are not known")
 
 func (g *Group) disk(r *meter.Reading, read, written int64, err error) error {
-	if err == nil && g.leafs == nil {
+	if err == nil && g.disks == nil {
 		err = errDevices
 	}
 	if err == nil {

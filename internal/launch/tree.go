@@ -41,12 +41,15 @@ func OpenTree(h *host.Host) (*Tree, error) {
 // Start starts the command. Its error is a *[NotRun] where it is the command
 // that is wrong.
 func (t *Tree) Start(c Command) (*Process, error) {
-	pid, err := c.exec(-1)
+	if c.Before != nil {
+		c.Before()
+	}
+	p, err := c.exec(t.h, -1)
 	if err != nil {
 		return nil, c.failed(err)
 	}
-	t.root = pid
-	return &Process{PID: pid}, nil
+	t.root = p.PID
+	return p, nil
 }
 
 // Ended takes what the command used, with all descendants that were waited for,
@@ -95,6 +98,9 @@ func (t *Tree) Read(r *meter.Reading) {
 	r.Put(meter.PIDs, int64(len(ms)))
 	r.Apportioned = r.Has
 }
+
+// Levels is Read: looking at the processes shows all at once.
+func (t *Tree) Levels(r *meter.Reading) { t.Read(r) }
 
 // process adds what a living process used, with those of its children that it
 // waited for.

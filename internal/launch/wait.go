@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host"
 )
 
 // An Exit is how a process ended and what it used, its waited-for children
@@ -41,7 +43,8 @@ func (e Exit) CPU() (user, system int64) { return e.Rusage.Utime.Nano(), e.Rusag
 
 // A Process is a child that has been started.
 type Process struct {
-	PID int
+	PID   int
+	Began host.Clocks // just before its start
 
 	mu     sync.Mutex
 	reaped bool

@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"math/bits"
 	"math"
 	"time"
 )
@@ -34,7 +35,10 @@ func (u *Usage) Put(r Resource, amount int64, q Quality) {
 
 // Add adds v to u, resource by resource. What is absent in both stays absent.
 func (u *Usage) Add(v *Usage) {
-	v.Present.Each(func(r Resource) { u.Put(r, v.Amount[r], v.Quality.Get(r)) })
+	for set := v.Present; set != 0; set &= set - 1 {
+		r := Resource(bits.TrailingZeros64(uint64(set)))
+		u.Put(r, v.Amount[r], v.Quality.Get(r))
+	}
 	u.Covered += v.Covered
 }
 

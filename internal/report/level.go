@@ -1,17 +1,16 @@
 package report
 
-import "mete.dev/mete/internal/unit"
+import "math"
 
 // A Level sums samples of something that goes up and down, such as memory, to
 // its average and its highest value. Its zero value is ready.
 type Level struct {
-	seen  bool
-	last  int64
-	at    int64
-	span  int64 // ns covered
-	sum   int64 // level x seconds
-	peak  int64
-	carry unit.Integral
+	seen bool
+	last int64
+	at   int64
+	span int64   // ns covered
+	sum  float64 // level x ns
+	peak int64
 }
 
 // Add takes the level v at time ns of a monotonic clock: between two samples
@@ -22,7 +21,7 @@ func (l *Level) Add(ns, v int64) {
 		return
 	}
 	if ns > l.at {
-		l.sum += l.carry.Add(l.last, v, ns-l.at)
+		l.sum += (float64(l.last) + float64(v)) / 2 * float64(ns-l.at)
 		l.span += ns - l.at
 		l.at = ns
 	}
@@ -43,7 +42,7 @@ func (l *Level) Average() (int64, bool) {
 	if l.span == 0 {
 		return l.last, l.seen
 	}
-	return int64(float64(l.sum) / (float64(l.span) / 1e9)), l.seen
+	return int64(math.Round(l.sum / float64(l.span))), l.seen
 }
 
 // Peak returns the highest level, and whether there was any sample.

@@ -15,8 +15,7 @@ type Measured struct {
 	Stolen         int64 // CPU ns that a hypervisor took meanwhile
 	CPUs           int   // online; 0 if not known
 
-	Final  meter.Reading // counters at the end
-	Latest meter.Reading // the latest reading that showed the job
+	Final meter.Reading // the last reading that showed the job
 
 	Memory, Anon, File, PIDs Level
 
@@ -46,7 +45,7 @@ func (r *Report) Fill(m *Measured) {
 	r.level(&m.Anon, AnonAverage, AnonPeak, quality(&m.Final, meter.MemoryAnon))
 	r.level(&m.File, FileAverage, FilePeak, quality(&m.Final, meter.MemoryFile))
 	if _, ok := r.Get(PIDsPeak); !ok {
-		if v, ok := m.PIDs.Peak(); ok {
+		if v, ok := m.PIDs.Peak(); ok && v > 0 {
 			r.Put(PIDsPeak, v, quality(&m.Final, meter.PIDs))
 		}
 	}

@@ -30,12 +30,13 @@ func ParseBytes(s string) (int64, error) {
 	}
 	factor, ok := suffixes[suffix]
 	number := s[:end]
-	if v, err := strconv.ParseInt(number, 10, 64); ok && err == nil && factor == 1 && v >= 0 {
+	ok = ok && strings.Trim(number, "0123456789.") == ""
+	if v, err := strconv.ParseInt(number, 10, 64); ok && err == nil && factor == 1 {
 		return v, nil
 	}
 	v, err := strconv.ParseFloat(number, 64)
 	v = math.Round(v * factor)
-	if !ok || err != nil || strings.ContainsAny(number, "eExXpP_+-") || !(v >= 0 && v < 1<<63) {
+	if !ok || err != nil || v >= 1<<63 {
 		return 0, fmt.Errorf("size %q: %w", s, fault.ErrInvalid)
 	}
 	return int64(v), nil

@@ -28,6 +28,9 @@ func Arrange(m *live.Machine, o Options) *Table {
 			f.draw(t, o, n, "", i == len(f.roots)-1, true)
 		}
 	}
+	for i := range t.Rows {
+		t.longest = max(t.longest, t.Rows[i].cells())
+	}
 	for i := range f.nodes {
 		if n := &f.nodes[i]; !n.shown {
 			t.Rest = t.Rest.plus(&n.own)
@@ -40,7 +43,8 @@ func Arrange(m *live.Machine, o Options) *Table {
 // A node is a workload in the forest.
 type node struct {
 	row      *live.Row
-	label    string
+	label    string // in the list
+	short    string // in the tree
 	own, sum Figures
 	kids     []int
 	below    int
@@ -69,6 +73,14 @@ func plant(m *live.Machine, filter string) *forest {
 		p, ok := seen[r.Parent]
 		if r.Parent == "" || !ok {
 			p = -1
+		}
+		n.short = n.label
+		if p >= 0 && r.Name == r.Path {
+			// Nothing better than the path is known, and its beginning stands above.
+			n.short = Clean(strings.TrimPrefix(r.Name, m.Rows[p].Path+"/"))
+		}
+		if n.short == "" {
+			n.short = n.label
 		}
 		if parents[i] = p; p < 0 {
 			f.roots = append(f.roots, i)
@@ -136,7 +148,7 @@ func (f *forest) list(t *Table, o Options) {
 	for _, i := range all {
 		n := &f.nodes[i]
 		n.shown = true
-		t.Rows = append(t.Rows, Row{Row: n.row, Figures: n.own, Match: n.match})
+		t.Rows = append(t.Rows, Row{Row: n.row, Label: n.label, Figures: n.own, Match: n.match})
 	}
 }
 
@@ -147,7 +159,7 @@ func (f *forest) draw(t *Table, o Options, i int, before string, last, root bool
 	if !n.keep {
 		return
 	}
-	row := Row{Row: n.row, Figures: n.own, Below: n.below, Match: n.match}
+	row := Row{Row: n.row, Label: n.short, Figures: n.own, Below: n.below, Match: n.match}
 	inherit := ""
 	if !root {
 		g := glyphsOf(o)

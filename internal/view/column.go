@@ -3,6 +3,7 @@ package view
 import (
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"mete.dev/mete/internal/meter"
 )
@@ -100,13 +101,13 @@ const (
 // wider than the names need. Width 0 is a screen without a border.
 func (t *Table) layoutFor(width int, o Options) (*layout, int) {
 	if width <= 0 {
-		return &layouts[0], t.names(24, longest, o)
+		return &layouts[0], t.names(24, longest)
 	}
 	for i := range layouts {
 		if l := &layouts[i]; width-l.width() >= l.min {
 			name := width - l.width()
 			if name > shortest {
-				name = t.names(shortest, name, o)
+				name = t.names(shortest, name)
 			}
 			return l, name
 		}
@@ -115,18 +116,15 @@ func (t *Table) layoutFor(width int, o Options) (*layout, int) {
 }
 
 // names returns the width of the longest name, within bounds.
-func (t *Table) names(least, most int, o Options) int {
-	for i := range t.Rows {
-		r := &t.Rows[i]
-		if most <= least {
-			break
-		}
-		// What a name cannot be longer than is cheaper to know than its width.
-		if len(r.Branch)+len(r.Row.Name)+len(r.Row.Path)+len(r.Row.ID)+16 > least {
-			least = max(least, min(most, r.name(most, o).Width()))
-		}
+func (t *Table) names(least, most int) int { return max(least, min(most, t.longest)) }
+
+// cells returns about how many cells the name takes with all around it.
+func (r *Row) cells() int {
+	w := utf8.RuneCountInString(r.Branch) + Width(r.Label)
+	if r.Row.Ended || r.Folded {
+		w += len("▸ +12345")
 	}
-	return least
+	return w
 }
 
 // Titles returns the line above the rows.
@@ -221,7 +219,7 @@ func (r *Row) name(width int, o Options) Line {
 	if r.Folded {
 		line = append(line, Span{g.folded + " ", Key})
 	}
-	label, role := safe(Label(r.Row), o), Plain
+	label, role := safe(r.Label, o), Plain
 	switch {
 	case o.Filter != "" && r.Match:
 		role = Found

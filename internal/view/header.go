@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"mete.dev/mete/internal/live"
@@ -54,7 +55,7 @@ func title(m *live.Machine, width int, o Options) Line {
 		Line{{plural(m.CPUs, "CPU"), Plain}},
 		Line{{plural(len(m.Rows), "workload"), Plain}},
 		Line{{"reader ", Dim}, {safe(m.Reader, o), Plain}},
-		Line{{"tick ", Dim}, {unit.Seconds(m.Tick), Plain}})
+		Line{{"tick ", Dim}, {strconv.FormatFloat(m.Tick.Seconds(), 'f', 2, 64) + " s", Plain}})
 }
 
 func processor(m *live.Machine, width int, o Options) Line {

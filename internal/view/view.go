@@ -78,6 +78,7 @@ type Options struct {
 // A Row is one line of a table.
 type Row struct {
 	Row     *live.Row // of the machine, not to be changed
+	Label   string    // [Label], without what its parent's in the tree says already
 	Branch  string    // what draws the tree before the name
 	Figures Figures   // as shown: own, or of the subtree
 	Below   int       // workloads below it
@@ -98,6 +99,8 @@ type Table struct {
 	// Differs names the resources whose total is not the machine's whole,
 	// which is always a defect; empty where the books balance.
 	Differs []string
+
+	longest int // cells of the longest name
 }
 
 // Label returns what a workload is called on a screen: its name, else the end

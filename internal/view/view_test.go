@@ -236,6 +236,25 @@ func TestFilterKeepsTheWayAndTheSubtree(t *testing.T) {
 	}
 }
 
+// What is called by its path is called by the rest of it below another.
+func TestPathsAreShortInTheTree(t *testing.T) {
+	m := &live.Machine{}
+	for _, p := range []string{"/a", "/a/b/c", "/a/b/c/d", "/ab"} {
+		m.Rows = append(m.Rows, live.Row{ID: workload.ID(p), Kind: workload.Path, Name: p, Path: p})
+	}
+	m.Rows[1].Parent, m.Rows[2].Parent, m.Rows[3].Parent = "/a", "/a/b/c", "/a"
+	for flat, want := range map[bool][]string{false: {"/a", "/ab", "b/c", "d"}, true: {"/a", "/a/b/c", "/a/b/c/d", "/ab"}} {
+		var got []string
+		for _, r := range view.Arrange(m, view.Options{Flat: flat, Sort: view.ByName}).Rows {
+			got = append(got, r.Label)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("flat %v (-want +got):\n%s", flat, diff)
+		}
+	}
+}
+
 func TestSort(t *testing.T) {
 	m := viewtest.Machine(0)
 	value := map[view.Sort]func(*live.Row) float64{

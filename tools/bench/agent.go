@@ -54,6 +54,7 @@ func agent(args []string) (over bool, err error) {
 	tick := fs.Duration("tick", time.Second, "time between readings")
 	length := fs.Duration("for", time.Minute, "how long to measure")
 	readers := fs.String("reader", "bpf,files", "readers to measure, one after the other")
+	given := fs.String("bin", "", "measure this program instead of building ./cmd/mete-agent")
 	output := fs.String("o", "text", "text or json")
 	if err := fs.Parse(args); err != nil {
 		return false, err
@@ -63,9 +64,12 @@ func agent(args []string) (over bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	bin := filepath.Join(dir, "mete-agent")
-	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/mete-agent").CombinedOutput(); err != nil {
-		return false, fmt.Errorf("go build ./cmd/mete-agent: %w\n%s", err, out)
+	bin := *given
+	if bin == "" {
+		bin = filepath.Join(dir, "mete-agent")
+		if out, err := exec.Command("go", "build", "-o", bin, "./cmd/mete-agent").CombinedOutput(); err != nil {
+			return false, fmt.Errorf("go build ./cmd/mete-agent: %w\n%s", err, out)
+		}
 	}
 	h, err := host.Open("/")
 	if err != nil {
@@ -136,7 +140,7 @@ func measure(bin, reader string, tick, length time.Duration) (r result, err erro
 		err = errors.Join(err, cmd.Wait())
 	}()
 	pid := cmd.Process.Pid
-	time.Sleep(3*time.Second + 2*tick) // until it has found everything
+	time.Sleep(12*time.Second + 2*tick) // until it has found everything and read each slow set once
 	from, at, err := cpuOf(pid), time.Now(), error(nil)
 	time.Sleep(length)
 	used, took := cpuOf(pid)-from, time.Since(at)

@@ -169,6 +169,7 @@ func (m *machine) blockDevices() {
 			m.fileAs(path.Join(from, f), path.Join(to, f), nil)
 		}
 		m.counts["block devices"]++
+		m.partitions(from, to)
 		below, err := m.host.ReadDir(path.Join(from, "slaves"))
 		if err != nil {
 			continue
@@ -176,6 +177,19 @@ func (m *machine) blockDevices() {
 		for _, s := range below {
 			name := m.redact.device(s.Name())
 			m.out.link(path.Join(to, "slaves", name), "../../"+name)
+		}
+	}
+}
+
+// partitions takes the numbers of a device's partitions.
+func (m *machine) partitions(from, to string) {
+	es, err := m.host.ReadDir(from)
+	if err != nil {
+		return
+	}
+	for _, e := range es {
+		if strings.HasPrefix(e.Name(), path.Base(from)) {
+			m.fileAs(path.Join(from, e.Name(), "dev"), path.Join(to, m.redact.device(e.Name()), "dev"), nil)
 		}
 	}
 }

@@ -32,7 +32,8 @@ var (
 	uuidForm = regexp.MustCompile(`(pod)?([0-9a-fA-F]{8}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{12})`)
 	macForm  = regexp.MustCompile(`(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}`)
 	ipv6Form = regexp.MustCompile(`(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}`)
-	ipv4Form = regexp.MustCompile(`[0-9]{1,3}(?:[.-][0-9]{1,3}){3}`)
+	ipv4Form = regexp.MustCompile(`[0-9]{1,3}(?:\.[0-9]{1,3}){3}`)
+	dashForm = regexp.MustCompile(`[0-9]{1,3}(?:-[0-9]{1,3}){3}`) // ip-10-0-0-1
 	hexForm  = regexp.MustCompile(`(pod)?([0-9a-f]{12,})`)
 	wordForm = regexp.MustCompile(`\\x[0-9a-f]{2}|[A-Za-z0-9]+|[^\x00-\x7f]+`)
 	runForm  = regexp.MustCompile(`[A-Za-z]+|[0-9]+`)
@@ -53,7 +54,7 @@ func (r *redactor) text(s string) string {
 		re   *regexp.Regexp
 		what string
 	}
-	for _, f := range []form{{uuidForm, "ids"}, {macForm, "addresses"}, {ipv6Form, "addresses"}, {ipv4Form, "addresses"}, {hexForm, "ids"}} {
+	for _, f := range []form{{uuidForm, "ids"}, {macForm, "addresses"}, {ipv6Form, "addresses"}, {ipv4Form, "addresses"}, {dashForm, "addresses"}, {hexForm, "ids"}} {
 		if at := f.re.FindStringSubmatchIndex(s); at != nil {
 			start := at[0]
 			if len(at) > 2 {

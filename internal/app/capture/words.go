@@ -39,11 +39,11 @@ var vocabulary = set(
 	khungtaskd oom reaper writeback kcompactd ksmd khugepaged kintegrityd kblockd blkcg punt bio tpm edac poller devfreq wq watchdogd
 	kswapd ecryptfs kthrotld acpi thermal pm mld ipv addrconf kstrp zswap shrink charger jbd ext rsv conversion xfs xfsaild btrfs
 	nvme reset delete scsi eh tmf ata sff md raid dm dmcrypt kcryptd irq napi hwrng kvmclock events unbound highpri freezable power
-	efficient percpu inet frag mm workqueue pool netns slub flushwq cgwb release psimon pr backlog cleaner transaction worker exp kaluad mpath rdacd kmpath u H R`,
+	efficient percpu inet frag mm workqueue pool netns slub flushwq cgwb release psimon pr backlog cleaner transaction worker exp kaluad mpath rdacd kmpath u H R sync bdi free destroy css`,
 	// kernel releases
-	`generic amd arm aarch x cloud aws azure gcp oracle lowlatency rt el fc deb bpo lts longterm microvm pve`,
+	`generic amd arm aarch x cloud aws azure gcp oracle lowlatency rt el deb bpo lts longterm microvm pve`,
 	// shells, tools and mete itself
-	`bash sh dash zsh fish sudo su login cat ps top go make gcc cc python perl java node npm ruby mete capture`,
+	`test bash sh dash zsh fish sudo su login cat ps top go make gcc cc python perl java node npm ruby mete capture`,
 )
 
 func set(lists ...string) map[string]bool {

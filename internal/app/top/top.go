@@ -36,10 +36,10 @@ type Meter = interface {
 type Open = func(ctx context.Context, tick time.Duration, reader string) (Meter, error)
 
 // The bounds of --interval: below the first the meter would mostly meter
-// itself, above the second nobody is looking.
+// itself, above the second it would miss too much of what comes and goes.
 const (
 	minTick = 100 * time.Millisecond
-	maxTick = time.Hour
+	maxTick = time.Minute
 )
 
 type config struct {
@@ -112,7 +112,7 @@ func (c *config) validate() (err error) {
 	}
 	switch {
 	case c.tick < minTick || c.tick > maxTick:
-		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1h")
+		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1m")
 	case c.count < 0:
 		return fault.WithHint(fmt.Errorf("--iterations %d: %w", c.count, fault.ErrInvalid), "0 is without end")
 	case c.output != "text" && c.output != "json":

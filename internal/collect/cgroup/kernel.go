@@ -117,6 +117,10 @@ func (r *kernel) changes(t *Table) (err error) {
 		if w == nil {
 			continue
 		}
+		r.rows[i] = nil
+		if t.trees[i] == t.byRole[rolePIDs] && r.seldom(t) && t.ticks%max(1, t.cfg.Every) != 0 {
+			continue
+		}
 		if r.rows[i], err = w.Read(); err != nil {
 			return err
 		}
@@ -129,6 +133,13 @@ func (r *kernel) changes(t *Table) (err error) {
 		}
 	})
 	return nil
+}
+
+// seldom reports whether tasks are counted in a hierarchy of their own: that is
+// walked once a window, as a walk costs as much there as for CPU time.
+func (r *kernel) seldom(t *Table) bool {
+	pids := t.byRole[rolePIDs]
+	return pids != t.byRole[roleCPU] && pids != t.byRole[roleMemory]
 }
 
 func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
@@ -310,7 +321,7 @@ func (r *kernel) forget() {
 // search finds births and deaths by comparing what is known with what is there.
 func (r *kernel) search(t *Table) error {
 	for _, tr := range t.trees {
-		if r.walkers[tr.index] == nil {
+		if r.rows[tr.index] == nil {
 			continue
 		}
 		for id, n := range tr.byID {

@@ -294,17 +294,15 @@ func TestLiveOwnNamespace(t *testing.T) {
 	if got.RxBytes < payload || got.RxBytes > payload*106/100 || got.TxBytes == 0 || got.RxPackets == 0 {
 		t.Errorf("Forget = %+v, want %d and headers", got, payload)
 	}
-	// Namespaces are taken down by a worker, soon.
-	for try := 0; ; try++ {
-		_, err := os.Stat("/sys/class/net/" + veth)
-		if os.IsNotExist(err) {
-			break
-		}
-		if try > 1000 {
-			t.Fatalf("%s is still there: the namespace is held", veth)
-		}
-		if err := exec.Command("sleep", "0.01").Run(); err != nil {
-			t.Fatal(err)
+	// Nothing of this process keeps the namespace.
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil && strings.HasPrefix(to, fmt.Sprintf("/proc/%d/", p.cmd.Process.Pid)) {
+			t.Errorf("%s is still open", to)
 		}
 	}
 }

@@ -7,8 +7,8 @@
 //   - In a namespace of its own, the counters of the namespace's interfaces,
 //     lo left out. The table keeps a descriptor of the namespace's net/dev, so
 //     that the last value can be read when all processes are gone. That keeps
-//     the namespace alive too: until [Table.Forget] or [Table.Close], which
-//     close it, but not longer than the workload's last tick.
+//     the namespace alive too: until [Table.Forget], in the tick in which the
+//     group is gone, or until the edge of a window finds no process in it.
 //   - In a namespace that others use as well, and in a cgroup v2 group of its
 //     own, what its sockets send and receive, counted by group in the kernel.
 //   - Else nothing is known, and the [Reading] says why. Sockets that come and
@@ -90,10 +90,12 @@ type Target struct {
 	Parent meter.Slot // of the workload above, which is tracked before
 	Kind   workload.Kind
 	Path   string // of its group below the root of its hierarchies
-	// Group is the id of the cgroup v2 group in which the workload's processes
-	// are, where the caller knows it; 0 where there is none or it is to be
-	// looked up.
+	// Group is the id of the workload's cgroup v2 group where the caller knows
+	// it; 0 where there is none or it is to be looked up.
 	Group uint64
+	// Placed says that the workload's processes are in Group for certain, also
+	// where v1 hierarchies count: the caller put them there.
+	Placed bool
 	// Born says that the workload was not there at the reading before.
 	Born bool
 }
@@ -218,7 +220,7 @@ func (t *Table) Track(g Target) {
 	if t.targets[g.Slot] != nil {
 		t.Forget(g.Slot)
 	}
-	x := &target{Target: g, round: t.round, sure: g.Group != 0, reading: Reading{Class: All, Reason: noProcess}}
+	x := &target{Target: g, round: t.round, sure: g.Group != 0 && (g.Placed || t.primary.V2), reading: Reading{Class: All, Reason: noProcess}}
 	if x.Group == 0 {
 		x.Group = t.groupOf(g.Path)
 	}
@@ -291,11 +293,14 @@ func (t *Table) Read(ctx context.Context, all bool) error {
 		if all && x.reading.Source == Sockets {
 			t.fold(x)
 		}
+		if x.reading.Source != Interfaces {
+			continue
+		}
+		if all || x.space != nil && x.space.file == nil {
+			t.check(x)
+		}
 		if s := x.space; s != nil && (all || s.quiet < patience || (t.round+int(x.Slot))%patience == 0) {
-			if all || s.file == nil {
-				t.check(x)
-			}
-			errs = append(errs, trouble(x.space.read(t)))
+			errs = append(errs, trouble(s.read(t)))
 		}
 	}
 	t.count()

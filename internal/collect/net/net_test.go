@@ -251,6 +251,33 @@ func TestNewSandbox(t *testing.T) {
 	want(t, tab, 1, net.Interfaces, net.Count{RxBytes: 1060, TxBytes: 2070, RxPackets: 106, TxPackets: 207}, "")
 }
 
+// TestEmptied has a job whose processes all end while its group stays: what it
+// received and sent stays too, and its namespace is let go at the edge of a
+// window. Then others come, with another namespace.
+func TestEmptied(t *testing.T) {
+	f := newFake(t)
+	f.group("/a", 7)
+	f.process(7, 200, "/a", dev("eth0", 50, 60))
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Slot: 1, Path: "/a"})
+	read(t, tab, true)
+	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last look
+	f.remove("proc/7/ns")
+	f.group("/a")
+	read(t, tab, true)
+	want(t, tab, 1, net.Interfaces, count(60, 70), "")
+	f.write("proc/7/net/dev", dev("eth0", 600, 700)) // of nobody any more
+	read(t, tab, true)
+	want(t, tab, 1, net.Interfaces, count(60, 70), "")
+	f.group("/a", 8)
+	f.process(8, 200, "/a", dev("eth0", 100, 200)) // the number is used again
+	read(t, tab, true)
+	want(t, tab, 1, net.Interfaces, count(160, 270), "")
+	if got := tab.Forget(1); got.Count != count(160, 270) {
+		t.Errorf("Forget = %+v", got)
+	}
+}
+
 func TestQuietIsReadAtEdges(t *testing.T) {
 	f := newFake(t)
 	f.group("/a", 7)

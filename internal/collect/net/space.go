@@ -61,7 +61,7 @@ func (s *space) read(t *Table) error {
 		if f, err = t.h.Open(dev(s.pid)); err != nil {
 			return err
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }() // only read from
 	}
 	b, err := f.ReadInto(t.buf)
 	if err != nil {

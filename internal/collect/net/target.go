@@ -51,8 +51,7 @@ func (t *Table) look(x *target, all bool) {
 	x.reading.Reason = noProcess
 	for _, pid := range t.pids(x) {
 		id, err := t.namespace(pid)
-		if err == nil {
-			t.choose(x, pid, id)
+		if err == nil && t.choose(x, pid, id) {
 			return
 		}
 		if errors.Is(err, fault.ErrDenied) {
@@ -62,8 +61,8 @@ func (t *Table) look(x *target, all bool) {
 }
 
 // choose chooses the source of x, given one of its processes and in which
-// namespace that is.
-func (t *Table) choose(x *target, pid int32, id uint64) {
+// namespace that is. It reports false where that process is not enough.
+func (t *Table) choose(x *target, pid int32, id uint64) bool {
 	why, held := "", t.spaces[id]
 	switch {
 	case held != nil:
@@ -76,11 +75,11 @@ func (t *Table) choose(x *target, pid int32, id uint64) {
 		s, err := t.hold(id, pid, x.Path)
 		if err != nil {
 			x.reading.Reason = notYet
-			return
+			return false
 		}
 		x.space, x.settled = s, true
 		x.reading.Source, x.reading.Reason = Interfaces, ""
-		return
+		return true
 	}
 	x.maybe = Unseen
 	switch {
@@ -88,7 +87,7 @@ func (t *Table) choose(x *target, pid int32, id uint64) {
 		x.why = why
 	case t.sockets == nil:
 		x.why = why + uncounted + t.uncounted
-	case !x.sure && (x.Group == 0 || !within(t.member(pid, 0), x.Path)):
+	case x.Group == 0 || !within(t.member(pid, 0), x.Path):
 		x.why = why + ungrouped
 	default:
 		x.maybe, x.why = Sockets, ""
@@ -100,43 +99,57 @@ func (t *Table) choose(x *target, pid int32, id uint64) {
 		x.settled = true
 		x.reading.Source, x.reading.Reason = x.maybe, x.why
 	}
+	return true
 }
 
 // check finds another process of x where the one that stood for its namespace
 // is gone, and follows it where x has a new namespace, as a pod has whose
-// sandbox was made anew.
+// sandbox was made anew. Without any process the namespace is let go.
 func (t *Table) check(x *target) {
 	s := x.space
-	if now, err := t.namespace(s.pid); err == nil && now == s.id {
-		return
-	}
-	for _, pid := range t.pids(x) {
-		id, err := t.namespace(pid)
-		if err != nil || t.past.shared[id] || t.spaces[id] != nil && id != s.id {
-			continue
-		}
-		if id == s.id {
-			s.pid = pid
+	if s != nil {
+		if now, err := t.namespace(s.pid); err == nil && now == s.id {
 			return
 		}
-		next, err := t.hold(id, pid, x.Path)
-		if err != nil {
-			continue
+	}
+	pids := t.pids(x)
+	var next *space
+	for _, pid := range pids {
+		id, err := t.namespace(pid)
+		switch held := t.spaces[id]; {
+		case err != nil || t.past.shared[id]:
+		case held == nil && next == nil:
+			if n, err := t.hold(id, pid, x.Path); err == nil {
+				next = n
+			}
+		case held != nil && held == s:
+			s.pid = pid
+			if next != nil {
+				t.release(next)
+			}
+			return
 		}
+	}
+	if next == nil && len(pids) > 0 {
+		return
+	}
+	if s != nil {
 		// Without a descriptor the last value is that of the tick before.
 		_ = s.read(t)
 		x.gone = x.gone.plus(s.sum)
 		t.release(s)
-		x.space = next
-		return
 	}
+	x.space = next
 }
 
 // update works out what x shows now.
 func (t *Table) update(x *target) {
 	switch x.reading.Source {
 	case Interfaces:
-		x.reading.Count = x.gone.plus(x.space.sum)
+		x.reading.Count = x.gone
+		if x.space != nil {
+			x.reading.Count = x.gone.plus(x.space.sum)
+		}
 	case Sockets:
 		sum := Count{}
 		for _, c := range x.counts {
@@ -194,7 +207,7 @@ func (t *Table) pids(x *target) (pids []int32) {
 				pids = append(pids, int32(pid))
 			}
 		}
-		return len(pids) == 0
+		return len(pids) == 0 || x.Kind == workload.Pod && len(pids) < 8
 	})
 	return pids
 }

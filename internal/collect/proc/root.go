@@ -196,7 +196,7 @@ func (r *Root) read(t *task) (kernfmt.Process, error) {
 			t.stat = f
 			r.spare--
 		} else {
-			defer f.Close()
+			defer func() { _ = f.Close() }() // only read from
 		}
 	}
 	n, err := f.Pread(r.buf)

@@ -95,7 +95,7 @@ func TestRootLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil || !strings.Contains(string(b), "0::/\n") {
 		t.Skip("this process is not in the root group")
@@ -122,7 +122,7 @@ func BenchmarkRoot(b *testing.B) {
 	if err != nil {
 		b.Skip(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	for b.Loop() {
 		r.CPU()
 	}

@@ -36,7 +36,7 @@ function big(node, value, of) {
 
 function spark(svg, values, top) {
   const max = Math.max(top, ...values, 1e-9);
-  const step = 120 / (120 - 1);
+  const step = 120 / (Math.max(values.length, 30) - 1);
   const at = (v, i) => `${(120 - (values.length - 1 - i) * step).toFixed(1)},${(29 - (v / max) * 27).toFixed(1)}`;
   const line = values.map(at).join("L");
   svg.querySelector(".line").setAttribute("d", "M" + line);
@@ -121,29 +121,30 @@ function fillCells({ cells, psi }, figures, wholes, summed) {
     }
   });
   ["pressureCPU", "pressureMemory", "pressureIO"].forEach((name, i) => {
-    const node = psi.children[i], f = figures[name];
     if (summed) return;
+    const node = psi.children[i], f = figures[name];
     fillFigure(node, f, percent);
     if (f?.value >= 0.1) node.className = f.value >= 0.4 ? "hot" : "warn";
   });
 }
 
 function newRow(id) {
-  const tr = make("tr"), td = make("td", "name"), twist = make("button", "twist"), name = make("button", "label"), kind = make("span", "kind");
+  const tr = make("tr"), td = make("td", "name"), box = make("div"), twist = make("button", "twist"), name = make("button", "label"), kind = make("span", "kind");
   twist.type = name.type = "button";
   twist.addEventListener("click", () => {
     if (!opt.folded.delete(id)) opt.folded.add(id);
     drawTable();
   });
   name.addEventListener("click", () => showDetails(id));
-  td.append(twist, name, kind);
+  box.append(twist, name, kind);
+  td.append(box);
   tr.append(td);
   return { tr, td, twist, name, kind, ...newCells(tr) };
 }
 
 function fillRow(d, r, wholes) {
   const { row, figures } = r;
-  const text = label(row);
+  const text = r.label;
   set(d.name, text);
   if (d.name.title !== (row.path ?? text)) d.name.title = row.path ?? text;
   d.name.classList.toggle("found", opt.filter !== "" && r.match);
@@ -162,8 +163,8 @@ function fillRow(d, r, wholes) {
     d.twist.removeAttribute("aria-hidden");
   }
   const quiet = !["diskRead", "diskWritten", "networkRx", "networkTx"].some((k) => figures[k]?.value > 0);
-  const still = !["pressureCPU", "pressureMemory", "pressureIO"].some((k) => figures[k]?.value > 0);
-  const cls = [residual(row) && "residual", row.kind === "idle" && "idle", opt.filter && !r.match && "way", quiet && "quiet", still && "still"].filter(Boolean).join(" ");
+  const calm = !["pressureCPU", "pressureMemory", "pressureIO"].some((k) => figures[k]?.value >= 0.1);
+  const cls = [residual(row) && "residual", row.kind === "idle" && "idle", opt.filter && !r.match && "way", quiet && "quiet", calm && "calm"].filter(Boolean).join(" ");
   if (d.tr.className !== cls) d.tr.className = cls;
   fillCells(d, figures, wholes, false);
 }
@@ -209,11 +210,17 @@ function drawTable() {
   }
 }
 
+function pressureNow(row) {
+  return [["CPU", row.pressure_cpu_ratio], ["memory", row.pressure_memory_ratio], ["I/O", row.pressure_io_ratio]]
+    .filter(([, v]) => typeof v === "number").map(([k, v]) => `${k} ${percent(v)}`).join(", ");
+}
+
 function showDetails(id) {
   const row = machine.workloads.find((w) => w.id === id);
   if (!row) return;
   set($("details-name"), label(row));
-  $("details-facts").replaceChildren(...[["Kind", row.kind], ["Path", row.path], ["ID", row.id]].filter(([, v]) => v)
+  $("details-facts").replaceChildren(...[["Kind", row.kind], ["Path", row.path], ["ID", row.id],
+    ["PIDs now", row.pids?.toLocaleString("en")], ["Pressure now", pressureNow(row)]].filter(([, v]) => v)
     .flatMap(([k, v]) => [make("dt", "", k), make("dd", "", v)]));
   const names = Object.keys(row.total ?? {});
   $("details-totals").replaceChildren(...(names.length ? names : [null]).map((name) => {
@@ -258,7 +265,8 @@ async function ask() {
   const tick = Math.max(m.tick_ns / 1e6, 1000);
   if (performance.now() - since < 5 * tick + 2000) return trouble("");
   const health = await fetch("healthz", { signal: AbortSignal.timeout(8000) });
-  trouble(`No new reading since ${new Date(m.time).toLocaleTimeString()}. What you see is from then.\n${(await health.text()).trim()}`);
+  const why = health.ok ? "mete answers, but its readings stand still: look at its terminal." : (await health.text()).trim();
+  trouble(`No new reading since ${new Date(m.time).toLocaleTimeString()}. What you see is from then.\n${why}`);
 }
 
 async function poll() {

@@ -50,7 +50,7 @@ export function label(row) {
 }
 
 // arrange returns { rows, rest, restCount, total }: rows in the order of the
-// page, each { row, figures, depth, below, folded, match }.
+// page, each { row, label, figures, depth, below, folded, match }.
 export function arrange(machine, opt) {
   const filter = opt.filter.toLowerCase();
   const seen = new Map();
@@ -58,6 +58,8 @@ export function arrange(machine, opt) {
     const own = figuresOf(row);
     const n = { row, own, sum: own, kids: [], below: 0, label: label(row), parent: (row.parent && seen.get(row.parent)) || null };
     n.hit = !filter || [n.label, row.path ?? "", row.kind].some((s) => s.toLowerCase().includes(filter));
+    const above = n.parent && !opt.flat && row.name === row.path ? n.parent.row.path + "/" : "";
+    n.short = above && n.label.startsWith(above) && n.label.slice(above.length) || n.label;
     if (!seen.has(row.id)) seen.set(row.id, n);
     n.parent?.kids.push(n);
     return n;
@@ -83,7 +85,7 @@ export function arrange(machine, opt) {
   const draw = (n, depth) => {
     n.shown = true;
     const folded = !opt.flat && !filter && n.kids.length > 0 && opt.folded.has(n.row.id);
-    rows.push({ row: n.row, figures: folded || (opt.sums && !opt.flat) ? n.sum : n.own, depth, below: opt.flat ? 0 : n.below, folded, match: n.hit });
+    rows.push({ row: n.row, label: n.short, figures: folded || (opt.sums && !opt.flat) ? n.sum : n.own, depth, below: opt.flat ? 0 : n.below, folded, match: n.hit });
     if (folded) cover(n);
     else if (!opt.flat) order(n.kids.filter((k) => k.keep)).forEach((k) => draw(k, depth + 1));
   };

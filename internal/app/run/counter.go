@@ -1,0 +1,239 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/meter"
+)
+
+// patience is how long a job waits for the kernel to take the programs: what a
+// person does not notice, and several times what it takes.
+const patience = 250 * time.Millisecond
+
+// counter counts with BPF what the job's files do not show: processes started,
+// block I/O where the controller does not count, network traffic. It loads
+// while the job's groups are made.
+type counter struct {
+	h      *host.Host
+	want   string // auto, bpf or files
+	opened chan struct{}
+	ready  chan struct{}
+	late   bool
+
+	kernel *bpf.Kernel
+	fail   error
+	net    *bpf.Attachment
+	netErr error
+	group  *launch.Group
+	ids    map[owner]bool
+}
+
+// owner is a group that something is counted for.
+type owner struct {
+	hierarchy uint32
+	id        uint64
+}
+
+func openCounter(h *host.Host, reader string) *counter {
+	c := &counter{h: h, want: reader, opened: make(chan struct{}), ready: make(chan struct{}), ids: map[owner]bool{}}
+	if reader == "files" {
+		c.fail = fmt.Errorf("not asked for: %w", fault.ErrUnsupported)
+		close(c.opened)
+		return c
+	}
+	go func() {
+		defer close(c.opened)
+		// Without the list, loop and device-mapper would count twice.
+		majors, err := h.StackedMajors()
+		if err == nil {
+			c.kernel, err = bpf.Open(bpf.Config{
+				Parts: bpf.Forks | bpf.Disk | bpf.Net, Groups: 4096,
+				SkipMajors: slices.Collect(maps.Keys(majors)), Unified: true,
+			})
+		}
+		c.fail = err
+	}()
+	return c
+}
+
+// count counts for this group from now on; nil is none.
+func (c *counter) count(g *launch.Group) {
+	c.group = g
+	go func() {
+		defer close(c.ready)
+		<-c.opened
+		if c.kernel == nil || g == nil {
+			return
+		}
+		c.netErr = c.attach()
+	}()
+}
+
+func (c *counter) attach() error {
+	if err := c.kernel.Err(bpf.Net); err != nil {
+		return err
+	}
+	dir, ok := c.group.V2()
+	if !ok {
+		return fmt.Errorf("no cgroup2 group: %w", fault.ErrUnsupported)
+	}
+	f, err := c.h.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c.net, err = c.kernel.AttachNet(f.Fd())
+	return err
+}
+
+// wait returns when counting has begun, or when it takes too long.
+func (c *counter) wait() {
+	if c.want == "bpf" {
+		<-c.ready
+		return
+	}
+	select {
+	case <-c.ready:
+	case <-time.After(patience):
+		c.late = true
+	}
+}
+
+// err says why nothing is counted, or nil.
+func (c *counter) err() error {
+	<-c.opened
+	return c.fail
+}
+
+// works reports whether counting goes on.
+func (c *counter) works() bool {
+	if c.group == nil || c.late {
+		return false
+	}
+	select {
+	case <-c.ready:
+		return c.kernel != nil
+	default:
+		return false
+	}
+}
+
+// read adds to r what was counted for the job.
+func (c *counter) read(r *meter.Reading) {
+	if !c.works() {
+		return
+	}
+	c.group.Each(func(hierarchy uint32, dir string) {
+		if id, err := c.h.ID(dir); err == nil {
+			c.ids[owner{hierarchy, id}] = true
+		}
+	})
+	var sum bpf.Counts
+	for n := range c.kernel.Counts() {
+		if c.ids[owner{n.Hierarchy, n.ID}] {
+			sum.Forks += n.Forks
+			sum.ReadBytes += n.ReadBytes
+			sum.WrittenBytes += n.WrittenBytes
+			sum.RxBytes += n.RxBytes
+			sum.TxBytes += n.TxBytes
+		}
+	}
+	can := c.kernel.Can()
+	if can&bpf.Forks != 0 {
+		r.Put(meter.Processes, int64(sum.Forks))
+	}
+	if can&bpf.Disk != 0 && !r.Has.Has(meter.DiskRead) {
+		r.Put(meter.DiskRead, int64(sum.ReadBytes))
+		r.Put(meter.DiskWritten, int64(sum.WrittenBytes))
+	}
+	if c.net != nil {
+		r.Put(meter.NetworkRx, int64(sum.RxBytes))
+		r.Put(meter.NetworkTx, int64(sum.TxBytes))
+	}
+}
+
+// reader names where the figures come from.
+func (c *counter) reader(g *launch.Group) string {
+	switch {
+	case g == nil:
+		return "tree"
+	case c.works():
+		return "bpf"
+	}
+	return "files"
+}
+
+// notes says what is absent, and why.
+func (c *counter) notes(g *launch.Group, final *meter.Reading) []string {
+	var absent []string
+	for _, a := range []struct {
+		res  meter.Resource
+		name string
+	}{{meter.DiskRead, "disk"}, {meter.NetworkRx, "network"}, {meter.Processes, "processes"}} {
+		if !final.Has.Has(a.res) {
+			absent = append(absent, a.name)
+		}
+	}
+	if len(absent) == 0 {
+		return nil
+	}
+	if !c.works() {
+		return []string{fmt.Sprintf("%s: only bpf can count for a job's group here; %s", join(absent), c.why(g))}
+	}
+	var notes []string
+	for _, p := range []struct {
+		part bpf.Part
+		name string
+		err  error
+	}{{bpf.Disk, "disk", nil}, {bpf.Net, "network", c.netErr}, {bpf.Forks, "processes", nil}} {
+		if err := errors.Join(p.err, c.kernel.Err(p.part)); err != nil && slices.Contains(absent, p.name) {
+			notes = append(notes, fmt.Sprintf("%s: absent: %v", p.name, firstLine(err)))
+		}
+	}
+	return notes
+}
+
+func (c *counter) why(g *launch.Group) string {
+	switch {
+	case c.want == "files":
+		return "--reader files does without"
+	case g == nil:
+		return "and the job has no group"
+	case c.late:
+		return fmt.Sprintf("it was not ready within %v", patience)
+	}
+	<-c.opened
+	return firstLine(c.fail)
+}
+
+// close detaches what is attached.
+func (c *counter) close() {
+	if c.late {
+		// The process is about to end, which unloads everything.
+		return
+	}
+	<-c.opened
+	if c.group != nil {
+		<-c.ready
+	}
+	var err error
+	if c.net != nil {
+		err = c.net.Close()
+	}
+	if c.kernel != nil {
+		err = errors.Join(err, c.kernel.Close())
+	}
+	if err != nil {
+		// The kernel detaches it with the process anyway.
+		fmt.Fprintln(os.Stderr, "mete:", err)
+	}
+}

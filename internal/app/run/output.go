@@ -1,0 +1,99 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"mete.dev/mete/internal/report"
+)
+
+// output is where a report goes.
+type output struct {
+	cfg            *config
+	stdout, stderr io.Writer
+	// temp becomes the JSON file; nil where that is no regular file.
+	temp *os.File
+}
+
+// openOutput finds out before the job starts whether its report can be written.
+func openOutput(c *config, stdout, stderr io.Writer) (*output, error) {
+	o := &output{cfg: c, stdout: stdout, stderr: stderr}
+	if c.json == "" || c.json == "-" {
+		return o, nil
+	}
+	st, err := os.Stat(c.json)
+	switch {
+	case err == nil && st.IsDir():
+		return nil, fmt.Errorf("--json %s: is a directory", c.json)
+	case err == nil && !st.Mode().IsRegular():
+		return o, nil // a pipe or a device is written when there is something
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("--json: %w", err)
+	}
+	o.temp, err = os.CreateTemp(filepath.Dir(c.json), ".mete-*")
+	if err != nil {
+		return nil, fmt.Errorf("--json: %w", err)
+	}
+	return o, nil
+}
+
+// write prints the report and writes the JSON file, which appears whole or not
+// at all.
+func (o *output) write(r *report.Report) error {
+	var err error
+	if !o.cfg.quiet {
+		_, err = o.stderr.Write(form(o.cfg.output, r))
+	}
+	switch {
+	case o.cfg.json == "-":
+		_, werr := o.stdout.Write(r.JSON())
+		err = errors.Join(err, werr)
+	case o.temp != nil:
+		err = errors.Join(err, o.rename(r))
+	case o.cfg.json != "":
+		err = errors.Join(err, os.WriteFile(o.cfg.json, r.JSON(), 0o666))
+	}
+	return err
+}
+
+func (o *output) rename(r *report.Report) error {
+	// A file of os.CreateTemp is for its owner; this one is a result like the
+	// command's own, unless the file was there with other rights.
+	mode := 0o666 &^ umask()
+	if st, err := os.Stat(o.cfg.json); err == nil {
+		mode = st.Mode().Perm()
+	}
+	_, err := o.temp.Write(r.JSON())
+	err = errors.Join(err, o.temp.Chmod(mode), o.temp.Close())
+	if err == nil {
+		err = os.Rename(o.temp.Name(), o.cfg.json)
+	}
+	if err == nil {
+		o.temp = nil
+	}
+	return err
+}
+
+// discard removes what is left of a report that was not written.
+func (o *output) discard() {
+	if o.temp != nil {
+		// Both fail where rename came half way, which it has told.
+		_ = o.temp.Close()
+		_ = os.Remove(o.temp.Name())
+	}
+}
+
+// form writes the report in one of the forms of -o.
+func form(output string, r *report.Report) []byte {
+	switch output {
+	case "json":
+		return r.JSON()
+	case "csv":
+		return report.CSV(r)
+	}
+	return r.Text()
+}

@@ -1,0 +1,159 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/unit"
+)
+
+// Report returns mete report.
+func Report() *cobra.Command {
+	var output string
+	var last, list bool
+	cmd := &cobra.Command{
+		Use:   "report [ID | --last | --list]",
+		Short: "Print the report of a job of mete run again",
+		Long: `Print the report of a job of mete run again, on standard output: of the job with
+this ID (six characters of its beginning or end will do), or of the last one.`,
+		Example: `  mete report
+  mete report 01k5x3 -o json
+  mete report --list`,
+		Args:          cobra.MaximumNArgs(1),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneOf("-o", output, "text", "json", "csv"); err != nil {
+				return err
+			}
+			if (last && list) || len(args) > 0 && (last || list) {
+				return fmt.Errorf("ID, --last and --list: only one of them: %w", fault.ErrInvalid)
+			}
+			dir, err := keep.Default(os.Getenv, os.Geteuid())
+			if err != nil {
+				return err
+			}
+			s := keep.New(dir)
+			if list {
+				return printAll(s, output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			r, err := find(s, args)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(form(output, r))
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&output, "output", "o", "text", "form of the report: text, json or csv")
+	f.BoolVar(&last, "last", false, "the job that started last (the default)")
+	f.BoolVar(&list, "list", false, "list all jobs")
+	choices(cmd, "output", "text", "json", "csv")
+	return cmd
+}
+
+func find(s *keep.Store, args []string) (*report.Report, error) {
+	if len(args) > 0 {
+		r, err := s.Get(args[0])
+		if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrConflict) {
+			return nil, fault.WithHint(err, "mete report --list shows all jobs")
+		}
+		return r, explain(err)
+	}
+	r, err := s.Last()
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, fault.WithHint(err, "run one: mete run -- COMMAND")
+	}
+	return r, explain(err)
+}
+
+// explain says what can be done about a report that cannot be read.
+func explain(err error) error {
+	if errors.Is(err, fault.ErrInvalid) {
+		return fault.WithHint(err, "the file is damaged; remove it if it is of no use")
+	}
+	return err
+}
+
+// printAll lists the jobs, oldest first. One that cannot be read costs only
+// itself.
+func printAll(s *keep.Store, output string, stdout, stderr io.Writer) error {
+	ids, err := s.IDs()
+	if err != nil {
+		return err
+	}
+	var all []*report.Report
+	for _, id := range ids {
+		r, err := s.Get(id)
+		if err != nil {
+			if _, err := fmt.Fprintln(stderr, "mete:", err); err != nil {
+				return err
+			}
+			continue
+		}
+		all = append(all, r)
+	}
+	switch output {
+	case "csv":
+		_, err := stdout.Write(report.CSV(all...))
+		return err
+	case "json":
+		for _, r := range all {
+			if _, err := stdout.Write(r.JSON()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	rows := []string{"ID\tSTARTED\tNAME\tEXIT\tWALL\tCPU\tMEMORY PEAK"}
+	for _, r := range all {
+		rows = append(rows, strings.Join([]string{r.ID, r.Started.Local().Format(time.DateTime), report.Clean(r.Name),
+			strconv.Itoa(r.ExitCode), seconds(r, report.Wall), seconds(r, report.CPU), size(r, report.MemoryPeak)}, "\t"))
+	}
+	if _, err := fmt.Fprintln(w, strings.Join(rows, "\n")); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func seconds(r *report.Report, k report.Key) string {
+	v, ok := r.Get(k)
+	if !ok {
+		return "-"
+	}
+	return unit.Seconds(time.Duration(v))
+}
+
+func size(r *report.Report, k report.Key) string {
+	v, ok := r.Get(k)
+	if !ok {
+		return "-"
+	}
+	return unit.Bytes(float64(v))
+}
+
+// join lists words as a sentence does.
+func join(words []string) string {
+	if n := len(words); n > 1 {
+		return strings.Join(words[:n-1], ", ") + " and " + words[n-1]
+	}
+	return strings.Join(words, "")
+}
+
+func firstLine(err error) string {
+	s, _, _ := strings.Cut(err.Error(), "\n")
+	return s
+}

@@ -1,0 +1,242 @@
+// Package run is the commands mete run, which runs a command as a metered job,
+// and mete report, which prints a job's report again.
+package run
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/unit"
+)
+
+// Exit codes of mete run besides the command's own, those of env(1).
+const (
+	codeFailed   = 125 // mete itself failed and started nothing
+	codeRefused  = 126 // the command cannot be executed
+	codeNotFound = 127 // there is no such command
+)
+
+// An Exit ends the program with a code. Err, where it is not nil, is yet to be
+// shown.
+type Exit struct {
+	Code int
+	Err  error
+}
+
+func (e *Exit) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+func (e *Exit) Unwrap() error { return e.Err }
+
+// options are the flags as they were given.
+type options struct {
+	name    string
+	labels  []string
+	cpus    string
+	memory  string
+	reader  string
+	output  string
+	json    string
+	quiet   bool
+	waitAll bool
+}
+
+// config is what the options mean.
+type config struct {
+	name    string
+	labels  map[string]string
+	limits  launch.Limits
+	reader  string
+	output  string
+	json    string
+	quiet   bool
+	waitAll bool
+	command []string
+}
+
+const long = `Run a command as a metered job and report what it truly used: CPU time, memory,
+disk, network, processes, and how each figure came about.
+
+The command runs in a control group of its own, below the caller's, together with
+all that it starts. Its input, output, signals, terminal and exit code are its
+own, as if mete were not there. Where no group can be made, its processes are
+followed instead, and the figures are marked apportioned.
+
+When the command ends, the report is printed to standard error and kept in the
+state directory ($METE_STATE, else /var/lib/mete for root, $XDG_STATE_HOME/mete
+or ~/.local/state/mete for others), where mete report finds it. What the command
+leaves running is named, and goes on in its group; --wait-all waits for it.
+Data that is still waiting to be written to disk when the job ends is not counted.
+
+Sizes take K M G T (powers of 1000) and Ki Mi Gi Ti (powers of 1024).`
+
+const example = `  mete run -- make -j8
+  mete run --name nightly --label team=web --json usage.json -- ./build.sh
+  mete run --cpus 1.5 --memory 2Gi -- python3 train.py
+  mete run -o json --quiet --json - -- true | jq .cpu_seconds`
+
+const codes = `Exit codes: the command's own; 128 + n if signal n ended it; 127 if there is no
+such command; 126 if it cannot be executed; 125 if mete failed and started nothing.`
+
+// Command returns mete run. Its error is an *[Exit], whenever the command's exit
+// code was not 0.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:                   "run [flags] -- COMMAND [ARGUMENT]...",
+		Short:                 "Run a command as a metered job and report what it used",
+		Long:                  long + "\n\n" + codes,
+		Example:               example,
+		SilenceUsage:          true,
+		SilenceErrors:         true,
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.config(args)
+			if err != nil {
+				return &Exit{codeFailed, err}
+			}
+			return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return &Exit{codeFailed, fault.WithHint(err, "mete run --help lists the flags; those of the command go after --")}
+	})
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVar(&o.name, "name", "", "name of the job (default: the command's)")
+	f.StringArrayVar(&o.labels, "label", nil, "label of the job as `key=value`; may be repeated")
+	f.StringVar(&o.cpus, "cpus", "", "limit the job to `N` CPUs' time, such as 1.5")
+	f.StringVar(&o.memory, "memory", "", "limit the job's memory to `BYTES`, such as 512Mi")
+	f.StringVar(&o.reader, "reader", "auto", "where figures come from: bpf, files (control group files only), or auto (bpf where the kernel allows it)")
+	f.StringVarP(&o.output, "output", "o", "text", "form of the report on standard error: text, json or csv")
+	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report")
+	f.BoolVar(&o.waitAll, "wait-all", false, "wait for everything that the command left running")
+	choices(cmd, "reader", "auto", "bpf", "files")
+	choices(cmd, "output", "text", "json", "csv")
+	return cmd
+}
+
+// choices lets the shell complete a flag.
+func choices(cmd *cobra.Command, flag string, values ...string) {
+	// The only error is a flag that does not exist, which the tests would see.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// config checks the options.
+func (o *options) config(args []string) (*config, error) {
+	if len(args) == 0 {
+		return nil, fault.WithHint(fmt.Errorf("no command: %w", fault.ErrInvalid), "mete run -- COMMAND [ARGUMENT]...")
+	}
+	c := &config{
+		name: o.name, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
+		quiet: o.quiet, waitAll: o.waitAll, command: args,
+	}
+	if c.name == "" {
+		c.name = printable(filepath.Base(args[0]))
+	}
+	if c.name != printable(c.name) {
+		return nil, fmt.Errorf("--name %q: not plain text: %w", o.name, fault.ErrInvalid)
+	}
+	for _, l := range o.labels {
+		k, v, ok := strings.Cut(l, "=")
+		_, twice := c.labels[k]
+		switch {
+		case !ok || k == "":
+			return nil, fault.WithHint(fmt.Errorf("--label %q: %w", l, fault.ErrInvalid), "write --label key=value")
+		case l != printable(l):
+			return nil, fmt.Errorf("--label %q: not plain text: %w", l, fault.ErrInvalid)
+		case twice:
+			return nil, fmt.Errorf("--label %q: given twice: %w", k, fault.ErrInvalid)
+		}
+		c.labels[k] = v
+	}
+	if err := oneOf("--reader", o.reader, "auto", "bpf", "files"); err != nil {
+		return nil, err
+	}
+	if err := oneOf("-o", o.output, "text", "json", "csv"); err != nil {
+		return nil, err
+	}
+	var err error
+	c.limits, err = o.limits()
+	return c, err
+}
+
+func (o *options) limits() (launch.Limits, error) {
+	var l launch.Limits
+	var err error
+	if o.cpus != "" {
+		l.CPUs, err = parseCPUs(o.cpus)
+		if err != nil {
+			return l, err
+		}
+	}
+	if o.memory != "" {
+		l.Memory, err = unit.ParseBytes(o.memory)
+		if err != nil || l.Memory < 1 {
+			return l, fault.WithHint(fmt.Errorf("--memory %q: %w", o.memory, fault.ErrInvalid), "write bytes, or 512Mi, 2G, 1.5Gi")
+		}
+	}
+	return l, nil
+}
+
+func parseCPUs(s string) (float64, error) {
+	var v float64
+	var rest string
+	n, _ := fmt.Sscanf(s+" ", "%g%s", &v, &rest)
+	// The kernel's least is 1 ms in its period of 100 ms.
+	if n != 1 || math.IsNaN(v) || v < 0.01 || v > 1e6 {
+		return 0, fault.WithHint(fmt.Errorf("--cpus %q: %w", s, fault.ErrInvalid), "write a number of CPUs from 0.01, such as 1.5")
+	}
+	return v, nil
+}
+
+func oneOf(flag, have string, values ...string) error {
+	for _, v := range values {
+		if v == have {
+			return nil
+		}
+	}
+	return fault.WithHint(fmt.Errorf("%s %q: %w", flag, have, fault.ErrInvalid), "it is one of "+strings.Join(values, ", "))
+}
+
+// printable replaces what is not plain text.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, s)
+}
+
+// newID makes the ID of a job that starts now.
+func newID() string {
+	var b [10]byte
+	rand.Read(b[:]) // never fails
+	return report.NewID(time.Now().UnixMilli(), b)
+}
+
+// failed makes err an Exit: with the code of shells where it is the command
+// that was wrong, else with that of mete itself.
+func failed(err error) error {
+	if e, ok := errors.AsType[*launch.NotRun](err); ok {
+		return &Exit{e.Code, err}
+	}
+	return &Exit{codeFailed, err}
+}

@@ -1,0 +1,326 @@
+package run_test
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/report"
+)
+
+// The command's input, output and exit code are its own.
+func TestPass(t *testing.T) {
+	m := program(t)
+	c := m.command("run", "-q", "--", "sh", "-c", "tr a-z A-Z; echo oops >&2; exit 5")
+	c.Stdin = strings.NewReader("hello\n")
+	if r := finish(t, c); r.stdout != "HELLO\n" || r.stderr != "oops\n" || r.code != 5 {
+		t.Errorf("%+v, want HELLO, oops, 5", r)
+	}
+	// In a pipeline, the reader of which ends first.
+	r := finish(t, sh(m, `"$0" run -q -- yes | head -1; "$0" run -- seq 3 2>/dev/null | "$0" run -q -- wc -l`))
+	if r.stdout != "y\n3\n" || r.code != 0 {
+		t.Errorf("pipeline: %+v", r)
+	}
+}
+
+func sh(m *mete, script string) *exec.Cmd {
+	c := m.command()
+	c.Args = []string{"sh", "-c", script, os.Args[0]}
+	c.Path = "/bin/sh"
+	return c
+}
+
+func TestExitCodes(t *testing.T) {
+	m := program(t)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"run", "--", "true"}, 0, "true: exit 0\n"},
+		{[]string{"run", "true"}, 0, "true: exit 0\n"},
+		{[]string{"run", "--", "sh", "-c", "exit 3"}, 3, "sh: exit 3\n"},
+		{[]string{"run", "--", "sh", "-c", "kill -KILL $$"}, 137, "sh: ended by SIGKILL (exit 137)\n"},
+		{[]string{"run", "--", "no-such-command"}, 127, "mete: error: no-such-command: command not found\n"},
+		{[]string{"run", "--", "./no/such"}, 127, "mete: error: ./no/such: no such file or directory\n"},
+		{[]string{"run", "--", "/etc/passwd"}, 126, "mete: error: /etc/passwd: permission denied\n"},
+		{[]string{"run", "--", "/"}, 126, "mete: error: /: is a directory\n"},
+		{[]string{"run"}, 125, "mete: error: no command: invalid\nhint: "},
+		{[]string{"run", "--nonsense", "--", "true"}, 125, "mete: error: unknown flag: --nonsense\nhint: "},
+		{[]string{"run", "--reader", "magic", "--", "true"}, 125, "mete: error: --reader \"magic\": invalid\nhint: "},
+		{[]string{"run", "-o", "xml", "--", "true"}, 125, "mete: error: -o \"xml\": invalid\nhint: "},
+		{[]string{"run", "--cpus", "0", "--", "true"}, 125, "mete: error: --cpus \"0\": invalid\nhint: "},
+		{[]string{"run", "--cpus", "1x", "--", "true"}, 125, "mete: error: --cpus \"1x\": invalid\nhint: "},
+		{[]string{"run", "--memory", "much", "--", "true"}, 125, "mete: error: --memory \"much\": invalid\nhint: "},
+		{[]string{"run", "--label", "x", "--", "true"}, 125, "mete: error: --label \"x\": invalid\nhint: "},
+		{[]string{"run", "--label", "x=1", "--label", "x=2", "--", "true"}, 125, "mete: error: --label \"x\": given twice"},
+		{[]string{"run", "--name", "a\nb", "--", "true"}, 125, "mete: error: --name \"a\\nb\": not plain text"},
+		{[]string{"run", "--json", "/no/such/dir/x", "--", "true"}, 125, "mete: error: --json: "},
+		{[]string{"run", "--json", "/", "--", "true"}, 125, "mete: error: --json /: is a directory"},
+		{[]string{"report", "zzzzzzz"}, 1, "mete: error: job \"zzzzzzz\": not found\nhint: mete report --list"},
+		{[]string{"report", "--last", "--list"}, 1, "mete: error: ID, --last and --list: only one"},
+		{[]string{"report", "-o", "xml"}, 1, "mete: error: -o \"xml\": invalid"},
+	} {
+		r := m.run(c.args...)
+		if r.code != c.code || !strings.HasPrefix(r.stderr, c.says) || r.stdout != "" {
+			t.Errorf("%q: exit %d, want %d, says %q", c.args, r.code, c.code, r.stderr)
+		}
+	}
+	leftovers(t)
+}
+
+// leftovers fails the test if a job's group is left.
+func leftovers(t *testing.T) {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/mete-run-*", "/sys/fs/cgroup/*/mete-run-*"} {
+		if got, err := filepath.Glob(pattern); err != nil || len(got) > 0 {
+			t.Errorf("left: %v, %v", got, err)
+		}
+	}
+}
+
+func TestOutput(t *testing.T) {
+	m := program(t)
+	r := m.run("run", "-o", "json", "--name", "night", "--label", "a=b=c", "--json", "-", "--", "echo", "hi")
+	if !strings.HasPrefix(r.stdout, "hi\n{") || strings.TrimPrefix(r.stdout, "hi\n") != r.stderr {
+		t.Fatalf("stdout %s\nstderr %s", r.stdout, r.stderr)
+	}
+	rep, err := report.Parse([]byte(r.stderr))
+	if err != nil || rep.Name != "night" || rep.Labels["a"] != "b=c" {
+		t.Fatalf("%v, %+v", err, rep)
+	}
+	for _, args := range [][]string{{"report"}, {"report", "--last"}, {"report", rep.ID}, {"report", rep.ID[16:]}} {
+		if got := m.run(append(args, "-o", "json")...); got.stdout != r.stderr {
+			t.Errorf("%v: %+v, want %s", args, got, r.stderr)
+		}
+	}
+	if r := m.run("report"); !strings.HasPrefix(r.stdout, "night: exit 0\n  echo hi\n") {
+		t.Errorf("report: %+v", r)
+	}
+	if r := m.run("report", "--list", "-o", "csv"); strings.Count(r.stdout, "\n") != 2 {
+		t.Errorf("list: %+v", r)
+	}
+	if r := m.run("report", "--list"); !strings.Contains(r.stdout, rep.ID) || r.code != 0 {
+		t.Errorf("list: %+v", r)
+	}
+	// A damaged report costs itself only.
+	if err := os.WriteFile(filepath.Join(m.dir, "jobs", strings.Repeat("0", 26)+".json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := m.run("report", "--list"); !strings.Contains(r.stdout, rep.ID) || !strings.Contains(r.stderr, "invalid report") || r.code != 0 {
+		t.Errorf("list with a damaged report: %+v", r)
+	}
+	if r := m.run("report", strings.Repeat("0", 26)); r.code != 1 || !strings.Contains(r.stderr, "hint: the file is damaged") {
+		t.Errorf("damaged report: %+v", r)
+	}
+}
+
+// A report that cannot be kept or written is told, and changes no exit code.
+func TestUnwritable(t *testing.T) {
+	m := program(t)
+	m.env = append(m.env, "METE_STATE=/dev/null/state")
+	r := m.run("run", "-q", "--", "sh", "-c", "exit 9")
+	if r.code != 9 || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "mete: the report is not kept: ") {
+		t.Errorf("%+v", r)
+	}
+	m = program(t)
+	r = m.run("run", "-q", "--json", "/dev/full", "--", "sh", "-c", "exit 9")
+	if r.code != 9 || !strings.HasPrefix(r.stderr, "mete: the report is not written: ") {
+		t.Errorf("full disk: %+v", r)
+	}
+	// Standard error is gone before the report is printed.
+	if r := finish(t, sh(m, `{ "$0" run -- sh -c 'exit 9'; echo $? >&3; } 3>&1 2>&1 >/dev/null | true; sleep 0.2`)); strings.TrimSpace(r.stdout) != "9" && r.stdout != "" {
+		t.Errorf("closed pipe: %+v", r)
+	}
+}
+
+// A signal sent to mete reaches the command, and the report is still made.
+func TestSignal(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.Signal(40)} {
+		m := program(t)
+		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 20")
+		// A session of its own has no terminal that would send the signal too.
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := &strings.Builder{}
+		c.Stderr = errs
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 6)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait() // its code is looked at
+		if code := c.ProcessState.ExitCode(); code != 128+int(s) || !strings.Contains(errs.String(), "ended by ") {
+			t.Errorf("%v: exit %d: %s", s, code, errs)
+		}
+	}
+	leftovers(t)
+}
+
+// Signals that were ignored stay so for the command.
+func TestIgnored(t *testing.T) {
+	r := finish(t, sh(program(t), `trap "" HUP INT; exec "$0" run -q -- sh -c 'grep SigIgn /proc/$$/status'`))
+	if !strings.HasSuffix(strings.TrimSpace(r.stdout), "7") {
+		t.Errorf("%q, want the last digit 7: HUP, INT and with it QUIT", r.stdout)
+	}
+}
+
+// If mete dies the job goes on.
+func TestKilled(t *testing.T) {
+	hosttest.Need(t, "root")
+	m := program(t)
+	file := filepath.Join(t.TempDir(), "file")
+	c := m.command("run", "-q", "--", "sh", "-c", `echo $$; sleep 0.3; cat /proc/self/cgroup > "$1.new"; mv "$1.new" "$1"`, "sh", file)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait() // killed
+	var groups []byte
+	for start := time.Now(); len(groups) == 0 && time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+		groups, _ = os.ReadFile(file)
+	}
+	if len(groups) == 0 {
+		t.Fatal("the job did not end its work")
+	}
+	// Its groups are nobody's now. The next job with a hand free removes them.
+	time.Sleep(50 * time.Millisecond)
+	m.run("run", "-q", "--", "true")
+	leftovers(t)
+}
+
+func TestWaitAll(t *testing.T) {
+	hosttest.Need(t, "root")
+	m := program(t)
+	script := "(setsid sleep 0.5 &)"
+	rep, _ := m.job("--", "sh", "-c", script)
+	if len(rep.LivesOn) != 1 || rep.LivesOn[0].Name != "sleep" {
+		t.Errorf("lives on: %v, want sleep", rep.LivesOn)
+	}
+	rep, _ = m.job("--wait-all", "--", "sh", "-c", script)
+	if wall, _ := rep.Get(report.Wall); len(rep.LivesOn) != 0 || wall < 500e6 {
+		t.Errorf("--wait-all: %v live on after %d ns", rep.LivesOn, wall)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	hosttest.Need(t, "memcg1")
+	m := program(t)
+	rep, r := m.job("--memory", "32Mi", "--", "sh", "-c", "head -c 100M /dev/zero | tail | wc -c")
+	if n, _ := rep.Get(report.OOMKills); n == 0 {
+		t.Errorf("no OOM kill within 32 MiB: %+v", r)
+	}
+	if got := m.run("run", "--memory", "1", "--", "true"); got.code == 0 {
+		t.Errorf("one byte of memory: %+v", got)
+	}
+}
+
+// Someone without rights gets the process tree, marked as what it is.
+func TestOrdinaryUser(t *testing.T) {
+	hosttest.Need(t, "root")
+	m := program(t)
+	if err := os.Chmod(m.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for d := m.dir; d != "/"; d = filepath.Dir(d) {
+		if st, err := os.Stat(d); err == nil && st.Mode()&1 == 0 {
+			if err := os.Chmod(d, st.Mode()|0o11); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	self := copyTo(t, os.Args[0], filepath.Join(m.dir, "mete"))
+	c := m.command(append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "-o", "json", "--json", "-", "-q", "--"},
+		"sh", "-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; exit 4")...)
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		t.Skip(err)
+	}
+	c.Path, c.Dir = setpriv, "/"
+	r := finish(t, c)
+	rep, err := report.Parse([]byte(r.stdout))
+	if err != nil || r.code != 4 {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	for _, k := range []report.Key{report.CPU, report.MemoryAverage} {
+		if q := rep.Figures[k].Quality; q != meter.Apportioned {
+			t.Errorf("%s is %s, want apportioned", k, q)
+		}
+	}
+	for _, k := range []report.Key{report.NetworkRx, report.Processes} {
+		if q := rep.Figures[k].Quality; q != meter.Absent {
+			t.Errorf("%s is %s, want absent", k, q)
+		}
+	}
+	if rep.Reader != "tree" || len(rep.Notes) == 0 || !strings.Contains(rep.Notes[0], "no control group for the job") {
+		t.Errorf("reader %s, notes %q", rep.Reader, rep.Notes)
+	}
+	c = m.command("--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "--memory", "1G", "--", "true")
+	c.Path, c.Dir = setpriv, "/"
+	if r := finish(t, c); r.code != 125 || !strings.Contains(r.stderr, "limits need a control group") {
+		t.Errorf("a limit without rights: %+v", r)
+	}
+}
+
+func copyTo(t *testing.T, from, to string) string {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// Read-only control groups, as in most containers, and no /sys at all.
+func TestNoGroups(t *testing.T) {
+	hosttest.Need(t, "root")
+	m := program(t)
+	for name, script := range map[string]string{
+		"read-only": `mount -t tmpfs none /mnt; for d in /sys/fs/cgroup /sys/fs/cgroup/*; do mountpoint -q $d && mount -o remount,bind,ro $d; done`,
+		"hidden":    `mount -t tmpfs none /sys`,
+	} {
+		c := m.command("-m", "sh", "-c", script+`; exec "$0" run -o json -- sh -c 'exit 6'`, os.Args[0])
+		unshare, err := exec.LookPath("unshare")
+		if err != nil {
+			t.Skip(err)
+		}
+		c.Path = unshare
+		r := finish(t, c)
+		at := strings.Index(r.stderr, "{")
+		if r.code != 6 || at < 0 || !strings.HasPrefix(r.stderr, "mete: no control group for the job (") {
+			t.Errorf("%s: %+v", name, r)
+			continue
+		}
+		var v map[string]any
+		if err := json.Unmarshal([]byte(r.stderr[at:]), &v); err != nil || v["reader"] != "tree" {
+			t.Errorf("%s: %v, reader %v", name, err, v["reader"])
+		}
+	}
+}

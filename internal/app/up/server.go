@@ -1,0 +1,179 @@
+package up
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"log"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path"
+	"strings"
+	"time"
+)
+
+//go:embed web
+var web embed.FS
+
+// policy lets the page load nothing but itself from here, and nobody frame it.
+// Trusted Types forbid it to make elements of text, so that no workload's name
+// can become one.
+const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'"
+
+// newServer returns the server of a feed for requests to allowed hosts. Its
+// time limits are such that a slow or silent visitor holds nothing for long.
+func newServer(f *feed, allow func(host string) bool) *http.Server {
+	mux := http.NewServeMux()
+	pages(mux)
+	mux.HandleFunc("/api/v0/snapshot", f.snapshot)
+	mux.HandleFunc("/healthz", f.health)
+	return &http.Server{
+		Handler:           guard(mux, allow),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		// It would tell of broken connections of visitors, which concern nobody.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+}
+
+// guard stands before every handler: who may ask what, and what a browser may
+// do with the answer.
+func guard(next http.Handler, allow func(host string) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cache-Control", "no-cache")
+		switch {
+		case !allow(r.Host):
+			// A name that someone else points at this machine would make their
+			// page and this one the same origin.
+			http.Error(w, "this name is not served here: use the address that mete up printed", http.StatusMisdirectedRequest)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			h.Set("Allow", "GET, HEAD")
+			http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// allowed returns which Host headers are answered: the loopback names and
+// addresses and the host that was asked to listen on. Where that is more than
+// loopback, plain addresses and this machine's own name too: nobody can point an
+// address elsewhere.
+func allowed(addr net.Addr, listen string) func(host string) bool {
+	own, err := os.Hostname()
+	if err != nil {
+		own = ""
+	}
+	a, ok := addr.(*net.TCPAddr)
+	open := ok && !a.IP.IsLoopback()
+	return func(host string) bool {
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+		if host == "" {
+			return false
+		}
+		if loopback(host) || strings.EqualFold(host, listen) {
+			return true
+		}
+		_, err := netip.ParseAddr(host)
+		return open && (err == nil || own != "" && strings.EqualFold(host, own))
+	}
+}
+
+// pages serves the files of the page.
+func pages(mux *http.ServeMux) {
+	files, err := fs.ReadDir(web, "web")
+	if err != nil {
+		panic(err) // they are part of the program
+	}
+	for _, file := range files {
+		body, err := web.ReadFile("web/" + file.Name())
+		if err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(body)
+		tag := `"` + hex.EncodeToString(sum[:8]) + `"`
+		kind := contentType(file.Name())
+		pattern := "/" + file.Name()
+		if pattern == "/index.html" {
+			pattern = "/{$}"
+		}
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { serve(w, r, kind, tag, body) })
+	}
+}
+
+// contentType is by the file's name, and not by what the machine thinks of it.
+func contentType(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	}
+	return mime.TypeByExtension(path.Ext(name))
+}
+
+// serve answers with body, or that it has not changed.
+func serve(w http.ResponseWriter, r *http.Request, kind, tag string, body []byte) {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("ETag", tag)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+}
+
+// snapshot answers with the latest tick.
+func (f *feed) snapshot(w http.ResponseWriter, r *http.Request) {
+	frame := f.latest.Load()
+	if frame == nil {
+		f.unavailable(w)
+		return
+	}
+	body, err := frame.json()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	serve(w, r, "application/json", frame.tag, body)
+}
+
+// health answers whether the machine can be read.
+func (f *feed) health(w http.ResponseWriter, _ *http.Request) {
+	if f.latest.Load() == nil || f.missed.Load() != nil {
+		f.unavailable(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	// Who has gone away needs no answer.
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// unavailable says why there is no reading.
+func (f *feed) unavailable(w http.ResponseWriter) {
+	why := "no reading yet"
+	if p := f.missed.Load(); p != nil {
+		why = "the latest reading was lost: " + *p
+	}
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, why, http.StatusServiceUnavailable)
+}

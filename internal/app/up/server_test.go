@@ -1,0 +1,218 @@
+package up
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/view/viewtest"
+)
+
+// get asks a server that listens on loopback, as the host of the URL.
+func get(f *feed, method, url string, header ...string) *http.Response {
+	addr := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9797}
+	r := httptest.NewRequest(method, url, nil)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	newServer(f, allowed(addr, "127.0.0.1")).Handler.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func body(t *testing.T, r *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// fed returns a feed that has had one tick.
+func fed() *feed {
+	f := newFeed()
+	f.latest.Store(newFrame(viewtest.Machine(2)))
+	return f
+}
+
+func TestSnapshot(t *testing.T) {
+	f := fed()
+	r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot")
+	if r.StatusCode != 200 || r.Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("snapshot: %s, %s", r.Status, r.Header.Get("Content-Type"))
+	}
+	var got live.Machine
+	if err := json.Unmarshal([]byte(body(t, r)), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(viewtest.Machine(2), &got); diff != "" {
+		t.Errorf("snapshot (-want +got):\n%s", diff)
+	}
+	tag := r.Header.Get("ETag")
+	if r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot", "If-None-Match", tag); r.StatusCode != 304 {
+		t.Errorf("the same tick again: %s, want 304", r.Status)
+	}
+	f.latest.Store(newFrame(viewtest.Machine(3)))
+	if r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot", "If-None-Match", tag); r.StatusCode != 200 {
+		t.Errorf("the next tick: %s, want 200", r.Status)
+	}
+	if r := get(f, "HEAD", "http://127.0.0.1:9797/api/v0/snapshot"); r.StatusCode != 200 || body(t, r) != "" {
+		t.Errorf("HEAD: %s with a body, want 200 without", r.Status)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	f := newFeed()
+	check := func(when string, status int, word string) {
+		t.Helper()
+		r := get(f, "GET", "http://localhost:9797/healthz")
+		if got := body(t, r); r.StatusCode != status || !strings.Contains(got, word) {
+			t.Errorf("%s: %d %q, want %d with %q", when, r.StatusCode, got, status, word)
+		}
+	}
+	check("at first", 503, "no reading yet")
+	if r := get(f, "GET", "http://localhost:9797/api/v0/snapshot"); r.StatusCode != 503 || r.Header.Get("Retry-After") == "" {
+		t.Errorf("snapshot before the first tick: %s, want 503 with Retry-After", r.Status)
+	}
+	f.latest.Store(newFrame(viewtest.Machine(0)))
+	check("after the first tick", 200, "ok")
+	why := "proc: stat: gone"
+	f.missed.Store(&why)
+	check("after a lost tick", 503, why)
+}
+
+// Only names that nobody can point elsewhere are answered.
+func TestHost(t *testing.T) {
+	own := "metal.example"
+	for _, c := range []struct {
+		ip     net.IP
+		listen string
+		yes    []string
+		no     []string
+	}{
+		{net.IPv4(127, 0, 0, 1), "127.0.0.1",
+			[]string{"127.0.0.1:9797", "localhost", "LOCALHOST.:1", "[::1]:9797", "127.9.9.9", "a.localhost:80"},
+			[]string{"evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9797", "192.0.2.1", "", ":9797", "[::2]:1"}},
+		{net.IPv6zero, "", []string{"192.0.2.1:9797", "[2001:db8::1]:9797", "localhost:9797"}, []string{"evil.example:9797", own}},
+		{net.IPv4(192, 0, 2, 1), own, []string{own + ":9797", strings.ToUpper(own), "192.0.2.1"}, []string{"evil.example"}},
+	} {
+		allow := allowed(&net.TCPAddr{IP: c.ip, Port: 9797}, c.listen)
+		for _, h := range c.yes {
+			if !allow(h) {
+				t.Errorf("listening on %v: host %q is refused", c.ip, h)
+			}
+		}
+		for _, h := range c.no {
+			if allow(h) {
+				t.Errorf("listening on %v: host %q is answered", c.ip, h)
+			}
+		}
+	}
+	for _, path := range []string{"/", "/api/v0/snapshot", "/healthz", "/app.js"} {
+		if r := get(fed(), "GET", "http://evil.example"+path); r.StatusCode != http.StatusMisdirectedRequest {
+			t.Errorf("%s as evil.example: %s, want 421", path, r.Status)
+		}
+	}
+}
+
+func TestOnlyReading(t *testing.T) {
+	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
+		for _, path := range []string{"/", "/api/v0/snapshot", "/healthz", "/none"} {
+			r := get(fed(), method, "http://localhost:9797"+path)
+			if r.StatusCode != 405 || r.Header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s: %s, Allow %q, want 405 with GET, HEAD", method, path, r.Status, r.Header.Get("Allow"))
+			}
+		}
+	}
+	for _, path := range []string{"/none", "/web/index.html", "/index.html", "/../up.go", "/api/v0", "/api/v0/snapshot/"} {
+		if r := get(fed(), "GET", "http://localhost:9797"+path); r.StatusCode == 200 {
+			t.Errorf("GET %s: %s, want no such page", path, r.Status)
+		}
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	for _, url := range []string{"http://localhost/", "http://localhost/api/v0/snapshot", "http://localhost/none", "http://evil.example/"} {
+		h := get(fed(), "GET", url).Header
+		for k, want := range map[string]string{"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+			"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-cache"} {
+			if got := h.Get(k); got != want && !(k == "Cache-Control" && got == "") {
+				t.Errorf("%s: %s = %q, want %q", url, k, got, want)
+			}
+		}
+		if h.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: other origins may read it", url)
+		}
+	}
+}
+
+// The page is whole: what it names is there, and nothing of it breaks the
+// policy that it is served under or asks another machine.
+func TestPage(t *testing.T) {
+	index := body(t, get(fed(), "GET", "http://localhost/"))
+	for _, m := range regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(index, -1) {
+		if r := get(fed(), "GET", "http://localhost/"+m[1]); r.StatusCode != 200 {
+			t.Errorf("the page names %s: %s", m[1], r.Status)
+		}
+	}
+	for path, kind := range map[string]string{"": "text/html", "app.js": "text/javascript", "model.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"} {
+		r := get(fed(), "GET", "http://localhost/"+path)
+		text := body(t, r)
+		if !strings.HasPrefix(r.Header.Get("Content-Type"), kind) || r.StatusCode != 200 {
+			t.Errorf("/%s: %s, %s, want 200, %s", path, r.Status, r.Header.Get("Content-Type"), kind)
+		}
+		text = strings.ReplaceAll(text, `xmlns="http://www.w3.org/2000/svg"`, "")
+		for _, bad := range []string{"http://", "https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=", "onclick=", "<script>"} {
+			if strings.Contains(text, bad) {
+				t.Errorf("/%s holds %q", path, bad)
+			}
+		}
+	}
+	script := body(t, get(fed(), "GET", "http://localhost/app.js"))
+	for _, m := range regexp.MustCompile(`\$\("([\w-]+)"\)`).FindAllStringSubmatch(script, -1) {
+		if !strings.Contains(index, `id="`+m[1]+`"`) {
+			t.Errorf("app.js asks for #%s, which the page has not", m[1])
+		}
+	}
+}
+
+// A lost tick is told and costs nothing else; a meter that is over ends it.
+func TestFeed(t *testing.T) {
+	f := newFeed()
+	over := errors.New("over")
+	m := &viewtest.Meter{Err: func(step int) error {
+		switch step {
+		case 0:
+			return errors.New("bad")
+		case 1:
+			if f.missed.Load() == nil {
+				t.Errorf("a lost tick is not told")
+			}
+		case 2:
+			if f.latest.Load() == nil || f.missed.Load() != nil {
+				t.Errorf("after a good tick: latest %v, missed %v", f.latest.Load(), f.missed.Load())
+			}
+			return errors.Join(over, errUnsupported)
+		}
+		return nil
+	}}
+	if err := f.run(t.Context(), time.Millisecond, m); !errors.Is(err, over) {
+		t.Errorf("run = %v, want %v", err, over)
+	}
+	select {
+	case <-f.ready:
+	default:
+		t.Errorf("the first tick is not announced")
+	}
+}

@@ -1,0 +1,221 @@
+// Package up is the command mete up: this machine's workloads as a page and as
+// JSON, on an address of this machine alone.
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/view"
+)
+
+// A Meter gives the machine, tick by tick. Next is called by one goroutine, and
+// Close after its last call has returned.
+type Meter = interface {
+	// Next waits for the next tick, or for the end of ctx. What it returns is
+	// not changed afterwards. An error costs the tick, except that one which
+	// wraps fault.ErrUnsupported, fault.ErrDenied or fault.ErrInvalid ends the
+	// command.
+	Next(ctx context.Context) (*live.Machine, error)
+	Close() error
+}
+
+// Open starts a meter that reads with the reader auto, bpf or files.
+type Open = func(ctx context.Context, tick time.Duration, reader string) (Meter, error)
+
+// The bounds of --interval: below the first the meter would mostly meter
+// itself, above the second it would miss too much of what comes and goes.
+const (
+	minTick = 100 * time.Millisecond
+	maxTick = time.Minute
+)
+
+type config struct {
+	listen   string
+	insecure bool
+	interval string
+	reader   string
+
+	tick time.Duration // of interval
+	host string        // of listen
+}
+
+// Command returns the command. It ends without an error when its context does.
+func Command(open Open) *cobra.Command {
+	var c config
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Serve a live page of this machine's workloads",
+		Long: `Serve a live page of this machine's workloads, on this machine alone:
+
+  /                  the page
+  /api/v0/snapshot   the same as JSON
+  /healthz           200 while the machine can be read, else 503 with the reason
+
+There is no TLS and no login yet, so only addresses of this machine itself are
+listened on. From elsewhere, come through a tunnel:
+ssh -L 9797:127.0.0.1:9797 HOST`,
+		Example: `  mete up
+  curl -s http://127.0.0.1:9797/api/v0/snapshot | jq .cpu_cores`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.validate(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), &c, open, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.listen, "listen", "127.0.0.1:9797", "address and port to serve on (port 0: any free one)")
+	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, for everyone who reaches them, in the clear")
+	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
+	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
+	// The only error is a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("reader", cobra.FixedCompletions([]string{"auto", "bpf", "files"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// validate checks the flags and reads those that have to be read.
+func (c *config) validate() (err error) {
+	if c.tick, err = unit.ParseSeconds(c.interval); err != nil {
+		return fmt.Errorf("--interval: %w", err)
+	}
+	if c.tick < minTick || c.tick > maxTick {
+		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1m")
+	}
+	if c.reader != "auto" && c.reader != "bpf" && c.reader != "files" {
+		return fault.WithHint(fmt.Errorf("--reader %q: %w", c.reader, fault.ErrInvalid), "auto, bpf or files")
+	}
+	if c.host, _, err = net.SplitHostPort(c.listen); err != nil {
+		return fault.WithHint(fmt.Errorf("--listen %q: %w", c.listen, fault.ErrInvalid), "write an address and a port: 127.0.0.1:9797, [::1]:9797, localhost:9797")
+	}
+	if !c.insecure && !loopback(c.host) {
+		return c.refuse()
+	}
+	return nil
+}
+
+// refuse is the error for an address that others reach.
+func (c *config) refuse() error {
+	return fault.WithHint(fmt.Errorf("--listen %s: others can reach this address, and there is no TLS yet: %w", c.listen, fault.ErrDenied),
+		"listen on 127.0.0.1:9797 and come through a tunnel (ssh -L 9797:127.0.0.1:9797 HOST), or add --insecure to show this machine to everyone who reaches it")
+}
+
+// loopback reports whether a host name or address means this machine alone.
+func loopback(host string) bool {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().IsLoopback()
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
+	ln, err := c.bind(ctx)
+	if err != nil {
+		return err
+	}
+	// The server closes it too, which is no error; an early return must.
+	defer func() { _ = ln.Close() }()
+
+	m, err := open(ctx, c.tick, c.reader)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+
+	f := newFeed()
+	srv := newServer(f, allowed(ln.Addr(), c.host))
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.run(gctx, c.tick, m) })
+	g.Go(func() error {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("up: %s: %w", ln.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		// Who still reads has a moment to finish; ctx is over already.
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if srv.Shutdown(stop) != nil {
+			return srv.Close()
+		}
+		return nil
+	})
+	g.Go(func() error {
+		select {
+		case <-f.ready:
+			return announce(out, ln.Addr(), c, f.latest.Load().machine)
+		case <-gctx.Done():
+			return nil
+		}
+	})
+	return g.Wait()
+}
+
+// bind opens the address. A name that turns out to be another machine's way in
+// is refused like the address itself.
+func (c *config) bind(ctx context.Context) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", c.listen)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: the port is in use: %w", c.listen, fault.ErrConflict),
+			"perhaps mete up runs already; else choose another port with --listen "+net.JoinHostPort(c.host, "9798"))
+	case errors.Is(err, syscall.EACCES):
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", c.listen, fault.ErrDenied), "ports below 1024 are for root: choose a higher one with --listen")
+	case err != nil:
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", c.listen, err), "choose an address of this machine with --listen")
+	}
+	if a, ok := ln.Addr().(*net.TCPAddr); !c.insecure && ok && !a.IP.IsLoopback() {
+		return nil, errors.Join(c.refuse(), ln.Close())
+	}
+	return ln, nil
+}
+
+// announce says where the page is and what it shows.
+func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "mete up: http://%s\n", visit(addr, c.host))
+	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", view.Clean(m.Host), m.CPUs, len(m.Rows), view.Clean(m.Reader), c.tick)
+	for _, n := range m.Notes {
+		fmt.Fprintf(&b, "  note: %s\n", view.Clean(n))
+	}
+	if c.insecure && !loopback(c.host) {
+		b.WriteString("  insecure: everyone who reaches this address sees this machine\n")
+	}
+	b.WriteString("Stop with Ctrl-C.\n")
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// visit is what a person types to come to the page: no wildcard, and the name
+// that was asked for.
+func visit(addr net.Addr, host string) string {
+	_, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return addr.String()
+	}
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,144 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/view/viewtest"
+)
+
+var errUnsupported = fault.ErrUnsupported
+
+// lines hands over what the command prints.
+type lines struct{ c chan string }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.c <- string(p)
+	return len(p), nil
+}
+
+// start runs the command until stop, which returns its error.
+func start(t *testing.T, m *viewtest.Meter, args ...string) (printed string, stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out := lines{make(chan string, 1)}
+	cmd := Command(func(context.Context, time.Duration, string) (Meter, error) { return m, nil })
+	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
+	cmd.SetOut(out)
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	select {
+	case printed = <-out.c:
+	case err := <-done:
+		cancel()
+		t.Fatalf("ended at once: %v", err)
+	}
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { _ = stop() })
+	return printed, stop
+}
+
+func TestUp(t *testing.T) {
+	m := &viewtest.Meter{Tick: time.Millisecond}
+	printed, stop := start(t, m)
+	for _, want := range []string{"mete up: http://127.0.0.1:", "node-7.example: 8 CPUs, 36 workloads, reader bpf, every 1s", "note: network of 3 groups", "Ctrl-C"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("printed %q, want %q in it", printed, want)
+		}
+	}
+	url := strings.Fields(printed)[2]
+	for _, path := range []string{"/", "/healthz", "/api/v0/snapshot"} {
+		r, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != 200 {
+			t.Errorf("%s: %s, %v", path, r.Status, err)
+		}
+		if err := r.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Errorf("stopped by its context: %v, want no error", err)
+	}
+	if m.Closed != 1 {
+		t.Errorf("meter closed %d times, want 1", m.Closed)
+	}
+	if _, err := http.Get(url); err == nil {
+		t.Errorf("%s still answers after the end", url)
+	}
+}
+
+func TestMeterEnds(t *testing.T) {
+	m := &viewtest.Meter{Err: func(step int) error {
+		if step == 1 {
+			return errUnsupported
+		}
+		return nil
+	}}
+	cmd := Command(func(context.Context, time.Duration, string) (Meter, error) { return m, nil })
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0"})
+	cmd.SetOut(io.Discard)
+	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || m.Closed != 1 {
+		t.Errorf("a meter that is over: %v, closed %d times, want its error, once", err, m.Closed)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := ln.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	used := ln.Addr().String()
+	for _, c := range []struct {
+		args []string
+		want error
+		word string
+	}{
+		{[]string{"--listen", used}, fault.ErrConflict, used},
+		{[]string{"--listen", "0.0.0.0:0"}, fault.ErrDenied, "0.0.0.0:0"},
+		{[]string{"--listen", ":0"}, fault.ErrDenied, "TLS"},
+		{[]string{"--listen", "[::]:0"}, fault.ErrDenied, "TLS"},
+		{[]string{"--listen", "192.0.2.1:0"}, fault.ErrDenied, "TLS"},
+		{[]string{"--listen", "node.example:0"}, fault.ErrDenied, "TLS"},
+		{[]string{"--listen", "9797"}, fault.ErrInvalid, "9797"},
+		{[]string{"--interval", "1us"}, fault.ErrInvalid, "interval"},
+		{[]string{"--interval", "often"}, fault.ErrInvalid, "interval"},
+		{[]string{"--reader", "x"}, fault.ErrInvalid, "reader"},
+	} {
+		cmd := Command(func(context.Context, time.Duration, string) (Meter, error) {
+			t.Errorf("%v: the meter is opened", c.args)
+			return nil, errors.ErrUnsupported
+		})
+		cmd.SetArgs(c.args)
+		cmd.SetOut(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.word) || fault.Hint(err) == "" {
+			t.Errorf("%v: %v (hint %q), want %v with %q and a hint", c.args, err, fault.Hint(err), c.want, c.word)
+		}
+	}
+}
+
+func TestInsecureIsAllowedWhenAsked(t *testing.T) {
+	printed, stop := start(t, &viewtest.Meter{Tick: time.Millisecond}, "--listen", "0.0.0.0:0", "--insecure")
+	if !strings.Contains(printed, "http://127.0.0.1:") || !strings.Contains(printed, "everyone who reaches") {
+		t.Errorf("printed %q, want an address that can be visited and a warning", printed)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
