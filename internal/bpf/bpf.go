@@ -73,7 +73,7 @@ type Config struct {
 	// or received takes no place; dead ones keep theirs until [Kernel.Forget].
 	Groups int
 	// Ring is the size of the ring of events in bytes, a power of two and a
-	// multiple of the page size. An event takes 200 bytes and its path.
+	// multiple of the page size. An event takes 150 bytes and its path.
 	Ring int
 	// Hierarchies whose groups' events are wanted, by the number that
 	// /proc/self/cgroup shows (0 is the default hierarchy, cgroup v2); all if

@@ -288,3 +288,19 @@ func TestNotAskedFor(t *testing.T) {
 		t.Errorf("Drain() = %d without its part", n)
 	}
 }
+
+// A user without rights is told that it is rights that lack.
+func TestDenied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become nobody")
+	}
+	attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	for _, parts := range []bpf.Part{bpf.All, bpf.Forks, bpf.Walks} {
+		kid := spawn(t, nil, attr, "open", fmt.Sprint(uint8(parts)))
+		kid.say()
+		if got := kid.hear(); got != "denied" {
+			t.Errorf("Open(%v) as nobody: %s, want denied", parts, got)
+		}
+		kid.end()
+	}
+}

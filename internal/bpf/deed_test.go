@@ -1,15 +1,20 @@
 package bpf_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/fault"
 )
 
 // deeds are what children can do; each returns one line for its parent.
@@ -20,6 +25,22 @@ var deeds = map[string]func(args []string) (string, error){
 	"tcp":    tcp,
 	"wait":   func([]string) (string, error) { return "waited", nil },
 	"memory": useMemory,
+	"open":   open,
+}
+
+// open opens the given parts and tells of the error.
+func open(args []string) (string, error) {
+	parts, err := strconv.ParseUint(args[0], 10, 8)
+	if err != nil {
+		return "", err
+	}
+	cfg := bpf.Default()
+	cfg.Parts = bpf.Part(parts)
+	_, err = bpf.Open(cfg)
+	if errors.Is(err, fault.ErrDenied) && !errors.Is(err, fault.ErrUnsupported) {
+		return "denied", nil
+	}
+	return strings.ReplaceAll(fmt.Sprint(err), "\n", " "), nil
 }
 
 // burn uses the given CPU time.

@@ -133,7 +133,7 @@ func TestKeptFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	buf := make([]byte, 16)
 	if n, err := f.Pread(buf); err != nil || string(buf[:n]) != long[:16] {
 		t.Errorf("Pread = %q, %v", buf[:n], err)

@@ -55,7 +55,7 @@ func TestRealGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	buf := make([]byte, 64)
 	n, err := f.Pread(buf)
 	if err != nil {
@@ -108,7 +108,7 @@ func BenchmarkReadCPU(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		for b.Loop() {
 			if _, err := f.Pread(buf); err != nil {
 				b.Fatal(err)

@@ -89,7 +89,7 @@ type counts struct {
 	read, written, reads, writes int64
 	periods, throttled           int64 // us
 	some                         int64 // us of pressure
-	ooms, pids, forks            int64
+	ooms, pids                   int64
 }
 
 // own is what the group itself shows, without those below that live.

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +29,8 @@ type Group struct {
 	h     *host.Host
 	name  string
 	parts []*part
+	given []*part // up: to be removed, but not read
+	bound bool    // has limits
 	disks map[kernfmt.Dev]string
 	notes []string
 	own   int64 // CPU ns that starting the job cost in its cpuacct group
@@ -58,7 +58,7 @@ func (p *part) title() string {
 // way to make them, and then nothing is left behind; one that concerns a limit
 // is a [*LimitError]. The caller calls Remove.
 func Open(h *host.Host, ys []host.Hierarchy, id string, limits Limits) (*Group, error) {
-	g := &Group{h: h, name: Prefix + id}
+	g := &Group{h: h, name: Prefix + id, bound: limits != Limits{}}
 	var errs []error
 	for _, y := range ys {
 		if !useful(y) {
@@ -155,133 +155,6 @@ func (g *Group) Path() string {
 
 // Notes says in which hierarchies there is no group, and why.
 func (g *Group) Notes() []string { return g.notes }
-
-// Start starts the command in the groups. Its error is a *[NotRun] where it is
-// the command that is wrong.
-//
-// In v1 a thread of this process, and only that thread, joins the groups, starts
-// the command, which inherits them, and is gone: what it does in between, some
-// tens of microseconds, is taken off the job's CPU time. Memory follows the
-// process, not the thread, so none of this process's is charged. In v2, where a
-// thread cannot be elsewhere than its process, the kernel starts the command
-// right in the group (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
-func (g *Group) Start(c Command) (*Process, error) {
-	type result struct {
-		p   *Process
-		err error
-	}
-	done := make(chan result)
-	var run func()
-	run = func() {
-		// The goroutine ends locked, and its thread with it.
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			// The first thread of a process cannot end before it, and would
-			// stay in the groups. While it is held here another one is taken.
-			held := make(chan struct{})
-			go func() { defer close(held); run() }()
-			<-held
-			runtime.UnlockOSThread()
-			return
-		}
-		p, err := g.start(c)
-		done <- result{p, err}
-	}
-	go run()
-	r := <-done
-	return r.p, r.err
-}
-
-// start joins the groups with the calling thread, cpuacct last, and starts the
-// command.
-func (g *Group) start(c Command) (*Process, error) {
-	tid := []byte(strconv.Itoa(unix.Gettid()))
-	into := -1
-	var last *part
-	for _, p := range slices.Clone(g.parts) {
-		switch {
-		case p.y.V2:
-			fd, err := unix.Open(g.h.Path(p.dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", p.dir, err)
-			}
-			defer unix.Close(fd)
-			into = fd
-		case p.y.Has("cpuacct"):
-			last = p
-		default:
-			if err := g.h.WriteFile(p.dir+"/tasks", tid); err != nil {
-				g.drop(p, err)
-			}
-		}
-	}
-	var before, joined int64
-	if last != nil {
-		before = threadCPU()
-		if err := g.h.WriteFile(last.dir+"/tasks", tid); err != nil {
-			g.drop(last, err)
-			last = nil
-		}
-		joined = threadCPU()
-	}
-	if !g.counts() {
-		return nil, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
-	}
-	if c.Before != nil {
-		c.Before()
-	}
-	p, err := c.exec(g.h, into)
-	if err != nil && into >= 0 && refused(err) {
-		v2 := g.parts[slices.IndexFunc(g.parts, func(p *part) bool { return p.y.V2 })]
-		g.drop(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
-		if !g.counts() {
-			return nil, fmt.Errorf("clone3 into %s: %w: %w", v2.dir, fault.ErrUnsupported, err)
-		}
-		into = -1
-		p, err = c.exec(g.h, into)
-	}
-	if last != nil && into < 0 {
-		// Out again, so that the thread's end is not the job's. Joining and
-		// leaving are the group's from somewhere in their middle on. With a
-		// v2 group, which counts the job alone, it is not worth the wait.
-		leaving := threadCPU()
-		_ = g.h.WriteFile(last.parent+"/tasks", tid)
-		g.own = (leaving - joined + threadCPU() - before) / 2
-	}
-	if err != nil {
-		return nil, c.failed(err)
-	}
-	return p, nil
-}
-
-// refused tells errors of clone3 with a group from those of exec: the kernel is
-// too old, a filter of system calls is in the way, or the group takes no
-// processes.
-func refused(err error) bool {
-	switch err {
-	case syscall.ENOSYS, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.EINVAL, syscall.ENODEV:
-		return true
-	}
-	return false
-}
-
-// drop gives a part up.
-func (g *Group) drop(p *part, err error) {
-	g.note(err)
-	p.close()
-	g.parts = slices.DeleteFunc(g.parts, func(o *part) bool { return o == p })
-	// A group that cannot be used is removed at once; one that somebody else
-	// uses already stays.
-	_ = g.h.Rmdir(p.dir)
-}
-
-func threadCPU() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		panic("launch: thread clock: " + err.Error()) // every kernel has it
-	}
-	return ts.Nano()
-}
 
 // Read adds what the job used so far to r: of counters all of it, of levels the
 // present one. What cannot be read is left out.
@@ -422,7 +295,7 @@ func (g *Group) Gone() bool {
 // process is left in them. It reports whether all are gone.
 func (g *Group) Remove() bool {
 	all := true
-	for _, p := range g.parts {
+	for _, p := range slices.Concat(g.parts, g.given) {
 		p.close()
 		if !g.remove(p) {
 			all = false

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -234,12 +233,4 @@ func (r *run) steal() int64 {
 	}
 	r.out.CPUs = s.CPUs
 	return s.Steal
-}
-
-// Refused reports whether err, of [Open], means that no group can be had here,
-// so that a [Tree] has to do.
-func Refused(err error) bool {
-	_, limit := errors.AsType[*LimitError](err)
-	_, command := errors.AsType[*NotRun](err)
-	return err != nil && !limit && !command
 }

@@ -107,7 +107,7 @@ func Open(cfg Config, log *slog.Logger) (m *Machine, err error) {
 	}
 	m.closers = append(m.closers, totals.Close)
 	m.sources = append(m.sources, m.table, totals)
-	if err := m.openRest(groups.Every); err != nil {
+	if err := m.openRest(groups.Every, log); err != nil {
 		return nil, err
 	}
 	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{m.host}, m.sources, log)

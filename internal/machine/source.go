@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/cgroup"
@@ -19,14 +20,15 @@ type traffic struct {
 	groups *cgroup.Table
 	every  int // ticks between looks for what moved to another namespace
 	tick   int
+	log    *slog.Logger
 }
 
-func openTraffic(h *host.Host, k *bpf.Kernel, groups *cgroup.Table, every int) (*traffic, error) {
+func openTraffic(h *host.Host, k *bpf.Kernel, groups *cgroup.Table, every int, log *slog.Logger) (*traffic, error) {
 	t, err := net.Open(h, k, net.Default())
 	if err != nil {
 		return nil, err
 	}
-	return &traffic{net: t, groups: groups, every: every}, nil
+	return &traffic{net: t, groups: groups, every: every, log: log}, nil
 }
 
 func (t *traffic) Read(s *meter.Snapshot) error {
@@ -36,8 +38,9 @@ func (t *traffic) Read(s *meter.Snapshot) error {
 				Group: t.groups.Unified(g.Slot), Born: g.Born})
 		}
 	}
+	// What could not be read is of single namespaces: all else is good.
 	if err := t.net.Read(context.Background(), t.tick%t.every == 0); err != nil {
-		return err
+		t.log.Debug("network", "err", err)
 	}
 	t.tick++
 	for _, g := range s.Groups {
@@ -81,7 +84,7 @@ func (t *rootTasks) Read(s *meter.Snapshot) error {
 }
 
 // openRest opens what is read beside the groups.
-func (m *Machine) openRest(every int) error {
+func (m *Machine) openRest(every int, log *slog.Logger) error {
 	if !m.table.CountsRoot() {
 		r, err := proc.OpenRoot(m.host, rootDescriptors)
 		switch {
@@ -93,7 +96,7 @@ func (m *Machine) openRest(every int) error {
 			m.closers = append(m.closers, r.Close)
 		}
 	}
-	t, err := openTraffic(m.host, m.kernel, m.table, every)
+	t, err := openTraffic(m.host, m.kernel, m.table, every, log)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ type owner struct {
 }
 
 func openCounter(h *host.Host, reader string) *counter {
-	c := &counter{h: h, want: reader, opened: make(chan struct{}), ready: make(chan struct{}), ids: map[owner]bool{}}
+	c := &counter{h: h, want: reader, opened: make(chan struct{}), ids: map[owner]bool{}}
 	if reader == "files" {
 		c.fail = fmt.Errorf("not asked for: %w", fault.ErrUnsupported)
 		close(c.opened)
@@ -67,9 +67,10 @@ func openCounter(h *host.Host, reader string) *counter {
 
 // count counts for this group from now on; nil is none.
 func (c *counter) count(g *launch.Group) {
-	c.group = g
+	ready := make(chan struct{})
+	c.group, c.ready = g, ready
 	go func() {
-		defer close(c.ready)
+		defer close(ready)
 		<-c.opened
 		if c.kernel == nil || g == nil {
 			return
@@ -162,9 +163,9 @@ func (c *counter) read(r *meter.Reading) {
 }
 
 // reader names where the figures come from.
-func (c *counter) reader(g *launch.Group) string {
+func (c *counter) reader() string {
 	switch {
-	case g == nil:
+	case c.group == nil:
 		return "tree"
 	case c.works():
 		return "bpf"
@@ -173,7 +174,7 @@ func (c *counter) reader(g *launch.Group) string {
 }
 
 // notes says what is absent, and why.
-func (c *counter) notes(g *launch.Group, final *meter.Reading) []string {
+func (c *counter) notes(final *meter.Reading) []string {
 	var absent []string
 	for _, a := range []struct {
 		res  meter.Resource
@@ -187,7 +188,7 @@ func (c *counter) notes(g *launch.Group, final *meter.Reading) []string {
 		return nil
 	}
 	if !c.works() {
-		return []string{fmt.Sprintf("%s: only bpf can count for a job's group here; %s", join(absent), c.why(g))}
+		return []string{fmt.Sprintf("%s: only bpf can count for a job's group here; %s", join(absent), c.why())}
 	}
 	var notes []string
 	for _, p := range []struct {
@@ -202,11 +203,11 @@ func (c *counter) notes(g *launch.Group, final *meter.Reading) []string {
 	return notes
 }
 
-func (c *counter) why(g *launch.Group) string {
+func (c *counter) why() string {
 	switch {
 	case c.want == "files":
 		return "--reader files does without"
-	case g == nil:
+	case c.group == nil:
 		return "and the job has no group"
 	case c.late:
 		return fmt.Sprintf("it was not ready within %v", patience)
@@ -222,7 +223,7 @@ func (c *counter) close() {
 		return
 	}
 	<-c.opened
-	if c.group != nil {
+	if c.ready != nil {
 		<-c.ready
 	}
 	var err error

@@ -1,11 +1,9 @@
 package run
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
@@ -23,7 +21,7 @@ type job struct {
 }
 
 // run runs the command of c, and ends as it ends.
-func run(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+func run(c *config, stdout, stderr io.Writer) error {
 	path, err := launch.Look(c.command[0], os.Getenv("PATH"))
 	if err != nil {
 		return failed(err)
@@ -41,7 +39,7 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 
 	j := &job{cfg: c, h: h, stderr: stderr}
 	j.report = report.Report{ID: newID(), Name: c.name, Labels: c.labels, Command: c.command}
-	exit, err := j.run(ctx, launch.Command{Path: path, Args: c.command, Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+	exit, err := j.run(launch.Command{Path: path, Args: c.command, Env: os.Environ(), Files: []uintptr{0, 1, 2}})
 	if err != nil {
 		return failed(err)
 	}
@@ -61,70 +59,73 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// run makes the job's place, starts the command and watches it to its end.
-func (j *job) run(ctx context.Context, c launch.Command) (launch.Exit, error) {
+// run starts the command in groups of its own or, where that cannot be and no
+// limit was asked for, as a process tree, and watches it to its end.
+func (j *job) run(c launch.Command) (launch.Exit, error) {
 	counter := openCounter(j.h, j.cfg.reader)
 	defer counter.close()
-
-	place, err := j.place()
-	if err != nil {
-		return launch.Exit{}, err
-	}
-	group, _ := place.(*launch.Group)
-	if group != nil {
-		defer group.Remove()
-	}
-	counter.count(group)
-	c.Before = counter.wait
-	watch := launch.Watch{All: j.cfg.waitAll, More: counter.read}
 	signals := listen()
 	defer signals.close()
-	watch.Signals, watch.Pass = signals.c, signals.pass
 
-	if j.cfg.reader == "bpf" {
-		if err := counter.err(); err != nil {
-			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %w", err), "try --reader auto")
+	group, err := j.group()
+	if err == nil {
+		defer group.Remove()
+		var exit launch.Exit
+		if exit, err = j.watch(group, group, c, counter, signals); err == nil {
+			return exit, nil
 		}
 	}
-	// The job may be waiting for a processor: collecting garbage, of which
-	// there is little left, can wait for it.
-	debug.SetGCPercent(400)
-	measured, exit, err := launch.Run(j.h, place, c, watch)
-	if err != nil {
-		return exit, err
-	}
-	j.report.Fill(measured)
-	if group != nil {
-		j.report.Group = group.Path()
-		j.report.Notes = append(j.report.Notes, group.Notes()...)
-	}
-	j.report.Reader = counter.reader(group)
-	j.report.Notes = append(j.report.Notes, counter.notes(group, &measured.Final)...)
-	return exit, nil
-}
-
-// place makes the job's groups or, where there can be none and no limit was
-// asked for, takes the process tree.
-func (j *job) place() (launch.Job, error) {
-	ys, err := j.h.Hierarchies()
-	var group *launch.Group
-	if err == nil {
-		group, err = launch.Open(j.h, ys, j.report.ID, j.cfg.limits)
-	}
 	switch {
-	case err == nil:
-		return group, nil
 	case !launch.Refused(err):
-		return nil, fault.WithHint(err, "without the limit the job would start")
+		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
-		return nil, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or where a part of the control groups is delegated to you")
+		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or where a part of the control groups is delegated to you")
 	}
 	why := fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and all figures are apportioned", err)
 	j.report.Notes = append(j.report.Notes, why)
 	if !j.cfg.quiet && j.cfg.output != "text" {
 		j.say("%s", why) // the table has its notes
 	}
-	return launch.OpenTree(j.h)
+	tree, err := launch.OpenTree(j.h)
+	if err != nil {
+		return launch.Exit{}, err
+	}
+	return j.watch(tree, nil, c, counter, signals)
+}
+
+// group makes the job's groups.
+func (j *job) group() (*launch.Group, error) {
+	ys, err := j.h.Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	return launch.Open(j.h, ys, j.report.ID, j.cfg.limits)
+}
+
+// watch runs the command in its place and fills the report; group is nil where
+// there is none.
+func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *counter, s *signals) (launch.Exit, error) {
+	n.count(group)
+	if j.cfg.reader == "bpf" {
+		if err := n.err(); err != nil {
+			return launch.Exit{}, fault.WithHint(&unread{err}, "try --reader auto")
+		}
+	}
+	c.Before = n.wait
+	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
+		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
+	})
+	if err != nil {
+		return exit, err
+	}
+	j.report.Fill(measured)
+	j.report.Reader = n.reader()
+	if group != nil {
+		j.report.Group = group.Path()
+		j.report.Notes = append(j.report.Notes, group.Notes()...)
+	}
+	j.report.Notes = append(j.report.Notes, n.notes(&measured.Final)...)
+	return exit, nil
 }
 
 // keep stores the report.

@@ -110,7 +110,7 @@ func Command() *cobra.Command {
 			if err != nil {
 				return &Exit{codeFailed, err}
 			}
-			return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return run(c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
@@ -240,3 +240,9 @@ func failed(err error) error {
 	}
 	return &Exit{codeFailed, err}
 }
+
+// An unread error says that the reader which was asked for is not to be had:
+// the process tree does not make up for that.
+type unread struct{ err error }
+
+func (e *unread) Error() string { return "--reader bpf: " + e.err.Error() }

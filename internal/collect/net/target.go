@@ -219,6 +219,9 @@ func (t *Table) walk(top string, x *target, f func(dir string) bool) {
 		if !f(dirs[n]) {
 			return
 		}
+		if t.h.Leaf(dirs[n]) {
+			continue
+		}
 		names, err := t.h.ReadDir(dirs[n])
 		if err != nil {
 			continue
