@@ -82,6 +82,9 @@ type Config struct {
 	// SkipMajors are the major numbers of block devices that are not leaves:
 	// loop, md, device-mapper, zram, ram. See [Kernel.SetSkipMajors].
 	SkipMajors []uint32
+	// Loopback makes [Net] count what goes over lo, too. It is left out
+	// otherwise, as it is where interfaces are counted.
+	Loopback bool
 	// Unified makes the default hierarchy name the group of a task even where
 	// cpuacct has a hierarchy of its own.
 	Unified bool

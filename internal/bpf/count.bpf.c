@@ -102,6 +102,7 @@ struct {
 const volatile __u32 slot_count = 0;
 const volatile __u64 hierarchies = ~0ULL; /* which ones' events are wanted */
 const volatile bool unified = false;
+const volatile bool loopback = false; /* whether what goes over lo counts */
 
 static const __u32 zero = 0;
 
@@ -226,12 +227,18 @@ int BPF_PROG(disk_requeue, struct request *rq)
 }
 
 /* Network: what sockets of the group and below send and receive. */
+/* LOOPBACK_IFINDEX of include/net/flow.h: lo has it in every namespace. */
+#define LOOPBACK 1
+
 SEC("cgroup_skb/ingress")
 int net_ingress(struct __sk_buff *skb)
 {
-	struct slot *s = slot_of(0, bpf_skb_cgroup_id(skb));
+	struct slot *s;
 	__u64 bytes, packets;
 
+	if (skb->ifindex == LOOPBACK && !loopback)
+		return 1;
+	s = slot_of(0, bpf_skb_cgroup_id(skb));
 	if (s) {
 		packet(skb, &bytes, &packets);
 		ADD(s->n.rx_bytes, bytes);
@@ -243,9 +250,12 @@ int net_ingress(struct __sk_buff *skb)
 SEC("cgroup_skb/egress")
 int net_egress(struct __sk_buff *skb)
 {
-	struct slot *s = slot_of(0, bpf_skb_cgroup_id(skb));
+	struct slot *s;
 	__u64 bytes, packets;
 
+	if (skb->ifindex == LOOPBACK && !loopback)
+		return 1;
+	s = slot_of(0, bpf_skb_cgroup_id(skb));
 	if (s) {
 		packet(skb, &bytes, &packets);
 		ADD(s->n.tx_bytes, bytes);

@@ -115,6 +115,7 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	if err := errors.Join(l.setConstants(spec), setAll(spec, map[string]any{
 		"slot_count":  places,
 		"hierarchies": wanted,
+		"loopback":    l.cfg.Loopback,
 	})); err != nil {
 		return nil, err
 	}

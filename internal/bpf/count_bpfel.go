@@ -92,6 +92,7 @@ const (
 	countProgNetIngress  = "net_ingress"
 	countVarCpus         = "cpus"
 	countVarHierarchies  = "hierarchies"
+	countVarLoopback     = "loopback"
 	countVarPageSize     = "page_size"
 	countVarPercpuOffset = "percpu_offset"
 	countVarSlotCount    = "slot_count"
@@ -169,6 +170,7 @@ type countMapSpecs struct {
 type countVariableSpecs struct {
 	Cpus         *ebpf.VariableSpec `ebpf:"cpus"`
 	Hierarchies  *ebpf.VariableSpec `ebpf:"hierarchies"`
+	Loopback     *ebpf.VariableSpec `ebpf:"loopback"`
 	PageSize     *ebpf.VariableSpec `ebpf:"page_size"`
 	PercpuOffset *ebpf.VariableSpec `ebpf:"percpu_offset"`
 	SlotCount    *ebpf.VariableSpec `ebpf:"slot_count"`
@@ -221,6 +223,7 @@ func (m *countMaps) Close() error {
 type countVariables struct {
 	Cpus         *ebpf.Variable `ebpf:"cpus"`
 	Hierarchies  *ebpf.Variable `ebpf:"hierarchies"`
+	Loopback     *ebpf.Variable `ebpf:"loopback"`
 	PageSize     *ebpf.Variable `ebpf:"page_size"`
 	PercpuOffset *ebpf.Variable `ebpf:"percpu_offset"`
 	SlotCount    *ebpf.Variable `ebpf:"slot_count"`

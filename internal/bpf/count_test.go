@@ -145,7 +145,9 @@ func TestNetEqualsTCP(t *testing.T) {
 	}{{"127.0.0.1:0", 20 + 32}, {"[::1]:0", 40 + 32}} {
 		t.Run(c.address, func(t *testing.T) {
 			root := mount(t, "")
-			k := need(t, config(bpf.Net))
+			cfg := config(bpf.Net)
+			cfg.Loopback = true
+			k := need(t, cfg)
 			dir := group(t, root)
 			below := group(t, dir)
 			attach(t, k, dir)

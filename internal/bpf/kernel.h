@@ -51,11 +51,14 @@ struct __sk_buff {
 	__u32 mark;
 	__u32 queue_mapping;
 	__u32 protocol;
-	__u32 to_gso_segs[36];
+	__u32 to_ifindex[5];
+	__u32 ifindex;
+	__u32 to_gso_segs[30];
 	__u32 gso_segs;
 	__u64 sk;
 	__u32 gso_size;
 };
+_Static_assert(__builtin_offsetof(struct __sk_buff, ifindex) == 40, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "struct __sk_buff");
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +41,7 @@ type part struct {
 	y       host.Hierarchy
 	parent  string // directory
 	dir     string // directory of the group
+	lock    int    // descriptor of it that is locked while this process lives, or -1
 	sources []source
 }
 
@@ -98,7 +98,7 @@ func (g *Group) add(y host.Hierarchy) error {
 	if err != nil {
 		return err
 	}
-	p := &part{y: y, parent: parent, dir: path.Join(parent, g.name)}
+	p := &part{y: y, parent: parent, dir: path.Join(parent, g.name), lock: -1}
 	if y.V2 && !writable(g.h, parent+"/cgroup.procs") {
 		// The kernel asks for the right to write it in the common ancestor of
 		// where the process is and where it goes.
@@ -107,6 +107,7 @@ func (g *Group) add(y host.Hierarchy) error {
 	if err := g.h.Mkdir(p.dir); err != nil {
 		return err
 	}
+	p.lock = hold(g.h, p.dir)
 	g.parts = append(g.parts, p)
 	return nil
 }
@@ -289,39 +290,6 @@ func (g *Group) Gone() bool {
 		_, err := g.h.ReadFile(p.dir + "/cgroup.procs")
 		return errors.Is(err, fault.ErrNotFound)
 	})
-}
-
-// Remove removes the groups, and those that the job made in them, where no
-// process is left in them. It reports whether all are gone.
-func (g *Group) Remove() bool {
-	all := true
-	for _, p := range slices.Concat(g.parts, g.given) {
-		p.close()
-		if !g.remove(p) {
-			all = false
-		}
-	}
-	return all
-}
-
-// remove tries for a moment: a process that has ended leaves its group a little
-// after its parent knows.
-func (g *Group) remove(p *part) bool {
-	for try := 0; ; try++ {
-		var failed error
-		g.walk(p.dir, func(dir string) {
-			if err := g.h.Rmdir(dir); err != nil && !errors.Is(err, fault.ErrNotFound) {
-				failed = err
-			}
-		})
-		if failed == nil {
-			return true
-		}
-		if try == 20 || len(g.Members()) > 0 {
-			return false
-		}
-		time.Sleep(time.Duration(try+1) * 100 * time.Microsecond)
-	}
 }
 
 // Each calls f with every group of the job that there is, those that it made

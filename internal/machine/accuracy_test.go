@@ -268,4 +268,3 @@ func watch(t *testing.T, reader string, f func()) map[string]int64 {
 	}
 	return booked
 }
-

@@ -1,8 +1,8 @@
 package meter
 
 import (
-	"math/bits"
 	"math"
+	"math/bits"
 	"time"
 )
 

@@ -162,6 +162,15 @@ func NewID(ms int64, random [10]byte) string {
 	return string(s[:])
 }
 
+// Time returns the start of the job with this ID, to the millisecond.
+func Time(id string) time.Time {
+	var ms int64
+	for _, c := range id[:min(len(id), 10)] {
+		ms = ms<<5 | int64(max(0, strings.IndexRune(alphabet, c)))
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
 // ValidID reports whether s could be a job's ID, so that it is safe in a file
 // name.
 func ValidID(s string) bool {

@@ -231,6 +231,9 @@ func TestNewID(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.Int64Range(0, 1<<48-1).Draw(t, "a"), rapid.Int64Range(0, 1<<48-1).Draw(t, "b")
 		ia, ib := report.NewID(a, [10]byte{255, 255}), report.NewID(b, [10]byte{})
+		if got := report.Time(ia).UnixMilli(); got != a {
+			t.Fatalf("Time(NewID(%d)) = %d", a, got)
+		}
 		if !report.ValidID(ia) || a < b && ia >= ib {
 			t.Fatalf("NewID(%d) = %s, NewID(%d) = %s", a, ia, b, ib)
 		}

@@ -75,15 +75,15 @@ func (c *counter) count(g *launch.Group) {
 		if c.kernel == nil || g == nil {
 			return
 		}
-		c.netErr = c.attach()
+		c.netErr = c.attach(g)
 	}()
 }
 
-func (c *counter) attach() error {
+func (c *counter) attach(g *launch.Group) error {
 	if err := c.kernel.Err(bpf.Net); err != nil {
 		return err
 	}
-	dir, ok := c.group.V2()
+	dir, ok := g.V2()
 	if !ok {
 		return fmt.Errorf("no cgroup2 group: %w", fault.ErrUnsupported)
 	}

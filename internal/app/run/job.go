@@ -67,6 +67,11 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	signals := listen()
 	defer signals.close()
 
+	if j.cfg.reader == "bpf" {
+		if err := counter.err(); err != nil {
+			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %w", err), "--reader auto takes what there is")
+		}
+	}
 	group, err := j.group()
 	if err == nil {
 		defer group.Remove()
@@ -80,6 +85,9 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
 		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or where a part of the control groups is delegated to you")
+	}
+	if j.cfg.reader == "bpf" {
+		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), "--reader auto takes what there is")
 	}
 	why := fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and all figures are apportioned", err)
 	j.report.Notes = append(j.report.Notes, why)
@@ -106,11 +114,6 @@ func (j *job) group() (*launch.Group, error) {
 // there is none.
 func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *counter, s *signals) (launch.Exit, error) {
 	n.count(group)
-	if j.cfg.reader == "bpf" {
-		if err := n.err(); err != nil {
-			return launch.Exit{}, fault.WithHint(&unread{err}, "try --reader auto")
-		}
-	}
 	c.Before = n.wait
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
 		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,

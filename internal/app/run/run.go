@@ -240,9 +240,3 @@ func failed(err error) error {
 	}
 	return &Exit{codeFailed, err}
 }
-
-// An unread error says that the reader which was asked for is not to be had:
-// the process tree does not make up for that.
-type unread struct{ err error }
-
-func (e *unread) Error() string { return "--reader bpf: " + e.err.Error() }

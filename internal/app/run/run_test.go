@@ -39,6 +39,7 @@ func sh(m *mete, script string) *exec.Cmd {
 }
 
 func TestExitCodes(t *testing.T) {
+	start := time.Now()
 	m := program(t)
 	for _, c := range []struct {
 		args []string
@@ -74,15 +75,31 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%q: exit %d, want %d, says %q", c.args, r.code, c.code, r.stderr)
 		}
 	}
-	leftovers(t)
+	leftovers(t, start)
 }
 
-// leftovers fails the test if a job's group is left.
-func leftovers(t *testing.T) {
+// leftovers fails the test if a group is left of a job that started since, and
+// that no living mete holds: other tests may be at work beside this one.
+func leftovers(t *testing.T, since time.Time) {
 	t.Helper()
 	for _, pattern := range []string{"/sys/fs/cgroup/mete-run-*", "/sys/fs/cgroup/*/mete-run-*"} {
-		if got, err := filepath.Glob(pattern); err != nil || len(got) > 0 {
-			t.Errorf("left: %v, %v", got, err)
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range dirs {
+			fd, err := syscall.Open(d, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+			if err != nil {
+				continue // just removed
+			}
+			id := strings.TrimPrefix(filepath.Base(d), "mete-run-")
+			free := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil
+			if err := syscall.Close(fd); err != nil {
+				t.Error(err)
+			}
+			if free && !report.Time(id).Before(since.Truncate(time.Millisecond)) {
+				t.Errorf("left: %s", d)
+			}
 		}
 	}
 }
@@ -144,6 +161,7 @@ func TestUnwritable(t *testing.T) {
 
 // A signal sent to mete reaches the command, and the report is still made.
 func TestSignal(t *testing.T) {
+	start := time.Now()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.Signal(40)} {
 		m := program(t)
 		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 20")
@@ -169,7 +187,7 @@ func TestSignal(t *testing.T) {
 			t.Errorf("%v: exit %d: %s", s, code, errs)
 		}
 	}
-	leftovers(t)
+	leftovers(t, start)
 }
 
 // Signals that were ignored stay so for the command.
@@ -182,6 +200,7 @@ func TestIgnored(t *testing.T) {
 
 // If mete dies the job goes on.
 func TestKilled(t *testing.T) {
+	start := time.Now()
 	hosttest.Need(t, "root")
 	m := program(t)
 	file := filepath.Join(t.TempDir(), "file")
@@ -207,10 +226,10 @@ func TestKilled(t *testing.T) {
 	if len(groups) == 0 {
 		t.Fatal("the job did not end its work")
 	}
-	// Its groups are nobody's now. The next job with a hand free removes them.
-	time.Sleep(50 * time.Millisecond)
+	// Its groups are nobody's now. The next job after a while removes them.
+	time.Sleep(2100 * time.Millisecond)
 	m.run("run", "-q", "--", "true")
-	leftovers(t)
+	leftovers(t, start)
 }
 
 func TestWaitAll(t *testing.T) {
@@ -218,9 +237,22 @@ func TestWaitAll(t *testing.T) {
 	m := program(t)
 	script := "(setsid sleep 0.5 &)"
 	rep, _ := m.job("--", "sh", "-c", script)
-	if len(rep.LivesOn) != 1 || rep.LivesOn[0].Name != "sleep" {
-		t.Errorf("lives on: %v, want sleep", rep.LivesOn)
+	if len(rep.LivesOn) != 1 {
+		t.Errorf("lives on: %v, want one", rep.LivesOn)
 	}
+	first := rep.ID
+	t.Cleanup(func() {
+		// Its groups stay for what lives on, which has ended by now.
+		dirs, err := filepath.Glob("/sys/fs/cgroup/*/mete-run-" + first)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, d := range dirs {
+			if err := os.Remove(d); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	rep, _ = m.job("--wait-all", "--", "sh", "-c", script)
 	if wall, _ := rep.Get(report.Wall); len(rep.LivesOn) != 0 || wall < 500e6 {
 		t.Errorf("--wait-all: %v live on after %d ns", rep.LivesOn, wall)

@@ -136,6 +136,7 @@ func (t *Table) born(tr *tree, p string, id uint64) *node {
 		}
 		// Another life under the old path: the end of the one before was missed.
 		t.lost++
+		t.log.Debug("life replaced", "path", p, "tree", tr.Mount, "had", n.id[tr.index], "now", id)
 		t.died(tr, n, false)
 	}
 	if n = t.elsewhere(tr, p); n != nil {
