@@ -47,12 +47,14 @@ func (b *Books) Live() *live.Machine {
 	return m
 }
 
-// flow is the machine's traffic of the latest tick.
-func (b *Books) flow(in, out meter.Resource) live.Flow {
-	rate := func(r meter.Resource) float64 {
-		return b.perSecond(max(0, b.node0.Total.Value[r]-b.total0.Value[r]))
+// flow is the machine's traffic of the latest tick, nil where nobody counts it.
+func (b *Books) flow(in, out meter.Resource) *live.Flow {
+	now, before := &b.node0.Total, &b.total0
+	if !now.Has.Has(in) || !before.Has.Has(in) {
+		return nil
 	}
-	return live.Flow{In: rate(in), Out: rate(out)}
+	rate := func(r meter.Resource) float64 { return b.perSecond(max(0, now.Value[r]-before.Value[r])) }
+	return &live.Flow{In: rate(in), Out: rate(out)}
 }
 
 func indexOf(r meter.Resource) int {

@@ -19,8 +19,8 @@ type Machine struct {
 	CPUs    int           `json:"cpus"`         // online
 	CPU     CPU           `json:"cpu_cores"`    // where the whole went
 	Memory  Memory        `json:"memory_bytes"` // where the whole is
-	Disk    Flow          `json:"disk"`         // leaf devices
-	Network Flow          `json:"network"`      // host interfaces without lo
+	Disk    *Flow         `json:"disk"`         // leaf devices; nil is absent
+	Network *Flow         `json:"network"`      // host interfaces without lo; nil is absent
 	Self    Self          `json:"self"`         // what mete itself costs
 	Balance meter.Balance `json:"balance"`      // of the tick
 	Notes   []string      `json:"notes"`        // what cannot be seen here, and why

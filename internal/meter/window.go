@@ -1,6 +1,8 @@
 package meter
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -36,18 +38,18 @@ func (w *Window) Length() time.Duration { return time.Duration(w.End - w.Start) 
 // Whole + Skew = Workloads + System + Idle, in integers, for each resource that
 // has a whole: CPU in ns, memory in byte-seconds, disk in bytes and requests.
 type Balance struct {
-	Whole     Shares // what there was to use; of disk, what was done
-	Workloads Shares // booked to workloads
-	System    Shares // used, but by no workload
-	Idle      Shares // not used
+	Whole     Shares `json:"whole"`     // what there was to use; of disk, what was done
+	Workloads Shares `json:"workloads"` // booked to workloads
+	System    Shares `json:"system"`    // used, but by no workload
+	Idle      Shares `json:"idle"`      // not used
 	// Skew is what the parts showed above the whole because the kernel cannot
 	// be read at one instant; it is carried against later idle and system, so
 	// it is negative when it is worked off.
-	Skew Shares
+	Skew Shares `json:"skew"`
 	// Violations counts broken identities: always a defect.
-	Violations int64
+	Violations int64 `json:"violations"`
 	// Lost counts births and deaths that the source knows it did not see.
-	Lost int64
+	Lost int64 `json:"lost"`
 }
 
 // Add adds c to b.
@@ -74,3 +76,28 @@ var Wholes = [...]Resource{CPU, Memory, DiskRead, DiskWritten, DiskReads, DiskWr
 
 // Shares is an amount of each of the Wholes, in their order.
 type Shares [len(Wholes)]int64
+
+// MarshalJSON writes the shares by resource name, as decimals of base units.
+func (s Shares) MarshalJSON() ([]byte, error) {
+	named := make(map[string]json.Number, len(s))
+	for i, r := range Wholes {
+		named[r.String()] = json.Number(r.Detail().Unit.Decimal(s[i]))
+	}
+	return json.Marshal(named)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (s *Shares) UnmarshalJSON(b []byte) error {
+	var named map[string]json.Number
+	if err := json.Unmarshal(b, &named); err != nil {
+		return err
+	}
+	for i, r := range Wholes {
+		v, err := r.Detail().Unit.Parse(named[r.String()].String())
+		if err != nil {
+			return fmt.Errorf("%s: %w", r, err)
+		}
+		s[i] = v
+	}
+	return nil
+}

@@ -48,9 +48,9 @@ func Seconds(d time.Duration) string {
 	switch a := math.Abs(s); {
 	case a == 0:
 		return "0 s"
-	case a < 1e-3:
+	case a < 0.9995e-3:
 		return three(s*1e6) + " us"
-	case a < 1:
+	case a < 0.9995:
 		return three(s*1e3) + " ms"
 	case a < 600:
 		return strconv.FormatFloat(s, 'f', 3, 64) + " s"

@@ -8,9 +8,12 @@
 package unit
 
 import (
+	"fmt"
 	"math/bits"
 	"strconv"
 	"strings"
+
+	"mete.dev/mete/internal/fault"
 )
 
 // A Unit is what an int64 amount counts.
@@ -86,6 +89,20 @@ func (u Unit) Decimal(amount int64) string {
 		s = "-" + s
 	}
 	return s
+}
+
+// Parse reads what Decimal wrote: a decimal number of the base unit. It fails,
+// wrapping fault.ErrInvalid, on anything that is no number, finer than the fine
+// unit or past 63 bits.
+func (u Unit) Parse(s string) (int64, error) {
+	whole, part, _ := strings.Cut(s, ".")
+	if d := u.digits(); len(part) <= d && strings.TrimLeft(whole, "+-") != "" {
+		v, err := strconv.ParseInt(whole+part+strings.Repeat("0", d-len(part)), 10, 64)
+		if err == nil {
+			return v, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is no amount of %s: %w", s, u, fault.ErrInvalid)
 }
 
 // Float returns an amount in the base unit, for display and rates only.

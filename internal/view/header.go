@@ -19,14 +19,29 @@ func Header(m *live.Machine, width int, o Options) []Line {
 		processor(m, width, o),
 		memory(m, width, o),
 		join(width, o, Line{{"Disk ", Title}},
-			pair("read ", rate(m.Disk.In)), pair("written ", rate(m.Disk.Out)),
-			Line{{"Net ", Title}, {"received ", Dim}, {rate(m.Network.In), Plain}}, pair("sent ", rate(m.Network.Out)),
+			pair("read ", in(m.Disk, o)), pair("written ", out(m.Disk, o)),
+			Line{{"Net ", Title}, {"received ", Dim}, {in(m.Network, o), Plain}}, pair("sent ", out(m.Network, o)),
 			pair("mete itself ", fmt.Sprintf("%.2f CPU s/min, %s", m.Self.CPUSecondsPerMinute, unit.Bytes(float64(m.Self.RSSBytes))))),
 	}
 	for i := range lines {
 		lines[i] = lines[i].Fit(widthOr(width, lines[i]), o.ASCII)
 	}
 	return lines
+}
+
+// in and out write a flow's rates, or that there is none.
+func in(f *live.Flow, o Options) string {
+	if f == nil {
+		return glyphsOf(o).absent
+	}
+	return rate(f.In)
+}
+
+func out(f *live.Flow, o Options) string {
+	if f == nil {
+		return glyphsOf(o).absent
+	}
+	return rate(f.Out)
 }
 
 // Notes returns one line for each thing that cannot be seen on the machine, or

@@ -25,6 +25,7 @@ var Start = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 func Machine(step int) *live.Machine {
 	b := &builder{rng: rand.New(rand.NewPCG(7, uint64(step))), step: float64(step)}
 	b.m = &live.Machine{
+		Disk: &live.Flow{}, Network: &live.Flow{},
 		Time: Start.Add(time.Duration(step) * time.Second), Host: "node-7.example", Boot: "5b1f", Reader: "bpf",
 		Tick: time.Second, CPUs: 8,
 		CPU:    live.CPU{Whole: 8, Steal: 0.02},

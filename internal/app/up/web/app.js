@@ -58,6 +58,11 @@ function drawMachine(m) {
   share($("mem-bar"), mem.whole, mem.workloads, mem.system);
   legend($("mem-legend"), [["work", `workloads ${bytes(mem.workloads)}`], ["sys", `system ${bytes(mem.system)}`], ["", `free ${bytes(mem.idle)}`]]);
   for (const [name, flow, a, b] of [["disk", m.disk, "read", "written"], ["net", m.network, "received", "sent"]]) {
+    if (!flow) {
+      big($(name + "-sum"), "–", " not seen here");
+      legend($(name + "-legend"), []);
+      continue;
+    }
     const [i, o] = [flow.in_bytes_per_second, flow.out_bytes_per_second];
     big($(name + "-sum"), bytes(i + o), " a second");
     legend($(name + "-legend"), [["none", `${a} ${bytes(i)}/s`], ["none", `${b} ${bytes(o)}/s`]]);
@@ -70,8 +75,8 @@ function drawMachine(m) {
 
 function drawNotes(m) {
   const notes = [...(m.notes ?? [])];
-  if (m.balance?.Violations > 0) notes.unshift(`Defect: ${m.balance.Violations} sums of parts were not their whole. Please report this.`);
-  if (m.balance?.Lost > 0) notes.unshift(`${m.balance.Lost} births or ends of groups in the last tick were not seen; their parents hold what they used.`);
+  if (m.balance?.violations > 0) notes.unshift(`Defect: ${m.balance.violations} sums of parts were not their whole. Please report this.`);
+  if (m.balance?.lost > 0) notes.unshift(`${m.balance.lost} births or ends of groups in the last tick were not seen; their parents hold what they used.`);
   const now = JSON.stringify(notes);
   if ($("notes").dataset.now !== now) {
     $("notes").replaceChildren(...notes.map((n) => make("li", "", n)));
@@ -239,11 +244,13 @@ function trouble(text) {
   set($("trouble-text"), text);
 }
 
+const total = (flow) => (flow ? flow.in_bytes_per_second + flow.out_bytes_per_second : 0);
+
 function accept(m) {
   if (m.time !== machine?.time) {
     since = performance.now();
     history.push({ cpu: m.cpu_cores.workloads + m.cpu_cores.system, mem: m.memory_bytes.workloads + m.memory_bytes.system,
-      disk: m.disk.in_bytes_per_second + m.disk.out_bytes_per_second, net: m.network.in_bytes_per_second + m.network.out_bytes_per_second });
+      disk: total(m.disk), net: total(m.network) });
     history = history.slice(-120);
   }
   if (paused && machine) return;

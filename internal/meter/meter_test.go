@@ -1,0 +1,106 @@
+package meter_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/unit"
+)
+
+// Numbers are part of stored data: they are written out here once more, so that
+// no edit of the list moves one unseen.
+func TestResourceNumbersStay(t *testing.T) {
+	want := map[meter.Resource]string{1: "cpu", 2: "cpu_user", 3: "cpu_system", 4: "cpu_throttled", 5: "memory",
+		6: "memory_peak", 7: "memory_anon", 8: "memory_file", 9: "memory_working", 10: "disk_read", 11: "disk_written",
+		12: "disk_reads", 13: "disk_writes", 14: "network_rx", 15: "network_tx", 16: "network_rx_packets",
+		17: "network_tx_packets", 18: "processes", 19: "pids", 20: "pids_peak", 21: "oom_kills", 22: "pressure_cpu",
+		23: "pressure_memory", 24: "pressure_io"}
+	got := map[meter.Resource]string{}
+	meter.All.Each(func(r meter.Resource) { got[r] = r.String() })
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("resources (-want +got):\n%s", d)
+	}
+}
+
+func TestDetails(t *testing.T) {
+	meter.All.Each(func(r meter.Resource) {
+		d := r.Detail()
+		if d.Name == "" || d.Help == "" || d.Unit == unit.Unknown || d.Kind == 0 {
+			t.Errorf("resource %d lacks something: %+v", r, d)
+		}
+		if (d.Level == unit.Unknown) != (d.Kind == meter.Counter) {
+			t.Errorf("%v: level %v for kind %d", r, d.Level, d.Kind)
+		}
+	})
+}
+
+func usage(t *rapid.T) (u meter.Usage) {
+	meter.All.Each(func(r meter.Resource) {
+		if rapid.Bool().Draw(t, "present") {
+			u.Put(r, rapid.Int64Range(0, 1<<40).Draw(t, "amount"), meter.Quality(rapid.IntRange(1, 3).Draw(t, "quality")))
+		}
+	})
+	return u
+}
+
+// In a sum the order is nothing, absent is not zero, peaks do not add and the
+// worse quality stays.
+func TestUsageAdds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := usage(t), usage(t)
+		ab, ba := a, b
+		ab.Add(&b)
+		ba.Add(&a)
+		if d := cmp.Diff(ab, ba); d != "" {
+			t.Fatalf("a+b and b+a differ:\n%s", d)
+		}
+		if ab.Present != a.Present|b.Present {
+			t.Errorf("present %b, want %b", ab.Present, a.Present|b.Present)
+		}
+		ab.Present.Each(func(r meter.Resource) {
+			want := a.Amount[r] + b.Amount[r]
+			if r.Detail().Kind == meter.Peak {
+				want = max(a.Amount[r], b.Amount[r])
+			}
+			if got, ok := ab.Get(r); got != want || !ok {
+				t.Errorf("%v = %d, %t, want %d", r, got, ok, want)
+			}
+			if got, want := ab.Quality.Get(r), max(a.Quality.Get(r), b.Quality.Get(r)); got != want {
+				t.Errorf("%v is %v, want %v", r, got, want)
+			}
+		})
+	})
+}
+
+func TestAddPanicsOnOverflow(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("an amount past 2^63 did not panic")
+		}
+	}()
+	var u meter.Usage
+	u.Put(meter.CPU, 1<<62, meter.Measured)
+	u.Put(meter.CPU, 1<<62, meter.Measured)
+}
+
+func TestBalanceJSON(t *testing.T) {
+	want := meter.Balance{Violations: 1, Lost: 2}
+	for i := range meter.Wholes {
+		want.Whole[i], want.Skew[i] = int64(i)*1_000_000_007, -int64(i)
+	}
+	b, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got meter.Balance
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s came back different:\n%s", b, d)
+	}
+}
