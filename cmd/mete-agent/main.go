@@ -4,31 +4,40 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"mete.dev/mete/internal/app/agent"
-	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/machine"
 )
 
-func main() {
-	cfg := agent.Config{Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto}}
-	flag.DurationVar(&cfg.Machine.Tick, "tick", cfg.Machine.Tick, "time between readings")
-	flag.DurationVar(&cfg.Machine.Window, "window", cfg.Machine.Window, "length of a window")
-	flag.StringVar(&cfg.Machine.Reader, "reader", cfg.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
-	flag.BoolVar(&cfg.Print, "print", false, "write each window to standard output, a JSON line a workload")
-	flag.Parse()
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "mete-agent: error: unexpected argument %q\nhint: mete-agent -help lists the flags\n", flag.Arg(0))
-		os.Exit(2)
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run measures until a signal ends it, and returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	cfg := agent.Default()
+	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are explained below
+	cfg.Flags(flags)
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, "Usage: mete-agent [flags]\n\nMeasure what every workload of this machine uses, until SIGTERM or SIGINT.\n\n")
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+		return 0
+	case err == nil && flags.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		return explain(stderr, fault.WithHint(err, "mete-agent -help lists the flags"), 2)
 	}
 	// Little is allocated once all groups are known, so that collecting it sooner
 	// costs next to nothing and saves a third of the memory.
@@ -37,12 +46,21 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := agent.Run(ctx, cfg, os.Stdout, log); err != nil {
-		fmt.Fprintln(os.Stderr, "mete-agent: error:", err)
-		if hint := fault.Hint(err); hint != "" {
-			fmt.Fprintln(os.Stderr, "hint:", hint)
-		}
-		os.Exit(1)
+	err = agent.Run(ctx, cfg, stdout, slog.New(slog.NewTextHandler(stderr, nil)))
+	switch {
+	case errors.Is(err, fault.ErrInvalid):
+		return explain(stderr, err, 2)
+	case err != nil:
+		return explain(stderr, err, 1)
 	}
+	return 0
+}
+
+// explain writes an error to a person, with what to try next, and returns code.
+func explain(w io.Writer, err error, code int) int {
+	fmt.Fprintln(w, "mete-agent: error:", err)
+	if hint := fault.Hint(err); hint != "" {
+		fmt.Fprintln(w, "hint:", hint)
+	}
+	return code
 }

@@ -106,7 +106,7 @@ func (b *Books) Close(w *meter.Window) {
 			sum[i] += a.window.Amount[r]
 		}
 		rows = append(rows, row)
-		a.total.Add(&a.window)
+		a.total.add(&a.window)
 		a.window = meter.Usage{}
 	}
 	for _, a := range b.ended {

@@ -28,6 +28,8 @@ type Books struct {
 	node     string
 	accounts []*account // by slot; nil where free
 	order    []*account // of this tick's snapshot, parents first
+	last     []*account // of the snapshot before
+	round    uint64     // counts snapshots
 	ended    []*account // died in this window, kept for its rows
 	idle     *account
 
@@ -55,26 +57,35 @@ type account struct {
 	slot   meter.Slot
 	parent *account // nil for the root
 	memory *account // the parent in the hierarchy that charges memory
-	fresh  bool     // not linked yet
+	round  uint64   // of the latest snapshot that it was in
+	since  uint64   // round in which it was opened
 	final  bool
+	closed bool // final, and that is booked
 	born   bool // its life began after counting did, so all it shows is booked
-	blur   bool // a child ended unseen: its last use is in this remainder
+	blur   bool // some use of a child that was not seen is in this remainder
 
-	reading meter.Reading      // latest
-	below   [meter.Limit]int64 // sum of the living children's readings
-	gone    [meter.Limit]int64 // of children that ended, at their end
-	booked  [meter.Limit]int64 // own counter value up to which is booked
-	level   [meter.Limit]int64 // own level at the latest tick
-	levels  meter.Set          // which readings were there at the latest tick
-	seen    meter.Set          // which readings were there at any tick
-	rest    [meter.Limit]unit.Integral
+	reading meter.Reading // latest
+	before  meter.Reading // of the tick before
+	seen    meter.Set     // which readings were there at any tick
+
+	// up is who holds this account's counters too, and below, grown and gone
+	// are what others so hold here: what they show now, by how much that grew in
+	// the tick, and what else is not to be counted as this account's own. See link.go.
+	up    [len(nested)]*account
+	grown [len(nested)]int64
+	below [meter.Limit]int64
+	gone  [meter.Limit]int64
+
+	booked [meter.Limit]int64 // own counter value up to which is booked
+	level  [meter.Limit]int64 // own level at the latest tick
+	rest   [meter.Limit]unit.Integral
 
 	user, system int64 // latest readings
 	part, of     int64 // user / (user + system) when they last moved
 
 	share  meter.Usage // of the latest tick
 	window meter.Usage
-	total  meter.Usage
+	total  total
 }
 
 // New returns empty books for the node of this id.
@@ -91,12 +102,16 @@ func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
 	if first {
 		b.open(s)
 	}
+	b.round++
 	b.elapsed = s.At - b.at
-	b.admit(s, first)
-	b.sumChildren()
 	b.tick = meter.Balance{Lost: s.Lost}
+	b.admit(s)
+	for i, g := range s.Groups {
+		b.place(b.order[i], g, first)
+	}
+	b.link()
 	for _, a := range b.order {
-		b.book(a)
+		b.book(a, s)
 	}
 	b.balance(s, first)
 	b.post()
@@ -113,112 +128,41 @@ func (b *Books) open(s *meter.Snapshot) {
 	*b = Books{node: b.node, idle: &account{w: idle, slot: meter.NoSlot}, started: true, boot: s.Boot, at: s.At, start: s.At, mono: s.Mono, node0: s.Node}
 }
 
-// admit opens accounts for new groups and takes over all readings.
-func (b *Books) admit(s *meter.Snapshot, first bool) {
-	b.order = b.order[:0]
+// admit opens accounts for new groups, takes over all readings, and closes the
+// accounts of groups that are not there any more although nobody showed their end.
+func (b *Books) admit(s *meter.Snapshot) {
+	b.last, b.order = b.order, b.last[:0]
 	for _, g := range s.Groups {
 		if n := int(g.Slot) + 1; n > len(b.accounts) {
 			b.accounts = append(b.accounts, make([]*account, n-len(b.accounts))...)
 		}
 		a := b.accounts[g.Slot]
-		if a == nil || g.New || a.life != g.Life {
-			a = &account{life: g.Life, slot: g.Slot, fresh: true}
+		if a == nil || g.New && a.since != b.round || a.life != g.Life {
+			a = &account{life: g.Life, slot: g.Slot, since: b.round}
 			b.accounts[g.Slot] = a
 		}
-		a.w, a.final, a.blur = g.Workload, g.Final, false
-		a.reading = g.Reading
-		a.below = [meter.Limit]int64{}
+		a.w, a.final, a.blur, a.round = g.Workload, g.Final, false, b.round
+		a.before, a.reading = a.reading, g.Reading
+		a.below, a.grown = [meter.Limit]int64{}, [len(nested)]int64{}
 		a.share = meter.Usage{Covered: time.Duration(b.elapsed)}
 		b.order = append(b.order, a)
 	}
-	for i, g := range s.Groups {
-		b.link(b.order[i], g, first)
-	}
-}
-
-// link puts an account below its parents.
-func (b *Books) link(a *account, g *meter.Group, first bool) {
-	if g.Parent == meter.NoSlot {
-		a.fresh = false
-		return
-	}
-	if a.fresh {
-		a.fresh = false
-		a.parent, a.memory = b.under(g.Parent), b.under(g.MemoryParent)
-		// Below a group that is itself seen late nothing is known to be new.
-		a.born = g.Born && !first && (a.parent.seen != 0 || a.parent.born)
-	}
-	if a.final && !g.Exact {
-		a.parent.blur = true
-	}
-}
-
-// under is the account at a slot, or the root's where that was given up.
-func (b *Books) under(s meter.Slot) *account {
-	if s > 0 && int(s) < len(b.accounts) && b.accounts[s] != nil {
-		return b.accounts[s]
-	}
-	return b.accounts[meter.Root]
-}
-
-// sumChildren adds each inclusive reading to the nearest account above that
-// holds it too. What a group showed when it was first seen, if it was there
-// before, has been booked to the account above, so it is not taken from it.
-func (b *Books) sumChildren() {
-	for _, a := range b.order {
-		for set := a.reading.Has & inclusiveSet &^ a.reading.Own; set != 0; set &= set - 1 {
-			r := meter.Resource(bits.TrailingZeros64(uint64(set)))
-			up := above(a, r)
-			if up == nil {
-				continue
-			}
-			up.below[r] += a.reading.Value[r]
-			if !a.seen.Has(r) && !a.born && counterSet.Has(r) {
-				up.gone[r] -= a.reading.Value[r]
-			}
+	for _, a := range b.last {
+		if a.round != b.round && !a.closed {
+			a.final = true
+			a.parent.blur = true
+			b.shut(a)
 		}
 	}
-}
-
-var inclusiveSet, counterSet = func() (incl, count meter.Set) {
-	meter.All.Each(func(r meter.Resource) {
-		if d := r.Detail(); d.Inclusive {
-			incl |= meter.SetOf(r)
-		}
-		if r.Detail().Kind == meter.Counter {
-			count |= meter.SetOf(r)
-		}
-	})
-	return incl, count
-}()
-
-// inclusive reports whether a's reading of r holds its descendants'.
-func inclusive(a *account, r meter.Resource) bool {
-	return inclusiveSet.Has(r) && !a.reading.Own.Has(r)
-}
-
-// above is the nearest account over a whose inclusive reading of r holds a's.
-func above(a *account, r meter.Resource) *account {
-	over := func(a *account) *account {
-		if r == meter.Memory {
-			return a.memory
-		}
-		return a.parent
-	}
-	for up := over(a); up != nil; up = over(up) {
-		if up.reading.Has.Has(r) && inclusive(up, r) {
-			return up
-		}
-	}
-	return nil
+	clear(b.last)
 }
 
 // book gives a its share of the tick.
-func (b *Books) book(a *account) {
+func (b *Books) book(a *account, s *meter.Snapshot) {
 	set := a.reading.Has
 	set &^= meter.SetOf(meter.CPUUser, meter.CPUSystem) // see split
 	if a.parent == nil {
-		set &^= b.node0.Total.Has | meter.SetOf(meter.Memory) // see balance
+		set &^= s.Node.Total.Has | meter.SetOf(meter.Memory) // see balance
 	}
 	for ; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
@@ -230,11 +174,13 @@ func (b *Books) book(a *account) {
 		case meter.Counter:
 			b.bookCounter(a, r, own)
 		case meter.Integral:
+			if a.final {
+				own = 0 // it ended in the tick, as it began in one: with nothing
+			}
 			b.bookLevel(a, r, max(0, own))
 		}
 	}
 	a.split()
-	a.levels = a.reading.Has
 	a.seen |= a.reading.Has
 }
 
@@ -264,13 +210,29 @@ func (a *account) split() {
 
 // bookCounter books what a's own counter shows beyond what is booked.
 func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
+	i := nest(r)
 	if inclusive(a, r) {
 		own -= a.gone[r]
 	}
-	if !a.seen.Has(r) && !a.born {
+	var used int64
+	switch {
+	case !a.seen.Has(r):
+		if !a.born {
+			a.booked[r] = own
+		}
+		used = own - a.booked[r]
+	case a.restarted(r):
+		used = a.reading.Value[r]
+		if i >= 0 {
+			used -= a.grown[i]
+		}
 		a.booked[r] = own
+	case !a.before.Has.Has(r) && i >= 0 && a.up[i] != nil:
+		a.booked[r] = own // what it used out of sight is in the account above
+	default:
+		used = own - a.booked[r]
 	}
-	a.share.Put(r, max(0, own-a.booked[r]), a.quality(r))
+	a.share.Put(r, max(0, used), a.quality(r))
 	a.booked[r] = max(a.booked[r], own)
 }
 
@@ -282,7 +244,7 @@ func (b *Books) bookLevel(a *account, r meter.Resource, own int64) {
 	q := a.quality(r)
 	from := own
 	switch {
-	case a.levels.Has(r):
+	case a.before.Has.Has(r):
 		from = a.level[r]
 	case a.seen.Has(r):
 	case a.born:
@@ -324,20 +286,27 @@ func (b *Books) post() {
 	b.idle.window.Add(&b.idle.share)
 }
 
-// bury closes the accounts of groups that ended: what they showed at their end
-// stays in the counters above them.
+// bury closes the accounts of groups that ended.
 func (b *Books) bury() {
 	for _, a := range b.order {
-		if !a.final {
-			continue
+		if a.final {
+			b.shut(a)
 		}
-		for set := a.reading.Has & inclusiveSet & counterSet &^ a.reading.Own; set != 0; set &= set - 1 {
-			r := meter.Resource(bits.TrailingZeros64(uint64(set)))
-			if up := above(a, r); up != nil {
-				up.gone[r] += a.reading.Value[r]
-			}
+	}
+}
+
+// shut closes an account. What it showed last stays in the counters above it
+// and is nobody's own there.
+func (b *Books) shut(a *account) {
+	a.closed = true
+	for i, r := range nested {
+		if up := a.up[i]; up != nil {
+			up.gone[r] += a.reading.Value[r]
+			a.up[i] = nil
 		}
-		b.ended = append(b.ended, a)
+	}
+	b.ended = append(b.ended, a)
+	if b.accounts[a.slot] == a {
 		b.accounts[a.slot] = nil
 	}
 }

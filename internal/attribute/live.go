@@ -105,10 +105,10 @@ func (b *Books) row(a *account, depth int) live.Row {
 	row.PressureMemory = rate(meter.PressureMemory, 1e9)
 	row.PressureIO = rate(meter.PressureIO, 1e9)
 	total := a.total
-	total.Add(&a.window)
-	total.Present.Each(func(r meter.Resource) {
-		row.Total[r.String()] = r.Detail().Unit.Decimal(total.Amount[r])
-		row.Quality[r.String()] = total.Quality.Get(r)
+	total.add(&a.window)
+	total.present.Each(func(r meter.Resource) {
+		row.Total[r.String()] = total.amount[r].Decimal(r.Detail().Unit)
+		row.Quality[r.String()] = total.quality.Get(r)
 	})
 	return row
 }

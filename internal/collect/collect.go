@@ -69,11 +69,13 @@ type Sampler struct {
 	snapshot meter.Snapshot
 	offset   int64 // wall minus boottime that windows are stamped with, ns
 	started  bool
-	ticks    int
+	ticks    int // in the open window, the one that opened it included
+	window   meter.Window
+	closed   bool // by the latest tick
 }
 
 // NewSampler returns a sampler that has read nothing yet. The first source
-// names the groups, the root first.
+// names the groups, the root first, and no tick can do without it.
 func NewSampler(cfg Config, node, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
 	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources,
 		gone: make([]bool, len(sources)), books: attribute.New(node), log: log}
@@ -85,49 +87,86 @@ func (s *Sampler) Books() *attribute.Books { return s.books }
 // Snapshot returns the latest snapshot. It is good until the next tick.
 func (s *Sampler) Snapshot() *meter.Snapshot { return &s.snapshot }
 
-// Tick takes a snapshot and books it.
+// Closed returns the window that the latest tick closed, nil if it closed none.
+// It is good until the next tick.
+func (s *Sampler) Closed() *meter.Window {
+	if !s.closed {
+		return nil
+	}
+	return &s.window
+}
+
+// Tick takes a snapshot and books it, and at the end of a window closes that.
+// After an error nothing is booked: the next tick makes up for it, as all
+// counters are cumulative.
 func (s *Sampler) Tick() (meter.Balance, error) {
+	s.closed = false
 	boot, mono, wall, err := s.clock.Clocks()
 	if err != nil {
 		return meter.Balance{}, err
 	}
-	offset := wall - boot
-	if d := offset - s.offset; !s.started || d > int64(clockStep) || d < -int64(clockStep) {
-		if s.started {
-			s.log.Info("wall clock moved", "by", time.Duration(d))
-		}
-		s.offset = offset
+	if !s.started {
+		s.offset = wall - boot
 	}
 	snap := &s.snapshot
 	*snap = meter.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0]}
+	if err := s.read(snap); err != nil {
+		return meter.Balance{}, err
+	}
+	if end, _, _, err := s.clock.Clocks(); err == nil {
+		snap.Took = time.Duration(end - boot)
+	}
+	s.started = true
+	b := s.books.Tick(snap)
+	if s.ticks++; s.ticks > s.cfg.Ticks() {
+		s.ticks = 1
+		s.books.Close(&s.window)
+		s.closed = true
+		s.adopt(wall - boot)
+	}
+	return b, nil
+}
+
+// read asks all sources. Without the first there is nothing to add to; where
+// another one fails the rest still learn which groups came and went.
+func (s *Sampler) read(snap *meter.Snapshot) error {
+	var failed error
 	for i, src := range s.sources {
 		if s.gone[i] {
 			continue
 		}
 		err := src.Read(snap)
 		switch {
+		case err == nil:
+		case i == 0:
+			return err
 		case errors.Is(err, fault.ErrUnsupported):
 			s.gone[i] = true
 			s.log.Info("source not there", "source", fmt.Sprintf("%T", src), "err", err)
-		case err != nil:
-			return meter.Balance{}, err
+		default:
+			failed = errors.Join(failed, err)
 		}
 	}
-	if end, _, _, err := s.clock.Clocks(); err == nil {
-		snap.Took = time.Duration(end - boot)
+	return failed
+}
+
+// adopt takes a new offset for the windows to come, where the wall clock was
+// set. Within a window it stays, so that its two ends have the length between.
+func (s *Sampler) adopt(offset int64) {
+	d := time.Duration(offset - s.offset)
+	if d.Abs() > clockStep {
+		s.log.Info("wall clock moved", "by", d)
+		s.offset = offset
 	}
-	s.started = true
-	return s.books.Tick(snap), nil
 }
 
 // Run ticks until ctx ends. After each tick it calls tick, and at the end of
-// each window window with the closed one, which is good until the next; either
-// may be nil. A tick that fails is logged and made up for by the next: all
-// counters are cumulative.
+// each window window with the closed one, which is good until the next tick;
+// either may be nil. A tick that fails is logged and made up for by the next;
+// only where the very first fails Run gives up.
 func (s *Sampler) Run(ctx context.Context, tick func(), window func(*meter.Window)) error {
 	t := time.NewTicker(s.cfg.Tick)
 	defer t.Stop()
-	var w meter.Window
 	failing := false
 	for {
 		_, err := s.Tick()
@@ -137,12 +176,8 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*meter.Windo
 			if tick != nil {
 				tick()
 			}
-			if s.ticks++; s.ticks > s.cfg.Ticks() {
-				s.ticks = 1
-				s.books.Close(&w)
-				if window != nil {
-					window(&w)
-				}
+			if s.closed && window != nil {
+				window(&s.window)
 			}
 		case !s.started:
 			return err

@@ -101,7 +101,11 @@ func sh(t *testing.T, script string, args ...string) (launch.Command, *os.File) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { out.Close() })
+	t.Cleanup(func() {
+		if err := out.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return launch.Command{
 		Path: "/bin/sh", Args: append([]string{"sh", "-c", script, "sh"}, args...), Env: os.Environ(),
 		Files: []uintptr{0, out.Fd(), out.Fd()},
@@ -212,11 +216,13 @@ func TestInherit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	c, _ := sh(t, "echo hello >&3")
 	c.Files = append(c.Files, w.Fd())
 	run(t, h, g, c, launch.Watch{})
-	w.Close()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(r); err != nil || b.String() != "hello\n" {
 		t.Errorf("descriptor 3 gave %q, %v", b.String(), err)

@@ -24,7 +24,9 @@ type Machine struct {
 	Self    Self          `json:"self"`         // what mete itself costs
 	Balance meter.Balance `json:"balance"`      // of the tick
 	Notes   []string      `json:"notes"`        // what cannot be seen here, and why
-	Rows    []Row         `json:"workloads"`    // parents before children; idle and system last
+	// Breakdown is of the workload that is watched; nil without.
+	Breakdown *Breakdown `json:"breakdown,omitempty"`
+	Rows      []Row      `json:"workloads"` // parents before children; idle and system last
 }
 
 // CPU is where the CPU time of the machine went, in cores.

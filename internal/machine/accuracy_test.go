@@ -220,7 +220,7 @@ func TestAccuracyShortLives(t *testing.T) {
 // path. It checks the balance of every tick and window.
 func watch(t *testing.T, reader string, f func()) map[string]int64 {
 	t.Helper()
-	m, err := machine.Open(machine.Config{Config: collect.Config{Tick: time.Second, Window: 5 * time.Second}, Reader: reader},
+	m, err := machine.Open(machine.Config{Config: collect.Config{Tick: time.Second, Window: time.Second}, Reader: reader, Slow: 5 * time.Second},
 		slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,6 @@ func watch(t *testing.T, reader string, f func()) map[string]int64 {
 		}
 	}()
 	booked := map[string]int64{}
-	var w meter.Window
 	tick := func() {
 		b, err := m.Tick()
 		if err != nil {
@@ -258,7 +257,10 @@ func watch(t *testing.T, reader string, f func()) map[string]int64 {
 		case <-every.C:
 		}
 		tick()
-		m.Books().Close(&w)
+		w := m.Closed()
+		if w == nil {
+			t.Fatal("the tick closed no window")
+		}
 		if w.Balance.Violations > 0 {
 			t.Errorf("%d violations in a window: %+v", w.Balance.Violations, w.Balance)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,7 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/workload"
 )
 
 // The readers.
@@ -59,6 +61,10 @@ type Machine struct {
 	sources []collect.Source
 	closers []func() error
 	notes   []string
+	log     *slog.Logger
+
+	wanted  atomic.Pointer[workload.ID] // to be watched
+	watched watch
 
 	next     time.Time // when the next tick is due
 	tick     time.Duration
@@ -68,28 +74,39 @@ type Machine struct {
 }
 
 // Open opens this machine's sources. The caller closes it.
-func Open(cfg Config, log *slog.Logger) (m *Machine, err error) {
+func Open(cfg Config, log *slog.Logger) (*Machine, error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	m, err := New(h, cfg, log)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	m.closers = slices.Insert(m.closers, 0, h.Close)
+	return m, nil
+}
+
+// New opens the sources of the machine that h is, which stays the caller's. Of
+// a captured machine only files can be read. The caller closes it before h.
+func New(h *host.Host, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m = &Machine{tick: cfg.Tick}
+	m := &Machine{tick: cfg.Tick, host: h, log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	if m.host, err = host.Open("/"); err != nil {
-		return nil, err
-	}
-	m.closers = append(m.closers, m.host.Close)
-	boot, err := m.host.BootID()
+	boot, err := h.BootID()
 	if err != nil {
 		return nil, err
 	}
-	if m.name, err = m.host.Hostname(); err != nil {
+	if m.name, err = h.Hostname(); err != nil {
 		return nil, err
 	}
-	id, err := m.host.MachineID()
+	id, err := h.MachineID()
 	if err != nil {
 		id = m.name // a machine without an id is known by its name
 	}
@@ -101,7 +118,7 @@ func Open(cfg Config, log *slog.Logger) (m *Machine, err error) {
 	if err := m.openTable(cfg, groups, log); err != nil {
 		return nil, err
 	}
-	totals, err := node.Open(m.host, cfg.Ticks())
+	totals, err := node.Open(h, cfg.Ticks())
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +127,7 @@ func Open(cfg Config, log *slog.Logger) (m *Machine, err error) {
 	if err := m.openRest(groups.Every, log); err != nil {
 		return nil, err
 	}
-	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{m.host}, m.sources, log)
+	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{h}, m.sources, log)
 	return m, nil
 }
 
@@ -143,6 +160,9 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 }
 
 func (m *Machine) openBPF(groups cgroup.Config, log *slog.Logger) error {
+	if !m.host.Live() {
+		return fmt.Errorf("bpf: a captured machine: %w", fault.ErrUnsupported)
+	}
 	cfg := bpf.Default()
 	majors, err := m.host.StackedMajors()
 	if err != nil {
@@ -203,7 +223,9 @@ func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
 	if _, err := m.Tick(); err != nil {
 		return nil, err
 	}
-	return m.Live(), nil
+	l := m.Live()
+	l.Breakdown = m.breakDown(ctx)
+	return l, nil
 }
 
 // Live returns what the latest tick shows.

@@ -50,6 +50,9 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 		fact("state", "ended in this tick")
 	}
 	add(nil)
+	for _, l := range processes(m, r, o) {
+		add(l)
+	}
 	add(Line{{pad("SINCE FIRST SEEN", 20) + padLeft("AMOUNT", 14), Title}, {"  QUALITY      WHAT", Title}})
 	for res := meter.Resource(1); res < meter.Limit; res++ {
 		name, d := res.String(), res.Detail()
@@ -63,6 +66,48 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 			{"  " + pad(q.String(), 13), Plain}, {d.Help, Dim}})
 	}
 	return out
+}
+
+// processes lists where r's CPU time of the latest tick went, by process; empty
+// where nobody broke it down.
+func processes(m *live.Machine, r *live.Row, o Options) []Line {
+	b := m.Breakdown
+	if b == nil || b.Workload != r.ID {
+		return nil
+	}
+	const most = 12
+	out := []Line{{{pad("PROCESSES, THIS TICK", 24) + padLeft("PID", 8) + padLeft("CPU", 9) + padLeft("RSS", 10) + padLeft("THREADS", 9), Title}}}
+	line := func(name string, p live.Process) {
+		pid, rss, threads := glyphsOf(o).absent, glyphsOf(o).absent, glyphsOf(o).absent
+		if p.PID != 0 {
+			pid, threads = strconv.Itoa(int(p.PID)), strconv.Itoa(p.Threads)
+		}
+		if p.RSS != nil {
+			rss = unit.Bytes(float64(*p.RSS))
+		}
+		out = append(out, Line{{pad(safe(name, o), 24), Plain}, {padLeft(pid, 8), Dim},
+			{padLeft(strconv.FormatFloat(p.CPU, 'f', 3, 64), 9), Strong}, {padLeft(rss, 10) + padLeft(threads, 9), Plain}})
+	}
+	rest := live.Process{}
+	var total float64
+	n := 0
+	for i, p := range b.Processes {
+		total += p.CPU
+		switch {
+		case p.PID == 0:
+			line("ended in this tick", p)
+		case i < most:
+			line(p.Name, p)
+		default:
+			n++
+			rest.CPU += p.CPU
+		}
+	}
+	if n > 0 {
+		line(plural(n, "other"), rest)
+	}
+	line("sum = the workload", live.Process{CPU: total})
+	return append(out, nil)
 }
 
 // parents writes the way from the machine to r.

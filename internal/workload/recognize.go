@@ -91,17 +91,23 @@ func (g group) up(n int) string {
 // mete-run-<id>.scope where systemd makes it.
 func runJob(g group) (Name, bool) {
 	id, ok := strings.CutPrefix(strings.TrimSuffix(g.up(0), ".scope"), "mete-run-")
-	if !ok || len(id) != 26 || !all(id, isBase32) {
+	if !ok || len(id) != 26 || !all(id, isCrockford) {
 		return Name{}, false
 	}
-	return Name{Kind: Job, Key: id, Name: "run " + id[:8]}, true
+	// The beginning of the id is the time, alike in jobs that start together.
+	return Name{Kind: Job, Key: id, Name: "run " + id[len(id)-6:]}, true
 }
 
-func isHex(c byte) bool    { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
-func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
-func isBase32(c byte) bool { return 'a' <= c && c <= 'z' || '2' <= c && c <= '7' }
+func isHex(c byte) bool   { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 func isAlnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// isCrockford says whether c is of Crockford's base 32 in lower case, in which
+// the ids of jobs are written.
+func isCrockford(c byte) bool {
+	return strings.IndexByte("0123456789abcdefghjkmnpqrstvwxyz", c) >= 0
 }
 
 // all says whether s has at least one byte and each is of the class.

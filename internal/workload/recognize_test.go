@@ -19,7 +19,7 @@ const (
 	// A static pod's UID is an MD5 sum, written without dashes.
 	static    = "a1b2c3d4e5f60718293a4b5c6d7e8f90"
 	staticKey = "a1b2c3d4-e5f6-0718-293a-4b5c6d7e8f90"
-	jobID     = "abcdefghijklmnopqrstuvw234"
+	jobID     = "01k5x3v7qz8r9s0t1v2w3x4y5z"
 )
 
 func ctr(id, runtime string) Name {
@@ -199,11 +199,11 @@ var recognizeCases = []struct {
 	{"no unit", "/openrc.sshd", folds},
 
 	// mete run.
-	{"mete run", "/mete-run-" + jobID, Name{Kind: Job, Key: jobID, Name: "run abcdefgh"}},
-	{"mete run", "/user.slice/user-1000.slice/user@1000.service/app.slice/mete-run-" + jobID + ".scope", Name{Kind: Job, Key: jobID, Name: "run abcdefgh"}},
-	{"mete run in a container", "/docker/" + cid + "/mete-run-" + jobID, Name{Kind: Job, Key: jobID, Name: "run abcdefgh"}},
+	{"mete run", "/mete-run-" + jobID, Name{Kind: Job, Key: jobID, Name: "run 3x4y5z"}},
+	{"mete run", "/user.slice/user-1000.slice/user@1000.service/app.slice/mete-run-" + jobID + ".scope", Name{Kind: Job, Key: jobID, Name: "run 3x4y5z"}},
+	{"mete run in a container", "/docker/" + cid + "/mete-run-" + jobID, Name{Kind: Job, Key: jobID, Name: "run 3x4y5z"}},
 	{"no id", "/mete-run-abc", folds},
-	{"a digit that base32 lacks", "/mete-run-" + strings.Replace(jobID, "2", "1", 1), folds},
+	{"a letter that ids lack", "/mete-run-" + strings.Replace(jobID, "v", "u", 1), folds},
 
 	{"root", "/", folds},
 	{"nothing", "", folds},

@@ -1,5 +1,113 @@
 package main
 
-import "errors"
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
 
-func run([]string) (bool, error) { return false, errors.New("not there yet") }
+// A cost is what mete run adds to a command that does nothing: medians.
+type cost struct {
+	Reader     string  `json:"reader"`
+	Runs       int     `json:"runs"`
+	BareMS     float64 `json:"bare_wall_ms"`
+	OverMS     float64 `json:"over_bare_wall_ms"`
+	CPUMS      float64 `json:"cpu_ms"`
+	RSS        int64   `json:"peak_rss_bytes"`
+	BareRSS    int64   `json:"bare_peak_rss_bytes"`
+	OverBudget bool    `json:"over_budget"`
+}
+
+// The budget of `mete run -- true`, over bare.
+const (
+	budgetRunMS  = 40
+	budgetRunRSS = 40 << 20
+)
+
+func run(args []string) (over bool, err error) {
+	fs := flag.NewFlagSet("run", flag.ExitOnError)
+	n := fs.Int("n", 21, "runs of each")
+	readers := fs.String("reader", "auto,bpf,files", "readers to measure")
+	output := fs.String("o", "text", "text or json")
+	if err := fs.Parse(args); err != nil {
+		return false, err
+	}
+	dir, err := os.MkdirTemp("", "mete-bench-")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	bin := filepath.Join(dir, "mete")
+	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/mete").CombinedOutput(); err != nil {
+		return false, fmt.Errorf("go build ./cmd/mete: %w\n%s", err, out)
+	}
+	var costs []cost
+	for _, reader := range strings.Split(*readers, ",") {
+		c := cost{Reader: reader, Runs: *n}
+		var bare, wall, cpu []float64
+		for range *n {
+			b, err := once("true")
+			if err != nil {
+				return false, err
+			}
+			m, err := once(bin, "run", "-q", "--reader", reader, "--", "true")
+			if err != nil {
+				return false, err
+			}
+			bare, wall, cpu = append(bare, b.wall), append(wall, m.wall), append(cpu, m.cpu)
+			c.RSS, c.BareRSS = max(c.RSS, m.rss), max(c.BareRSS, b.rss)
+		}
+		c.BareMS, c.CPUMS = middle(bare), middle(cpu)
+		c.OverMS = middle(wall) - c.BareMS
+		c.OverBudget = c.OverMS > budgetRunMS || c.RSS-c.BareRSS > budgetRunRSS
+		over = over || c.OverBudget
+		costs = append(costs, c)
+	}
+	if *output == "json" {
+		return over, json.NewEncoder(os.Stdout).Encode(costs)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "mete run -- true\tbare ms\tover bare ms\tbudget\tCPU ms\tpeak MiB\tbudget\t\t")
+	for _, c := range costs {
+		verdict := "ok"
+		if c.OverBudget {
+			verdict = "OVER"
+		}
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%d over %.1f\t%s\t\n", c.Reader, c.BareMS, c.OverMS, budgetRunMS, c.CPUMS,
+			float64(c.RSS)/(1<<20), budgetRunRSS>>20, float64(c.BareRSS)/(1<<20), verdict)
+	}
+	return over, w.Flush()
+}
+
+type single struct {
+	wall, cpu float64 // ms
+	rss       int64
+}
+
+func once(name string, args ...string) (s single, err error) {
+	cmd := exec.Command(name, args...)
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return s, fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	s.wall = time.Since(start).Seconds() * 1e3
+	s.cpu = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds() * 1e3
+	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		s.rss = u.Maxrss << 10
+	}
+	return s, nil
+}
+
+func middle(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}

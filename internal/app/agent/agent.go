@@ -7,9 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
+	"strings"
 
+	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/workload"
@@ -18,8 +21,22 @@ import (
 // A Config says what the agent does.
 type Config struct {
 	Machine machine.Config
-	// Print writes each closed window to the output, a JSON line a row.
+	// Print writes each closed window to the output: a JSON line for the balance,
+	// then one for each row.
 	Print bool
+}
+
+// Default measures with the best reader there is, once a second.
+func Default() Config {
+	return Config{Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto}}
+}
+
+// Flags makes a flag of every setting; what c holds is the default.
+func (c *Config) Flags(f *flag.FlagSet) {
+	f.DurationVar(&c.Machine.Tick, "tick", c.Machine.Tick, "`time` between two readings")
+	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
+	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: `"+strings.Join(machine.Readers, "|")+"`")
+	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row")
 }
 
 // Run measures this machine until ctx ends.
@@ -47,10 +64,24 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	return errors.Join(err, failed)
 }
 
+// span is when a window was, in each line of it.
+type span struct {
+	Start int64 `json:"start_boottime_ns"`
+	End   int64 `json:"end_boottime_ns"`
+}
+
+// window is the first line of a window.
+type window struct {
+	span
+	Boot    string        `json:"boot"`
+	Offset  int64         `json:"offset_ns"` // wall time less boottime
+	Rows    int           `json:"rows"`      // that follow
+	Balance meter.Balance `json:"balance"`
+}
+
 // row is a window's row as it is printed.
 type row struct {
-	Start   int64             `json:"start_boottime_ns"`
-	End     int64             `json:"end_boottime_ns"`
+	span
 	ID      workload.ID       `json:"id"`
 	Parent  workload.ID       `json:"parent,omitempty"`
 	Kind    workload.Kind     `json:"kind"`
@@ -63,9 +94,14 @@ type row struct {
 
 func print(w *bufio.Writer, win *meter.Window) error {
 	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	when := span{win.Start, win.End}
+	if err := enc.Encode(window{when, win.Boot, win.Offset, len(win.Rows), win.Balance}); err != nil {
+		return err
+	}
 	for i := range win.Rows {
 		r := &win.Rows[i]
-		out := row{Start: win.Start, End: win.End, ID: r.Workload.ID, Parent: r.Parent, Kind: r.Workload.Kind,
+		out := row{span: when, ID: r.Workload.ID, Parent: r.Parent, Kind: r.Workload.Kind,
 			Name: r.Workload.Name, Path: r.Workload.Path, Ended: r.Ended, Used: map[string]string{}, Quality: map[string]string{}}
 		r.Usage.Present.Each(func(res meter.Resource) {
 			out.Used[res.String()] = res.Detail().Unit.Decimal(r.Usage.Amount[res])

@@ -91,9 +91,8 @@ func (c *counter) attach(g *launch.Group) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	c.net, err = c.kernel.AttachNet(f.Fd())
-	return err
+	return errors.Join(err, f.Close())
 }
 
 // wait returns when counting has begun, or when it takes too long.

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/launch/scope"
 	"mete.dev/mete/internal/report"
 )
 
@@ -30,7 +32,7 @@ func run(c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &Exit{codeFailed, err}
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }() // of files that were only read
 	out, err := openOutput(c, stdout, stderr)
 	if err != nil {
 		return &Exit{codeFailed, err}
@@ -101,11 +103,20 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	return j.watch(tree, nil, c, counter, signals)
 }
 
-// group makes the job's groups.
+// group makes the job's groups: where systemd manages cgroup v2, in a scope that
+// it delegates.
 func (j *job) group() (*launch.Group, error) {
 	ys, err := j.h.Hierarchies()
 	if err != nil {
 		return nil, err
+	}
+	if scope.Useful(j.h, ys) {
+		// Version 2 comes first.
+		if group, err := scope.Enter(context.Background(), j.h, ys[0], j.report.ID); err != nil {
+			j.report.Notes = append(j.report.Notes, fmt.Sprintf("no scope of systemd for the job: %v", err))
+		} else {
+			ys[0].Self = group
+		}
 	}
 	return launch.Open(j.h, ys, j.report.ID, j.cfg.limits)
 }

@@ -24,7 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("METE_TEST_MAIN") == "" {
 		os.Exit(m.Run())
 	}
-	os.Unsetenv("METE_TEST_MAIN")
+	if err := os.Unsetenv("METE_TEST_MAIN"); err != nil {
+		panic(err)
+	}
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(run.Command(), run.Report())
 	root.SetArgs(os.Args[1:])

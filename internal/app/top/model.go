@@ -41,6 +41,9 @@ type model struct {
 	at     int
 	top    int // first row on the screen
 	scroll int // first line of help or details
+
+	// watch asks for the processes of a workload; nil where nobody can tell.
+	watch func(workload.ID)
 }
 
 func newModel(o view.Options, p *painter) *model {
@@ -189,6 +192,7 @@ func (m *model) pageKey(k string) tea.Cmd {
 		return tea.Quit
 	default:
 		m.mode, m.scroll = list, 0
+		m.look("")
 	}
 	return nil
 }
@@ -229,6 +233,13 @@ func (m *model) orderKey(k string) bool {
 	return true
 }
 
+// look asks for the processes of a workload, "" for none.
+func (m *model) look(id workload.ID) {
+	if m.watch != nil {
+		m.watch(id)
+	}
+}
+
 // listKey acts in the table.
 func (m *model) listKey(k string) tea.Cmd {
 	switch k {
@@ -254,6 +265,7 @@ func (m *model) listKey(k string) tea.Cmd {
 	case "i":
 		if r := m.row(); r != nil {
 			m.mode, m.scroll, m.cursor = details, 0, r.Row.ID
+			m.look(r.Row.ID)
 		}
 	default:
 		m.foldKey(k)

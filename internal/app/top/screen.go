@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/term"
 
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/workload"
 )
 
 // ticked is a new machine.
@@ -28,7 +29,11 @@ func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) 
 	if f, ok := in.(*os.File); ok && !term.IsTerminal(f.Fd()) {
 		input = tea.WithInputTTY() // mete top < file: the keyboard is elsewhere
 	}
-	p := tea.NewProgram(newModel(c.view, newPainter(out)), input, tea.WithOutput(out), tea.WithContext(ctx),
+	screen := newModel(c.view, newPainter(out))
+	if w, ok := m.(watcher); ok {
+		screen.watch = w.Watch
+	}
+	p := tea.NewProgram(screen, input, tea.WithOutput(out), tea.WithContext(ctx),
 		tea.WithAltScreen(), tea.WithoutSignalHandler())
 	done := make(chan error, 1)
 	go func() {
@@ -43,6 +48,10 @@ func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) 
 	err = errors.Join(<-done, ignoreKilled(err, stopped))
 	return err
 }
+
+// A watcher is a meter that can break down one workload by process: the machines
+// of the coming ticks hold the breakdown. Watch may be called while Next waits.
+type watcher interface{ Watch(id workload.ID) }
 
 // ignoreKilled drops the error that the end of the context causes.
 func ignoreKilled(err error, stopped bool) error {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
@@ -116,8 +117,12 @@ type Table struct {
 	bySlot []*node // of workloads
 	live   []*node // workloads, parents before children
 	free   []meter.Slot
+	freed  []meter.Slot // by the latest sweep; free one snapshot later
+	graves []grave
 	ticks  int
 	first  bool
+	late   bool  // what is found now may have been there at earlier ticks
+	moved  bool  // live may hold a child before its parent
 	lost   int64 // births and deaths not seen, since the snapshot before
 	faked  uint64
 
@@ -171,7 +176,7 @@ func OpenFiles(h *host.Host, cfg Config, log *slog.Logger) (*Table, error) {
 	}
 	t, err := newTable(h, src, r, cfg, log)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.Close())
 	}
 	t.disk = chooseDisk(t, false)
 	t.note("processes started: absent (the bpf reader counts them)")
@@ -237,8 +242,13 @@ func (t *Table) Read(s *meter.Snapshot) error {
 	}
 	t.readWindow()
 	t.readSlow()
+	if t.moved {
+		slices.SortStableFunc(t.live, func(a, b *node) int { return a.depth() - b.depth() })
+		t.moved = false
+	}
 	s.Groups = s.Groups[:0]
 	for _, n := range t.live {
+		n.told = true
 		s.Groups = append(s.Groups, &n.group)
 	}
 	s.Lost, t.lost = t.lost, 0
@@ -248,21 +258,30 @@ func (t *Table) Read(s *meter.Snapshot) error {
 }
 
 // sweep forgets the groups that ended in the snapshot before, and marks all
-// others as seen.
+// others that were in it as seen.
 func (t *Table) sweep() {
-	if t.first {
-		return
-	}
+	t.free = append(t.free, t.freed...)
+	t.freed = t.freed[:0]
 	kept := t.live[:0]
 	for _, n := range t.live {
-		if n.group.Final {
-			t.free = append(t.free, n.group.Slot)
+		if n.group.Final && n.told {
+			t.freed = append(t.freed, n.group.Slot)
 			t.bySlot[n.group.Slot] = nil
 			continue
 		}
-		n.group.New, n.group.Born = false, false
+		if n.told {
+			n.group.New, n.group.Born = false, false
+		}
 		kept = append(kept, n)
 	}
 	clear(t.live[len(kept):])
 	t.live = kept
+	if len(t.freed) == 0 {
+		return
+	}
+	for _, n := range t.live { // who outlives a group above it stands below the next
+		if n != t.root && !n.dead && (t.bySlot[n.group.Parent] == nil || t.bySlot[n.group.MemoryParent] == nil) {
+			t.place(n)
+		}
+	}
 }

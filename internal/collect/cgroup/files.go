@@ -17,10 +17,12 @@ type files struct {
 	host *host.Host
 	log  *slog.Logger
 	dirs *watches // nil where the kernel gives no directory events
-	most int      // descriptors that may be kept
-	kept int
-	tick int
-	buf  [4096]byte
+	// blind says that not all directories are watched, so that none is to be.
+	blind bool
+	most  int // descriptors that may be kept
+	kept  int
+	tick  int
+	buf   [4096]byte
 }
 
 func newFiles(h *host.Host, cfg Config, log *slog.Logger) (*files, error) {
@@ -50,25 +52,18 @@ func (f *files) Close() error {
 
 // watch is called for each directory that the table finds.
 func (f *files) watch(t *Table, tr *tree, path string) {
-	if f.dirs == nil {
+	if f.dirs == nil || f.blind {
 		return
 	}
 	if err := f.dirs.add(tr, path); err != nil && !errors.Is(err, fault.ErrNotFound) {
 		f.log.Warn("no more directory events; groups are searched for every window", "path", path, "err", err)
-		_ = f.dirs.Close()
-		f.dirs = nil
+		f.blind = true
 	}
 }
 
 // changes follows what was made and removed.
 func (f *files) changes(t *Table) error {
-	if f.dirs == nil {
-		if f.tick%max(1, t.cfg.Every) == 0 {
-			return f.search(t)
-		}
-		return nil
-	}
-	if f.tick == 0 { // the root's own directories
+	if f.tick == 0 && f.dirs != nil { // the root's own directories
 		for _, tr := range t.trees {
 			f.watch(t, tr, "/")
 			if err := t.scan(tr, "/"); err != nil {
@@ -76,37 +71,58 @@ func (f *files) changes(t *Table) error {
 			}
 		}
 	}
-	overflow, err := f.dirs.drain(func(tr *tree, path string, made bool) error {
-		if !made {
-			if n := tr.byPath[path]; n != nil {
-				t.died(tr, n, false)
-			}
+	if f.dirs == nil {
+		if f.tick%max(1, t.cfg.Every) != 0 {
 			return nil
 		}
-		id, err := f.host.ID(tr.dir(path))
-		if err != nil && f.host.Live() {
-			return nil // gone again: what it used is in its parent
+		t.late = t.cfg.Every > 1
+		defer func() { t.late = false }()
+		return f.search(t)
+	}
+	overflow, err := f.dirs.drain(func(tr *tree, path string, made bool) error {
+		if f.blind {
+			return nil
 		}
-		t.born(tr, path, id)
-		f.watch(t, tr, path)
-		return t.scan(tr, path) // what was made in it before it was watched
+		return f.changed(t, tr, path, made)
 	})
 	if err != nil {
 		return err
 	}
 	if overflow {
 		t.lost++
-		return f.search(t)
 	}
-	return nil
+	if overflow || f.blind {
+		err = f.search(t)
+	}
+	if f.blind {
+		err = errors.Join(err, f.dirs.Close())
+		f.dirs = nil
+	}
+	return err
+}
+
+// changed follows one event. It may be old: what counts is what is there now.
+func (f *files) changed(t *Table, tr *tree, path string, made bool) error {
+	id, err := f.host.ID(tr.dir(path))
+	if !made {
+		if n := tr.byPath[path]; n != nil && (err != nil || id != n.id[tr.index]) {
+			t.died(tr, n, false)
+		}
+		return nil
+	}
+	if err != nil && f.host.Live() {
+		return nil // gone again: what it used is in its parent
+	}
+	t.born(tr, path, id)
+	f.watch(t, tr, path)
+	return t.scan(tr, path) // what was made in it before it was watched
 }
 
 // search compares the groups that are known with those that are there.
 func (f *files) search(t *Table) error {
 	for _, tr := range t.trees {
-		for p, n := range tr.byPath {
-			id, err := f.host.ID(tr.dir(p))
-			if f.host.Live() && (err != nil || id != n.id[tr.index]) {
+		for _, n := range tr.byPath {
+			if n != t.root && f.gone(n, tr) {
 				t.died(tr, n, false)
 			}
 		}
@@ -145,7 +161,7 @@ func (f *files) readCPU(t *Table, n *node, tr *tree) {
 	if tr.V2 {
 		name = "/cpu.stat"
 	}
-	b, err := f.pread(n, 0, tr, name)
+	b, err := f.pread(n, cpuFile, tr, name)
 	if err == nil && tr.V2 {
 		var c kernfmt.CPU
 		if c, err = kernfmt.CPUStat(b); err == nil {
@@ -183,7 +199,7 @@ func (f *files) readMemory(t *Table, n *node, tr *tree) {
 	if tr.V2 {
 		name = "/memory.current"
 	}
-	b, err := f.pread(n, 1, tr, name)
+	b, err := f.pread(n, memoryFile, tr, name)
 	if err == nil {
 		var v int64
 		if v, err = kernfmt.Int(b); err == nil {
@@ -210,28 +226,35 @@ func (f *files) failed(t *Table, n *node, tr *tree, r meter.Resource, err error)
 
 // gone reports whether the group is no longer in the tree, or is another.
 func (f *files) gone(n *node, tr *tree) bool {
-	id, err := f.host.ID(tr.dir(n.at[tr.index]))
+	dir := tr.dir(n.at[tr.index])
+	if n.id[tr.index] >= fake {
+		_, err := f.host.ReadDir(dir)
+		return errors.Is(err, fault.ErrNotFound)
+	}
+	id, err := f.host.ID(dir)
 	return errors.Is(err, fault.ErrNotFound) || err == nil && id != n.id[tr.index]
 }
 
 // pread reads one of a node's files, through a kept descriptor if it may.
 func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error) {
-	if n.files[which] == nil {
-		file, err := f.host.Open(tr.dir(n.at[tr.index]) + name)
-		if err != nil {
+	file := n.files[which]
+	if file == nil {
+		var err error
+		if file, err = f.host.Open(tr.dir(n.at[tr.index]) + name); err != nil {
 			return nil, err
 		}
 		if n.spare || f.kept >= f.most {
 			n.spare = true
-			k, err := file.Pread(f.buf[:])
-			_ = file.Close()
-			return f.buf[:k], host.Kind(name, err)
+			defer func() { _ = file.Close() }() // it was only read
+		} else {
+			f.kept++
+			n.files[which] = file
 		}
-		f.kept++
-		n.files[which] = file
 	}
-	k, err := n.files[which].Pread(f.buf[:])
+	k, err := file.Pread(f.buf[:])
 	if err != nil {
+		// The file may come back as another one.
+		n.closeFile(which)
 		return nil, host.Kind(name, err)
 	}
 	return f.buf[:k], nil

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/meter"
 )
@@ -23,18 +24,10 @@ type kernel struct {
 	rows    [maxTrees][]bpf.Row
 	lost    uint64
 	full    uint32
-	dying   []grave
 	tick    int
 
+	strange  int // tick since which walks show groups that are not known, 0 where none
 	searched int // tick of the latest search
-}
-
-// A grave is a dead group whose counts are kept a little, for what is written
-// back after its end.
-type grave struct {
-	tr   *tree
-	id   uint64
-	tick int
 }
 
 // OpenBPF returns a table that reads by BPF. The kernel stays the caller's, who
@@ -144,10 +137,12 @@ func (r *kernel) seldom(t *Table) bool {
 
 func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 	if e.Born {
-		if p, ok := tr.below(string(e.Path)); ok && !e.Cut {
-			t.born(tr, p, e.ID)
-		} else if e.Cut {
+		p, ok := tr.below(string(e.Path))
+		switch {
+		case e.Cut:
 			t.lost++
+		case ok && !r.outdated(t, tr, p, e.ID):
+			t.born(tr, p, e.ID)
 		}
 		return
 	}
@@ -155,11 +150,21 @@ func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 	if n == nil {
 		return // outside of what is mounted here, or its birth was lost
 	}
-	r.dying = append(r.dying, grave{tr, e.ID, r.tick})
 	if tr == t.byRole[roleCPU] && !n.dead {
 		r.final(n, e)
 	}
 	t.died(tr, n, tr == t.byRole[roleCPU])
+}
+
+// outdated reports whether a birth that is told of now was followed by others
+// under its path, of which a search found the latest.
+func (r *kernel) outdated(t *Table, tr *tree, p string, id uint64) bool {
+	n := tr.byPath[p]
+	if n == nil || n.id[tr.index] == id || n.id[tr.index] >= fake {
+		return false
+	}
+	now, err := t.host.ID(tr.dir(p))
+	return err == nil && now == n.id[tr.index]
 }
 
 // final sets the last CPU time of a group. Version 1 gives it. In version 2 the
@@ -173,7 +178,7 @@ func (r *kernel) final(n *node, e *bpf.Event) {
 		cpu = max(cpu, int64(e.CPU))
 	}
 	if e.Has&bpf.HasOwnCPU != 0 && !n.had {
-		cpu = int64(e.OwnCPU)
+		cpu = max(last, int64(e.OwnCPU))
 	}
 	n.walked = cpu
 	n.parent.had = true
@@ -198,11 +203,7 @@ func (tr *tree) below(p string) (string, bool) {
 // read takes over the rows of the walks and what was counted.
 func (r *kernel) read(t *Table) error {
 	unknown := false
-	for i, w := range r.walkers {
-		if w == nil {
-			continue
-		}
-		tr := t.trees[i]
+	for i, tr := range t.trees {
 		rows := r.rows[i]
 		for j := range rows {
 			n := tr.byID[rows[j].ID]
@@ -210,18 +211,27 @@ func (r *kernel) read(t *Table) error {
 				unknown = true
 				continue
 			}
+			n.stamp[i] = r.tick
 			if !n.dead {
 				r.take(t, tr, n, &rows[j])
 			}
 		}
 	}
 	r.count(t)
-	r.forget()
+	r.forget(t)
+	switch {
+	case !unknown:
+		r.strange = 0
+	case r.strange == 0:
+		r.strange = r.tick
+	}
 	lost := r.k.Lost() - r.lost
-	if lost == 0 && (!unknown || r.tick < r.searched+t.cfg.Every) {
+	if lost == 0 && (!unknown || r.searched > 0 && r.tick < r.searched+t.cfg.Every) {
 		return nil
 	}
-	r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
+	if lost > 0 {
+		r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
+	}
 	t.lost += int64(lost)
 	r.lost += lost
 	r.searched = r.tick
@@ -229,7 +239,6 @@ func (r *kernel) read(t *Table) error {
 }
 
 func (r *kernel) take(t *Table, tr *tree, n *node, row *bpf.Row) {
-	n.stamp = r.tick
 	g := &n.group.Reading
 	if tr == t.byRole[roleCPU] && row.Has&bpf.HasCPU != 0 {
 		n.walked, n.tail = int64(row.CPU), 0
@@ -305,33 +314,41 @@ func (n *node) counted(tr *tree, t *Table, c *bpf.Counts) {
 }
 
 // forget gives back the places of groups that ended two ticks ago.
-func (r *kernel) forget() {
-	kept := r.dying[:0]
-	for _, g := range r.dying {
-		if r.tick-g.tick < 2 {
+func (r *kernel) forget(t *Table) {
+	kept := t.graves[:0]
+	for _, g := range t.graves {
+		if t.ticks-g.tick < 2 {
 			kept = append(kept, g)
 			continue
 		}
-		r.k.Forget(g.tr.ID, g.id)
-		delete(g.tr.byID, g.id)
+		if g.id < fake {
+			r.k.Forget(g.tr.ID, g.id)
+		}
+		if g.tr.byID[g.id] == g.n {
+			delete(g.tr.byID, g.id)
+		}
 	}
-	r.dying = kept
+	clear(t.graves[len(kept):])
+	t.graves = kept
 }
 
 // search finds births and deaths by comparing what is known with what is there.
+// A walk shows most of that; what it does not show may have been born after it.
 func (r *kernel) search(t *Table) error {
-	for _, tr := range t.trees {
-		if r.rows[tr.index] == nil {
-			continue
-		}
+	for i, tr := range t.trees {
+		walked := r.rows[i] != nil
 		for id, n := range tr.byID {
-			// What was born after the walk has no stamp yet, and no reading.
-			if !n.dead && n.stamp != r.tick && n.stamp != 0 && n.primary == tr.index {
-				r.dying = append(r.dying, grave{tr, id, r.tick})
+			if n.left[i] || n == t.root || walked && n.stamp[i] == r.tick {
+				continue
+			}
+			now, err := t.host.ID(tr.dir(n.at[i]))
+			if errors.Is(err, fault.ErrNotFound) || err == nil && now != id && id < fake {
 				t.died(tr, n, false)
 			}
 		}
 	}
+	t.late = r.strange > 0 && r.strange < r.tick
+	defer func() { t.late = false }()
 	for _, tr := range t.trees {
 		if err := t.scan(tr, "/"); err != nil {
 			return err

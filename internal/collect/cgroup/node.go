@@ -36,6 +36,11 @@ func join(mount, group string) string {
 	return mount + group
 }
 
+// fake marks the id of a group whose real one is not known: of a captured
+// machine without ids, or of a group that is only known as a parent. Ids of the
+// kernel stay below.
+const fake = 1 << 63
+
 // A node is one life of a group, joined over hierarchies by its path, or by its
 // key where the hierarchies are used at different depths.
 type node struct {
@@ -43,16 +48,19 @@ type node struct {
 	parent  *node            // there
 	at      [maxTrees]string // its path in each tree, "" where it is not there
 	id      [maxTrees]uint64 // its kernfs id in each tree, 0 where it is not there
+	left    [maxTrees]bool   // it was removed from the tree
+	stamp   [maxTrees]int    // tick of the latest walk that saw it there
 	primary int              // the tree whose rmdir ends it
 	owner   *node            // the workload that it counts for: itself, or one above
+	under   *node            // of an owner, the workload that has it among its kids
 	kids    int              // workloads directly below
 	dead    bool
+	told    bool // it was in a snapshot, as it is now
 
 	group  meter.Group // of an owner
 	walked int64       // CPU of the group and all below at the latest walk
 	tail   int64       // CPU of groups below that ended since
 	had    bool        // groups were below it
-	stamp  int         // tick of the latest walk that saw it
 	counts bpf.Counts
 
 	cpu   int64 // latest cumulative CPU, for what moves
@@ -61,6 +69,23 @@ type node struct {
 	files [2]*host.File
 	spare bool // may not keep descriptors: others are busier
 	busy  int64
+}
+
+// over is the nearest living workload above n.
+func (n *node) over() *node {
+	p := n.parent
+	for p.parent != nil && p.owner.dead {
+		p = p.parent
+	}
+	return p.owner
+}
+
+// depth is how many groups are above n.
+func (n *node) depth() (d int) {
+	for ; n.parent != nil; n = n.parent {
+		d++
+	}
+	return d
 }
 
 // seed finds the groups that are there, the root first.
@@ -130,23 +155,27 @@ type watcher interface {
 // born takes note of a group in a tree. It returns the node.
 func (t *Table) born(tr *tree, p string, id uint64) *node {
 	n := tr.byPath[p]
-	if n != nil {
-		if n.id[tr.index] == id || id == 0 {
-			return n
-		}
+	switch {
+	case n == nil:
+	case id == 0 || n.id[tr.index] == id:
+		return n
+	case n.id[tr.index] >= fake:
+		t.identify(n, tr, id)
+		return n
+	default:
 		// Another life under the old path: the end of the one before was missed.
 		t.lost++
 		t.log.Debug("life replaced", "path", p, "tree", tr.Mount, "had", n.id[tr.index], "now", id)
 		t.died(tr, n, false)
 	}
-	if n = t.elsewhere(tr, p); n != nil {
-		t.join(n, tr, p, id)
-		return n
-	}
 	parent := tr.byPath[path.Dir(p)]
 	if parent == nil {
 		// Its birth was missed, or it is being removed already.
 		parent = t.born(tr, path.Dir(p), 0)
+	}
+	if n = t.elsewhere(tr, p); n != nil {
+		t.join(n, tr, p, id)
+		return n
 	}
 	n = &node{path: p, parent: parent, primary: tr.index, fresh: true}
 	t.join(n, tr, p, id)
@@ -154,11 +183,23 @@ func (t *Table) born(tr *tree, p string, id uint64) *node {
 	return n
 }
 
+// identify gives a node the real id for a faked one.
+func (t *Table) identify(n *node, tr *tree, id uint64) {
+	if tr.byID != nil {
+		delete(tr.byID, n.id[tr.index])
+		tr.byID[id] = n
+	}
+	n.id[tr.index] = id
+	if n.owner == n && n.group.New {
+		n.group.Life = t.life(n)
+	}
+}
+
 // elsewhere finds the node of the group that is at p in a tree, if it is known
 // from another one: under the same path, or as the same keyed workload.
 func (t *Table) elsewhere(tr *tree, p string) *node {
 	for _, other := range t.trees {
-		if n := other.byPath[p]; n != nil && n.id[tr.index] == 0 {
+		if n := other.byPath[p]; n != nil && !n.dead && n.id[tr.index] == 0 {
 			return n
 		}
 	}
@@ -180,11 +221,10 @@ type key struct {
 // life and says when it ends.
 func (t *Table) join(n *node, tr *tree, p string, id uint64) {
 	if id == 0 {
-		// A captured machine without ids: any number that is not used twice.
 		t.faked++
-		id = 1<<63 | t.faked
+		id = fake | t.faked
 	}
-	n.id[tr.index], n.at[tr.index] = id, p
+	n.id[tr.index], n.at[tr.index], n.left[tr.index] = id, p, false
 	tr.byPath[p] = n
 	if tr.byID != nil {
 		tr.byID[id] = n
@@ -194,6 +234,7 @@ func (t *Table) join(n *node, tr *tree, p string, id uint64) {
 		if n.group.New {
 			n.group.Life = t.life(n)
 		}
+		t.moved = true
 	}
 	if n.owner == n && n != t.root {
 		t.place(n)
@@ -203,11 +244,23 @@ func (t *Table) join(n *node, tr *tree, p string, id uint64) {
 // place tells the group where it stands: below what in the tree that names it,
 // and below what in the memory hierarchy, where that is used at another depth.
 func (t *Table) place(n *node) {
-	n.group.Parent = n.parent.owner.group.Slot
-	n.group.MemoryParent = n.group.Parent
+	up := n.over()
+	if n.under != up {
+		if n.under != nil {
+			n.under.kids--
+		}
+		up.kids++
+		n.under = up
+	}
+	n.group.Parent, n.group.MemoryParent = up.group.Slot, up.group.Slot
 	if mem := t.byRole[roleMemory]; mem != nil && n.at[mem.index] != "" {
-		if up := mem.byPath[path.Dir(n.at[mem.index])]; up != nil {
-			n.group.MemoryParent = up.owner.group.Slot
+		p := mem.byPath[path.Dir(n.at[mem.index])]
+		switch {
+		case p == nil:
+		case p.owner.dead:
+			n.group.MemoryParent = p.over().group.Slot
+		case p.owner != n:
+			n.group.MemoryParent = p.owner.group.Slot
 		}
 	}
 }
@@ -216,21 +269,20 @@ func (t *Table) place(n *node) {
 func (t *Table) name(n *node) {
 	name, ok := workload.Recognize(n.path)
 	if !ok {
-		if up := n.parent.owner; up.group.Workload.Kind != workload.System && up.group.Workload.Kind != workload.Path {
+		if up := n.over(); up.group.Workload.Kind != workload.System && up.group.Workload.Kind != workload.Path {
 			n.owner = up
 			return
 		}
 		name = workload.ByPath(n.path)
 	}
 	n.owner = n
-	n.group = meter.Group{Slot: t.slot(n), New: true, Born: !t.first, Life: t.life(n),
+	n.group = meter.Group{Slot: t.slot(n), New: true, Born: !t.first && !t.late, Life: t.life(n),
 		Workload: name.Workload(t.cfg.Node, t.cfg.Boot, n.path)}
 	t.place(n)
 	if name.Key != "" {
 		t.byKey[key{name.Kind, name.Key}] = n
 	}
 	t.live = append(t.live, n)
-	n.parent.owner.kids++
 }
 
 func (t *Table) life(n *node) workload.Life {
@@ -251,8 +303,15 @@ func (t *Table) slot(n *node) meter.Slot {
 
 // died takes note that a group of a tree was removed.
 func (t *Table) died(tr *tree, n *node, exact bool) {
+	if n.left[tr.index] || n == t.root {
+		return
+	}
+	n.left[tr.index] = true
 	if p := n.at[tr.index]; tr.byPath[p] == n {
 		delete(tr.byPath, p)
+	}
+	if tr.byID != nil {
+		t.graves = append(t.graves, grave{tr, n, n.id[tr.index], t.ticks})
 	}
 	switch {
 	case n.dead:
@@ -260,32 +319,59 @@ func (t *Table) died(tr *tree, n *node, exact bool) {
 		t.end(n, exact)
 	default:
 		n.id[tr.index], n.at[tr.index] = 0, ""
-		if n.owner == n && tr == t.byRole[roleMemory] {
-			n.group.Has &^= meter.SetOf(meter.Memory)
-		}
+		n.lose(t, tr)
+	}
+}
+
+// lose makes absent what a node's group in a tree showed.
+func (n *node) lose(t *Table, tr *tree) {
+	if tr == t.byRole[roleMemory] {
+		n.group.Has &^= meter.SetOf(meter.Memory)
+		n.closeFile(memoryFile)
+	}
+	if tr == t.byRole[rolePIDs] {
+		n.group.Has &^= meter.SetOf(meter.PIDs)
 	}
 }
 
 // end closes a node's life. Its group is in the coming snapshot for the last
 // time. What is left of it in other trees goes in its own time.
 func (t *Table) end(n *node, exact bool) {
-	n.dead = true
+	n.dead, n.told = true, false
 	n.closeFiles()
 	if n.owner != n {
 		return
 	}
 	n.group.Final, n.group.Exact = true, exact
-	n.parent.owner.kids--
+	n.under.kids--
 	if name, ok := workload.Recognize(n.path); ok && t.byKey[key{name.Kind, name.Key}] == n {
 		delete(t.byKey, key{name.Kind, name.Key})
 	}
 }
 
+// A grave is a group that was removed, kept a little for what is counted for it
+// after its end.
+type grave struct {
+	tr   *tree
+	n    *node
+	id   uint64
+	tick int
+}
+
+// The places of a node's descriptors.
+const (
+	cpuFile = iota
+	memoryFile
+)
+
 func (n *node) closeFiles() {
-	for i, f := range n.files {
-		if f != nil {
-			_ = f.Close()
-			n.files[i] = nil
-		}
+	n.closeFile(cpuFile)
+	n.closeFile(memoryFile)
+}
+
+func (n *node) closeFile(which int) {
+	if f := n.files[which]; f != nil {
+		_ = f.Close() // it was only read
+		n.files[which] = nil
 	}
 }

@@ -50,11 +50,9 @@ func (t *Table) readSlowOf(n *node) {
 		}
 		return err
 	})
-	if n.kids > 0 {
-		// Its file holds its children's, who are read at other times.
+	// With children its file holds theirs too, who are read at other times.
+	if n.kids > 0 || !t.slowMemory(n, memory) {
 		r.Has &^= meter.SetOf(meter.MemoryAnon, meter.MemoryFile, meter.MemoryWorking)
-	} else {
-		t.slowMemory(n, memory)
 	}
 	t.slowKills(n, memory)
 	t.slowPressure(n)
@@ -71,21 +69,24 @@ func (t *Table) readWindow() {
 			continue
 		}
 		if t.byRole[rolePIDs] == nil {
-			t.slowFile(n, t.src[rolePIDs], "/pids.current", func(b []byte) error {
+			ok := t.slowFile(n, t.src[rolePIDs], "/pids.current", func(b []byte) error {
 				v, err := kernfmt.Int(b)
 				if err == nil {
 					n.group.Put(meter.PIDs, v)
 				}
 				return err
 			})
+			if !ok {
+				n.group.Has &^= meter.SetOf(meter.PIDs)
+			}
 		}
 		t.disk.read(t, n)
 	}
 }
 
-func (t *Table) slowMemory(n *node, memory *host.Hierarchy) {
+func (t *Table) slowMemory(n *node, memory *host.Hierarchy) bool {
 	r := &n.group.Reading
-	t.slowFile(n, memory, "/memory.stat", func(b []byte) error {
+	return t.slowFile(n, memory, "/memory.stat", func(b []byte) error {
 		m, err := kernfmt.MemoryStat(b)
 		if err != nil {
 			return err

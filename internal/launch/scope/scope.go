@@ -137,7 +137,7 @@ func start(ctx context.Context, uid int, unit, slice string, tasks uint64) error
 	if err != nil {
 		return fmt.Errorf("systemd: %w: %w", fault.ErrUnsupported, err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // the answer is here by then
 	ps := []property{
 		{"Description", dbus.MakeVariant("job of mete run")},
 		{"PIDs", dbus.MakeVariant([]uint32{uint32(unix.Getpid())})},

@@ -17,13 +17,13 @@ func receive(listen string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	fmt.Fprintln(os.Stderr, "ready")
 	c, err := l.Accept()
 	if err != nil {
 		return 0, err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	return io.Copy(io.Discard, c)
 }
 
@@ -34,7 +34,7 @@ func send(to string, bytes int64, d *did) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	c := conn.(*net.TCPConn)
 	block := make([]byte, 64<<10)
 	for d.Bytes < bytes {

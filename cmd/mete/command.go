@@ -1,0 +1,39 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/app/capture"
+	"mete.dev/mete/internal/app/run"
+	"mete.dev/mete/internal/app/top"
+	"mete.dev/mete/internal/app/up"
+	"mete.dev/mete/internal/cli"
+)
+
+// command returns the program with its commands.
+func command() *cobra.Command {
+	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	root := &cobra.Command{
+		Use:           "mete",
+		Short:         "Measure what every job on this machine uses",
+		Version:       cli.Version(info),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			if cmd.Name() == "run" {
+				return // it handles signals itself, for its command
+			}
+			ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			cmd.SetContext(ctx)
+		},
+	}
+	root.SetVersionTemplate("mete {{.Version}}\n")
+	root.AddCommand(run.Command(), run.Report(), top.Command(meter), up.Command(meter), capture.Command())
+	cli.Complete(root)
+	return root
+}

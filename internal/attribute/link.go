@@ -1,0 +1,173 @@
+package attribute
+
+import (
+	"math/bits"
+	"slices"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/unit"
+)
+
+// nested are the counters that hold those of the groups below, dead ones too.
+//
+// Each account's counter is held by the nearest account above that shows one,
+// and is taken from it to find what that one used itself. Who holds what may
+// change: a group is seen late, cannot be read for a while, or ends before what
+// is below it. Then what it had shown before stays where it is booked, so that
+// no use is booked twice and none is lost.
+var nested = [...]meter.Resource{meter.CPU, meter.DiskRead, meter.DiskWritten, meter.DiskReads, meter.DiskWrites}
+
+var nestedSet = meter.SetOf(nested[:]...)
+
+// nest is the place of r in nested, -1 where it is not there.
+func nest(r meter.Resource) int {
+	if !nestedSet.Has(r) {
+		return -1
+	}
+	return slices.Index(nested[:], r)
+}
+
+// held are the levels that hold those of the groups below.
+var held = [...]meter.Resource{meter.Memory, meter.PIDs}
+
+// inclusive reports whether a's reading of r holds its descendants'.
+func inclusive(a *account, r meter.Resource) bool {
+	return r.Detail().Inclusive && !a.reading.Own.Has(r)
+}
+
+// place puts an account below its parents.
+func (b *Books) place(a *account, g *meter.Group, first bool) {
+	if g.Parent == meter.NoSlot {
+		return
+	}
+	a.parent, a.memory = b.under(a, g.Parent), b.under(a, g.MemoryParent)
+	if a.since == b.round {
+		// Below a group that is itself seen late nothing is known to be new.
+		a.born = g.Born && !first && (a.parent.since != b.round || a.parent.born)
+	}
+	if a.final && !g.Exact || a.since == b.round && !a.born && !first {
+		a.parent.blur = true
+	}
+}
+
+// under is the account at a slot, or the root's where there is none.
+func (b *Books) under(a *account, s meter.Slot) *account {
+	if s > 0 && int(s) < len(b.accounts) && b.accounts[s] != nil && b.accounts[s] != a {
+		return b.accounts[s]
+	}
+	return b.accounts[meter.Root]
+}
+
+// link finds for each reading who holds it, and takes it into account there:
+// children before their parents, so that it is known of each how much of its
+// own growth is theirs.
+func (b *Books) link() {
+	for _, a := range slices.Backward(b.order) {
+		for _, r := range held {
+			// What a group held when it ended is somebody else's now, or free.
+			if a.reading.Has.Has(r) && inclusive(a, r) && !a.final {
+				if up := above(a, r); up != nil {
+					up.below[r] += a.reading.Value[r]
+				}
+			}
+		}
+		if (a.reading.Has|a.before.Has)&nestedSet == 0 {
+			continue
+		}
+		for i, r := range nested {
+			a.hold(i, r)
+		}
+	}
+}
+
+// hold brings up to date who holds a's counter of one nested resource.
+func (a *account) hold(i int, r meter.Resource) {
+	old := a.up[i]
+	var up *account
+	if a.reading.Has.Has(r) && inclusive(a, r) {
+		up = above(a, r)
+	}
+	a.up[i] = up
+	moved := old != up || a.restarted(r)
+	if old != nil && moved {
+		old.gone[r] += a.before.Value[r]
+	}
+	if up == nil {
+		return
+	}
+	now := a.reading.Value[r]
+	grew := a.growth(i, r)
+	if moved {
+		up.gone[r] -= now - grew
+	}
+	up.below[r] += now
+	up.grown[i] += grew
+}
+
+// growth is how much of a's counter came in this tick, as far as that is known.
+func (a *account) growth(i int, r meter.Resource) int64 {
+	now := a.reading.Value[r]
+	switch {
+	case a.restarted(r):
+		return now
+	case a.before.Has.Has(r):
+		return now - a.before.Value[r]
+	case a.born && !a.seen.Has(r):
+		return now
+	}
+	return min(now, a.grown[i])
+}
+
+// restarted reports whether a counter went back: it began anew, at zero. A
+// little less than before is no new beginning but a correction, as for a
+// request that a device handed back.
+func (a *account) restarted(r meter.Resource) bool {
+	return a.before.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.before.Value[r]/2
+}
+
+// above is the nearest account over a whose inclusive reading of r holds a's. An
+// account that cannot be read just now holds it only where none above it does.
+func above(a *account, r meter.Resource) *account {
+	var silent *account
+	for up := a.over(r); up != nil; up = up.over(r) {
+		switch {
+		case up.closed || !inclusive(up, r):
+		case up.reading.Has.Has(r):
+			return up
+		case silent == nil && up.seen.Has(r):
+			silent = up
+		}
+	}
+	return silent
+}
+
+// over is the account directly above a, by the hierarchy that counts r.
+func (a *account) over(r meter.Resource) *account {
+	if r == meter.Memory {
+		return a.memory
+	}
+	return a.parent
+}
+
+// A total is what an account was booked in all. It does not overflow.
+type total struct {
+	present meter.Set
+	quality meter.Qualities
+	amount  [meter.Limit]unit.Sum
+}
+
+// add adds a tick's share; of peaks the larger stays.
+func (t *total) add(u *meter.Usage) {
+	for set := u.Present; set != 0; set &= set - 1 {
+		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		t.quality.Worsen(r, u.Quality.Get(r))
+		v := unit.Sum{}.Add(u.Amount[r])
+		if r.Detail().Kind != meter.Peak {
+			v = t.amount[r].Add(u.Amount[r])
+		} else if t.present.Has(r) && t.amount[r].Compare(v) > 0 {
+			v = t.amount[r]
+		}
+		t.amount[r] = v
+	}
+	t.present |= u.Present
+}

@@ -1,0 +1,19 @@
+package cgroup
+
+import "mete.dev/mete/internal/meter"
+
+// Owner returns the workload that a process counts for, given its group's path
+// in the hierarchy that counts CPU time, as kernel files write it; nil where
+// the group is not known, or no longer.
+func (t *Table) Owner(path string) *meter.Group {
+	tr := t.byRole[roleCPU]
+	p, ok := tr.below(path)
+	if !ok {
+		return nil
+	}
+	n := tr.byPath[p]
+	if n == nil {
+		return nil
+	}
+	return &n.owner.group
+}
