@@ -18,6 +18,7 @@ func (b *Books) balance(s *meter.Snapshot, first bool) {
 	root := b.order[0]
 	b.idle.share = meter.Usage{Covered: time.Duration(b.elapsed)}
 	sum := b.sumShares()
+	b.holdTasks(root, s, first)
 	t := &b.tick
 	t.Workloads = sum
 
@@ -66,6 +67,28 @@ func (b *Books) holdMemory(root *account, s *meter.Snapshot, system, idle int64)
 	b.idle.level[meter.Memory] = s.Node.MemFree
 	b.idle.share.Put(meter.Memory, idle, meter.Measured)
 	b.idle.share.Put(meter.MemoryPeak, s.Node.MemFree, meter.Measured)
+}
+
+// holdTasks books the tasks that are in no workload's group to system, where the
+// machine says how many there are.
+func (b *Books) holdTasks(root *account, s *meter.Snapshot, first bool) {
+	if s.Node.Tasks == 0 {
+		return
+	}
+	left := s.Node.Tasks
+	for _, a := range b.order {
+		if a != root && !a.final && a.reading.Has.Has(meter.PIDs) {
+			left -= a.level[meter.PIDs]
+		}
+	}
+	left = max(0, left)
+	from := root.level[meter.PIDs]
+	if first || b.node0.Tasks == 0 {
+		from = left
+	}
+	root.level[meter.PIDs] = left
+	root.share.Put(meter.PIDs, root.rest[meter.PIDs].Add(from, left, b.elapsed), meter.Measured)
+	root.share.Put(meter.PIDsPeak, left, meter.Measured)
 }
 
 // sumShares adds up what workloads other than system were booked.

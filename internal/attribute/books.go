@@ -83,6 +83,8 @@ type account struct {
 	user, system int64 // latest readings
 	part, of     int64 // user / (user + system) when they last moved
 
+	cpuLimit, memoryLimit int64 // as in meter.Group
+
 	share  meter.Usage // of the latest tick
 	window meter.Usage
 	total  total
@@ -142,6 +144,7 @@ func (b *Books) admit(s *meter.Snapshot) {
 			b.accounts[g.Slot] = a
 		}
 		a.w, a.final, a.blur, a.round = g.Workload, g.Final, false, b.round
+		a.cpuLimit, a.memoryLimit = g.CPULimit, g.MemoryLimit
 		a.before, a.reading = a.reading, g.Reading
 		a.below, a.grown = [meter.Limit]int64{}, [len(nested)]int64{}
 		a.share = meter.Usage{Covered: time.Duration(b.elapsed)}
@@ -150,7 +153,9 @@ func (b *Books) admit(s *meter.Snapshot) {
 	for _, a := range b.last {
 		if a.round != b.round && !a.closed {
 			a.final = true
-			a.parent.blur = true
+			if a.parent != nil {
+				a.parent.blur = true
+			}
 			b.shut(a)
 		}
 	}
@@ -162,7 +167,7 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 	set := a.reading.Has
 	set &^= meter.SetOf(meter.CPUUser, meter.CPUSystem) // see split
 	if a.parent == nil {
-		set &^= s.Node.Total.Has | meter.SetOf(meter.Memory) // see balance
+		set &^= s.Node.Total.Has | meter.SetOf(meter.Memory, meter.PIDs) // see balance
 	}
 	for ; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))

@@ -104,6 +104,14 @@ func (b *Books) row(a *account, depth int) live.Row {
 	row.PressureCPU = rate(meter.PressureCPU, 1e9)
 	row.PressureMemory = rate(meter.PressureMemory, 1e9)
 	row.PressureIO = rate(meter.PressureIO, 1e9)
+	if a.cpuLimit > 0 {
+		limit := float64(a.cpuLimit) / 1e9
+		row.CPULimit = &limit
+	}
+	if a.memoryLimit > 0 {
+		limit := a.memoryLimit
+		row.MemoryLimit = &limit
+	}
 	total := a.total
 	total.add(&a.window)
 	total.present.Each(func(r meter.Resource) {

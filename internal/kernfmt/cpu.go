@@ -140,3 +140,25 @@ func total(b []byte, into *int64) bool {
 		}
 	}
 }
+
+// CPUMax reads cpu.max of v2: a quota of CPU time for each period, which the
+// file has in microseconds. It returns ns; a quota of 0 is none ("max").
+func CPUMax(b []byte) (quota, period int64, err error) {
+	line, _ := cutLine(b)
+	first, rest := cutField(line)
+	second, _ := cutField(rest)
+	ok := true
+	if string(first) != "max" {
+		var v int64
+		if v, ok = number(first); ok {
+			quota, ok = scale(v, 1000)
+		}
+		ok = ok && quota > 0
+	}
+	if v, good := number(second); ok && good && v > 0 {
+		if period, ok = scale(v, 1000); ok {
+			return quota, period, nil
+		}
+	}
+	return 0, 0, invalid("cpu.max", b)
+}

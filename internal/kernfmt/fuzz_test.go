@@ -110,6 +110,28 @@ func FuzzPressure(f *testing.F) {
 	})
 }
 
+func FuzzCPUMax(f *testing.F) {
+	f.Add([]byte("max 100000\n"))
+	f.Add([]byte("150000 100000\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		quota, period, err := kernfmt.CPUMax(b)
+		check(t, err)
+		notNegative(t, quota, period)
+		if err == nil && period == 0 {
+			t.Errorf("CPUMax(%q): no period", b)
+		}
+	})
+}
+
+func FuzzLoadavg(f *testing.F) {
+	f.Add([]byte("0.20 0.18 0.12 1/80 11206\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tasks, err := kernfmt.Loadavg(b)
+		check(t, err)
+		notNegative(t, tasks)
+	})
+}
+
 func FuzzMemoryStat(f *testing.F) {
 	f.Add([]byte(v1MemoryStat))
 	f.Add([]byte(v2MemoryStat))

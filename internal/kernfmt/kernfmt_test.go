@@ -348,3 +348,35 @@ func BenchmarkCPUStat(b *testing.B) {
 		}
 	}
 }
+
+func TestLoadavg(t *testing.T) {
+	got, err := kernfmt.Loadavg([]byte("0.20 0.18 0.12 1/80 11206\n"))
+	if err != nil || got != 80 {
+		t.Errorf("Loadavg() = %d, %v, want 80", got, err)
+	}
+	for _, bad := range []string{"", "0.20 0.18 0.12", "0.20 0.18 0.12 180 1", "0 0 0 1/-3 1", "0 0 0 1/x 1"} {
+		if v, err := kernfmt.Loadavg([]byte(bad)); err == nil {
+			t.Errorf("Loadavg(%q) = %d, want an error", bad, v)
+		}
+	}
+}
+
+func TestCPUMax(t *testing.T) {
+	for _, c := range []struct {
+		in            string
+		quota, period int64
+	}{
+		{"max 100000\n", 0, 100e6},
+		{"150000 100000\n", 150e6, 100e6},
+	} {
+		quota, period, err := kernfmt.CPUMax([]byte(c.in))
+		if err != nil || quota != c.quota || period != c.period {
+			t.Errorf("CPUMax(%q) = %d, %d, %v, want %d, %d", c.in, quota, period, err, c.quota, c.period)
+		}
+	}
+	for _, bad := range []string{"", "max", "max 0", "-1 100000", "0 100000", "x 100000"} {
+		if q, p, err := kernfmt.CPUMax([]byte(bad)); err == nil {
+			t.Errorf("CPUMax(%q) = %d, %d, want an error", bad, q, p)
+		}
+	}
+}

@@ -112,3 +112,19 @@ func NetDev(b []byte, f func(name string, rxBytes, rxPackets, txBytes, txPackets
 	}
 	return nil
 }
+
+// Loadavg reads /proc/loadavg and returns how many tasks there are, threads and
+// kernel threads included.
+func Loadavg(b []byte) (tasks int64, err error) {
+	rest := b
+	var f []byte
+	for range 4 {
+		f, rest = cutField(rest)
+	}
+	if i := bytes.IndexByte(f, '/'); i >= 0 {
+		if v, ok := number(f[i+1:]); ok && v >= 0 {
+			return v, nil
+		}
+	}
+	return 0, invalid("loadavg", b)
+}

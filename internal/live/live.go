@@ -82,6 +82,10 @@ type Row struct {
 	PressureMemory *float64 `json:"pressure_memory_ratio"`
 	PressureIO     *float64 `json:"pressure_io_ratio"`
 
+	// Limits of the group itself; nil is none, or none that can be seen.
+	CPULimit    *float64 `json:"cpu_limit_cores,omitempty"`
+	MemoryLimit *int64   `json:"memory_limit_bytes,omitempty"`
+
 	// Total is what it used since it was first seen, in base units as decimals,
 	// by resource name.
 	Total map[string]string `json:"total"`

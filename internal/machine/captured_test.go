@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -253,4 +252,3 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-var _ = maps.Keys[map[string]int]

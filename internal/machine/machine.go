@@ -232,7 +232,7 @@ func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
 func (m *Machine) Live() *live.Machine {
 	l := m.Books().Live()
 	l.Host, l.Reader = m.name, m.Reader
-	l.Notes = append(slices.Clone(m.notes), m.table.Notes()...)
+	l.Notes = append(append([]string{}, m.notes...), m.table.Notes()...)
 	l.Self = m.self()
 	l.Self.TickMicroseconds = float64(m.Snapshot().Took.Nanoseconds()) / 1e3
 	return l

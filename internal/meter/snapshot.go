@@ -49,6 +49,10 @@ type Group struct {
 	MemoryParent Slot
 	Life         workload.Life
 	Workload     workload.Workload
+	// CPULimit is the most CPU time that the group may use, in ns a second, and
+	// MemoryLimit the most bytes that may be charged to it; 0 is no limit of its
+	// own, or none that can be seen.
+	CPULimit, MemoryLimit int64
 	// New says that the group was not in the snapshot before.
 	New bool
 	// Born says of a new group that its life began after the snapshot before,
@@ -70,6 +74,7 @@ type Node struct {
 	MemTotal int64 // bytes
 	MemFree  int64 // bytes that nobody uses
 	MemAvail int64 // bytes that could be had without swapping
+	Tasks    int64 // alive, threads and kernel threads included; 0 is not known
 	// Total holds what the machine did as a whole since boot: disk over leaf
 	// devices, network over the interfaces of the host's namespace without lo.
 	Total Reading

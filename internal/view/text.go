@@ -49,6 +49,12 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 	if r.Ended {
 		fact("state", "ended in this tick")
 	}
+	if r.CPULimit != nil {
+		fact("CPU limit", strconv.FormatFloat(*r.CPULimit, 'f', 2, 64)+" cores")
+	}
+	if r.MemoryLimit != nil {
+		fact("mem limit", unit.Bytes(float64(*r.MemoryLimit)))
+	}
 	add(nil)
 	for _, l := range processes(m, r, o) {
 		add(l)

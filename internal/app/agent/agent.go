@@ -35,7 +35,7 @@ func Default() Config {
 func (c *Config) Flags(f *flag.FlagSet) {
 	f.DurationVar(&c.Machine.Tick, "tick", c.Machine.Tick, "`time` between two readings")
 	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
-	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: `"+strings.Join(machine.Readers, "|")+"`")
+	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
 	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row")
 }
 
@@ -74,8 +74,8 @@ type span struct {
 type window struct {
 	span
 	Boot    string        `json:"boot"`
-	Offset  int64         `json:"offset_ns"` // wall time less boottime
-	Rows    int           `json:"rows"`      // that follow
+	Offset  int64         `json:"offset_ns,string"` // wall time less boottime
+	Rows    int           `json:"rows"`             // that follow
 	Balance meter.Balance `json:"balance"`
 }
 

@@ -229,7 +229,7 @@ func (t *Table) join(n *node, tr *tree, p string, id uint64) {
 	if tr.byID != nil {
 		tr.byID[id] = n
 	}
-	if tr.index < n.primary {
+	if tr.index < n.primary && n != t.root {
 		n.primary, n.path, n.parent = tr.index, p, tr.byPath[path.Dir(p)]
 		if n.group.New {
 			n.group.Life = t.life(n)

@@ -56,6 +56,7 @@ func (t *Table) readSlowOf(n *node) {
 	}
 	t.slowKills(n, memory)
 	t.slowPressure(n)
+	t.slowLimits(n)
 }
 
 // readWindow reads, once in Every ticks, what is inclusive but not in the fast

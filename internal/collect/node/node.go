@@ -16,6 +16,7 @@ type Source struct {
 	host    *host.Host
 	stat    *host.File
 	meminfo *host.File
+	load    *host.File // nil where there is none
 	disks   *host.File // nil where the kernel has no block devices
 	leaves  map[kernfmt.Dev]string
 	buf     []byte
@@ -34,6 +35,10 @@ func Open(h *host.Host, every int) (*Source, error) {
 	if s.meminfo, err = h.Open("/proc/meminfo"); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.load, err = h.Open("/proc/loadavg")
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return nil, errors.Join(err, s.Close())
+	}
 	s.disks, err = h.Open("/proc/diskstats")
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, errors.Join(err, s.Close())
@@ -44,7 +49,7 @@ func Open(h *host.Host, every int) (*Source, error) {
 // Close closes the descriptors.
 func (s *Source) Close() error {
 	var err error
-	for _, f := range []*host.File{s.stat, s.meminfo, s.disks} {
+	for _, f := range []*host.File{s.stat, s.meminfo, s.load, s.disks} {
 		if f != nil {
 			err = errors.Join(err, f.Close())
 		}
@@ -72,6 +77,14 @@ func (s *Source) Read(snap *meter.Snapshot) error {
 	n := &snap.Node
 	n.CPUs, n.Steal = sys.CPUs, sys.Steal
 	n.MemTotal, n.MemFree, n.MemAvail = mem.Total, mem.Free, mem.Available
+	if s.load != nil {
+		if b, err = s.read("/proc/loadavg", s.load); err != nil {
+			return err
+		}
+		if n.Tasks, err = kernfmt.Loadavg(b); err != nil {
+			return err
+		}
+	}
 	return s.readDisks(n)
 }
 

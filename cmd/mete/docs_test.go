@@ -1,0 +1,208 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"mete.dev/mete/internal/app/agent"
+	"mete.dev/mete/internal/cli"
+)
+
+//go:generate go test . -run=^TestReference$ -count=1 -update
+
+const reference = "../../docs/cli.md"
+
+var update = flag.Bool("update", false, "write docs/cli.md anew")
+
+// TestReference holds docs/cli.md to the commands as they are.
+func TestReference(t *testing.T) {
+	want := page()
+	if *update {
+		if err := os.WriteFile(reference, []byte(want), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(have)); diff != "" {
+		t.Errorf("docs/cli.md is stale; go generate ./cmd/mete writes it anew (-want +have):\n%s", diff)
+	}
+}
+
+// TestExamples holds the examples to the flags and arguments that there are.
+func TestExamples(t *testing.T) {
+	for _, c := range command().Commands() {
+		if c.Name() == "help" || c.Name() == "completion" {
+			continue
+		}
+		if c.Example == "" {
+			t.Errorf("mete %s has no examples", c.Name())
+		}
+		for line := range strings.Lines(c.Example) {
+			first, _, _ := strings.Cut(line, "|")
+			first, _, _ = strings.Cut(first, ">")
+			args := strings.Fields(first)
+			if args[0] != "mete" {
+				continue
+			}
+			found, rest, err := command().Find(args[1:])
+			if err == nil {
+				err = found.ParseFlags(rest)
+			}
+			if err == nil {
+				err = found.ValidateArgs(found.Flags().Args())
+			}
+			if err != nil || found.Name() != c.Name() {
+				t.Errorf("%s: %v", strings.TrimSpace(line), err)
+			}
+		}
+	}
+}
+
+const preface = `# Command line
+
+<!-- Made from the commands themselves by: go generate ./cmd/mete -->
+
+What %s says, as one page. In a clone of the source, %s is mete.
+
+%s
+## Exit codes
+
+mete run ends as its command does. All other commands end with one of these:
+
+| code | meaning |
+|---|---|
+`
+
+// codes are the exit codes of all commands but mete run.
+var codes = []struct {
+	code    int
+	meaning string
+}{
+	{cli.OK, "done; also when a signal ended what has no end of its own"},
+	{cli.Failed, "it went wrong, as the error says"},
+	{cli.Invalid, "the command line or a file is wrong, or a port is taken"},
+	{cli.NotFound, "what was asked for does not exist"},
+	{cli.Denied, "a right is missing"},
+	{cli.Unsupported, "this machine or its kernel cannot do it"},
+	{cli.Unavailable, "not now, perhaps later"},
+}
+
+// page writes the reference.
+func page() string {
+	var b, list strings.Builder
+	commands := slices.DeleteFunc(command().Commands(), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" })
+	slices.SortStableFunc(commands, func(a, b *cobra.Command) int { return rank(a) - rank(b) })
+	for _, c := range commands {
+		fmt.Fprintf(&list, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), lower(c.Short))
+	}
+	list.WriteString("- [mete-agent](#mete-agent): measure this machine without showing it\n")
+	fmt.Fprintf(&b, preface, "`mete COMMAND --help`", "`go run ./cmd/mete`", &list)
+	for _, c := range codes {
+		fmt.Fprintf(&b, "| %d | %s |\n", c.code, c.meaning)
+	}
+	for _, c := range commands {
+		section(&b, c)
+	}
+	agentSection(&b)
+	return b.String()
+}
+
+// rank puts what newcomers want first, and the others behind by name.
+func rank(c *cobra.Command) int {
+	first := []string{"run", "report", "top", "up"}
+	if i := slices.Index(first, c.Name()); i >= 0 {
+		return i
+	}
+	return len(first)
+}
+
+// section writes what there is to know of a command.
+func section(b *strings.Builder, c *cobra.Command) {
+	fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
+	if c.HasAvailableSubCommands() {
+		// Those that cobra makes: a script for each shell.
+		fmt.Fprintf(b, "%s.\n\n", c.Short)
+		for _, sub := range c.Commands() {
+			fmt.Fprintf(b, "    %s\n", sub.CommandPath())
+		}
+		return
+	}
+	b.WriteString(prose(c.Long))
+	fmt.Fprintf(b, "\n    %s\n\nExamples:\n\n", c.UseLine())
+	for line := range strings.Lines(c.Example + "\n") {
+		b.WriteString("  " + line)
+	}
+	b.WriteString("\n| flag | meaning | default |\n|---|---|---|\n")
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" {
+			return
+		}
+		value, usage := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		flagRow(b, name, value, usage, f.DefValue)
+	})
+}
+
+func agentSection(b *strings.Builder) {
+	b.WriteString("\n## mete-agent\n\nMeasure what every workload of this machine uses, tick by tick, until SIGTERM or\n" +
+		"SIGINT. It is a program of its own, to stay small. It ends with 0, with 2 where the\ncommand line is wrong, else with 1.\n\n" +
+		"    mete-agent [flags]\n\n| flag | meaning | default |\n|---|---|---|\n")
+	cfg := agent.Default()
+	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
+	cfg.Flags(flags)
+	flags.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		flagRow(b, "-"+f.Name, value, usage, f.DefValue)
+	})
+}
+
+// flagRow writes a row of a table of flags; what is off or empty without the flag
+// has no default to tell of.
+func flagRow(b *strings.Builder, name, value, usage, def string) {
+	if value != "" {
+		name += " " + value
+	}
+	switch def {
+	case "", "false", "[]":
+		def = ""
+	default:
+		def = "`" + def + "`"
+	}
+	fmt.Fprintf(b, "| `%s` | %s | %s |\n", strings.ReplaceAll(name, "|", `\|`), strings.ReplaceAll(usage, "|", `\|`), def)
+}
+
+// prose makes Markdown of a help text: lines set off by blanks or a mark become
+// a block of their own.
+func prose(long string) string {
+	var b strings.Builder
+	set := false
+	for line := range strings.Lines(long + "\n") {
+		if apart := strings.HasPrefix(line, "  ") || strings.HasPrefix(line, "– "); apart != set && line != "\n" {
+			set = apart
+			if !strings.HasSuffix(b.String(), "\n\n") {
+				b.WriteString("\n")
+			}
+		}
+		if set && line != "\n" {
+			line = "    " + strings.TrimPrefix(line, "  ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/report"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"mete": main})
+}
+
+// TestScript runs testdata/script: stdout, stderr and exit code of every command,
+// each with a state directory of its own. Besides the words of testscript they
+// have those of [words], and the condition [group] where mete run can make control
+// groups.
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("METE_STATE", e.WorkDir+"/state")
+			return nil
+		},
+		Cmds: words,
+		Condition: func(cond string) (bool, error) {
+			if cond != "group" {
+				return false, fmt.Errorf("condition %q is not known", cond)
+			}
+			return canGroup(), nil
+		},
+	})
+}
+
+// canGroup says whether this process may make a job's control groups.
+func canGroup() bool {
+	h, err := host.Open("/")
+	if err != nil {
+		return false
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return false
+	}
+	g, err := launch.Open(h, ys, report.NewID(time.Now().UnixMilli(), [10]byte{1}), launch.Limits{})
+	if err != nil {
+		return false
+	}
+	g.Remove()
+	return true
+}
+
+var words = map[string]func(ts *testscript.TestScript, neg bool, args []string){
+	"exits":    exits,
+	"keys":     keys,
+	"value":    value,
+	"await":    await,
+	"get":      get,
+	"portbusy": portBusy,
+}
+
+// exits CODE PROGRAM ARGUMENT...: exec, and the exit code is CODE.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGUMENT...")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+func object(ts *testscript.TestScript, file string) map[string]json.RawMessage {
+	var m map[string]json.RawMessage
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(file)), &m))
+	return m
+}
+
+// keys FILE KEY...: the JSON object in the file has these keys.
+func keys(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: keys FILE KEY...")
+	}
+	m := object(ts, args[0])
+	for _, k := range args[1:] {
+		if _, ok := m[k]; !ok {
+			ts.Fatalf("%s has no key %q", args[0], k)
+		}
+	}
+}
+
+// value FILE KEY REGEXP: the value of the key, written without spaces, matches as
+// a whole. A dot leads into an object.
+func value(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: value FILE KEY REGEXP")
+	}
+	var v any
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	d.UseNumber()
+	ts.Check(d.Decode(&v))
+	for k := range strings.SplitSeq(args[1], ".") {
+		m, ok := v.(map[string]any)
+		if v, ok = m[k]; !ok {
+			ts.Fatalf("%s has no %q", args[0], args[1])
+		}
+	}
+	b, err := json.Marshal(v)
+	ts.Check(err)
+	re, err := regexp.Compile(`^(?:` + args[2] + `)$`)
+	ts.Check(err)
+	if re.Match(b) == neg {
+		ts.Fatalf("%s: %s is %s", args[0], args[1], b)
+	}
+}
+
+// await FILE REGEXP [VARIABLE]: waits until the file has a match, and puts its
+// first group into the variable.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: await FILE REGEXP [VARIABLE]")
+	}
+	re, err := regexp.Compile(`(?m)` + args[1])
+	ts.Check(err)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		b, err := os.ReadFile(ts.MkAbs(args[0]))
+		m := re.FindSubmatch(b)
+		if err != nil || m == nil {
+			continue
+		}
+		if len(args) == 3 {
+			ts.Setenv(args[2], string(m[1]))
+		}
+		return
+	}
+	ts.Fatalf("%s does not come to match %s", args[0], args[1])
+}
+
+// get URL CODE [FILE]: the answer has this status code, and its body goes to the
+// file.
+func get(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: get URL CODE [FILE]")
+	}
+	client := http.Client{Timeout: time.Minute}
+	r, err := client.Get(args[0])
+	ts.Check(err)
+	body, err := io.ReadAll(r.Body)
+	ts.Check(errors.Join(err, r.Body.Close()))
+	if strconv.Itoa(r.StatusCode) != args[1] {
+		ts.Fatalf("%s: %s, want %s\n%s", args[0], r.Status, args[1], body)
+	}
+	if len(args) == 3 {
+		ts.Check(os.WriteFile(ts.MkAbs(args[2]), body, 0o600))
+	}
+}
+
+// portbusy VARIABLE: somebody listens on a port until the end of the script.
+func portBusy(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: portbusy VARIABLE")
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { _ = ln.Close() })
+	ts.Setenv(args[0], ln.Addr().String())
+}
+
+// TestCommands holds every command to having a script of its name.
+func TestCommands(t *testing.T) {
+	for _, c := range command().Commands() {
+		if slices.Contains([]string{"help", "completion"}, c.Name()) {
+			continue // in usage.txtar
+		}
+		if _, err := os.Stat("testdata/script/" + c.Name() + ".txtar"); err != nil {
+			t.Errorf("mete %s has no script: %v", c.Name(), err)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package attribute_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// A forest is a tree of groups of which a source sees badly: some groups late,
+// some not in every tick, some without their end.
+type forest struct {
+	t      *rapid.T
+	groups []*tree // the root first, parents before children
+	lives  uint64
+	slots  []meter.Slot // free
+	top    meter.Slot
+	now    int64
+	used   map[string]int64
+	blurry map[string]bool // of these not all use can be told apart
+}
+
+type tree struct {
+	name   string
+	life   uint64
+	parent *tree
+	slot   meter.Slot
+	cpu    int64 // with all below, dead ones too
+	hidden int   // ticks until the source finds it; 0 where it has
+	shown  bool  // in the snapshot before
+	found  int64 // when the source found it late
+	born   bool
+	dead   bool
+	silent bool // its end is not shown
+}
+
+func (f *forest) add(parent *tree, hidden int, born bool) *tree {
+	f.lives++
+	g := &tree{name: fmt.Sprintf("g%d", f.lives), life: f.lives, parent: parent, hidden: hidden, born: born}
+	if k := len(f.slots); k > 0 {
+		g.slot, f.slots = f.slots[k-1], f.slots[:k-1]
+	} else {
+		g.slot = f.top
+		f.top++
+	}
+	f.groups = append(f.groups, g)
+	return g
+}
+
+// seen is the nearest group above g that the source has found.
+func (g *tree) seen() *tree {
+	p := g.parent
+	for p.hidden > 0 {
+		p = p.parent
+	}
+	return p
+}
+
+func (f *forest) blur(g *tree) {
+	for ; g != nil; g = g.parent {
+		f.blurry[g.name] = true
+	}
+}
+
+func (f *forest) use(g *tree, ns int64) {
+	f.used[g.name] += ns
+	for ; g != nil; g = g.parent {
+		g.cpu += ns
+	}
+}
+
+func (f *forest) step() {
+	t := f.t
+	f.now += 1e9
+	for range rapid.IntRange(0, 3).Draw(t, "births") {
+		p := f.groups[rapid.IntRange(0, len(f.groups)-1).Draw(t, "parent")]
+		if !p.dead && len(f.groups) < 16 {
+			late := max(0, rapid.IntRange(-3, 3).Draw(t, "late"))
+			f.add(p, late, late == 0)
+		}
+	}
+	for _, g := range f.groups {
+		f.use(g, rapid.Int64Range(0, 1e6).Draw(t, "cpu"))
+		leaf := !slices.ContainsFunc(f.groups, func(c *tree) bool { return c.parent == g })
+		if leaf && g.parent != nil && rapid.IntRange(0, 5).Draw(t, "dies") == 0 {
+			g.dead, g.silent = true, rapid.IntRange(0, 2).Draw(t, "unseen") == 0
+			if g.silent {
+				f.blur(g)
+			}
+		}
+	}
+}
+
+func (f *forest) snapshot() *meter.Snapshot {
+	s := &meter.Snapshot{Boot: "b", At: f.now, Mono: f.now, Node: meter.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
+	kept := f.groups[:0]
+	for _, g := range f.groups {
+		found := g.hidden == 1
+		if g.hidden = max(0, g.hidden-1); found {
+			g.found = f.now
+		}
+		if g.dead && (g.silent || g.hidden > 0) {
+			f.blur(g)
+			f.slots = append(f.slots, g.slot)
+			continue
+		}
+		if g.hidden > 0 {
+			f.blur(g)
+			kept = append(kept, g)
+			continue
+		}
+		r := &meter.Group{Slot: g.slot, Parent: meter.NoSlot, New: !g.shown, Born: !g.shown && g.born && !found,
+			Life: workload.Life{ID: g.life}, Workload: workload.Workload{ID: workload.ID(g.name), Name: g.name}, Final: g.dead, Exact: true}
+		if g.parent != nil {
+			r.Parent = g.seen().slot
+			r.MemoryParent = r.Parent
+		}
+		// An unreadable file; of the root there is another way to know.
+		if g.parent != nil && g.shown && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
+			f.blur(g)
+		} else {
+			r.Put(meter.CPU, g.cpu)
+		}
+		// Below a group that was just found nothing is known to be new.
+		if found || !g.shown && g.parent != nil && g.seen().found == f.now {
+			g.found = f.now
+			f.blur(g)
+		}
+		g.shown = true
+		s.Groups = append(s.Groups, r)
+		if g.dead {
+			f.slots = append(f.slots, g.slot)
+			continue
+		}
+		kept = append(kept, g)
+	}
+	f.groups = kept
+	return s
+}
+
+// However badly groups are seen, what they used is booked once: in every tick
+// the parts sum to what the root's counter gained, and of groups that were seen
+// well, with all below them, each has its own.
+func TestBooksBookOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}
+		root := f.add(nil, 0, false)
+		f.use(root, 1e12)
+		for range rapid.IntRange(0, 5).Draw(t, "groups") {
+			g := f.add(f.groups[rapid.IntRange(0, len(f.groups)-1).Draw(t, "parent")], 0, false)
+			f.use(g, rapid.Int64Range(0, 1e12).Draw(t, "past"))
+		}
+		b := attribute.New("n")
+		b.Tick(f.snapshot())
+		clear(f.used)
+		clear(f.blurry)
+		var w meter.Window
+		booked := map[string]int64{}
+		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
+			before := root.cpu
+			f.step()
+			bal := b.Tick(f.snapshot())
+			if got, want := bal.Workloads[0]+bal.System[0], root.cpu-before; got != want {
+				t.Fatalf("booked %d ns in a tick, the root's counter gained %d", got, want)
+			}
+			b.Close(&w)
+			if w.Balance.Violations != 0 {
+				t.Fatalf("%d violations", w.Balance.Violations)
+			}
+			for _, r := range w.Rows {
+				booked[r.Workload.Name] += r.Usage.Amount[meter.CPU]
+			}
+		}
+		for name, want := range f.used {
+			if !f.blurry[name] && booked[name] != want {
+				t.Errorf("%s: booked %d ns, used %d", name, booked[name], want)
+			}
+		}
+	})
+}
+
+// two returns a snapshot of a root, a group below it and one below that.
+func two(at int64, cpu ...int64) *meter.Snapshot {
+	s := &meter.Snapshot{Boot: "b", At: at, Mono: at, Node: meter.Node{CPUs: 2, MemTotal: 1 << 40, MemFree: 1 << 39}}
+	for i, v := range cpu {
+		g := &meter.Group{Slot: meter.Slot(i), Parent: meter.Slot(i - 1), MemoryParent: meter.Slot(i - 1), Life: workload.Life{ID: uint64(i + 1)},
+			Workload: workload.Workload{ID: workload.ID(fmt.Sprint(i)), Name: fmt.Sprint(i)}}
+		g.Put(meter.CPU, v)
+		s.Groups = append(s.Groups, g)
+	}
+	return s
+}
+
+func shares(b *attribute.Books, r meter.Resource) (out []int64) {
+	var w meter.Window
+	b.Close(&w)
+	for _, row := range slices.Backward(w.Rows[:len(w.Rows)-1]) {
+		out = append(out, row.Usage.Amount[r])
+	}
+	return out
+}
+
+// Counters of single groups can be set to zero, by writing to cpuacct.usage or
+// blkio.reset_stats: what is used from then on counts.
+func TestBooksCounterRestarts(t *testing.T) {
+	b := attribute.New("n")
+	b.Tick(two(1e9, 9000, 5000, 2000))
+	for i, c := range []struct{ cpu, want []int64 }{
+		{[]int64{9100, 5050, 2010}, []int64{50, 40, 10}},
+		{[]int64{9200, 70, 2030}, []int64{30, 50, 20}}, // the middle one's
+		{[]int64{9300, 150, 2070}, []int64{20, 40, 40}},
+		{[]int64{9400, 230, 30}, []int64{20, 50, 30}}, // the lower one's
+		{[]int64{9500, 310, 90}, []int64{20, 20, 60}},
+	} {
+		b.Tick(two(int64(i+2)*1e9, c.cpu...))
+		if got := shares(b, meter.CPU); !slices.Equal(got, c.want) {
+			t.Errorf("tick %d: %v, want %v", i, got, c.want)
+		}
+	}
+}
+
+// A little less than before is a correction of the kernel's, not a new life.
+func TestBooksCounterDips(t *testing.T) {
+	b := attribute.New("n")
+	b.Tick(two(1e9, 9000, 5000, 2000))
+	for i, c := range []struct{ cpu, want []int64 }{
+		{[]int64{9100, 5050, 2010}, []int64{50, 40, 10}},
+		{[]int64{9200, 5100, 2005}, []int64{50, 55, 0}},
+		{[]int64{9300, 5100, 2020}, []int64{100, 0, 10}},
+	} {
+		b.Tick(two(int64(i+2)*1e9, c.cpu...))
+		if got := shares(b, meter.CPU); !slices.Equal(got, c.want) {
+			t.Errorf("tick %d: %v, want %v", i, got, c.want)
+		}
+	}
+}
+
+// A job whose memory is charged below another group than its CPU time is one
+// row with both, and nobody above is booked its memory too. That it is so may
+// be known only later.
+func TestBooksMemoryElsewhere(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		b := attribute.New("n")
+		snapshot := func(at int64, memory bool) *meter.Snapshot {
+			s := two(at, 100*at, 10*at, 20*at)
+			job, box := s.Groups[1], s.Groups[2]
+			box.Parent, box.MemoryParent = 0, 0
+			box.Put(meter.Memory, 3000)
+			if memory {
+				job.Put(meter.Memory, 1000)
+				job.MemoryParent = 2
+			}
+			return s
+		}
+		b.Tick(snapshot(1e9, !late))
+		b.Tick(snapshot(2e9, !late))
+		var w meter.Window
+		b.Close(&w)
+		b.Tick(snapshot(3e9, true))
+		b.Tick(snapshot(4e9, true))
+		m := b.Live()
+		for _, r := range m.Rows {
+			want := map[string]int64{"1": 1000, "2": 2000}[r.Name]
+			if want > 0 && (r.Memory == nil || *r.Memory != want) {
+				t.Errorf("late %t: %s holds %v bytes, want %d", late, r.Name, r.Memory, want)
+			}
+		}
+		if cpu := shares(b, meter.CPU); cpu[1] != 20e9 {
+			t.Errorf("late %t: booked %v ns to the job, want 20e9", late, cpu[1])
+		}
+	}
+}
+
+// Levels end with the group that held them.
+func TestBooksLevelEnds(t *testing.T) {
+	b := attribute.New("n")
+	snapshot := func(at, upper, lower int64, final bool) *meter.Snapshot {
+		s := two(at, 0, 0, 0)
+		s.Groups[1].Put(meter.Memory, upper)
+		s.Groups[2].Put(meter.Memory, lower)
+		s.Groups[2].Final = final
+		return s
+	}
+	b.Tick(snapshot(1e9, 5000, 4000, false))
+	b.Tick(snapshot(2e9, 5000, 4000, false))
+	if got, want := shares(b, meter.Memory), []int64{5000, 0, 0}; got[1] != 1000 || got[2] != 4000 {
+		t.Errorf("held for a second: %v, want %v", got, want)
+	}
+	// It ends; its cache stays with the group above.
+	b.Tick(snapshot(3e9, 3000, 4000, true))
+	if got := shares(b, meter.Memory); len(got) != 3 || got[1] != 2000 || got[2] != 2000 {
+		t.Errorf("ended within the second: %v, want 2000 for both", got[1:])
+	}
+}
+
+// Totals go on where an int64 ends: a terabyte held for a year.
+func TestBooksTotalsDoNotOverflow(t *testing.T) {
+	b := attribute.New("n")
+	const day = 86400e9
+	b.Tick(two(1e9, 0, 0))
+	var w meter.Window
+	for i := range int64(365) {
+		b.Tick(two(1e9+(i+1)*day, 0, 0))
+		b.Close(&w)
+	}
+	m := b.Live()
+	if got, want := m.Rows[len(m.Rows)-1].Total["memory"], "17337099346771968000"; got != want {
+		t.Errorf("idle held %s byte-seconds in a year, want %s", got, want)
+	}
+}
+
+// Groups that come and go leave nothing behind.
+func TestBooksForget(t *testing.T) {
+	b := attribute.New("n")
+	var w meter.Window
+	at := int64(1e9)
+	for i := range uint64(1000) {
+		s := two(at, int64(i)*100, int64(i)*50)
+		s.Groups[1].Life.ID, s.Groups[1].New, s.Groups[1].Born = 10+i/2, i%2 == 0, true
+		s.Groups[1].Final = i%4 == 1 // every other one without its end
+		b.Tick(s)
+		at += 1e9
+		if i%10 == 9 {
+			b.Close(&w)
+			if len(w.Rows) > 12 {
+				t.Fatalf("%d rows in a window of 10 ticks", len(w.Rows))
+			}
+		}
+	}
+}

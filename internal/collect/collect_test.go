@@ -1,0 +1,247 @@
+package collect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// A clock is the machine's clocks, of which the wall clock can be set.
+type clock struct {
+	start time.Time
+	set   time.Duration
+	fails error
+}
+
+func (c *clock) Clocks() (boot, mono, wall int64, err error) {
+	up := int64(time.Since(c.start)) + int64(time.Hour)
+	return up, up, time.Now().Add(c.set).UnixNano(), c.fails
+}
+
+// groups is a source of a root group and one job that uses half a CPU.
+type groups struct {
+	start time.Time
+	reads int
+	fails error
+	root  meter.Group
+	job   meter.Group
+}
+
+func newGroups() *groups {
+	g := &groups{start: time.Now()}
+	g.root = meter.Group{Slot: meter.Root, Parent: meter.NoSlot, MemoryParent: meter.NoSlot, New: true,
+		Workload: workload.Workload{ID: "system", Kind: workload.System}}
+	g.job = meter.Group{Slot: 1, New: true, Life: workload.Life{ID: 7}, Workload: workload.Workload{ID: "job", Kind: workload.Path}}
+	return g
+}
+
+func (g *groups) Read(s *meter.Snapshot) error {
+	g.reads++
+	if g.fails != nil {
+		return g.fails
+	}
+	g.root.New, g.job.New = g.reads == 1, g.reads == 1
+	used := int64(time.Since(g.start)) / 2
+	g.root.Put(meter.CPU, used)
+	g.job.Put(meter.CPU, used)
+	s.Groups = append(s.Groups[:0], &g.root, &g.job)
+	s.Node = meter.Node{CPUs: 2, MemTotal: 1 << 30, MemFree: 1 << 29}
+	return nil
+}
+
+// extra is a source beside the groups.
+type extra struct {
+	reads int
+	fails error
+}
+
+func (e *extra) Read(*meter.Snapshot) error { e.reads++; return e.fails }
+
+type books map[workload.ID]int64
+
+func (b books) add(w *meter.Window) {
+	for _, r := range w.Rows {
+		b[r.Workload.ID] += r.Usage.Amount[meter.CPU]
+	}
+}
+
+func sampler(c *clock, sources ...collect.Source) *collect.Sampler {
+	return collect.NewSampler(collect.Config{Tick: time.Second, Window: 10 * time.Second}, "node", "boot", c, sources, slog.New(slog.DiscardHandler))
+}
+
+// run runs a sampler for a while in virtual time and returns its windows.
+func run(t *testing.T, s *collect.Sampler, span time.Duration, tick func()) (ws []meter.Window) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	err := s.Run(ctx, tick, func(w *meter.Window) {
+		copied := *w
+		copied.Rows = append([]meter.Row(nil), w.Rows...)
+		ws = append(ws, copied)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ws
+}
+
+func TestWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ticks := 0
+		ws := run(t, sampler(&clock{start: time.Now()}, newGroups()), 35*time.Second+time.Millisecond, func() { ticks++ })
+		if ticks != 36 || len(ws) != 3 {
+			t.Fatalf("%d ticks and %d windows in 35 s, want 36 and 3", ticks, len(ws))
+		}
+		for i, w := range ws {
+			if w.Length() != 10*time.Second || i > 0 && w.Start != ws[i-1].End || w.Boot != "boot" {
+				t.Errorf("window %d from %d to %d", i, w.Start, w.End)
+			}
+			got := books{}
+			got.add(&w)
+			if got["job"] != 5e9 || got["system"] != 0 || w.Balance.Violations != 0 {
+				t.Errorf("window %d: booked %v, %d violations", i, got, w.Balance.Violations)
+			}
+		}
+	})
+}
+
+// The wall clock is set back an hour within a window: all totals are as before,
+// windows do not overlap, and the next one has the new time.
+func TestClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &clock{start: time.Now()}
+		s := sampler(c, newGroups())
+		ticks := 0
+		offset := time.Now().UnixNano() - int64(time.Hour)
+		ws := run(t, s, 30*time.Second+time.Millisecond, func() {
+			if ticks++; ticks == 15 {
+				c.set = -time.Hour
+			}
+			want := offset
+			if ticks > 21 {
+				want -= int64(time.Hour)
+			}
+			if got := s.Snapshot().Offset; got != want {
+				t.Errorf("tick %d: offset %v, want %v", ticks, time.Duration(got), time.Duration(want))
+			}
+		})
+		got := books{}
+		for i, w := range ws {
+			got.add(&w)
+			want := offset
+			if i == 2 {
+				want -= int64(time.Hour)
+			}
+			if w.Offset != want || w.Length() != 10*time.Second || i > 0 && w.Start != ws[i-1].End {
+				t.Errorf("window %d: from %d to %d, offset %d, want %d", i, w.Start, w.End, w.Offset, want)
+			}
+		}
+		if len(ws) != 3 || got["job"] != 15e9 {
+			t.Errorf("%d windows, booked %v, want 3 and 15 s for the job", len(ws), got)
+		}
+	})
+}
+
+// A clock that drifts by less than half a second moves nothing.
+func TestClockDrifts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &clock{start: time.Now()}
+		ws := run(t, sampler(c, newGroups()), 60*time.Second, func() { c.set += 5 * time.Millisecond })
+		for i, w := range ws {
+			if w.Offset != ws[0].Offset {
+				t.Errorf("window %d has offset %d, the first %d", i, w.Offset, ws[0].Offset)
+			}
+		}
+	})
+}
+
+func TestSourceThatIsNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &extra{fails: fmt.Errorf("meter: %w", fault.ErrUnsupported)}
+		ws := run(t, sampler(&clock{start: time.Now()}, newGroups(), e), 21*time.Second, nil)
+		if e.reads != 1 || len(ws) != 2 {
+			t.Errorf("asked %d times, %d windows; want 1 and 2", e.reads, len(ws))
+		}
+	})
+}
+
+// An error costs its tick: what was used meanwhile is in the next, and the other
+// sources were asked all the same.
+func TestFailedTicks(t *testing.T) {
+	for _, which := range []string{"clock", "first source", "other source"} {
+		t.Run(which, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, g, e, last := &clock{start: time.Now()}, newGroups(), &extra{}, &extra{}
+				failing := map[string]*error{"clock": &c.fails, "first source": &g.fails, "other source": &e.fails}[which]
+				ticks := 0
+				time.AfterFunc(5500*time.Millisecond, func() { *failing = errors.New("no luck") })
+				time.AfterFunc(9500*time.Millisecond, func() { *failing = nil })
+				got := books{}
+				for i, w := range run(t, sampler(c, g, e, last), 25*time.Second+time.Millisecond, func() { ticks++ }) {
+					got.add(&w)
+					if w.Balance.Violations != 0 || i == 0 && w.Length() != 14*time.Second {
+						t.Errorf("window %d: %v long, %d violations", i, w.Length(), w.Balance.Violations)
+					}
+				}
+				if ticks != 22 || got["job"] != 12e9 {
+					t.Errorf("%d ticks, booked %v; want 22 and 12 s for the job", ticks, got)
+				}
+				if want := map[string]int{"clock": 22, "first source": 22, "other source": 26}[which]; last.reads != want {
+					t.Errorf("the last source was asked %d times, want %d", last.reads, want)
+				}
+			})
+		})
+	}
+}
+
+func TestRunGivesUpWhereNothingEverWorked(t *testing.T) {
+	want := errors.New("no groups")
+	g := newGroups()
+	g.fails = want
+	if err := sampler(&clock{start: time.Now()}, g).Run(t.Context(), nil, nil); !errors.Is(err, want) {
+		t.Errorf("Run = %v, want %v", err, want)
+	}
+}
+
+// Ticks that come late, as the machine was too busy, are made up for.
+func TestMissedTicks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ticks := 0
+		got := books{}
+		ws := run(t, sampler(&clock{start: time.Now()}, newGroups()), 60*time.Second, func() {
+			if ticks++; ticks == 5 {
+				time.Sleep(7300 * time.Millisecond)
+			}
+		})
+		for _, w := range ws {
+			got.add(&w)
+		}
+		span := time.Duration(ws[len(ws)-1].End - ws[0].Start)
+		if got["job"] != int64(span/2) || ws[0].Length() <= 10*time.Second {
+			t.Errorf("booked %v over %v; the first window is %v long", got, span, ws[0].Length())
+		}
+	})
+}
+
+func TestConfig(t *testing.T) {
+	if err := collect.Default().Validate(); err != nil {
+		t.Error(err)
+	}
+	if n := collect.Default().Ticks(); n != 10 {
+		t.Errorf("Ticks() = %d, want 10", n)
+	}
+	for _, c := range []collect.Config{{Tick: time.Millisecond, Window: time.Second}, {Tick: 2 * time.Minute, Window: time.Hour}, {Tick: time.Second, Window: time.Millisecond}} {
+		if err := c.Validate(); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", c, err)
+		}
+	}
+}
