@@ -96,6 +96,7 @@ var codes = []struct {
 	{cli.Denied, "a right is missing"},
 	{cli.Unsupported, "this machine or its kernel cannot do it"},
 	{cli.Unavailable, "not now, perhaps later"},
+	{cli.Interrupted, "a signal ended it before it was done"},
 }
 
 // page writes the reference.

@@ -125,7 +125,8 @@ func value(ts *testscript.TestScript, neg bool, args []string) {
 	d.UseNumber()
 	ts.Check(d.Decode(&v))
 	for k := range strings.SplitSeq(args[1], ".") {
-		m, ok := v.(map[string]any)
+		m, _ := v.(map[string]any) // what is no object has no keys
+		var ok bool
 		if v, ok = m[k]; !ok {
 			ts.Fatalf("%s has no %q", args[0], args[1])
 		}

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,8 @@ const (
 	Denied      = 4 // a right is missing
 	Unsupported = 5 // this machine or kernel cannot do it
 	Unavailable = 6 // it may work later
+
+	Interrupted = 130 // by a signal, before it was done
 )
 
 // Code is the exit code for an error.
@@ -27,6 +30,7 @@ func Code(err error) int {
 		code int
 	}{
 		{nil, OK},
+		{context.Canceled, Interrupted},
 		{fault.ErrInvalid, Invalid},
 		{fault.ErrConflict, Invalid},
 		{fault.ErrNotFound, NotFound},
@@ -43,6 +47,9 @@ func Code(err error) int {
 
 // Explain writes an error to a person, with what to try next.
 func Explain(w io.Writer, program string, err error) {
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
 	fmt.Fprintf(w, "%s: error: %v\n", program, err)
 	if hint := fault.Hint(err); hint != "" {
 		fmt.Fprintln(w, "hint:", hint)

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,6 +23,7 @@ func TestCode(t *testing.T) {
 		{errors.Join(errors.New("x"), fault.ErrDenied), 4},
 		{fault.ErrUnsupported, 5},
 		{fault.ErrUnavailable, 6},
+		{fmt.Errorf("tick: %w", context.Canceled), 130},
 	} {
 		if got := cli.Code(c.err); got != c.want {
 			t.Errorf("Code(%v) = %d, want %d", c.err, got, c.want)
@@ -32,7 +34,9 @@ func TestCode(t *testing.T) {
 func TestExplain(t *testing.T) {
 	var b strings.Builder
 	cli.Explain(&b, "mete", fault.WithHint(errors.New("port 9797: in use"), "try --listen"))
-	if got, want := b.String(), "mete: error: port 9797: in use\nhint: try --listen\n"; got != want {
+	cli.Explain(&b, "mete", fmt.Errorf("tick 2: %w", context.Canceled))
+	const want = "mete: error: port 9797: in use\nhint: try --listen\nmete: error: interrupted\n"
+	if got := b.String(); got != want {
 		t.Errorf("Explain wrote %q, want %q", got, want)
 	}
 }

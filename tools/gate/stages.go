@@ -34,12 +34,12 @@ func stages() []stage {
 			return sh.do("go", "tool", "errcheck", "-exclude", "tools/gate/errcheck.txt", "./...")
 		}},
 		{"generated", "generated files are what their sources make", false, 1 * m, generated},
-		{"test", "unit tests, and the import plan", false, 3 * m, func(sh *shell) error { return sh.do("go", "test", "./...") }},
+		{"test", "unit tests, and the import plan", false, 3 * m, func(sh *shell) error { return sh.do("go", "test", "-timeout=5m", "./...") }},
 		{"accuracy", "figures against real load on this kernel, one test at a time", false, 4 * m, accuracy},
 		{"readme", "the commands of the README", false, 30 * s, readme},
 		{"race", "all tests with the race detector, in random order", true, 8 * m, func(sh *shell) error {
 			sh.env = []string{"CGO_ENABLED=1"}
-			return sh.do("go", "test", "-race", "-shuffle=on", "./...")
+			return sh.do("go", "test", "-timeout=6m", "-race", "-shuffle=on", "./...")
 		}},
 		{"fuzz", "each fuzz target for 10 s", true, 10 * m, fuzz},
 		{"bench", "what measuring costs, against its budgets", true, 5 * m, bench},
@@ -177,7 +177,7 @@ func fuzz(sh *shell) error {
 	var errs []error
 	for _, dir := range sorted(packages) {
 		for _, target := range packages[dir] {
-			errs = append(errs, sh.do("go", "test", "-run=^$", "-fuzz=^"+target+"$", "-fuzztime=10s", dir))
+			errs = append(errs, sh.do("go", "test", "-run=^$", "-fuzz=^"+target+"$", "-fuzztime=10s", "-fuzzminimizetime=10x", dir))
 		}
 	}
 	return errors.Join(errs...)

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 
@@ -58,6 +59,13 @@ func (f *files) watch(t *Table, tr *tree, path string) {
 	if err := f.dirs.add(tr, path); err != nil && !errors.Is(err, fault.ErrNotFound) {
 		f.log.Warn("no more directory events; groups are searched for every window", "path", path, "err", err)
 		f.blind = true
+	}
+}
+
+// unwatch is called for each directory that is gone.
+func (f *files) unwatch(tr *tree, path string) {
+	if f.dirs != nil {
+		f.dirs.remove(tr, path)
 	}
 }
 
@@ -164,7 +172,10 @@ func (f *files) readCPU(t *Table, n *node, tr *tree) {
 	b, err := f.pread(n, cpuFile, tr, name)
 	if err == nil && tr.V2 {
 		var c kernfmt.CPU
-		if c, err = kernfmt.CPUStat(b); err == nil {
+		if c, err = kernfmt.CPUStat(b); err == nil && !c.HasUsage {
+			err = fmt.Errorf("%s: no usage_usec: %w", name, fault.ErrUnsupported)
+		}
+		if err == nil {
 			putCPU(&n.group.Reading, c, true)
 		}
 	} else if err == nil {
@@ -221,6 +232,9 @@ func (f *files) failed(t *Table, n *node, tr *tree, r meter.Resource, err error)
 			f.log.Debug("reading", "path", n.path, "resource", r.String(), "err", err)
 		}
 		n.group.Has &^= meter.SetOf(r)
+		if r == meter.CPU {
+			n.group.Born = false // what it shows later is in the group above by then
+		}
 	}
 }
 

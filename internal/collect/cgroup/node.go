@@ -147,9 +147,10 @@ func (t *Table) scan(tr *tree, at string) error {
 	return nil
 }
 
-// A watcher wants to know each directory that is found.
+// A watcher wants to know each directory that is found, and that is gone.
 type watcher interface {
 	watch(t *Table, tr *tree, path string)
+	unwatch(tr *tree, path string)
 }
 
 // born takes note of a group in a tree. It returns the node.
@@ -309,6 +310,9 @@ func (t *Table) died(tr *tree, n *node, exact bool) {
 	n.left[tr.index] = true
 	if p := n.at[tr.index]; tr.byPath[p] == n {
 		delete(tr.byPath, p)
+		if w, ok := t.reader.(watcher); ok {
+			w.unwatch(tr, p)
+		}
 	}
 	if tr.byID != nil {
 		t.graves = append(t.graves, grave{tr, n, n.id[tr.index], t.ticks})

@@ -18,6 +18,7 @@ type watches struct {
 	host *host.Host
 	fd   int
 	at   map[int32]place
+	of   map[place]int32
 	buf  []byte
 }
 
@@ -31,7 +32,7 @@ func newWatches(h *host.Host) (*watches, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w: %w", err, fault.ErrUnavailable)
 	}
-	return &watches{host: h, fd: fd, at: map[int32]place{}, buf: make([]byte, 64<<10)}, nil
+	return &watches{host: h, fd: fd, at: map[int32]place{}, of: map[place]int32{}, buf: make([]byte, 64<<10)}, nil
 }
 
 func (w *watches) Close() error { return unix.Close(w.fd) }
@@ -47,7 +48,22 @@ func (w *watches) add(tr *tree, group string) error {
 		return fmt.Errorf("inotify: %s: %w (fs.inotify.max_user_watches?)", dir, err)
 	}
 	w.at[int32(wd)] = place{tr, group}
+	w.of[place{tr, group}] = int32(wd)
 	return nil
+}
+
+// remove ends the watch of a group that was removed: the kernel keeps the
+// directory of a cgroup file system as long as it is watched.
+func (w *watches) remove(tr *tree, group string) {
+	at := place{tr, group}
+	wd, ok := w.of[at]
+	if !ok {
+		return
+	}
+	delete(w.of, at)
+	delete(w.at, wd)
+	// EINVAL says that the kernel was faster.
+	_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
 }
 
 // drain calls f for each directory that was made or removed since the last
@@ -76,6 +92,9 @@ func (w *watches) drain(f func(tr *tree, path string, made bool) error) (overflo
 				overflow = true
 			case mask&unix.IN_IGNORED != 0:
 				delete(w.at, wd)
+				if known && w.of[at] == wd {
+					delete(w.of, at)
+				}
 			case known && mask&unix.IN_ISDIR != 0:
 				if err := f(at.tr, path.Join(at.path, name), mask&unix.IN_CREATE != 0); err != nil {
 					return overflow, err

@@ -1,0 +1,64 @@
+package cgroup
+
+import "strings"
+
+// Entries counts what a table holds of the groups below a path: workloads,
+// entries by path, id and key, graves and watches.
+func (t *Table) Entries(below string) (k int) {
+	in := func(path string) {
+		if strings.HasPrefix(path, below+"/") {
+			k++
+		}
+	}
+	for _, n := range t.live {
+		in(n.path)
+	}
+	for _, n := range t.bySlot {
+		if n != nil {
+			in(n.path)
+		}
+	}
+	for _, n := range t.byKey {
+		in(n.path)
+	}
+	for _, g := range t.graves {
+		in(g.n.path)
+	}
+	for _, tr := range t.trees {
+		for p := range tr.byPath {
+			in(p)
+		}
+		for _, n := range tr.byID {
+			in(n.path)
+		}
+	}
+	if f, ok := t.reader.(*files); ok && f.dirs != nil {
+		for _, at := range f.dirs.at {
+			in(at.path)
+		}
+		for at := range f.dirs.of {
+			in(at.path)
+		}
+	}
+	return k
+}
+
+// Slots is how many slots the table ever gave at a time.
+func (t *Table) Slots() int { return len(t.bySlot) }
+
+// ByName says whether what a group used up to its end is booked to itself.
+func (t *Table) ByName() bool { return t.reader.byID() }
+
+// Kept is how many descriptors are kept for each group.
+func (t *Table) Kept() map[string]int {
+	kept := map[string]int{}
+	for _, n := range t.live {
+		if k := open(n); k > 0 {
+			kept[n.path] = k
+		}
+	}
+	return kept
+}
+
+// Blind takes the directory events away, as where the kernel has no more.
+func (t *Table) Blind() { t.reader.(*files).blind = true }

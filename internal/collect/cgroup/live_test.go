@@ -1,0 +1,484 @@
+package cgroup_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// Both readers read the same of groups whose processes stand still.
+func TestReadersAgree(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
+	p := top(t)
+	var loads []*load
+	var paths []string
+	for i := range 4 {
+		g := fmt.Sprintf("%s/g%d", p, i)
+		mkdir(t, in(g)...)
+		loads, paths = append(loads, newLoad(t, in(g)...)), append(paths, g)
+		loads[i].do(fmt.Sprintf("%d MB", i+1))
+	}
+	byBPF, byFiles := openStand(t, "bpf", config(), bpf.Default()), openStand(t, "files", config(), bpf.Default())
+	for range 3 {
+		for i, l := range loads {
+			l.do(fmt.Sprintf("%dms", 5+i))
+			if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, g := range paths {
+			settled(t, g)
+		}
+		byBPF.tick()
+		byFiles.tick()
+		for _, g := range append(paths, p) {
+			a, b := byBPF.group(g), byFiles.group(g)
+			if a == nil || b == nil {
+				t.Fatalf("%s: not found", g)
+			}
+			for _, r := range []meter.Resource{meter.CPU, meter.Memory} {
+				va, vb := a.Value[r], b.Value[r]
+				if off := va - vb; !a.Has.Has(r) || !b.Has.Has(r) || r == meter.CPU && (off > 1000 || off < -1000) || r == meter.Memory && off != 0 {
+					t.Errorf("%s: %v %d by bpf, %d by files", g, r, va, vb)
+				}
+			}
+			if byBPF.booked[g] != byFiles.booked[g] {
+				t.Errorf("%s: booked %d ns by bpf, %d by files", g, byBPF.booked[g], byFiles.booked[g])
+			}
+		}
+		for _, l := range loads {
+			if err := l.cmd.Process.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Groups that are born and die between two ticks, below each other and again
+// under the same path: by BPF each has what its own counter said, by files the
+// group above them all has; what was used before is nobody's.
+func TestLives(t *testing.T) {
+	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+		p := top(t)
+		past := newLoad(t, in(p)...)
+		past.do("20ms")
+		past.end()
+		settled(t, p)
+		before := usage(t, p)
+		s := open(config())
+		want := map[string]int64{}
+		want[p+"/a"] = life(t, p+"/a", "5ms")
+		s.rest(p)
+		want[p+"/b"] = life(t, p+"/b", "3ms") + life(t, p+"/b", "6ms") + life(t, p+"/b", "2ms")
+		mkdir(t, in(p+"/c")...)
+		want[p+"/c/d"] = life(t, p+"/c/d", "4ms")
+		stays := newLoad(t, in(p+"/c")...)
+		stays.do("3ms")
+		s.rest(p)
+		stays.do("5ms")
+		mkdir(t, in(p+"/c/e")...)
+		s.rest(p)
+		stays.end()
+		settled(t, p+"/c")
+		want[p+"/c"] = usage(t, p+"/c") - want[p+"/c/d"]
+		rmdir(t, in(p+"/c/e")...)
+		rmdir(t, in(p+"/c")...)
+		want[p+"/c"] += life(t, p+"/c", "2ms")
+		s.rest(p)
+		s.rest(p)
+		all := usage(t, p) - before
+		if got := s.below(p); got != all {
+			t.Errorf("booked %d ns below %s, its counter gained %d", got, p, all)
+		}
+		if s.table.ByName() {
+			for g, ns := range want {
+				if s.booked[g] != ns {
+					t.Errorf("%s: booked %d ns, its own counter said %d", g, s.booked[g], ns)
+				}
+			}
+		}
+		if s.lost > 0 {
+			t.Errorf("%d births or deaths lost", s.lost)
+		}
+	})
+}
+
+// What a container's own groups use is the container's.
+func TestFolding(t *testing.T) {
+	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+		p := top(t)
+		s := open(config())
+		box := p + "/docker/" + strings.Repeat("0123456789abcdef", 4)
+		mkdir(t, in(p+"/docker")...)
+		mkdir(t, in(box)...)
+		for range 2 {
+			life(t, box+"/inner", "4ms")
+			s.rest(p)
+		}
+		mkdir(t, in(box+"/inner")...)
+		l := newLoad(t, in(box+"/inner")...)
+		l.do("3ms")
+		s.rest(p)
+		l.do("3ms")
+		l.end()
+		s.rest(p)
+		settled(t, box)
+		s.rest(p)
+		if got, want := s.booked[box], usage(t, box); got != want || s.rows[box+"/inner"] > 0 {
+			t.Errorf("booked %d ns to the container, %d rows for what is in it; want %d and none", got, s.rows[box+"/inner"], want)
+		}
+		if g := s.group(box); g == nil || g.Workload.Kind != workload.Container {
+			t.Errorf("%s: %+v", box, g)
+		}
+		// It all ends at once, and another one begins.
+		rmdir(t, in(box+"/inner")...)
+		rmdir(t, in(box)...)
+		again := life(t, box, "4ms")
+		all := usage(t, p)
+		s.rest(p)
+		s.rest(p)
+		if got := s.below(p); got != all {
+			t.Errorf("booked %d ns below %s, want %d", got, p, all)
+		}
+		if s.table.ByName() && s.booked[box] != all {
+			t.Errorf("booked %d ns to both lives of the container, want %d, the second %d", s.booked[box], all, again)
+		}
+	})
+}
+
+// A job of mete run has its groups where the caller's were: in each hierarchy at
+// another depth. It is one workload all the same.
+func TestKeyedAtDepths(t *testing.T) {
+	const id = "mete-run-01k5x3v7qz8r9s0t1v2w3x4y5z"
+	for _, order := range []string{"cpu first", "memory first", "memory a tick later", "cpu a tick later"} {
+		t.Run(order, func(t *testing.T) {
+			both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+				p := top(t)
+				deep := p + "/x/y"
+				mkdir(t, memoryMount+p+"/x", memoryMount+deep)
+				cpuPath, memoryPath := p+"/"+id, deep+"/"+id
+				dirs := []string{cpuMount + cpuPath, memoryMount + memoryPath}
+				if strings.HasPrefix(order, "memory first") || strings.HasPrefix(order, "cpu a") {
+					dirs[0], dirs[1] = dirs[1], dirs[0]
+				}
+				s := open(config())
+				mkdir(t, dirs[0])
+				if strings.HasSuffix(order, "later") {
+					s.rest(p)
+				}
+				mkdir(t, dirs[1])
+				l := newLoad(t, dirs...)
+				l.do("4 MB")
+				l.do("10ms")
+				s.rest(p)
+				l.do("5ms")
+				if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				settled(t, cpuPath)
+				s.rest(p)
+				var job []*meter.Group
+				for _, g := range s.snap.Groups {
+					if g.Workload.Kind == workload.Job && strings.HasPrefix(g.Workload.Path, p+"/") {
+						job = append(job, g)
+					}
+				}
+				if len(job) != 1 || !job[0].Has.Has(meter.CPU) || !job[0].Has.Has(meter.Memory) {
+					t.Fatalf("%d rows for the job: %+v", len(job), job)
+				}
+				cpu, mem := int64(0), int64(0)
+				for _, q := range []string{cpuPath, memoryPath} {
+					cpu, mem = cpu+s.booked[q], mem+s.level[q]
+				}
+				if want := usage(t, cpuPath); cpu != want {
+					t.Errorf("booked %d ns, its counter shows %d", cpu, want)
+				}
+				whole := number(t, memoryMount+memoryPath+"/memory.usage_in_bytes")
+				if mem != whole || whole < 4<<20 {
+					t.Errorf("holds %d bytes, its counter shows %d", mem, whole)
+				}
+				if want := number(t, memoryMount+deep+"/memory.usage_in_bytes") - whole; s.level[deep] != want {
+					t.Errorf("the group above its memory holds %d bytes itself, want %d", s.level[deep], want)
+				}
+				if err := l.cmd.Process.Signal(unix.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				l.end()
+				rmdir(t, dirs...)
+				s.rest(p)
+				s.rest(p)
+				if got, want := s.below(p), usage(t, p); got != want {
+					t.Errorf("booked %d ns below %s, want %d", got, p, want)
+				}
+			})
+		})
+	}
+}
+
+// A group may leave one hierarchy before the other, and be made anew in one only.
+func TestPartingHierarchies(t *testing.T) {
+	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+		p := top(t)
+		s := open(config())
+		g := p + "/g"
+		mkdir(t, in(g)...)
+		l := newLoad(t, cpuMount+g)
+		l.do("4ms")
+		s.rest(p)
+		if !s.group(g).Has.Has(meter.Memory) {
+			t.Error("no memory while it is in both hierarchies")
+		}
+		// Memory goes first.
+		rmdir(t, memoryMount+g)
+		l.do("4ms")
+		s.rest(p)
+		if r := s.group(g); r == nil || r.Has.Has(meter.Memory) || !r.Has.Has(meter.CPU) {
+			t.Errorf("without its memory group: %+v", r)
+		}
+		// And comes back.
+		mkdir(t, memoryMount+g)
+		s.rest(p)
+		if !s.group(g).Has.Has(meter.Memory) {
+			t.Error("no memory although it is in both hierarchies again")
+		}
+		// CPU goes first, with a group left below in memory.
+		l.end()
+		mkdir(t, memoryMount+g+"/left")
+		s.rest(p)
+		rmdir(t, cpuMount+g)
+		s.rest(p)
+		if r := s.group(g); r != nil {
+			t.Errorf("it ended, and is still there: %+v", r)
+		}
+		s.rest(p)
+		mkdir(t, memoryMount+g+"/left/more")
+		other := life(t, p+"/other", "3ms")
+		s.rest(p)
+		mkdir(t, cpuMount+g) // memory was there all the time
+		l = newLoad(t, cpuMount+g)
+		l.do("3ms")
+		l.end()
+		settled(t, g)
+		rmdir(t, cpuMount+g)
+		s.rest(p)
+		s.rest(p)
+		if got, want := s.below(p), usage(t, p); got != want {
+			t.Errorf("booked %d ns below %s, want %d", got, p, want)
+		}
+		if s.table.ByName() && s.booked[p+"/other"] != other {
+			t.Errorf("booked %d ns to another group, want %d", s.booked[p+"/other"], other)
+		}
+		if s.lost > 0 {
+			t.Errorf("%d births or deaths lost", s.lost)
+		}
+	})
+}
+
+// More births and deaths than the ring holds: that is known and counted, a
+// search finds what is there, and what nobody saw is the group's above.
+func TestRingOverflow(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
+	p := top(t)
+	kernel := bpf.Default()
+	kernel.Ring = os.Getpagesize()
+	s := openStand(t, "bpf", config(), kernel)
+	for round := range 2 {
+		for i := range 60 {
+			g := fmt.Sprintf("%s/g%d", p, i)
+			if i%20 == 0 {
+				life(t, g, "2ms")
+			}
+			mkdir(t, in(g)...)
+		}
+		for i := range 30 {
+			rmdir(t, in(fmt.Sprintf("%s/g%d", p, i))...)
+		}
+		s.rest(p)
+		if s.lost == 0 {
+			t.Fatal("180 events found room in a ring of a page")
+		}
+		s.rest(p)
+		for i := range 60 {
+			g := fmt.Sprintf("%s/g%d", p, i)
+			if found := s.group(g) != nil; found != (i >= 30) {
+				t.Errorf("round %d: %s found: %t", round, g, found)
+			}
+		}
+		l := newLoad(t, in(p+"/g45")...)
+		l.do("5ms")
+		l.end()
+		settled(t, p)
+		s.rest(p)
+		if got, want := s.below(p), usage(t, p); got != want {
+			t.Errorf("round %d: booked %d ns below %s, want %d", round, got, p, want)
+		}
+		if got, want := s.booked[p+"/g45"], usage(t, p+"/g45"); round == 0 && got != want {
+			t.Errorf("booked %d ns to a group that the search found, want %d", got, want)
+		}
+		for i := range 30 {
+			rmdir(t, in(fmt.Sprintf("%s/g%d", p, 30+i))...)
+		}
+		for range 5 {
+			s.rest(p)
+		}
+		if k := s.table.Entries(p); k > 0 {
+			t.Errorf("round %d: %d entries are left of groups that are gone", round, k)
+		}
+	}
+}
+
+// Few descriptors: the busiest groups keep theirs, and all is read all the same.
+func TestFewDescriptors(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "memcg1")
+	p := top(t)
+	cfg := config()
+	var loads []*load
+	for i := range 6 {
+		g := fmt.Sprintf("%s/g%d", p, i)
+		mkdir(t, in(g)...)
+		loads = append(loads, newLoad(t, in(g)...))
+	}
+	settled(t, p)
+	before := usage(t, p)
+	cfg.Files = 7 // of the root, the group of all, and one more
+	s := openStand(t, "files", cfg, bpf.Default())
+	for range 7 {
+		loads[4].do("20ms")
+		loads[5].do("1ms")
+		s.tick()
+		sum := 0
+		for _, k := range s.table.Kept() {
+			sum += k
+		}
+		if sum > cfg.Files {
+			t.Fatalf("%d descriptors kept, at most %d", sum, cfg.Files)
+		}
+	}
+	kept := s.table.Kept()
+	for i := range loads {
+		if g := fmt.Sprintf("%s/g%d", p, i); len(kept) == 0 || kept[g] > kept[p+"/g4"] {
+			t.Errorf("%s keeps more than the busiest: %v", g, kept)
+		}
+	}
+	for _, l := range loads {
+		l.end()
+	}
+	settled(t, p)
+	s.tick()
+	if got, want := s.below(p), usage(t, p)-before; got != want {
+		t.Errorf("booked %d ns below %s, want %d", got, p, want)
+	}
+}
+
+// Without directory events groups are searched for once a window. What a group
+// used before it was found stays where it was booked, and none is booked twice.
+func TestWithoutEvents(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "memcg1")
+	p := top(t)
+	s := openStand(t, "files", config(), bpf.Default())
+	s.table.Blind()
+	s.tick()
+	before := usage(t, p)
+	g := p + "/g"
+	mkdir(t, in(g)...)
+	l := newLoad(t, in(g)...)
+	found := 0
+	for i := range 8 {
+		l.do("4ms")
+		if i%2 == 0 {
+			life(t, p+"/short", "2ms")
+		}
+		s.tick()
+		if s.group(g) != nil {
+			found++
+		}
+	}
+	if found < 4 || found == 8 {
+		t.Errorf("found in %d ticks of 8, want most but not all", found)
+	}
+	l.end()
+	settled(t, p)
+	s.tick()
+	all := usage(t, p) - before
+	if got := s.below(p); got != all {
+		t.Errorf("booked %d ns below %s, want %d", got, p, all)
+	}
+	if own := s.booked[g]; own <= 0 || own >= usage(t, g) {
+		t.Errorf("booked %d of its %d ns to a group found late", own, usage(t, g))
+	}
+	rmdir(t, in(g)...)
+	for range 4 {
+		s.tick()
+	}
+	if s.group(g) != nil {
+		t.Error("it is gone, and still there")
+	}
+}
+
+// Groups come and go all the time while the machine is read: nothing stays of
+// them, and nothing is lost of what they used.
+func TestChurn(t *testing.T) {
+	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+		p := top(t)
+		s := open(config())
+		before := usage(t, p)
+		slots := s.table.Slots()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range 150 {
+				g := fmt.Sprintf("%s/g%d", p, i%7)
+				if os.Mkdir(memoryMount+g, 0o755) != nil || os.Mkdir(cpuMount+g, 0o755) != nil {
+					continue // its process was not gone the last time
+				}
+				if i%3 == 0 {
+					for _, d := range in(g + "/docker") {
+						_ = os.Mkdir(d, 0o755)
+						_ = os.Remove(d)
+					}
+				}
+				if i%10 == 0 {
+					l := newLoad(t, in(g)...)
+					l.do("1ms")
+					l.end()
+				}
+				time.Sleep(time.Millisecond)
+				rmdir(t, in(g)...)
+			}
+		}()
+		for running := true; running; {
+			select {
+			case <-done:
+				running = false
+			case <-time.After(7 * time.Millisecond):
+			}
+			s.tick()
+		}
+		settled(t, p)
+		for range 5 {
+			s.tick()
+		}
+		// A walk reads groups before those above them: what is used in between
+		// may be booked above before it is booked to the group.
+		got, want := s.below(p), usage(t, p)-before
+		if got < want || got > want && !s.table.ByName() || got > want+want/10 {
+			t.Errorf("booked %d ns below %s, want %d", got, p, want)
+		}
+		if s.lost > 0 {
+			t.Errorf("%d births or deaths lost", s.lost)
+		}
+		if k := s.table.Entries(p); k > 0 || s.table.Slots() > slots+50 {
+			t.Errorf("%d entries are left of groups that are gone; %d slots, %d before", k, s.table.Slots(), slots)
+		}
+	})
+}
