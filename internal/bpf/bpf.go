@@ -149,11 +149,26 @@ func Open(cfg Config) (*Kernel, error) {
 	}
 
 	if k.Can() == 0 {
-		var all []error
-		cfg.Parts.each(func(i int, _ Part) { all = append(all, k.faults[i]) })
-		return nil, errors.Join(append(all, k.Close())...)
+		return nil, errors.Join(k.refusal(cfg.Parts), k.Close())
 	}
 	return k, nil
+}
+
+// refusal is why none of the parts works, in one line: each part's own error
+// says the same several times over.
+func (k *Kernel) refusal(parts Part) error {
+	var first error
+	denied := true
+	parts.each(func(i int, _ Part) {
+		if first == nil {
+			first = k.faults[i]
+		}
+		denied = denied && errors.Is(k.faults[i], fault.ErrDenied)
+	})
+	if denied {
+		return fault.WithHint(fmt.Errorf("bpf: %w", fault.ErrDenied), "BPF needs root, or CAP_BPF and CAP_PERFMON")
+	}
+	return first
 }
 
 // Can returns the parts that work.

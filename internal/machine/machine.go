@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -128,6 +129,7 @@ func New(h *host.Host, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 		return nil, err
 	}
 	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{h}, m.sources, log)
+	m.selfAt, m.selfCPU = time.Now(), CPUTime()
 	return m, nil
 }
 
@@ -143,7 +145,7 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 			log.Info("reader", "reader", BPF, "parts", m.kernel.Can().String())
 			return nil
 		case cfg.Reader == BPF:
-			return fault.WithHint(denied, "--reader files works without BPF")
+			return fault.WithHint(denied, strings.TrimPrefix(fault.Hint(denied)+"; --reader files works without it", "; "))
 		}
 	}
 	table, err := cgroup.OpenFiles(m.host, groups, log)
@@ -153,7 +155,7 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 	m.Reader, m.table = Files, table
 	m.closers = append(m.closers, table.Close)
 	if denied != nil {
-		m.notes = append(m.notes, "reader files, as BPF cannot be used: "+denied.Error())
+		m.notes = append(m.notes, "reader files, as BPF cannot be used: "+oneLine(denied))
 		log.Info("reader", "reader", Files, "why", denied)
 	}
 	return nil
@@ -246,6 +248,15 @@ func (m *Machine) self() live.Self {
 	}
 	m.selfAt, m.selfCPU = now, cpu
 	return live.Self{CPUSecondsPerMinute: m.selfCost, RSSBytes: RSS(m.host)}
+}
+
+// oneLine is an error with its hint, without line breaks.
+func oneLine(err error) string {
+	text := err.Error()
+	if hint := fault.Hint(err); hint != "" {
+		text += "; " + hint
+	}
+	return strings.Join(strings.Fields(text), " ")
 }
 
 // CPUTime is the CPU time that this process has used.

@@ -103,7 +103,10 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 	m.sources = append(m.sources, t)
 	m.closers = append(m.closers, t.net.Close)
 	if why := t.net.Uncounted(); why != "" {
-		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent, "+why)
+		if m.kernel == nil && m.table.HasUnified() {
+			why = "the bpf reader counts it"
+		}
+		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent ("+why+")")
 	}
 	return nil
 }

@@ -77,6 +77,9 @@ var Wholes = [...]Resource{CPU, Memory, DiskRead, DiskWritten, DiskReads, DiskWr
 // Shares is an amount of each of the Wholes, in their order.
 type Shares [len(Wholes)]int64
 
+// Of returns the share of r, which has to be one of the Wholes.
+func (s *Shares) Of(r Resource) int64 { return s[slices.Index(Wholes[:], r)] }
+
 // MarshalJSON writes the shares by resource name, as decimals of base units.
 func (s Shares) MarshalJSON() ([]byte, error) {
 	named := make(map[string]json.Number, len(s))

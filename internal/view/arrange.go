@@ -258,7 +258,11 @@ func differs(m *live.Machine, total *Figures) (names []string) {
 			names = append(names, name)
 		}
 	}
-	check("cpu", total[CPU], m.CPU.Whole)
+	skew := 0.0 // of a reading that is no instant: see meter.Balance
+	if m.Tick > 0 {
+		skew = float64(m.Balance.Skew.Of(meter.CPU)) / float64(m.Tick)
+	}
+	check("cpu", total[CPU], m.CPU.Whole+skew)
 	check("memory", total[Memory], float64(m.Memory.Whole))
 	return names
 }

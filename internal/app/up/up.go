@@ -113,7 +113,7 @@ func (c *config) validate() (err error) {
 
 // refuse is the error for an address that others reach.
 func (c *config) refuse() error {
-	return fault.WithHint(fmt.Errorf("--listen %s: others can reach this address, and there is no TLS yet: %w", c.listen, fault.ErrDenied),
+	return fault.WithHint(fmt.Errorf("--listen %s: others can reach this address, and there is no TLS yet: %w", c.listen, fault.ErrInvalid),
 		"listen on 127.0.0.1:9797 and come through a tunnel (ssh -L 9797:127.0.0.1:9797 HOST), or add --insecure to show this machine to everyone who reaches it")
 }
 

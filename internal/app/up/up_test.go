@@ -110,11 +110,11 @@ func TestErrors(t *testing.T) {
 		word string
 	}{
 		{[]string{"--listen", used}, fault.ErrConflict, used},
-		{[]string{"--listen", "0.0.0.0:0"}, fault.ErrDenied, "0.0.0.0:0"},
-		{[]string{"--listen", ":0"}, fault.ErrDenied, "TLS"},
-		{[]string{"--listen", "[::]:0"}, fault.ErrDenied, "TLS"},
-		{[]string{"--listen", "192.0.2.1:0"}, fault.ErrDenied, "TLS"},
-		{[]string{"--listen", "node.example:0"}, fault.ErrDenied, "TLS"},
+		{[]string{"--listen", "0.0.0.0:0"}, fault.ErrInvalid, "0.0.0.0:0"},
+		{[]string{"--listen", ":0"}, fault.ErrInvalid, "TLS"},
+		{[]string{"--listen", "[::]:0"}, fault.ErrInvalid, "TLS"},
+		{[]string{"--listen", "192.0.2.1:0"}, fault.ErrInvalid, "TLS"},
+		{[]string{"--listen", "node.example:0"}, fault.ErrInvalid, "TLS"},
 		{[]string{"--listen", "9797"}, fault.ErrInvalid, "9797"},
 		{[]string{"--interval", "1us"}, fault.ErrInvalid, "interval"},
 		{[]string{"--interval", "often"}, fault.ErrInvalid, "interval"},

@@ -219,6 +219,9 @@ func (t *Table) Unified(slot meter.Slot) uint64 {
 	return id
 }
 
+// HasUnified reports whether cgroup v2 is mounted, with or without controllers.
+func (t *Table) HasUnified() bool { return t.src[rolePSI] != nil }
+
 // CountsRoot reports whether the root group's CPU reading holds all tasks of
 // the machine: version 1 has such a counter, version 2 only inside the kernel.
 func (t *Table) CountsRoot() bool { return !t.src[roleCPU].V2 || t.reader.countsRoot() }

@@ -253,6 +253,10 @@ func (f *files) gone(n *node, tr *tree) bool {
 func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error) {
 	file := n.files[which]
 	if file == nil {
+		if f.dirs == nil && f.gone(n, tr) {
+			// Nobody told that there may be another group under the path.
+			return nil, fmt.Errorf("%s: %w", n.path, fault.ErrNotFound)
+		}
 		var err error
 		if file, err = f.host.Open(tr.dir(n.at[tr.index]) + name); err != nil {
 			return nil, err
