@@ -21,18 +21,30 @@ var nestedSet = meter.SetOf(nested[:]...)
 
 // nest is the place of r in nested, -1 where it is not there.
 func nest(r meter.Resource) int {
-	if !nestedSet.Has(r) {
-		return -1
+	switch {
+	case r == meter.CPU:
+		return 0
+	case nestedSet.Has(r):
+		return slices.Index(nested[:], r)
 	}
-	return slices.Index(nested[:], r)
+	return -1
 }
 
 // held are the levels that hold those of the groups below.
 var held = [...]meter.Resource{meter.Memory, meter.PIDs}
 
+var inclusiveSet = func() (s meter.Set) {
+	meter.All.Each(func(r meter.Resource) {
+		if r.Detail().Inclusive {
+			s |= meter.SetOf(r)
+		}
+	})
+	return s
+}()
+
 // inclusive reports whether a's reading of r holds its descendants'.
 func inclusive(a *account, r meter.Resource) bool {
-	return r.Detail().Inclusive && !a.reading.Own.Has(r)
+	return (inclusiveSet &^ a.reading.Own).Has(r)
 }
 
 // place puts an account below its parents.
@@ -71,11 +83,9 @@ func (b *Books) link() {
 				}
 			}
 		}
-		if (a.reading.Has|a.before.Has)&nestedSet == 0 {
-			continue
-		}
-		for i, r := range nested {
-			a.hold(i, r)
+		for set := (a.reading.Has&^a.reading.Own | a.before.Has&^a.before.Own) & nestedSet; set != 0; set &= set - 1 {
+			r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+			a.hold(nest(r), r)
 		}
 	}
 }

@@ -251,4 +251,3 @@ func golden(t *testing.T, file, got string) {
 		t.Errorf("%s (-want +got; -update writes it):\n%s", file, d)
 	}
 }
-

@@ -244,13 +244,13 @@ function trouble(text) {
   set($("trouble-text"), text);
 }
 
-const total = (flow) => (flow ? flow.in_bytes_per_second + flow.out_bytes_per_second : 0);
+const both = (flow) => (flow ? flow.in_bytes_per_second + flow.out_bytes_per_second : 0);
 
 function accept(m) {
   if (m.time !== machine?.time) {
     since = performance.now();
     history.push({ cpu: m.cpu_cores.workloads + m.cpu_cores.system, mem: m.memory_bytes.workloads + m.memory_bytes.system,
-      disk: total(m.disk), net: total(m.network) });
+      disk: both(m.disk), net: both(m.network) });
     history = history.slice(-120);
   }
   if (paused && machine) return;

@@ -1,0 +1,117 @@
+package cgroup_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/hosttest"
+)
+
+// accuracy skips unless the accuracy tests are wanted: they load the machine.
+func accuracy(t *testing.T) {
+	t.Helper()
+	if os.Getenv("METE_ACCURACY") == "" {
+		t.Skip("accuracy test: METE_ACCURACY=1 runs it")
+	}
+	hosttest.Need(t, "root", "cgroup1", "memcg1")
+}
+
+// Ten thousand groups are read as exactly as ten.
+func TestAccuracyManyGroups(t *testing.T) {
+	accuracy(t)
+	const n = 10_000
+	for _, reader := range []string{"bpf", "files"} {
+		t.Run(reader, func(t *testing.T) {
+			p := top(t)
+			for i := range n {
+				if i%100 == 0 {
+					mkdir(t, fmt.Sprintf("%s%s/s%d", cpuMount, p, i/100))
+				}
+				mkdir(t, fmt.Sprintf("%s%s/s%d/g%d", cpuMount, p, i/100, i))
+			}
+			begun := spent()
+			s := openStand(t, reader, config(), bpf.Default())
+			t.Logf("opened and read once: %v CPU", spent()-begun)
+			before := usage(t, p)
+			want := map[string]int64{}
+			for _, i := range []int{0, 1, 4321, n - 1} {
+				g := fmt.Sprintf("%s/s%d/g%d", p, i/100, i)
+				l := newLoad(t, cpuMount+g)
+				l.do("20ms")
+				l.end()
+				settled(t, g)
+				want[g] = usage(t, g)
+			}
+			s.rest(p)
+			const ticks = 6
+			begun = spent()
+			for range ticks {
+				s.tick()
+			}
+			t.Logf("a tick: %v CPU, books and checks of the test included", (spent()-begun)/ticks)
+			for g, ns := range want {
+				if s.booked[g] != ns {
+					t.Errorf("%s: booked %d ns, its counter gained %d", g, s.booked[g], ns)
+				}
+			}
+			if got, want := s.below(p), usage(t, p)-before; got != want {
+				t.Errorf("booked %d ns below %s, want %d", got, p, want)
+			}
+			if len(s.snap.Groups) < n {
+				t.Errorf("%d groups in the snapshot, want more than %d", len(s.snap.Groups), n)
+			}
+			removeAll(t, cpuMount+p+"/s7")
+			s.tick()
+			for range 3 {
+				s.tick()
+			}
+			if k := s.table.Entries(p + "/s7"); k > 0 || s.lost > 0 {
+				t.Errorf("%d entries are left of 100 groups that are gone, %d events lost", k, s.lost)
+			}
+		})
+	}
+}
+
+// More births and deaths than the kernel queues for one reader: a search finds
+// what is there.
+func TestAccuracyEventOverflow(t *testing.T) {
+	accuracy(t)
+	b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most > 50_000 {
+		t.Skipf("%d events are queued", most)
+	}
+	p := top(t)
+	s := openStand(t, "files", config(), bpf.Default())
+	mkdir(t, in(p+"/gone")...)
+	s.tick()
+	before := usage(t, p)
+	for i := range most/2 + 100 {
+		d := fmt.Sprintf("%s%s/g%d", cpuMount, p, i%5)
+		mkdir(t, d)
+		rmdir(t, d)
+	}
+	rmdir(t, in(p+"/gone")...)
+	mkdir(t, in(p+"/new")...)
+	l := newLoad(t, in(p + "/new")...)
+	l.do("5ms")
+	l.end()
+	s.rest(p)
+	if s.lost == 0 || s.group(p+"/gone") != nil || s.group(p+"/new") == nil {
+		t.Errorf("lost %d; gone: %+v, new: %+v", s.lost, s.group(p+"/gone"), s.group(p+"/new"))
+	}
+	s.rest(p)
+	if got, want := s.below(p), usage(t, p)-before; got != want {
+		t.Errorf("booked %d ns below %s, want %d", got, p, want)
+	}
+}
