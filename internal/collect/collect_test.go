@@ -15,23 +15,35 @@ import (
 	"mete.dev/mete/internal/workload"
 )
 
+// A trouble is what a source returns, nil where it is nil or not now.
+type trouble func() error
+
+func (t trouble) now() error {
+	if t == nil {
+		return nil
+	}
+	return t()
+}
+
+func always(err error) trouble { return func() error { return err } }
+
 // A clock is the machine's clocks, of which the wall clock can be set.
 type clock struct {
 	start time.Time
 	set   time.Duration
-	fails error
+	fails trouble
 }
 
 func (c *clock) Clocks() (boot, mono, wall int64, err error) {
 	up := int64(time.Since(c.start)) + int64(time.Hour)
-	return up, up, time.Now().Add(c.set).UnixNano(), c.fails
+	return up, up, time.Now().Add(c.set).UnixNano(), c.fails.now()
 }
 
 // groups is a source of a root group and one job that uses half a CPU.
 type groups struct {
 	start time.Time
 	reads int
-	fails error
+	fails trouble
 	root  meter.Group
 	job   meter.Group
 }
@@ -46,8 +58,8 @@ func newGroups() *groups {
 
 func (g *groups) Read(s *meter.Snapshot) error {
 	g.reads++
-	if g.fails != nil {
-		return g.fails
+	if err := g.fails.now(); err != nil {
+		return err
 	}
 	g.root.New, g.job.New = g.reads == 1, g.reads == 1
 	used := int64(time.Since(g.start)) / 2
@@ -61,10 +73,10 @@ func (g *groups) Read(s *meter.Snapshot) error {
 // extra is a source beside the groups.
 type extra struct {
 	reads int
-	fails error
+	fails trouble
 }
 
-func (e *extra) Read(*meter.Snapshot) error { e.reads++; return e.fails }
+func (e *extra) Read(*meter.Snapshot) error { e.reads++; return e.fails.now() }
 
 type books map[workload.ID]int64
 
@@ -166,7 +178,7 @@ func TestClockDrifts(t *testing.T) {
 
 func TestSourceThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &extra{fails: fmt.Errorf("meter: %w", fault.ErrUnsupported)}
+		e := &extra{fails: always(fmt.Errorf("meter: %w", fault.ErrUnsupported))}
 		ws := run(t, sampler(&clock{start: time.Now()}, newGroups(), e), 21*time.Second, nil)
 		if e.reads != 1 || len(ws) != 2 {
 			t.Errorf("asked %d times, %d windows; want 1 and 2", e.reads, len(ws))
@@ -181,10 +193,14 @@ func TestFailedTicks(t *testing.T) {
 		t.Run(which, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, g, e, last := &clock{start: time.Now()}, newGroups(), &extra{}, &extra{}
-				failing := map[string]*error{"clock": &c.fails, "first source": &g.fails, "other source": &e.fails}[which]
+				failing := map[string]*trouble{"clock": &c.fails, "first source": &g.fails, "other source": &e.fails}[which]
 				ticks := 0
-				time.AfterFunc(5500*time.Millisecond, func() { *failing = errors.New("no luck") })
-				time.AfterFunc(9500*time.Millisecond, func() { *failing = nil })
+				*failing = func() error {
+					if up := time.Since(c.start); up > 5500*time.Millisecond && up < 9500*time.Millisecond {
+						return errors.New("no luck")
+					}
+					return nil
+				}
 				got := books{}
 				for i, w := range run(t, sampler(c, g, e, last), 25*time.Second+time.Millisecond, func() { ticks++ }) {
 					got.add(&w)
@@ -206,7 +222,7 @@ func TestFailedTicks(t *testing.T) {
 func TestRunGivesUpWhereNothingEverWorked(t *testing.T) {
 	want := errors.New("no groups")
 	g := newGroups()
-	g.fails = want
+	g.fails = always(want)
 	if err := sampler(&clock{start: time.Now()}, g).Run(t.Context(), nil, nil); !errors.Is(err, want) {
 		t.Errorf("Run = %v, want %v", err, want)
 	}

@@ -103,7 +103,7 @@ func TestAccuracyEventOverflow(t *testing.T) {
 	}
 	rmdir(t, in(p+"/gone")...)
 	mkdir(t, in(p+"/new")...)
-	l := newLoad(t, in(p + "/new")...)
+	l := newLoad(t, in(p+"/new")...)
 	l.do("5ms")
 	l.end()
 	s.rest(p)

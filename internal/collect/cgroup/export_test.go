@@ -43,8 +43,8 @@ func (t *Table) Entries(below string) (k int) {
 	return k
 }
 
-// Slots is how many slots the table ever gave at a time.
-func (t *Table) Slots() int { return len(t.bySlot) }
+// SlotsLost is how many slots are neither taken nor free.
+func (t *Table) SlotsLost() int { return len(t.bySlot) - len(t.live) - len(t.free) - len(t.freed) }
 
 // ByName says whether what a group used up to its end is booked to itself.
 func (t *Table) ByName() bool { return t.reader.byID() }
