@@ -160,9 +160,9 @@ func (s *Sampler) adopt(offset int64) {
 	}
 }
 
-// Run ticks until ctx ends. After each tick it calls tick, and at the end of
-// each window window with the closed one, which is good until the next tick;
-// either may be nil. A tick that fails is logged and made up for by the next;
+// Run ticks until ctx ends, once more then. After each tick it calls tick, and at the end of
+// each window, the last one shorter, window with the closed one, which is good
+// until the next tick; either may be nil. A tick that fails is logged and made up for by the next;
 // only where the very first fails Run gives up.
 func (s *Sampler) Run(ctx context.Context, tick func(), window func(*meter.Window)) error {
 	t := time.NewTicker(s.cfg.Tick)
@@ -187,8 +187,24 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*meter.Windo
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return s.finish(window)
 		case <-t.C:
 		}
 	}
+}
+
+// finish takes a last tick and closes the open window, so that what was used in
+// it is not lost with the program.
+func (s *Sampler) finish(window func(*meter.Window)) error {
+	if _, err := s.Tick(); err != nil {
+		return err
+	}
+	if !s.closed {
+		s.books.Close(&s.window)
+		s.ticks, s.closed = 1, true
+	}
+	if window != nil && s.window.Length() > 0 {
+		window(&s.window)
+	}
+	return nil
 }

@@ -110,10 +110,13 @@ func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := 0
 		ws := run(t, sampler(&clock{start: time.Now()}, newGroups()), 35*time.Second+time.Millisecond, func() { ticks++ })
-		if ticks != 36 || len(ws) != 3 {
-			t.Fatalf("%d ticks and %d windows in 35 s, want 36 and 3", ticks, len(ws))
+		if ticks != 36 || len(ws) != 4 {
+			t.Fatalf("%d ticks and %d windows in 35 s, want 36 and 4", ticks, len(ws))
 		}
-		for i, w := range ws {
+		if last := ws[3]; last.Length() != 5*time.Second+time.Millisecond || last.Start != ws[2].End {
+			t.Errorf("the last window goes from %d to %d, want what was left of 35 s", last.Start, last.End)
+		}
+		for i, w := range ws[:3] {
 			if w.Length() != 10*time.Second || i > 0 && w.Start != ws[i-1].End || w.Boot != "boot" {
 				t.Errorf("window %d from %d to %d", i, w.Start, w.End)
 			}
@@ -150,15 +153,19 @@ func TestClockSetBack(t *testing.T) {
 		for i, w := range ws {
 			got.add(&w)
 			want := offset
-			if i == 2 {
+			length := 10 * time.Second
+			if i >= 2 {
 				want -= int64(time.Hour)
 			}
-			if w.Offset != want || w.Length() != 10*time.Second || i > 0 && w.Start != ws[i-1].End {
+			if i == 3 {
+				length = time.Millisecond
+			}
+			if w.Offset != want || w.Length() != length || i > 0 && w.Start != ws[i-1].End {
 				t.Errorf("window %d: from %d to %d, offset %d, want %d", i, w.Start, w.End, w.Offset, want)
 			}
 		}
-		if len(ws) != 3 || got["job"] != 15e9 {
-			t.Errorf("%d windows, booked %v, want 3 and 15 s for the job", len(ws), got)
+		if len(ws) != 4 || got["job"] != 15.0005e9 {
+			t.Errorf("%d windows, booked %v, want 4 and 15.0005 s for the job", len(ws), got)
 		}
 	})
 }
@@ -180,8 +187,8 @@ func TestSourceThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &extra{fails: always(fmt.Errorf("meter: %w", fault.ErrUnsupported))}
 		ws := run(t, sampler(&clock{start: time.Now()}, newGroups(), e), 21*time.Second, nil)
-		if e.reads != 1 || len(ws) != 2 {
-			t.Errorf("asked %d times, %d windows; want 1 and 2", e.reads, len(ws))
+		if e.reads != 1 || len(ws) != 3 {
+			t.Errorf("asked %d times, %d windows; want 1 and 3", e.reads, len(ws))
 		}
 	})
 }
@@ -208,10 +215,10 @@ func TestFailedTicks(t *testing.T) {
 						t.Errorf("window %d: %v long, %d violations", i, w.Length(), w.Balance.Violations)
 					}
 				}
-				if ticks != 22 || got["job"] != 12e9 {
-					t.Errorf("%d ticks, booked %v; want 22 and 12 s for the job", ticks, got)
+				if ticks != 22 || got["job"] != 12.5005e9 {
+					t.Errorf("%d ticks, booked %v; want 22 and 12.5005 s for the job", ticks, got)
 				}
-				if want := map[string]int{"clock": 22, "first source": 22, "other source": 26}[which]; last.reads != want {
+				if want := map[string]int{"clock": 23, "first source": 23, "other source": 27}[which]; last.reads != want {
 					t.Errorf("the last source was asked %d times, want %d", last.reads, want)
 				}
 			})

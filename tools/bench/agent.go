@@ -183,7 +183,7 @@ func memoryOf(pid int) (rss, peak int64, err error) {
 
 // bare is the CPU time of one pass that reads CPU and memory of all groups and
 // does nothing with them.
-func bare(h *host.Host, f *farm, reader string) (time.Duration, error) {
+func bare(h *host.Host, f *farm, reader string) (cost time.Duration, err error) {
 	const passes = 30
 	var pass func() error
 	if reader == "files" {
@@ -219,7 +219,7 @@ func bare(h *host.Host, f *farm, reader string) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		defer k.Close()
+		defer func() { err = errors.Join(err, k.Close()) }()
 		var ws []*bpf.Walker
 		for _, d := range []string{filepath.Dir(filepath.Dir(f.cpu[0])), filepath.Dir(filepath.Dir(f.mem[0]))} {
 			dir, err := h.Open(d)
@@ -231,7 +231,7 @@ func bare(h *host.Host, f *farm, reader string) (time.Duration, error) {
 			if err != nil {
 				return 0, err
 			}
-			defer w.Close()
+			defer func() { err = errors.Join(err, w.Close()) }()
 			ws = append(ws, w)
 		}
 		pass = func() error {
