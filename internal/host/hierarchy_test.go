@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -72,9 +73,7 @@ func TestHierarchies(t *testing.T) {
 			if tt.self != "" {
 				files["proc/self/cgroup"] = tt.self
 			}
-			for name, text := range tt.files {
-				files[name] = text
-			}
+			maps.Copy(files, tt.files)
 			h, _ := captured(t, files)
 			got, err := h.Hierarchies()
 			if err != nil {

@@ -1,5 +1,7 @@
 package hosttest_test
 
+import "strings"
+
 import "fmt"
 
 const (
@@ -21,11 +23,12 @@ func constructed() []*machine {
 func apart(names ...[]string) []hierarchy {
 	var ys []hierarchy
 	for i, n := range names {
-		at := n[0]
+		var at strings.Builder
+		at.WriteString(n[0])
 		for _, c := range n[1:] {
-			at += "," + c
+			at.WriteString("," + c)
 		}
-		ys = append(ys, hierarchy{id: i + 2, controllers: n, mount: "/sys/fs/cgroup/" + at})
+		ys = append(ys, hierarchy{id: i + 2, controllers: n, mount: "/sys/fs/cgroup/" + at.String()})
 	}
 	return append(ys, hierarchy{id: 1, name: "systemd", mount: "/sys/fs/cgroup/systemd"})
 }

@@ -18,18 +18,18 @@ func IOStat(b []byte, f func(dev Dev, c IO)) error {
 		var c IO
 		known, counted := false, false
 		for field, rest := cutField(line); len(field) > 0; field, rest = cutField(rest) {
-			eq := bytes.IndexByte(field, '=')
-			if eq < 0 {
+			key, value, ok := bytes.Cut(field, []byte{'='})
+			if !ok {
 				if d, ok := device(field); ok {
 					dev, known = d, true
 				}
 				continue
 			}
-			into := c.field(field[:eq])
+			into := c.field(key)
 			if into == nil {
 				continue
 			}
-			if !put(field[eq+1:], 1, into) {
+			if !put(value, 1, into) {
 				return invalid("io.stat", field)
 			}
 			counted = true

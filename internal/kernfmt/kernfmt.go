@@ -103,10 +103,8 @@ func invalid(key string, got []byte) error {
 
 // cutLine splits b after its first line, which comes without its newline.
 func cutLine(b []byte) (line, rest []byte) {
-	if i := bytes.IndexByte(b, '\n'); i >= 0 {
-		return b[:i], b[i+1:]
-	}
-	return b, nil
+	line, rest, _ = bytes.Cut(b, []byte{'\n'})
+	return line, rest
 }
 
 // cutField splits b after its first field; blanks before it are dropped. The

@@ -121,8 +121,8 @@ func Loadavg(b []byte) (tasks int64, err error) {
 	for range 4 {
 		f, rest = cutField(rest)
 	}
-	if i := bytes.IndexByte(f, '/'); i >= 0 {
-		if v, ok := number(f[i+1:]); ok && v >= 0 {
+	if _, all, ok := bytes.Cut(f, []byte{'/'}); ok {
+		if v, ok := number(all); ok && v >= 0 {
 			return v, nil
 		}
 	}

@@ -25,15 +25,15 @@ type Limits struct {
 // A Group is a job's control groups, one in each hierarchy that shows
 // something. It is used by one goroutine.
 type Group struct {
-	h     *host.Host
-	name  string
-	parts []*part
-	given []*part // up: to be removed, but not read
-	bound bool    // has limits
-	disks map[kernfmt.Dev]string
-	notes []string
-	own   int64 // CPU ns that starting the job cost in its cpuacct group
-	buf   []byte
+	h      *host.Host
+	name   string
+	parts  []*part
+	given  []*part // up: to be removed, but not read
+	limits Limits
+	disks  map[kernfmt.Dev]string
+	notes  []string
+	own    int64 // CPU ns that starting the job cost in its cpuacct group
+	buf    []byte
 }
 
 // A part is the job's group in one hierarchy.
@@ -58,7 +58,7 @@ func (p *part) title() string {
 // way to make them, and then nothing is left behind; one that concerns a limit
 // is a [*LimitError]. The caller calls Remove.
 func Open(h *host.Host, ys []host.Hierarchy, id string, limits Limits) (*Group, error) {
-	g := &Group{h: h, name: Prefix + id, bound: limits != Limits{}}
+	g := &Group{h: h, name: Prefix + id, limits: limits}
 	var errs []error
 	for _, y := range ys {
 		if !useful(y) {
@@ -102,7 +102,7 @@ func (g *Group) add(y host.Hierarchy) error {
 	if y.V2 && !writable(g.h, parent+"/cgroup.procs") {
 		// The kernel asks for the right to write it in the common ancestor of
 		// where the process is and where it goes.
-		return fmt.Errorf("%s/cgroup.procs: not writable: %w", parent, fault.ErrDenied)
+		return fmt.Errorf("%s/cgroup.procs: %w", parent, fault.ErrDenied)
 	}
 	if err := g.h.Mkdir(p.dir); err != nil {
 		return err

@@ -67,10 +67,11 @@ var errCommand = errors.New("command not found")
 
 // Look finds the file that a shell would execute for name: name itself if it
 // has a slash, else the first executable file of that name in the directories
-// of path, as $PATH has them. Its errors are *NotRun.
+// of path, as $PATH has them. A directory that may not be searched shows no
+// file, and so has none. Its errors are *NotRun.
 func Look(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
-		if err := executable(name); err != nil {
+		if _, err := executable(name); err != nil {
 			return "", notRun(name, err)
 		}
 		return name, nil
@@ -84,11 +85,11 @@ func Look(name, path string) (string, error) {
 			dir = "." // as POSIX has it
 		}
 		file := dir + "/" + name
-		switch err := executable(file); {
+		seen, err := executable(file)
+		switch {
 		case err == nil:
 			return file, nil
-		case err == syscall.EISDIR, err == syscall.ENOTDIR:
-		case denied == nil && notRun(file, err).Code == 126:
+		case seen && err != syscall.EISDIR && denied == nil:
 			denied = notRun(file, err)
 		}
 	}
@@ -98,20 +99,22 @@ func Look(name, path string) (string, error) {
 	return "", &NotRun{name, 127, errCommand}
 }
 
-func executable(file string) error {
+// executable says why file cannot be executed, and whether it could be seen at
+// all.
+func executable(file string) (seen bool, err error) {
 	st, err := os.Stat(file)
 	switch {
 	case err != nil:
 		// The path is in the caller's message already.
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
-			return pe.Err
+			return false, pe.Err
 		}
-		return err
+		return false, err
 	case st.IsDir():
-		return syscall.EISDIR
+		return true, syscall.EISDIR
 	}
 	// The kernel asks for the effective user's right.
-	return unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
+	return true, unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
 }
 
 // notRun gives err the exit code of shells: what exists but does not run is

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,6 +60,77 @@ func TestLook(t *testing.T) {
 			t.Errorf("bash has %v for %q: %s", err, name, out)
 		}
 	}
+}
+
+// A directory of PATH that may not be searched hides what is in it, and a link
+// that leads nowhere is no file: the command is not found, as in bash.
+func TestLookUnseen(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(dir+"/closed", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/closed/hidden", []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("loop", dir+"/loop"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir+"/closed", 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Chmod(dir+"/closed", 0o700); err != nil {
+			t.Error(err)
+		}
+	})
+	ordinary := &syscall.SysProcAttr{}
+	if os.Geteuid() == 0 {
+		for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+			if err := os.Chmod(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ordinary.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	}
+	for _, name := range []string{"hidden", "loop"} {
+		path := dir + ":" + dir + "/closed"
+		_, err := asNobody(func() (string, error) { return launch.Look(name, path) })
+		if e, ok := errors.AsType[*launch.NotRun](err); !ok || e.Code != 127 || e.Error() != name+": command not found" {
+			t.Errorf("Look(%q) = %v, want code 127", name, err)
+		}
+		cmd := exec.Command(bash, "-c", `PATH=$1; "$2"`, "sh", path, name)
+		cmd.SysProcAttr, cmd.Dir = ordinary, "/"
+		out, err := cmd.CombinedOutput()
+		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != 127 {
+			t.Errorf("bash has %v for %q: %s", err, name, out)
+		}
+	}
+	_, err = asNobody(func() (string, error) { return launch.Look(dir+"/closed/hidden", "") })
+	if e, ok := errors.AsType[*launch.NotRun](err); !ok || e.Code != 126 {
+		t.Errorf("Look of a path = %v, want code 126", err)
+	}
+}
+
+// asNobody calls f without root's right to all files, on a thread that ends
+// with it.
+func asNobody(f func() (string, error)) (file string, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if os.Geteuid() == 0 {
+			if err = unix.Setfsuid(65534); err != nil {
+				return
+			}
+		}
+		file, err = f()
+	}()
+	<-done
+	return file, err
 }
 
 // open makes a job of these hierarchies, removed with the test.
@@ -362,6 +434,20 @@ func TestLimits(t *testing.T) {
 	m, _ = run(t, h, g, c, launch.Watch{})
 	if m.Final.Value[meter.OOMKills] == 0 || m.Final.Value[meter.MemoryPeak] > 32<<20 {
 		t.Errorf("OOM kills %d, peak %d", m.Final.Value[meter.OOMKills], m.Final.Value[meter.MemoryPeak])
+	}
+}
+
+// Within too little memory nothing starts, and the limit is to blame.
+func TestLimitTight(t *testing.T) {
+	hosttest.Need(t, "memcg1")
+	for _, bytes := range []int64{1, 1 << 10, 4 << 10, 20 << 10} {
+		h, g := open(t, launch.Limits{Memory: bytes}, nil)
+		c, _ := sh(t, "exit 0")
+		_, _, err := launch.Run(h, g, c, launch.Watch{})
+		e, ok := errors.AsType[*launch.LimitError](err)
+		if want := fmt.Sprintf("limit of memory: %d bytes are too few to start /bin/sh", bytes); !ok || e.Error() != want || fault.Hint(err) == "" {
+			t.Errorf("within %d bytes: %v, want %q with a hint", bytes, err, want)
+		}
 	}
 }
 

@@ -177,6 +177,7 @@ func (r *run) levels(m *meter.Reading, now int64) {
 	r.each(func(res meter.Resource, l *report.Level) {
 		if m.Has.Has(res) {
 			l.Add(now, m.Value[res])
+			r.out.Apportioned |= m.Apportioned & meter.SetOf(res)
 		}
 	})
 }

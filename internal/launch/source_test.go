@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -80,10 +81,9 @@ func TestSources(t *testing.T) {
 			"cpu": 7e6, "cpu_user": 7e6, "cpu_system": 0, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
 			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "disk_read": 100, "disk_written": 200}},
 		// Where v1 counts no block I/O, nothing is no zero.
-		"not counting": {[]map[string]string{idle}, []host.Hierarchy{{Controllers: []string{"blkio"}}}, map[string]int64{
-			"memory": 0, "memory_anon": 0, "memory_file": 0}},
+		"not counting": {[]map[string]string{idle}, []host.Hierarchy{{Controllers: []string{"blkio"}}}, map[string]int64{}},
 		"malformed": {[]map[string]string{{"job/cpu.stat": "usage_usec x\n", "job/memory.current": "", "job/memory.stat": "anon -\n"}},
-			[]host.Hierarchy{{V2: true}}, map[string]int64{"memory": 0, "memory_anon": 0, "memory_file": 0}},
+			[]host.Hierarchy{{V2: true}}, map[string]int64{}},
 	} {
 		g := &Group{h: machine(t), own: 1e6, disks: map[kernfmt.Dev]string{{Major: 8}: "sda"}}
 		for i, files := range c.trees {
@@ -113,9 +113,7 @@ func TestPlace(t *testing.T) {
 	free := map[string]string{"a/cgroup.procs": "", "a/cgroup.subtree_control": "cpu memory\n", "a/b/memory.max": "max\n", "a/b/cpu.max": "max 100000\n", "a/b/io.max": ""}
 	with := func(more ...string) map[string]string {
 		files := map[string]string{}
-		for k, v := range free {
-			files[k] = v
-		}
+		maps.Copy(files, free)
 		for i := 0; i < len(more); i += 2 {
 			files[more[i]] = more[i+1]
 		}
@@ -148,5 +146,28 @@ func TestPlace(t *testing.T) {
 		if err != nil || got != c.y.Mount+c.want {
 			t.Errorf("%s: place = %s, %v, want %s", name, got, err, c.y.Mount+c.want)
 		}
+	}
+}
+
+// Of processes that cannot be looked at nothing is known: not that they hold 0
+// bytes.
+func TestHoldings(t *testing.T) {
+	h, err := host.Open(write(t, map[string]string{
+		"mete/clocks": "boottime 2\nmonotonic 1\nrealtime 3\n", "proc/7/statm": "900 30 10 1 0 80 0\n", "proc/8/statm": "0 0 0 0 0 0 0\n",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var none meter.Reading
+	holdings(h, nil, &none)
+	holdings(h, []Member{{PID: 8}, {PID: 9}}, &none)
+	if none != (meter.Reading{}) {
+		t.Errorf("of nothing: %+v", none)
+	}
+	var r meter.Reading
+	holdings(h, []Member{{PID: 7}, {PID: 8}}, &r)
+	page := int64(os.Getpagesize())
+	if r.Value[meter.Memory] != 30*page || r.Value[meter.MemoryAnon] != 20*page || r.Value[meter.MemoryFile] != 10*page || r.Apportioned != r.Has {
+		t.Errorf("30 pages, 10 of files: %+v", r)
 	}
 }

@@ -164,10 +164,32 @@ func (g *Group) start(d *doors, c Command) (*Process, error) {
 		_, _ = unix.Write(d.out, tid)
 		g.own = (leaving - joined + threadCPU() - before) / 2
 	}
+	if err != nil && g.starves(err) {
+		err := fmt.Errorf("%d bytes are too few to start %s", g.limits.Memory, c.Path)
+		return nil, &LimitError{"memory", fault.WithHint(err, "1Mi is enough for most commands to start")}
+	}
 	if err != nil {
 		return nil, c.failed(err)
 	}
 	return p, nil
+}
+
+// tight is a limit of memory that a command may fail to start within. Most need
+// some 200 KiB of the kernel's and their own memory for it.
+const tight = 1 << 20
+
+// starves reports whether the limit of memory is why a command was not started.
+// The kernel says it in many ways: it has no memory for a pipe (ENFILE), for the
+// process (EAGAIN, ENOMEM) or for the arguments (E2BIG).
+func (g *Group) starves(err error) bool {
+	if g.limits.Memory == 0 || g.limits.Memory >= tight {
+		return false
+	}
+	switch err {
+	case syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM, syscall.E2BIG:
+		return true
+	}
+	return false
 }
 
 // refused tells errors of clone3 with a group from those of exec: the kernel is
@@ -183,7 +205,7 @@ func refused(err error) bool {
 
 // drop gives a part up, unless a limit may depend on it.
 func (g *Group) drop(p *part, err error) error {
-	if g.bound {
+	if g.limits != (Limits{}) {
 		return &LimitError{"the job", err}
 	}
 	g.note(err)

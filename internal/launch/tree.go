@@ -206,7 +206,8 @@ func (t *Tree) children(pid int, parents map[int]int) []int {
 }
 
 // holdings adds to r what the processes hold in memory, as if no page were
-// shared: apportioned at best.
+// shared: apportioned at best. Where none could be looked at, as all have ended,
+// it adds nothing: what is left then is not what the job had.
 func holdings(h *host.Host, ms []Member, r *meter.Reading) {
 	page := int64(os.Getpagesize())
 	var all, shared int64
@@ -223,9 +224,13 @@ func holdings(h *host.Host, ms []Member, r *meter.Reading) {
 		}
 		resident, err1 := strconv.ParseInt(string(f[1]), 10, 64)
 		file, err2 := strconv.ParseInt(string(f[2]), 10, 64)
-		if err1 == nil && err2 == nil {
+		// A process on its way out has given up its memory already.
+		if err1 == nil && err2 == nil && resident > 0 {
 			all, shared = all+resident*page, shared+file*page
 		}
+	}
+	if all == 0 {
+		return
 	}
 	for res, v := range map[meter.Resource]int64{meter.Memory: all, meter.MemoryAnon: all - shared, meter.MemoryFile: shared} {
 		r.Put(res, v)

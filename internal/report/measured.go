@@ -18,6 +18,9 @@ type Measured struct {
 	Final meter.Reading // the last reading that showed the job
 
 	Memory, Anon, File, PIDs Level
+	// Apportioned are the resources of levels of which a sample was: the last
+	// reading may have none.
+	Apportioned meter.Set
 
 	LivesOn []Process
 	Notes   []string
@@ -38,15 +41,15 @@ func (r *Report) Fill(m *Measured) {
 		{PIDsPeak, meter.PIDsPeak}, {OOMKills, meter.OOMKills},
 	} {
 		if m.Final.Has.Has(c.res) {
-			r.Put(c.key, m.Final.Value[c.res], quality(&m.Final, c.res))
+			r.Put(c.key, m.Final.Value[c.res], quality(m.Final.Apportioned, c.res))
 		}
 	}
-	r.level(&m.Memory, MemoryAverage, MemoryPeak, quality(&m.Final, meter.Memory))
-	r.level(&m.Anon, AnonAverage, AnonPeak, quality(&m.Final, meter.MemoryAnon))
-	r.level(&m.File, FileAverage, FilePeak, quality(&m.Final, meter.MemoryFile))
+	r.level(&m.Memory, MemoryAverage, MemoryPeak, quality(m.Apportioned, meter.Memory))
+	r.level(&m.Anon, AnonAverage, AnonPeak, quality(m.Apportioned, meter.MemoryAnon))
+	r.level(&m.File, FileAverage, FilePeak, quality(m.Apportioned, meter.MemoryFile))
 	if _, ok := r.Get(PIDsPeak); !ok {
 		if v, ok := m.PIDs.Peak(); ok && v > 0 {
-			r.Put(PIDsPeak, v, quality(&m.Final, meter.PIDs))
+			r.Put(PIDsPeak, v, quality(m.Apportioned, meter.PIDs))
 		}
 	}
 	if m.CPUs > 0 {
@@ -54,8 +57,8 @@ func (r *Report) Fill(m *Measured) {
 	}
 }
 
-func quality(g *meter.Reading, res meter.Resource) meter.Quality {
-	if g.Apportioned.Has(res) {
+func quality(apportioned meter.Set, res meter.Resource) meter.Quality {
+	if apportioned.Has(res) {
 		return meter.Apportioned
 	}
 	return meter.Measured

@@ -101,7 +101,7 @@ func TestKeys(t *testing.T) {
 	if err := json.Unmarshal(new(report.Report).JSON(), &m); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range strings.Fields(`wall_seconds cpu_seconds cpu_user_seconds cpu_system_seconds memory_average_bytes
+	for k := range strings.FieldsSeq(`wall_seconds cpu_seconds cpu_user_seconds cpu_system_seconds memory_average_bytes
 		memory_peak_bytes disk_read_bytes disk_written_bytes network_rx_bytes network_tx_bytes processes`) {
 		v, ok := m[k]
 		if !ok || v != nil {
@@ -299,6 +299,8 @@ func TestFill(t *testing.T) {
 	m.Memory.Add(0, 100)
 	m.Memory.Add(1e9, 800)
 	m.Anon.Add(0, 50)
+	m.File.Add(0, 70)
+	m.Apportioned = meter.SetOf(meter.MemoryFile) // when it was sampled; the last reading has none
 	m.PIDs.Add(0, 0)
 	var r report.Report
 	r.Fill(m)
@@ -310,6 +312,8 @@ func TestFill(t *testing.T) {
 	want.Put(report.MemoryPeak, 900, meter.Measured) // the kernel's, not the samples'
 	want.Put(report.AnonAverage, 50, meter.Measured)
 	want.Put(report.AnonPeak, 50, meter.Measured)
+	want.Put(report.FileAverage, 70, meter.Apportioned)
+	want.Put(report.FilePeak, 70, meter.Apportioned)
 	want.Put(report.MachineCPU, 7e9, meter.Measured) // a suspended machine has no CPU time
 	if d := cmp.Diff(want, r); d != "" {
 		t.Errorf("-want +got:\n%s", d)

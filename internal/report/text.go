@@ -43,8 +43,8 @@ func (r *Report) Text() []byte {
 		s := fmt.Sprintf("  %s  %s  %s  %s", pad(l.name, wide[0]), left(l.amount, wide[1]), pad(l.more, wide[2]), q)
 		b.WriteString(strings.TrimRight(s, " ") + "\n")
 	}
-	if n := len(r.LivesOn); n > 0 {
-		fmt.Fprintf(&b, "  lives on: %s\n", r.livesOn())
+	if s := r.Lives(); s != "" {
+		fmt.Fprintf(&b, "  lives on: %s\n", s)
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", Clean(n))
@@ -60,7 +60,11 @@ func (r *Report) outcome() string {
 	return fmt.Sprintf("exit %d", r.ExitCode)
 }
 
-func (r *Report) livesOn() string {
+// Lives names in one line what the job left running, or returns "".
+func (r *Report) Lives() string {
+	if len(r.LivesOn) == 0 {
+		return ""
+	}
 	var s []string
 	for i, p := range r.LivesOn {
 		if i == 5 {

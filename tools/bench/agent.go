@@ -84,7 +84,7 @@ func agent(args []string) (over bool, err error) {
 	defer func() { err = errors.Join(err, f.clear()) }()
 
 	var results []result
-	for _, reader := range strings.Split(*readers, ",") {
+	for reader := range strings.SplitSeq(*readers, ",") {
 		fmt.Fprintf(os.Stderr, "measuring mete-agent -reader %s for %v\n", reader, *length)
 		r, err := measure(bin, reader, *tick, *length)
 		if err != nil {

@@ -51,7 +51,7 @@ func run(args []string) (over bool, err error) {
 		return false, fmt.Errorf("go build ./cmd/mete: %w\n%s", err, out)
 	}
 	var costs []cost
-	for _, reader := range strings.Split(*readers, ",") {
+	for reader := range strings.SplitSeq(*readers, ",") {
 		c := cost{Reader: reader, Runs: *n}
 		var bare, wall, cpu []float64
 		for range *n {

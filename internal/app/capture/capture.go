@@ -12,10 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -99,11 +102,11 @@ func Command() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Root, "root", cfg.Root, "directory that holds the machine's proc and sys")
-	f.IntVar(&cfg.Groups, "groups", cfg.Groups, "most control groups of one hierarchy, those near the root first")
-	f.IntVar(&cfg.Processes, "processes", cfg.Processes, "most processes, those with the lowest numbers first")
-	f.IntVar(&cfg.Ticks, "ticks", cfg.Ticks, "how often to read the machine; what changed is kept under tick2/ and so on")
-	f.DurationVar(&cfg.Interval, "interval", cfg.Interval, "time from one reading to the next")
+	f.StringVar(&cfg.Root, "root", cfg.Root, "read the machine whose proc and sys are in `DIR`")
+	f.IntVar(&cfg.Groups, "groups", cfg.Groups, "at most `N` control groups of one hierarchy, those near the root first")
+	f.IntVar(&cfg.Processes, "processes", cfg.Processes, "at most `N` processes, those with the lowest numbers first")
+	f.IntVar(&cfg.Ticks, "ticks", cfg.Ticks, "read the machine `N` times; what changed is kept under tick2/ and so on")
+	f.DurationVar(&cfg.Interval, "interval", cfg.Interval, "wait `DURATION` from one reading to the next")
 	return cmd
 }
 
@@ -137,21 +140,43 @@ func run(ctx context.Context, cfg Config, file string, stdout, stderr io.Writer)
 }
 
 // writeFile writes to a new file and then gives it its name, so that there is
-// never half a capture.
-func writeFile(name string, m *Machine) (err error) {
-	f, err := os.OpenFile(name+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
+// never half a capture. A pipe or a device is written as it is.
+func writeFile(name string, m *Machine) error {
+	if st, err := os.Stat(name); err == nil && st.IsDir() {
+		return &fs.PathError{Op: "write", Path: name, Err: syscall.EISDIR}
+	} else if err == nil && !st.Mode().IsRegular() {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
+			return err
 		}
-	}()
-	if err := errors.Join(m.Write(f), f.Close()); err != nil {
-		return err
+		return errors.Join(m.Write(f), f.Close())
 	}
-	return os.Rename(f.Name(), name)
+	f, err := os.CreateTemp(filepath.Dir(name), ".mete-*")
+	if err != nil {
+		return named(name, err)
+	}
+	err = errors.Join(m.Write(f), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		// What it failed of says more than why its remains stay.
+		_ = os.Remove(f.Name())
+		return named(name, err)
+	}
+	return nil
+}
+
+// named says of an error of a file on its way to name that it concerns name:
+// nobody knows the other one.
+func named(name string, err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: "write", Path: name, Err: e.Err}
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return &fs.PathError{Op: "write", Path: name, Err: e.Err}
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }
 
 // A Machine is a captured machine.

@@ -3,6 +3,7 @@ package capture
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -83,12 +84,8 @@ func TestLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	both := newArchive()
-	for p, b := range first.out.files {
-		both.files[p] = b
-	}
-	for p, to := range first.out.links {
-		both.links[p] = to
-	}
+	maps.Copy(both.files, first.out.files)
+	maps.Copy(both.links, first.out.links)
 	both.later(2, first.out, second.out)
 	var b bytes.Buffer
 	if err := both.write(&b, ""); err != nil {

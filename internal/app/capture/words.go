@@ -49,7 +49,7 @@ var vocabulary = set(
 func set(lists ...string) map[string]bool {
 	m := map[string]bool{}
 	for _, l := range lists {
-		for _, w := range strings.Fields(l) {
+		for w := range strings.FieldsSeq(l) {
 			m[w] = true
 		}
 	}

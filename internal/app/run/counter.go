@@ -187,7 +187,11 @@ func (c *counter) notes(final *meter.Reading) []string {
 		return nil
 	}
 	if !c.works() {
-		return []string{fmt.Sprintf("%s: only bpf can count for a job's group here; %s", join(absent), c.why())}
+		are := "are"
+		if len(absent) == 1 && absent[0] != "processes" {
+			are = "is"
+		}
+		return []string{fmt.Sprintf("%s %s absent: %s", join(absent), are, c.why())}
 	}
 	var notes []string
 	for _, p := range []struct {
@@ -196,23 +200,32 @@ func (c *counter) notes(final *meter.Reading) []string {
 		err  error
 	}{{bpf.Disk, "disk", nil}, {bpf.Net, "network", c.netErr}, {bpf.Forks, "processes", nil}} {
 		if err := errors.Join(p.err, c.kernel.Err(p.part)); err != nil && slices.Contains(absent, p.name) {
-			notes = append(notes, fmt.Sprintf("%s: absent: %v", p.name, firstLine(err)))
+			notes = append(notes, fmt.Sprintf("%s: absent: %v", p.name, err))
 		}
 	}
 	return notes
 }
 
+// why says why nothing was counted.
 func (c *counter) why() string {
 	switch {
-	case c.want == "files":
-		return "--reader files does without"
 	case c.group == nil:
-		return "and the job has no group"
+		return "only a control group shows more"
+	case c.want == "files":
+		return "only BPF counts more here, and --reader files does without it"
 	case c.late:
-		return fmt.Sprintf("it was not ready within %v", patience)
+		return fmt.Sprintf("BPF was not ready within %v", patience)
 	}
 	<-c.opened
-	return firstLine(c.fail)
+	return refusal(c.fail)
+}
+
+// refusal says in one line why the kernel takes no programs.
+func refusal(err error) string {
+	if errors.Is(err, fault.ErrDenied) {
+		return "BPF is not permitted: run as root or with CAP_BPF and CAP_PERFMON"
+	}
+	return firstLine(err.Error())
 }
 
 // close detaches what is attached.

@@ -50,7 +50,10 @@ func run(c *config, stdout, stderr io.Writer) error {
 
 	// From here on nothing changes the exit code: the command has run.
 	if err := j.keep(); err != nil {
-		j.say("the report is not kept: %v", err)
+		j.tell(fmt.Sprintf("the report is not kept: %v", err))
+	}
+	if lives := j.report.Lives(); c.quiet && lives != "" {
+		j.say("%s: lives on: %s", report.Clean(c.name), lives) // every other form has it
 	}
 	if err := out.write(&j.report); err != nil {
 		j.say("the report is not written: %v", err)
@@ -71,7 +74,7 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 
 	if j.cfg.reader == "bpf" {
 		if err := counter.err(); err != nil {
-			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %w", err), "--reader auto takes what there is")
+			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %s", refusal(err)), "--reader auto takes what there is")
 		}
 	}
 	group, err := j.group()
@@ -91,11 +94,7 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	if j.cfg.reader == "bpf" {
 		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), "--reader auto takes what there is")
 	}
-	why := fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and all figures are apportioned", err)
-	j.report.Notes = append(j.report.Notes, why)
-	if !j.cfg.quiet && j.cfg.output != "text" {
-		j.say("%s", why) // the table has its notes
-	}
+	j.note(fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and their figures are apportioned", err))
 	tree, err := launch.OpenTree(j.h)
 	if err != nil {
 		return launch.Exit{}, err
@@ -113,7 +112,7 @@ func (j *job) group() (*launch.Group, error) {
 	if scope.Useful(j.h, ys) {
 		// Version 2 comes first.
 		if group, err := scope.Enter(context.Background(), j.h, ys[0], j.report.ID); err != nil {
-			j.report.Notes = append(j.report.Notes, fmt.Sprintf("no scope of systemd for the job: %v", err))
+			j.note(fmt.Sprintf("no scope of systemd for the job: %v", err))
 		} else {
 			ys[0].Self = group
 		}
@@ -136,9 +135,9 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	j.report.Reader = n.reader()
 	if group != nil {
 		j.report.Group = group.Path()
-		j.report.Notes = append(j.report.Notes, group.Notes()...)
+		j.note(group.Notes()...)
 	}
-	j.report.Notes = append(j.report.Notes, n.notes(&measured.Final)...)
+	j.note(n.notes(&measured.Final)...)
 	return exit, nil
 }
 
@@ -149,6 +148,23 @@ func (j *job) keep() error {
 		return err
 	}
 	return keep.New(dir).Put(&j.report)
+}
+
+// note adds notes to the report, each in one line.
+func (j *job) note(notes ...string) {
+	for _, n := range notes {
+		j.report.Notes = append(j.report.Notes, firstLine(n))
+	}
+}
+
+// tell says something for people in the report where it is a document that a
+// line beside it would spoil, else in a line of its own.
+func (j *job) tell(s string) {
+	if j.cfg.quiet || j.cfg.output == "text" {
+		j.say("%s", s)
+		return
+	}
+	j.note(s)
 }
 
 // say prints one line for people.

@@ -57,7 +57,7 @@ this ID (six characters of its beginning or end will do), or of the last one.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&output, "output", "o", "text", "form of the report: text, json or csv")
+	f.StringVarP(&output, "output", "o", "text", "print the report as `FORM`: text, json or csv")
 	f.BoolVar(&last, "last", false, "the job that started last (the default)")
 	f.BoolVar(&list, "list", false, "list all jobs")
 	choices(cmd, "output", "text", "json", "csv")
@@ -153,7 +153,7 @@ func join(words []string) string {
 	return strings.Join(words, "")
 }
 
-func firstLine(err error) string {
-	s, _, _ := strings.Cut(err.Error(), "\n")
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -88,7 +89,7 @@ Sizes take K M G T (powers of 1000) and Ki Mi Gi Ti (powers of 1024).`
 const example = `  mete run -- make -j8
   mete run --name nightly --label team=web --json usage.json -- ./build.sh
   mete run --cpus 1.5 --memory 2Gi -- python3 train.py
-  mete run -o json --quiet --json - -- true | jq .cpu_seconds`
+  mete run --quiet --json - -- true | jq .cpu_seconds`
 
 const codes = `Exit codes: the command's own; 128 + n if signal n ended it; 127 if there is no
 such command; 126 if it cannot be executed; 125 if mete failed and started nothing.`
@@ -118,14 +119,14 @@ func Command() *cobra.Command {
 	})
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&o.name, "name", "", "name of the job (default: the command's)")
-	f.StringArrayVar(&o.labels, "label", nil, "label of the job as `key=value`; may be repeated")
+	f.StringVar(&o.name, "name", "", "call the job `NAME` (default: the command's)")
+	f.StringArrayVar(&o.labels, "label", nil, "label the job `KEY=VALUE`; may be repeated")
 	f.StringVar(&o.cpus, "cpus", "", "limit the job to `N` CPUs' time, such as 1.5")
 	f.StringVar(&o.memory, "memory", "", "limit the job's memory to `BYTES`, such as 512Mi")
-	f.StringVar(&o.reader, "reader", "auto", "where figures come from: bpf, files (control group files only), or auto (bpf where the kernel allows it)")
-	f.StringVarP(&o.output, "output", "o", "text", "form of the report on standard error: text, json or csv")
+	f.StringVar(&o.reader, "reader", "auto", "take figures from `READER`: bpf, files (control group files only), or auto (bpf where the kernel allows it)")
+	f.StringVarP(&o.output, "output", "o", "text", "print the report to standard error as `FORM`: text, json or csv")
 	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report; only what lives on is named, in one line on standard error")
 	f.BoolVar(&o.waitAll, "wait-all", false, "wait for everything that the command left running")
 	choices(cmd, "reader", "auto", "bpf", "files")
 	choices(cmd, "output", "text", "json", "csv")
@@ -141,7 +142,7 @@ func choices(cmd *cobra.Command, flag string, values ...string) {
 // config checks the options.
 func (o *options) config(args []string) (*config, error) {
 	if len(args) == 0 {
-		return nil, fault.WithHint(fmt.Errorf("no command: %w", fault.ErrInvalid), "mete run -- COMMAND [ARGUMENT]...")
+		return nil, fault.WithHint(errors.New("no command given"), "mete run -- COMMAND [ARGUMENT]...")
 	}
 	c := &config{
 		name: o.name, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
@@ -151,7 +152,7 @@ func (o *options) config(args []string) (*config, error) {
 		c.name = printable(filepath.Base(args[0]))
 	}
 	if c.name != printable(c.name) {
-		return nil, fmt.Errorf("--name %q: not plain text: %w", o.name, fault.ErrInvalid)
+		return nil, fmt.Errorf("--name %q: not plain text", o.name)
 	}
 	for _, l := range o.labels {
 		k, v, ok := strings.Cut(l, "=")
@@ -160,9 +161,9 @@ func (o *options) config(args []string) (*config, error) {
 		case !ok || k == "":
 			return nil, fault.WithHint(fmt.Errorf("--label %q: %w", l, fault.ErrInvalid), "write --label key=value")
 		case l != printable(l):
-			return nil, fmt.Errorf("--label %q: not plain text: %w", l, fault.ErrInvalid)
+			return nil, fmt.Errorf("--label %q: not plain text", l)
 		case twice:
-			return nil, fmt.Errorf("--label %q: given twice: %w", k, fault.ErrInvalid)
+			return nil, fmt.Errorf("--label %q: given twice", k)
 		}
 		c.labels[k] = v
 	}
@@ -207,10 +208,8 @@ func parseCPUs(s string) (float64, error) {
 }
 
 func oneOf(flag, have string, values ...string) error {
-	for _, v := range values {
-		if v == have {
-			return nil
-		}
+	if slices.Contains(values, have) {
+		return nil
 	}
 	return fault.WithHint(fmt.Errorf("%s %q: %w", flag, have, fault.ErrInvalid), "it is one of "+strings.Join(values, ", "))
 }

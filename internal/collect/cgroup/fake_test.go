@@ -196,7 +196,7 @@ func (f *fake) live() {
 		f.write(g)
 	}
 	if !f.v2 {
-		f.must(os.WriteFile(f.h.Path("/cpu/cpuacct.usage"), []byte(fmt.Sprintln(f.top*1000)), 0o644))
+		f.must(os.WriteFile(f.h.Path("/cpu/cpuacct.usage"), fmt.Appendln(nil, f.top*1000), 0o644))
 	}
 }
 

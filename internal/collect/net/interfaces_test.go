@@ -2,6 +2,7 @@ package net
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -16,7 +17,8 @@ func TestInterfacesNeverGoBack(t *testing.T) {
 		now := map[string]int64{}
 		want := int64(0)
 		for range rapid.IntRange(1, 20).Draw(t, "readings") {
-			text := "heading\nheading\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n"
+			var text strings.Builder
+			text.WriteString("heading\nheading\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n")
 			for _, name := range []string{"eth0", "eth1", "a:b"} {
 				have, ok := now[name]
 				switch rapid.SampledFrom([]string{"count", "go", "anew"}).Draw(t, "what") {
@@ -34,14 +36,14 @@ func TestInterfacesNeverGoBack(t *testing.T) {
 					}
 				}
 				if v, ok := now[name]; ok {
-					text += fmt.Sprintf("%6s: %d %d 0 0 0 0 0 0 %d %d 0 0 0 0 0 0\n", name, v, v, v, v)
+					text.WriteString(fmt.Sprintf("%6s: %d %d 0 0 0 0 0 0 %d %d 0 0 0 0 0 0\n", name, v, v, v, v))
 				}
 			}
-			if _, err := f.add([]byte(text)); err != nil {
+			if _, err := f.add([]byte(text.String())); err != nil {
 				t.Fatal(err)
 			}
 			if f.sum != (Count{want, want, want, want}) {
-				t.Fatalf("sum = %+v, want %d\n%s", f.sum, want, text)
+				t.Fatalf("sum = %+v, want %d\n%s", f.sum, want, text.String())
 			}
 		}
 	})

@@ -98,11 +98,12 @@ func (f *fake) group(path string, pids ...int) {
 // dev writes net/dev: name, bytes received, bytes sent, and so on. A packet has
 // 10 bytes.
 func dev(v ...any) string {
-	b := heading
+	var b strings.Builder
+	b.WriteString(heading)
 	for i := 0; i < len(v); i += 3 {
-		b += fmt.Sprintf("%6s: %d %d 0 0 0 0 0 0 %d %d 0 0 0 0 0 0\n", v[i], v[i+1], v[i+1].(int)/10, v[i+2], v[i+2].(int)/10)
+		b.WriteString(fmt.Sprintf("%6s: %d %d 0 0 0 0 0 0 %d %d 0 0 0 0 0 0\n", v[i], v[i+1], v[i+1].(int)/10, v[i+2], v[i+2].(int)/10))
 	}
-	return b
+	return b.String()
 }
 
 func count(rx, tx int64) net.Count { return net.Count{rx, tx, rx / 10, tx / 10} }
