@@ -66,9 +66,8 @@ func agent(args []string) (over bool, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	bin := *given
 	if bin == "" {
-		bin = filepath.Join(dir, "mete-agent")
-		if out, err := exec.Command("go", "build", "-o", bin, "./cmd/mete-agent").CombinedOutput(); err != nil {
-			return false, fmt.Errorf("go build ./cmd/mete-agent: %w\n%s", err, out)
+		if bin, err = build(dir, "mete-agent"); err != nil {
+			return false, err
 		}
 	}
 	h, err := host.Open("/")

@@ -10,6 +10,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 )
 
 const usage = `usage: go run ./tools/bench agent [-n 500] [-tick 1s] [-for 60s] [-reader bpf,files] [-o text|json]
@@ -20,6 +22,15 @@ run     what mete run adds to a command that does nothing
 
 Exit code 1 says that a budget was exceeded, 2 that the bench could not run.
 `
+
+// build builds one of the project's programs into dir.
+func build(dir, program string) (bin string, err error) {
+	bin = filepath.Join(dir, program)
+	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/"+program).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build ./cmd/%s: %w\n%s", program, err, out)
+	}
+	return bin, nil
+}
 
 func main() {
 	if len(os.Args) < 2 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -46,9 +45,9 @@ func run(args []string) (over bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	bin := filepath.Join(dir, "mete")
-	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/mete").CombinedOutput(); err != nil {
-		return false, fmt.Errorf("go build ./cmd/mete: %w\n%s", err, out)
+	bin, err := build(dir, "mete")
+	if err != nil {
+		return false, err
 	}
 	var costs []cost
 	for reader := range strings.SplitSeq(*readers, ",") {

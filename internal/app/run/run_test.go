@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +40,6 @@ func sh(m *mete, script string) *exec.Cmd {
 }
 
 func TestExitCodes(t *testing.T) {
-	start := time.Now()
 	m := program(t)
 	for _, c := range []struct {
 		args []string
@@ -75,49 +75,41 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%q: exit %d, want %d, says %q", c.args, r.code, c.code, r.stderr)
 		}
 	}
-	leftovers(t, start)
+	leftovers(t, m.jobs()...)
 }
 
-// leftovers fails the test if a group stays of a job that started since, and
-// that no living mete holds. Other tests may be at work beside this one, whose
-// jobs are between two steps or live on for a moment: a group that goes away by
-// itself is not left.
-func leftovers(t *testing.T, since time.Time) {
+// leftovers fails the test if a group is left of one of these jobs.
+func leftovers(t *testing.T, ids ...string) {
 	t.Helper()
-	var left []string
-	for range 100 {
-		if left = unheld(t, since); len(left) == 0 {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	if len(ids) == 0 {
+		t.Error("no job to look for")
 	}
-	t.Errorf("left: %q", left)
-}
-
-// unheld lists the groups of jobs that started since and that nobody holds.
-func unheld(t *testing.T, since time.Time) (dirs []string) {
-	t.Helper()
-	for _, pattern := range []string{"/sys/fs/cgroup/mete-run-*", "/sys/fs/cgroup/*/mete-run-*"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range found {
-			fd, err := syscall.Open(d, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	for _, id := range ids {
+		for _, pattern := range []string{"/sys/fs/cgroup/mete-run-", "/sys/fs/cgroup/*/mete-run-"} {
+			dirs, err := filepath.Glob(pattern + id)
 			if err != nil {
-				continue // just removed
+				t.Fatal(err)
 			}
-			id := strings.TrimPrefix(filepath.Base(d), "mete-run-")
-			free := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil
-			if err := syscall.Close(fd); err != nil {
-				t.Error(err)
-			}
-			if free && !report.Time(id).Before(since.Truncate(time.Millisecond)) {
-				dirs = append(dirs, d)
+			for _, d := range dirs {
+				t.Errorf("left: %s", d)
 			}
 		}
 	}
-	return dirs
+}
+
+// jobs lists the jobs whose reports were kept.
+func (m *mete) jobs() (ids []string) {
+	m.t.Helper()
+	es, err := os.ReadDir(filepath.Join(m.dir, "jobs"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, e := range es {
+		if id, ok := strings.CutSuffix(e.Name(), ".json"); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func TestOutput(t *testing.T) {
@@ -177,7 +169,6 @@ func TestUnwritable(t *testing.T) {
 
 // A signal sent to mete reaches the command, and the report is still made.
 func TestSignal(t *testing.T) {
-	start := time.Now()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.Signal(40)} {
 		m := program(t)
 		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 20")
@@ -202,8 +193,8 @@ func TestSignal(t *testing.T) {
 		if code := c.ProcessState.ExitCode(); code != 128+int(s) || !strings.Contains(errs.String(), "ended by ") {
 			t.Errorf("%v: exit %d: %s", s, code, errs)
 		}
+		leftovers(t, m.jobs()...)
 	}
-	leftovers(t, start)
 }
 
 // Signals that were ignored stay so for the command.
@@ -216,7 +207,6 @@ func TestIgnored(t *testing.T) {
 
 // If mete dies the job goes on.
 func TestKilled(t *testing.T) {
-	start := time.Now()
 	hosttest.Need(t, "root")
 	m := program(t)
 	file := filepath.Join(t.TempDir(), "file")
@@ -242,10 +232,14 @@ func TestKilled(t *testing.T) {
 	if len(groups) == 0 {
 		t.Fatal("the job did not end its work")
 	}
+	id := regexp.MustCompile(`/mete-run-([0-9a-z]{26})\b`).FindSubmatch(groups)
+	if id == nil {
+		t.Fatalf("the job was in no group of its own:\n%s", groups)
+	}
 	// Its groups are nobody's now. The next job after a while removes them.
 	time.Sleep(2100 * time.Millisecond)
 	m.run("run", "-q", "--", "true")
-	leftovers(t, start)
+	leftovers(t, string(id[1]))
 }
 
 func TestWaitAll(t *testing.T) {

@@ -133,7 +133,15 @@ type Table struct {
 }
 
 // newTable makes the table around a reader and finds the groups that are there.
-func newTable(h *host.Host, src sources, r reader, cfg Config, log *slog.Logger) (*Table, error) {
+func newTable(h *host.Host, r reader, cfg Config, log *slog.Logger) (*Table, error) {
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	src, err := pick(ys)
+	if err != nil {
+		return nil, err
+	}
 	t := &Table{cfg: cfg, host: h, log: log, src: src, reader: r, byKey: map[key]*node{}, first: true}
 	for _, role := range r.follow() {
 		y := src[role]
@@ -162,19 +170,11 @@ func newTable(h *host.Host, src sources, r reader, cfg Config, log *slog.Logger)
 
 // OpenFiles returns a table that reads files. The caller closes it.
 func OpenFiles(h *host.Host, cfg Config, log *slog.Logger) (*Table, error) {
-	ys, err := h.Hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	src, err := pick(ys)
-	if err != nil {
-		return nil, err
-	}
 	r, err := newFiles(h, cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTable(h, src, r, cfg, log)
+	t, err := newTable(h, r, cfg, log)
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

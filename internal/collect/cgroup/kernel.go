@@ -36,16 +36,8 @@ func OpenBPF(h *host.Host, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table,
 	if err := errors.Join(k.Err(bpf.Walks), k.Err(bpf.Events)); err != nil {
 		return nil, err
 	}
-	ys, err := h.Hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	src, err := pick(ys)
-	if err != nil {
-		return nil, err
-	}
 	r := &kernel{k: k, log: log, lost: k.Lost()}
-	t, err := newTable(h, src, r, cfg, log)
+	t, err := newTable(h, r, cfg, log)
 	if err != nil {
 		return nil, err
 	}
