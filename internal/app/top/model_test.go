@@ -3,6 +3,7 @@ package top
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -270,4 +271,17 @@ func TestPainter(t *testing.T) {
 		t.Errorf("colours on a writer that is no terminal: %q", v)
 	}
 	s.selected()
+}
+
+// Rows that go on below the screen are announced, and where in them one is.
+func TestPosition(t *testing.T) {
+	s := open(t, 140, 20)
+	s.tick(1)
+	rows := len(s.m.table.Rows)
+	s.wants(true, fmt.Sprintf("1-%d of %d", s.m.body(), rows))
+	s.press("end")
+	s.m.View()
+	s.wants(true, fmt.Sprintf("%d-%d of %d", rows-s.m.body()+1, rows, rows))
+	s.m.Update(tea.WindowSizeMsg{Width: 140, Height: 100})
+	s.wants(false, fmt.Sprintf("of %d", rows))
 }

@@ -137,6 +137,10 @@ func (m *model) status() view.Line {
 		l = append(l, view.Span{Text: "filter " + m.opt.Filter + "  ", Role: view.Found})
 		key("Esc", "clear")
 	}
+	if m.table != nil && len(m.table.Rows) > m.body() {
+		all := len(m.table.Rows)
+		key(fmt.Sprintf("%d-%d of %d", m.top+1, min(m.top+m.body(), all), all), "rows")
+	}
 	key("?", "help")
 	key("q", "quit")
 	if m.opt.Flat {
