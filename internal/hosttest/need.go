@@ -31,6 +31,7 @@ var needs = map[string]func() error{
 	"loop":      func() error { return errors.Join(root(), exists("/dev/loop-control")) },
 	"netns":     func() error { return errors.Join(root(), exists("/proc/self/ns/net")) },
 	"chromium":  func() error { _, err := exec.LookPath("chromium"); return err },
+	"dbus":      func() error { _, err := exec.LookPath("dbus-daemon"); return err },
 	"systemd":   func() error { return exists("/run/systemd/system") },
 	"procfs":    func() error { return exists("/proc/self/stat") },
 	"schedstat": func() error { return exists("/proc/self/schedstat") },
@@ -40,7 +41,7 @@ var needs = map[string]func() error{
 // (programs may be loaded and the kernel describes its types), cgroup1 and
 // cgroup2 (groups of that kind can be made; cgroup1 with cpuacct), memcg1 and
 // memcg2 (the same with the memory controller), psi, rapl, loop, netns,
-// chromium, systemd, procfs, schedstat. What METE_MUST lists, separated by commas, fails
+// chromium, dbus, systemd, procfs, schedstat. What METE_MUST lists, separated by commas, fails
 // the test instead: so a gate knows that nothing was skipped.
 func Need(t testing.TB, things ...string) {
 	t.Helper()

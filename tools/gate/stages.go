@@ -58,6 +58,7 @@ var needs = []struct{ file, debian string }{
 	{"/usr/sbin/ip", "iproute2"},                     // veth pairs and namespaces in network tests
 	{"/usr/bin/tmux", "tmux"},                        // mete top in a terminal
 	{"/usr/bin/chromium", "chromium"},                // the page of mete up
+	{"/usr/bin/dbus-daemon", "dbus-daemon"},          // the scopes of systemd
 	{"/usr/bin/gcc", "gcc"},                          // the race detector
 	{"/usr/include/stdlib.h", "libc6-dev"},           // the same
 }
@@ -166,8 +167,10 @@ func must() []string {
 
 // able lists what tests can have here, in the words of METE_MUST.
 func able() (things []string) {
-	if _, err := exec.LookPath("chromium"); err == nil {
-		things = append(things, "chromium")
+	for thing, program := range map[string]string{"chromium": "chromium", "dbus": "dbus-daemon"} {
+		if _, err := exec.LookPath(program); err == nil {
+			things = append(things, thing)
+		}
 	}
 	if os.Geteuid() != 0 {
 		return things

@@ -114,11 +114,8 @@ func (m *manager) StartTransientUnit(name, mode string, ps []property, _ []aux) 
 // bus starts a bus of its own, on which m is systemd.
 func bus(t *testing.T, m *manager) {
 	t.Helper()
-	daemon, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		t.Skip(err)
-	}
-	c := exec.Command(daemon, "--session", "--nofork", "--print-address", "--address=unix:dir="+t.TempDir())
+	hosttest.Need(t, "dbus")
+	c := exec.Command("dbus-daemon", "--session", "--nofork", "--print-address", "--address=unix:dir="+t.TempDir())
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
