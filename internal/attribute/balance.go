@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
 )
 
 // balance books system and idle, so that the tick's parts sum to its whole.
@@ -152,12 +151,3 @@ func (b *Books) Close(w *meter.Window) {
 	w.Rows = rows
 	b.window, b.start = meter.Balance{}, b.at
 }
-
-// Balance returns the balance of the latest tick.
-func (b *Books) Balance() meter.Balance { return b.tick }
-
-// SystemID and IdleID name a node's two workloads that no job caused.
-func SystemID(node string) workload.ID { return workload.NewID(node, workload.System, "") }
-
-// IdleID is described at SystemID.
-func IdleID(node string) workload.ID { return workload.NewID(node, workload.Idle, "") }

@@ -230,17 +230,26 @@ int BPF_PROG(disk_requeue, struct request *rq)
 /* LOOPBACK_IFINDEX of include/net/flow.h: lo has it in every namespace. */
 #define LOOPBACK 1
 
+/* Where the packet counts, and what it is; none where it does not count. */
+static __always_inline struct slot *slot_of_packet(struct __sk_buff *skb, __u64 *bytes, __u64 *packets)
+{
+	struct slot *s;
+
+	if (skb->ifindex == LOOPBACK && !loopback)
+		return 0;
+	s = slot_of(0, bpf_skb_cgroup_id(skb));
+	if (s)
+		packet(skb, bytes, packets);
+	return s;
+}
+
 SEC("cgroup_skb/ingress")
 int net_ingress(struct __sk_buff *skb)
 {
-	struct slot *s;
 	__u64 bytes, packets;
+	struct slot *s = slot_of_packet(skb, &bytes, &packets);
 
-	if (skb->ifindex == LOOPBACK && !loopback)
-		return 1;
-	s = slot_of(0, bpf_skb_cgroup_id(skb));
 	if (s) {
-		packet(skb, &bytes, &packets);
 		ADD(s->n.rx_bytes, bytes);
 		ADD(s->n.rx_packets, packets);
 	}
@@ -250,14 +259,10 @@ int net_ingress(struct __sk_buff *skb)
 SEC("cgroup_skb/egress")
 int net_egress(struct __sk_buff *skb)
 {
-	struct slot *s;
 	__u64 bytes, packets;
+	struct slot *s = slot_of_packet(skb, &bytes, &packets);
 
-	if (skb->ifindex == LOOPBACK && !loopback)
-		return 1;
-	s = slot_of(0, bpf_skb_cgroup_id(skb));
 	if (s) {
-		packet(skb, &bytes, &packets);
 		ADD(s->n.tx_bytes, bytes);
 		ADD(s->n.tx_packets, packets);
 	}
