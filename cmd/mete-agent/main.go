@@ -26,12 +26,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are explained below
 	cfg.Flags(flags)
+	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	cfg.Version = version(info)
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, "Usage: mete-agent [flags]\n\nMeasure what every workload of this machine uses, until SIGTERM or SIGINT.\n\n")
+		fmt.Fprintf(stdout, "Usage: mete-agent [flags]\n\n%s\n\n", agent.Long)
 		flags.SetOutput(stdout)
 		flags.PrintDefaults()
+		return 0
+	case err == nil && cfg.ShowVersion:
+		fmt.Fprintln(stdout, "mete-agent", cfg.Version)
 		return 0
 	case err == nil && flags.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
@@ -54,6 +59,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return explain(stderr, err, 1)
 	}
 	return 0
+}
+
+// version is that of the program, as the go command wrote it there.
+func version(b *debug.BuildInfo) string {
+	if b == nil || b.Main.Version == "" || b.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return b.Main.Version
 }
 
 // explain writes an error to a person, with what to try next, and returns code.

@@ -12,14 +12,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"mete.dev/mete/internal/store/ledger/ledgertest"
 )
 
-// TestMain lets the test program be the agent, which is ended by a signal.
+// TestMain lets the test program be the agent, which is ended by a signal, and
+// the other programs that it works with.
 func TestMain(m *testing.M) {
-	if os.Getenv("METE_TEST_MAIN") != "" {
+	switch os.Getenv("METE_TEST_MAIN") {
+	case "1":
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	case "mete":
+		os.Exit(mete(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	ledgertest.Main(m)
 }
 
 func TestFlags(t *testing.T) {

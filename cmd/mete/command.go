@@ -10,8 +10,11 @@ import (
 
 	"mete.dev/mete/internal/app/capture"
 	"mete.dev/mete/internal/app/run"
+	"mete.dev/mete/internal/app/server"
+	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/top"
 	"mete.dev/mete/internal/app/up"
+	"mete.dev/mete/internal/app/usage"
 	"mete.dev/mete/internal/cli"
 )
 
@@ -33,7 +36,9 @@ func command() *cobra.Command {
 		},
 	}
 	root.SetVersionTemplate("mete {{.Version}}\n")
-	root.AddCommand(run.Command(), run.Report(), top.Command(meter), up.Command(meter), capture.Command())
+	root.AddCommand(up.Command(station), run.Command(), run.Report(), top.Command(meter),
+		usage.Usage(), usage.Nodes(), usage.Gaps(), usage.Workloads(),
+		server.Command(), token.Command(), capture.Command())
 	cli.Complete(root)
 	return root
 }

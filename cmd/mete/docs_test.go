@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -8,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -34,17 +35,14 @@ func TestReference(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, string(have)); diff != "" {
+	if diff := gocmp.Diff(want, string(have)); diff != "" {
 		t.Errorf("docs/cli.md is stale; go generate ./cmd/mete writes it anew (-want +have):\n%s", diff)
 	}
 }
 
 // TestExamples holds the examples to the flags and arguments that there are.
 func TestExamples(t *testing.T) {
-	for _, c := range command().Commands() {
-		if c.Name() == "help" || c.Name() == "completion" {
-			continue
-		}
+	for _, c := range leaves(command().Commands()) {
 		if c.Example == "" {
 			t.Errorf("mete %s has no examples", c.Name())
 		}
@@ -67,6 +65,21 @@ func TestExamples(t *testing.T) {
 			}
 		}
 	}
+}
+
+// leaves are the commands that do something; those that cobra makes are not
+// among them.
+func leaves(commands []*cobra.Command) (out []*cobra.Command) {
+	for _, c := range commands {
+		switch {
+		case c.Name() == "help" || c.Name() == "completion":
+		case c.HasAvailableSubCommands():
+			out = append(out, leaves(c.Commands())...)
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 const preface = `# Command line
@@ -121,7 +134,7 @@ func page() string {
 
 // rank puts what newcomers want first, and the others behind by name.
 func rank(c *cobra.Command) int {
-	first := []string{"run", "report", "top", "up"}
+	first := []string{"up", "run", "report", "top", "usage", "nodes", "gaps", "workloads", "server", "token"}
 	if i := slices.Index(first, c.Name()); i >= 0 {
 		return i
 	}
@@ -131,6 +144,13 @@ func rank(c *cobra.Command) int {
 // section writes what there is to know of a command.
 func section(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
+	if subs := leaves(c.Commands()); len(subs) > 0 {
+		b.WriteString(prose(cmp.Or(c.Long, c.Short+".")))
+		for _, sub := range subs {
+			section(b, sub)
+		}
+		return
+	}
 	if c.HasAvailableSubCommands() {
 		// Those that cobra makes: a script for each shell.
 		fmt.Fprintf(b, "%s.\n\n", c.Short)
@@ -159,9 +179,8 @@ func section(b *strings.Builder, c *cobra.Command) {
 }
 
 func agentSection(b *strings.Builder) {
-	b.WriteString("\n## mete-agent\n\nMeasure what every workload of this machine uses, tick by tick, until SIGTERM or\n" +
-		"SIGINT. It is a program of its own, to stay small. It ends with 0, with 2 where the\ncommand line is wrong, else with 1.\n\n" +
-		"    mete-agent [flags]\n\n| flag | meaning | default |\n|---|---|---|\n")
+	b.WriteString("\n## mete-agent\n\nThis is a program of its own, to stay small.\n\n" + prose(agent.Long) +
+		"\n    mete-agent [flags]\n\n| flag | meaning | default |\n|---|---|---|\n")
 	cfg := agent.Default()
 	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
 	cfg.Flags(flags)

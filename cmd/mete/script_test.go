@@ -38,6 +38,7 @@ func TestScript(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("METE_STATE", e.WorkDir+"/state")
+			e.Setenv("METE_SOCKET", e.WorkDir+"/agent.sock")
 			return nil
 		},
 		Cmds: words,
@@ -196,7 +197,7 @@ func portBusy(ts *testscript.TestScript, neg bool, args []string) {
 func TestCommands(t *testing.T) {
 	for _, c := range command().Commands() {
 		if slices.Contains([]string{"help", "completion"}, c.Name()) {
-			continue // in usage.txtar
+			continue // in help.txtar
 		}
 		if _, err := os.Stat("testdata/script/" + c.Name() + ".txtar"); err != nil {
 			t.Errorf("mete %s has no script: %v", c.Name(), err)

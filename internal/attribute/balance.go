@@ -1,6 +1,7 @@
 package attribute
 
 import (
+	"math/bits"
 	"time"
 
 	"mete.dev/mete/internal/meter"
@@ -13,11 +14,11 @@ import (
 // idle. Memory and disk have no root counter that holds everything, so there
 // system is what is left of the whole: of memory less what is free, of disk
 // what the devices did.
-func (b *Books) balance(s *meter.Snapshot, first bool) {
+func (b *Books) balance(s *meter.Snapshot) {
 	root := b.order[0]
-	b.idle.share = meter.Usage{Covered: time.Duration(b.elapsed)}
+	b.idle.share = meter.Usage{Covered: b.covered()}
 	sum := b.sumShares()
-	b.holdTasks(root, s, first)
+	b.holdTasks(root, s)
 	t := &b.tick
 	t.Workloads = sum
 
@@ -26,14 +27,16 @@ func (b *Books) balance(s *meter.Snapshot, first bool) {
 		case meter.CPU:
 			t.System[i] = root.share.Amount[r]
 			t.Whole[i] = max(0, int64(s.Node.CPUs)*(s.Mono-b.mono)-(s.Node.Steal-b.node0.Steal))
-			if first {
+			if b.now == meter.First {
 				t.Whole[i] = 0
 			}
 			t.Idle[i], t.Skew[i] = settle(t.Whole[i]-t.System[i]-sum[i], &b.carry[i])
 			b.idle.share.Put(r, t.Idle[i], meter.Measured)
 		case meter.Memory:
-			t.Whole[i] = b.whole.Add(b.node0.MemTotal, s.Node.MemTotal, b.elapsed)
-			t.Idle[i] = b.free.Add(b.node0.MemFree, s.Node.MemFree, b.elapsed)
+			if b.now != meter.Booted { // else nobody saw it
+				t.Whole[i] = b.whole.Add(b.node0.MemTotal, s.Node.MemTotal, b.elapsed)
+				t.Idle[i] = b.free.Add(b.node0.MemFree, s.Node.MemFree, b.elapsed)
+			}
 			t.System[i], t.Skew[i] = settle(t.Whole[i]-t.Idle[i]-sum[i], &b.carry[i])
 			b.holdMemory(root, s, t.System[i], t.Idle[i])
 		default:
@@ -43,7 +46,7 @@ func (b *Books) balance(s *meter.Snapshot, first bool) {
 				continue
 			}
 			t.Whole[i] = s.Node.Total.Value[r] - b.node0.Total.Value[r]
-			if first || t.Whole[i] < 0 { // a device went away
+			if b.now == meter.First || t.Whole[i] < 0 { // a device went away
 				t.Whole[i] = sum[i]
 			}
 			t.System[i], t.Skew[i] = settle(t.Whole[i]-sum[i], &b.carry[i])
@@ -60,17 +63,21 @@ func (b *Books) holdMemory(root *account, s *meter.Snapshot, system, idle int64)
 			held += a.level[meter.Memory]
 		}
 	}
+	q := meter.Measured
+	if b.now == meter.Resumed {
+		q = meter.Apportioned
+	}
 	root.level[meter.Memory] = max(0, s.Node.MemTotal-s.Node.MemFree-held)
-	root.share.Put(meter.Memory, system, meter.Measured)
+	root.share.Put(meter.Memory, system, q)
 	root.share.Put(meter.MemoryPeak, root.level[meter.Memory], meter.Measured)
 	b.idle.level[meter.Memory] = s.Node.MemFree
-	b.idle.share.Put(meter.Memory, idle, meter.Measured)
+	b.idle.share.Put(meter.Memory, idle, q)
 	b.idle.share.Put(meter.MemoryPeak, s.Node.MemFree, meter.Measured)
 }
 
 // holdTasks books the tasks that are in no workload's group to system, where the
 // machine says how many there are.
-func (b *Books) holdTasks(root *account, s *meter.Snapshot, first bool) {
+func (b *Books) holdTasks(root *account, s *meter.Snapshot) {
 	if s.Node.Tasks == 0 {
 		return
 	}
@@ -81,12 +88,17 @@ func (b *Books) holdTasks(root *account, s *meter.Snapshot, first bool) {
 		}
 	}
 	left = max(0, left)
-	from := root.level[meter.PIDs]
-	if first || b.node0.Tasks == 0 {
+	from, ns, q := root.level[meter.PIDs], b.elapsed, meter.Measured
+	switch {
+	case b.node0.Tasks == 0 && b.now != meter.Continues:
+		ns = 0 // nobody saw them
+	case b.node0.Tasks == 0:
 		from = left
+	case b.now == meter.Resumed:
+		q = meter.Apportioned
 	}
 	root.level[meter.PIDs] = left
-	root.share.Put(meter.PIDs, root.rest[meter.PIDs].Add(from, left, b.elapsed), meter.Measured)
+	root.share.Put(meter.PIDs, root.rest[meter.PIDs].Add(from, left, ns), q)
 	root.share.Put(meter.PIDsPeak, left, meter.Measured)
 }
 
@@ -117,18 +129,22 @@ func settle(rest int64, carry *int64) (left, change int64) {
 // its Rows are reused.
 func (b *Books) Close(w *meter.Window) {
 	rows := w.Rows[:0]
-	*w = meter.Window{Boot: b.boot, Start: b.start, End: b.at, Offset: b.offset, Balance: b.window}
+	*w = meter.Window{Boot: b.boot, Start: b.start, End: b.at, Offset: b.offset, Opening: b.opening, Gaps: b.gaps,
+		CPUs: b.node0.CPUs, Total: b.machine, Balance: b.window}
 	var sum meter.Shares
 	emit := func(a *account) {
-		row := meter.Row{Workload: a.w, Life: a.life, Usage: a.window, Closing: a.reading, Ended: a.final}
+		rows = append(rows, meter.Row{Workload: a.w, Life: a.life, Usage: a.window, Closing: a.reading, Ended: a.final})
+		row := &rows[len(rows)-1]
 		if a.parent != nil && a.parent.parent != nil {
 			row.Parent = a.parent.w.ID
 		}
 		for i, r := range meter.Wholes {
 			sum[i] += a.window.Amount[r]
 		}
-		rows = append(rows, row)
-		a.total.add(&a.window)
+		if a.total.add(&a.window) {
+			a.dirty.sets = true
+		}
+		a.total.row(&row.Total)
 		a.window = meter.Usage{}
 	}
 	for _, a := range b.ended {
@@ -150,4 +166,31 @@ func (b *Books) Close(w *meter.Window) {
 	}
 	w.Rows = rows
 	b.window, b.start = meter.Balance{}, b.at
+	b.machine, b.opening, b.gaps = meter.Usage{}, meter.Continues, nil
+}
+
+// totals books what the machine did as a whole. A total that goes back, as a
+// device was taken away, counts on from there.
+func (b *Books) totals(s *meter.Snapshot) {
+	use := meter.Usage{Covered: b.covered()}
+	for set := s.Node.Total.Has; set != 0; set &= set - 1 {
+		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		switch {
+		case b.now == meter.First:
+			use.Put(r, 0, meter.Measured)
+		case b.now == meter.Booted || b.node0.Total.Has.Has(r):
+			use.Put(r, max(0, s.Node.Total.Value[r]-b.node0.Total.Value[r]), meter.Measured)
+		}
+	}
+	b.machine.Add(&use)
+}
+
+// covered is for how much of the tick there were readings: all of it, unless
+// it is a few times longer than a tick is.
+func (b *Books) covered() time.Duration {
+	span := time.Duration(b.elapsed)
+	if b.now == meter.Resumed || b.now == meter.Booted || b.pace > 0 && span > 4*b.pace {
+		return 0
+	}
+	return span
 }

@@ -9,9 +9,8 @@ import (
 	"mete.dev/mete/internal/workload"
 )
 
-// BenchmarkTick books a machine of 5000 groups, a hundred below each slice.
-func BenchmarkTick(b *testing.B) {
-	const n = 5000
+// crowd is a machine of n groups, a hundred below each slice.
+func crowd(n int) *meter.Snapshot {
 	s := &meter.Snapshot{Boot: "b", Node: meter.Node{CPUs: 64, MemTotal: 1 << 40, MemFree: 1 << 39}}
 	for i := range n {
 		g := &meter.Group{Slot: meter.Slot(i), Life: workload.Life{ID: uint64(i)}, Workload: workload.Workload{ID: workload.ID(fmt.Sprint(i))}}
@@ -29,10 +28,101 @@ func BenchmarkTick(b *testing.B) {
 		g.Own = meter.SetOf(meter.DiskRead, meter.DiskWritten, meter.DiskReads, meter.DiskWrites)
 		s.Groups = append(s.Groups, g)
 	}
+	return s
+}
+
+// busy lets every other group of a crowd use some of all.
+func busy(s *meter.Snapshot) {
+	for i := len(s.Groups) - 1; i >= 0; i-- {
+		g := s.Groups[i]
+		if i%2 == 1 && i%100 != 1 {
+			continue
+		}
+		g.Has.Each(func(r meter.Resource) { g.Value[r] += int64(1000 + i) })
+		for g.Parent > 0 {
+			g = s.Groups[g.Parent]
+			g.Value[meter.CPU] += int64(1000 + i)
+			g.Value[meter.Memory] += int64(1000 + i)
+		}
+	}
+}
+
+// BenchmarkTick books a machine of 5000 groups.
+func BenchmarkTick(b *testing.B) {
+	s := crowd(5000)
 	books := attribute.New("n")
 	for b.Loop() {
 		s.At += 1e9
 		s.Mono += 1e9
 		books.Tick(s)
+	}
+}
+
+// BenchmarkCheckpoint closes a window of 500 groups, half of which did nothing
+// in it, and makes a delta of it.
+func BenchmarkCheckpoint(b *testing.B) {
+	s := crowd(500)
+	books := attribute.New("n")
+	var w meter.Window
+	var buf []byte
+	for b.Loop() {
+		b.StopTimer()
+		for range 10 {
+			s.At += 1e9
+			s.Mono += 1e9
+			busy(s)
+			books.Tick(s)
+		}
+		b.StartTimer()
+		books.Close(&w)
+		buf = books.Checkpoint(buf[:0], false)
+		books.Saved()
+	}
+	b.ReportMetric(float64(len(buf)), "B/delta")
+	b.ReportMetric(float64(len(books.Checkpoint(nil, true))), "B/full")
+}
+
+// BenchmarkRestore takes in a full record of 500 groups and 100 deltas.
+func BenchmarkRestore(b *testing.B) {
+	s := crowd(500)
+	books := attribute.New("n")
+	var w meter.Window
+	var recs [][]byte
+	for range 100 {
+		s.At += 1e9
+		busy(s)
+		books.Tick(s)
+		books.Close(&w)
+		recs = append(recs, books.Checkpoint(nil, false))
+		books.Saved()
+	}
+	for b.Loop() {
+		if _, err := attribute.Restore("n", recs); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A tick allocates nothing, nor does closing a window, once there is room.
+func TestAllocations(t *testing.T) {
+	s := crowd(300)
+	books := attribute.New("n")
+	var w meter.Window
+	var buf []byte
+	step := func() {
+		for range 3 {
+			s.At += 1e9
+			s.Mono += 1e9
+			busy(s)
+			books.Tick(s)
+		}
+		books.Close(&w)
+		buf = books.Checkpoint(buf[:0], false)
+		books.Saved()
+	}
+	step()
+	step()
+	if n := testing.AllocsPerRun(20, step); n > 0 {
+		t.Errorf("three ticks and a window allocate %v times", n)
 	}
 }

@@ -40,6 +40,19 @@ type Books struct {
 	start    int64 // of the open window, ns of CLOCK_BOOTTIME
 	offset   int64
 
+	now     meter.Opening // what the latest tick is: Continues but for the first
+	opening meter.Opening // of the open window
+	gaps    []meter.Gap   // that the open window begins with
+	lost    string        // why there was nothing to go on with
+	pace    time.Duration // between two ticks, as a rule; 0 is not known
+	machine meter.Usage   // of the machine as a whole in the open window
+	away    bool          // restored, and no tick since
+
+	serial  uint64   // of the account opened last
+	saved   bool     // a checkpoint is durable
+	savedAt int64    // the tick that it was made after
+	buried  []uint64 // accounts in it that ended since
+
 	whole   unit.Integral // memory that there is
 	free    unit.Integral // memory that nobody uses
 	carry   meter.Shares  // skew not yet worked off
@@ -53,6 +66,7 @@ type Books struct {
 // An account is what one life of a workload has been booked.
 type account struct {
 	w      workload.Workload
+	serial uint64 // never given to another account of this boot
 	life   workload.Life
 	slot   meter.Slot
 	parent *account // nil for the root
@@ -88,6 +102,9 @@ type account struct {
 	share  meter.Usage // of the latest tick
 	window meter.Usage
 	total  total
+
+	stale stale // what is restored and was not shown again yet
+	dirty dirty // what changed since the checkpoint
 }
 
 // New returns empty books for the node of this id.
@@ -97,25 +114,30 @@ func New(node string) *Books {
 		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}}}
 }
 
+// Pace says how often Tick is called, as a rule. What a tick covers that is
+// more than a few times longer is not known.
+func (b *Books) Pace(tick time.Duration) { b.pace = tick }
+
 // Tick books what was used since the snapshot before and returns the tick's
 // balance. The first snapshot books nothing: it is where counting begins.
 func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
-	first := !b.started || s.Boot != b.boot
-	if first {
-		b.open(s)
-	}
+	b.begin(s)
 	b.round++
 	b.elapsed = s.At - b.at
 	b.tick = meter.Balance{Lost: s.Lost}
 	b.admit(s)
 	for i, g := range s.Groups {
-		b.place(b.order[i], g, first)
+		b.place(b.order[i], g)
+	}
+	if b.now == meter.Resumed {
+		b.weigh(s)
 	}
 	b.link()
 	for _, a := range b.order {
 		b.book(a, s)
 	}
-	b.balance(s, first)
+	b.balance(s)
+	b.totals(s)
 	b.post()
 	b.bury()
 	b.stolen, b.total0 = s.Node.Steal-b.node0.Steal, b.node0.Total
@@ -124,42 +146,49 @@ func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
 	return b.tick
 }
 
-// open starts over on the first snapshot of a boot.
-func (b *Books) open(s *meter.Snapshot) {
-	idle := b.idle.w
-	*b = Books{node: b.node, idle: &account{w: idle, slot: meter.NoSlot}, started: true, boot: s.Boot, at: s.At, start: s.At, mono: s.Mono, node0: s.Node}
-}
-
 // admit opens accounts for new groups, takes over all readings, and closes the
 // accounts of groups that are not there any more although nobody showed their end.
 func (b *Books) admit(s *meter.Snapshot) {
 	b.last, b.order = b.order, b.last[:0]
 	for _, g := range s.Groups {
-		if n := int(g.Slot) + 1; n > len(b.accounts) {
-			b.accounts = append(b.accounts, make([]*account, n-len(b.accounts))...)
-		}
+		b.reach(g.Slot)
 		a := b.accounts[g.Slot]
-		if a == nil || g.New && a.since != b.round || a.life != g.Life {
-			a = &account{life: g.Life, slot: g.Slot, since: b.round}
+		if a == nil || g.New && a.since != b.round && b.now != meter.Resumed || a.life != g.Life {
+			b.serial++
+			a = &account{serial: b.serial, life: g.Life, slot: g.Slot, since: b.round}
 			b.accounts[g.Slot] = a
 		}
-		a.w, a.final, a.blur, a.round = g.Workload, g.Final, false, b.round
+		if a.w != g.Workload {
+			a.w, a.dirty.head = g.Workload, true
+		}
+		a.final, a.blur, a.round = g.Final, false, b.round
 		a.cpuLimit, a.memoryLimit = g.CPULimit, g.MemoryLimit
 		a.before, a.reading = a.reading, g.Reading
 		a.below, a.grown = [meter.Limit]int64{}, [len(nested)]int64{}
-		a.share = meter.Usage{Covered: time.Duration(b.elapsed)}
+		a.share = meter.Usage{Covered: b.covered()}
 		b.order = append(b.order, a)
 	}
 	for _, a := range b.last {
-		if a.round != b.round && !a.closed {
-			a.final = true
-			if a.parent != nil {
-				a.parent.blur = true
-			}
-			b.shut(a)
+		if a.round == b.round || a.closed {
+			continue
 		}
+		a.final = true
+		for up := a.parent; up != nil; up = up.parent {
+			// Where that one is gone too, what is not told apart is higher up.
+			if up.blur = true; up.round == b.round {
+				break
+			}
+		}
+		b.shut(a)
 	}
 	clear(b.last)
+}
+
+// reach makes room for a slot.
+func (b *Books) reach(s meter.Slot) {
+	if n := int(s) + 1; n > len(b.accounts) {
+		b.accounts = append(b.accounts, make([]*account, n-len(b.accounts))...)
+	}
 }
 
 // book gives a its share of the tick.
@@ -187,6 +216,7 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 	}
 	a.split()
 	a.seen |= a.reading.Has
+	a.stale.set &^= a.reading.Has
 }
 
 // split divides the tick's CPU time into user and system, in the proportion
@@ -194,14 +224,16 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 // at clock ticks or scales such samples, so they are apportioned; they always
 // sum to the CPU time.
 func (a *account) split() {
-	user, system := a.reading.Value[meter.CPUUser], a.reading.Value[meter.CPUSystem]
-	if !a.reading.Has.Has(meter.CPUUser) || !a.share.Present.Has(meter.CPU) {
+	shown := a.reading.Has.Has(meter.CPUUser)
+	if !shown && !a.stale.set.Has(meter.CPUUser) || !a.share.Present.Has(meter.CPU) {
 		return
 	}
-	if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 && du+ds > 0 {
-		a.part, a.of = du, du+ds
+	if user, system := a.reading.Value[meter.CPUUser], a.reading.Value[meter.CPUSystem]; shown && (user != a.user || system != a.system) {
+		if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 && du+ds > 0 {
+			a.part, a.of = du, du+ds
+		}
+		a.user, a.system, a.dirty.split = user, system, true
 	}
-	a.user, a.system = user, system
 	cpu := a.share.Amount[meter.CPU]
 	part := cpu
 	if a.of > 0 {
@@ -219,6 +251,7 @@ func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
 	if inclusive(a, r) {
 		own -= a.gone[r]
 	}
+	was := a.booked[r]
 	var used int64
 	switch {
 	case !a.seen.Has(r):
@@ -226,6 +259,9 @@ func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
 			a.booked[r] = own
 		}
 		used = own - a.booked[r]
+	case a.rebased(r, own):
+		used = a.gained(r, own)
+		a.booked[r] = own
 	case a.restarted(r):
 		used = a.reading.Value[r]
 		if i >= 0 {
@@ -239,39 +275,49 @@ func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
 	}
 	a.share.Put(r, max(0, used), a.quality(r))
 	a.booked[r] = max(a.booked[r], own)
+	if a.booked[r] != was || used > 0 {
+		a.dirty.set |= 1 << r
+	}
 }
 
 // bookLevel books a level over the tick: the trapezoid from the tick before.
 // A group that was born in the tick began with nothing; for one that was there
 // before it was seen, or whose level was out of sight, what it held before now
-// is not known.
+// is not known. Nor is it where the meter was away, unless it was seen before
+// that; then the trapezoid is a guess.
 func (b *Books) bookLevel(a *account, r meter.Resource, own int64) {
 	q := a.quality(r)
-	from := own
+	from, how := own, q
 	switch {
 	case a.before.Has.Has(r):
-		from = a.level[r]
-	case a.seen.Has(r):
-	case a.born:
+		if from = a.level[r]; b.now == meter.Resumed {
+			how = meter.Apportioned
+		}
+	case b.now == meter.Continues && a.seen.Has(r):
+	case b.now == meter.Continues && a.born:
 		from = 0
 	default:
 		a.rest[r] = unit.Integral{}
 		b.peak(a, r, own, q)
 		a.share.Put(r, 0, q)
+		a.dirty.set |= 1 << r
 		return
 	}
-	a.share.Put(r, a.rest[r].Add(from, own, b.elapsed), q)
+	if from != own || !a.before.Has.Has(r) {
+		a.dirty.set |= 1 << r
+	}
+	a.share.Put(r, a.rest[r].Add(from, own, b.elapsed), how)
 	b.peak(a, r, own, q)
 }
+
+// peaks are the highest of a level.
+var peaks = [meter.Limit]meter.Resource{meter.Memory: meter.MemoryPeak, meter.PIDs: meter.PIDsPeak}
 
 // peak notes the level itself, and the peak that is made of it.
 func (b *Books) peak(a *account, r meter.Resource, own int64, q meter.Quality) {
 	a.level[r] = own
-	switch r {
-	case meter.Memory:
-		a.share.Put(meter.MemoryPeak, own, q)
-	case meter.PIDs:
-		a.share.Put(meter.PIDsPeak, own, q)
+	if p := peaks[r]; p != 0 {
+		a.share.Put(p, own, q)
 	}
 }
 
@@ -287,6 +333,7 @@ func (a *account) quality(r meter.Resource) meter.Quality {
 func (b *Books) post() {
 	for _, a := range b.order {
 		a.window.Add(&a.share)
+		a.touch()
 	}
 	b.idle.window.Add(&b.idle.share)
 }
@@ -307,11 +354,15 @@ func (b *Books) shut(a *account) {
 	for i, r := range nested {
 		if up := a.up[i]; up != nil {
 			up.gone[r] += a.reading.Value[r]
+			up.dirty.set |= 1 << r
 			a.up[i] = nil
 		}
 	}
 	b.ended = append(b.ended, a)
-	if b.accounts[a.slot] == a {
+	if a.slot >= 0 && b.accounts[a.slot] == a {
 		b.accounts[a.slot] = nil
+	}
+	if a.dirty.known {
+		b.buried = append(b.buried, a.serial)
 	}
 }

@@ -48,16 +48,20 @@ func inclusive(a *account, r meter.Resource) bool {
 }
 
 // place puts an account below its parents.
-func (b *Books) place(a *account, g *meter.Group, first bool) {
+func (b *Books) place(a *account, g *meter.Group) {
 	if g.Parent == meter.NoSlot {
+		a.born = a.born || b.now == meter.Booted
 		return
 	}
-	a.parent, a.memory = b.under(a, g.Parent), b.under(a, g.MemoryParent)
+	parent, memory := b.under(a, g.Parent), b.under(a, g.MemoryParent)
+	if parent != a.parent || memory != a.memory {
+		a.parent, a.memory, a.dirty.links = parent, memory, true
+	}
 	if a.since == b.round {
 		// Below a group that is itself seen late nothing is known to be new.
-		a.born = g.Born && !first && (a.parent.since != b.round || a.parent.born)
+		a.born = b.brings(g) && (a.parent.since != b.round || a.parent.born)
 	}
-	if a.final && !g.Exact || a.since == b.round && !a.born && !first {
+	if a.final && !g.Exact || a.since == b.round && !a.born && b.now != meter.First {
 		a.parent.blur = true
 	}
 }
@@ -99,8 +103,12 @@ func (a *account) hold(i int, r meter.Resource) {
 	}
 	a.up[i] = up
 	moved := old != up || a.restarted(r)
+	if moved {
+		a.dirty.set |= 1 << r
+	}
 	if old != nil && moved {
 		old.gone[r] += a.before.Value[r]
+		old.dirty.set |= 1 << r
 	}
 	if up == nil {
 		return
@@ -109,6 +117,7 @@ func (a *account) hold(i int, r meter.Resource) {
 	grew := a.growth(i, r)
 	if moved {
 		up.gone[r] -= now - grew
+		up.dirty.set |= 1 << r
 	}
 	up.below[r] += now
 	up.grown[i] += grew
@@ -166,8 +175,10 @@ type total struct {
 	amount  [meter.Limit]unit.Sum
 }
 
-// add adds a tick's share; of peaks the larger stays.
-func (t *total) add(u *meter.Usage) {
+// add adds what was used in a window; of peaks the larger stays. It reports
+// whether more is known now, or less surely.
+func (t *total) add(u *meter.Usage) (other bool) {
+	present, quality := t.present, t.quality
 	for set := u.Present; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
 		t.quality.Worsen(r, u.Quality.Get(r))
@@ -180,4 +191,15 @@ func (t *total) add(u *meter.Usage) {
 		t.amount[r] = v
 	}
 	t.present |= u.Present
+	return t.present != present || t.quality != quality
+}
+
+// row writes the total of all that adds as a window's row has it.
+func (t *total) row(to *[meter.Limit]int64) {
+	for set := t.present; set != 0; set &= set - 1 {
+		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		if r.Detail().Kind != meter.Peak {
+			to[r] = t.amount[r].Int64()
+		}
+	}
 }

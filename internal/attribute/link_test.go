@@ -23,6 +23,7 @@ type forest struct {
 	now    int64
 	used   map[string]int64
 	blurry map[string]bool // of these not all use can be told apart
+	calm   bool            // in this step no group is found late
 }
 
 type tree struct {
@@ -31,6 +32,9 @@ type tree struct {
 	parent *tree
 	slot   meter.Slot
 	cpu    int64 // with all below, dead ones too
+	disk   int64 // as CPU
+	forks  int64 // its own alone
+	mem    int64 // as it is now, its own alone
 	hidden int   // ticks until the source finds it; 0 where it has
 	shown  bool  // in the snapshot before
 	found  int64 // when the source found it late
@@ -69,8 +73,10 @@ func (f *forest) blur(g *tree) {
 
 func (f *forest) use(g *tree, ns int64) {
 	f.used[g.name] += ns
+	g.forks += ns % 7
 	for ; g != nil; g = g.parent {
 		g.cpu += ns
+		g.disk += ns / 3
 	}
 }
 
@@ -81,11 +87,17 @@ func (f *forest) step() {
 		p := f.groups[rapid.IntRange(0, len(f.groups)-1).Draw(t, "parent")]
 		if !p.dead && len(f.groups) < 16 {
 			late := max(0, rapid.IntRange(-3, 3).Draw(t, "late"))
+			if f.calm {
+				late = 0
+			}
 			f.add(p, late, late == 0)
 		}
 	}
 	for _, g := range f.groups {
-		f.use(g, rapid.Int64Range(0, 1e6).Draw(t, "cpu"))
+		f.use(g, max(0, rapid.Int64Range(-1e6, 1e6).Draw(t, "cpu")))
+		if rapid.IntRange(0, 3).Draw(t, "allocates") == 0 {
+			g.mem = rapid.Int64Range(0, 1<<20).Draw(t, "mem")
+		}
 		leaf := !slices.ContainsFunc(f.groups, func(c *tree) bool { return c.parent == g })
 		if leaf && g.parent != nil && rapid.IntRange(0, 5).Draw(t, "dies") == 0 {
 			g.dead, g.silent = true, rapid.IntRange(0, 2).Draw(t, "unseen") == 0
@@ -100,8 +112,11 @@ func (f *forest) snapshot() *meter.Snapshot {
 	s := &meter.Snapshot{Boot: "b", At: f.now, Mono: f.now, Node: meter.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
 	kept := f.groups[:0]
 	for _, g := range f.groups {
-		found := g.hidden == 1
-		if g.hidden = max(0, g.hidden-1); found {
+		found := g.hidden == 1 && !f.calm
+		if g.hidden > 0 && !f.calm {
+			g.hidden--
+		}
+		if found {
 			g.found = f.now
 		}
 		if g.dead && (g.silent || g.hidden > 0) {
@@ -125,6 +140,21 @@ func (f *forest) snapshot() *meter.Snapshot {
 			f.blur(g)
 		} else {
 			r.Put(meter.CPU, g.cpu)
+		}
+		if g.parent != nil {
+			if rapid.IntRange(0, 9).Draw(f.t, "no disk") > 0 {
+				r.Put(meter.DiskWritten, g.disk)
+			}
+			mem := int64(0)
+			for _, c := range f.groups {
+				for up := c; up != nil; up = up.parent {
+					if up == g {
+						mem += c.mem
+					}
+				}
+			}
+			r.Put(meter.Memory, mem)
+			r.Put(meter.Processes, g.forks)
 		}
 		// Below a group that was just found nothing is known to be new.
 		if found || !g.shown && g.parent != nil && g.seen().found == f.now {

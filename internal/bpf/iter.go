@@ -17,7 +17,7 @@ const (
 	attachIter    = 28 // BPF_TRACE_ITER
 
 	iterSelf           = 1 // BPF_CGROUP_ITER_SELF_ONLY
-	iterDescendantPost = 3 // BPF_CGROUP_ITER_DESCENDANTS_POST
+	iterDescendantsPre = 2 // BPF_CGROUP_ITER_DESCENDANTS_PRE
 )
 
 func bpfCall(cmd uintptr, attr unsafe.Pointer, size uintptr) (int, error) {

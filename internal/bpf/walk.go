@@ -145,7 +145,7 @@ func (w *Walker) open(dirfd int, flush bool) (err error) {
 			return err
 		}
 	}
-	if w.links[1], err = linkGroups(w.part.program, iterDescendantPost, dirfd); err != nil {
+	if w.links[1], err = linkGroups(w.part.program, iterDescendantsPre, dirfd); err != nil {
 		return err
 	}
 	return w.grow(firstRows)
@@ -186,9 +186,13 @@ func (w *Walker) drop() error {
 	return err
 }
 
-// Read walks, children before their parents, and returns what it saw. The rows
-// belong to the walker and are overwritten by its next Read. A group that
-// dies or is born during the walk may be in it or not.
+// Read walks and returns what it saw. The rows belong to the walker and are
+// overwritten by its next Read. A group that dies or is born during the walk may
+// be in it or not.
+//
+// Parents come before their children. So what a child used between the two
+// readings is missing in its parent, whose remainder is a little too small until
+// the next walk; the other way round it would be too large, and booked.
 func (w *Walker) Read() ([]Row, error) {
 	for {
 		if w.links[0] >= 0 {

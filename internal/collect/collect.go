@@ -2,7 +2,6 @@
 package collect
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,7 +55,11 @@ func (c Config) Ticks() int { return max(1, int(c.Window/c.Tick)) }
 // offset.
 const clockStep = 500 * time.Millisecond
 
-// A Sampler takes snapshots and keeps the books. One goroutine uses it.
+// askEvery is the shortest time between a tick and one that is asked for.
+const askEvery = 20 * time.Millisecond
+
+// A Sampler takes snapshots and keeps the books. One goroutine uses it; any may
+// Ask.
 type Sampler struct {
 	cfg     Config
 	boot    string
@@ -72,23 +75,30 @@ type Sampler struct {
 	ticks    int // in the open window, the one that opened it included
 	window   meter.Window
 	closed   bool // by the latest tick
+
+	asks    chan chan<- error // who wants a tick now
+	ended   chan struct{}     // closed when Run has returned
+	waiting []chan<- error    // for the next tick
 }
 
-// NewSampler returns a sampler that has read nothing yet. The first source
-// names the groups, the root first, and no tick can do without it.
-func NewSampler(cfg Config, node, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
-	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources,
-		gone: make([]bool, len(sources)), books: attribute.New(node), log: log}
+// NewSampler returns a sampler that has read nothing yet, and goes on with the
+// books. The first source names the groups, the root first, and no tick can do
+// without it.
+func NewSampler(cfg Config, books *attribute.Books, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
+	books.Pace(cfg.Tick)
+	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources, gone: make([]bool, len(sources)), books: books, log: log,
+		asks: make(chan chan<- error), ended: make(chan struct{})}
 }
 
-// Books returns the books, for reading between ticks.
+// Books returns the books: for reading between ticks, and for a checkpoint of
+// them when a window was closed.
 func (s *Sampler) Books() *attribute.Books { return s.books }
 
 // Snapshot returns the latest snapshot. It is good until the next tick.
 func (s *Sampler) Snapshot() *meter.Snapshot { return &s.snapshot }
 
 // Closed returns the window that the latest tick closed, nil if it closed none.
-// It is good until the next tick.
+// It is good until the next one is closed.
 func (s *Sampler) Closed() *meter.Window {
 	if !s.closed {
 		return nil
@@ -100,31 +110,44 @@ func (s *Sampler) Closed() *meter.Window {
 // After an error nothing is booked: the next tick makes up for it, as all
 // counters are cumulative.
 func (s *Sampler) Tick() (meter.Balance, error) {
+	b, wall, err := s.sample()
+	if err != nil {
+		return b, err
+	}
+	if s.ticks++; s.ticks > s.cfg.Ticks() {
+		s.ticks = 1
+		s.books.Close(&s.window)
+		s.closed = true
+		s.adopt(wall)
+	}
+	return b, nil
+}
+
+// sample takes a snapshot and books it. It returns what the wall clock is ahead
+// of CLOCK_BOOTTIME too.
+func (s *Sampler) sample() (_ meter.Balance, offset int64, err error) {
 	s.closed = false
 	boot, mono, wall, err := s.clock.Clocks()
 	if err != nil {
-		return meter.Balance{}, err
+		return meter.Balance{}, 0, err
 	}
+	offset = wall - boot
 	if !s.started {
-		s.offset = wall - boot
+		s.offset = offset
+		if kept, ok := s.books.Offset(s.boot); ok && time.Duration(kept-offset).Abs() <= clockStep {
+			s.offset = kept // so that windows meet in wall time too
+		}
 	}
 	snap := &s.snapshot
 	*snap = meter.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0]}
 	if err := s.read(snap); err != nil {
-		return meter.Balance{}, err
+		return meter.Balance{}, 0, err
 	}
 	if end, _, _, err := s.clock.Clocks(); err == nil {
 		snap.Took = time.Duration(end - boot)
 	}
 	s.started = true
-	b := s.books.Tick(snap)
-	if s.ticks++; s.ticks > s.cfg.Ticks() {
-		s.ticks = 1
-		s.books.Close(&s.window)
-		s.closed = true
-		s.adopt(wall - boot)
-	}
-	return b, nil
+	return s.books.Tick(snap), offset, nil
 }
 
 // read asks all sources. Without the first there is nothing to add to; where
@@ -158,53 +181,4 @@ func (s *Sampler) adopt(offset int64) {
 		s.log.Info("wall clock moved", "by", d)
 		s.offset = offset
 	}
-}
-
-// Run ticks until ctx ends, once more then. After each tick it calls tick, and at the end of
-// each window, the last one shorter, window with the closed one, which is good
-// until the next tick; either may be nil. A tick that fails is logged and made up for by the next;
-// only where the very first fails Run gives up.
-func (s *Sampler) Run(ctx context.Context, tick func(), window func(*meter.Window)) error {
-	t := time.NewTicker(s.cfg.Tick)
-	defer t.Stop()
-	failing := false
-	for {
-		_, err := s.Tick()
-		switch {
-		case err == nil:
-			failing = false
-			if tick != nil {
-				tick()
-			}
-			if s.closed && window != nil {
-				window(&s.window)
-			}
-		case !s.started:
-			return err
-		case !failing:
-			failing = true
-			s.log.Warn("tick failed; the next one makes up for it", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return s.finish(window)
-		case <-t.C:
-		}
-	}
-}
-
-// finish takes a last tick and closes the open window, so that what was used in
-// it is not lost with the program.
-func (s *Sampler) finish(window func(*meter.Window)) error {
-	if _, err := s.Tick(); err != nil {
-		return err
-	}
-	if !s.closed {
-		s.books.Close(&s.window)
-		s.ticks, s.closed = 1, true
-	}
-	if window != nil && s.window.Length() > 0 {
-		window(&s.window)
-	}
-	return nil
 }

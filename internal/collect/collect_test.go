@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
@@ -87,7 +88,7 @@ func (b books) add(w *meter.Window) {
 }
 
 func sampler(c *clock, sources ...collect.Source) *collect.Sampler {
-	return collect.NewSampler(collect.Config{Tick: time.Second, Window: 10 * time.Second}, "node", "boot", c, sources, slog.New(slog.DiscardHandler))
+	return collect.NewSampler(collect.Config{Tick: time.Second, Window: 10 * time.Second}, attribute.New("node"), "boot", c, sources, slog.New(slog.DiscardHandler))
 }
 
 // run runs a sampler for a while in virtual time and returns its windows.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/xtest/postgres"
 )
 
 // needs says of each thing that a test may need whether it is here: nil, or
@@ -35,14 +36,16 @@ var needs = map[string]func() error{
 	"systemd":   func() error { return exists("/run/systemd/system") },
 	"procfs":    func() error { return exists("/proc/self/stat") },
 	"schedstat": func() error { return exists("/proc/self/schedstat") },
+	"postgres":  func() error { _, err := postgres.Programs(); return err },
 }
 
 // Need skips the test unless this machine has each of the things: root, bpf
 // (programs may be loaded and the kernel describes its types), cgroup1 and
 // cgroup2 (groups of that kind can be made; cgroup1 with cpuacct), memcg1 and
 // memcg2 (the same with the memory controller), psi, rapl, loop, netns,
-// chromium, dbus, systemd, procfs, schedstat. What METE_MUST lists, separated by commas, fails
-// the test instead: so a gate knows that nothing was skipped.
+// chromium, dbus, systemd, procfs, schedstat, postgres. What METE_MUST lists,
+// separated by commas, fails the test instead: so a gate knows that nothing was
+// skipped.
 func Need(t testing.TB, things ...string) {
 	t.Helper()
 	must := strings.Split(os.Getenv("METE_MUST"), ",")

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/collect/cgroup"
@@ -40,6 +41,11 @@ type Config struct {
 	Reader string
 	// Slow is how often each group's slow set is read; a window where it is 0.
 	Slow time.Duration
+	// Node is the id that this machine goes by; its own where it is empty.
+	Node string
+	// Checkpoint is what the books of an earlier run go on from, as
+	// attribute.Restore takes it; nil where they begin.
+	Checkpoint [][]byte
 }
 
 // Validate reports what is wrong with c.
@@ -57,6 +63,7 @@ type Machine struct {
 
 	host    *host.Host
 	name    string
+	boot    string
 	table   *cgroup.Table
 	kernel  *bpf.Kernel // nil without
 	sources []collect.Source
@@ -107,9 +114,11 @@ func New(h *host.Host, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if m.name, err = h.Hostname(); err != nil {
 		return nil, err
 	}
-	id, err := h.MachineID()
-	if err != nil {
-		id = m.name // a machine without an id is known by its name
+	id := cfg.Node
+	if id == "" {
+		if id, err = h.MachineID(); err != nil {
+			id = m.name // a machine without an id is known by its name
+		}
 	}
 	slow := cfg.Slow
 	if slow == 0 {
@@ -128,9 +137,30 @@ func New(h *host.Host, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if err := m.openRest(groups.Every, log); err != nil {
 		return nil, err
 	}
-	m.Sampler = collect.NewSampler(cfg.Config, id, boot, clock{h}, m.sources, log)
+	m.boot = boot
+	m.Sampler = collect.NewSampler(cfg.Config, restore(id, cfg.Checkpoint, log), boot, clock{h}, m.sources, log)
 	m.selfAt, m.selfCPU = time.Now(), CPUTime()
 	return m, nil
+}
+
+// restore returns the books to go on with. Those that cannot be read are begun
+// anew: no machine stays unmeasured for that.
+func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Books {
+	books, err := attribute.Restore(node, checkpoint)
+	if err != nil {
+		log.Error("the books of the run before cannot be read; counting begins anew", "err", err)
+		return attribute.Lost(node, oneLine(err))
+	}
+	return books
+}
+
+// Boot returns the id of the machine's boot.
+func (m *Machine) Boot() string { return m.boot }
+
+// Clock returns CLOCK_BOOTTIME and wall time in ns. Any goroutine may call it.
+func (m *Machine) Clock() (boottime, wall int64, err error) {
+	boottime, _, wall, err = clock{m.host}.Clocks()
+	return boottime, wall, err
 }
 
 // openTable opens the groups by the reader that is wanted: auto takes BPF where

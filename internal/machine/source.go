@@ -23,6 +23,9 @@ type traffic struct {
 	log    *slog.Logger
 }
 
+// socketSet is what sockets are counted for, since the counting began.
+var socketSet = meter.SetOf(meter.NetworkRx, meter.NetworkTx, meter.NetworkRxPackets, meter.NetworkTxPackets)
+
 func openTraffic(h *host.Host, k *bpf.Kernel, groups *cgroup.Table, every int, log *slog.Logger) (*traffic, error) {
 	t, err := net.Open(h, k, net.Default())
 	if err != nil {
@@ -49,7 +52,11 @@ func (t *traffic) Read(s *meter.Snapshot) error {
 		case g.Final:
 			t.net.Forget(g.Slot).Put(&g.Reading)
 		default:
-			t.net.Of(g.Slot).Put(&g.Reading)
+			r := t.net.Of(g.Slot)
+			r.Put(&g.Reading)
+			if r.Source == net.Sockets {
+				g.Counted |= socketSet
+			}
 		}
 	}
 	if c, ok := t.net.Node(); ok {

@@ -30,7 +30,10 @@ type Reading struct {
 	Own Set
 	// Apportioned marks values that were divided by a rule before they came.
 	Apportioned Set
-	Value       [Limit]int64
+	// Counted marks counters that the meter itself counts, from when it was
+	// started: with each start of the meter they begin anew, at zero.
+	Counted Set
+	Value   [Limit]int64
 }
 
 // Put sets the value of r.

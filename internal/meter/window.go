@@ -18,7 +18,11 @@ type Row struct {
 	// Closing is the reading at the end of the window: each counter's
 	// cumulative value since the life began, as the kernel has it.
 	Closing Reading
-	Ended   bool // the workload is gone
+	// Total is, for each counter and integral in Usage, the cumulative amount
+	// that was booked to this workload since its life began, this window
+	// included. It only grows, also over restarts of the meter.
+	Total [Limit]int64
+	Ended bool // the workload is gone
 }
 
 // A Window is what every workload of a machine used between two instants of
@@ -27,8 +31,15 @@ type Window struct {
 	Boot       string
 	Start, End int64 // ns of CLOCK_BOOTTIME
 	Offset     int64 // wall minus boottime at End, ns
-	Rows       []Row
-	Balance    Balance
+	Opening    Opening
+	// Gaps are what this window's opening leaves unknown.
+	Gaps []Gap
+	CPUs int // online at End
+	// Total is what the machine as a whole did: disk over leaf devices, network
+	// over the interfaces of the host's namespace without lo.
+	Total   Usage
+	Rows    []Row
+	Balance Balance
 }
 
 // Length returns the window's length.

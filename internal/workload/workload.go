@@ -87,4 +87,23 @@ func NewID(node string, kind Kind, key string) ID {
 	return ID(encoding.EncodeToString(h.Sum(nil)[:16]))
 }
 
+// IDOf is the ID that stands for these bytes: what Bytes gives.
+func IDOf(raw [16]byte) ID { return ID(encoding.EncodeToString(raw[:])) }
+
+// Bytes returns the 16 bytes that the ID stands for, or false where it is none
+// that NewID makes.
+func (id ID) Bytes() (raw [16]byte, ok bool) {
+	if len(id) != encoding.EncodedLen(len(raw)) {
+		return raw, false
+	}
+	var text [26]byte
+	copy(text[:], id)
+	if _, err := encoding.Decode(raw[:], text[:]); err != nil {
+		return raw, false
+	}
+	// The last character has two bits to spare, which are zero.
+	encoding.Encode(text[:], raw[:])
+	return raw, string(text[:]) == string(id)
+}
+
 var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

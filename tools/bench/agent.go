@@ -54,6 +54,7 @@ func agent(args []string) (over bool, err error) {
 	tick := fs.Duration("tick", time.Second, "time between readings")
 	length := fs.Duration("for", time.Minute, "how long to measure")
 	readers := fs.String("reader", "bpf,files", "readers to measure, one after the other")
+	alone := fs.Bool("alone", false, "measure only, without a spool and a server to send to")
 	given := fs.String("bin", "", "measure this program instead of building ./cmd/mete-agent")
 	output := fs.String("o", "text", "text or json")
 	if err := fs.Parse(args); err != nil {
@@ -82,10 +83,18 @@ func agent(args []string) (over bool, err error) {
 	}
 	defer func() { err = errors.Join(err, f.clear()) }()
 
+	var to *sink
+	if !*alone {
+		if to, err = openSink(dir); err != nil {
+			return false, err
+		}
+		defer func() { err = errors.Join(err, to.close()) }()
+	}
+
 	var results []result
 	for reader := range strings.SplitSeq(*readers, ",") {
 		fmt.Fprintf(os.Stderr, "measuring mete-agent -reader %s for %v\n", reader, *length)
-		r, err := measure(bin, reader, *tick, *length)
+		r, err := measure(exec.Command(bin, append(to.flags(filepath.Join(dir, reader)), "-reader", reader, "-tick", tick.String())...), reader, *tick, *length)
 		if err != nil {
 			return false, err
 		}
@@ -126,8 +135,7 @@ func show(results []result) error {
 }
 
 // measure runs the agent and reads what it costs once it is under way.
-func measure(bin, reader string, tick, length time.Duration) (r result, err error) {
-	cmd := exec.Command(bin, "-reader", reader, "-tick", tick.String())
+func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r result, err error) {
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return r, err

@@ -17,8 +17,12 @@ import (
 const usage = `usage: go run ./tools/bench agent [-n 500] [-tick 1s] [-for 60s] [-reader bpf,files] [-o text|json]
 
 agent   CPU and memory of mete-agent beside n groups (sleepers, 4 busy, 1 that
-        forks), with the bare floor of reading measured in the same run
+        forks) while it keeps and sends what it measures to a real server, with
+        the bare floor of reading measured in the same run
 run     what mete run adds to a command that does nothing
+server  what mete server costs: simulated machines send to a real one as agents
+        do; -part live,full,scale,query,drain chooses what is measured, -database
+        "postgres" starts that
 
 Exit code 1 says that a budget was exceeded, 2 that the bench could not run.
 `
@@ -44,6 +48,8 @@ func main() {
 		over, err = agent(os.Args[2:])
 	case "run":
 		over, err = run(os.Args[2:])
+	case "server":
+		over, err = serve(os.Args[2:])
 	case "child":
 		err = child(os.Args[2:])
 	default:

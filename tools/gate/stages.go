@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -34,17 +36,21 @@ func stages() []stage {
 			return sh.do("go", "tool", "errcheck", "-exclude", "tools/gate/errcheck.txt", "./...")
 		}},
 		{"generated", "generated files are what their sources make", false, 1 * m, generated},
-		{"test", "unit tests, and the import plan", false, 3 * m, func(sh *shell) error {
+		{"test", "unit tests, and the import plan", false, 5 * m, func(sh *shell) error {
 			sh.env = must()
-			return sh.do("go", "test", "-timeout=5m", "./...")
+			return sh.do("go", "test", "-timeout=8m", "./...")
 		}},
 		{"accuracy", "figures against real load on this kernel, one test at a time", false, 4 * m, accuracy},
-		{"readme", "the commands of the README", false, 30 * s, readme},
-		{"race", "all tests with the race detector, in random order", true, 8 * m, func(sh *shell) error {
-			sh.env = append(must(), "CGO_ENABLED=1")
-			return sh.do("go", "test", "-timeout=6m", "-race", "-shuffle=on", "./...")
+		{"torture", "the ledger against the jobs' own counters, while everything is killed", false, 4 * m, func(sh *shell) error {
+			sh.env = append(must(), "METE_TORTURE=1")
+			return sh.do("go", "test", "-timeout=6m", "-count=1", "-run=Torture", "./internal/torture")
 		}},
-		{"fuzz", "each fuzz target for 10 s", true, 10 * m, fuzz},
+		{"readme", "the commands of the README", false, 30 * s, readme},
+		{"race", "all tests with the race detector, in random order", true, 20 * m, func(sh *shell) error {
+			sh.env = append(must(), "CGO_ENABLED=1")
+			return sh.do("go", "test", "-timeout=15m", "-race", "-shuffle=on", "./...")
+		}},
+		{"fuzz", "each fuzz target for 10 s", true, 20 * m, fuzz},
 		{"bench", "what measuring costs, against its budgets", true, 5 * m, bench},
 	}
 }
@@ -52,15 +58,17 @@ func stages() []stage {
 // needs are the files that tests and generated code want, and the Debian
 // package of each.
 var needs = []struct{ file, debian string }{
-	{"/usr/bin/clang-19", "clang-19"},                // programs in the kernel
-	{"/usr/bin/llvm-strip-19", "llvm-19"},            // the same
-	{"/usr/include/bpf/bpf_helpers.h", "libbpf-dev"}, // the same
-	{"/usr/sbin/ip", "iproute2"},                     // veth pairs and namespaces in network tests
-	{"/usr/bin/tmux", "tmux"},                        // mete top in a terminal
-	{"/usr/bin/chromium", "chromium"},                // the page of mete up
-	{"/usr/bin/dbus-daemon", "dbus-daemon"},          // the scopes of systemd
-	{"/usr/bin/gcc", "gcc"},                          // the race detector
-	{"/usr/include/stdlib.h", "libc6-dev"},           // the same
+	{"/usr/bin/clang-19", "clang-19"},                        // programs in the kernel
+	{"/usr/bin/llvm-strip-19", "llvm-19"},                    // the same
+	{"/usr/include/bpf/bpf_helpers.h", "libbpf-dev"},         // the same
+	{"/usr/sbin/ip", "iproute2"},                             // veth pairs and namespaces in network tests
+	{"/usr/bin/tmux", "tmux"},                                // mete top in a terminal
+	{"/usr/bin/chromium", "chromium"},                        // the page of mete up
+	{"/usr/bin/dbus-daemon", "dbus-daemon"},                  // the scopes of systemd
+	{"/usr/bin/protoc", "protobuf-compiler"},                 // the wire's generated code
+	{"/usr/lib/postgresql/15/bin/postgres", "postgresql-15"}, // the ledger on PostgreSQL
+	{"/usr/bin/gcc", "gcc"},                                  // the race detector
+	{"/usr/include/stdlib.h", "libc6-dev"},                   // the same
 }
 
 // missing lists the Debian packages that are not there.
@@ -93,8 +101,8 @@ func install(sh *shell) error {
 // ones, which are those to commit.
 func generated(sh *shell) error {
 	for _, p := range missing() {
-		if p == "clang-19" || p == "llvm-19" || p == "libbpf-dev" {
-			return fmt.Errorf("%s is missing: apt-get install clang-19 llvm-19 libbpf-dev", p)
+		if p == "clang-19" || p == "llvm-19" || p == "libbpf-dev" || p == "protobuf-compiler" {
+			return fmt.Errorf("%s is missing: apt-get install clang-19 llvm-19 libbpf-dev protobuf-compiler", p)
 		}
 	}
 	before, err := hashes(sh)
@@ -176,6 +184,9 @@ func able() (things []string) {
 		return things
 	}
 	things = append(things, "root")
+	if _, err := os.Stat("/usr/lib/postgresql/15/bin/postgres"); err == nil {
+		things = append(things, "postgres")
+	}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err == nil && features.HaveMapType(ebpf.Array) == nil {
 		things = append(things, "bpf")
 	}
@@ -235,7 +246,7 @@ func sorted(packages map[string][]string) []string {
 }
 
 // promised are the commands that the README must name.
-var promised = []string{"go run ./cmd/mete run", "go run ./cmd/mete top", "go run ./cmd/mete up", "go run ./tools/gate"}
+var promised = []string{"go run ./cmd/mete run", "go run ./cmd/mete top", "go run ./cmd/mete up", "go run ./cmd/mete usage", "go run ./cmd/mete gaps", "go run ./tools/gate"}
 
 // readme runs what the README tells a newcomer to run, as far as it ends by
 // itself, with a home of its own.
@@ -258,18 +269,55 @@ func readme(sh *shell) error {
 	if err := sh.do("go", "build", "-o", mete, "./cmd/mete"); err != nil {
 		return err
 	}
-	sh.env = []string{"HOME=" + dir, "XDG_STATE_HOME=" + dir}
+	sh.env = []string{"HOME=" + dir, "METE_STATE=" + dir, "METE_SOCKET=" + filepath.Join(dir, "sock")}
+	url, end, err := sh.up(mete)
+	if err != nil {
+		return err
+	}
+	sh.env = append(sh.env, "METE_SERVER="+url)
 	for _, args := range [][]string{
 		{"run", "--", "sh", "-c", "echo hello"},
 		{"run", "-o", "json", "--", "true"},
 		{"report", "--last"},
 		{"top", "-b", "-n", "1"},
+		{"usage", "--from", "-1h"},
+		{"nodes"},
+		{"gaps"},
 	} {
 		if err := sh.do(mete, args...); err != nil {
-			return err
+			return errors.Join(err, end())
 		}
 	}
-	return nil
+	return end()
+}
+
+// up starts mete up on a free port and returns its URL, and what ends it.
+func (sh *shell) up(mete string) (url string, end func() error, err error) {
+	cmd := sh.command(mete, "up", "--listen", "127.0.0.1:0")
+	cmd.Stderr = &sh.out
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	end = func() error {
+		// One that has ended by itself already is an error of Wait.
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		return cmd.Wait()
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		fmt.Fprintln(&sh.out, lines.Text())
+		if u, ok := strings.CutPrefix(lines.Text(), "mete up: "); ok {
+			url = u
+		}
+		if strings.HasPrefix(lines.Text(), "Stop with") {
+			return url, end, nil
+		}
+	}
+	return "", nil, errors.Join(errors.New("mete up ended before it was ready"), end())
 }
 
 // bench holds the agent to its budgets with 500 groups.

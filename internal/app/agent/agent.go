@@ -1,5 +1,5 @@
-// Package agent is mete-agent: it measures its machine, tick by tick, and
-// closes a window every few seconds.
+// Package agent is mete-agent: it measures its machine, tick by tick, closes a
+// window every few seconds, and sends it to a server.
 package agent
 
 import (
@@ -10,17 +10,44 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 
+	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/workload"
 )
 
+// Long is what the program's help says above its flags.
+const Long = `Measure what every workload of this machine uses, until SIGTERM or SIGINT, and
+send it to a server:
+
+  METE_TOKEN=mete_... mete-agent -server https://mete.example.org:9797
+
+The token, of ` + "`mete token create --role agent`" + ` on the server, is needed once: it gives
+this machine an id and a certificate, which it keeps in its state directory and
+renews by itself. From then on the agent measures whether the server can be reached
+or not: what cannot be sent waits in the state directory too.
+
+Environment: METE_SERVER and METE_TOKEN as below; METE_STATE, the directory of
+which -state is a part; METE_SOCKET, for mete run too.
+Exit codes: 0 after a signal; 2 where the command line is wrong; else 1.`
+
 // A Config says what the agent does.
 type Config struct {
 	Machine machine.Config
+	Agent   agent.Config // how to keep and send
+	// Server is the URL of the server; "" is none, and nothing is kept.
+	Server string
+	// Token enrols this machine; TokenFile holds it, and goes before it.
+	Token, TokenFile string
+	State            string // directory of the identity and the spool
+	Socket           string // unix socket for jobs of mete run; "" is none
+	Status           string // address of /metrics and /healthz; "" is none
+	Version          string // of the program
+	ShowVersion      bool   // and nothing else
 	// Print writes each closed window to the output: a JSON line for the balance,
 	// then one for each row.
 	Print bool
@@ -28,7 +55,12 @@ type Config struct {
 
 // Default measures with the best reader there is, once a second.
 func Default() Config {
-	return Config{Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto}}
+	return Config{
+		Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto},
+		Agent:   agent.Default(),
+		Server:  os.Getenv("METE_SERVER"), Token: os.Getenv("METE_TOKEN"),
+		State: stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
+	}
 }
 
 // Flags makes a flag of every setting; what c holds is the default.
@@ -36,17 +68,33 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.DurationVar(&c.Machine.Tick, "tick", c.Machine.Tick, "`time` between two readings")
 	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
 	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
-	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row")
+	f.StringVar(&c.Server, "server", c.Server, "`URL` of the server to send to, as https://mete.example.org:9797 (METE_SERVER); without one nothing is kept or sent")
+	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrols this machine (or METE_TOKEN); it may be gone once that is done")
+	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
+	f.Int64Var(&c.Agent.Spool.Cap, "spool-cap", c.Agent.Spool.Cap, "most `bytes` that the spool takes on disk")
+	f.StringVar(&c.Socket, "socket", c.Socket, "unix `socket` at which mete run registers jobs; '' is none")
+	f.StringVar(&c.Status, "status", c.Status, "`address` of this agent's own /metrics and /healthz; '' is none")
+	f.BoolVar(&c.ShowVersion, "version", false, "write the program's version, and end")
+	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")
 }
 
 // Run measures this machine until ctx ends.
 func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err error) {
+	if err := cfg.Machine.Validate(); err != nil {
+		return err
+	}
+	if cfg.Server != "" && !cfg.Print {
+		return send(ctx, cfg, log)
+	}
 	m, err := machine.Open(cfg.Machine, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
+	if !cfg.Print {
+		log.Warn("there is no server: nothing is kept", "hint", "name one with -server or METE_SERVER")
+	}
 	w := bufio.NewWriter(out)
 	var failed error
 	ctx, stop := context.WithCancel(ctx)

@@ -124,6 +124,8 @@ func (j *job) group() (*launch.Group, error) {
 // there is none.
 func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *counter, s *signals) (launch.Exit, error) {
 	n.count(group)
+	books := j.register(group)
+	defer books.close()
 	c.Before = n.wait
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
 		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
@@ -131,6 +133,7 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	if err != nil {
 		return exit, err
 	}
+	books.end(measured, exit)
 	j.report.Fill(measured)
 	j.report.Reader = n.reader()
 	if group != nil {

@@ -28,9 +28,12 @@ const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-a
 
 // newServer returns the server of a feed for requests to allowed hosts. Its
 // time limits are such that a slow or silent visitor holds nothing for long.
-func newServer(f *feed, allow func(host string) bool) *http.Server {
+func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.Server {
 	mux := http.NewServeMux()
 	pages(mux)
+	if kept != nil {
+		mux.Handle("/v1/", kept)
+	}
 	mux.HandleFunc("/api/v0/snapshot", f.snapshot)
 	mux.HandleFunc("/healthz", f.health)
 	return &http.Server{

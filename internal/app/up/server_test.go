@@ -26,7 +26,7 @@ func get(f *feed, method, url string, header ...string) *http.Response {
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
-	newServer(f, allowed(addr, "127.0.0.1")).Handler.ServeHTTP(w, r)
+	newServer(f, nil, allowed(addr, "127.0.0.1")).Handler.ServeHTTP(w, r)
 	return w.Result()
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/live"
 	"mete.dev/mete/internal/unit"
 	"mete.dev/mete/internal/view"
@@ -34,8 +36,10 @@ type Meter = interface {
 	Close() error
 }
 
-// Open starts a meter that reads with the reader auto, bpf or files.
-type Open = func(ctx context.Context, tick time.Duration, reader string) (Meter, error)
+// Open starts a meter that reads with the reader auto, bpf or files and keeps
+// what it reads in the state directory. The handler, which may be nil, answers
+// questions about what is kept, below /v1/.
+type Open = func(ctx context.Context, tick time.Duration, reader, state string) (Meter, http.Handler, error)
 
 // The bounds of --interval: below the first the meter would mostly meter
 // itself, above the second it would miss too much of what comes and goes.
@@ -49,6 +53,7 @@ type config struct {
 	insecure bool
 	interval string
 	reader   string
+	state    string
 
 	tick time.Duration // of interval
 	host string        // of listen
@@ -59,11 +64,14 @@ func Command(open Open) *cobra.Command {
 	var c config
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Serve a live page of this machine's workloads",
-		Long: `Serve a live page of this machine's workloads, on this machine alone:
+		Short: "Measure this machine, keep what is measured, and serve a live page of it",
+		Long: `Measure what every workload of this machine uses, keep it for years in a ledger
+in the state directory, and serve it, on this machine alone:
 
   /                  the page
   /api/v0/snapshot   the same as JSON
+  /v1/usage          what was used over time; mete usage asks here, as do
+                     mete nodes and mete gaps
   /healthz           200 while the machine can be read, else 503 with the reason
 
 There is no TLS and no login yet, so only addresses of this machine itself are
@@ -78,6 +86,13 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 			if err := c.validate(); err != nil {
 				return err
 			}
+			if c.state == "" {
+				dir, err := keep.Default(os.Getenv, os.Geteuid())
+				if err != nil {
+					return err
+				}
+				c.state = dir
+			}
 			return run(cmd.Context(), &c, open, cmd.OutOrStdout())
 		},
 	}
@@ -85,6 +100,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 	f.StringVar(&c.listen, "listen", "127.0.0.1:9797", "address and port to serve on (port 0: any free one)")
 	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, for everyone who reaches them, in the clear")
 	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
+	f.StringVar(&c.state, "state", "", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
 	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
 	// The only error is a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("reader", cobra.FixedCompletions([]string{"auto", "bpf", "files"}, cobra.ShellCompDirectiveNoFileComp))
@@ -134,14 +150,14 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	// The server closes it too, which is no error; an early return must.
 	defer func() { _ = ln.Close() }()
 
-	m, err := open(ctx, c.tick, c.reader)
+	m, kept, err := open(ctx, c.tick, c.reader, c.state)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 
 	f := newFeed()
-	srv := newServer(f, allowed(ln.Addr(), c.host))
+	srv := newServer(f, kept, allowed(ln.Addr(), c.host))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.run(gctx, c.tick, m) })
 	g.Go(func() error {
@@ -196,6 +212,7 @@ func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "mete up: http://%s\n", visit(addr, c.host))
 	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", view.Clean(m.Host), m.CPUs, len(m.Rows), view.Clean(m.Reader), c.tick)
+	fmt.Fprintf(&b, "  kept in %s: ask with mete usage\n", view.Clean(c.state))
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", view.Clean(n))
 	}

@@ -30,7 +30,7 @@ func start(t *testing.T, m *viewtest.Meter, args ...string) (printed string, sto
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	out := lines{make(chan string, 1)}
-	cmd := Command(func(context.Context, time.Duration, string) (Meter, error) { return m, nil })
+	cmd := Command(func(context.Context, time.Duration, string, string) (Meter, http.Handler, error) { return m, nil, nil })
 	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
 	cmd.SetOut(out)
 	done := make(chan error, 1)
@@ -85,7 +85,7 @@ func TestMeterEnds(t *testing.T) {
 		}
 		return nil
 	}}
-	cmd := Command(func(context.Context, time.Duration, string) (Meter, error) { return m, nil })
+	cmd := Command(func(context.Context, time.Duration, string, string) (Meter, http.Handler, error) { return m, nil, nil })
 	cmd.SetArgs([]string{"--listen", "127.0.0.1:0"})
 	cmd.SetOut(io.Discard)
 	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || m.Closed != 1 {
@@ -120,9 +120,9 @@ func TestErrors(t *testing.T) {
 		{[]string{"--interval", "often"}, fault.ErrInvalid, "interval"},
 		{[]string{"--reader", "x"}, fault.ErrInvalid, "reader"},
 	} {
-		cmd := Command(func(context.Context, time.Duration, string) (Meter, error) {
+		cmd := Command(func(context.Context, time.Duration, string, string) (Meter, http.Handler, error) {
 			t.Errorf("%v: the meter is opened", c.args)
-			return nil, errors.ErrUnsupported
+			return nil, nil, errors.ErrUnsupported
 		})
 		cmd.SetArgs(c.args)
 		cmd.SetOut(io.Discard)

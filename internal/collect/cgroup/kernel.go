@@ -73,14 +73,14 @@ func (r *kernel) open(h *host.Host, tr *tree, flush bool) error {
 func (r *kernel) follow() []role { return []role{roleCPU, roleMemory, rolePIDs, roleIO} }
 func (r *kernel) byID() bool     { return true }
 
-// countsRoot asks the first walk, whose last row is the root's.
+// countsRoot asks the first walk, whose first row is the root's.
 func (r *kernel) countsRoot() bool {
 	for _, w := range r.walkers {
 		if w == nil {
 			continue
 		}
 		rows, err := w.Read()
-		return err == nil && len(rows) > 0 && rows[len(rows)-1].Has&bpf.HasCPU != 0
+		return err == nil && len(rows) > 0 && rows[0].Has&bpf.HasCPU != 0
 	}
 	return false
 }
@@ -133,7 +133,7 @@ func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 		switch {
 		case e.Cut:
 			t.lost++
-		case ok && !r.outdated(t, tr, p, e.ID):
+		case ok && !outdated(tr, p, e.ID):
 			t.born(tr, p, e.ID)
 		}
 		return
@@ -149,14 +149,10 @@ func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 }
 
 // outdated reports whether a birth that is told of now was followed by others
-// under its path, of which a search found the latest.
-func (r *kernel) outdated(t *Table, tr *tree, p string, id uint64) bool {
+// under its path, of which a search found a later one: a hierarchy's ids rise.
+func outdated(tr *tree, p string, id uint64) bool {
 	n := tr.byPath[p]
-	if n == nil || n.id[tr.index] == id || n.id[tr.index] >= fake {
-		return false
-	}
-	now, err := t.host.ID(tr.dir(p))
-	return err == nil && now == n.id[tr.index]
+	return n != nil && n.id[tr.index] < fake && id < n.id[tr.index]
 }
 
 // final sets the last CPU time of a group. Version 1 gives it. In version 2 the
@@ -260,10 +256,12 @@ func (r *kernel) count(t *Table) {
 		}
 		if forks && t.byRole[roleCPU] != nil && n.id[t.byRole[roleCPU].index] != 0 {
 			n.group.Has |= meter.SetOf(meter.Processes)
+			n.group.Counted |= meter.SetOf(meter.Processes)
 		}
 		if disk && t.byRole[roleIO] != nil && n.id[t.byRole[roleIO].index] != 0 {
 			n.group.Has |= diskSet
 			n.group.Own |= diskSet
+			n.group.Counted |= diskSet
 		}
 	}
 	for c := range r.k.Counts() {

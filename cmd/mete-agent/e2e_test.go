@@ -1,0 +1,315 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/report"
+	servers "mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+)
+
+// spin computes for a while, in a shell.
+const spin = `i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done`
+
+// Server and agent are killed and started again while jobs run: each job is in
+// the ledger once, with the CPU time of its report.
+func TestKilled(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1")
+	t.Parallel()
+	for _, c := range []struct{ name, reader, database string }{
+		{"files and SQLite", "files", ""},
+		{"bpf and PostgreSQL", "bpf", "postgres"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var flags []string
+			if c.reader == "bpf" {
+				hosttest.Need(t, "bpf")
+			}
+			if c.database != "" {
+				if testing.Short() {
+					t.Skip("starting PostgreSQL takes long")
+				}
+				flags = []string{"--database", ledgertest.PostgreSQL(t)}
+			}
+			s := newSite(t)
+			s.serve(flags...)
+			s.measure("-reader", c.reader)
+			var reports []*report.Report
+			job := func(name string) { reports = append(reports, s.job(name, spin)) }
+
+			job("first")
+			// A job goes on while the agent is away, and ends when it is back.
+			mark := filepath.Join(s.dir, "mark")
+			across := s.start("job across", s.jobCommand("across", "touch "+mark+"; "+spin+"; sleep 0.8; "+spin))
+			across.await("that it runs", func() bool { _, err := os.Stat(mark); return err == nil })
+			s.kept()
+			s.node.kill()
+			s.measure("-reader", c.reader)
+			reports = append(reports, s.report(across))
+			s.books(reports...)
+
+			s.server.kill()
+			job("meanwhile") // waits in the spool
+			s.node.says("server unreachable")
+			s.kept()
+			s.node.kill()
+			s.measure("-reader", c.reader)
+			job("later")
+			s.serve(flags...)
+			s.node.says("server reached")
+			job("last")
+			s.books(reports...)
+			if out := s.run("gaps", "--from", "-1h", "--server", s.url, "--token", s.viewer); !strings.Contains(out, "unwatched") {
+				t.Errorf("mete gaps:\n%s\nwant that the agent was away", out)
+			}
+
+			s.node.stop()
+			s.server.stop()
+			if log := s.node.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 16 {
+				t.Errorf("the agent says too much:\n%s", log)
+			}
+			if log := s.server.log.String(); strings.Contains(log, "level=ERROR") {
+				t.Errorf("the server says:\n%s", log)
+			}
+		})
+	}
+}
+
+// An agent that is started wrongly says what is wrong, and ends.
+func TestStartedWrongly(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	s, other := newSite(t), newSite(t)
+	s.serve()
+	other.serve()
+	file := filepath.Join(s.dir, "file")
+	if err := os.WriteFile(file, []byte("mete_"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	once := s.run("token", "create", "--role", "agent", "--uses", "1")
+	s.run("token", "revoke", s.id(once))
+	short, made := s.run("token", "create", "--role", "agent", "--expires", "1s"), time.Now()
+	for _, c := range []struct {
+		name, flags, token string
+		code               int
+		want               []string
+	}{
+		{"no state", "-state " + file + "/state", s.token, 1, []string{"not a directory", "hint: make the directory writable"}},
+		{"no URL", "-server mete.example.org", s.token, 2, []string{`server "mete.example.org"`, "hint: give it as https://"}},
+		{"plain HTTP", "-server http://192.0.2.1:9797", s.token, 2, []string{"http is for a server on this machine only", "hint: use https://192.0.2.1:9797"}},
+		{"no token", "", "", 1, []string{"no token", "hint: make one with `mete token create --role agent`"}},
+		{"no file", "-token-file " + file + "2", "", 1, []string{"-token-file", "no such file", "hint: make one with `mete token create"}},
+		{"half a token", "-token-file " + file, "", 2, []string{"token", "hint: "}},
+		{"another server's token", "", other.token, 1, []string{"another certificate authority", "hint: check the server's address"}},
+		{"a viewer's token", "", s.viewer, 1, []string{"role", "hint: "}},
+		{"a revoked token", "", once, 1, []string{"revoked", "hint: "}},
+		{"an expired token", "", short, 1, []string{"expired at", "hint: "}},
+		{"a spool too small", "-spool-cap 5", s.token, 2, []string{"cap of 5 bytes"}},
+		{"an unknown reader", "-reader tea", s.token, 2, []string{"hint: readers are"}},
+	} {
+		if c.token == short {
+			time.Sleep(time.Until(made.Add(1100 * time.Millisecond)))
+		}
+		state := filepath.Join(s.dir, "agent")
+		cmd := s.agent(strings.Fields(c.flags)...)
+		cmd.Env = append(cmd.Env, "METE_TOKEN="+c.token)
+		p := s.start(c.name, cmd)
+		p.wait()
+		if code := cmd.ProcessState.ExitCode(); code != c.code {
+			t.Errorf("%s: exit code %d, want %d:\n%s", c.name, code, c.code, &p.log)
+		}
+		for _, want := range append(c.want, "mete-agent: error: ") {
+			if !strings.Contains(p.log.String(), want) {
+				t.Errorf("%s: no %q in:\n%s", c.name, want, &p.log)
+			}
+		}
+		if strings.Contains(p.log.String(), "measuring") {
+			t.Errorf("%s: it measures:\n%s", c.name, &p.log)
+		}
+		if err := os.RemoveAll(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// id is the part of a token by which it is known.
+func (s *site) id(token string) string { return strings.Split(token, "_")[1] }
+
+// An agent waits for a server that cannot be reached, needs its token no more
+// once it has enrolled, and refuses to run twice.
+func TestWaits(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	s := newSite(t)
+	s.serve()
+	file := filepath.Join(s.dir, "token")
+	if err := os.WriteFile(file, []byte(s.token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.server.stop()
+	s.node = s.start("agent", s.agent("-token-file", file))
+	s.node.says("cannot enrol yet; trying on")
+	s.serve()
+	s.node.says("msg=enrolled")
+	s.node.says("server reached")
+	if n := strings.Count(s.node.log.String(), "cannot enrol yet"); n != 1 {
+		t.Errorf("it says %d times that it cannot enrol, want once:\n%s", n, &s.node.log)
+	}
+	// With a copy of the state there is still one socket, and with the same state
+	// one spool.
+	if err := os.CopyFS(filepath.Join(s.dir, "copy"), os.DirFS(filepath.Join(s.dir, "agent"))); err != nil {
+		t.Fatal(err)
+	}
+	for flags, want := range map[string]string{
+		"-state " + filepath.Join(s.dir, "copy"): "another agent listens",
+		"-socket " + filepath.Join(s.dir, "s2"):  "spool: ",
+	} {
+		p := s.start("second agent", s.agent(strings.Fields(flags)...))
+		p.wait()
+		if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.log.String(), want) || !strings.Contains(p.log.String(), "hint: ") {
+			t.Errorf("a second agent with %s: exit code %d, %s\nwant %q and a hint", flags, code, &p.log, want)
+		}
+	}
+	s.node.stop()
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	s.server.stop()
+	s.node = s.start("agent", s.agent("-token-file", file))
+	s.node.says("msg=measuring")
+	s.node.says("server unreachable")
+	s.serve()
+	s.node.says("server reached")
+	s.node.stop()
+}
+
+// While the agent's disk is full it holds windows in memory; nothing is lost, also
+// where it is killed meanwhile and the groups live on.
+func TestDiskFull(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1")
+	t.Parallel()
+	s := newSite(t)
+	state := filepath.Join(s.dir, "agent")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("mete-test", state, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("a file system cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(state, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	filler := filepath.Join(state, "filler")
+	fill := func() {
+		t.Helper()
+		f, err := os.OpenFile(filler, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 64 << 10; n > 0; { // to the last byte
+			if _, err := f.Write(make([]byte, n)); err != nil {
+				n /= 2
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var reports []*report.Report
+	s.serve()
+	s.measure("-reader", "files", "-spool-cap", "1500000")
+	reports = append(reports, s.job("before", spin))
+	s.kept()
+	fill()
+	s.node.await("that there is no room", func() bool {
+		fill() // what the spool gave up makes room for a moment
+		return strings.Contains(s.node.log.String(), "the spool takes no windows")
+	})
+	reports = append(reports, s.job("full", spin))
+	mark := filepath.Join(s.dir, "mark")
+	across := s.start("job across", s.jobCommand("across", spin+"; while ! [ -e "+mark+" ]; do sleep 0.05; done"))
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	s.node.says("the spool takes windows again")
+	s.kept()
+	fill()
+	s.node.await("that there is no room again", func() bool {
+		fill()
+		return strings.Count(s.node.log.String(), "the spool takes no windows") == 2
+	})
+	s.node.kill()
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	s.measure("-reader", "files", "-spool-cap", "1500000")
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.books(append(reports, s.report(across))...)
+	s.node.stop()
+	s.server.stop()
+}
+
+// An agent whose node is revoked says so, once, and goes on measuring: what it
+// measures waits until a person decides.
+func TestRevoked(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	s := newSite(t)
+	ctx, stop := context.WithCancel(t.Context())
+	cfg := servers.Default()
+	cfg.State = filepath.Join(s.dir, "server")
+	server, err := servers.Open(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := servers.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g errgroup.Group
+	g.Go(func() error { return server.Run(ctx) })
+	g.Go(func() error { return servers.Serve(ctx, ln, server.Handler(), server.Authority.ServerTLS()) })
+	defer func() {
+		stop()
+		if err := errors.Join(g.Wait(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.url = "https://" + ln.Addr().String()
+	if s.token, _, err = server.Authority.Tokens().Create(ctx, entry.Token{Role: entry.Agent, Uses: 1}); err != nil {
+		t.Fatal(err)
+	}
+	s.measure()
+	node := s.node.says(`msg=measuring node=(\S+)`)[1]
+	s.node.says("server reached")
+	if err := server.Authority.RevokeNode(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*node ` + node + ` is revoked`)
+	s.kept()
+	if n := strings.Count(s.node.log.String(), "server denies"); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, &s.node.log)
+	}
+	s.node.stop()
+	// The next one starts all the same.
+	s.measure()
+	s.node.says("server denies this machine")
+	s.node.stop()
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/wire"
+)
+
+// Who sends nonsense to a server, or nothing, gets a clear answer or none, and
+// disturbs nobody.
+func TestHostile(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	s := newSite(t)
+	s.serve()
+	s.measure()
+	s.node.says("server reached")
+	addr := strings.TrimPrefix(s.url, "https://")
+	trusting := &tls.Config{InsecureSkipVerify: true}
+
+	var slow sync.WaitGroup
+	if !testing.Short() {
+		for name, head := range map[string]string{
+			"silence":     "",
+			"half a head": "POST /v1/batches HTTP/1.1\r\nHost: x\r\n",
+			"half a body": "POST /v1/enroll HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+		} {
+			slow.Go(func() { cutOff(t, addr, name, head) })
+		}
+	}
+
+	t.Run("plain HTTP", func(t *testing.T) {
+		resp, err := http.Get("http://" + addr + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(b), "HTTPS") {
+			t.Errorf("%s, %q, %v; want 400, and that it speaks HTTPS", resp.Status, b, err)
+		}
+	})
+	t.Run("TLS 1.2", func(t *testing.T) {
+		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+		if err == nil {
+			_ = c.Close()
+			t.Error("TLS 1.2 is spoken")
+		}
+	})
+	t.Run("stranger", func(t *testing.T) {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting, ForceAttemptHTTP2: true}}
+		defer c.CloseIdleConnections()
+		for _, path := range []string{"/v1/batches", "/v1/lost", "/v1/renew"} {
+			if p := post(t, c, s.url+path, "application/json", strings.NewReader("{}")); p.Status != http.StatusUnauthorized {
+				t.Errorf("%s without a certificate: %+v, want 401", path, p)
+			}
+		}
+		resp, err := c.Get(s.url + "/v1/usage")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("a question without a token: %s, want 401", resp.Status)
+		}
+	})
+	t.Run("node gone mad", func(t *testing.T) {
+		id, err := enrol.Open(enrol.Config{Dir: filepath.Join(s.dir, "agent", "identity"), Server: s.url}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := id.Client()
+		defer c.CloseIdleConnections()
+		for name, q := range map[string]struct {
+			path, kind string
+			body       io.Reader
+			status     int
+		}{
+			"garbage":             {"/v1/batches", wire.MediaType, strings.NewReader("garbage"), 400},
+			"nothing":             {"/v1/batches", wire.MediaType, strings.NewReader(""), 400},
+			"too much":            {"/v1/batches", wire.MediaType, bytes.NewReader(make([]byte, 5<<20)), 413},
+			"much without length": {"/v1/batches", wire.MediaType, io.LimitReader(zeros{}, 5<<20), 413},
+			"another type":        {"/v1/batches", "text/plain", strings.NewReader("x"), 415},
+			"lost nonsense":       {"/v1/lost", "application/json", strings.NewReader(`{"stream":7}`), 400},
+			"lost without end":    {"/v1/lost", "application/json", strings.NewReader(`{"from":"0","to":"18446744073709551615"}`), 400},
+		} {
+			if p := post(t, c, s.url+q.path, q.kind, q.body); p.Status != q.status || p.Title == "" {
+				t.Errorf("%s: %+v, want status %d and a title", name, p, q.status)
+			}
+		}
+		resp, err := c.Get(s.url + "/v1/usage")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("a node asks: %s, want 403", resp.Status)
+		}
+	})
+	slow.Wait()
+	// The agent was served all the while, and is still.
+	if log := s.node.log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("the agent was disturbed:\n%s", log)
+	}
+	s.node.stop()
+	s.server.stop()
+	if log := s.server.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 20 {
+		t.Errorf("the server says too much:\n%s", log)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// post sends a body and returns the problem that comes back.
+func post(t *testing.T, c *http.Client, url, kind string, body io.Reader) (p fault.Problem) {
+	t.Helper()
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", kind)
+	q.Header.Set(wire.HeaderBoot, "b")
+	q.Header.Set(wire.HeaderBoottime, "1000")
+	q.Header.Set(wire.HeaderWall, fmt.Sprint(time.Now().UnixNano()))
+	resp, err := c.Do(q)
+	if err != nil {
+		t.Errorf("%s: %v", url, err)
+		return p
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || p.Status != resp.StatusCode || resp.Header.Get("Content-Type") != fault.ProblemType {
+		t.Errorf("%s: %s, %q, %v; want a problem", url, resp.Status, b, err)
+	}
+	return p
+}
+
+// cutOff sends the beginning of a request and no more: the server ends the
+// connection after a while.
+func cutOff(t *testing.T, addr, name, head string) {
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.SetDeadline(time.Now().Add(15 * time.Second)); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	if _, err := io.WriteString(c, head); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	r := bufio.NewReader(c)
+	for err == nil {
+		_, err = r.ReadByte()
+	}
+	if e, ok := err.(net.Error); ok && e.Timeout() {
+		t.Errorf("%s: the server waits for ever", name)
+	}
+}

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	runs "mete.dev/mete/internal/app/run"
+	"mete.dev/mete/internal/app/server"
+	"mete.dev/mete/internal/app/token"
+	"mete.dev/mete/internal/app/usage"
+	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/socket"
+)
+
+// mete is the program mete, as far as these tests need it.
+func mete(args []string) int {
+	ctx := context.Background()
+	if args[0] != "run" {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+		defer stop()
+	}
+	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(runs.Command(), server.Command(), token.Command(), usage.Usage(), usage.Gaps(), usage.Nodes())
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if e, ok := errors.AsType[*runs.Exit](err); ok {
+		return e.Code
+	}
+	if err != nil {
+		cli.Explain(os.Stderr, "mete", err)
+	}
+	return cli.Code(err)
+}
+
+// journal is what a program wrote, which may be read while it writes.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
+}
+
+// A program is one that runs.
+type program struct {
+	t     *testing.T
+	name  string
+	cmd   *exec.Cmd
+	log   journal // both outputs
+	ended chan struct{}
+	err   error
+}
+
+// A site is a directory in which a server and an agent keep their things.
+type site struct {
+	t            *testing.T
+	dir          string
+	env          []string
+	url, viewer  string
+	token        string   // of agents
+	server, node *program // that run
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	// The path of a socket is short.
+	dir, err := os.MkdirTemp("", "mete-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &site{t: t, dir: dir}
+	s.env = append(os.Environ(), "METE_STATE="+dir, "METE_SOCKET="+filepath.Join(dir, "s"), "METE_SERVER=", "METE_TOKEN=")
+	return s
+}
+
+func (s *site) command(program string, args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(s.env, "METE_TEST_MAIN="+program)
+	return c
+}
+
+// start starts a program that is killed at the end of the test at the latest.
+func (s *site) start(which string, c *exec.Cmd) *program {
+	s.t.Helper()
+	p := &program{t: s.t, name: which, cmd: c, ended: make(chan struct{})}
+	c.Stdout, c.Stderr = &p.log, &p.log
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	go func() {
+		p.err = c.Wait()
+		close(p.ended)
+	}()
+	s.t.Cleanup(func() {
+		p.kill()
+		if s.t.Failed() {
+			s.t.Logf("%s said:\n%s", which, &p.log)
+		}
+	})
+	return p
+}
+
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.ended
+}
+
+// stop ends a program as an administrator does.
+func (p *program) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	p.wait()
+	if p.err != nil {
+		p.t.Errorf("%s after SIGTERM: %v", p.name, p.err)
+	}
+}
+
+// wait waits until the program has ended.
+func (p *program) wait() {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(30 * time.Second):
+		p.t.Fatalf("%s does not end:\n%s", p.name, &p.log)
+	}
+}
+
+// says waits until the program has written what the pattern describes.
+func (p *program) says(pattern string) []string {
+	p.t.Helper()
+	re := regexp.MustCompile(pattern)
+	var m []string
+	p.await(pattern, func() bool {
+		m = re.FindStringSubmatch(p.log.String())
+		return m != nil
+	})
+	return m
+}
+
+// await waits for a condition while the program lives.
+func (p *program) await(what string, ok func() bool) {
+	p.t.Helper()
+	for late := time.Now().Add(30 * time.Second); !ok(); {
+		select {
+		case <-p.ended:
+			if !ok() {
+				p.t.Fatalf("%s ended before %q: %v\n%s", p.name, what, p.err, &p.log)
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(late) {
+			p.t.Fatalf("%s: no %q:\n%s", p.name, what, &p.log)
+		}
+	}
+}
+
+// run runs a command of mete to its end and returns what it wrote to its
+// standard output.
+func (s *site) run(args ...string) string {
+	s.t.Helper()
+	var out, err bytes.Buffer
+	c := s.command("mete", args...)
+	c.Stdout, c.Stderr = &out, &err
+	if e := c.Run(); e != nil {
+		s.t.Fatalf("mete %s: %v\n%s", strings.Join(args, " "), e, &err)
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// serve starts the server, at the address at which it was before.
+func (s *site) serve(args ...string) {
+	s.t.Helper()
+	addr := "127.0.0.1:0"
+	if s.url != "" {
+		addr = strings.TrimPrefix(s.url, "https://")
+	}
+	s.server = s.start("server", s.command("mete", append([]string{"server", "--listen", addr}, args...)...))
+	s.url = s.server.says(`mete server: (https://\S+)`)[1]
+	if s.token == "" {
+		s.token = s.run("token", "create", "--role", "agent", "--uses", "9")
+		s.viewer = s.run("token", "create", "--role", "viewer")
+	}
+}
+
+// agent is a command line of the agent that ticks quickly.
+func (s *site) agent(args ...string) *exec.Cmd {
+	return s.command("1", append([]string{"-server", s.url, "-tick", "50ms", "-window", "250ms", "-status", ""}, args...)...)
+}
+
+// measure starts the agent.
+func (s *site) measure(args ...string) {
+	s.t.Helper()
+	c := s.agent(args...)
+	c.Env = append(c.Env, "METE_TOKEN="+s.token)
+	s.node = s.start("agent", c)
+	s.node.says("msg=measuring")
+}
+
+// job runs a job that computes for a while, and returns its report.
+func (s *site) job(name, script string) *report.Report {
+	s.t.Helper()
+	return s.report(s.start("job "+name, s.jobCommand(name, script)))
+}
+
+func (s *site) jobCommand(name, script string) *exec.Cmd {
+	return s.command("mete", "run", "-q", "--name", name, "--label", "is=job", "--json", filepath.Join(s.dir, name), "--", "sh", "-c", script)
+}
+
+func (s *site) report(job *program) *report.Report {
+	s.t.Helper()
+	job.wait()
+	name := strings.TrimPrefix(job.name, "job ")
+	b, err := os.ReadFile(filepath.Join(s.dir, name))
+	if err != nil {
+		s.t.Fatalf("%v\n%s", err, &job.log)
+	}
+	r, err := report.Parse(b)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
+
+// kept waits until what was measured so far is on the agent's disk: what is
+// killed before belongs to whoever held the group.
+func (s *site) kept() {
+	s.t.Helper()
+	windows := func() (n int64) {
+		c, err := socket.Dial(filepath.Join(s.dir, "s"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		var status struct{ Windows int64 }
+		if err := c.Status(s.t.Context(), &status); err != nil {
+			s.t.Fatal(err)
+		}
+		return status.Windows
+	}
+	n := windows()
+	s.node.await("a window", func() bool { return windows() > n })
+}
+
+// An answer is what mete usage says, as far as it is looked at here.
+type answer struct {
+	Groups []struct {
+		Job string   `json:"job"`
+		CPU *float64 `json:"cpu_seconds"`
+	} `json:"groups"`
+	Total, Whole *struct {
+		CPU float64 `json:"cpu_seconds"`
+	}
+}
+
+// ask asks the server what was used by each job.
+func (s *site) ask() (a answer) {
+	s.t.Helper()
+	c := s.command("mete", "usage", "--by", "job", "-o", "json", "--server", s.url, "--from", "-2h")
+	c.Env = append(c.Env, "METE_TOKEN="+s.viewer)
+	var log bytes.Buffer
+	c.Stderr = &log
+	out, err := c.Output()
+	if err != nil {
+		s.t.Fatalf("mete usage: %v\n%s", err, &log)
+	}
+	if err := json.Unmarshal(out, &a); err != nil {
+		s.t.Fatalf("%v\n%s", err, out)
+	}
+	return a
+}
+
+// books waits until the ledger has each job once, with the CPU time of its
+// report, and checks that all rows sum to what the machine had.
+func (s *site) books(reports ...*report.Report) {
+	s.t.Helper()
+	var wrong []string
+	defer func() {
+		for _, w := range wrong {
+			s.t.Error(w)
+		}
+	}()
+	s.server.await("the jobs as they are reported", func() bool {
+		wrong = nil
+		a := s.ask()
+		for _, r := range reports {
+			n, cpu := 0, 0.0
+			for _, g := range a.Groups {
+				if g.Job == r.Name && g.CPU != nil {
+					n, cpu = n+1, cpu+*g.CPU
+				}
+			}
+			ns, _ := r.Get(report.CPU)
+			// What starting a job costs is in the group, and not in the report.
+			if over := cpu - float64(ns)/1e9; n != 1 || over < -1e-6 || over > slack {
+				wrong = append(wrong, fmt.Sprintf("job %s: %d rows with %.6f s, want one with %.6f s", r.Name, n, cpu, float64(ns)/1e9))
+			}
+		}
+		if a.Total == nil || a.Whole == nil || math.Abs(a.Total.CPU-a.Whole.CPU) > 1e-6 {
+			wrong = append(wrong, fmt.Sprintf("the rows sum to %v, and the machine had %v", a.Total, a.Whole))
+		}
+		return len(wrong) == 0
+	})
+}
+
+// slack is how many seconds more than its report a job's group may show.
+const slack = 0.02

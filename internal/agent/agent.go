@@ -1,0 +1,232 @@
+// Package agent is the loops of an agent: it measures its machine, keeps each
+// window in the spool, and sends what is there to a server.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/wire"
+)
+
+// A Config says how to measure, keep and send.
+type Config struct {
+	Machine machine.Config
+	Spool   spool.Config
+	Ship    ship.Config
+	// Socket is the path of the unix socket at which jobs are registered; ""
+	// is none.
+	Socket string
+}
+
+// Default measures once a second and sends every ten.
+func Default() Config {
+	return Config{
+		Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto},
+		Spool:   spool.Default(),
+		Ship:    ship.Default(),
+	}
+}
+
+// Validate reports what is wrong with c.
+func (c Config) Validate() error {
+	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Ship.Validate())
+}
+
+// farewell is how long an agent that ends tries to send what it has not sent.
+const farewell = 3 * time.Second
+
+// An Agent measures one machine for one server.
+type Agent struct {
+	Machine *machine.Machine
+	Spool   *spool.Spool
+	Shipper *ship.Shipper
+
+	node    string
+	host    *host.Host
+	socket  *socket.Server // nil without
+	names   *names
+	held    *meter.Window // could not be made durable; the next one is merged into it
+	log     *slog.Logger
+	windows atomic.Int64 // kept
+	rows    atomic.Int64
+
+	violated, missed atomic.Int64 // the books' violations, and births and deaths not seen
+
+	mu    sync.Mutex
+	said  map[string]batch.Name // of jobs, not yet taken by the sampler's loop
+	open  map[string]batch.Name // jobs that have not ended
+	fails string                // why the spool does not take windows; "" where it does
+}
+
+// Open takes up the spool, goes on with the books that are in it, and opens the
+// sources of this machine. It starts nothing. The caller closes it.
+func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Agent, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Agent{node: node, names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	if a.host, err = host.Open("/"); err != nil {
+		return nil, err
+	}
+	if a.Spool, err = spool.Open(cfg.Spool, log.With("part", "spool")); err != nil {
+		return nil, err
+	}
+	cfg.Machine.Node, cfg.Machine.Checkpoint = node, a.Spool.Checkpoint()
+	if a.Machine, err = machine.Open(cfg.Machine, log.With("part", "machine")); err != nil {
+		return nil, err
+	}
+	a.Shipper = ship.New(cfg.Ship, a.Spool, server, a.clock, log.With("part", "ship"))
+	if cfg.Socket != "" {
+		a.socket, err = socket.Listen(cfg.Socket, hooks{a}, log.With("part", "socket"))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// Close gives back what Open took. Run has to have returned.
+func (a *Agent) Close() error {
+	var err error
+	if a.socket != nil {
+		err = a.socket.Close()
+	}
+	if a.Machine != nil {
+		err = errors.Join(err, a.Machine.Close())
+	}
+	if a.Spool != nil {
+		err = errors.Join(err, a.Spool.Close())
+	}
+	if a.host != nil {
+		err = errors.Join(err, a.host.Close())
+	}
+	return err
+}
+
+// Run measures, keeps and sends until ctx ends. Then it closes a last window
+// and tries for a moment to send that too. After each tick it calls tick, if
+// that is not nil, from the loop that owns the machine.
+func (a *Agent) Run(ctx context.Context, tick func()) error {
+	// What measures ends first, so that what sends can send its last window.
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer stop()
+		return a.Machine.Run(gctx, tick, a.keep)
+	})
+	g.Go(func() error { return a.Shipper.Run(sending) })
+	g.Go(func() error { return a.tidy(gctx) })
+	if a.socket != nil {
+		g.Go(func() error { return a.socket.Run(gctx) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	if err := a.Shipper.Flush(last); err != nil {
+		a.log.Info("what is left is sent when the agent runs again", "why", err)
+	}
+	return nil
+}
+
+// keep makes a window durable. One that cannot be, as the disk is full, is held
+// and becomes part of the next: so nothing is lost while the agent lives, and
+// after its end the kernel's counters are compared with the last checkpoint.
+func (a *Agent) keep(w *meter.Window) {
+	a.check(&w.Balance)
+	if a.held != nil {
+		a.held.Merge(w)
+		w = a.held
+	}
+	fold(w, maxEnded)
+	now := time.Now()
+	a.hear(now)
+	a.names.want(a.Shipper.Wanted())
+	names := a.names.of(w, now)
+	sent := wire.FromWindow(w, func(*meter.Row) bool { return true })
+	err := a.Spool.Append(&sent, names, w.Gaps, func(full bool) []byte { return a.Machine.Books().Checkpoint(nil, full) })
+	a.report(err)
+	if err != nil {
+		if a.held == nil {
+			a.held = w.Clone()
+		}
+		return
+	}
+	a.held = nil
+	a.Machine.Books().Saved()
+	a.forget(a.names.sent(w, now))
+	a.windows.Add(1)
+	a.rows.Add(int64(len(sent.Rows)))
+}
+
+// check counts what is wrong in a window's books, and logs when that begins.
+func (a *Agent) check(b *meter.Balance) {
+	if b.Violations > 0 && a.violated.Add(b.Violations) == b.Violations {
+		a.log.Error("the books do not add up: a defect; more is counted in the metrics", "violations", b.Violations)
+	}
+	if b.Lost > 0 && a.missed.Add(b.Lost) == b.Lost {
+		a.log.Warn("births or deaths of groups were not seen; more are counted in the metrics", "lost", b.Lost)
+	}
+}
+
+// report logs when the spool begins to fail, and when it works again.
+func (a *Agent) report(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err != nil && a.fails == "":
+		a.log.Error("the spool takes no windows; they are held in memory", "err", err, "hint", fault.Hint(err))
+		a.fails = err.Error()
+	case err == nil && a.fails != "":
+		a.log.Info("the spool takes windows again")
+		a.fails = ""
+	}
+}
+
+// tidy merges and forgets in the spool, now and once a minute: so that a spool is
+// kept in order too where no agent lives for a minute.
+func (a *Agent) tidy(ctx context.Context) error {
+	t := time.NewTicker(time.Minute)
+	defer t.Stop()
+	for fails := false; ; {
+		err := a.Spool.Tidy(time.Now())
+		if err != nil && !fails {
+			a.log.Warn("the spool cannot be tidied; it is tried again", "err", err)
+		}
+		fails = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// clock reads this machine's clocks as they are sent along.
+func (a *Agent) clock() (batch.Clock, error) {
+	boot, wall, err := a.Machine.Clock()
+	return batch.Clock{Boot: a.Machine.Boot(), Boottime: boot, Wall: wall}, err
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// Folding changes no sum of what adds up, leaves those that live, system and idle
+// where they are, and as many of those that ended as it is told to.
+func TestFold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var w meter.Window
+		n := rapid.IntRange(0, 20).Draw(t, "rows")
+		id := func(i int) workload.ID { return workload.NewID("n", workload.Service, string(rune('a'+i))) }
+		var sum meter.Usage
+		ended := 0
+		for i := range n {
+			r := meter.Row{Workload: workload.Workload{ID: id(i), Kind: workload.Service}, Ended: rapid.Bool().Draw(t, "ended")}
+			if p := rapid.IntRange(-1, n-1).Draw(t, "parent"); p >= 0 && p != i {
+				r.Parent = id(p) // also in circles, which no machine has
+			}
+			if r.Ended {
+				ended++
+			}
+			w.Rows = append(w.Rows, r)
+		}
+		for _, k := range []workload.Kind{workload.System, workload.Idle} {
+			w.Rows = append(w.Rows, meter.Row{Workload: workload.Workload{ID: workload.NewID("n", k, ""), Kind: k}})
+		}
+		before := map[workload.ID]meter.Usage{}
+		for i := range w.Rows {
+			u := &w.Rows[i].Usage
+			for _, r := range []meter.Resource{meter.CPU, meter.Memory, meter.MemoryPeak} {
+				if v := rapid.Int64Range(-1, 1000).Draw(t, "amount"); v >= 0 {
+					u.Put(r, v, meter.Measured)
+				}
+			}
+			sum.Add(u)
+			before[w.Rows[i].Workload.ID] = *u
+		}
+		lives := len(w.Rows) - ended
+		most := rapid.IntRange(0, 10).Draw(t, "most")
+		fold(&w, most)
+
+		var after meter.Usage
+		left := 0
+		for i := range w.Rows {
+			r := &w.Rows[i]
+			after.Add(&r.Usage)
+			if r.Ended {
+				left++
+			}
+			was := before[r.Workload.ID]
+			if was.Amount[meter.MemoryPeak] != r.Usage.Amount[meter.MemoryPeak] {
+				t.Errorf("the peak of one is another's")
+			}
+			if r.Usage.Amount[meter.CPU] > was.Amount[meter.CPU] && r.Usage.Quality.Get(meter.CPU) != meter.Apportioned {
+				t.Errorf("what was folded is %v", r.Usage.Quality.Get(meter.CPU))
+			}
+		}
+		for _, r := range []meter.Resource{meter.CPU, meter.Memory} {
+			if after.Amount[r] != sum.Amount[r] || after.Present.Has(r) != sum.Present.Has(r) {
+				t.Errorf("%v: %d after, %d before", r, after.Amount[r], sum.Amount[r])
+			}
+		}
+		if want := min(ended, most); left != want || len(w.Rows)-left != lives {
+			t.Errorf("%d ended and %d live, want %d and %d", left, len(w.Rows)-left, want, lives)
+		}
+		if k := w.Rows[len(w.Rows)-1].Workload.Kind; k != workload.Idle {
+			t.Errorf("the last row is of kind %v", k)
+		}
+	})
+}
+
+// What ended goes to the nearest one above that stays.
+func TestFoldUp(t *testing.T) {
+	w := window("-child -parent pod")
+	w.Rows[0].Parent, w.Rows[1].Parent = w.Rows[1].Workload.ID, w.Rows[2].Workload.ID
+	w.Rows = append(w.Rows, meter.Row{Workload: workload.Workload{ID: "s", Kind: workload.System}})
+	for i := range 3 {
+		w.Rows[i].Usage.Put(meter.CPU, int64(1)<<i, meter.Measured)
+	}
+	fold(w, 0)
+	if len(w.Rows) != 2 || w.Rows[0].Workload.Name != "pod" || w.Rows[0].Usage.Amount[meter.CPU] != 7 {
+		t.Errorf("rows %+v, want all in the pod", w.Rows)
+	}
+}

@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/workload"
+)
+
+const (
+	// refresh is how often the name of a workload is sent again, so that a server
+	// that lost its memory learns it.
+	refresh = 6 * time.Hour
+	// missing is after how long a job is forgotten of whose group nothing is seen.
+	missing = 5 * time.Minute
+)
+
+// How many names, and bytes of them, go with one window: a batch holds no more
+// than wire.Limits. The names of those that live can wait for the next window;
+// of those that ended this is the last, so that they have room beside.
+const (
+	livingNames, livingText = 4000, 1 << 20
+	endedNames, endedText   = maxEnded, 2 << 20
+)
+
+// names knows which workloads' names the server has been told, and what the
+// makers of jobs said of theirs. One goroutine uses it.
+type names struct {
+	told   map[workload.ID]*told
+	jobs   map[string]*said     // by the id of mete run
+	wanted map[batch.Short]bool // names that the server lacks
+	pass   int64                // calls of of
+	out    []batch.Name         // for the window at hand
+}
+
+// told is what was sent of one workload.
+type told struct {
+	short batch.Short
+	at    time.Time // zero: not yet
+	pass  int64     // of which the following tell
+	lives bool      // a row of it has not ended
+	named bool      // it is in out
+}
+
+// said is what the maker of a job said of it.
+type said struct {
+	batch.Name
+	news bool      // not sent yet
+	seen time.Time // when it was said, or a window last had a row of it
+}
+
+func newNames() *names {
+	return &names{told: map[workload.ID]*told{}, jobs: map[string]*said{}, wanted: map[batch.Short]bool{}}
+}
+
+// say takes what the maker of a job says of it. It is sent with the job's next
+// window.
+func (n *names) say(id string, job batch.Name, now time.Time) {
+	n.jobs[id] = &said{job, true, now}
+}
+
+// want notes which names the server lacks.
+func (n *names) want(list []batch.Short) {
+	for _, s := range list {
+		n.wanted[s] = true
+	}
+}
+
+// of returns the names that are to be sent with w: of workloads that are new,
+// whose name is old, of which there is news, and those that the server wants.
+// What it returns is good until the next call. Unless [names.sent] is called,
+// the same are returned again.
+func (n *names) of(w *meter.Window, now time.Time) []batch.Name {
+	n.out = n.out[:0]
+	n.meet(w)
+	var living, ended budget
+	for i := range w.Rows {
+		row := &w.Rows[i]
+		t := n.told[row.Workload.ID]
+		var job *said
+		if row.Workload.Kind == workload.Job {
+			job = n.jobs[row.Workload.Key]
+		}
+		if job != nil {
+			job.seen = now
+		}
+		due := !t.lives || t.at.IsZero() || now.Sub(t.at) >= refresh || n.wanted[t.short] || job != nil && job.news
+		// A workload that began anew has a row for each life.
+		if !due || t.named || t.lives && row.Ended {
+			continue
+		}
+		name := wire.NameOf(row)
+		if !t.lives {
+			name.Ended = time.Unix(0, w.End+w.Offset).UTC()
+		}
+		if job != nil {
+			job.tell(&name)
+		}
+		if t.lives && living.spend(&name, livingNames, livingText) || !t.lives && ended.spend(&name, endedNames, endedText) {
+			t.named = true
+			n.out = append(n.out, name)
+		}
+	}
+	return n.out
+}
+
+// meet notes which workloads have a row in w, and whether one that lives.
+func (n *names) meet(w *meter.Window) {
+	n.pass++
+	for i := range w.Rows {
+		row := &w.Rows[i]
+		t := n.told[row.Workload.ID]
+		if t == nil {
+			t = &told{}
+			t.short, _ = batch.ShortOf(row.Workload.ID) // made by workload.NewID
+			n.told[row.Workload.ID] = t
+		}
+		if t.pass != n.pass {
+			t.pass, t.lives, t.named = n.pass, false, false
+		}
+		t.lives = t.lives || !row.Ended
+	}
+}
+
+// tell puts what was said of a job into its name.
+func (s *said) tell(n *batch.Name) {
+	n.Name, n.Job, n.User, n.Project = s.Name.Name, s.Job, s.User, s.Project
+	n.Labels, n.Exit, n.Started = s.Labels, s.Exit, s.Started
+	if !s.Ended.IsZero() {
+		n.Ended = s.Ended
+	}
+}
+
+// budget is what was spent on names.
+type budget struct{ names, text int }
+
+// spend reports whether there is room for one more name.
+func (b *budget) spend(n *batch.Name, names, text int) bool {
+	size := len(n.Key) + len(n.Name) + len(n.Path) + len(n.Job) + len(n.User) + len(n.Project)
+	for k, v := range n.Labels {
+		size += len(k) + len(v)
+	}
+	if b.names >= names || b.text+size > text {
+		return false
+	}
+	b.names++
+	b.text += size
+	return true
+}
+
+// sent notes that w is safe, at now, and with it what of returned for it. It
+// returns the jobs that have ended, and those of which nothing is seen.
+func (n *names) sent(w *meter.Window, now time.Time) (gone []string) {
+	clear(n.wanted) // of whom there is no row the name is not known here either
+	for i := range w.Rows {
+		row := &w.Rows[i]
+		t := n.told[row.Workload.ID]
+		if t == nil {
+			continue // it stood here twice
+		}
+		job := row.Workload.Kind == workload.Job
+		if t.named {
+			t.at = now
+			if s := n.jobs[row.Workload.Key]; job && s != nil {
+				s.news = false
+			}
+		}
+		if t.lives {
+			continue
+		}
+		delete(n.told, row.Workload.ID)
+		if job {
+			delete(n.jobs, row.Workload.Key)
+			gone = append(gone, row.Workload.Key)
+		}
+	}
+	for id, s := range n.jobs {
+		if now.Sub(s.seen) >= missing {
+			delete(n.jobs, id)
+			gone = append(gone, id)
+		}
+	}
+	return gone
+}

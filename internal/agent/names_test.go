@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/workload"
+)
+
+var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+// row is one of a workload: "name" of a service, or "id!" of a job; with a minus
+// at its beginning it ended.
+func row(text string) meter.Row {
+	text, ended := strings.CutPrefix(text, "-")
+	key, job := strings.CutSuffix(text, "!")
+	w := workload.Workload{Kind: workload.Service, Key: key, Name: key, Path: "/" + key}
+	if job {
+		w.Kind, w.Name = workload.Job, "run "+key
+	}
+	w.ID = workload.NewID("n", w.Kind, key)
+	return meter.Row{Workload: w, Ended: ended}
+}
+
+func window(rows string) *meter.Window {
+	w := &meter.Window{End: noon.UnixNano()}
+	for text := range strings.FieldsSeq(rows) {
+		w.Rows = append(w.Rows, row(text))
+	}
+	return w
+}
+
+func describe(names []batch.Name) string {
+	var list []string
+	for _, n := range names {
+		s := n.Name
+		if n.Job != "" {
+			s += "=" + n.Job
+		}
+		if n.Exit != nil {
+			s += fmt.Sprintf(" exit %d", *n.Exit)
+		}
+		if !n.Ended.IsZero() {
+			s += " ended"
+		}
+		list = append(list, s)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// Each name is told once, and again where there is a reason.
+func TestNames(t *testing.T) {
+	n := newNames()
+	now := noon
+	type step struct {
+		rows, want string
+		lost       bool   // the window could not be kept
+		gone       string // jobs
+	}
+	play := func(steps ...step) {
+		t.Helper()
+		for _, s := range steps {
+			w := window(s.rows)
+			if got := describe(n.of(w, now)); got != s.want {
+				t.Errorf("of %q: %q, want %q", s.rows, got, s.want)
+			}
+			if s.lost {
+				continue
+			}
+			if gone := strings.Join(n.sent(w, now), " "); gone != s.gone {
+				t.Errorf("of %q these jobs are gone: %q, want %q", s.rows, gone, s.gone)
+			}
+		}
+	}
+	play(step{rows: "a b", want: "a, b", lost: true}, step{rows: "a b", want: "a, b"}, step{rows: "a b c", want: "c"}, step{rows: "a b c"})
+	// News of a job goes with its next window, and again until one is kept.
+	zero := 0
+	job := batch.Name{Name: "make", Job: "build", Labels: map[string]string{"k": "v"}}
+	n.say("1", job, now)
+	play(step{rows: "a"}, step{rows: "a 1!", want: "make=build", lost: true}, step{rows: "a 1!", want: "make=build"}, step{rows: "a 1!"})
+	ended := job
+	ended.Exit, ended.Ended = &zero, noon
+	n.say("1", ended, now)
+	play(step{rows: "a 1!", want: "make=build exit 0 ended"}, step{rows: "a 1!"},
+		step{rows: "a -1!", want: "make=build exit 0 ended", lost: true}, step{rows: "a -1!", want: "make=build exit 0 ended", gone: "1"}, step{rows: "a"})
+	if len(n.jobs) != 0 || len(n.told) != 3 {
+		t.Errorf("%d jobs and %d workloads are remembered, want 0 and 3", len(n.jobs), len(n.told))
+	}
+	// The server asks for some; one that nobody knows any more is not asked for
+	// for ever.
+	short := func(text string) batch.Short {
+		r := row(text)
+		s, _ := batch.ShortOf(r.Workload.ID)
+		return s
+	}
+	n.want([]batch.Short{short("b"), short("1!")})
+	play(step{rows: "a b", want: "b", lost: true}, step{rows: "a b", want: "b"}, step{rows: "a b"})
+	if len(n.wanted) != 0 {
+		t.Errorf("%v are wanted still", n.wanted)
+	}
+	// A name is told again after a while, though nobody asked.
+	now = now.Add(refresh)
+	play(step{rows: "a b", want: "a, b"}, step{rows: "a b"})
+	// A workload that began anew within a window lives, also where it is new.
+	play(step{rows: "-a a b"}, step{rows: "-d d b", want: "d"}, step{rows: "-d d b"}, step{rows: "-d -d b", want: "d ended"}, step{rows: "d", want: "d"})
+	// A job of mete run that was killed, and one whose group nobody saw.
+	n.say("2", batch.Name{Name: "two", Job: "two"}, now)
+	n.say("3", batch.Name{Name: "three", Job: "three"}, now)
+	play(step{rows: "2!", want: "two=two"}, step{rows: "-2!", want: "two=two ended", gone: "2"})
+	now = now.Add(missing - 1)
+	play(step{})
+	now = now.Add(1)
+	play(step{gone: "3"})
+	if len(n.jobs) != 0 {
+		t.Errorf("jobs %v are remembered", n.jobs)
+	}
+}
+
+// However many workloads come and go at once, the names that go with a window fit
+// into a batch, and those that live get theirs with the next ones.
+func TestManyNames(t *testing.T) {
+	n := newNames()
+	long := strings.Repeat("x", 3000)
+	w := &meter.Window{Boot: "b", End: int64(time.Second)}
+	for i := range 12_000 {
+		r := row(fmt.Sprintf("w%d", i))
+		r.Ended = i%2 == 0
+		if i < 300 {
+			r.Workload.Path += long
+		}
+		w.Rows = append(w.Rows, r)
+	}
+	told := map[workload.ID]bool{}
+	for range 3 {
+		names := n.of(w, noon)
+		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1, Names: names, Windows: []batch.Window{wire.FromWindow(w, nil)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wire.Decode(sent, wire.Default()); err != nil {
+			t.Fatalf("%d names: %v", len(names), err)
+		}
+		for _, m := range names {
+			told[m.ID] = true
+		}
+		n.sent(w, noon)
+		w.Rows = slices.DeleteFunc(w.Rows, func(r meter.Row) bool { return r.Ended })
+	}
+	for _, r := range w.Rows {
+		if !told[r.Workload.ID] {
+			t.Fatalf("%s has not got its name", r.Workload.Name)
+		}
+	}
+	if len(told) < 6000+endedNames-1000 || len(n.told) != 6000 {
+		t.Errorf("%d were named, %d are remembered; want all that live and most of those that ended, and 6000", len(told), len(n.told))
+	}
+}

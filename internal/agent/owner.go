@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"syscall"
+
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/workload"
+)
+
+// owns reports whether a peer may speak for the job of an id: root always may;
+// else the peer is in the job's group, or the group is the peer's and stands
+// where mete run makes groups: below its own one or, as control groups of
+// version 2 have it, beside it.
+func owns(h *host.Host, p socket.Peer, id string) bool {
+	if p.UID == 0 {
+		return true
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return false
+	}
+	b, err := h.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID))
+	if err != nil {
+		return false
+	}
+	members, err := kernfmt.Cgroups(b)
+	if err != nil {
+		return false
+	}
+	for _, m := range members {
+		if n, ok := workload.Recognize(m.Path); ok && n.Kind == workload.Job && n.Key == id {
+			return true
+		}
+		for _, y := range ys {
+			if int(y.ID) == m.Hierarchy && (made(h, y, m.Path, p, id) || made(h, y, path.Dir(m.Path), p, id)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// made reports whether the job's group is below another one, and the peer's.
+func made(h *host.Host, y host.Hierarchy, below string, p socket.Peer, id string) bool {
+	dir, ok := y.Dir(path.Join(below, "mete-run-"+id))
+	if !ok {
+		return false
+	}
+	info, err := os.Stat(h.Path(dir))
+	st, ok := sysStat(info)
+	return err == nil && ok && st.Uid == p.UID
+}
+
+func sysStat(info os.FileInfo) (*syscall.Stat_t, bool) {
+	if info == nil {
+		return nil, false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return st, ok
+}

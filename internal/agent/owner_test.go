@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/socket"
+)
+
+const (
+	jobA = "01k5x3v7qz8r9s0t1v2w3x4y5z"
+	jobB = "01k5x3v7qz8r9s0t1v2w3x4y60"
+)
+
+// owners is a machine with cgroup v2, on which process 7 is in a group of a
+// user, and process 8 in a job.
+const owners = `
+-- mete/clocks --
+boottime 2
+monotonic 1
+realtime 3
+-- proc/self/mountinfo --
+31 22 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
+-- proc/self/cgroup --
+0::/
+-- proc/7/cgroup --
+0::/user.slice/mete-x.scope/meter
+-- proc/8/cgroup --
+0::/user.slice/mete-run-` + jobA + `
+-- proc/9/cgroup --
+nonsense
+-- sys/fs/cgroup/cgroup.controllers --
+cpu memory
+`
+
+// Who is not root speaks for a job whose group is his and stands where mete run
+// makes groups, or in which he is; nobody else does.
+func TestOwns(t *testing.T) {
+	h := hosttest.Unpack(t, []byte(owners))
+	me := os.Geteuid()
+	if me == 0 {
+		me = 1234
+	}
+	group := func(path string, uid int) string {
+		dir := h.Path("/sys/fs/cgroup/" + path)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(dir, uid, -1); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	user, other := socket.Peer{UID: uint32(me), PID: 7}, socket.Peer{UID: uint32(me) + 1, PID: 7}
+	group("user.slice/mete-x.scope/meter", me)
+	check := func(what string, p socket.Peer, id string, want bool) {
+		t.Helper()
+		if got := owns(h, p, id); got != want {
+			t.Errorf("%s: owns is %v, want %v", what, got, want)
+		}
+	}
+	check("no group", user, jobA, false)
+	check("root", socket.Peer{PID: 7}, jobA, true)
+	for _, place := range []string{"user.slice/mete-x.scope/meter", "user.slice/mete-x.scope"} {
+		dir := group(filepath.Join(place, "mete-run-"+jobA), me)
+		check("own group in "+place, user, jobA, true)
+		check("another's group in "+place, other, jobA, false)
+		check("another job than that in "+place, user, jobB, false)
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group("mete-run-"+jobB, me)
+	check("a group that is far away", user, jobB, false)
+	check("in the job's group", socket.Peer{UID: 99, PID: 8}, jobA, true)
+	check("in another job's group", socket.Peer{UID: 99, PID: 8}, jobB, false)
+	check("a process that is not readable", socket.Peer{UID: 99, PID: 9}, jobA, false)
+	check("a process that is not seen", socket.Peer{UID: 99}, jobA, false)
+}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/tally"
+)
+
+// maxOrder is the most that an order may be long, in bytes.
+const maxOrder = 64 << 10
+
+// Tokens makes and ends tokens.
+type Tokens interface {
+	// Create makes a token of the role, cluster, uses and end in want. The text
+	// is what its bearer shows; nobody can tell it again.
+	Create(ctx context.Context, want entry.Token) (text string, made entry.Token, err error)
+	List(ctx context.Context) ([]entry.Token, error)
+	Revoke(ctx context.Context, id string) error
+}
+
+type admin struct {
+	handler
+	tokens Tokens
+}
+
+// Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
+// /v1/tokens, DELETE /v1/tokens/ID. It asks nobody who he is: it is for a unix
+// socket that only the administrator can open.
+func Admin(t Tokens, now func() time.Time, log *slog.Logger) http.Handler {
+	h := &admin{handler{now: now, log: log}, t}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/tokens", h.all)
+	mux.HandleFunc("/v1/tokens/{id}", h.one)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there is /v1/tokens"))
+	})
+	return mux
+}
+
+func (h *admin) all(w http.ResponseWriter, r *http.Request) {
+	if !only(w, r, http.MethodGet, http.MethodPost) {
+		return
+	}
+	if r.Method == http.MethodGet {
+		list, err := h.tokens.List(r.Context())
+		if err != nil {
+			h.fail(w, r, err)
+			return
+		}
+		answer(w, http.StatusOK, tally.TokensJSON(list, h.now()))
+		return
+	}
+	text, made, err := h.create(w, r)
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	h.log.Info("token made", "token", made.ID, "role", string(made.Role))
+	answer(w, http.StatusCreated, tally.TokenJSON(made, text, h.now()))
+}
+
+func (h *admin) create(w http.ResponseWriter, r *http.Request) (string, entry.Token, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOrder))
+	if err != nil {
+		if _, long := errors.AsType[*http.MaxBytesError](err); long {
+			err = fmt.Errorf("order of more than %d bytes: %w", maxOrder, fault.ErrInvalid)
+		}
+		return "", entry.Token{}, err
+	}
+	want, err := tally.ParseWish(body, h.now())
+	if err != nil {
+		return "", entry.Token{}, err
+	}
+	return h.tokens.Create(r.Context(), want)
+}
+
+func (h *admin) one(w http.ResponseWriter, r *http.Request) {
+	if !only(w, r, http.MethodDelete) {
+		return
+	}
+	id := r.PathValue("id")
+	if err := h.tokens.Revoke(r.Context(), id); err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	h.log.Info("token revoked", "token", id)
+	w.WriteHeader(http.StatusNoContent)
+}

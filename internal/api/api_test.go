@@ -1,0 +1,436 @@
+package api_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// A used is what one workload used in one minute.
+type used struct {
+	at   time.Time
+	node string
+	name batch.Name
+	cpu  int64 // ns
+}
+
+// A book is a ledger in memory.
+type book struct {
+	rows []used
+	node []query.Node
+	gaps []query.Gap
+	slow time.Duration
+	err  error
+	last query.Query
+}
+
+func (b *book) key(u *used, d query.Dimension) string {
+	switch {
+	case d == query.ByNode:
+		return u.node
+	case d == query.ByKind:
+		return u.name.Kind.String()
+	case u.name.Kind == workload.Idle || u.name.Kind == workload.System:
+		return u.name.Kind.String()
+	case d == query.ByJob:
+		return u.name.Job
+	case strings.HasPrefix(string(d), string(query.ByLabel)):
+		return u.name.Labels[strings.TrimPrefix(string(d), string(query.ByLabel))]
+	}
+	return string(u.name.ID)
+}
+
+func (b *book) match(u *used, q query.Query) bool {
+	for d, values := range q.Where {
+		if !slices.Contains(values, b.key(u, d)) {
+			return false
+		}
+	}
+	own := q.OmitOwn && slices.Contains(query.Own, u.name.Name)
+	return q.Scope.All && !own && !u.at.Before(q.From) && u.at.Before(q.To)
+}
+
+func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
+	if b.last = q; b.slow > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("select: %w", ctx.Err())
+		case <-time.After(b.slow):
+		}
+	}
+	if b.err != nil {
+		return nil, b.err
+	}
+	a := &query.Answer{From: q.From, To: q.To, By: q.By, Gaps: len(b.gaps)}
+	at := map[string]int{}
+	for i := range b.rows {
+		u := &b.rows[i]
+		if !b.match(u, q) {
+			continue
+		}
+		var keys []string
+		for _, d := range q.By {
+			keys = append(keys, b.key(u, d))
+		}
+		n, ok := at[strings.Join(keys, "\x00")]
+		if !ok {
+			n = len(a.Groups)
+			at[strings.Join(keys, "\x00")] = n
+			a.Groups = append(a.Groups, query.Group{Keys: keys, Nodes: 1, First: u.at})
+		}
+		g := &a.Groups[n]
+		g.Last = u.at.Add(time.Minute)
+		add := query.Total{Present: meter.SetOf(meter.CPU), Covered: time.Minute}
+		add.Quality.Set(meter.CPU, meter.Measured)
+		add.Sum[meter.CPU] = unit.Sum{}.Add(u.cpu)
+		tally.Add(&g.Usage, &add)
+	}
+	slices.SortStableFunc(a.Groups, func(x, y query.Group) int {
+		return cmp.Or(y.Usage.Sum[meter.CPU].Compare(x.Usage.Sum[meter.CPU]), slices.Compare(x.Keys, y.Keys))
+	})
+	a.Groups = a.Groups[:min(q.Limit, len(a.Groups))]
+	return a, nil
+}
+
+func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {
+	if !s.All {
+		return nil, b.err
+	}
+	return b.node, b.err
+}
+
+func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
+	b.last = q
+	var list []query.Workload
+	for i := range b.rows {
+		if u := &b.rows[i]; b.match(u, q) && len(list) < q.Limit {
+			list = append(list, query.Workload{Node: u.node, Name: u.name, First: u.at, Last: u.at.Add(time.Minute)})
+		}
+	}
+	return list, b.err
+}
+
+func (b *book) Gaps(_ context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error) {
+	var list []query.Gap
+	for _, g := range b.gaps {
+		if s.All && g.From.Before(to) && from.Before(g.To) && (node == "" || node == g.Node || node == g.Name) {
+			list = append(list, g)
+		}
+	}
+	return list, b.err
+}
+
+func (b *book) Latest(context.Context, query.Scope) ([]query.Latest, error) {
+	row := query.LatestRow{Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}}
+	row.Usage.Put(meter.CPU, 15e9, meter.Measured)
+	row.Usage.Put(meter.Memory, 10<<20, meter.Measured)
+	row.Usage.Put(meter.NetworkRx, 1000, meter.Apportioned)
+	return []query.Latest{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []query.LatestRow{row}}}, b.err
+}
+
+// example is a node with a minute of three workloads, twenty minutes ago.
+func example() *book {
+	at := noon.Add(-20 * time.Minute)
+	name := func(kind workload.Kind, job, name string) batch.Name {
+		return batch.Name{ID: workload.NewID("N1", kind, name), Kind: kind, Name: name, Job: job, Labels: map[string]string{"app": job + "&"}}
+	}
+	return &book{
+		rows: []used{
+			{at, "N1", name(workload.Job, "build", "make"), 30e9},
+			{at, "N1", name(workload.Job, "web", "nginx"), 10e9},
+			{at.Add(time.Minute), "N1", name(workload.Job, "web", "nginx"), 10e9},
+			{at, "N1", name(workload.Service, "", "mete-agent.service"), 1e9},
+			{at, "N1", name(workload.Idle, "", "idle"), 79e9},
+		},
+		node: []query.Node{{ID: "N1", Name: "web-1", Enrolled: noon.Add(-time.Hour), Through: noon, State: "live", CPUs: 2}},
+		gaps: []query.Gap{{Node: "N1", Name: "web-1", Gap: meter.Gap{From: at, To: at.Add(time.Second), Reason: meter.Rebooted}}},
+	}
+}
+
+func all(*http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
+
+func handler(b *book, authorize func(*http.Request) (query.Scope, error)) http.Handler {
+	return api.New(b, b, authorize, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+}
+
+// ask sends a request, and reads the answer as JSON.
+func ask(t *testing.T, h http.Handler, method, target, body string) (int, http.Header, map[string]any) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
+	var m map[string]any
+	if w.Body.Len() > 0 && strings.Contains(w.Header().Get("Content-Type"), "json") {
+		if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil {
+			t.Fatalf("%s: %v\n%s", target, err, w.Body)
+		}
+	}
+	return w.Code, w.Header(), m
+}
+
+// groups are the CPU seconds of an answer by the key of each group.
+func groups(m map[string]any, by string) string {
+	var s []string
+	list, _ := m["groups"].([]any)
+	for _, g := range list {
+		row, _ := g.(map[string]any)
+		s = append(s, fmt.Sprintf("%v=%v", row[by], row["cpu_seconds"]))
+	}
+	return strings.Join(s, " ")
+}
+
+func TestUsage(t *testing.T) {
+	h := handler(example(), all)
+	for _, c := range []struct{ target, by, want string }{
+		{"/v1/usage", "job", "idle=79 build=30 web=20 =1"},
+		{"/v1/usage?by=kind", "kind", "idle=79 job=50 service=1"},
+		{"/v1/usage?by=node", "node", "N1=130"},
+		{"/v1/usage?by=label:app", "label:app", "idle=79 build&=30 web&=20 &=1"},
+		{"/v1/usage?where=job=web&where=job=build", "job", "build=30 web=20"},
+		{"/v1/usage?where=job=&where=kind=service", "job", "=1"},
+		{"/v1/usage?where=label:app=web%26", "job", "web=20"},
+		{"/v1/usage?omit-own=1", "job", "idle=79 build=30 web=20"},
+		{"/v1/usage?from=-19m", "job", "web=10"},
+		{"/v1/usage?to=-19m", "job", "idle=79 build=30 web=10 =1"},
+		{"/v1/usage?limit=1", "job", "idle=79 build=30"},
+	} {
+		code, header, m := ask(t, h, "GET", c.target, "")
+		if got := groups(m, c.by); code != 200 || got != c.want {
+			t.Errorf("%s: %d %q, want %q", c.target, code, got, c.want)
+		}
+		if header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %v", c.target, header)
+		}
+	}
+}
+
+// What is above the limit is one sum, averages are over the time that there is,
+// and gaps are told.
+func TestUsageAround(t *testing.T) {
+	b := example()
+	_, _, m := ask(t, handler(b, all), "GET", "/v1/usage?limit=1", "")
+	rest, _ := m["rest"].(map[string]any)
+	total, _ := m["total"].(map[string]any)
+	if m["rest_groups"] != 2.0 || rest["cpu_seconds"] != 21.0 || total["cpu_seconds"] != 130.0 {
+		t.Errorf("rest of %v groups: %v, total %v, want 21 of 130 in 2", m["rest_groups"], rest["cpu_seconds"], total["cpu_seconds"])
+	}
+	if m["averages_over_seconds"] != 3600.0 || m["gaps"] != 1.0 || m["from"] != "2026-02-28T12:00:00Z" {
+		t.Errorf("averages over %v, %v gaps, from %v", m["averages_over_seconds"], m["gaps"], m["from"])
+	}
+	if b.last.Limit != tally.MaxGroups+1 || !b.last.Scope.All {
+		t.Errorf("the ledger was asked %+v", b.last)
+	}
+}
+
+func TestTooManyGroups(t *testing.T) {
+	b := &book{}
+	for i := range tally.MaxGroups + 1 {
+		b.rows = append(b.rows, used{noon.Add(-time.Minute), "N1", batch.Name{Job: fmt.Sprint(i)}, 1})
+	}
+	code, _, m := ask(t, handler(b, all), "GET", "/v1/usage", "")
+	if code != 400 || m["detail"] != "more than 10000 groups by job: invalid" || m["hint"] == "" {
+		t.Errorf("%d %v, want 400", code, m)
+	}
+	code, _, m = ask(t, handler(b, all), "GET", "/v1/workloads", "")
+	if code != 400 {
+		t.Errorf("%d %v, want 400", code, m)
+	}
+	code, _, m = ask(t, handler(b, all), "GET", "/v1/workloads?limit=3", "")
+	if list, _ := m["workloads"].([]any); code != 200 || len(list) != 3 {
+		t.Errorf("%d, %d workloads, want 3", code, len(list))
+	}
+}
+
+func TestLists(t *testing.T) {
+	h := handler(example(), all)
+	_, _, m := ask(t, h, "GET", "/v1/nodes", "")
+	if s := fmt.Sprint(m["nodes"]); !strings.Contains(s, "name:web-1") {
+		t.Errorf("nodes: %s", s)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/workloads?where=kind=service", "")
+	if s := fmt.Sprint(m["workloads"]); !strings.Contains(s, "name:mete-agent.service") {
+		t.Errorf("workloads: %s", s)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/gaps?node=web-1", "")
+	if s := fmt.Sprint(m["gaps"]); !strings.Contains(s, "reason:rebooted seconds:1 ") {
+		t.Errorf("gaps: %s", s)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/gaps?node=web-2", "")
+	if s := fmt.Sprint(m["gaps"]); s != "[]" {
+		t.Errorf("gaps of another node: %s", s)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/rates", "")
+	if s := fmt.Sprint(m["nodes"]); !strings.Contains(s, "cpu_cores:1.5 ") || !strings.Contains(s, "memory_bytes:1.048576e+06 ") ||
+		!strings.Contains(s, "network_rx_bytes_per_second:100 ") || !strings.Contains(s, "pids:<nil>") {
+		t.Errorf("rates: %s", s)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	h := handler(example(), all)
+	for _, c := range []struct {
+		method, target string
+		code           int
+		detail         string
+	}{
+		{"GET", "/v1/usage?buy=job", 400, `parameter "buy" is not known: invalid`},
+		{"GET", "/v1/usage?by=colour", 400, `dimension "colour": invalid`},
+		{"GET", "/v1/usage?from=%ZZ", 400, `parameters: invalid URL escape "%ZZ": invalid`},
+		{"GET", "/v1/usage?from=a;to=b", 400, "parameters: invalid semicolon separator in query: invalid"},
+		{"GET", "/v1/nodes?x=1", 400, `parameter "x" is not known: invalid`},
+		{"GET", "/v1/workloads?by=job", 400, `parameter "by" is not known: invalid`},
+		{"GET", "/v1/gaps?from=soon", 400, `time "soon": invalid`},
+		{"GET", "/v1/gaps?node=a&node=b", 400, `parameter "node" is given twice: invalid`},
+		{"GET", "/v1/rates?x=", 400, `parameter "x" is not known: invalid`},
+		{"POST", "/v1/usage", 405, "there is only GET and HEAD"},
+		{"DELETE", "/healthz", 405, "there is only GET and HEAD"},
+		{"GET", "/v1/usages", 404, `"/v1/usages": not found`},
+	} {
+		code, header, m := ask(t, h, c.method, c.target, "")
+		if code != c.code || m["detail"] != c.detail || m["status"] != float64(c.code) || header.Get("Content-Type") != fault.ProblemType {
+			t.Errorf("%s %s: %d %v, want %d %s", c.method, c.target, code, m, c.code, c.detail)
+		}
+		if c.code == 400 && m["hint"] == nil {
+			t.Errorf("%s: no hint", c.target)
+		}
+	}
+	if code, _, _ := ask(t, h, "HEAD", "/healthz", ""); code != 200 {
+		t.Errorf("HEAD /healthz: %d", code)
+	}
+	w := httptest.NewRecorder()
+	api.New(example(), nil, all, time.Now, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "/v1/rates", nil))
+	if w.Code != 501 {
+		t.Errorf("rates of nobody: %d, want 501", w.Code)
+	}
+}
+
+func TestErrorsByKind(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		code   int
+		detail any
+	}{
+		{fault.WithHint(fmt.Errorf("dimension pod: %w", fault.ErrInvalid), "x"), 400, "dimension pod: invalid"},
+		{fmt.Errorf("ledger: busy: %w", fault.ErrUnavailable), 503, "ledger: busy: unavailable"},
+		{errors.New("disk on fire at /secret"), 500, nil},
+	} {
+		b := example()
+		b.err = c.err
+		for _, target := range []string{"/v1/usage", "/v1/nodes", "/v1/workloads", "/v1/gaps", "/v1/rates"} {
+			code, _, m := ask(t, handler(b, all), "GET", target, "")
+			if code != c.code || m["detail"] != c.detail {
+				t.Errorf("%s, %v: %d %v", target, c.err, code, m)
+			}
+		}
+	}
+}
+
+func TestAuthorization(t *testing.T) {
+	denied := func(*http.Request) (query.Scope, error) { return query.Scope{}, fault.ErrDenied }
+	code, header, _ := ask(t, handler(example(), denied), "GET", "/v1/usage", "")
+	if code != 401 || header.Get("WWW-Authenticate") != "Bearer" {
+		t.Errorf("without a credential: %d %v, want 401", code, header)
+	}
+	r := httptest.NewRequest("GET", "/v1/usage", nil)
+	r.Header.Set("Authorization", "Bearer x")
+	w := httptest.NewRecorder()
+	handler(example(), denied).ServeHTTP(w, r)
+	if w.Code != 403 {
+		t.Errorf("with a bad one: %d, want 403", w.Code)
+	}
+	if code, _, _ := ask(t, handler(example(), denied), "GET", "/healthz", ""); code != 200 {
+		t.Errorf("/healthz: %d, want 200", code)
+	}
+	// The scope is what authorize says, and nothing is seen without.
+	nothing := func(*http.Request) (query.Scope, error) { return query.Scope{}, nil }
+	if _, _, m := ask(t, handler(example(), nothing), "GET", "/v1/usage", ""); groups(m, "job") != "" {
+		t.Errorf("an empty scope sees %s", groups(m, "job"))
+	}
+}
+
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := example()
+		b.slow = 29 * time.Second
+		if code, _, m := ask(t, handler(b, all), "GET", "/v1/usage", ""); code != 200 {
+			t.Errorf("after 29 s: %d %v, want 200", code, m)
+		}
+		b.slow = time.Hour
+		code, header, m := ask(t, handler(b, all), "GET", "/v1/usage", "")
+		if code != 503 || m["detail"] != "no answer within 30s: unavailable" || header.Get("Retry-After") == "" {
+			t.Errorf("after an hour: %d %v, want 503", code, m)
+		}
+	})
+}
+
+// A ring is tokens in memory.
+type ring struct{ list []entry.Token }
+
+func (r *ring) Create(_ context.Context, want entry.Token) (string, entry.Token, error) {
+	want.ID, want.Created = fmt.Sprintf("id%d", len(r.list)), noon
+	r.list = append(r.list, want)
+	return "mete_text_of_" + want.ID, want, nil
+}
+
+func (r *ring) List(context.Context) ([]entry.Token, error) { return r.list, nil }
+
+func (r *ring) Revoke(_ context.Context, id string) error {
+	for i := range r.list {
+		if r.list[i].ID == id {
+			r.list[i].Revoked = noon
+			return nil
+		}
+	}
+	return fmt.Errorf("token %q: %w", id, fault.ErrNotFound)
+}
+
+func TestAdmin(t *testing.T) {
+	r := &ring{}
+	h := api.Admin(r, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	code, _, m := ask(t, h, "POST", "/v1/tokens", `{"role":"agent","cluster":"lab","uses":2,"expires_at":"2026-03-02T12:00:00Z"}`)
+	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
+		t.Errorf("POST: %d %v", code, m)
+	}
+	if code, _, m = ask(t, h, "POST", "/v1/tokens", `{"role":"king"}`); code != 400 || m["hint"] != "it is one of agent, viewer, upstream" {
+		t.Errorf("POST of a king: %d %v", code, m)
+	}
+	if code, _, m = ask(t, h, "POST", "/v1/tokens", strings.Repeat(" ", 1<<17)); code != 400 {
+		t.Errorf("POST of too much: %d %v", code, m)
+	}
+	if code, _, _ = ask(t, h, "DELETE", "/v1/tokens/id0", ""); code != 204 {
+		t.Errorf("DELETE: %d", code)
+	}
+	if code, _, _ = ask(t, h, "DELETE", "/v1/tokens/id9", ""); code != 404 {
+		t.Errorf("DELETE of none: %d", code)
+	}
+	if code, _, m = ask(t, h, "GET", "/v1/tokens", ""); code != 200 || strings.Contains(fmt.Sprint(m), "mete_text") || !strings.Contains(fmt.Sprint(m), "state:revoked") {
+		t.Errorf("GET: %d %v", code, m)
+	}
+	if code, header, _ := ask(t, h, "PUT", "/v1/tokens", ""); code != 405 || header.Get("Allow") != "GET, POST" {
+		t.Errorf("PUT: %d %v", code, header)
+	}
+	if code, _, _ = ask(t, h, "GET", "/", ""); code != 404 {
+		t.Errorf("GET /: %d", code)
+	}
+}

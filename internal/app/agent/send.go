@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/token"
+)
+
+// errAnew ends the loops of an agent that has got another identity.
+var errAnew = errors.New("a new identity")
+
+// send enrols at the server, then measures for it until ctx ends.
+func send(ctx context.Context, cfg Config, log *slog.Logger) error {
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	facts, err := facts()
+	if err != nil {
+		return err
+	}
+	id, err := enrol.Open(enrol.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.token, Facts: facts},
+		log.With("part", "enrol"))
+	if err != nil {
+		return helped(err)
+	}
+	for {
+		if err := cfg.enrolled(ctx, id, log); err != nil || ctx.Err() != nil {
+			return helped(err)
+		}
+		if err := measure(ctx, cfg, id, log); !errors.Is(err, errAnew) {
+			return err
+		}
+	}
+}
+
+// facts are what this machine is known by.
+func facts() (f enrol.Facts, err error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	if f.Boot, err = h.BootID(); err != nil {
+		return f, err
+	}
+	if f.Name, err = h.Hostname(); err != nil {
+		return f, err
+	}
+	if f.Machine, err = h.MachineID(); err != nil {
+		f.Machine = f.Name // a machine without an id is known by its name
+	}
+	return f, nil
+}
+
+// validate reports what would end the agent only after it has enrolled.
+func (c *Config) validate() error {
+	if c.State == "" {
+		return fault.WithHint(fmt.Errorf("no directory for this machine's identity: %w", fault.ErrInvalid), "give one with -state, or set METE_STATE or HOME")
+	}
+	a := c.Agent
+	a.Machine, a.Spool.Dir = c.Machine, c.State
+	return a.Validate()
+}
+
+// helped adds to an error about the state directory what helps.
+func helped(err error) error {
+	_, isPath := errors.AsType[*fs.PathError](err)
+	switch {
+	case fault.Hint(err) != "":
+		return err
+	case errors.Is(err, fault.ErrConflict):
+		return fault.WithHint(err, "another agent runs with this state: stop it, or choose another directory with -state")
+	case isPath:
+		return fault.WithHint(fmt.Errorf("-state: %w", err), "make the directory writable for this user, or choose another one with -state or METE_STATE")
+	}
+	return err
+}
+
+// enrolled tries until the server gave an identity. What only a person can mend
+// ends it where there is none yet. One that is there, though it is not good for
+// the server any more, is enough to measure: what is measured waits in the spool
+// until the identity is mended. A token for another server that cannot be
+// followed ends it too.
+func (c *Config) enrolled(ctx context.Context, id *enrol.Identity, log *slog.Logger) error {
+	wait := time.Second
+	for first := true; ; first = false {
+		err := id.Enrol(ctx)
+		path, isPath := errors.AsType[*fs.PathError](err)
+		switch {
+		case err == nil, ctx.Err() != nil:
+			return nil
+		case errors.Is(err, fault.ErrInvalid), isPath && !errors.Is(path, syscall.ENOSPC):
+			return err
+		case errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrNotFound):
+			tok, missing := c.token()
+			switch {
+			case id.Node() == "" && errors.Is(missing, fault.ErrNotFound):
+				return missing // which says more
+			case id.Node() == "" || missing == nil && id.Leaves(tok):
+				return err
+			}
+			log.Error("cannot renew this machine's identity; what is measured waits in the spool", "node", id.Node(), "err", err, "hint", fault.Hint(err))
+			return nil
+		case id.Node() != "":
+			log.Warn("cannot renew this machine's identity yet; what is measured waits in the spool", "node", id.Node(), "err", err)
+			return nil
+		case first:
+			log.Warn("cannot enrol yet; trying on", "server", id.Server(), "err", err, "hint", fault.Hint(err))
+		}
+		pause := wait/2 + rand.N(wait)
+		if after, ok := ship.RetryAfter(err); ok {
+			pause += min(after, time.Hour)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		wait = min(2*wait, time.Minute)
+	}
+}
+
+// measure runs the agent under its present identity.
+func measure(ctx context.Context, cfg Config, id *enrol.Identity, log *slog.Logger) (err error) {
+	base, err := url.Parse(id.Server())
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	c := cfg.Agent
+	c.Machine = cfg.Machine
+	c.Socket = cfg.Socket
+	// What an identity has not sent yet is no other's.
+	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
+	c.Ship.Reenrol = func(ctx context.Context) error {
+		if err := id.Reenrol(ctx); err != nil {
+			return err
+		}
+		stop(errAnew)
+		return nil
+	}
+	server := &bound{HTTP: ship.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), other: func() { stop(errAnew) }}
+	a, err := agent.Open(c, id.Node(), server, log)
+	if err != nil {
+		return helped(err)
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+	log.Info("measuring", "node", id.Node(), "reader", a.Machine.Reader, "tick", c.Machine.Tick, "window", c.Machine.Window, "server", id.Server())
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Run(gctx, nil) })
+	g.Go(func() error {
+		if err := id.Run(gctx); gctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error { return slim(gctx, c.Machine.Window) })
+	if cfg.Status != "" {
+		g.Go(func() error { return serveStatus(gctx, cfg.Status, a) })
+	}
+	err = g.Wait()
+	if errors.Is(context.Cause(ctx), errAnew) {
+		return errors.Join(errAnew, err)
+	}
+	return err
+}
+
+// bound is the way to the server for one node: what was measured as that node is
+// never sent as another, which this machine may become at any time.
+type bound struct {
+	*ship.HTTP
+	id    *enrol.Identity
+	node  string
+	other func() // is called once the machine is another node
+}
+
+// check reports whether the machine is still the same node.
+func (b *bound) check() error {
+	if b.id.Node() == b.node {
+		return nil
+	}
+	b.other()
+	return fmt.Errorf("this machine is not node %s any more: %w", b.node, fault.ErrDenied)
+}
+
+// Offer implements ship.Server.
+func (b *bound) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
+	if err := b.check(); err != nil {
+		return batch.Reply{}, err
+	}
+	return b.HTTP.Offer(ctx, c, sent)
+}
+
+// Lost implements ship.Server.
+func (b *bound) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
+	if err := b.check(); err != nil {
+		return batch.Reply{}, err
+	}
+	return b.HTTP.Lost(ctx, l)
+}
+
+// token reads the token, as it is now. It is fault.ErrNotFound where there is
+// none: once a machine has enrolled it needs none, and the file may be gone.
+func (c *Config) token() (token.Token, error) {
+	text := c.Token
+	if c.TokenFile != "" {
+		b, err := os.ReadFile(c.TokenFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			return token.Token{}, fault.WithHint(fmt.Errorf("-token-file: %w: %w", err, fault.ErrNotFound), makeToken)
+		}
+		if err != nil {
+			return token.Token{}, fault.WithHint(fmt.Errorf("-token-file: %w: %w", err, fault.ErrInvalid), "make it readable for the user that the agent runs as")
+		}
+		text = string(b)
+	}
+	if text = strings.TrimSpace(text); text == "" {
+		return token.Token{}, fault.WithHint(fmt.Errorf("this machine is not enrolled, and there is no token: %w", fault.ErrNotFound), makeToken)
+	}
+	return token.Parse(text)
+}
+
+// makeToken is how to get a token.
+const makeToken = "make one with `mete token create --role agent` on the server, and give it by METE_TOKEN or -token-file"
+
+// stateDir is where the agent keeps what it keeps.
+func stateDir() string {
+	dir, err := keep.Default(os.Getenv, os.Geteuid())
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "agent")
+}
+
+// socketPath is where jobs find this agent.
+func socketPath() string { return socket.Path(os.Getenv, os.Geteuid()) }

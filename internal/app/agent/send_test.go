@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/token"
+)
+
+// registrar is a server on the loopback that makes every machine the node that
+// it says.
+type registrar struct {
+	node    atomic.Pointer[string]
+	batches atomic.Int64
+}
+
+func (r *registrar) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if q.URL.Path != "/v1/enroll" {
+		r.batches.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"verdict":"taken","next":"2"}`)
+		return
+	}
+	_, _ = io.WriteString(w, `{"node":"`+*r.node.Load()+`","cluster":"c","role":"agent"}`)
+}
+
+func (r *registrar) identity(t *testing.T) *enrol.Identity {
+	t.Helper()
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	id, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: s.URL, Facts: enrol.Facts{Machine: "m", Boot: "b", Name: "n"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := id.Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// What was measured as one node is never sent as another.
+func TestBound(t *testing.T) {
+	var r registrar
+	one, two := "one", "two"
+	r.node.Store(&one)
+	id := r.identity(t)
+	base, err := url.Parse(id.Server())
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := 0
+	b := &bound{HTTP: ship.NewHTTP(base, id.Client(), ""), id: id, node: id.Node(), other: func() { others++ }}
+	if _, err := b.Offer(t.Context(), batch.Clock{Boot: "b"}, []byte("x")); err != nil || r.batches.Load() != 1 {
+		t.Fatalf("%v, %d batches", err, r.batches.Load())
+	}
+	r.node.Store(&two)
+	if err := id.Reenrol(t.Context()); err != nil || id.Node() != two {
+		t.Fatalf("%v, node %s", err, id.Node())
+	}
+	if _, err := b.Offer(t.Context(), batch.Clock{Boot: "b"}, []byte("x")); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("as another node: %v", err)
+	}
+	if _, err := b.Lost(t.Context(), batch.Lost{}); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("lost, as another node: %v", err)
+	}
+	if r.batches.Load() != 1 || others != 2 {
+		t.Errorf("%d batches arrived, %d calls; want 1 and 2", r.batches.Load(), others)
+	}
+}
+
+// A machine that was enrolled measures, whatever is wrong with its identity now;
+// one that was not waits for its server.
+func TestEnrolled(t *testing.T) {
+	var r registrar
+	one := "one"
+	r.node.Store(&one)
+	id := r.identity(t)
+	var log strings.Builder
+	c := Default()
+	if err := c.enrolled(t.Context(), id, slog.New(slog.NewTextHandler(&log, nil))); err != nil || log.Len() > 0 {
+		t.Errorf("%v, log %q", err, &log)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: "http://" + ln.Addr().String()}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.enrolled(ctx, fresh, slog.New(slog.NewTextHandler(&log, nil))); err != nil || ctx.Err() == nil {
+		t.Errorf("without a server: %v, and it waited: %v", err, ctx.Err() != nil)
+	}
+	if n := strings.Count(log.String(), "cannot enrol yet; trying on"); n != 1 {
+		t.Errorf("it is said %d times that it cannot enrol:\n%s", n, &log)
+	}
+}
+
+func TestToken(t *testing.T) {
+	text := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}).Reveal()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("\n "+text+" \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		Config
+		want error
+	}{
+		{Config{Token: text}, nil},
+		{Config{TokenFile: file, Token: "not this one"}, nil},
+		{Config{}, fault.ErrNotFound},
+		{Config{Token: " \n"}, fault.ErrNotFound},
+		{Config{TokenFile: file + "2"}, fault.ErrNotFound},
+		{Config{TokenFile: filepath.Dir(file)}, fault.ErrInvalid},
+		{Config{Token: "mete_x"}, fault.ErrInvalid},
+	} {
+		got, err := c.token()
+		if !errors.Is(err, c.want) || err == nil && got.Reveal() != text || err != nil && fault.Hint(err) == "" {
+			t.Errorf("%+v: %v, %v (hint %q)", c.Config, got, err, fault.Hint(err))
+		}
+	}
+}

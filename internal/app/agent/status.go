@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/promtext"
+	"mete.dev/mete/internal/ship"
+)
+
+// serveStatus answers /healthz and /metrics on an address until ctx ends.
+func serveStatus(ctx context.Context, addr string, a *agent.Agent) error {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fault.WithHint(fmt.Errorf("-status %s: %w", addr, err), "choose another address with -status, or none with -status ''")
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		s := a.State()
+		if s.Failing != "" {
+			http.Error(w, "windows cannot be kept: "+s.Failing, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n") // who went away needs no answer
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", promtext.ContentType)
+		_, _ = io.WriteString(w, metrics(a.State()))
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		return srv.Close()
+	})
+	return g.Wait()
+}
+
+// metrics is how an agent is doing, in Prometheus's text format.
+func metrics(s agent.Status) string {
+	flag := func(on bool) float64 {
+		if on {
+			return 1
+		}
+		return 0
+	}
+	var t promtext.Text
+	t.Counter("mete_agent_windows_total", "Windows that were made durable.", float64(s.Windows))
+	t.Counter("mete_agent_rows_total", "Rows of those windows.", float64(s.Rows))
+	t.Gauge("mete_agent_jobs", "Registered jobs that have not ended.", float64(s.Jobs))
+	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", flag(s.Failing != ""))
+	t.Counter("mete_agent_violations_total", "Books that did not add up: always a defect.", float64(s.Violations))
+	t.Counter("mete_agent_missed_total", "Births and deaths of groups that were not seen.", float64(s.Missed))
+	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Ship.State == ship.Connected))
+	t.Counter("mete_agent_sent_batches_total", "Batches that the server took.", float64(s.Ship.Batches))
+	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Ship.Bytes))
+	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Ship.Retries))
+	t.Gauge("mete_agent_spool_bytes", "Bytes of the spool on disk.", float64(s.Spool.Bytes))
+	t.Gauge("mete_agent_spool_windows", "Windows that wait to be sent.", float64(s.Spool.Windows))
+	t.Counter("mete_agent_spool_dropped_total", "Windows given up as the spool was full.", float64(s.Spool.Dropped))
+	t.Counter("mete_agent_spool_corrupt_total", "Records of the spool that could not be read.", float64(s.Spool.Corrupt))
+	t.Counter("mete_agent_spool_refused_total", "Batches that the server called invalid.", float64(s.Spool.Refused))
+	return t.String()
+}

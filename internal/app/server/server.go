@@ -1,0 +1,142 @@
+// Package server is the command mete server: a ledger for many machines.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/server"
+)
+
+type config struct {
+	server.Config
+	listen   string
+	up       ups
+	insecure bool
+	debug    bool
+}
+
+// Command returns the command. It ends without an error when its context does.
+func Command() *cobra.Command {
+	c := config{Config: server.Default()}
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Keep the ledger of many machines",
+		Long: `Take what the agents of many machines measured, book it, and answer questions
+about it.
+
+At its first start the server makes a certificate authority in its state
+directory. A token carries that authority's fingerprint, so that an agent knows
+its server, and gives an agent a certificate of its own:
+
+  mete token create --role agent --cluster lab --uses 20 --expires 24h
+  METE_TOKEN=... mete-agent -server https://HOST:9797
+
+All connections are TLS 1.3. The ledger is SQLite in the state directory, or
+PostgreSQL.
+
+A server may tell its rows to another one above it, by minutes or by hours, and
+that one to a third. It keeps them all the same. The server above gives the
+token:
+
+  mete token create --role upstream --cluster lab
+  mete server --upstream https://CORE:9797 --upstream-token TOKEN`,
+		Example: `  mete server
+  mete server --database postgres://mete@db/mete --name mete.example.org
+  mete server --listen 10.0.0.1:9797 --state /srv/mete
+  mete server --upstream https://core:9797 --upstream-resolution 1h --upstream-pseudonyms`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.State == "" {
+				dir, err := keep.Default(os.Getenv, os.Geteuid())
+				if err != nil {
+					return err
+				}
+				c.State = filepath.Join(dir, "server")
+			}
+			var err error
+			if c.Upstreams, err = c.up.configs(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.listen, "listen", ":9797", "address and port to serve on (port 0: any free one)")
+	f.StringVar(&c.State, "state", "", "directory of what the server keeps (default: server in the state directory of mete)")
+	f.StringVar(&c.Database, "database", "", "ledger: a file for SQLite, or postgres://USER@HOST/NAME (default: ledger.db in --state)")
+	f.StringArrayVar(&c.Names, "name", nil, "host name or address under which agents reach the server, beside its own; may be repeated")
+	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to the programs of this machine and nobody else")
+	f.DurationVar(&c.Ledger.Minutes, "keep-minutes", c.Ledger.Minutes, "keep minutes for so long; then hours")
+	f.DurationVar(&c.Ledger.Hours, "keep-hours", c.Ledger.Hours, "keep hours for so long; then days, which stay")
+	c.up.flags(f)
+	f.BoolVar(&c.debug, "debug", false, "log more")
+	return cmd
+}
+
+func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
+	level := slog.LevelInfo
+	if c.debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: level}))
+	ln, err := server.Listen(ctx, c.listen)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ln.Close() }() // serving closes it too
+	c.Local = c.insecure
+	if host, _, err := net.SplitHostPort(c.listen); err == nil && host != "" {
+		c.Names = append(c.Names, host)
+	}
+	s, err := server.Open(ctx, c.Config, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	admin, err := server.ListenAdmin(c.State)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+
+	scheme, tls := "https", s.Authority.ServerTLS()
+	if c.insecure {
+		scheme, tls = "http", nil
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.Run(gctx) })
+	g.Go(func() error { return server.Serve(gctx, ln, s.Handler(), tls) })
+	g.Go(func() error { return server.Serve(gctx, admin, s.Admin(), nil) })
+	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n", scheme, ln.Addr(), c.describe()); err != nil {
+		return errors.Join(err, g.Wait())
+	}
+	if c.insecure {
+		log.Warn("plain HTTP without tokens: every program of this machine can read and write", "addr", ln.Addr())
+	}
+	return g.Wait()
+}
+
+// describe says where the ledger is, without a password.
+func (c *config) describe() string {
+	if c.Database == "" {
+		return filepath.Join(c.State, "ledger.db")
+	}
+	if u, err := url.Parse(c.Database); err == nil {
+		return u.Redacted()
+	}
+	return "the database that --database names"
+}

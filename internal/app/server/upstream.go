@@ -1,0 +1,96 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/upstream"
+)
+
+// ups are the flags about the servers above.
+type ups struct {
+	urls, tokens, resolutions []string
+	pseudonyms                bool
+}
+
+func (u *ups) flags(f *pflag.FlagSet) {
+	f.StringArrayVar(&u.urls, "upstream", nil, "https://HOST:PORT of a server above this one, to which its rows go; may be repeated")
+	f.StringArrayVar(&u.tokens, "upstream-token", nil, "token of the role upstream, or @FILE with it: the first for the first --upstream, and so on; once enrolled none is needed (or METE_UPSTREAM_TOKEN)")
+	f.StringArrayVar(&u.resolutions, "upstream-resolution", nil, "1m or 1h: what goes up is never finer; for several servers as with --upstream-token, the last for all that follow (default 1m)")
+	f.BoolVar(&u.pseudonyms, "upstream-pseudonyms", false, "send pseudonyms instead of names of nodes, workloads, jobs, users and projects; labels and paths stay here")
+}
+
+// configs are what the flags say.
+func (u *ups) configs() (all []upstream.Config, err error) {
+	for _, list := range []struct {
+		flag   string
+		values []string
+	}{{"--upstream-token", u.tokens}, {"--upstream-resolution", u.resolutions}} {
+		if len(list.values) > len(u.urls) {
+			return nil, fault.WithHint(fmt.Errorf("%d times %s for %d servers: %w", len(list.values), list.flag, len(u.urls), fault.ErrInvalid),
+				"name each server with an --upstream of its own")
+		}
+	}
+	if u.pseudonyms && len(u.urls) == 0 {
+		return nil, fault.WithHint(fmt.Errorf("--upstream-pseudonyms: there is no server above: %w", fault.ErrInvalid), "name one with --upstream")
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	finest := states.Minute
+	for i, url := range u.urls {
+		if i < len(u.resolutions) {
+			switch u.resolutions[i] {
+			case "1m":
+				finest = states.Minute
+			case "1h":
+				finest = states.Hour
+			default:
+				return nil, fault.WithHint(fmt.Errorf("--upstream-resolution %q: %w", u.resolutions[i], fault.ErrInvalid), "use 1m or 1h")
+			}
+		}
+		c := upstream.Default()
+		c.URL, c.Name, c.Finest, c.Pseudonyms = url, host, finest, u.pseudonyms
+		text := ""
+		if i < len(u.tokens) {
+			text = u.tokens[i]
+		}
+		if i == 0 {
+			text = cmp.Or(text, os.Getenv("METE_UPSTREAM_TOKEN"))
+		}
+		c.Token = func() (token.Token, error) { return readToken(text) }
+		if _, err := c.Token(); err != nil && !errors.Is(err, fault.ErrNotFound) {
+			return nil, fmt.Errorf("--upstream-token of %s: %w", url, err)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// readToken reads a token that is given as text, or as @FILE, each time that it
+// is asked for: a file may be replaced.
+func readToken(text string) (token.Token, error) {
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		b, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) {
+			return token.Token{}, fmt.Errorf("%s: %w", path, fault.ErrNotFound)
+		}
+		if err != nil {
+			return token.Token{}, err
+		}
+		text = string(b)
+	}
+	if strings.TrimSpace(text) == "" {
+		return token.Token{}, fmt.Errorf("no token: %w", fault.ErrNotFound)
+	}
+	return token.Parse(text)
+}

@@ -1,0 +1,215 @@
+// Package token is the command mete token: rights that can be handed over, made
+// and ended by who runs the server.
+package token
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/tally"
+)
+
+// Command returns mete token with its commands.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list and revoke the tokens that open this machine's server",
+		Long: `Make, list and revoke the tokens that open this machine's server: to agents that
+enrol, to people who read, to servers that send what they have.
+
+The server takes these orders on a socket in its state directory, so only who may
+use that can give them.`,
+		Example: `  mete token create --uses 20 --expires 1h
+  mete token create --role viewer --cluster lab
+  mete token list
+  mete token revoke abcd2345`,
+	}
+	cmd.AddCommand(create(), list(), revoke())
+	return cmd
+}
+
+// state adds the flag for the server's state directory.
+func state(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "state", "", "state directory of the server (default: server in the state directory of mete)")
+}
+
+// local is the way to the server of this machine whose state is in dir, "" for
+// the one that mete up and mete server take by themselves.
+func local(dir string) (*client.Local, error) {
+	if dir == "" {
+		all, err := keep.Default(os.Getenv, os.Geteuid())
+		if err != nil {
+			return nil, err
+		}
+		dir = filepath.Join(all, "server")
+	}
+	return client.NewLocal(dir), nil
+}
+
+// output adds the flag for the form to print.
+func output(cmd *cobra.Command, form *string, forms ...string) {
+	cmd.Flags().StringVarP(form, "output", "o", forms[0], "print `FORM`: "+strings.Join(forms[:len(forms)-1], ", ")+" or "+forms[len(forms)-1])
+	choices(cmd, "output", forms...)
+}
+
+// choices lets the shell complete a flag.
+func choices(cmd *cobra.Command, flag string, values ...string) {
+	// The only error is a flag that does not exist, which the tests would see.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// oneOf checks the value of a flag.
+func oneOf(flag, value string, values ...string) error {
+	if slices.Contains(values, value) {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("%s %q: %w", flag, value, fault.ErrInvalid), "it is one of "+strings.Join(values, ", "))
+}
+
+func create() *cobra.Command {
+	var role, cluster, expires, form, dir string
+	var uses int
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token and print it",
+		Long: `Make a token and print it on standard output. It is shown this once: the server
+keeps no more of it than it takes to know it again.
+
+An agent's token enrols machines, by default one. A viewer's lets who has it read,
+all clusters or one. An upstream's enrols a server that sends its figures here.`,
+		Example: `  mete token create > token
+  mete token create --cluster lab --uses 20 --expires 1h
+  mete token create --role viewer --expires 90d`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := oneOf("-o", form, "text", "json"); err != nil {
+				return err
+			}
+			want, err := wish(role, cluster, expires, uses)
+			if err != nil {
+				return err
+			}
+			l, err := local(dir)
+			if err != nil {
+				return err
+			}
+			text, made, err := l.CreateToken(cmd.Context(), want)
+			if err != nil {
+				return err
+			}
+			if form == "json" {
+				_, err = cmd.OutOrStdout().Write(tally.TokenJSON(made, text, time.Now()))
+				return err
+			}
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), text); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.ErrOrStderr(), tally.TokenText(made, tally.Style{Zone: time.Local}))
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&role, "role", "agent", "what it opens: agent, viewer or upstream")
+	f.StringVar(&cluster, "cluster", "", "the cluster that it enrols into, or that its bearer sees (default: the server's, or all)")
+	f.IntVar(&uses, "uses", 0, "how many machines may enrol with it; -1 is any number (default: one)")
+	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
+	choices(cmd, "role", "agent", "viewer", "upstream")
+	output(cmd, &form, "text", "json")
+	state(cmd, &dir)
+	return cmd
+}
+
+// wish is what the flags ask for.
+func wish(role, cluster, expires string, uses int) (entry.Token, error) {
+	want := entry.Token{Role: entry.Role(role), Cluster: cluster, Uses: uses}
+	now := time.Now()
+	if expires != "never" {
+		length, err := tally.ParseLength(expires)
+		if err != nil {
+			return want, fault.WithHint(fmt.Errorf("--expires %q: %w", expires, fault.ErrInvalid), "write 30m, 24h, 90d or never")
+		}
+		want.Expires = now.Add(length).Truncate(time.Second)
+	}
+	_, err := tally.ParseWish(tally.WishJSON(want), now)
+	return want, err
+}
+
+func list() *cobra.Command {
+	var form, dir string
+	cmd := &cobra.Command{
+		Use:           "list",
+		Short:         "List the tokens, without what they open by",
+		Long:          "List the tokens, newest first, without their secrets, which nobody keeps.",
+		Example:       "  mete token list\n  mete token list -o json",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := oneOf("-o", form, "table", "csv", "json"); err != nil {
+				return err
+			}
+			l, err := local(dir)
+			if err != nil {
+				return err
+			}
+			all, err := l.Tokens(cmd.Context())
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			var body []byte
+			switch form {
+			case "json":
+				body = tally.TokensJSON(all, now)
+			case "csv":
+				body = tally.TokensCSV(all, now)
+			default:
+				body = []byte(tally.TokensText(all, now, tally.Style{Zone: time.Local}))
+			}
+			_, err = cmd.OutOrStdout().Write(body)
+			return err
+		},
+	}
+	output(cmd, &form, "table", "csv", "json")
+	state(cmd, &dir)
+	return cmd
+}
+
+func revoke() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "revoke ID",
+		Short: "End a token",
+		Long: `End a token: from now on it opens nothing. Machines that have enrolled with it
+stay enrolled.`,
+		Example:       "  mete token revoke abcd2345",
+		Args:          cobra.ExactArgs(1),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := local(dir)
+			if err != nil {
+				return err
+			}
+			if err := l.RevokeToken(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked %s\n", args[0])
+			return err
+		},
+	}
+	state(cmd, &dir)
+	return cmd
+}

@@ -1,0 +1,92 @@
+package usage_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/workload"
+)
+
+// What is booked in a ledger stands in the tables, and adds up to the machine.
+func TestFromALedger(t *testing.T) {
+	l, err := ledger.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), ledger.Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	now := time.Now().UTC().Truncate(time.Minute)
+	const id = "01K5X3V7QZ8R9S0T1V2W3X4Y5Z"
+	if err := l.PutNode(t.Context(), entry.Node{ID: id, Cluster: "default", Name: "web-1", MachineID: "m", Boot: "b", At: now.Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	minute := now.Add(-10*time.Minute).Unix() / 60
+	e := &entry.Entry{Node: id, Stream: batch.Stream{1}, Number: 1, Hash: batch.HashOf([]byte("1")), Sent: []byte("1"), Boot: "b", Through: now.Add(-9 * time.Minute),
+		Gaps: []meter.Gap{{From: now.Add(-9 * time.Minute), To: now.Add(-8 * time.Minute), Reason: meter.Unwatched}}}
+	whole := entry.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 2, Whole: meter.Shares{120e9, 60 * 8 << 30}}
+	used := func(kind workload.Kind, name, job string, cpu, memory int64) {
+		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
+		short, ok := batch.ShortOf(n.ID)
+		if !ok {
+			t.Fatalf("no short of %s", n.ID)
+		}
+		var u meter.Usage
+		u.Covered = time.Minute
+		u.Put(meter.CPU, cpu, meter.Measured)
+		u.Put(meter.Memory, memory*60, meter.Measured)
+		e.Names = append(e.Names, n)
+		e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: minute, Usage: u})
+	}
+	used(workload.Job, "make", "build", 60e9, 2<<30)
+	used(workload.Service, "nginx.service", "", 10e9, 1<<30)
+	used(workload.Service, "mete-agent.service", "", 1e9, 1<<30)
+	used(workload.System, "system", "", 9e9, 1<<30)
+	used(workload.Idle, "idle", "", 40e9, 3<<30)
+	e.Nodes = []entry.NodeMinute{whole}
+	if r, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+		t.Fatalf("Book: %v, %v", r, err)
+	}
+
+	authorize := func(*http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
+	s := httptest.NewServer(api.New(l, nil, authorize, time.Now, slog.New(slog.NewTextHandler(t.Output(), nil))))
+	defer s.Close()
+	t.Setenv("METE_SERVER", s.URL)
+	for line, want := range map[string][]string{
+		"usage":                               {"build ", "nginx.service ", " (1 day), averages over the 1m that there are", "SUM", "120.000 s", "the rows add up to the machine", "gaps: 1 in this range"},
+		"usage --by kind -o json":             {`"kind":"service","nodes":1,`, `"cpu_seconds":60,`, `"whole":{"cpu_seconds":120,`},
+		"usage --by workload --omit-own":      {"make "},
+		"usage --by node --where node=web-1":  {"web-1 ", "120.000 s", "--by node,kind"},
+		"usage --where job=build":             {"build ", "60.000 s"},
+		"usage --by label:x --limit 1 -o csv": {"label:x,nodes,"},
+		"nodes":                               {"web-1 ", id, "default"},
+		"gaps --node web-1":                   {"unwatched", "60.0", "no meter was running"},
+		"workloads --where kind=job -o json":  {`"name":"make","job":"build"`},
+	} {
+		out, err := run(strings.Fields(line)...)
+		if err != nil {
+			t.Errorf("mete %s: %v", line, err)
+		}
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("mete %s has no %q:\n%s", line, w, out)
+			}
+		}
+		if strings.Contains(line, "--omit-own") && strings.Contains(out, "mete-agent") {
+			t.Errorf("mete %s shows what mete used:\n%s", line, out)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+// Package usage is the commands that ask a server what its ledger knows: mete
+// usage, mete nodes, mete workloads and mete gaps.
+package usage
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/view"
+)
+
+// server are the flags that every command has.
+type server struct {
+	url    string
+	token  string
+	output string
+	ascii  bool
+}
+
+func (s *server) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&s.url, "server", "", "ask the server at `URL` (default: $METE_SERVER, else "+client.Default+")")
+	f.StringVar(&s.token, "token", "", "show this viewer's `TOKEN` to the server, which one on another machine wants (default: $METE_TOKEN, which others cannot see in the list of processes)")
+	f.StringVarP(&s.output, "output", "o", "table", "print `FORM`: table, csv or json")
+	f.BoolVar(&s.ascii, "ascii", false, "print ASCII characters only")
+	choices(cmd, "output", "table", "csv", "json")
+}
+
+// choices lets the shell complete a flag.
+func choices(cmd *cobra.Command, flag string, values ...string) {
+	// The only error is a flag that does not exist, which the tests would see.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// open checks the flags and returns the way to the server.
+func (s *server) open() (*client.Client, error) {
+	if !slices.Contains([]string{"table", "csv", "json"}, s.output) {
+		return nil, fault.WithHint(fmt.Errorf("-o %q: %w", s.output, fault.ErrInvalid), "it is one of table, csv, json")
+	}
+	url, text := s.url, s.token
+	if url == "" {
+		url = os.Getenv("METE_SERVER")
+	}
+	if url == "" {
+		url = client.Default
+	}
+	if text == "" {
+		text = os.Getenv("METE_TOKEN")
+	}
+	var t token.Token
+	if text != "" {
+		var err error
+		if t, err = token.Parse(text); err != nil {
+			return nil, err
+		}
+	}
+	return client.New(url, t)
+}
+
+func (s *server) style() tally.Style { return tally.Style{Zone: time.Local, ASCII: s.ascii} }
+
+// print writes the form that was asked for.
+func (s *server) print(cmd *cobra.Command, table func() string, csv, json func() []byte) error {
+	var body []byte
+	switch s.output {
+	case "csv":
+		body = csv()
+	case "json":
+		body = json()
+	default:
+		body = []byte(table())
+	}
+	out := cmd.OutOrStdout()
+	if f, ok := out.(*os.File); ok && term.IsTerminal(f.Fd()) {
+		body = harmless(body)
+	}
+	_, err := out.Write(body)
+	return err
+}
+
+// harmless takes out of a text what a terminal would obey. Files and pipes get
+// names as they are, so that they can be told apart and joined.
+func harmless(text []byte) []byte {
+	lines := strings.Split(string(text), "\n")
+	for i, l := range lines {
+		lines[i] = view.Clean(l)
+	}
+	return []byte(strings.Join(lines, "\n"))
+}
+
+// question are the flags that say what is asked.
+type question struct {
+	from, to string
+	where    []string
+	by       []string
+	node     string
+	omitOwn  bool
+	limit    string
+}
+
+func (q *question) rangeFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&q.from, "from", "-24h", "begin at `TIME`: 2026-03-01, 2026-03-01T12:00:00Z, today, yesterday, -90m, -7d")
+	f.StringVar(&q.to, "to", "now", "end before `TIME`")
+}
+
+func (q *question) whereFlag(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&q.where, "where", nil, "only what has `DIMENSION=VALUE`; of one dimension several are alternatives, an empty value is none")
+}
+
+func (q *question) limitFlag(cmd *cobra.Command, usage string) {
+	cmd.Flags().StringVar(&q.limit, "limit", "", usage)
+}
+
+// parameters are the flags as the parameters of a question.
+func (q *question) parameters() map[string][]string {
+	given := map[string][]string{tally.ParamFrom: {q.from}, tally.ParamTo: {q.to}}
+	if q.by != nil {
+		given[tally.ParamBy] = q.by
+	}
+	if q.where != nil {
+		given[tally.ParamWhere] = q.where
+	}
+	if q.omitOwn {
+		given[tally.ParamOmitOwn] = []string{"1"}
+	}
+	if q.limit != "" {
+		given[tally.ParamLimit] = []string{q.limit}
+	}
+	return given
+}
+
+// screenful is how many rows a table has where nobody says: the largest are what
+// people look for.
+const screenful = "40"
+
+// Usage returns mete usage.
+func Usage() *cobra.Command {
+	var s server
+	var q question
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "Show what was used, by job or whatever else",
+		Long: `Show what was used in a range of time, by job or whatever else, from the ledger of
+a server: mete up or mete server.
+
+Amounts are exclusive: a row holds what its workloads used and nothing below them
+did, so the rows add up. What no job caused stands in the rows system and idle,
+so that the sum is all that the machine had.
+
+CPU TIME is what was used, CORES the average of it. MEMORY is the average over the
+whole range, page cache included; PEAK is the most that any one workload of the
+row held. A workload that belongs to no job stands under its own name; one that
+has none of what is asked for, such as a user, is in the row (none).
+
+–  nobody could see it (not zero)   ~  a total, apportioned   ≈  computed
+
+Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
+		Example: `  mete usage
+  mete usage --by user,job --from today
+  mete usage --by workload --where job=nightly --from -7d
+  mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.open()
+			if err != nil {
+				return err
+			}
+			if s.output == "table" && q.limit == "" {
+				q.limit = screenful
+			}
+			asked, err := tally.ParseQuery(q.parameters(), time.Now())
+			if err != nil {
+				return err
+			}
+			a, err := c.Usage(cmd.Context(), asked)
+			if err != nil {
+				return err
+			}
+			return s.print(cmd, func() string { return tally.Text(a, s.style()) },
+				func() []byte { return tally.CSV(a) }, func() []byte { return tally.JSON(a) })
+		},
+	}
+	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "a row for each `DIMENSION`, or several with commas")
+	q.rangeFlags(cmd)
+	q.whereFlag(cmd)
+	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
+	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+screenful+" of a table, else all)")
+	s.flags(cmd)
+	choices(cmd, "by", tally.Dimensions()...)
+	return cmd
+}
+
+// Nodes returns mete nodes.
+func Nodes() *cobra.Command {
+	var s server
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the machines that a server knows",
+		Long: `List the machines that a server knows: how far each is booked, and whether it is
+live, behind (what it sends is of the past) or silent.`,
+		Example: `  mete nodes
+  mete nodes -o json | jq -r '.nodes[] | select(.state == "silent") | .name'`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.open()
+			if err != nil {
+				return err
+			}
+			list, err := c.Nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return s.print(cmd, func() string { return tally.NodesText(list, s.style()) },
+				func() []byte { return tally.NodesCSV(list) }, func() []byte { return tally.NodesJSON(list) })
+		},
+	}
+	s.flags(cmd)
+	return cmd
+}
+
+// Gaps returns mete gaps.
+func Gaps() *cobra.Command {
+	var s server
+	var q question
+	cmd := &cobra.Command{
+		Use:   "gaps",
+		Short: "List the times of which not all is known",
+		Long: `List the times of which not all is known, why, and what that means for the
+figures. All other time is booked once and in full.`,
+		Example: `  mete gaps
+  mete gaps --from -30d --node web-1`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.open()
+			if err != nil {
+				return err
+			}
+			from, to, err := tally.ParseRange(q.parameters(), time.Now())
+			if err != nil {
+				return err
+			}
+			list, err := c.Gaps(cmd.Context(), from, to, q.node)
+			if err != nil {
+				return err
+			}
+			return s.print(cmd, func() string { return tally.GapsText(list, s.style()) },
+				func() []byte { return tally.GapsCSV(list) }, func() []byte { return tally.GapsJSON(list) })
+		},
+	}
+	q.rangeFlags(cmd)
+	cmd.Flags().StringVar(&q.node, "node", "", "only of the machine with this `NAME` or id")
+	s.flags(cmd)
+	return cmd
+}
+
+// Workloads returns mete workloads.
+func Workloads() *cobra.Command {
+	var s server
+	var q question
+	cmd := &cobra.Command{
+		Use:   "workloads",
+		Short: "List the workloads that used something",
+		Long: `List the workloads that used something in a range of time: what each is called,
+where it ran and when. mete usage --by workload shows how much they used.`,
+		Example: `  mete workloads --from -1h
+  mete workloads --where kind=job --where kind=container -o csv`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.open()
+			if err != nil {
+				return err
+			}
+			asked, err := tally.ParseFilter(q.parameters(), time.Now())
+			if err != nil {
+				return err
+			}
+			list, err := c.Workloads(cmd.Context(), asked)
+			if err != nil {
+				return err
+			}
+			return s.print(cmd, func() string { return tally.WorkloadsText(list, s.style()) },
+				func() []byte { return tally.WorkloadsCSV(list) }, func() []byte { return tally.WorkloadsJSON(list) })
+		},
+	}
+	q.rangeFlags(cmd)
+	q.whereFlag(cmd)
+	q.limitFlag(cmd, "at most `N`")
+	s.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,201 @@
+package usage_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/app/usage"
+	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
+)
+
+var (
+	update = flag.Bool("update", false, "write the golden files anew")
+	noon   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+)
+
+// TestMain puts this machine into a zone that is not UTC.
+func TestMain(m *testing.M) {
+	time.Local = time.FixedZone("CET", 3600)
+	os.Exit(m.Run())
+}
+
+// A book is a ledger that has one answer to each question, and keeps the last.
+type book struct{ asked query.Query }
+
+func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
+	b.asked = q
+	if len(q.Where["pod"]) > 0 {
+		return nil, fault.WithHint(fmt.Errorf("dimension pod: %w", fault.ErrInvalid), "there are no pods here")
+	}
+	a := &query.Answer{From: q.From, To: q.To, By: q.By, Gaps: 1}
+	for i, name := range []string{"idle", "bu\x1bild", "web", "", "system"} {
+		g := query.Group{Nodes: 1, First: q.From, Last: q.To}
+		for range q.By {
+			g.Keys = append(g.Keys, name)
+		}
+		put := func(r meter.Resource, v int64) {
+			g.Usage.Present |= 1 << r
+			g.Usage.Quality.Set(r, meter.Measured)
+			g.Usage.Sum[r] = unit.Sum{}.Add(v)
+		}
+		put(meter.CPU, int64(900e9>>i))
+		put(meter.Memory, int64(3600<<30>>i))
+		a.Groups = append(a.Groups, g)
+	}
+	return a, nil
+}
+
+func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {
+	return []query.Node{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", Enrolled: noon.AddDate(-1, 0, 0), Through: noon, State: "live", CPUs: 8, Streams: 1}}, nil
+}
+
+func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
+	b.asked = q
+	w := query.Workload{Node: "web-1", First: noon.Add(-time.Hour), Last: noon}
+	w.ID, w.Kind, w.Name.Name, w.Job = workload.NewID("web-1", workload.Job, "k"), workload.Job, "make", "build"
+	return []query.Workload{w}, nil
+}
+
+func (b *book) Gaps(_ context.Context, from, to time.Time, node string, _ query.Scope) ([]query.Gap, error) {
+	b.asked = query.Query{From: from, To: to, Where: map[query.Dimension][]string{"node": {node}}}
+	return []query.Gap{{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Gap: meter.Gap{From: noon, To: noon.Add(90 * time.Second), Reason: meter.Unwatched}}}, nil
+}
+
+// mete runs a command line against a server of b.
+func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
+	t.Helper()
+	authorize := func(r *http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
+	s := httptest.NewServer(api.New(b, nil, authorize, func() time.Time { return noon }, slog.New(slog.DiscardHandler)))
+	defer s.Close()
+	t.Setenv("METE_SERVER", s.URL)
+	return run(line...)
+}
+
+// run runs a command line.
+func run(line ...string) (string, error) {
+	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Gaps(), usage.Workloads())
+	cli.Complete(root)
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(line)
+	err := root.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+const hour = "--from 2026-03-01T11:00:00Z --to 2026-03-01T12:00:00Z"
+
+// What the commands print is as the golden file has it, and the question is the
+// one that the flags ask.
+func TestCommands(t *testing.T) {
+	var all strings.Builder
+	for _, c := range []string{
+		"usage " + hour,
+		"usage --by user,label:app --where job=web --where label:a=b=c --omit-own --limit 2 --ascii " + hour,
+		"usage --by node " + hour,
+		"usage -o csv " + hour,
+		"usage -o json " + hour,
+		"nodes", "nodes -o csv", "nodes -o json",
+		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
+		"workloads --where kind=job --limit 7 " + hour, "workloads -o json " + hour, "workloads -o csv " + hour,
+	} {
+		b := &book{}
+		out, err := mete(t, b, strings.Fields(c)...)
+		if err != nil {
+			t.Errorf("mete %s: %v", c, err)
+		}
+		fmt.Fprintf(&all, "$ mete %s\n", c)
+		if q := b.asked; !q.From.IsZero() {
+			fmt.Fprintf(&all, "(asked: %s to %s by %v where %v, own left out %v, limit %d)\n", q.From.UTC().Format(time.TimeOnly), q.To.UTC().Format(time.TimeOnly), q.By, q.Where, q.OmitOwn, q.Limit)
+		}
+		all.WriteString(out + "\n")
+	}
+	file := filepath.Join("testdata", "commands.txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), all.String()); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// Without a range the last 24 hours are asked about.
+func TestDefaults(t *testing.T) {
+	b := &book{}
+	before := time.Now()
+	if _, err := mete(t, b, "usage"); err != nil {
+		t.Fatal(err)
+	}
+	if q := b.asked; q.To.Before(before) || q.To.After(time.Now().Add(time.Minute)) || q.To.Sub(q.From) != 24*time.Hour || q.By[0] != query.ByJob {
+		t.Errorf("asked %+v", q)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Setenv("METE_TOKEN", "")
+	for _, c := range []struct {
+		line, err, hint string
+		code            int
+	}{
+		{"usage -o yaml", `-o "yaml": invalid`, "it is one of table, csv, json", cli.Invalid},
+		{"usage --by colour", `dimension "colour": invalid`, "it is one of job", cli.Invalid},
+		{"usage --from later", `time "later": invalid`, "write a time as", cli.Invalid},
+		{"usage --from now --to -1h", "is empty: invalid", "from is the earlier one", cli.Invalid},
+		{"usage --where web", `filter "web" has no =: invalid`, "write it as job=NAME", cli.Invalid},
+		{"usage --limit many", `parameter limit="many": invalid`, "from 1 to 10000", cli.Invalid},
+		{"usage --where pod=x", "dimension pod: invalid", "there are no pods here", cli.Invalid},
+		{"usage x", `unexpected argument "x"`, "mete usage --help", cli.Invalid},
+		{"nodes --token mete_x", "token is cut off", "copy the whole line", cli.Invalid},
+		{"nodes --server tcp://x", `server "tcp://x": invalid`, "write it as http://127.0.0.1:9797", cli.Invalid},
+		{"nodes --server http://127.0.0.1:1", "nobody listens there", "start one with: mete up", cli.Unavailable},
+		{"nodes --server https://127.0.0.1:1", "a token is needed", "mete token create --role viewer", cli.Denied},
+		{"nodes --server http://192.0.2.1:9797", "http", "", cli.Invalid},
+		{"gaps --from x", `time "x": invalid`, "write a time as", cli.Invalid},
+		{"workloads --where x=y", `dimension "x": invalid`, "it is one of", cli.Invalid},
+	} {
+		_, err := mete(t, &book{}, strings.Fields(c.line)...)
+		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(fault.Hint(err), c.hint) || cli.Code(err) != c.code {
+			t.Errorf("mete %s: %v; %s (%d), want %s; %s (%d)", c.line, err, fault.Hint(err), cli.Code(err), c.err, c.hint, c.code)
+		}
+	}
+}
+
+// The default server is that of mete up.
+func TestDefaultServer(t *testing.T) {
+	t.Setenv("METE_SERVER", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // nothing is sent
+	cmd := usage.Nodes()
+	cmd.SetContext(ctx)
+	cmd.SetArgs([]string{})
+	if err := cmd.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v, want canceled", err)
+	}
+}

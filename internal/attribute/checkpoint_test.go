@@ -1,0 +1,242 @@
+package attribute_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// A vault keeps checkpoints as a spool does.
+type vault struct{ records [][]byte }
+
+func (v *vault) save(b *attribute.Books, full bool) {
+	rec := b.Checkpoint(nil, full)
+	if rec[1] == 'F' {
+		v.records = nil
+	}
+	v.records = append(v.records, rec)
+	b.Saved()
+}
+
+func (v *vault) restore(t interface {
+	Helper()
+	Fatal(...any)
+}) *attribute.Books {
+	t.Helper()
+	b, err := attribute.Restore("n", v.records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// A source is what shows a forest: after a restart its slots are others, and
+// it says of all groups that they are new and of none that it was born.
+type source struct {
+	slots map[uint64]meter.Slot // by life
+	base  meter.Slot
+	fresh bool
+}
+
+func (s *source) restart() {
+	*s = source{slots: map[uint64]meter.Slot{}, base: s.base + 3, fresh: true}
+}
+
+func (s *source) show(snap *meter.Snapshot) *meter.Snapshot {
+	out := *snap
+	out.Groups = nil
+	slots := map[meter.Slot]meter.Slot{meter.NoSlot: meter.NoSlot}
+	for _, g := range snap.Groups {
+		to, ok := s.slots[g.Life.ID]
+		if !ok {
+			if to = s.base + meter.Slot(len(s.slots)); len(s.slots) == 0 || g.Slot == meter.Root {
+				to = meter.Root
+			}
+			s.slots[g.Life.ID] = to
+		}
+		slots[g.Slot] = to
+		c := *g
+		c.Slot, c.Parent, c.MemoryParent = to, slots[g.Parent], slots[g.MemoryParent]
+		if s.fresh {
+			c.New, c.Born = true, false
+		}
+		out.Groups = append(out.Groups, &c)
+	}
+	s.fresh = false
+	return &out
+}
+
+// counted is what of a window's rows has to be the same, restart or not.
+type counted struct {
+	Name        string
+	Used, Total map[string]int64
+	Ended       bool
+}
+
+func countedOf(w *meter.Window) map[workload.ID]counted {
+	rows := map[workload.ID]counted{}
+	for i := range w.Rows {
+		r := &w.Rows[i]
+		c := counted{r.Workload.Name, map[string]int64{}, map[string]int64{}, r.Ended}
+		for _, res := range []meter.Resource{meter.CPU, meter.DiskWritten, meter.Processes} {
+			c.Used[res.String()], c.Total[res.String()] = r.Usage.Amount[res], r.Total[res]
+		}
+		rows[r.Workload.ID] = c
+	}
+	return rows
+}
+
+// However often the meter restarts, between any two ticks with a window's edge
+// between them, and whatever is born, dies and cannot be read meanwhile: every
+// workload is booked what it would have been without, in every window.
+func TestRestartsChangeNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}
+		f.use(f.add(nil, 0, false), 1e12)
+		for range rapid.IntRange(0, 5).Draw(t, "groups") {
+			g := f.add(f.groups[rapid.IntRange(0, len(f.groups)-1).Draw(t, "parent")], 0, false)
+			f.use(g, rapid.Int64Range(0, 1e12).Draw(t, "past"))
+		}
+		straight, broken := attribute.New("n"), attribute.New("n")
+		src := &source{slots: map[uint64]meter.Slot{}, base: 1}
+		var v vault
+		first := f.snapshot()
+		straight.Tick(first)
+		broken.Tick(src.show(first))
+		resumed := false
+		var want, got meter.Window
+		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
+			f.calm = resumed
+			f.step()
+			snap := f.snapshot()
+			straight.Tick(snap)
+			bal := broken.Tick(src.show(snap))
+			for _, r := range meter.Wholes {
+				if !bal.Closed(r) {
+					t.Fatalf("parts of %v do not sum to the whole: %+v", r, bal)
+				}
+			}
+			if resumed && rapid.Bool().Draw(t, "window goes on") || !resumed && rapid.Bool().Draw(t, "window goes on too") {
+				resumed = false
+				continue
+			}
+			straight.Close(&want)
+			broken.Close(&got)
+			if d := cmp.Diff(countedOf(&want), countedOf(&got)); d != "" {
+				t.Fatalf("window to %d, without restarts and with:\n%s", want.End, d)
+			}
+			if got.Balance.Violations > 0 || got.Start != want.Start || got.End != want.End {
+				t.Fatalf("window from %d to %d, %d violations; want from %d to %d", got.Start, got.End, got.Balance.Violations, want.Start, want.End)
+			}
+			resumed = false
+			switch rapid.IntRange(0, 3).Draw(t, "then") {
+			case 0: // it could not be saved
+				_ = broken.Checkpoint(nil, false)
+			case 1:
+				v.save(broken, rapid.Bool().Draw(t, "full"))
+			case 2:
+				v.save(broken, rapid.Bool().Draw(t, "full before the end"))
+				checkSame(t, broken, v.restore(t))
+				broken, resumed = v.restore(t), true
+				src.restart()
+			}
+		}
+	})
+}
+
+// checkSame checks that a full record and deltas come to the same.
+func checkSame(t *rapid.T, live, restored *attribute.Books) {
+	t.Helper()
+	again, err := attribute.Restore("n", [][]byte{live.Checkpoint(nil, true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(again.Checkpoint(nil, true), restored.Checkpoint(nil, true)) {
+		t.Fatal("books restored from deltas are not those restored from a full record")
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	b := attribute.New("n")
+	var w meter.Window
+	var recs [][]byte
+	for i := range int64(3) {
+		b.Tick(two((i+1)*1e9, i*900, i*500, i*100))
+		b.Close(&w)
+		recs = append(recs, b.Checkpoint(nil, false))
+		b.Saved()
+	}
+	restore := func(recs ...[]byte) error {
+		_, err := attribute.Restore("n", recs)
+		return err
+	}
+	if err := restore(recs...); err != nil {
+		t.Fatal(err)
+	}
+	other := attribute.New("m")
+	other.Tick(two(1e9, 1, 1, 1))
+	for name, err := range map[string]error{
+		"nothing":            restore(nil),
+		"version":            restore([]byte{99, 'F'}),
+		"kind":               restore([]byte{1, 'X'}),
+		"delta first":        restore(recs[1]),
+		"delta missing":      restore(recs[0], recs[2]),
+		"delta twice":        restore(recs[0], recs[1], recs[1]),
+		"cut short":          restore(recs[0][:len(recs[0])-3]),
+		"more than a record": restore(append(bytes.Clone(recs[0]), 0)),
+		"of another node":    restore(other.Checkpoint(nil, true)),
+	} {
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	if b, err := attribute.Restore("n", nil); err != nil || b == nil {
+		t.Errorf("no records: %v", err)
+	}
+}
+
+// Whatever the bytes, they are refused or books that can be gone on with.
+func FuzzRestore(f *testing.F) {
+	b := attribute.New("n")
+	var w meter.Window
+	for i := range int64(3) {
+		s := two((i+1)*1e9, i*900, i*500, i*100)
+		s.Groups[1].Put(meter.Memory, 1<<20)
+		s.Groups[1].Put(meter.CPUUser, i*300)
+		s.Groups[1].Put(meter.CPUSystem, i*200)
+		b.Tick(s)
+		b.Close(&w)
+		f.Add(b.Checkpoint(nil, true), b.Checkpoint(nil, false))
+		b.Saved()
+	}
+	f.Fuzz(func(t *testing.T, full, delta []byte) {
+		for _, recs := range [][][]byte{{full}, {full, delta}} {
+			b, err := attribute.Restore("n", recs)
+			if err != nil {
+				if !errors.Is(err, fault.ErrInvalid) {
+					t.Fatal(err)
+				}
+				continue
+			}
+			rec := b.Checkpoint(nil, true)
+			again, err := attribute.Restore("n", [][]byte{rec})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(again.Checkpoint(nil, true), rec) {
+				t.Error("what was restored is not what is saved again")
+			}
+			var w meter.Window
+			b.Tick(two(1<<40, 5000, 1000, 500))
+			b.Close(&w)
+		}
+	})
+}

@@ -1,0 +1,348 @@
+package attribute
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
+)
+
+// Restore returns the books of a node as they were at a checkpoint: records
+// that [Books.Checkpoint] made, a full one and all deltas that were saved after
+// it, in their order. Without any they are empty. The error wraps
+// fault.ErrInvalid where they cannot be read, or one is missing.
+//
+// The first snapshot after that, in the same boot, is booked as if there had
+// been no end: counters are complete, also of groups that are new since. What
+// groups used that ended meanwhile is in the account above, apportioned. Levels
+// that were seen before and are now are taken for a straight line, others are
+// not known for the time between. In another boot everything counts from 0.
+func Restore(node string, records [][]byte) (*Books, error) {
+	b := New(node)
+	r := &restorer{books: b}
+	for i, rec := range records {
+		if err := r.record(rec); err != nil {
+			return nil, fmt.Errorf("checkpoint: record %d of %d: %w", i+1, len(records), err)
+		}
+	}
+	if !b.started {
+		return New(node), nil
+	}
+	if err := r.settle(); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	b.away, b.start, b.saved, b.savedAt = true, b.at, true, b.at
+	return b, nil
+}
+
+// A restorer takes records in.
+type restorer struct {
+	scanner
+	books    *Books
+	accounts map[uint64]*restored
+	count    int // of records
+}
+
+// restored is an account with its links as numbers.
+type restored struct {
+	*account
+	above, memory uint64
+	held          [len(nested)]uint64
+	last          int // the record it was in last, by their count
+}
+
+// Levels above this are none that a machine has: 8 PiB, or as many tasks.
+const levelLimit = 1 << 53
+
+func (r *restorer) record(rec []byte) error {
+	b := r.books
+	r.scanner = scanner{rest: rec}
+	r.count++
+	if v := r.byte(); v != checkpointVersion {
+		return fmt.Errorf("version %d is not known: %w", v, fault.ErrInvalid)
+	}
+	kind := r.byte()
+	full := kind == recordFull
+	switch {
+	case full:
+		*b = *New(b.node)
+		r.accounts = map[uint64]*restored{}
+		if node := r.string(); node != b.node && !r.bad {
+			return fmt.Errorf("it is of node %q: %w", node, fault.ErrInvalid)
+		}
+		b.boot, b.started = r.string(), r.bool()
+	case kind != recordDelta:
+		return fmt.Errorf("kind %#x is not known: %w", kind, fault.ErrInvalid)
+	case !b.started:
+		return fmt.Errorf("it follows on none: %w", fault.ErrInvalid)
+	case r.int() != b.at:
+		return fmt.Errorf("one before it is missing: %w", fault.ErrInvalid)
+	}
+	since := b.at
+	r.node()
+	if !full {
+		for n := r.uint(); n > 0 && !r.bad; n-- {
+			delete(r.accounts, r.uint())
+		}
+	}
+	for n := r.uint(); n > 0 && !r.bad; n = r.uint() {
+		r.account(n, b.at-since)
+	}
+	if !full {
+		for _, a := range r.accounts {
+			if a.last != r.count {
+				r.goOn(a, b.at-since)
+			}
+		}
+	}
+	if r.bad || len(r.rest) > 0 {
+		return fmt.Errorf("it is cut short or garbled: %w", fault.ErrInvalid)
+	}
+	return nil
+}
+
+// node reads what is of the machine as a whole.
+func (r *restorer) node() {
+	b := r.books
+	at := r.int()
+	r.bad = r.bad || at < b.at
+	b.at, b.mono, b.offset, b.serial = at, r.int(), r.int(), r.uint()
+	n := meter.Node{CPUs: int(r.int()), Steal: r.int(), MemTotal: r.level(r.int()), MemFree: r.level(r.int()), Tasks: r.level(r.int())}
+	n.Total.Has = r.set()
+	for set := n.Total.Has; set != 0; set &= set - 1 {
+		n.Total.Value[bits.TrailingZeros64(uint64(set))] = r.int()
+	}
+	b.node0 = n
+	b.whole, b.free = r.integral(), r.integral()
+	for i := range b.carry {
+		b.carry[i] = r.int()
+	}
+	t := &b.idle.total
+	*t = total{present: r.set(), quality: meter.Qualities(r.uint())}
+	for set := t.present; set != 0; set &= set - 1 {
+		t.amount[bits.TrailingZeros64(uint64(set))] = r.sum()
+	}
+}
+
+// account reads what a record holds of the account of a number: all of it, or
+// what changed in the time since the record before.
+func (r *restorer) account(number uint64, elapsed int64) {
+	b, parts := r.books, r.uint()
+	a := r.accounts[number]
+	old := a != nil
+	if !old {
+		a = &restored{account: &account{serial: number, slot: meter.NoSlot}}
+		r.accounts[number] = a
+		r.bad = r.bad || parts&partAll != partAll || number > b.serial
+	}
+	r.bad = r.bad || a.last == r.count // twice in one record
+	a.last = r.count
+	if old {
+		r.goOn(a, elapsed)
+	}
+	if parts&partHead != 0 {
+		hierarchy := r.uint()
+		a.life = workload.Life{Hierarchy: uint32(hierarchy), ID: r.uint()}
+		a.w = workload.Workload{Kind: workload.Kind(r.byte()), ID: workload.ID(r.string()), Name: r.string(), Path: r.string()}
+		a.w.Key = b.boot + a.w.Path
+		r.bad = r.bad || hierarchy != uint64(a.life.Hierarchy)
+	}
+	if parts&partOwn != 0 {
+		a.w.Key = r.string()
+	}
+	if parts&partLinks != 0 {
+		a.above, a.memory, a.born = r.uint(), r.uint(), r.bool()
+	}
+	if parts&partSets != 0 {
+		for _, s := range [...]*meter.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen, &a.total.present} {
+			*s = r.set()
+		}
+		a.total.quality = meter.Qualities(r.uint())
+	}
+	if parts&partSplit != 0 {
+		a.user, a.system, a.part, a.of = r.int(), r.int(), r.int(), r.int()
+		r.bad = r.bad || a.part < 0 || a.part > a.of
+	}
+	for set := r.set(); set != 0; set &= set - 1 {
+		r.resource(a, meter.Resource(bits.TrailingZeros64(uint64(set))))
+	}
+}
+
+func (r *restorer) resource(a *restored, res meter.Resource) {
+	v := r.int()
+	a.reading.Value[res] = v
+	a.total.amount[res] = r.sum()
+	switch {
+	case counters.Has(res):
+		a.booked[res] = v - r.int()
+		if i := nest(res); i >= 0 {
+			a.gone[res], a.held[i] = r.int(), r.uint()
+		}
+	case integrals.Has(res):
+		a.level[res] = r.level(v - r.int())
+		a.rest[res] = r.integral()
+	}
+}
+
+// goOn adds what the levels that were shown came to in a time, as if they stayed
+// as they were. Of those that did not the record holds better.
+func (r *restorer) goOn(a *restored, elapsed int64) {
+	for set := a.reading.Has & integrals; set != 0 && !r.bad; set &= set - 1 {
+		res := bits.TrailingZeros64(uint64(set))
+		level := a.level[res]
+		if !unit.Fits(level, elapsed) {
+			r.bad = true
+			return
+		}
+		a.total.amount[res] = a.total.amount[res].Add(a.rest[res].Add(level, level, elapsed))
+	}
+}
+
+// settle makes links of numbers, and puts the accounts in order.
+func (r *restorer) settle() error {
+	b := r.books
+	var root *restored
+	for _, a := range r.accounts {
+		if a.above == 0 {
+			if root != nil {
+				return fmt.Errorf("it has two roots: %w", fault.ErrInvalid)
+			}
+			root = a
+		}
+	}
+	if root == nil {
+		return fmt.Errorf("it has no root: %w", fault.ErrInvalid)
+	}
+	for _, a := range r.accounts {
+		a.stale = stale{set: a.seen, own: a.reading.Own, counted: a.reading.Counted}
+		a.dirty.known = true
+		for i, n := range a.held {
+			if up := r.accounts[n]; up != nil {
+				a.up[i] = up.account
+			}
+		}
+		if a == root {
+			continue
+		}
+		a.parent, a.account.memory = root.account, root.account
+		if up := r.accounts[a.above]; up != nil {
+			a.parent = up.account
+		}
+		if up := r.accounts[a.memory]; up != nil {
+			a.account.memory = up.account
+		}
+	}
+	// From the root down: what is in a circle is not reached.
+	below := map[*account][]*account{}
+	for _, a := range r.accounts {
+		below[a.parent] = append(below[a.parent], a.account)
+	}
+	for next := below[nil]; len(next) > 0; {
+		slices.SortFunc(next, func(x, y *account) int { return cmp.Compare(x.serial, y.serial) })
+		b.order = append(b.order, next...)
+		var lower []*account
+		for _, a := range next {
+			lower = append(lower, below[a]...)
+		}
+		next = lower
+	}
+	if len(b.order) != len(r.accounts) {
+		return fmt.Errorf("some accounts stand below none: %w", fault.ErrInvalid)
+	}
+	for _, a := range b.order {
+		steps := 0
+		for up := a; up != nil; up = up.memory {
+			if steps++; steps > len(b.order) {
+				return fmt.Errorf("some accounts stand below none: %w", fault.ErrInvalid)
+			}
+		}
+	}
+	return nil
+}
+
+// A scanner reads numbers and texts, zeroes once anything was wrong.
+type scanner struct {
+	rest []byte
+	bad  bool
+}
+
+func (s *scanner) byte() byte {
+	if s.bad || len(s.rest) == 0 {
+		s.bad = true
+		return 0
+	}
+	v := s.rest[0]
+	s.rest = s.rest[1:]
+	return v
+}
+
+func (s *scanner) bool() bool {
+	v := s.byte()
+	s.bad = s.bad || v > 1
+	return v == 1
+}
+
+func (s *scanner) uint() uint64 {
+	v, n := binary.Uvarint(s.rest)
+	return uint64(s.took(int64(v), n))
+}
+
+func (s *scanner) int() int64 {
+	v, n := binary.Varint(s.rest)
+	return s.took(v, n)
+}
+
+func (s *scanner) took(v int64, n int) int64 {
+	if s.bad || n <= 0 {
+		s.bad = true
+		return 0
+	}
+	s.rest = s.rest[n:]
+	return v
+}
+
+func (s *scanner) string() string {
+	n := s.uint()
+	if s.bad || n > uint64(len(s.rest)) {
+		s.bad = true
+		return ""
+	}
+	v := string(s.rest[:n])
+	s.rest = s.rest[n:]
+	return v
+}
+
+func (s *scanner) set() meter.Set {
+	v := meter.Set(s.uint())
+	s.bad = s.bad || v&^meter.All != 0
+	return v & meter.All
+}
+
+func (s *scanner) level(v int64) int64 {
+	if v < 0 || v >= levelLimit {
+		s.bad = true
+		return 0
+	}
+	return v
+}
+
+func (s *scanner) integral() unit.Integral {
+	v, ok := unit.IntegralOf(s.uint())
+	s.bad = s.bad || !ok
+	return v
+}
+
+func (s *scanner) sum() unit.Sum {
+	lo := s.uint()
+	hi := uint64(0)
+	if lo&1 != 0 {
+		hi = s.uint()
+	}
+	return unit.SumOf(hi>>1, hi<<63|lo>>1)
+}

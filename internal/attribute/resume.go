@@ -1,0 +1,215 @@
+package attribute
+
+import (
+	"math/bits"
+	"time"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// Lost returns empty books for a node whose books there were, but which cannot
+// be gone on with. Their first window says so.
+func Lost(node, detail string) *Books {
+	b := New(node)
+	b.lost = detail
+	return b
+}
+
+// Offset returns what wall time was ahead of CLOCK_BOOTTIME where the books were
+// restored and nothing was booked since, if that was in this boot.
+func (b *Books) Offset(boot string) (offset int64, ok bool) {
+	return b.offset, b.away && b.boot == boot
+}
+
+// begin finds out how a snapshot relates to what was there before.
+func (b *Books) begin(s *meter.Snapshot) {
+	away := b.away
+	b.now, b.away = meter.Continues, false
+	switch {
+	case !b.started, !away && s.Boot != b.boot, away && s.Boot == b.boot && s.At < b.at:
+		b.open(s)
+	case s.Boot != b.boot:
+		b.reboot(s)
+	case away:
+		b.resume(s)
+	}
+}
+
+// open starts over on the first snapshot of a boot.
+func (b *Books) open(s *meter.Snapshot) {
+	lost := b.lost
+	b.anew(meter.First, s.Boot)
+	b.at, b.start, b.mono, b.node0 = s.At, s.At, s.Mono, s.Node
+	if lost != "" {
+		b.gaps = []meter.Gap{gap(s.Wall(), s.Wall(), meter.StateLost, lost)}
+	}
+}
+
+// reboot starts over where the machine did: with nothing booked, at the zero of
+// CLOCK_BOOTTIME, since when the kernel counts.
+func (b *Books) reboot(s *meter.Snapshot) {
+	ended, booted := wall(b.at+b.offset), wall(s.Offset)
+	b.anew(meter.Booted, s.Boot)
+	b.gaps = []meter.Gap{gap(ended, booted, meter.Rebooted, ""), gap(booted, s.Wall(), meter.Unwatched, "")}
+}
+
+// anew empties the books.
+func (b *Books) anew(now meter.Opening, boot string) {
+	*b = Books{node: b.node, pace: b.pace, idle: &account{w: b.idle.w, slot: meter.NoSlot}, started: true, boot: boot, now: now, opening: now}
+}
+
+func wall(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+// gap is a gap that does not end before it begins, though the clock was set.
+func gap(from, to time.Time, why meter.Reason, detail string) meter.Gap {
+	if to.Before(from) {
+		to = from
+	}
+	return meter.Gap{From: from, To: to, Reason: why, Detail: detail}
+}
+
+// resume finds the restored accounts of the groups that are there, so that they
+// are gone on with; the others end as any that nobody showed the end of.
+func (b *Books) resume(s *meter.Snapshot) {
+	b.now, b.opening = meter.Resumed, meter.Resumed
+	b.gaps = []meter.Gap{gap(wall(b.at+b.offset), s.Wall(), meter.Unwatched, "")}
+
+	lives := make(map[workload.Life]*account, len(b.order))
+	for _, a := range b.order[1:] {
+		lives[a.life] = a
+	}
+	b.seat(b.order[0], s.Groups[0])
+	var strange []*meter.Group
+	for _, g := range s.Groups[1:] {
+		if a := lives[g.Life]; a != nil && g.Life.ID < unsure {
+			b.seat(a, g)
+			delete(lives, g.Life)
+		} else {
+			strange = append(strange, g)
+		}
+	}
+	if len(strange) == 0 || len(lives) == 0 {
+		return
+	}
+	names := make(map[workload.ID]*account, len(lives))
+	for _, a := range lives {
+		names[a.w.ID] = a
+	}
+	for _, g := range strange {
+		if a := names[g.Workload.ID]; a != nil && a.was(g) {
+			b.seat(a, g)
+			delete(names, g.Workload.ID)
+		}
+	}
+}
+
+// unsure is from where on the id of a life is only a stand-in for the kernel's,
+// which could not be had: another run of the meter gives the same to others.
+const unsure = 1 << 63
+
+// was reports whether a group that shows another life is a's nevertheless, seen
+// now through another hierarchy or by its right id.
+func (a *account) was(g *meter.Group) bool {
+	if a.life.Hierarchy == g.Life.Hierarchy && max(a.life.ID, g.Life.ID) < unsure {
+		return false
+	}
+	for set := a.reading.Has & g.Has & counters &^ a.reading.Counted; set != 0; set &= set - 1 {
+		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		if g.Value[r] < a.reading.Value[r] {
+			return false
+		}
+	}
+	return true
+}
+
+// seat gives a restored account the slot of its group.
+func (b *Books) seat(a *account, g *meter.Group) {
+	b.reach(g.Slot)
+	b.accounts[g.Slot], a.slot = a, g.Slot
+	if a.life != g.Life {
+		a.life, a.dirty.head = g.Life, true
+	}
+}
+
+// brings reports whether all that a new group shows came in this tick, as far
+// as its source can tell: a group that is new after the meter was away began
+// since then, or it would be known.
+func (b *Books) brings(g *meter.Group) bool {
+	switch b.now {
+	case meter.Continues:
+		return g.Born
+	case meter.First:
+		return false
+	}
+	return true
+}
+
+// weigh takes back that groups are new since the meter went away where they
+// show more CPU time than the group above them gained: then they were there
+// before, but under no name, and what they show is booked above.
+func (b *Books) weigh(s *meter.Snapshot) {
+	// Groups read one after the other differ by what was used meanwhile, at
+	// this reading and at the last.
+	slack := 2 * int64(s.Took) * int64(s.Node.CPUs)
+	cpu := nest(meter.CPU)
+	gained := map[*account]int64{}
+	fresh := false
+	for _, a := range b.order {
+		if !a.reading.Has.Has(meter.CPU) || !inclusive(a, meter.CPU) {
+			continue
+		}
+		fresh = fresh || a.born && a.since == b.round
+		if up := above(a, meter.CPU); up != nil {
+			gained[up] += max(0, a.growth(cpu, meter.CPU))
+		}
+	}
+	if !fresh {
+		return
+	}
+	for _, a := range b.order {
+		if a.parent == nil || a.since != b.round || !a.born {
+			continue
+		}
+		up := above(a, meter.CPU)
+		told := up != nil && up.reading.Has.Has(meter.CPU) && (up.before.Has.Has(meter.CPU) || up.since == b.round && up.born)
+		if told && gained[up] > up.growth(cpu, meter.CPU)+slack || a.parent.since == b.round && !a.parent.born {
+			a.born, a.parent.blur = false, true
+		}
+	}
+}
+
+// stale is what a restored account showed before, and since then did not.
+type stale struct {
+	set, own, counted meter.Set
+}
+
+// rebased reports whether a counter that is shown again after the meter was
+// away may count from elsewhere than it did.
+func (a *account) rebased(r meter.Resource, own int64) bool {
+	switch {
+	case !a.stale.set.Has(r):
+		return false
+	case a.stale.other(&a.reading).Has(r):
+		return true
+	}
+	return !inclusive(a, r) && own < a.booked[r]
+}
+
+// other is what counts in another way than before.
+func (s *stale) other(now *meter.Reading) meter.Set {
+	return s.counted | now.Counted | (s.own ^ now.Own)
+}
+
+// gained is what such a counter shows for certain that was used since.
+func (a *account) gained(r meter.Resource, own int64) int64 {
+	switch {
+	case a.reading.Counted.Has(r):
+		return own // the meter began to count after it was away
+	case a.stale.other(&a.reading).Has(r), r == meter.CPU:
+		return 0
+	case own < a.booked[r]/2:
+		return own // the kernel began anew
+	}
+	return 0
+}

@@ -1,0 +1,418 @@
+package attribute_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// A stage is a machine of a root and named groups, shown to books that restart.
+type stage struct {
+	t     *testing.T
+	books *attribute.Books
+	v     vault
+	w     meter.Window
+	known map[string]bool // shown since the meter started
+	slots map[string]meter.Slot
+}
+
+func newStage(t *testing.T) *stage {
+	return &stage{t: t, books: attribute.New("n"), known: map[string]bool{}, slots: map[string]meter.Slot{}}
+}
+
+// A prop is a group on the stage.
+type prop struct {
+	name, up string
+	life     uint64
+	cpu, mem int64
+	born     bool
+	final    bool
+	also     func(*meter.Group)
+}
+
+const second = int64(time.Second)
+
+// tick shows the machine at a time, the root's CPU counter first.
+func (s *stage) tick(at, cpu int64, props ...prop) meter.Balance {
+	s.t.Helper()
+	snap := &meter.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000 * second}
+	snap.Node = meter.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
+	root := prop{name: "", life: 1, cpu: cpu}
+	for i, p := range append([]prop{root}, props...) {
+		g := &meter.Group{Slot: meter.Slot(i), Life: workload.Life{ID: p.life}, Final: p.final, Exact: p.final,
+			Workload: workload.Workload{ID: workload.ID("id of " + p.name), Key: "key of " + p.name, Name: p.name}}
+		g.New, g.Born = !s.known[p.name], p.born
+		s.known[p.name] = true
+		s.slots[p.name] = g.Slot
+		if g.Parent = meter.NoSlot; i > 0 {
+			g.Parent = s.slots[p.up]
+			g.Put(meter.Memory, p.mem)
+		}
+		g.MemoryParent = g.Parent
+		if p.cpu >= 0 {
+			g.Put(meter.CPU, p.cpu)
+		}
+		if p.also != nil {
+			p.also(g)
+		}
+		snap.Groups = append(snap.Groups, g)
+	}
+	return s.show(snap)
+}
+
+func (s *stage) show(snap *meter.Snapshot) meter.Balance {
+	s.t.Helper()
+	b := s.books.Tick(snap)
+	for _, r := range meter.Wholes {
+		if !b.Closed(r) {
+			s.t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
+		}
+	}
+	return b
+}
+
+// restart closes the window and goes on with the books from a checkpoint.
+func (s *stage) restart() {
+	s.t.Helper()
+	s.close()
+	s.v.save(s.books, false)
+	s.books = s.v.restore(s.t)
+	clear(s.known)
+}
+
+func (s *stage) close() {
+	s.t.Helper()
+	s.books.Close(&s.w)
+	if s.w.Balance.Violations > 0 {
+		s.t.Errorf("%d violations", s.w.Balance.Violations)
+	}
+}
+
+func (s *stage) row(name string) *meter.Row {
+	s.t.Helper()
+	for i := range s.w.Rows {
+		if s.w.Rows[i].Workload.Name == name {
+			return &s.w.Rows[i]
+		}
+	}
+	s.t.Fatalf("no row of %q", name)
+	return nil
+}
+
+// want checks what a workload was booked in the window, and how surely.
+func (s *stage) want(name string, r meter.Resource, amount int64, q meter.Quality) {
+	s.t.Helper()
+	u := &s.row(name).Usage
+	if u.Amount[r] != amount || u.Quality.Get(r) != q {
+		s.t.Errorf("%q: %d of %v, %v; want %d, %v", name, u.Amount[r], r, u.Quality.Get(r), amount, q)
+	}
+}
+
+func unix(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+func (s *stage) opened(how meter.Opening, start int64, gaps ...meter.Gap) {
+	s.t.Helper()
+	if s.w.Opening != how || s.w.Start != start {
+		s.t.Errorf("window opens with %v at %d, want %v at %d", s.w.Opening, s.w.Start, how, start)
+	}
+	if d := cmp.Diff(gaps, s.w.Gaps); d != "" {
+		s.t.Errorf("gaps (-want +got):\n%s", d)
+	}
+}
+
+func TestFirstWindow(t *testing.T) {
+	s := newStage(t)
+	s.tick(10*second, 500, prop{name: "a", life: 5, cpu: 300, mem: 100})
+	s.tick(11*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
+	s.close()
+	s.opened(meter.First, 10*second)
+	s.want("a", meter.CPU, 50, meter.Measured)
+	s.tick(12*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
+	s.close()
+	s.opened(meter.Continues, 11*second)
+}
+
+func TestLostBooks(t *testing.T) {
+	s := newStage(t)
+	s.books = attribute.Lost("n", "the disk is gone")
+	s.tick(10*second, 500)
+	s.close()
+	at := unix(1010 * second)
+	s.opened(meter.First, 10*second, meter.Gap{From: at, To: at, Reason: meter.StateLost, Detail: "the disk is gone"})
+}
+
+// The meter was away for 8 s: "a" went on, "new" was made, "old" and "older"
+// ended.
+func TestResumed(t *testing.T) {
+	s := newStage(t)
+	old := []prop{{name: "a", life: 5, cpu: 300, mem: 100}, {name: "older", life: 6, cpu: 70, mem: 50}, {name: "old", up: "older", life: 7, cpu: 50, mem: 20}}
+	s.tick(10*second, 1000, old...)
+	old[0].cpu = 310
+	s.tick(11*second, 1050, old...)
+	s.restart()
+	if got := s.row("a").Total[meter.CPU]; got != 10 {
+		t.Errorf("total of a is %d, want 10", got)
+	}
+	s.books.Pace(time.Second)
+	now := []prop{{name: "a", life: 5, cpu: 510, mem: 300}, {name: "new", life: 9, cpu: 40, mem: 1000}}
+	s.tick(19*second, 1400, now...)
+	s.tick(20*second, 1400, now...)
+	s.close()
+	s.opened(meter.Resumed, 11*second, meter.Gap{From: unix(1011 * second), To: unix(1019 * second), Reason: meter.Unwatched})
+	s.want("a", meter.CPU, 200, meter.Measured)
+	s.want("a", meter.Memory, 8*200+300, meter.Apportioned)
+	s.want("new", meter.CPU, 40, meter.Measured)
+	s.want("new", meter.Memory, 1000, meter.Measured) // of one second; before that it is not known
+	s.want("", meter.CPU, 350-240, meter.Apportioned)
+	s.want("", meter.Memory, 9*6000-8*200-300-1000, meter.Apportioned)
+	s.want("", meter.PIDs, 900, meter.Apportioned)
+	if row := s.row("old"); !row.Ended || row.Parent != "id of older" || row.Usage.Present != 0 || row.Workload.Key != "key of old" {
+		t.Errorf("the row of what ended meanwhile: %+v", row)
+	}
+	a := s.row("a")
+	if a.Usage.Covered != time.Second || a.Total[meter.CPU] != 210 || a.Total[meter.Memory] != 100+1900 {
+		t.Errorf("a: covered %v, total %d ns and %d byte-seconds; want 1s, 210, 2000", a.Usage.Covered, a.Total[meter.CPU], a.Total[meter.Memory])
+	}
+	if s.w.Balance.Skew != (meter.Shares{}) {
+		t.Errorf("skew %v", s.w.Balance.Skew)
+	}
+}
+
+// After another boot all counters began at zero, and so does the window.
+func TestBooted(t *testing.T) {
+	s := newStage(t)
+	s.tick(10*second, 1000, prop{name: "a", life: 5, cpu: 300, mem: 100})
+	s.tick(11*second, 1050, prop{name: "a", life: 5, cpu: 310, mem: 100})
+	s.restart()
+	snap := &meter.Snapshot{Boot: "c", At: 60 * second, Mono: 60 * second, Offset: 2000 * second}
+	snap.Node = meter.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100, Steal: 40 * second}
+	snap.Node.Total.Put(meter.DiskRead, 777)
+	g := two(0, 900, 500).Groups
+	g[0].New, g[1].New = true, true
+	g[1].Put(meter.Memory, 1<<10)
+	snap.Groups = g
+	s.show(snap)
+	snap.At += second
+	snap.Mono += second
+	g[0].New, g[1].New = false, false
+	s.show(snap)
+	s.close()
+	s.opened(meter.Booted, 0, meter.Gap{From: unix(1011 * second), To: unix(2000 * second), Reason: meter.Rebooted},
+		meter.Gap{From: unix(2000 * second), To: unix(2060 * second), Reason: meter.Unwatched})
+	s.want("1", meter.CPU, 500, meter.Measured)
+	s.want("1", meter.Memory, 1<<10, meter.Measured)
+	s.want("0", meter.CPU, 400, meter.Measured)
+	s.want("0", meter.PIDs, 100, meter.Measured)
+	if got, want := s.w.Balance.Whole.Of(meter.CPU), 61*4*second-40*second; got != want {
+		t.Errorf("the whole of CPU is %d, want %d", got, want)
+	}
+	if got := s.w.Total.Amount[meter.DiskRead]; got != 777 || s.w.CPUs != 4 {
+		t.Errorf("the machine read %d bytes with %d CPUs, want 777 with 4", got, s.w.CPUs)
+	}
+	if got := s.row("1").Total[meter.CPU]; got != 500 {
+		t.Errorf("total is %d, want 500", got)
+	}
+}
+
+// A clock that went back within a boot makes nothing of the checkpoint usable.
+func TestRestoredInThePast(t *testing.T) {
+	s := newStage(t)
+	s.tick(10*second, 1000)
+	s.restart()
+	s.tick(5*second, 900)
+	s.close()
+	s.opened(meter.First, 5*second)
+}
+
+// A group that shows more than the group above it gained was there before the
+// meter was away, but not known by itself: what it shows is booked above.
+func TestResumedKnowsTheOld(t *testing.T) {
+	for _, c := range []struct{ cpu, late, above int64 }{{100, 100, 50}, {151, 0, 150}, {5000, 0, 150}} {
+		s := newStage(t)
+		s.tick(10*second, 9000, prop{name: "a", life: 5, cpu: 7000})
+		s.restart()
+		s.tick(12*second, 9150, prop{name: "a", life: 5, cpu: 7150}, prop{name: "late", up: "a", life: 6, cpu: c.cpu})
+		s.close()
+		s.want("late", meter.CPU, c.late, meter.Measured)
+		q := meter.Measured
+		if c.late == 0 {
+			q = meter.Apportioned
+		}
+		s.want("a", meter.CPU, c.above, q)
+	}
+}
+
+// What the meter itself counts begins at zero with it, when it is shown; what
+// the kernel counts goes on, unless it went back.
+func TestResumedCounters(t *testing.T) {
+	put := func(counted bool, disk, net int64) func(*meter.Group) {
+		return func(g *meter.Group) {
+			if disk >= 0 {
+				g.Put(meter.DiskRead, disk)
+				g.Own |= meter.SetOf(meter.DiskRead)
+			}
+			if net >= 0 {
+				g.Put(meter.NetworkRx, net)
+			}
+			if counted {
+				g.Counted = meter.SetOf(meter.DiskRead, meter.NetworkRx)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name                     string
+		counted, counts          bool // by the meter, before and after
+		before, after, then, all int64
+	}{
+		{"the meter's", true, true, 100, 60, 70, 70},
+		{"the meter's, more than before", true, true, 100, 500, 510, 510},
+		{"the meter's, shown late", true, true, 100, -1, 30, 30},
+		{"the kernel's", false, false, 100, 150, 160, 60},
+		{"the kernel's, shown late", false, false, 100, -1, 160, 60},
+		{"the kernel's, anew", false, false, 100, 20, 30, 30},
+		{"the kernel's, without what was forgotten", false, false, 100, 80, 90, 10},
+		{"the kernel's after the meter's", true, false, 10, 5000, 5010, 10},
+		{"the meter's after the kernel's", false, true, 5000, 10, 30, 30},
+	} {
+		s := newStage(t)
+		s.tick(10*second, 0, prop{name: "a", life: 5, also: put(c.counted, c.before, c.before)})
+		s.restart()
+		s.tick(11*second, 0, prop{name: "a", life: 5, also: put(c.counts, c.after, c.after)})
+		s.tick(12*second, 0, prop{name: "a", life: 5, also: put(c.counts, c.then, c.then)})
+		s.close()
+		for _, r := range []meter.Resource{meter.DiskRead, meter.NetworkRx} {
+			if got := s.row("a").Usage.Amount[r]; got != c.all {
+				t.Errorf("%s: %v is %d, want %d", c.name, r, got, c.all)
+			}
+		}
+	}
+}
+
+// The CPU time of tasks in a root group without a counter is a sum over those
+// that are there: after a restart it is another, and never booked for more.
+func TestResumedRootTasks(t *testing.T) {
+	own := func(s *stage, at, cpu int64) {
+		snap := two(at, cpu)
+		snap.Groups[0].Own = meter.SetOf(meter.CPU)
+		s.show(snap)
+	}
+	for _, c := range []struct{ after, then, want int64 }{{1100, 1150, 150}, {900, 950, 50}, {100, 150, 50}} {
+		s := newStage(t)
+		own(s, 10*second, 500)
+		own(s, 11*second, 1000)
+		s.restart()
+		own(s, 12*second, c.after)
+		own(s, 13*second, c.then)
+		s.close()
+		s.want("0", meter.CPU, c.want, meter.Measured)
+	}
+}
+
+// The ids that stand in for those that could not be had are given anew by each
+// run: such groups are known again by what they are called, if their counters
+// went on.
+func TestResumedByName(t *testing.T) {
+	const fake = 1 << 63
+	s := newStage(t)
+	was := []prop{{name: "a", life: fake | 1, cpu: 300}, {name: "b", life: fake | 2, cpu: 400}, {name: "c", life: fake | 3, cpu: 500}, {name: "d", life: 9, cpu: 50}}
+	s.tick(10*second, 10000, was...)
+	s.restart()
+	s.tick(11*second, 10100, prop{name: "b", life: fake | 1, cpu: 410}, prop{name: "a", life: 77, cpu: 330}, prop{name: "c", life: 78, cpu: 20},
+		prop{name: "d", life: 10, cpu: 5})
+	s.close()
+	s.want("b", meter.CPU, 10, meter.Measured)
+	s.want("a", meter.CPU, 30, meter.Measured)
+	for i, r := range s.w.Rows {
+		if r.Workload.Name == "c" && !r.Ended && r.Usage.Amount[meter.CPU] != 20 || r.Workload.Name == "d" && !r.Ended && r.Usage.Amount[meter.CPU] != 5 {
+			t.Errorf("row %d: another life of %s was booked %d ns", i, r.Workload.Name, r.Usage.Amount[meter.CPU])
+		}
+	}
+}
+
+// The checkpoint is made in the tick in which a group ended that another one
+// below it outlives, and that one has a new name.
+func TestRestoreOutlives(t *testing.T) {
+	s := newStage(t)
+	up, low := prop{name: "up", life: 5, cpu: 500}, prop{name: "low", up: "up", life: 6, cpu: 300}
+	s.tick(10*second, 1000, up, low)
+	s.close()
+	s.v.save(s.books, true)
+	up.final = true
+	rename := func(g *meter.Group) { g.Workload.Name = "lower" }
+	low.also = rename
+	s.tick(11*second, 1000, up, low)
+	s.restart()
+	s.tick(12*second, 1100, prop{name: "low", life: 6, cpu: 350, also: rename})
+	s.restart()
+	s.want("lower", meter.CPU, 50, meter.Measured)
+	s.tick(13*second, 1100)
+	s.close()
+	if !s.row("lower").Ended {
+		t.Error("no end under the name that it had last")
+	}
+}
+
+// User and system time are CPU time in the window of a restart too, although
+// they are not read at once.
+func TestResumedSplit(t *testing.T) {
+	s := newStage(t)
+	split := func(user, system int64) func(*meter.Group) {
+		return func(g *meter.Group) {
+			g.Put(meter.CPUUser, user)
+			g.Put(meter.CPUSystem, system)
+		}
+	}
+	s.tick(10*second, 1000, prop{name: "a", life: 5, cpu: 100, also: split(0, 0)})
+	s.tick(11*second, 1000, prop{name: "a", life: 5, cpu: 200, also: split(30, 10)})
+	s.restart()
+	s.tick(12*second, 1000, prop{name: "a", life: 5, cpu: 300})
+	s.tick(13*second, 1000, prop{name: "a", life: 5, cpu: 400, also: split(40, 30)})
+	s.close()
+	s.want("a", meter.CPUUser, 75+33, meter.Apportioned)
+	s.want("a", meter.CPUSystem, 25+67, meter.Apportioned)
+}
+
+// A tick that took a few times longer than one should was not watched.
+func TestCovered(t *testing.T) {
+	s := newStage(t)
+	s.books.Pace(time.Second)
+	for _, at := range []int64{10, 11, 13, 18, 19} {
+		s.tick(at*second, 0, prop{name: "a", life: 5})
+	}
+	s.close()
+	for _, name := range []string{"a", "", "idle"} {
+		if got := s.row(name).Usage.Covered; got != 4*time.Second {
+			t.Errorf("covered %v of %q, want 4s", got, name)
+		}
+	}
+	if s.w.Total.Covered != 4*time.Second {
+		t.Errorf("covered %v of the machine, want 4s", s.w.Total.Covered)
+	}
+}
+
+// What the machine did is never negative, and begins where it is first seen.
+func TestWindowTotal(t *testing.T) {
+	b := attribute.New("n")
+	var w meter.Window
+	show := func(at, disk, net int64) {
+		s := two(at*second, 0)
+		s.Node.Total.Put(meter.DiskRead, disk)
+		if net >= 0 {
+			s.Node.Total.Put(meter.NetworkRx, net)
+		}
+		b.Tick(s)
+	}
+	show(1, 100, -1)
+	show(2, 150, 1000)
+	show(3, 50, 1100)
+	show(4, 60, 1150)
+	b.Close(&w)
+	if w.Total.Amount[meter.DiskRead] != 60 || w.Total.Amount[meter.NetworkRx] != 150 {
+		t.Errorf("read %d, received %d; want 60 and 150", w.Total.Amount[meter.DiskRead], w.Total.Amount[meter.NetworkRx])
+	}
+}

@@ -1,0 +1,194 @@
+// Package client asks a server what its ledger knows, and gives orders to the
+// server of this machine. Its errors are those of the server, of the same kinds
+// and with the same hints.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/view"
+)
+
+// Default is the server that mete up starts.
+const Default = "http://127.0.0.1:9797"
+
+const (
+	// patience is how long an answer may take: more than a server takes for the
+	// hardest question that it answers.
+	patience = 45 * time.Second
+	// maxAnswer is the most that an answer may be long, in bytes: some ten times
+	// the longest that there is.
+	maxAnswer = 256 << 20
+)
+
+// A Client asks one server.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+// New returns a client of the server at a URL. The token may be zero for a
+// server of this machine. Nothing is sent yet.
+func New(server string, t token.Token) (*Client, error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, fault.WithHint(fmt.Errorf("server %q: %w", server, fault.ErrInvalid), "write it as "+Default+" or https://HOST:PORT")
+	}
+	base := strings.TrimSuffix(u.String(), "/")
+	c, err := enrol.Reader(base, t)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{base, c}, nil
+}
+
+// Usage asks what was used. The scope of q is the server's to decide.
+func (c *Client) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
+	return get(ctx, c, "/v1/usage", tally.Parameters(q), tally.Parse)
+}
+
+// Nodes asks which machines there are.
+func (c *Client) Nodes(ctx context.Context) ([]query.Node, error) {
+	return get(ctx, c, "/v1/nodes", nil, tally.ParseNodes)
+}
+
+// Workloads asks which workloads used something in the range of q and pass its
+// filters, of which the dimensions mean nothing.
+func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
+	q.By = nil
+	return get(ctx, c, "/v1/workloads", tally.Parameters(q), tally.ParseWorkloads)
+}
+
+// Gaps asks of which time in the range not all is known, of one node, by id or
+// name, or of all where that is "".
+func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]query.Gap, error) {
+	given := tally.Parameters(query.Query{From: from, To: to})
+	if node != "" {
+		given[tally.ParamNode] = []string{node}
+	}
+	return get(ctx, c, "/v1/gaps", given, tally.ParseGaps)
+}
+
+// get asks a question and reads its answer.
+func get[T any](ctx context.Context, c *Client, path string, given url.Values, parse func([]byte) (T, error)) (answer T, err error) {
+	target := c.base + path
+	if len(given) > 0 {
+		target += "?" + given.Encode()
+	}
+	body, err := do(ctx, c.http, http.MethodGet, target, nil)
+	if err != nil {
+		return answer, c.explain(err)
+	}
+	if answer, err = parse(body); err != nil {
+		return answer, fault.WithHint(fmt.Errorf("server %s: %w", c.base, err), "this mete may be older than the server's: see mete --version")
+	}
+	return answer, nil
+}
+
+// explain says which server an error is of, and what to do where none is there.
+func (c *Client) explain(err error) error {
+	if _, ok := errors.AsType[*refusal](err); ok || errors.Is(err, context.Canceled) {
+		return err // in the server's own words
+	}
+	err = fmt.Errorf("server %s: %w", c.base, err)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		hint := "start one with: mete up"
+		if c.base != Default {
+			hint += "; or name another with --server or METE_SERVER"
+		}
+		err = fault.WithHint(err, hint)
+	}
+	return err
+}
+
+// A refusal is an error that a server answered with.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// do sends a request and returns the body of its answer.
+func do(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.Do(r)
+	if err != nil {
+		return nil, broken(ctx, err)
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, broken(ctx, err)
+	case len(answer) > maxAnswer:
+		return nil, fmt.Errorf("answer of more than %d bytes: %w", maxAnswer, fault.ErrInvalid)
+	case resp.StatusCode/100 != 2:
+		return nil, refused(resp, answer)
+	}
+	return answer, nil
+}
+
+// broken says what went wrong on the way. What the standard library puts around
+// it repeats the URL.
+func broken(ctx context.Context, err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %s: %w", patience, fault.ErrUnavailable)
+	case errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid):
+		return err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%s: nobody listens there: %w: %w", op.Addr, syscall.ECONNREFUSED, fault.ErrUnavailable)
+	}
+	return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
+}
+
+// refused makes an error of an answer that is none.
+func refused(resp *http.Response, body []byte) error {
+	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var p fault.Problem
+	if err == nil && kind == fault.ProblemType && json.Unmarshal(body, &p) == nil {
+		if p.Status = resp.StatusCode; p.Status == http.StatusInternalServerError && p.Detail == "" {
+			return &refusal{errors.New("the server failed; its log says why")}
+		}
+		p.Detail, p.Hint = clean(p.Detail), clean(p.Hint)
+		return &refusal{p.Err()}
+	}
+	text, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	if len(text) > 200 {
+		text = text[:200]
+	}
+	refusal := &refusal{fault.Problem{Status: resp.StatusCode, Detail: clean(resp.Status + ": " + text)}.Err()}
+	return fault.WithHint(refusal, "is this the address of a mete server, and no older one than this mete?")
+}
+
+// clean makes a server's words fit for a terminal.
+func clean(s string) string { return view.Clean(s) }

@@ -1,0 +1,178 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// serve returns a client of a server that answers as f does.
+func serve(t *testing.T, f http.HandlerFunc) *client.Client {
+	t.Helper()
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	c, err := client.New(s.URL, token.Token{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestQuestions(t *testing.T) {
+	var asked string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Path + "?" + r.URL.RawQuery
+		switch r.URL.Path {
+		case "/v1/usage":
+			_, _ = w.Write(tally.JSON(&query.Answer{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job"}, Gaps: 3}))
+		case "/v1/nodes":
+			_, _ = w.Write(tally.NodesJSON([]query.Node{{ID: "N1"}}))
+		case "/v1/workloads":
+			_, _ = w.Write(tally.WorkloadsJSON([]query.Workload{{Node: "N1"}}))
+		case "/v1/gaps":
+			_, _ = w.Write(tally.GapsJSON([]query.Gap{{Node: "N1"}}))
+		}
+	})
+	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true}
+	const span = "from=2026-03-01T12%3A00%3A00Z"
+	const end = "to=2026-03-01T13%3A00%3A00Z"
+	a, err := c.Usage(t.Context(), q)
+	if want := "/v1/usage?by=job%2Cnode&" + span + "&omit-own=1&" + end + "&where=job%3Da%26b"; err != nil || a.Gaps != 3 || asked != want {
+		t.Errorf("Usage: %v, %v, asked %s, want %s", a, err, asked, want)
+	}
+	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 || asked != "/v1/nodes?" {
+		t.Errorf("Nodes: %v, %v, asked %s", n, err, asked)
+	}
+	q.OmitOwn = false
+	if w, err := c.Workloads(t.Context(), q); err != nil || len(w) != 1 || asked != "/v1/workloads?"+span+"&"+end+"&where=job%3Da%26b" {
+		t.Errorf("Workloads: %v, %v, asked %s", w, err, asked)
+	}
+	if g, err := c.Gaps(t.Context(), q.From, q.To, "web"); err != nil || len(g) != 1 || asked != "/v1/gaps?"+span+"&node=web&"+end {
+		t.Errorf("Gaps: %v, %v, asked %s", g, err, asked)
+	}
+}
+
+// What a server refuses is told in its words, as the same kind of error; what is
+// no answer of a server is told as such.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		code             int
+		kind, body       string
+		want             error
+		message, hintHas string
+	}{
+		{400, fault.ProblemType, `{"detail":"dimension \"x\": invalid","hint":"it is\u001b[2J one"}`, fault.ErrInvalid, `dimension "x": invalid`, "it is\uFFFD[2J one"},
+		{401, fault.ProblemType, `{"detail":"no token"}`, fault.ErrDenied, "no token", ""},
+		{403, fault.ProblemType + "; charset=utf-8", `{"title":"no"}`, fault.ErrDenied, "no", ""},
+		{503, fault.ProblemType, `{"detail":"busy"}`, fault.ErrUnavailable, "busy", ""},
+		{500, fault.ProblemType, `{}`, nil, "the server failed; its log says why", ""},
+		{404, "text/plain", "404 page not found\nmore", fault.ErrNotFound, "404 Not Found: 404 page not found", "is this the address of a mete server"},
+		{302, "text/html", "", fault.ErrUnavailable, "302 Found: ", "is this the address of a mete server"},
+		{200, "text/html", "<html>", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
+	} {
+		_, err := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.kind)
+			w.Header().Set("Location", "http://127.0.0.1:1/")
+			w.WriteHeader(c.code)
+			_, _ = io.WriteString(w, c.body)
+		}).Nodes(t.Context())
+		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.message) || !strings.Contains(fault.Hint(err), c.hintHas) {
+			t.Errorf("%d %s: %v; %s, want %v %s; %s", c.code, c.kind, err, fault.Hint(err), c.want, c.message, c.hintHas)
+		}
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New("http://"+addr+"/", token.Token{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Nodes(t.Context())
+	want := fmt.Sprintf("server http://%s: %s: nobody listens there: connection refused: unavailable", addr, addr)
+	if cli.Code(err) != cli.Unavailable || err.Error() != want || !strings.HasPrefix(fault.Hint(err), "start one with: mete up") {
+		t.Errorf("%v; %s, want %s", err, fault.Hint(err), want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Nodes(ctx); cli.Code(err) != cli.Interrupted {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+func TestServerURL(t *testing.T) {
+	for _, s := range []string{"", "x", "127.0.0.1:9797", "ftp://x", "http://", "http://u:p@127.0.0.1", "http://127.0.0.1/?a=b", "http://127.0.0.1:x"} {
+		if _, err := client.New(s, token.Token{}); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+			t.Errorf("New(%q): %v, want invalid, with a hint", s, err)
+		}
+	}
+}
+
+// tokens answers as the administration of a server does.
+func TestLocal(t *testing.T) {
+	dir := t.TempDir()
+	l := client.NewLocal(dir)
+	if _, err := l.Tokens(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no server runs here") {
+		t.Errorf("without a server: %v", err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(dir, tally.AdminSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := entry.Token{ID: "abcd2345", Role: entry.Agent, Uses: 1, Created: noon}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		switch what := r.Method + " " + r.URL.EscapedPath() + " " + strings.TrimSpace(string(body)); what {
+		case `POST /v1/tokens {"role":"agent"}`:
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write(tally.TokenJSON(made, "text", noon))
+		case "GET /v1/tokens ":
+			_, _ = w.Write(tally.TokensJSON([]entry.Token{made}, noon))
+		case "DELETE /v1/tokens/a%2Fb ":
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			t.Errorf("asked %q, %v", what, err)
+		}
+	}))
+	if err := s.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.Listener = ln
+	s.Start()
+	t.Cleanup(s.Close)
+	text, got, err := l.CreateToken(t.Context(), entry.Token{Role: entry.Agent})
+	if err != nil || text != "text" || got != made {
+		t.Errorf("CreateToken = %q, %+v, %v", text, got, err)
+	}
+	if list, err := l.Tokens(t.Context()); err != nil || len(list) != 1 || list[0] != made {
+		t.Errorf("Tokens = %+v, %v", list, err)
+	}
+	if err := l.RevokeToken(t.Context(), "a/b"); err != nil {
+		t.Errorf("RevokeToken: %v", err)
+	}
+}

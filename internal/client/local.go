@@ -1,0 +1,74 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"syscall"
+
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/tally"
+)
+
+// A Local gives orders to the server of this machine, over a socket in its state
+// directory.
+type Local struct {
+	socket string
+	http   *http.Client
+}
+
+// NewLocal returns the way to the server whose state is in dir. Nothing
+// is sent yet.
+func NewLocal(dir string) *Local {
+	socket := filepath.Join(dir, tally.AdminSocket)
+	return &Local{socket, &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+// CreateToken makes a token of the role, cluster, uses and end in want. The text
+// is what its bearer shows.
+func (l *Local) CreateToken(ctx context.Context, want entry.Token) (text string, made entry.Token, err error) {
+	body, err := l.order(ctx, http.MethodPost, "/v1/tokens", tally.WishJSON(want))
+	if err != nil {
+		return "", made, err
+	}
+	made, text, err = tally.ParseToken(body)
+	return text, made, err
+}
+
+// Tokens lists the tokens, without their texts.
+func (l *Local) Tokens(ctx context.Context) ([]entry.Token, error) {
+	body, err := l.order(ctx, http.MethodGet, "/v1/tokens", nil)
+	if err != nil {
+		return nil, err
+	}
+	return tally.ParseTokens(body)
+}
+
+// RevokeToken ends a token.
+func (l *Local) RevokeToken(ctx context.Context, id string) error {
+	_, err := l.order(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil)
+	return err
+}
+
+func (l *Local) order(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	answer, err := do(ctx, l.http, method, "http://mete"+path, body)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fault.WithHint(fmt.Errorf("%s: no server runs here: %w", l.socket, fault.ErrUnavailable),
+			"run this on the server's machine, as who runs it; --state names its state directory where that is another")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fault.WithHint(fmt.Errorf("%s: %w", l.socket, fault.ErrDenied), "only who runs the server may do this: try it with sudo")
+	}
+	return answer, err
+}

@@ -1,0 +1,64 @@
+// Package entry holds the nouns of booking: a batch as a ledger takes it, cut at
+// minute edges.
+package entry
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+)
+
+// An Entry is one batch, cut at minute edges, ready to be booked. It is booked
+// as a whole, exactly once, or not at all.
+type Entry struct {
+	Node     string // id of the node, a ULID; it has been enrolled
+	Stream   batch.Stream
+	Number   uint64
+	Previous batch.Hash
+	Hash     batch.Hash
+	Sent     []byte    // the batch's bytes, kept aside where they conflict
+	Boot     string    // boot id of the sender
+	Through  time.Time // end of the last window in it, wall time; zero without windows
+
+	Names   []batch.Name
+	Minutes []Minute
+	Nodes   []NodeMinute
+	Gaps    []meter.Gap
+	Shifts  []Shift
+}
+
+// A Minute is what one workload used in a minute, or in a part of it.
+type Minute struct {
+	Workload batch.Short
+	Minute   int64 // since 1970, UTC
+	Usage    meter.Usage
+}
+
+// A NodeMinute is what there was to use on a node in a minute, and what its
+// interfaces and devices did.
+type NodeMinute struct {
+	Minute  int64
+	Covered time.Duration // for how much of it there are windows: the node's uptime
+	CPUs    int
+	// Whole + Skew = the sum of all rows of the node, idle and system
+	// included, once all of the minute's windows are booked.
+	Whole, Skew      meter.Shares
+	Violations, Lost int64
+	Total            meter.Usage // see batch.Window
+}
+
+// A Shift says that windows of a node were stored at another time than their
+// stamps say, as its clock was wrong.
+type Shift struct {
+	Boot string
+	At   time.Time     // when it was found, by the server's clock
+	By   time.Duration // that was added to the stamps
+	From time.Time     // the first window's start, as it was stored
+}
+
+// A Result says what became of one entry.
+type Result struct {
+	batch.Reply
+	Err error // where the entry could not be booked for a reason of its own
+}

@@ -1,0 +1,45 @@
+package entry
+
+import "time"
+
+// A Node is a machine as it is enrolled.
+type Node struct {
+	ID        string // ULID
+	Cluster   string
+	Name      string // host name
+	MachineID string // of /etc/machine-id, or what stands for it
+	Boot      string // boot id at enrolment
+	At        time.Time
+}
+
+// Role is what a token lets its bearer do.
+type Role string
+
+// The roles.
+const (
+	Agent    Role = "agent"    // enrol one machine for each use
+	Upstream Role = "upstream" // enrol a server that sends its rows here
+	Viewer   Role = "viewer"   // read
+)
+
+// A Token is a right that can be handed over as text. The ledger keeps the hash
+// of its secret only.
+type Token struct {
+	ID      string
+	Hash    [32]byte // SHA-256 of the secret
+	Role    Role
+	Cluster string // that it is for; of a viewer what it sees, "" is all
+	Uses    int    // that are left; -1 is any number
+	Created time.Time
+	Expires time.Time // zero is never
+	Revoked time.Time // zero is not
+}
+
+// An Audit is a line of what was done by whom.
+type Audit struct {
+	At     time.Time
+	Actor  string // "local", a node id, a token id
+	Action string // "token.create", "node.enrol", "batch.conflict", ...
+	Object string
+	Detail string
+}

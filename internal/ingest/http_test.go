@@ -1,0 +1,438 @@
+package ingest_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/ingest"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/wire"
+)
+
+// identify takes a header's word for who someone is.
+func identify(r *http.Request) (string, error) {
+	switch node := r.Header.Get("Node"); node {
+	case "":
+		return "", errors.New("no certificate")
+	case "revoked":
+		return "", fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied)
+	default:
+		return node, nil
+	}
+}
+
+// serve serves an Ingest over real connections.
+func serve(t *testing.T, cfg ingest.Config, l ingest.Ledger) (*ingest.Ingest, *httptest.Server) {
+	t.Helper()
+	in := start(t, cfg, l)
+	s := httptest.NewServer(in.Handler(identify))
+	t.Cleanup(s.Close)
+	return in, s
+}
+
+// ask makes the request of an agent.
+func ask(t *testing.T, s *httptest.Server, node string, c batch.Clock, sent []byte) *http.Request {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodPost, s.URL+"/v1/batches", bytes.NewReader(sent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Node", node)
+	r.Header.Set("Content-Type", wire.MediaType)
+	r.Header.Set(wire.HeaderBoot, c.Boot)
+	r.Header.Set(wire.HeaderBoottime, strconv.FormatInt(c.Boottime, 10))
+	r.Header.Set(wire.HeaderWall, strconv.FormatInt(c.Wall, 10))
+	return r
+}
+
+// do returns the status, the reply and the problem, of which there is one.
+func do(t *testing.T, s *httptest.Server, r *http.Request) (*http.Response, batch.Reply, fault.Problem) {
+	t.Helper()
+	w, err := s.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Body.Close() }()
+	body, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reply batch.Reply
+	var p fault.Problem
+	switch kind := w.Header.Get("Content-Type"); kind {
+	case "application/json":
+		err = json.Unmarshal(body, &reply)
+	case fault.ProblemType:
+		err = json.Unmarshal(body, &p)
+		if p.Status != w.StatusCode || p.Title == "" {
+			t.Errorf("status %s says %s", w.Status, body)
+		}
+	default:
+		t.Errorf("%s came as %q: %s", w.Status, kind, body)
+	}
+	if err != nil {
+		t.Errorf("%s: %v", body, err)
+	}
+	return w, reply, p
+}
+
+func TestVerdicts(t *testing.T) {
+	l := newLedger()
+	_, s := serve(t, quick(), l)
+	m := newMachine("b1", time.Minute, 1)
+	one := m.batch(t, m.window(time.Second))
+	two := m.batch(t, m.window(time.Second))
+	other := newMachine("b1", time.Minute, 1)
+	other.began = m.began
+	forged := other.batch(t, other.window(2*time.Second))
+	for _, c := range []struct {
+		sent    []byte
+		status  int
+		verdict batch.Verdict
+		next    uint64
+	}{
+		{two, 409, batch.Behind, 1},
+		{one, 200, batch.Taken, 2},
+		{one, 200, batch.Known, 2},
+		{forged, 409, batch.Conflict, 2},
+		{two, 200, batch.Taken, 3},
+	} {
+		w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), c.sent))
+		if w.StatusCode != c.status || r.Verdict != c.verdict || r.Next != c.next {
+			t.Errorf("%s, %v, next %d; want %d, %v, next %d", w.Status, r.Verdict, r.Next, c.status, c.verdict, c.next)
+		}
+	}
+	clone := newMachine("b2", time.Minute, 2)
+	do(t, s, ask(t, s, "n1", clone.clock(), clone.batch(t, clone.window(time.Second))))
+	m.at = int64(time.Since(m.began))
+	do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Millisecond))))
+	if w, r, _ := do(t, s, ask(t, s, "n1", clone.clock(), clone.batch(t, clone.window(time.Second)))); w.StatusCode != 409 || r.Verdict != batch.Clone {
+		t.Errorf("a clone got %s, %v", w.Status, r.Verdict)
+	}
+}
+
+// What cannot be a batch is refused, says so, and changes nothing.
+func TestRefused(t *testing.T) {
+	l := newLedger()
+	in, s := serve(t, quick(), l)
+	m := newMachine("b1", time.Minute, 1)
+	sent := m.batch(t, m.window(time.Second))
+	secret := "user-content-in-a-batch"
+	for name, c := range map[string]struct {
+		change func(r *http.Request) *http.Request
+		status int
+	}{
+		"no certificate":   {func(r *http.Request) *http.Request { r.Header.Del("Node"); return r }, 401},
+		"revoked":          {func(r *http.Request) *http.Request { r.Header.Set("Node", "revoked"); return r }, 403},
+		"another method":   {func(r *http.Request) *http.Request { r.Method = http.MethodPut; return r }, 405},
+		"a GET":            {func(r *http.Request) *http.Request { r.Method, r.Body, r.ContentLength = "GET", nil, 0; return r }, 405},
+		"another type":     {func(r *http.Request) *http.Request { r.Header.Set("Content-Type", "text/plain"); return r }, 415},
+		"no type":          {func(r *http.Request) *http.Request { r.Header.Del("Content-Type"); return r }, 415},
+		"an encoding":      {func(r *http.Request) *http.Request { r.Header.Set("Content-Encoding", "gzip"); return r }, 415},
+		"no boot":          {func(r *http.Request) *http.Request { r.Header.Del(wire.HeaderBoot); return r }, 400},
+		"no boottime":      {func(r *http.Request) *http.Request { r.Header.Del(wire.HeaderBoottime); return r }, 400},
+		"odd wall":         {func(r *http.Request) *http.Request { r.Header.Set(wire.HeaderWall, "1e9"); return r }, 400},
+		"boottime below 0": {func(r *http.Request) *http.Request { r.Header.Set(wire.HeaderBoottime, "-1"); return r }, 400},
+		"garbage":          {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), []byte(secret)) }, 400},
+		"nothing":          {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), nil) }, 400},
+		"cut short":        {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), sent[:len(sent)-3]) }, 400},
+		"too large":        {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), make([]byte, 5<<20)) }, 413},
+		"too large, unsaid": {func(r *http.Request) *http.Request {
+			r.Body, r.ContentLength = io.NopCloser(io.LimitReader(zeros{}, 5<<20)), -1
+			return r
+		}, 413},
+		"another path": {func(r *http.Request) *http.Request { r.URL.Path = "/v1/nothing"; return r }, 404},
+		"lost: garbage": {func(r *http.Request) *http.Request {
+			r.URL.Path = "/v1/lost"
+			r.Header.Set("Content-Type", "application/json")
+			return r
+		}, 400},
+		"lost: another type": {func(r *http.Request) *http.Request { r.URL.Path = "/v1/lost"; return r }, 415},
+	} {
+		w, _, p := do(t, s, c.change(ask(t, s, "n1", m.clock(), sent)))
+		if w.StatusCode != c.status {
+			t.Errorf("%s: %s, want %d", name, w.Status, c.status)
+		}
+		if c.status == 405 && w.Header.Get("Allow") != "POST" {
+			t.Errorf("%s: allows %q", name, w.Header.Get("Allow"))
+		}
+		if strings.Contains(p.Detail, secret) {
+			t.Errorf("%s: %s", name, p.Detail)
+		}
+	}
+	if n := len(l.taken()); n != 0 || in.Stats().Taken != 0 {
+		t.Errorf("%d batches were booked", n)
+	}
+	if boot, ok := in.Live("n1"); ok {
+		t.Errorf("a refused batch made %q live", boot)
+	}
+	do(t, s, ask(t, s, "n1", m.clock(), sent))
+	if n := len(l.taken()); n != 1 {
+		t.Errorf("after all that %d batches are booked, want the one", n)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+func TestPostLost(t *testing.T) {
+	l := newLedger()
+	_, s := serve(t, quick(), l)
+	post := func(lost batch.Lost) (*http.Response, batch.Reply) {
+		b, err := json.Marshal(lost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := ask(t, s, "n1", batch.Clock{}, b)
+		r.URL.Path = "/v1/lost"
+		r.Header.Set("Content-Type", "application/json; charset=utf-8")
+		w, reply, _ := do(t, s, r)
+		return w, reply
+	}
+	lost := batch.Lost{Stream: batch.Stream{7}, From: 1, To: 2, Hash: batch.Hash{9}, Gap: meter.Gap{From: time.Unix(1e9, 0).UTC(), To: time.Unix(2e9, 5).UTC(), Reason: meter.Forgotten, Detail: "x"}}
+	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Taken || r.Next != 3 {
+		t.Errorf("%s, %+v", w.Status, r)
+	}
+	if len(l.lost) != 1 || l.lost[0].Stream != lost.Stream || l.lost[0].Hash != lost.Hash || l.lost[0].Gap.Reason != meter.Forgotten || !l.lost[0].Gap.From.Equal(lost.Gap.From) {
+		t.Errorf("booked %+v", l.lost)
+	}
+	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Known {
+		t.Errorf("again: %s, %+v", w.Status, r)
+	}
+	lost.From, lost.To = 8, 9
+	if w, r := post(lost); w.StatusCode != 409 || r.Verdict != batch.Behind || r.Next != 3 {
+		t.Errorf("too early: %s, %+v", w.Status, r)
+	}
+}
+
+// dripping is a connection on which a batch is sent: one byte of it and the end
+// of the chunk each 10 ms. The channel gets what the server says until it closes.
+func dripping(t *testing.T, s *httptest.Server, length string, drops int) string {
+	t.Helper()
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_, err = fmt.Fprintf(c, "POST /v1/batches HTTP/1.1\r\nHost: x\r\nNode: slow\r\nConnection: close\r\nContent-Type: %s\r\nMete-Boot: b\r\nMete-Boottime-Ns: 1\r\nMete-Wall-Ns: 1\r\n%s\r\n\r\n", wire.MediaType, length)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(c) // until the server closes
+		answer <- string(b)
+	}()
+	tick, end := time.NewTicker(10*time.Millisecond), time.After(5*time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case got := <-answer:
+			return got
+		case <-tick.C:
+			if drops--; drops >= 0 {
+				_, _ = io.WriteString(c, "1\r\nx\r\n")
+			} else if drops == -1 && !strings.HasPrefix(length, "Content") {
+				_, _ = io.WriteString(c, "0\r\n\r\n")
+			}
+		case <-end:
+			t.Fatalf("%s: no answer in 5 s", length)
+		}
+	}
+}
+
+// A sender that trickles for too long, or sends nothing any more, is cut off; a
+// slow one is not.
+func TestSlowSender(t *testing.T) {
+	const chunked, known = "Transfer-Encoding: chunked", "Content-Length: 100000"
+	for _, c := range []struct {
+		name          string
+		idle, request time.Duration
+		length        string
+		drops, status int
+	}{
+		{"silent", 30 * time.Millisecond, time.Hour, known, 0, 408},
+		{"silent, of no known length", 30 * time.Millisecond, time.Hour, chunked, -2, 408},
+		{"trickling", time.Hour, 100 * time.Millisecond, known, 1 << 20, 408},
+		{"trickling, of no known length", time.Hour, 100 * time.Millisecond, chunked, 1 << 20, 408},
+		{"slow, for longer than it may be idle", 300 * time.Millisecond, time.Hour, chunked, 50, 400},
+	} {
+		cfg := quick()
+		cfg.Idle, cfg.Request = c.idle, c.request
+		in, s := serve(t, cfg, newLedger())
+		if got := dripping(t, s, c.length, c.drops); !strings.HasPrefix(got, fmt.Sprint("HTTP/1.1 ", c.status, " ")) {
+			t.Errorf("%s: %.60q, want %d", c.name, got, c.status)
+		}
+		if in.Stats().Taken != 0 {
+			t.Errorf("%s: something was booked", c.name)
+		}
+		m := newMachine("b", time.Minute, 1)
+		if w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))); r.Verdict != batch.Taken {
+			t.Errorf("%s: then one who is not got %s", c.name, w.Status)
+		}
+	}
+}
+
+// A connection is not broken while its batch waits to be booked, in HTTP/1.1 and
+// in HTTP/2; in both, one who sends nothing more is cut off.
+func TestSlowLedger(t *testing.T) {
+	for _, two := range []bool{false, true} {
+		cfg := quick()
+		cfg.Idle = 20 * time.Millisecond
+		l := newLedger()
+		l.hold = make(chan struct{})
+		in := start(t, cfg, l)
+		s := httptest.NewUnstartedServer(in.Handler(identify))
+		s.EnableHTTP2 = two
+		s.StartTLS()
+		defer s.Close()
+		time.AfterFunc(5*cfg.Idle, func() { close(l.hold) })
+		m := newMachine("b", time.Minute, 1)
+		w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second))))
+		if r.Verdict != batch.Taken || (w.ProtoMajor == 2) != two {
+			t.Errorf("%s: %s, %v", w.Proto, w.Status, r.Verdict)
+		}
+		body, never := io.Pipe()
+		slow := ask(t, s, "n1", m.clock(), nil)
+		slow.Body, slow.ContentLength = body, 1000
+		if w, _, _ := do(t, s, slow); w.StatusCode != 408 {
+			t.Errorf("%s: one who sends nothing got %s", w.Proto, w.Status)
+		}
+		_ = never.Close()
+	}
+}
+
+func TestTooManyRequests(t *testing.T) {
+	cfg := quick()
+	cfg.Rate, cfg.Burst = 0.1, 3
+	l := newLedger()
+	in, s := serve(t, cfg, l)
+	m := newMachine("b", time.Minute, 1)
+	sent := m.batch(t, m.window(time.Second))
+	for i := range 5 {
+		w, _, _ := do(t, s, ask(t, s, "n1", m.clock(), sent))
+		if limited := w.StatusCode == 429; limited != (i >= 3) {
+			t.Errorf("request %d: %s", i, w.Status)
+		} else if after := w.Header.Get("Retry-After"); limited && after != "10" {
+			t.Errorf("retry after %q, want 10", after)
+		}
+	}
+	if w, _, _ := do(t, s, ask(t, s, "n2", m.clock(), sent)); w.StatusCode != 200 {
+		t.Errorf("another node: %s", w.Status)
+	}
+	if s := in.Stats(); s.Limited != 2 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// What does not fit is refused at once and may come again.
+func TestOverload(t *testing.T) {
+	cfg := quick()
+	cfg.Bodies, cfg.Parallel = int64(cfg.Limits.Sent), 2
+	l := newLedger()
+	l.hold = make(chan struct{})
+	in, s := serve(t, cfg, l)
+	var wg sync.WaitGroup
+	for i := range 2 {
+		m := newMachine("b", time.Minute, byte(i))
+		r := ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))
+		wg.Go(func() { do(t, s, r) })
+	}
+	until(t, func() bool { return in.Stats().Queue >= 8 })
+	m := newMachine("b", time.Minute, 3)
+	if w, _, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))); w.StatusCode != 429 {
+		t.Errorf("a third request of a node: %s, want 429", w.Status)
+	}
+	w, _, p := do(t, s, ask(t, s, "n2", m.clock(), make([]byte, cfg.Limits.Sent)))
+	if w.StatusCode != 503 || w.Header.Get("Retry-After") == "" || p.Title == "" {
+		t.Errorf("more than fits: %s, %+v", w.Status, p)
+	}
+	close(l.hold)
+	wg.Wait()
+	// And what was held is free again.
+	for range 2 {
+		if w, _, _ := do(t, s, ask(t, s, "n2", m.clock(), make([]byte, cfg.Limits.Sent))); w.StatusCode != 400 {
+			t.Errorf("afterwards: %s, want 400", w.Status)
+		}
+	}
+}
+
+// The log says who was refused, and nothing of what they sent.
+func TestLogHoldsNoBody(t *testing.T) {
+	var log lockedBuffer
+	l := newLedger()
+	in := ingest.New(quick(), l, slog.New(slog.NewTextHandler(&log, nil))) // what is refused needs no Run
+	s := httptest.NewServer(in.Handler(identify))
+	defer s.Close()
+	m := newMachine("b1", time.Minute, 1)
+	for range 3 {
+		do(t, s, ask(t, s, "n1", m.clock(), []byte("SECRET")))
+	}
+	if s := log.String(); !strings.Contains(s, "node=n1") || strings.Contains(s, "SECRET") || strings.Count(s, "\n") != 1 {
+		t.Errorf("log:\n%s", s)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Many origins at once: each gets its own answers, and all is booked once.
+func TestManyOrigins(t *testing.T) {
+	l := newLedger()
+	in, s := serve(t, ingest.Default(), l)
+	const nodes, batches = 30, 5
+	var wg sync.WaitGroup
+	for i := range nodes {
+		wg.Go(func() {
+			m := newMachine(fmt.Sprint("boot", i), time.Minute, byte(i))
+			for n := range batches {
+				sent := m.batch(t, m.window(time.Second))
+				for range 2 {
+					if w, r, _ := do(t, s, ask(t, s, fmt.Sprint("n", i), m.clock(), sent)); r.Next != uint64(n+2) {
+						t.Errorf("node %d: %s, %+v", i, w.Status, r)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if st := in.Stats(); st.Taken != nodes*batches || st.Known != nodes*batches || len(in.Latest()) != nodes {
+		t.Errorf("stats %+v, %d nodes", st, len(in.Latest()))
+	}
+	var sum int64
+	for _, u := range l.minutes {
+		sum += u.Amount[meter.CPU]
+	}
+	if want := int64(nodes * batches * 4 * time.Second); sum != want {
+		t.Errorf("booked %d, want %d", sum, want)
+	}
+}

@@ -1,0 +1,129 @@
+package ingest
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/period"
+)
+
+// A Present is a node as it was in its latest window. Nobody changes it.
+type Present struct {
+	Node     string
+	From, To time.Time
+	CPUs     int
+	Total    meter.Usage // of the machine: see batch.Window
+	Rows     []PresentRow
+}
+
+// A PresentRow is what one workload used in it. A workload that used nothing may
+// have none.
+type PresentRow struct {
+	Workload batch.Short
+	Usage    meter.Usage
+}
+
+func present(node string, w *batch.Window, by time.Duration) Present {
+	p := Present{Node: node, From: period.Start(w, by), To: period.End(w, by), CPUs: w.CPUs, Total: w.Total, Rows: make([]PresentRow, len(w.Rows))}
+	for i := range w.Rows {
+		p.Rows[i] = PresentRow{w.Rows[i].Workload, w.Rows[i].Usage}
+	}
+	return p
+}
+
+// live holds the latest window of each node.
+type live struct {
+	nodes map[string]Present
+	rows  int
+}
+
+// put replaces a node's latest window where p is later. Where more than limit
+// rows would be held, the nodes that were heard of longest ago go.
+func (l *live) put(p Present, limit int) {
+	old := l.nodes[p.Node]
+	if !p.To.After(old.To) {
+		return
+	}
+	delete(l.nodes, p.Node)
+	l.rows -= len(old.Rows)
+	if len(p.Rows) > limit {
+		return
+	}
+	for l.rows+len(p.Rows) > limit {
+		oldest := Present{}
+		for _, q := range l.nodes {
+			if len(q.Rows) > 0 && (oldest.Node == "" || q.To.Before(oldest.To)) {
+				oldest = q
+			}
+		}
+		delete(l.nodes, oldest.Node)
+		l.rows -= len(oldest.Rows)
+	}
+	l.nodes[p.Node] = p
+	l.rows += len(p.Rows)
+}
+
+// Latest returns the latest window of each node that was booked since the server
+// started, by node, without those that are stale.
+func (in *Ingest) Latest() []Present {
+	now := time.Now()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	all := make([]Present, 0, len(in.live.nodes))
+	for _, p := range in.live.nodes {
+		if now.Sub(p.To) <= in.cfg.Stale {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b Present) int { return cmp.Compare(a.Node, b.Node) })
+	return all
+}
+
+// Stats counts what came since the server started.
+type Stats struct {
+	Taken, Known, Behind, Conflicts, Clones int64 // offers, by verdict
+	Invalid, Denied, Unavailable            int64 // offers that ended in an error of this kind, or of none
+	Lost                                    int64 // words that batches are gone
+	Limited                                 int64 // requests over a node's rate
+	Rows, Bytes                             int64 // of windows, and as they were sent: of what was taken
+	Commits                                 int64
+	Committing                              time.Duration // spent in commits
+	Queue                                   int64         // rows that wait now
+	Nodes                                   int           // heard of
+}
+
+// Stats returns the counts as they are now.
+func (in *Ingest) Stats() Stats {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s := in.stats
+	s.Queue, s.Nodes = in.rows.Load(), len(in.nodes)
+	return s
+}
+
+// count adds the outcome of an offer.
+func (s *Stats) count(r batch.Reply, err error) {
+	switch {
+	case errors.Is(err, fault.ErrInvalid):
+		s.Invalid++
+	case errors.Is(err, fault.ErrDenied):
+		s.Denied++
+	case err != nil:
+		s.Unavailable++
+	case r.Verdict == batch.Taken:
+		s.Taken++
+	case r.Verdict == batch.Known:
+		s.Known++
+	case r.Verdict == batch.Behind:
+		s.Behind++
+	case r.Verdict == batch.Conflict:
+		s.Conflicts++
+	case r.Verdict == batch.Clone:
+		s.Clones++
+	}
+}

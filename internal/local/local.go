@@ -1,0 +1,174 @@
+// Package local is a server and an agent for this machine alone, in one
+// process: what mete up runs. The two speak as they would over a network, only
+// without one.
+package local
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/server"
+)
+
+// A Config says where both keep their things, and how to measure.
+type Config struct {
+	State  string // directory
+	Server server.Config
+	Agent  agent.Config
+}
+
+// Default keeps what servers and agents keep by default.
+func Default(state string) Config {
+	return Config{State: state, Server: server.Default(), Agent: agent.Default()}
+}
+
+// A Station is both, running.
+type Station struct {
+	Node entry.Node
+
+	server *server.Server
+	agent  *agent.Agent
+	admin  net.Listener
+	ticks  chan *live.Machine // the latest tick that nobody has taken
+	ended  chan struct{}
+	err    error // why it ended; set before ended is closed
+	stop   context.CancelFunc
+}
+
+// Open opens both and lets them run, until Close.
+func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Station, err error) {
+	s := &Station{ticks: make(chan *live.Machine, 1), ended: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.release())
+		}
+	}()
+	cfg.Server.State, cfg.Server.Local = filepath.Join(cfg.State, "server"), true
+	if s.server, err = server.Open(ctx, cfg.Server, log); err != nil {
+		return nil, err
+	}
+	if s.admin, err = server.ListenAdmin(cfg.Server.State); err != nil {
+		return nil, err
+	}
+	if s.Node, err = s.enrol(ctx); err != nil {
+		return nil, err
+	}
+	cfg.Agent.Spool.Dir = filepath.Join(cfg.State, "agent", "spool", s.Node.ID)
+	if s.agent, err = agent.Open(cfg.Agent, s.Node.ID, s.server.Way(s.Node.ID), log); err != nil {
+		return nil, err
+	}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go s.run(ctx)
+	return s, nil
+}
+
+// enrol finds this machine among the server's nodes, or makes it one.
+func (s *Station) enrol(ctx context.Context) (n entry.Node, err error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return n, err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	boot, err := h.BootID()
+	if err != nil {
+		return n, err
+	}
+	name, err := h.Hostname()
+	if err != nil {
+		return n, err
+	}
+	id, err := h.MachineID()
+	if err != nil {
+		id = name // a machine without an id is known by its name
+	}
+	return s.server.Authority.EnrolLocal(ctx, id, boot, name)
+}
+
+// run turns the loops of both until ctx ends. The server ends after the agent,
+// whose last window it is yet to book.
+func (s *Station) run(ctx context.Context) {
+	defer close(s.ended)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer stop()
+		return s.agent.Run(gctx, s.publish)
+	})
+	g.Go(func() error { return s.server.Run(serving) })
+	g.Go(func() error { return server.Serve(serving, s.admin, s.server.Admin(), nil) })
+	s.err = g.Wait()
+}
+
+// publish puts the latest tick where Next takes it, in place of one that nobody
+// took.
+func (s *Station) publish() {
+	m := s.agent.Machine.Live()
+	select {
+	case <-s.ticks:
+	default:
+	}
+	s.ticks <- m
+}
+
+// Next waits for a tick that was not returned yet.
+func (s *Station) Next(ctx context.Context) (*live.Machine, error) {
+	select {
+	case <-s.ended: // a tick that is left over is nobody's any more
+		return nil, s.end()
+	default:
+	}
+	select {
+	case m := <-s.ticks:
+		return m, nil
+	case <-s.ended:
+		return nil, s.end()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// end says why there are no more ticks.
+func (s *Station) end() error {
+	if s.err != nil {
+		return s.err
+	}
+	return errors.New("measuring has ended")
+}
+
+// Handler answers questions about the ledger, below /v1/.
+func (s *Station) Handler() http.Handler { return s.server.Questions() }
+
+// Close ends the loops, with a last window, and gives everything back.
+func (s *Station) Close() error {
+	s.stop()
+	<-s.ended
+	return errors.Join(s.err, s.release())
+}
+
+// release gives back what was opened.
+func (s *Station) release() error {
+	var err error
+	if s.agent != nil {
+		err = s.agent.Close()
+	}
+	if s.admin != nil {
+		if e := s.admin.Close(); !errors.Is(e, net.ErrClosed) {
+			err = errors.Join(err, e)
+		}
+	}
+	if s.server != nil {
+		err = errors.Join(err, s.server.Close())
+	}
+	return err
+}

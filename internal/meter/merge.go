@@ -1,0 +1,55 @@
+package meter
+
+import (
+	"slices"
+
+	"mete.dev/mete/internal/workload"
+)
+
+// Merge adds the window after w to w, which then spans both: what workloads
+// used adds, row by row of the same workload and life, and of peaks the higher
+// stays. It shares no memory with next. Windows of two boots do not merge: that
+// is a defect, and panics.
+func (w *Window) Merge(next *Window) {
+	if w.Boot != next.Boot {
+		panic("meter: windows of two boots do not merge")
+	}
+	w.End, w.Offset, w.CPUs = next.End, next.Offset, next.CPUs
+	w.Gaps = append(slices.Clip(w.Gaps), next.Gaps...)
+	w.Total.Add(&next.Total)
+	w.Balance.Add(&next.Balance)
+
+	// Who is not in next has ended. Those stand first, as they do in any
+	// window, so that system and idle stay last.
+	type key struct {
+		id   workload.ID
+		life workload.Life
+	}
+	at := make(map[key]int, len(next.Rows))
+	for i := range next.Rows {
+		at[key{next.Rows[i].Workload.ID, next.Rows[i].Life}] = i
+	}
+	before := make([]Usage, len(next.Rows))
+	rows := make([]Row, 0, len(w.Rows)+len(next.Rows))
+	for i := range w.Rows {
+		r := &w.Rows[i]
+		if j, ok := at[key{r.Workload.ID, r.Life}]; ok {
+			before[j].Add(&r.Usage)
+		} else {
+			rows = append(rows, *r)
+		}
+	}
+	for j := range next.Rows {
+		r := next.Rows[j]
+		r.Usage.Add(&before[j])
+		rows = append(rows, r)
+	}
+	w.Rows = rows
+}
+
+// Clone returns a copy of w that shares no memory with it.
+func (w *Window) Clone() *Window {
+	c := *w
+	c.Gaps, c.Rows = slices.Clone(w.Gaps), slices.Clone(w.Rows)
+	return &c
+}

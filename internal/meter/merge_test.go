@@ -1,0 +1,123 @@
+package meter_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/workload"
+)
+
+// windows draws windows that follow each other, as books close them.
+func windows(t *rapid.T) (ws []meter.Window) {
+	life := uint64(0)
+	alive := []meter.Row{}
+	end := int64(100)
+	var idle meter.Row
+	idle.Workload = workload.Workload{ID: "idle", Kind: workload.Idle}
+	for i := range rapid.IntRange(2, 5).Draw(t, "windows") {
+		w := meter.Window{Boot: "b", Start: end, Opening: meter.Opening(rapid.IntRange(0, 2).Draw(t, "opening")), CPUs: i + 1, Offset: int64(i)}
+		end += rapid.Int64Range(1, 100).Draw(t, "length")
+		w.End = end
+		for j := range rapid.IntRange(0, 2).Draw(t, "gaps") {
+			w.Gaps = append(w.Gaps, meter.Gap{From: time.Unix(w.Start, 0), To: time.Unix(w.End, 0), Detail: fmt.Sprint(j)})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "births") {
+			life++
+			name := workload.ID(fmt.Sprint("w", life%3)) // lives of the same workload
+			alive = append(alive, meter.Row{Workload: workload.Workload{ID: name}, Life: workload.Life{ID: life}})
+		}
+		var ended, here []meter.Row
+		for _, r := range append(slices.Clone(alive), idle) {
+			r.Usage = usage(t)
+			r.Usage.Covered = time.Duration(rapid.Int64Range(0, 100).Draw(t, "covered"))
+			r.Closing.Put(meter.CPU, end)
+			r.Total[meter.CPU] = end
+			r.Workload.Name = fmt.Sprint("name ", i)
+			if r.Ended = r.Life.ID != 0 && rapid.Bool().Draw(t, "ends"); r.Ended {
+				ended = append(ended, r)
+			} else {
+				here = append(here, r)
+			}
+		}
+		alive = slices.Clone(here[:len(here)-1])
+		w.Rows = append(ended, here...)
+		w.Total = usage(t)
+		for k := range w.Balance.Whole {
+			w.Balance.Whole[k] = rapid.Int64Range(0, 1<<40).Draw(t, "whole")
+		}
+		w.Balance.Lost = 1
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// A merged window says of every life what the windows say that it is made of.
+func TestMerge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ws := windows(t)
+		got := ws[0].Clone()
+		keep := ws[len(ws)-1].Clone()
+		for i := range ws[1:] {
+			got.Merge(&ws[i+1])
+		}
+		first, last := &ws[0], &ws[len(ws)-1]
+		want := *last.Clone()
+		want.Start, want.Opening, want.Rows = first.Start, first.Opening, nil
+		want.Gaps, want.Total, want.Balance = nil, meter.Usage{}, meter.Balance{}
+		rows := map[workload.Life]meter.Row{}
+		for _, w := range ws {
+			want.Gaps = append(want.Gaps, w.Gaps...)
+			want.Total.Add(&w.Total)
+			want.Balance.Add(&w.Balance)
+			for _, r := range w.Rows {
+				before := rows[r.Life]
+				r.Usage.Add(&before.Usage)
+				rows[r.Life] = r
+			}
+		}
+		have := map[workload.Life]meter.Row{}
+		for _, r := range got.Rows {
+			have[r.Life] = r
+		}
+		if d := cmp.Diff(rows, have); d != "" || len(have) != len(got.Rows) {
+			t.Fatalf("%d rows of %d lives (-want +got):\n%s", len(got.Rows), len(have), d)
+		}
+		if got.Rows[len(got.Rows)-1].Workload.ID != "idle" {
+			t.Error("idle is not last")
+		}
+		got.Rows = nil
+		if d := cmp.Diff(&want, got); d != "" {
+			t.Fatalf("window (-want +got):\n%s", d)
+		}
+		got.Merge(last.Clone()) // shares nothing with what it is made of
+		if d := cmp.Diff(keep, last); d != "" {
+			t.Fatalf("a merged window changed:\n%s", d)
+		}
+	})
+}
+
+func TestMergeOfTwoBootsPanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("windows of two boots were merged")
+		}
+	}()
+	w := meter.Window{Boot: "a"}
+	w.Merge(&meter.Window{Boot: "b"})
+}
+
+// A clone stays as it is when the window is used anew.
+func TestClone(t *testing.T) {
+	w := meter.Window{Rows: make([]meter.Row, 1), Gaps: make([]meter.Gap, 1)}
+	c := w.Clone()
+	w.Rows[0].Ended, w.Gaps[0].Detail = true, "x"
+	if c.Rows[0].Ended || c.Gaps[0].Detail != "" {
+		t.Error("a clone shares memory with its window")
+	}
+}

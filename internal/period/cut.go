@@ -1,0 +1,342 @@
+package period
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+)
+
+const (
+	// MaxAmount is more than any amount in one minute may be: ledgers add many
+	// of them in 63 bits.
+	MaxAmount = 1 << 52
+
+	minute = int64(time.Minute)
+	hour   = int64(time.Hour)
+	day    = 24 * hour
+
+	// Windows up to so long are cut at minutes, and at hours; ...
+	byMinute, byMinuteTight = 2 * hour, 10 * minute
+	byHour                  = 7 * day
+	// ... the tight way where a batch would else be more than many pieces. One
+	// of more than most is refused.
+	many, most = 1 << 18, 1 << 20
+)
+
+// grains are the distances of edges, from fine to coarse.
+var grains = [...]int64{minute, 10 * minute, hour, day}
+
+// Cuts are windows cut at minute edges, what falls together added up: one Minute
+// for each workload and minute, by minute and workload, and one NodeMinute for
+// each minute.
+type Cuts struct {
+	Minutes []entry.Minute
+	Nodes   []entry.NodeMinute
+}
+
+// Cut cuts windows at minute edges, where by was added to each one's stamps.
+//
+// What stands in the piece [a, b) of a window is
+//
+//	floor(total x (b - start) / length) - floor(total x (a - start) / length)
+//
+// so pieces sum to the total exactly. A peak may have been in any piece, and
+// stands in all. The parts of a node's minute still sum to its whole, since what
+// the rounding of many rows moves from one piece to the next stands in Skew.
+//
+// Windows of up to two hours are cut at minutes, up to a week at whole hours, and
+// longer ones at whole UTC days, more finely where a piece could not be held; a
+// piece stands in the first minute that it covers. Nobody reads by the minute how
+// a month was spent in which nobody looked. Where a batch would become very many
+// pieces, windows of more than ten minutes are cut at hours.
+//
+// The error wraps fault.ErrInvalid: amounts that are negative, or larger than a
+// minute can hold. Stamps are those that Judge let pass.
+func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
+	tight := false
+	if pieces(ws, tight) > many {
+		tight = true
+		if n := pieces(ws, tight); n > most {
+			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", n, most, fault.ErrInvalid)
+		}
+	}
+	c := cutter{rows: map[key]int{}, nodes: map[int64]int{}}
+	for i := range ws {
+		if err := c.cut(&ws[i], int64(by[i]), tight); err != nil {
+			return nil, fmt.Errorf("window %d: %w", i, err)
+		}
+	}
+	slices.SortFunc(c.Minutes, func(a, b entry.Minute) int {
+		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Workload, b.Workload))
+	})
+	slices.SortFunc(c.Nodes, func(a, b entry.NodeMinute) int { return cmp.Compare(a.Minute, b.Minute) })
+	return &c.Cuts, nil
+}
+
+// pieces is about how many minutes of workloads the windows become.
+func pieces(ws []batch.Window, tight bool) (n int64) {
+	for i := range ws {
+		w := &ws[i]
+		n += int64(len(w.Rows)+1) * ((w.End-w.Start)/grain(w, tight) + 1)
+		if n > most {
+			break
+		}
+	}
+	return n
+}
+
+// grain is the distance of the edges at which w is cut.
+func grain(w *batch.Window, tight bool) int64 {
+	length, limit := w.End-w.Start, byMinute
+	if tight {
+		limit = byMinuteTight
+	}
+	if length <= limit {
+		return minute
+	}
+	coarsest := len(grains) - 1
+	if length <= byHour {
+		coarsest--
+	}
+	// What a large machine has in an hour is more than a minute of it may hold.
+	largest := slices.Max(w.Balance.Whole[:])
+	for i := range w.Rows {
+		largest = max(largest, slices.Max(w.Rows[i].Usage.Amount[:]))
+	}
+	for coarsest > 0 && float64(largest)*float64(grains[coarsest])/float64(length) >= MaxAmount/2 {
+		coarsest--
+	}
+	return grains[coarsest]
+}
+
+// A piece of a window ends end ns after the window's start.
+type piece struct {
+	minute int64
+	end    int64
+}
+
+type key struct {
+	minute   int64
+	workload batch.Short
+}
+
+type cutter struct {
+	Cuts
+	rows  map[key]int
+	nodes map[int64]int
+	// Of the window that is being cut:
+	length int64
+	pieces []piece
+	sums   []meter.Shares // of the rows, by piece
+}
+
+func (c *cutter) cut(w *batch.Window, by int64, tight bool) error {
+	c.divide(w, by, grain(w, tight))
+	var sum meter.Shares
+	covered := w.Total.Covered
+	for i := range w.Rows {
+		r := &w.Rows[i]
+		if err := check(&r.Usage); err != nil {
+			return err
+		}
+		for n, res := range meter.Wholes {
+			if v, ok := r.Usage.Get(res); ok {
+				if sum[n] > math.MaxInt64-v {
+					return fmt.Errorf("%s of its rows overflows: %w", res, fault.ErrInvalid)
+				}
+				sum[n] += v
+			}
+		}
+		if err := c.row(r); err != nil {
+			return fmt.Errorf("workload %016x: %w", r.Workload, err)
+		}
+		covered = max(covered, r.Usage.Covered)
+	}
+	return c.node(w, &sum, covered)
+}
+
+// divide finds the window's pieces.
+func (c *cutter) divide(w *batch.Window, by, grain int64) {
+	start := w.Start + w.Offset + by
+	c.length = w.End - w.Start
+	c.pieces = c.pieces[:0]
+	for a := int64(0); ; {
+		// Wall time is never negative: Judge refuses what is before 1970.
+		at := start + a
+		b := min(c.length, (at/grain+1)*grain-start)
+		c.pieces = append(c.pieces, piece{at / minute, b})
+		if b == c.length {
+			break
+		}
+		a = b
+	}
+	c.sums = append(c.sums[:0], make([]meter.Shares, len(c.pieces))...)
+}
+
+// upTo is what of total stands in the window's pieces up to the n-th.
+func (c *cutter) upTo(total int64, n int) int64 {
+	if n == len(c.pieces)-1 {
+		return total
+	}
+	return portion(total, c.pieces[n].end, c.length)
+}
+
+// row books a row's pieces.
+func (c *cutter) row(r *batch.Row) error {
+	if r.Usage.Present == 0 && r.Usage.Covered == 0 {
+		return nil
+	}
+	for n, p := range c.pieces {
+		k := key{p.minute, r.Workload}
+		i, ok := c.rows[k]
+		if !ok {
+			i = len(c.Minutes)
+			c.rows[k] = i
+			c.Minutes = append(c.Minutes, entry.Minute{Workload: r.Workload, Minute: p.minute})
+		}
+		if err := c.add(&c.Minutes[i].Usage, &r.Usage, n, &c.sums[n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds the n-th piece of u to to, and to shares what of it is of the Wholes.
+func (c *cutter) add(to, u *meter.Usage, n int, shares *meter.Shares) error {
+	var part meter.Usage
+	for set := u.Present; set != 0; set &= set - 1 {
+		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		v := u.Amount[r]
+		if r.Detail().Kind != meter.Peak {
+			v = c.upTo(v, n)
+			if n > 0 {
+				v -= c.upTo(u.Amount[r], n-1)
+			}
+		}
+		if v >= MaxAmount || to.Amount[r]+v >= MaxAmount {
+			return fmt.Errorf("%s is more than a minute can hold: %w", r, fault.ErrInvalid)
+		}
+		part.Amount[r] = v
+	}
+	part.Present, part.Quality = u.Present, u.Quality
+	covered := c.upTo(int64(u.Covered), n)
+	if n > 0 {
+		covered -= c.upTo(int64(u.Covered), n-1)
+	}
+	part.Covered = time.Duration(covered)
+	to.Add(&part)
+	if shares != nil {
+		for i, r := range meter.Wholes {
+			shares[i] += part.Amount[r]
+		}
+	}
+	return nil
+}
+
+// node books what the machine as a whole did. sum is of all rows.
+func (c *cutter) node(w *batch.Window, sum *meter.Shares, covered time.Duration) error {
+	if err := check(&w.Total); err != nil {
+		return err
+	}
+	b := &w.Balance
+	if b.Violations < 0 || b.Lost < 0 || b.Violations >= MaxAmount || b.Lost >= MaxAmount || w.CPUs < 0 {
+		return fmt.Errorf("counts of violations, losses and CPUs: %w", fault.ErrInvalid)
+	}
+	// What is missing from whole + skew = rows is a defect of the sender, and
+	// stays as large as it is.
+	var missing meter.Shares
+	broken := int64(0)
+	for i, r := range meter.Wholes {
+		if b.Whole[i] < 0 || b.Skew[i] > math.MaxInt64-b.Whole[i] {
+			return fmt.Errorf("whole of %s: %w", r, fault.ErrInvalid)
+		}
+		missing[i] = b.Whole[i] + b.Skew[i] - sum[i]
+		if missing[i] < -math.MaxInt64/2 || missing[i] > math.MaxInt64/2 {
+			return fmt.Errorf("whole of %s is far from its parts: %w", r, fault.ErrInvalid)
+		}
+		if missing[i] != 0 {
+			broken++
+		}
+	}
+	violations := b.Violations
+	if violations == 0 {
+		violations = broken
+	}
+	covered = min(covered, time.Duration(c.length))
+	for n, p := range c.pieces {
+		i, ok := c.nodes[p.minute]
+		if !ok {
+			i = len(c.Nodes)
+			c.nodes[p.minute] = i
+			c.Nodes = append(c.Nodes, entry.NodeMinute{Minute: p.minute})
+		}
+		to := &c.Nodes[i]
+		part := func(total int64) int64 {
+			v := c.upTo(total, n)
+			if n > 0 {
+				v -= c.upTo(total, n-1)
+			}
+			return v
+		}
+		to.CPUs = w.CPUs
+		to.Covered += time.Duration(part(int64(covered)))
+		to.Violations += part(violations)
+		to.Lost += part(b.Lost)
+		for i, r := range meter.Wholes {
+			whole := part(b.Whole[i])
+			skew := c.sums[n][i] - whole + part(missing[i])
+			to.Whole[i] += whole
+			to.Skew[i] += skew
+			if whole >= MaxAmount || to.Whole[i] >= MaxAmount || abs(skew) >= MaxAmount || abs(to.Skew[i]) >= MaxAmount {
+				return fmt.Errorf("whole of %s is more than a minute can hold: %w", r, fault.ErrInvalid)
+			}
+		}
+		if err := c.add(&to.Total, &w.Total, n, nil); err != nil {
+			return fmt.Errorf("total: %w", err)
+		}
+	}
+	return nil
+}
+
+// check refuses amounts that cannot be.
+func check(u *meter.Usage) error {
+	if u.Present&^meter.All != 0 {
+		return fmt.Errorf("resources %x are not known: %w", u.Present&^meter.All, fault.ErrInvalid)
+	}
+	if u.Covered < 0 || u.Covered >= MaxAmount {
+		return fmt.Errorf("it covers %d ns: %w", int64(u.Covered), fault.ErrInvalid)
+	}
+	for set := u.Present; set != 0; set &= set - 1 {
+		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		if u.Amount[r] < 0 {
+			return fmt.Errorf("%s of %d: %w", r, u.Amount[r], fault.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// portion is floor(total x part / length) in 128 bits, for 0 <= part <= length.
+// Below zero it rounds down too, so that pieces of any total sum to it.
+func portion(total, part, length int64) int64 {
+	m := uint64(total)
+	if total < 0 {
+		m = -m
+	}
+	hi, lo := bits.Mul64(m, uint64(part))
+	q, rest := bits.Div64(hi, lo, uint64(length))
+	if total >= 0 {
+		return int64(q)
+	}
+	if rest > 0 {
+		q++
+	}
+	return -int64(q)
+}

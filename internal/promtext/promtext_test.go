@@ -1,0 +1,36 @@
+package promtext_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/promtext"
+)
+
+func TestText(t *testing.T) {
+	var m promtext.Text
+	m.Counter("a_total", "Of\nlines and \\.", 12345678)
+	m.Gauges("b", "With labels.",
+		promtext.Sample{Labels: []string{"state", "a\"b\\c\nd", "x", "y"}, Value: 0.25},
+		promtext.Sample{Labels: []string{"state", "live"}, Value: math.Inf(1)})
+	m.Gauges("none", "Without any.")
+	m.Gauge("c", "Large.", 1e300)
+	want := `# HELP a_total Of\nlines and \\.
+# TYPE a_total counter
+a_total 12345678
+# HELP b With labels.
+# TYPE b gauge
+b{state="a\"b\\c\nd",x="y"} 0.25
+b{state="live"} +Inf
+# HELP none Without any.
+# TYPE none gauge
+# HELP c Large.
+# TYPE c gauge
+c 1e+300
+`
+	if diff := cmp.Diff(want, m.String()); diff != "" {
+		t.Errorf("text (-want +got):\n%s", diff)
+	}
+}

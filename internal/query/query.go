@@ -1,0 +1,130 @@
+// Package query holds the nouns of asking a ledger: what is asked (Query), and
+// what comes back (Answer, Node, Workload, Gap).
+package query
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/unit"
+)
+
+// A Dimension is something by which usage can be grouped and filtered.
+type Dimension string
+
+// The dimensions. A label is ByLabel + its key: "label:app".
+const (
+	ByCluster   Dimension = "cluster"
+	ByNode      Dimension = "node"
+	ByWorkload  Dimension = "workload"
+	ByKind      Dimension = "kind"
+	ByJob       Dimension = "job"
+	ByUser      Dimension = "user"
+	ByProject   Dimension = "project"
+	ByNamespace Dimension = "namespace"
+	ByPod       Dimension = "pod"
+	ByContainer Dimension = "container"
+	ByLabel     Dimension = "label:"
+)
+
+// A Query asks for sums over a range of time.
+type Query struct {
+	From, To time.Time              // [From, To); cut to whole minutes outward
+	By       []Dimension            // at least one
+	Where    map[Dimension][]string // rows whose value is one of these; "" is none
+	Scope    Scope
+	Limit    int // at most so many groups; 0 is the store's own limit
+	// OmitOwn leaves out what mete's own programs used: see [Own].
+	OmitOwn bool
+}
+
+// Own are the names of the workloads that mete's own programs run in, as their
+// units and containers are called.
+var Own = []string{"mete", "mete-agent", "mete-server", "mete.service", "mete-agent.service", "mete-server.service", "mete-up.service"}
+
+// Scope is what a query may see. Its zero value sees nothing.
+type Scope struct {
+	All      bool
+	Clusters []string
+	Projects []string
+}
+
+// An Answer is what a query found.
+type Answer struct {
+	// From and To are the range that the sums are of: wider than was asked
+	// where minutes are not kept any more and only whole hours or days are.
+	From, To time.Time
+	By       []Dimension
+	Groups   []Group // by falling CPU time
+	Gaps     int     // gaps that touch the range
+
+	// Whole is what the nodes that the scope covers had of the meter.Wholes,
+	// skew included: without filters it is the sum of all groups. What is not
+	// present was not asked for, or has been filtered.
+	Whole Total
+	// Rest is what the groups beyond the limit used together, and RestGroups how
+	// many they are. A ledger leaves both to who asks it.
+	Rest       Total
+	RestGroups int
+	// Over is the length of time over which averages are taken: for how long
+	// within the range the node that was measured longest was measured.
+	Over time.Duration
+}
+
+// A Group is what the workloads of one group used.
+type Group struct {
+	Keys  []string // in the order of By; "" is none
+	Nodes int      // how many nodes it ran on
+	// First and Last are the first minute's start and the last one's end with use.
+	First, Last time.Time
+	Usage       Total
+}
+
+// A Total is a sum of usage that does not overflow.
+type Total struct {
+	Present meter.Set
+	Quality meter.Qualities
+	Covered time.Duration // summed over the group's workloads
+	Sum     [meter.Limit]unit.Sum
+}
+
+// A Node is a machine as the ledger knows it.
+type Node struct {
+	ID, Name, Cluster string
+	MachineID         string
+	Boot              string
+	CPUs              int
+	Enrolled          time.Time
+	Through           time.Time // up to when it is booked
+	Streams           int       // that are open
+	State             string    // "live", "behind", "silent"
+}
+
+// A Gap is a gap of a node.
+type Gap struct {
+	Node, Name string
+	meter.Gap
+	Booked time.Time
+}
+
+// A Workload is a workload as the ledger knows it.
+type Workload struct {
+	Node, Cluster string
+	batch.Name
+	First, Last time.Time // minutes with use
+}
+
+// Latest is the latest window of a node.
+type Latest struct {
+	Node, Name, Cluster string
+	From, To            time.Time
+	CPUs                int
+	Rows                []LatestRow
+}
+
+// A LatestRow is what one workload used in it.
+type LatestRow struct {
+	batch.Name
+	Usage meter.Usage
+}

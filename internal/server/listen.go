@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/tally"
+)
+
+// Listen opens an address to serve on.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: the port is in use: %w", addr, fault.ErrConflict),
+			"perhaps mete runs already; else choose another port with --listen")
+	case errors.Is(err, syscall.EACCES):
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", addr, fault.ErrDenied), "ports below 1024 are for root: choose a higher one with --listen")
+	case err != nil:
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", addr, err), "choose an address of this machine with --listen")
+	}
+	return ln, nil
+}
+
+// ListenAdmin opens the socket of administration in the state directory. Who
+// may use it is who may use the directory. A socket that a server left behind is
+// replaced; that of a living one is refused.
+func ListenAdmin(state string) (net.Listener, error) {
+	path := filepath.Join(state, tally.AdminSocket)
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return nil, fault.WithHint(fmt.Errorf("%s: another server is running with this state: %w", path, fault.ErrConflict),
+			"stop it, or choose another directory with --state")
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return ln, nil
+}
+
+// Serve answers on ln until ctx ends: with TLS where a configuration is given.
+// Its time limits are such that a slow or silent visitor holds nothing for long.
+func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Config) error {
+	srv := &http.Server{
+		Handler:           h,
+		TLSConfig:         secure,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       time.Minute,
+		WriteTimeout:      2 * time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		// It would tell of broken connections of visitors, which concern nobody.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		serve := srv.Serve
+		if secure != nil {
+			serve = func(ln net.Listener) error { return srv.ServeTLS(ln, "", "") }
+		}
+		if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("%s: %w", ln.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		// Who still reads has a moment to finish; ctx is over already.
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if srv.Shutdown(stop) != nil {
+			return srv.Close()
+		}
+		return nil
+	})
+	return g.Wait()
+}

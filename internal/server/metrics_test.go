@@ -1,0 +1,78 @@
+package server_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/entry"
+)
+
+// TestMetrics: who may read is told how the server is doing, and nobody else.
+func TestMetrics(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	ask := func(bearer string) (int, string) {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+		if bearer != "" {
+			r.Header.Set("Authorization", "Bearer "+bearer)
+		}
+		r.TLS = &tls.ConnectionState{}
+		w := httptest.NewRecorder()
+		b.Handler().ServeHTTP(w, r)
+		body, err := io.ReadAll(w.Result().Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind := w.Header().Get("Content-Type"); w.Code == http.StatusOK && kind != "text/plain; version=0.0.4; charset=utf-8" {
+			t.Errorf("content type %q", kind)
+		}
+		return w.Code, string(body)
+	}
+	if code, body := ask(""); code != http.StatusUnauthorized || strings.Contains(body, "mete_server") {
+		t.Errorf("without a token: %d, %s", code, body)
+	}
+	id := b.enrol(t, entry.Agent, "m1")
+	sent, clock := aBatch(t, id.Node())
+	if _, err := offer(t, id, b, sent, clock); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Ledger.Fold(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	viewer, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Uses: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, body := ask(viewer)
+	if code != http.StatusOK {
+		t.Fatalf("a viewer: %d, %s", code, body)
+	}
+	for _, want := range []string{
+		`mete_server_batches_total{verdict="taken"} 1`, `mete_server_rows_total 3`, `mete_server_nodes{state="live"} 1`,
+		`mete_server_ledger_minute_rows [36]`, `mete_server_ledger_bytes \d+`, `mete_server_ledger_hour_lag_seconds -?\d.*`,
+		`mete_server_ledger_fold_slices_total [24]`,
+	} {
+		if !regexp.MustCompile("(?m)^" + strings.ReplaceAll(strings.ReplaceAll(want, "{", `\{`), "}", `\}`) + "$").MatchString(body) {
+			t.Errorf("no %s in\n%s", want, body)
+		}
+	}
+	// A line of a metric that has no help would be read, and told to nobody.
+	for line := range strings.Lines(body) {
+		if name := strings.FieldsFunc(line, func(r rune) bool { return r == '{' || r == ' ' })[0]; name != "#" && !strings.Contains(body, "# HELP "+name+" ") {
+			t.Errorf("%s has no help", name)
+		}
+	}
+	other, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: "elsewhere", Uses: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, body := ask(other); !strings.Contains(body, "mete_server_nodes{state=\"live\"} 0\n") {
+		t.Errorf("a viewer of another cluster sees\n%s", body)
+	}
+}

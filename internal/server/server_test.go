@@ -1,0 +1,309 @@
+package server_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/workload"
+)
+
+// A bench is a server that runs, and where.
+type bench struct {
+	*server.Server
+	url string
+}
+
+func open(t *testing.T, state string, change func(*server.Config)) *bench {
+	t.Helper()
+	cfg := server.Default()
+	cfg.State = state
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := server.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error { return server.Serve(ctx, ln, s.Handler(), s.Authority.ServerTLS()) })
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(g.Wait(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &bench{s, "https://" + ln.Addr().String()}
+}
+
+// enrol makes this test an agent of the server.
+func (b *bench) enrol(t *testing.T, role entry.Role, machine string) *enrol.Identity {
+	t.Helper()
+	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: role, Cluster: "lab", Uses: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: b.url, Role: role, Facts: enrol.Facts{Machine: machine, Boot: "b", Name: "alpha"},
+		Token: func() (token.Token, error) { return token.Parse(text) }}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := id.Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(id.Client().CloseIdleConnections)
+	return id
+}
+
+// aBatch is one of a window that just ended, of a machine on which a job used a
+// second in ten.
+func aBatch(t *testing.T, node string) ([]byte, batch.Clock) {
+	t.Helper()
+	now := time.Now()
+	w := meter.Window{Boot: "b", Start: 100e9, End: 110e9, Offset: now.UnixNano() - 110e9, CPUs: 1}
+	add := func(kind workload.Kind, key, name string, cpu int64) {
+		r := meter.Row{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}}
+		r.Usage.Put(meter.CPU, cpu, meter.Measured)
+		r.Usage.Covered = 10 * time.Second
+		w.Rows = append(w.Rows, r)
+	}
+	add(workload.Service, "web.service", "web", 1e9)
+	add(workload.System, "", "system", 2e9)
+	add(workload.Idle, "", "idle", 7e9)
+	w.Balance = meter.Balance{Whole: meter.Shares{10e9}, Workloads: meter.Shares{1e9}, System: meter.Shares{2e9}, Idle: meter.Shares{7e9}}
+	b := batch.Batch{Stream: batch.Stream{7}, Number: 1, Windows: []batch.Window{wire.FromWindow(&w, nil)}}
+	for i := range w.Rows {
+		b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
+	}
+	sent, err := wire.Encode(nil, &b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sent, batch.Clock{Boot: "b", Boottime: 110e9, Wall: now.UnixNano()}
+}
+
+func offer(t *testing.T, id *enrol.Identity, b *bench, sent []byte, clock batch.Clock) (batch.Reply, error) {
+	t.Helper()
+	base, err := url.Parse(b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ship.NewHTTP(base, id.Client(), "test").Offer(t.Context(), clock, sent)
+}
+
+// What an agent sends is booked, and what it does now is told with the names of
+// the ledger, to those who may see it.
+func TestRates(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	id := b.enrol(t, entry.Agent, "m")
+	sent, clock := aBatch(t, id.Node())
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+		t.Fatalf("the batch: %+v, %v", r, err)
+	}
+	for cluster, want := range map[string]bool{"": true, "lab": true, "other": false} {
+		text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tok, err := token.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := enrol.Reader(b.url, tok)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, body := get(t, c, b.url+"/v1/rates")
+		if status != 200 || strings.Contains(body, `"web"`) != want || strings.Contains(body, "alpha") != want {
+			t.Errorf("rates of cluster %q: %d %s", cluster, status, body)
+		}
+		if status, body := get(t, c, b.url+"/v1/nodes"); status != 200 || strings.Contains(body, "alpha") != want {
+			t.Errorf("nodes of cluster %q: %d %s", cluster, status, body)
+		}
+	}
+	if status, _ := get(t, id.Client(), b.url+"/v1/usage"); status != http.StatusForbidden {
+		t.Errorf("an agent asks, and gets %d, want 403", status)
+	}
+}
+
+func get(t *testing.T, c *http.Client, url string) (int, string) {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// Who shows nothing is asked who he is; who is known and may not is refused.
+func TestWhoMaySend(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer stranger.CloseIdleConnections()
+	upstream := b.enrol(t, entry.Upstream, "s").Client()
+	agent := b.enrol(t, entry.Agent, "m")
+	revoked := b.enrol(t, entry.Agent, "r")
+	if err := b.Authority.RevokeNode(t.Context(), revoked.Node()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		who    string
+		client *http.Client
+		path   string
+		want   int
+		text   string
+	}{
+		{"a stranger", stranger, "/v1/batches", 401, "neither a certificate nor a token"},
+		{"a stranger", stranger, "/v1/lost", 401, "neither a certificate nor a token"},
+		{"a stranger", stranger, "/v1/states", 401, ""},
+		{"a server", upstream, "/v1/batches", 403, "only agents send batches"},
+		{"an agent", agent.Client(), "/v1/states", 403, "only servers send states"},
+		{"a revoked node", revoked.Client(), "/v1/batches", 403, "is revoked"},
+	} {
+		resp, err := c.client.Post(b.url+c.path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p fault.Problem
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+			t.Error(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.want || !strings.Contains(p.Detail, c.text) {
+			t.Errorf("%s at %s: %d %+v, want %d and %q", c.who, c.path, resp.StatusCode, p, c.want, c.text)
+		}
+	}
+}
+
+// A node that has a certificate of the server, whose ledger was put back to a copy
+// from before it enrolled, is taken up again, once.
+func TestRecall(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir, nil)
+	id := b.enrol(t, entry.Agent, "m")
+	old := open(t, dir, func(c *server.Config) { c.Database = filepath.Join(dir, "copy.db") })
+	sent, clock := aBatch(t, id.Node())
+	for _, want := range []batch.Verdict{batch.Taken, batch.Known} {
+		if r, err := offer(t, id, old, sent, clock); err != nil || r.Verdict != want {
+			t.Fatalf("the batch: %+v, %v; want %v", r, err, want)
+		}
+	}
+	n, err := old.Ledger.Node(t.Context(), id.Node())
+	if err != nil || n.Cluster != "lab" {
+		t.Errorf("node %+v, %v; want it in the cluster of its certificate", n, err)
+	}
+	audits, err := old.Ledger.Audits(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recalls := 0
+	for _, a := range audits {
+		if a.Action == "node.recall" && a.Object == id.Node() {
+			recalls++
+		}
+	}
+	if recalls != 1 {
+		t.Errorf("%d audit lines say that the node was recalled, want 1: %+v", recalls, audits)
+	}
+	// Its name and its machine come with its next certificate.
+	if err := b.Ledger.PutNode(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if err := id.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.Ledger.Node(t.Context(), id.Node()); err != nil || n.Name != "alpha" || n.MachineID != "m" || n.Cluster != "lab" {
+		t.Errorf("after it was renewed: %+v, %v", n, err)
+	}
+}
+
+// A way within the process leads to the same books.
+func TestWay(t *testing.T) {
+	b := open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
+	n, err := b.Authority.EnrolLocal(t.Context(), "m", "b", "alpha")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent, clock := aBatch(t, n.ID)
+	if r, err := b.Way(n.ID).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Taken || r.Next != 2 {
+		t.Fatalf("the batch: %+v, %v", r, err)
+	}
+	gap := meter.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: meter.Forgotten}
+	if r, err := b.Way(n.ID).Lost(t.Context(), batch.Lost{Stream: batch.Stream{7}, From: 2, To: 3, Gap: gap}); err != nil || r.Next != 4 {
+		t.Errorf("lost: %+v, %v", r, err)
+	}
+	gaps, err := b.Ledger.Gaps(t.Context(), time.Now().Add(-time.Hour), time.Now(), "", query.Scope{All: true})
+	if err != nil || len(gaps) != 1 {
+		t.Errorf("gaps %+v, %v; want the one that was told", gaps, err)
+	}
+}
+
+// One state is one server's, and what cannot be opened says what helps.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	ln, err := server.ListenAdmin(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.ListenAdmin(dir); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+		t.Errorf("a second server: %v", err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, addr := range map[string]string{"a host of another": "192.0.2.1:0", "no port": "nowhere", "a taken port": taken(t)} {
+		if ln, err := server.Listen(t.Context(), addr); err == nil || fault.Hint(err) == "" {
+			t.Errorf("%s: %v, %v; want an error with a hint", name, ln, err)
+		}
+	}
+	cfg := server.Default()
+	cfg.State = "/dev/null/state"
+	if _, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || fault.Hint(err) == "" {
+		t.Errorf("a state that cannot be: %v", err)
+	}
+	cfg.State, cfg.Database = t.TempDir(), "nosuch://db"
+	if _, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no such database: %v", err)
+	}
+}
+
+func taken(t *testing.T) string {
+	ln, err := server.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln.Addr().String()
+}

@@ -1,0 +1,166 @@
+package ship_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/xtest/cut"
+)
+
+// judge is a server of HTTP that takes batches and adds up what is in them.
+type judge struct {
+	t      testing.TB
+	mu     sync.Mutex
+	marks  map[batch.Stream]batch.Mark
+	hashes map[batch.Stream][]batch.Hash
+	cpu    int64
+	known  int // batches that came again
+}
+
+func (v *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	sent, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // it was cut on the way
+	}
+	b, err := wire.Decode(sent, wire.Default())
+	if err != nil || r.URL.Path != "/v1/batches" {
+		v.t.Errorf("%s: %v", r.URL, err)
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	m, ok := v.marks[b.Stream]
+	if !ok {
+		m.Next = 1
+	}
+	var known *batch.Hash
+	if b.Number < m.Next {
+		known = &v.hashes[b.Stream][b.Number-1]
+	}
+	hash := batch.HashOf(sent)
+	p := batch.Reply{Verdict: m.Judge(b.Number, b.Previous, hash, known)}
+	switch p.Verdict {
+	case batch.Taken:
+		m = batch.Mark{Next: b.Number + 1, Last: hash}
+		v.marks[b.Stream], v.hashes[b.Stream] = m, append(v.hashes[b.Stream], hash)
+		for i := range b.Windows {
+			for j := range b.Windows[i].Rows {
+				v.cpu += b.Windows[i].Rows[j].Usage.Amount[meter.CPU]
+			}
+		}
+	case batch.Known:
+		v.known++
+	default:
+		// There is one sender, and nothing of what it sent is forgotten.
+		v.t.Errorf("batch %d of %v is %v, wanted %d", b.Number, b.Stream, p.Verdict, m.Next)
+		w.WriteHeader(http.StatusConflict)
+	}
+	p.Next = m.Next
+	_ = json.NewEncoder(w).Encode(p) // who is cut off does not hear it
+}
+
+// TestStorm sends from a spool on a disk, over a network in which everything
+// goes wrong, and checks that all arrives once.
+func TestStorm(t *testing.T) {
+	v := &judge{t: t, marks: map[batch.Stream]batch.Mark{}, hashes: map[batch.Stream][]batch.Hash{}}
+	s := httptest.NewServer(v)
+	defer s.Close()
+	proxy, err := cut.Open(s.Listener.Addr().String(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	quiet := slog.New(slog.DiscardHandler)
+	cfg := spool.Default()
+	cfg.Dir, cfg.Cap = t.TempDir(), 16<<20
+	p, err := spool.Open(cfg, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	sending := ship.Default()
+	sending.MinBackoff, sending.MaxBackoff, sending.Timeout = time.Millisecond, 20*time.Millisecond, 50*time.Millisecond
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	shipper := ship.New(sending, p, ship.NewHTTP(&url.URL{Scheme: "http", Host: proxy.Addr()}, client, "test"), clock, quiet)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := shipper.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	weather := make(chan struct{})
+	go func() {
+		defer close(weather)
+		proxy.Storm(ctx, 1500*time.Millisecond, 15*time.Millisecond)
+	}()
+	var booked int64
+	storm := true
+	for i := int64(1); storm || i < 50; i++ {
+		const span = int64(10 * time.Second)
+		w := &batch.Window{Boot: "boot", Start: (i - 1) * span, End: i * span, Offset: time.Now().UnixNano() - i*span, CPUs: 2}
+		row := batch.Row{Workload: 7, Has: meter.SetOf(meter.CPU)}
+		row.Usage.Put(meter.CPU, i, meter.Measured)
+		booked += i
+		row.Total[meter.CPU] = booked
+		w.Rows = []batch.Row{row}
+		if err := p.Append(w, nil, nil, func(bool) []byte { return []byte{1} }); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-weather:
+			storm = false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	cancel()
+	all.Wait()
+	for tries := 0; ; tries++ {
+		last, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		err := shipper.Flush(last)
+		stop()
+		if err == nil {
+			break
+		}
+		// What the storm left on its way may cost a try.
+		if !errors.Is(err, fault.ErrUnavailable) || tries == 10 {
+			t.Fatal(err)
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.cpu != booked {
+		t.Errorf("%d arrived of %d", v.cpu, booked)
+	}
+	st := shipper.Status()
+	t.Logf("%+v, %d batches came again, network %+v", st, v.known, proxy.Stats())
+	if st.Retries == 0 || v.known == 0 {
+		t.Error("there was no storm")
+	}
+}
+
+var _ ship.Spool = (*spool.Spool)(nil)

@@ -1,0 +1,24 @@
+package socket
+
+import "time"
+
+// Hurry makes a client wait less.
+func (c *Client) Hurry(limit, sulk time.Duration) { c.limit, c.sulk = limit, sulk }
+
+// Open says how many jobs are open.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+// Add opens a job as if a user had registered it.
+func (s *Server) Add(id string, uid uint32) error {
+	_, err := s.add(id, uid)
+	return err
+}
+
+const (
+	MaxJobs   = maxJobs
+	MaxOfUser = maxOfUser
+)

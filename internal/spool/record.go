@@ -1,0 +1,118 @@
+package spool
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"slices"
+)
+
+// A segment is a file: a header, then records. Numbers are little endian.
+// docs/formats/spool.md describes it.
+const (
+	magic      = "mtsp"
+	version    = 1
+	headerSize = 4 + 2 + 2 + 5*8 + 4
+	headSize   = 4 + 1 + 4 + 4 // of a record
+	// maxRecord bounds a record's payload: what says that it is longer is none.
+	maxRecord = 64 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A header is the beginning of a segment.
+type header struct {
+	number uint64 // its own, as in the file's name
+	// through is the last segment that this one stands in place of; its own
+	// number where it was not rewritten.
+	through uint64
+	// before and length say how much of the segment before counts: what stands
+	// behind may be of a write that failed. 0 where there was none.
+	before, length uint64
+	rewritten      uint64 // how often
+}
+
+func (h header) append(b []byte) []byte {
+	from := len(b)
+	b = append(b, magic...)
+	b = binary.LittleEndian.AppendUint16(b, version)
+	b = append(b, 0, 0)
+	for _, v := range [...]uint64{h.number, h.through, h.before, h.length, h.rewritten} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
+}
+
+// parseHeader reads the header of a segment with this number, or says that
+// there is none.
+func parseHeader(b []byte, number uint64) (h header, ok bool) {
+	if len(b) < headerSize || string(b[:4]) != magic || binary.LittleEndian.Uint16(b[4:]) != version {
+		return header{}, false
+	}
+	body := b[:headerSize-4]
+	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[headerSize-4:]) {
+		return header{}, false
+	}
+	v := func(i int) uint64 { return binary.LittleEndian.Uint64(body[8+8*i:]) }
+	h = header{v(0), v(1), v(2), v(3), v(4)}
+	return h, h.number == number && h.through >= number && h.before < number
+}
+
+// seedOf is what the checksums of a segment's record heads begin with: the
+// number is in it, so that no record counts in another segment.
+func seedOf(number uint64) uint32 {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], number)
+	return crc32.Checksum(b[:], castagnoli)
+}
+
+// appendRecord appends a record of the segment with this seed.
+func appendRecord(b []byte, seed uint32, kind byte, payload []byte) []byte {
+	from := len(b)
+	b = slices.Grow(b, headSize+len(payload))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
+	b = append(b, kind)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(payload, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Update(seed, castagnoli, b[from:]))
+	return append(b, payload...)
+}
+
+// parseRecord reads the record at the beginning of b. ok is false where there
+// is no whole one.
+func parseRecord(b []byte, seed uint32) (kind byte, payload []byte, ok bool) {
+	if len(b) < headSize {
+		return 0, nil, false
+	}
+	n := int64(binary.LittleEndian.Uint32(b))
+	if n > maxRecord || n > int64(len(b)-headSize) ||
+		crc32.Update(seed, castagnoli, b[:headSize-4]) != binary.LittleEndian.Uint32(b[headSize-4:]) {
+		return 0, nil, false
+	}
+	payload = b[headSize : headSize+n]
+	return b[4], payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[5:])
+}
+
+// scan calls visit for every whole record of a segment's bytes, in order, with
+// where it stands. It returns where the last one ends, and how many stretches
+// before that are no records: there it looks for the next byte at which a whole
+// one stands.
+func scan(b []byte, number uint64, visit func(at int64, kind byte, payload []byte)) (end int64, corrupt int) {
+	at, seed := 0, seedOf(number)
+	if _, ok := parseHeader(b, number); ok {
+		at = headerSize
+	}
+	end = int64(at)
+	for at < len(b) {
+		kind, payload, ok := parseRecord(b[at:], seed)
+		if !ok {
+			at++
+			continue
+		}
+		if int64(at) != end {
+			corrupt++
+		}
+		visit(int64(at), kind, payload)
+		at += headSize + len(payload)
+		end = int64(at)
+	}
+	return end, corrupt
+}

@@ -1,0 +1,85 @@
+package ledger_test
+
+import (
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/workload"
+)
+
+func BenchmarkBookSQLite(b *testing.B)     { benchmarkBook(b, ledgertest.SQLite(b)) }
+func BenchmarkBookPostgreSQL(b *testing.B) { benchmarkBook(b, ledgertest.PostgreSQL(b)) }
+
+// benchmarkBook books windows of 10 s of 50 nodes with 20 workloads each, all
+// resources present. CPU is this process's own: of PostgreSQL the client's.
+func benchmarkBook(b *testing.B, dsn string) {
+	const nodes, workloads = 50, 20
+	l := ledgertest.Open(b, dsn)
+	ids := make([]string, nodes)
+	marks := make([]batch.Mark, nodes)
+	for i := range ids {
+		ids[i], marks[i] = "node"+string(rune('A'+i)), batch.Mark{Next: 1}
+		ledgertest.Node(b, l, ids[i])
+	}
+	minute := ledgertest.Day.Unix() / 60
+	es := make([]*entry.Entry, nodes)
+	prepare := func(n int) {
+		for i := range es {
+			e := ledgertest.Entry(ids[i], batch.Stream{byte(i)}, marks[i], 1, int64(n), minute)
+			e.Minutes = nil
+			for w := range workloads {
+				short, _ := batch.ShortOf(named(ids[i], w).ID)
+				u := meter.Usage{Covered: 10 * time.Second}
+				for r := meter.Resource(1); r < meter.Limit; r++ {
+					u.Put(r, int64(n)*1e6+int64(r), meter.Measured)
+				}
+				e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: minute + int64(n)/6, Usage: u})
+			}
+			if n == 0 {
+				for w := range workloads {
+					e.Names = append(e.Names, named(ids[i], w))
+				}
+			}
+			e.Nodes = []entry.NodeMinute{{Minute: minute + int64(n)/6, Covered: 10 * time.Second, CPUs: 4}}
+			es[i], marks[i] = e, batch.Mark{Next: e.Number + 1, Last: e.Hash}
+		}
+	}
+	var spent time.Duration
+	n := 0
+	for b.Loop() {
+		b.StopTimer()
+		prepare(n)
+		n++
+		before := cpu(b)
+		b.StartTimer()
+		if _, err := l.Book(b.Context(), es); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		spent += cpu(b) - before
+		b.StartTimer()
+	}
+	rows := float64(n * nodes * workloads)
+	b.ReportMetric(rows/b.Elapsed().Seconds(), "rows/s")
+	b.ReportMetric(spent.Seconds()*1e6/rows, "cpu-us/row")
+}
+
+func named(node string, n int) batch.Name {
+	key := strconv.Itoa(n)
+	return batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key}
+}
+
+// cpu is the CPU time of the process.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

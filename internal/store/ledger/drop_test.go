@@ -1,0 +1,137 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+)
+
+func TestDropSQLite(t *testing.T)     { testDrop(t, ledgertest.SQLite(t)) }
+func TestDropPostgreSQL(t *testing.T) { testDrop(t, ledgertest.PostgreSQL(t)) }
+
+// week books a row on each of its days, which are folded.
+func week(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	ledgertest.Node(t, l, "a")
+	var minutes []int64
+	for day := range int64(7) {
+		minutes = append(minutes, ledgertest.Day.Unix()/60+day*24*60)
+	}
+	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, minutes...)
+	if _, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Fold(t.Context(), ledgertest.Day.Add(8*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testDrop: who reads finds the days that were there when he began, however
+// long he takes, and keeps nobody from booking.
+func testDrop(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := ledgertest.Open(t, dsn)
+	week(t, l)
+	later := ledgertest.Day.Add(9*24*time.Hour + time.Hour) // two days are too old
+	err := l.Reading(ctx, func(count func(string) (int64, error)) error {
+		err := l.Retain(ctx, later)
+		if postgres := strings.HasPrefix(dsn, "postgres"); postgres != errors.Is(err, fault.ErrUnavailable) || !postgres && err != nil {
+			t.Errorf("dropping what is read: %v", err)
+		}
+		// Others begin to read and to book, and are not kept waiting.
+		quick, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		if err := l.SetMeta(quick, "k", "v"); err != nil {
+			t.Errorf("booking: %v", err)
+		}
+		if _, err := l.Usage(quick, everything()); err != nil {
+			t.Errorf("another reader: %v", err)
+		}
+		for _, table := range []string{"minute_20260301", "node_minute_20260302"} {
+			if _, err := count(table); err != nil {
+				t.Errorf("%s: %v", table, err)
+			}
+		}
+		n, err := count("kept")
+		if err != nil || n != 7 {
+			t.Errorf("%d days, %v; want 7", n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Retain(ctx, later); err != nil {
+		t.Errorf("dropping what nobody reads: %v", err)
+	}
+	err = l.Reading(ctx, func(count func(string) (int64, error)) error {
+		n, err := count("kept")
+		if err != nil || n != 5 {
+			t.Errorf("%d days, %v; want 5", n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func everything() query.Query {
+	return query.Query{From: ledgertest.Day.Add(time.Minute), To: ledgertest.Day.Add(7*24*time.Hour - time.Minute),
+		By: []query.Dimension{query.ByNode}, Scope: query.Scope{All: true}}
+}
+
+func TestDropsSQLite(t *testing.T)     { testDrops(t, ledgertest.SQLite(t)) }
+func TestDropsPostgreSQL(t *testing.T) { testDrops(t, ledgertest.PostgreSQL(t)) }
+
+// testDrops: no reader sees an error while day after day is dropped.
+func testDrops(t *testing.T, dsn string) {
+	l := ledgertest.Open(t, dsn)
+	week(t, l)
+	var readers sync.WaitGroup
+	done, asked := make(chan struct{}), make(chan int, 3)
+	for range 3 {
+		readers.Go(func() {
+			n := 0
+			defer func() { asked <- n }()
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				a, err := l.Usage(t.Context(), everything())
+				if err != nil || len(a.Groups) != 1 {
+					t.Errorf("usage: %v, %v", a, err)
+					return
+				}
+				n++
+			}
+		})
+	}
+	for day := range 7 {
+		now := ledgertest.Day.Add(time.Duration(8+day)*24*time.Hour + time.Hour)
+		for err := l.Retain(t.Context(), now); err != nil; err = l.Retain(t.Context(), now) {
+			if !errors.Is(err, fault.ErrUnavailable) {
+				t.Fatal(err)
+			}
+		}
+	}
+	close(done)
+	readers.Wait()
+	for range 3 {
+		if n := <-asked; n == 0 {
+			t.Error("nobody has read")
+		}
+	}
+}

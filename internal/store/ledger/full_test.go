@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+)
+
+// TestFull: where there is no more room nothing changes, and what was refused
+// is taken once there is.
+func TestFull(t *testing.T) {
+	ctx := t.Context()
+	l, err := Open(ctx, filepath.Join(t.TempDir(), "l.db"), Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := l.PutNode(ctx, entry.Node{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	var pages int64
+	if err := l.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(n int64) {
+		t.Helper()
+		if _, err := l.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA max_page_count = %d", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(pages + 20)
+	const day = 29_000_160 // midnight
+	mark := batch.Mark{Next: 1}
+	refused := 0
+	for range 50 {
+		e := &entry.Entry{Node: "a", Stream: batch.Stream{1}, Number: mark.Next, Previous: mark.Last, Hash: batch.Hash{byte(mark.Next)}}
+		for w := range batch.Short(40) {
+			var u meter.Usage
+			u.Put(meter.CPU, 1, meter.Measured)
+			e.Minutes = append(e.Minutes, entry.Minute{Workload: w, Minute: day + int64(mark.Next), Usage: u})
+		}
+		results, err := l.Book(ctx, []*entry.Entry{e})
+		if err != nil {
+			refused++
+			if !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
+				t.Fatalf("no room: %v", err)
+			}
+			if got, err := l.Mark(ctx, "a", e.Stream); err != nil || got != mark {
+				t.Fatalf("the mark is %v, %v; want %v", got, err, mark)
+			}
+			limit(pages + 10_000)
+			if results, err = l.Book(ctx, []*entry.Entry{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if results[0].Verdict != batch.Taken {
+			t.Fatal(results)
+		}
+		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+	}
+	if refused != 1 {
+		t.Errorf("refused %d times, want once", refused)
+	}
+	var sum int64
+	if err := l.reader.QueryRowContext(ctx, "SELECT sum(cpu) FROM "+minuteTable(day)).Scan(&sum); err != nil || sum != 50*40 {
+		t.Errorf("booked %d, %v; want %d", sum, err, 50*40)
+	}
+}
+
+// TestAside: the bytes that are kept aside have a bound.
+func TestAside(t *testing.T) {
+	ctx := t.Context()
+	l, err := Open(ctx, filepath.Join(t.TempDir(), "l.db"), Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := l.PutNode(ctx, entry.Node{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range byte(5) {
+		e := &entry.Entry{Node: "a", Stream: batch.Stream{1}, Number: 1, Previous: batch.Hash{1}, Hash: batch.Hash{i}, Sent: make([]byte, maxAside/4)}
+		if results, err := l.Book(ctx, []*entry.Entry{e}); err != nil || results[0].Verdict != batch.Conflict {
+			t.Fatal(results, err)
+		}
+	}
+	var n, least int64
+	if err := l.reader.QueryRowContext(ctx, "SELECT count(*), min(id) FROM aside").Scan(&n, &least); err != nil || n != 3 || least != 3 {
+		t.Errorf("%d batches aside from %d on, %v; want 3 from 3 on", n, least, err)
+	}
+}
+
+// TestRough: bits and qualities are the same, and the OR of bits is the worse.
+func TestRough(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func() (u meter.Usage) {
+			for r := meter.Resource(1); r < meter.Limit; r++ {
+				if q := meter.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); q != meter.Absent {
+					u.Put(r, 1, q)
+				}
+			}
+			return u
+		}
+		a, b := draw(), draw()
+		x, y := thermometer(a.Present, a.Quality), thermometer(b.Present, b.Quality)
+		if got := fromRough(a.Present, x); got != a.Quality {
+			t.Fatalf("qualities %x came back as %x", a.Quality, got)
+		}
+		sum := a
+		sum.Add(&b)
+		if got := fromRough(sum.Present, x|y); got != sum.Quality {
+			t.Fatalf("the sum's qualities are %x, want %x", got, sum.Quality)
+		}
+	})
+	if thermometer(meter.SetOf(meter.CPU), 0) != 3<<(2*meter.CPU) {
+		t.Error("an amount without a quality is not taken as the worst")
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"none": func(c *Config) { *c = Config{} }, "less": func(c *Config) { c.Hours = time.Hour },
+	} {
+		c := Default()
+		change(&c)
+		if err := c.Validate(); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, dsn := range []string{"mysql://x", "sqlite:", ""} {
+		if _, err := Open(t.Context(), dsn, Default(), slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%q: %v", dsn, err)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/workload"
+)
+
+// How long after its last window a node is live, and after its last batch it is
+// still heard of.
+const (
+	liveFor  = time.Minute
+	heardFor = 2 * time.Minute
+	// toldFor is instead of both for nodes that a server below tells of, once
+	// their minutes are over.
+	toldFor = 5 * time.Minute
+)
+
+// Nodes lists the nodes that a scope covers, by cluster and name. One that is
+// "live" is booked up to the last minute, one that is "behind" sends but is not,
+// and one that is "silent" sends nothing.
+func (l *Ledger) Nodes(ctx context.Context, s query.Scope) (out []query.Node, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	var args arguments
+	where := clusters(&args, s)
+	now := time.Now()
+	err = l.view(ctx, func(v *view) error {
+		return each(ctx, v.tx, func(scan func(...any) error) error {
+			var n query.Node
+			var enrolled, through, seen, source int64
+			err := scan(&n.ID, &n.Name, &n.Cluster, &n.MachineID, &n.Boot, &n.CPUs, &enrolled, &through, &n.Streams, &seen, &source)
+			n.Enrolled, n.Through = fromNano(enrolled), fromNano(through)
+			switch {
+			case now.Sub(n.Through) < liveFor, source != 0 && now.Sub(n.Through) < toldFor:
+				n.State = "live"
+			case now.Sub(fromNano(seen)) < heardFor:
+				n.State = "behind"
+			default:
+				n.State = "silent"
+			}
+			out = append(out, n)
+			return err
+		}, `SELECT n.node_id, n.name, n.cluster, n.machine_id, n.boot, n.cpus, n.enrolled_ns, n.through_ns,
+			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id), n.source
+			FROM node n WHERE n.revoked_ns = 0`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+	})
+	return out, about(l.d.fault(err), "nodes")
+}
+
+// Gaps lists the gaps that touch [from, to), the latest first: of one node, by
+// its id or name, or of all where that is "".
+func (l *Ledger) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	args := arguments{nanoBound(to), nanoBound(from)}
+	where := clusters(&args, s)
+	if node != "" {
+		place := args.put(clean(node))
+		where += " AND (n.node_id = " + place + " OR n.name = " + place + ")"
+	}
+	err = l.view(ctx, func(v *view) error {
+		return each(ctx, v.tx, func(scan func(...any) error) error {
+			var g query.Gap
+			var from, to, booked int64
+			var reason string
+			err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked)
+			g.From, g.To, g.Booked, g.Reason = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason)
+			out = append(out, g)
+			return err
+		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns FROM gap g JOIN node n ON n.id = g.node
+			WHERE g.from_ns < $1 AND g.to_ns > $2`+where+" ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", args...)
+	})
+	return out, about(l.d.fault(err), "gaps")
+}
+
+// Workloads lists those with use in a range that pass the query's filters, by
+// node and name, at most q.Limit.
+func (l *Ledger) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
+	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
+		return nil, nil
+	}
+	if len(q.By) == 0 {
+		q.By = []query.Dimension{query.ByWorkload}
+	}
+	var out []query.Workload
+	err := l.view(ctx, func(v *view) error {
+		s, err := l.newSelection(v, &q)
+		if err != nil {
+			return err
+		}
+		from, to := v.minutesOf(q.From, q.To)
+		found := map[int64]*query.Workload{}
+		for _, p := range v.stretches(from, to, v.days) {
+			if err := s.workloads(p, found); err != nil {
+				return l.d.fault(err)
+			}
+		}
+		for _, w := range found {
+			out = append(out, *w)
+		}
+		slices.SortFunc(out, func(a, b query.Workload) int {
+			return strings.Compare(a.Cluster+"\x00"+a.Node+"\x00"+a.Name.Name+string(a.ID), b.Cluster+"\x00"+b.Node+"\x00"+b.Name.Name+string(b.ID))
+		})
+		if q.Limit > 0 && len(out) > q.Limit {
+			out = out[:q.Limit]
+		}
+		return nil
+	})
+	return out, about(err, "workloads")
+}
+
+// nameColumns are those of a workload that make its name, for scanName.
+const nameColumns = `w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.started_ns, w.ended_ns, w.exit_code`
+
+// A nameRow reads a name from nameColumns.
+type nameRow struct {
+	name           batch.Name
+	kind           string
+	started, ended int64
+	exit           *int64
+}
+
+func (r *nameRow) into() []any {
+	n := &r.name
+	return []any{&n.ID, &r.kind, &n.Key, &n.Name, &n.Path, &n.Parent, &n.Job, &n.User, &n.Project, &r.started, &r.ended, &r.exit}
+}
+
+// take returns the name that was read.
+func (r *nameRow) take() batch.Name {
+	n := r.name
+	if n.Kind.UnmarshalText([]byte(r.kind)) != nil {
+		n.Kind = workload.Unknown
+	}
+	n.Started, n.Ended = fromNano(r.started), fromNano(r.ended)
+	if r.exit != nil {
+		code := int(*r.exit)
+		n.Exit = &code
+	}
+	return n
+}
+
+// workloads adds those that have rows in one stretch.
+func (s *selection) workloads(p stretch, found map[int64]*query.Workload) error {
+	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
+		FROM (SELECT workload, min(minute) AS first, max(minute) AS last FROM %s WHERE minute >= $1 AND minute < $2 GROUP BY workload) AS u
+		JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s WHERE true%s`,
+		nameColumns, p.table(usageShape), s.joins, s.where)
+	var id, first, last int64
+	var node, cluster string
+	return s.each(p, func(scan func(...any) error) error {
+		var r nameRow
+		if err := scan(append([]any{&id, &node, &cluster, &first, &last}, r.into()...)...); err != nil {
+			return err
+		}
+		a, b := time.Unix(first*60, 0).UTC(), time.Unix((last+p.level.width())*60, 0).UTC()
+		w := found[id]
+		if w == nil {
+			found[id] = &query.Workload{Node: node, Cluster: cluster, Name: r.take(), First: a, Last: b}
+			return nil
+		}
+		if a.Before(w.First) {
+			w.First = a
+		}
+		if b.After(w.Last) {
+			w.Last = b
+		}
+		return nil
+	}, text)
+}
+
+// Names returns what some workloads of a node are called. Those that have no
+// name yet are not in it.
+func (l *Ledger) Names(ctx context.Context, node string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
+	out := make(map[batch.Short]batch.Name, len(shorts))
+	err := l.view(ctx, func(v *view) error {
+		for chunk := range slices.Chunk(shorts, 500) {
+			args := arguments{clean(node)}
+			places := make([]string, len(chunk))
+			for i, s := range chunk {
+				places[i] = args.put(int64(s))
+			}
+			err := each(ctx, v.tx, func(scan func(...any) error) error {
+				var short int64
+				var r nameRow
+				err := scan(append([]any{&short}, r.into()...)...)
+				out[batch.Short(short)] = r.take()
+				return err
+			}, "SELECT w.short, "+nameColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, about(l.d.fault(err), "names")
+}

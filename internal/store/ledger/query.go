@@ -1,0 +1,323 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+)
+
+// Usage sums what was used in a range of time, by group. It returns at most
+// q.Limit groups, those with the most CPU time. A dimension that it does not
+// know is fault.ErrInvalid.
+func (l *Ledger) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
+	out := &query.Answer{By: q.By}
+	err := l.view(ctx, func(v *view) error {
+		from, to := v.minutesOf(q.From, q.To)
+		out.From, out.To = time.Unix(from*60, 0).UTC(), time.Unix(to*60, 0).UTC()
+		s, err := l.newSelection(v, &q)
+		if err != nil || s.blind() {
+			return err
+		}
+		stretches := v.stretches(from, to, v.days)
+		sums, err := s.sum(stretches)
+		if err != nil {
+			return l.d.fault(err)
+		}
+		out.Groups = sums.list(q.Limit)
+		if out.Over, err = s.covered(stretches); err != nil {
+			return err
+		}
+		if err := s.whole(stretches, &out.Whole); err != nil {
+			return err
+		}
+		out.Gaps, err = s.gaps(out.From, out.To)
+		return err
+	})
+	if err != nil {
+		return nil, about(err, "usage")
+	}
+	return out, nil
+}
+
+// minutesOf is a range in minutes, as it can be read. Outside of the years that
+// can be stored there is nothing to read.
+func (v *view) minutesOf(from, to time.Time) (int64, int64) {
+	a, b := floorMinute(from), floorMinute(to)
+	if to.After(time.Unix(b*60, 0)) {
+		b++
+	}
+	a, b = min(max(a, 0), lastMinute), min(max(b, 0), lastMinute)
+	return v.widen(a, max(a, b))
+}
+
+func floorMinute(t time.Time) int64 {
+	s := t.Unix()
+	return (s - (s%60+60)%60) / 60
+}
+
+// A selection is the part of a query that is the same for all stretches.
+type selection struct {
+	l       *Ledger
+	v       *view
+	q       *query.Query
+	keys    []string // SQL of each dimension
+	names   []int    // which of the keys are names of nodes
+	joins   string
+	where   string
+	args    arguments        // $1 and $2 are the stretch's ends
+	grouped bool             // group_day has all that is asked
+	nodes   map[int64]string // names, for keys
+	known   roll             // for scans
+}
+
+// blind says that the query may see nothing.
+func (s *selection) blind() bool {
+	return !s.q.Scope.All && len(s.q.Scope.Clusters)+len(s.q.Scope.Projects) == 0
+}
+
+func (l *Ledger) newSelection(v *view, q *query.Query) (*selection, error) {
+	s := &selection{l: l, v: v, q: q, args: arguments{int64(0), int64(0)}, grouped: !q.OmitOwn}
+	if len(q.By) == 0 {
+		return nil, fmt.Errorf("no dimension to group by: %w", fault.ErrInvalid)
+	}
+	for i, d := range q.By {
+		key, err := s.dimension(d)
+		if err != nil {
+			return nil, err
+		}
+		s.keys = append(s.keys, key)
+		if d == query.ByNode {
+			s.names = append(s.names, i)
+		}
+	}
+	for _, d := range slices.Sorted(maps.Keys(q.Where)) {
+		key, err := s.dimension(d)
+		if err != nil {
+			return nil, err
+		}
+		list := s.args.list(q.Where[d])
+		cond := key + " IN " + list
+		if d == query.ByNode {
+			cond = fmt.Sprintf("(%s OR n.node_id IN %[2]s OR n.name || ' ' || n.node_id IN %[2]s)", cond, list)
+		}
+		s.where += " AND " + cond
+	}
+	if !q.Scope.All {
+		s.where += clusters(&s.args, q.Scope)
+		if len(q.Scope.Projects) > 0 {
+			s.where += " AND w.project IN " + s.args.list(q.Scope.Projects)
+		}
+	}
+	if q.OmitOwn {
+		s.where += " AND w.name NOT IN " + s.args.list(query.Own)
+	}
+	if len(s.args) > maxArguments {
+		return nil, fault.WithHint(fmt.Errorf("%d values to choose among: %w", len(s.args), fault.ErrInvalid), "ask for fewer at a time")
+	}
+	if len(s.names) > 0 {
+		return s, s.name()
+	}
+	return s, nil
+}
+
+// maxArguments is how many arguments a statement may have: SQLite takes 32766,
+// PostgreSQL 65535.
+const maxArguments = 30_000
+
+// name finds out what nodes are called, those of the scope. Two of one name
+// have their ids beside it.
+func (s *selection) name() error {
+	var args arguments
+	where := clusters(&args, s.q.Scope)
+	s.nodes = map[int64]string{}
+	first, ids := map[string]int64{}, map[int64]string{}
+	return s.l.d.fault(each(s.v.ctx, s.v.tx, func(scan func(...any) error) error {
+		var n int64
+		var id, name string
+		if err := scan(&n, &id, &name); err != nil {
+			return err
+		}
+		s.nodes[n], ids[n] = name, id
+		if twin, ok := first[name]; ok {
+			s.nodes[twin], s.nodes[n] = name+" "+ids[twin], name+" "+id
+		} else {
+			first[name] = n
+		}
+		return nil
+	}, "SELECT n.id, n.node_id, n.name FROM node n WHERE true"+where, args...))
+}
+
+// arguments are those of a statement.
+type arguments []any
+
+// put adds an argument and returns its place.
+func (a *arguments) put(v any) string {
+	*a = append(*a, v)
+	return fmt.Sprintf("$%d", len(*a))
+}
+
+// list adds values, as they are stored, and returns a list of their places.
+func (a *arguments) list(values []string) string {
+	if len(values) == 0 {
+		return "(NULL)" // which is in no list
+	}
+	places := make([]string, len(values))
+	for i, v := range values {
+		places[i] = a.put(clean(v))
+	}
+	return "(" + strings.Join(places, ", ") + ")"
+}
+
+// clusters is the condition on a node that keeps to the clusters of a scope.
+func clusters(a *arguments, s query.Scope) string {
+	if s.All || len(s.Clusters) == 0 {
+		return ""
+	}
+	return " AND n.cluster IN " + a.list(s.Clusters)
+}
+
+// nodes is the condition that keeps to the nodes that a scope covers, if only by
+// a workload.
+func nodes(a *arguments, s query.Scope) string {
+	where := clusters(a, s)
+	if !s.All && len(s.Projects) > 0 {
+		where += " AND n.id IN (SELECT w.node FROM workload w WHERE w.project IN " + a.list(s.Projects) + ")"
+	}
+	return where
+}
+
+// residual is SQL for a key that idle and system do not have: they stand under
+// their own names.
+func residual(column string) string {
+	return "CASE WHEN w.kind IN ('idle', 'system') THEN w.kind ELSE " + column + " END"
+}
+
+// dimension is the SQL of a dimension's key.
+func (s *selection) dimension(d query.Dimension) (string, error) {
+	switch d {
+	case query.ByCluster:
+		return "n.cluster", nil
+	case query.ByKind:
+		return "w.kind", nil
+	case query.ByUser:
+		return residual("w.username"), nil
+	case query.ByProject, query.ByNamespace:
+		return residual("w." + string(d)), nil
+	}
+	s.grouped = false // what follows is not in group_day
+	switch d {
+	case query.ByNode:
+		return "n.name", nil
+	case query.ByWorkload:
+		return "w.name", nil
+	case query.ByJob:
+		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil
+	case query.ByPod, query.ByContainer:
+		return residual("w." + string(d)), nil
+	}
+	label, ok := strings.CutPrefix(string(d), string(query.ByLabel))
+	if !ok || label == "" {
+		return "", fault.WithHint(fmt.Errorf("dimension %q: %w", d, fault.ErrInvalid),
+			"known are cluster, node, workload, kind, job, user, project, namespace, pod, container, and label:KEY")
+	}
+	place := s.args.put(clean(label))
+	alias := "l" + place[1:]
+	s.joins += fmt.Sprintf(" LEFT JOIN workload_label %[1]s ON %[1]s.workload = w.id AND %[1]s.key = %[2]s", alias, place)
+	return residual("coalesce(" + alias + ".value, '')"), nil
+}
+
+// gaps counts those that touch a range.
+func (s *selection) gaps(from, to time.Time) (n int, err error) {
+	args := arguments{nanoBound(to), nanoBound(from)}
+	where := nodes(&args, s.q.Scope)
+	err = s.v.tx.QueryRowContext(s.v.ctx, "SELECT count(*) FROM gap g JOIN node n ON n.id = g.node WHERE g.from_ns < $1 AND g.to_ns > $2"+where, args...).Scan(&n)
+	return n, s.l.d.fault(err)
+}
+
+// nanoBound is nano for the end of a range, which may be in a year that nano does
+// not reach.
+func nanoBound(t time.Time) int64 {
+	const last = math.MaxInt64 / int64(time.Second)
+	return min(max(t.Unix(), 0), last-1)*int64(time.Second) + int64(t.Nanosecond())
+}
+
+// groups are the groups of an answer by their keys.
+type groups map[string]*group
+
+// A group is a query.Group on its way.
+type group struct {
+	query.Group
+	first, last int64 // minutes
+	rough       int64
+	nodes       map[int64]bool
+}
+
+// at is the group of some keys.
+func (gs groups) at(keys []string) *group {
+	k := strings.Join(keys, "\x00")
+	g := gs[k]
+	if g == nil {
+		g = &group{first: math.MaxInt64, nodes: map[int64]bool{}}
+		g.Keys = slices.Clone(keys)
+		gs[k] = g
+	}
+	return g
+}
+
+// sum adds an amount of resource r.
+func (g *group) sum(r int, v unit.Sum) {
+	s := &g.Usage.Sum[r]
+	if !isPeak[r] {
+		*s = s.Plus(v)
+	} else if v.Compare(*s) > 0 {
+		*s = v
+	}
+}
+
+// isPeak says of each resource whether the largest amount stays.
+var isPeak = func() (is [meter.Limit]bool) {
+	meter.All.Each(func(r meter.Resource) { is[r] = r.Detail().Kind == meter.Peak })
+	return is
+}()
+
+// list orders the groups and cuts them at the limit.
+func (gs groups) list(limit int) []query.Group {
+	out := make([]query.Group, 0, len(gs))
+	for _, g := range gs {
+		g.Nodes = len(g.nodes)
+		g.First, g.Last = time.Unix(g.first*60, 0).UTC(), time.Unix(g.last*60, 0).UTC()
+		g.Usage.Quality = fromRough(g.Usage.Present, g.rough)
+		out = append(out, g.Group)
+	}
+	slices.SortFunc(out, func(a, b query.Group) int {
+		return cmp.Or(b.Usage.Sum[meter.CPU].Compare(a.Usage.Sum[meter.CPU]), slices.Compare(a.Keys, b.Keys))
+	})
+	if limit > 0 && len(out) > limit {
+		out = out[:limit]
+	}
+	return out
+}
+
+// seen widens the time of a group to the minutes [first, last).
+func (g *group) seen(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
+
+// mark notes what is there, and how good, of rows of the group.
+func (g *group) mark(present, rough, coveredMS int64) {
+	set := meter.Set(present)
+	g.Usage.Present |= set
+	g.Usage.Covered += time.Duration(coveredMS) * time.Millisecond
+	if rough != 0 {
+		// What a row says of what it does not have is nothing.
+		set.Each(func(r meter.Resource) { g.rough |= rough & (3 << (2 * r)) })
+	}
+}

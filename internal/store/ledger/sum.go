@@ -1,0 +1,259 @@
+package ledger
+
+import (
+	"fmt"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+)
+
+// sum is the sums of the rows of all stretches, by group.
+func (s *selection) sum(stretches []stretch) (groups, error) {
+	gs := groups{}
+	var single []stretch
+	for _, p := range stretches {
+		if p.level != days || !s.grouped {
+			single = append(single, p)
+			continue
+		}
+		stale, err := numbers(s.v.ctx, s.v.tx, "SELECT minute FROM stale_day WHERE minute >= $1 AND minute < $2", p.from, p.to)
+		if err != nil {
+			return nil, err
+		}
+		for _, day := range stale {
+			single = append(single, stretch{days, day, day + dayMinutes})
+		}
+		if err := s.groupDays(p, gs); err != nil {
+			return nil, err
+		}
+	}
+	read := s.aggregate
+	if s.l.d == lite {
+		read = s.scan
+	}
+	for _, p := range single {
+		if err := read(p, gs); err != nil {
+			return nil, err
+		}
+	}
+	return gs, nil
+}
+
+// aggregate adds rows of usage that the database has summed. Sums are of halves
+// of 32 bits, since those of a large group do not fit 64.
+func (s *selection) aggregate(p stretch, gs groups) error {
+	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
+	meter.All.Each(func(r meter.Resource) {
+		name := "u." + r.String()
+		if isPeak[r] {
+			cols = append(cols, "0", "max("+name+")")
+			return
+		}
+		cols = append(cols, "CAST(sum("+name+" >> 32) AS {int})", "CAST(sum("+name+" & 4294967295) AS {int})")
+	})
+	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s
+		WHERE u.minute >= $1 AND u.minute < $2%s GROUP BY %s, n.id, u.present, u.rough`,
+		strings.Join(cols, ", "), p.table(usageShape), s.joins, s.where, strings.Join(s.keys, ", "))
+	var r summed
+	return s.each(p, func(scan func(...any) error) error {
+		var node int64
+		if err := scan(r.into(s, &node)...); err != nil {
+			return err
+		}
+		g := s.at(gs, r.keys, node)
+		g.nodes[node] = true
+		g.addSummed(&r, p.level.width())
+		return nil
+	}, text)
+}
+
+// groupDays adds days from where they are summed by group already, but not those
+// where that is out of date.
+func (s *selection) groupDays(p stretch, gs groups) error {
+	// The table has the columns of workload and of node that it groups by.
+	own := strings.NewReplacer("n.cluster", "w.cluster")
+	keys := own.Replace(strings.Join(s.keys, ", "))
+	cols := []string{keys, "w.present", "w.rough", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
+	meter.All.Each(func(r meter.Resource) {
+		name := "w." + r.String()
+		if isPeak[r] {
+			cols = append(cols, "0", "max("+name+"_hi * 4294967296 + "+name+"_lo)")
+			return
+		}
+		cols = append(cols, "CAST(sum("+name+"_hi) AS {int})", "CAST(sum("+name+"_lo) AS {int})")
+	})
+	text := fmt.Sprintf(`SELECT %s FROM group_day w WHERE w.minute >= $1 AND w.minute < $2
+		AND w.minute NOT IN (SELECT minute FROM stale_day)%s GROUP BY %s, w.present, w.rough`,
+		strings.Join(cols, ", "), own.Replace(s.where), keys)
+	var r summed
+	err := s.each(p, func(scan func(...any) error) error {
+		if err := scan(r.into(s, nil)...); err != nil {
+			return err
+		}
+		gs.at(r.keys).addSummed(&r, dayMinutes)
+		return nil
+	}, text)
+	if err != nil {
+		return err
+	}
+	return s.groupNodes(p, gs)
+}
+
+// groupNodes counts the nodes of groups in days. A workload whose first or last
+// row is in the range has been there for sure; of one that began before and went
+// on after its rows are looked for.
+func (s *selection) groupNodes(p stretch, gs groups) error {
+	var list []string
+	for day := p.from; day < p.to; day += dayMinutes {
+		list = append(list, strconv.FormatInt(day, 10))
+	}
+	keys := strings.Join(s.keys, ", ")
+	text := fmt.Sprintf(`SELECT %[1]s, n.id FROM workload w JOIN node n ON n.id = w.node
+		WHERE w.last_minute >= $1 AND w.first_minute < $2%[2]s
+		AND (w.first_minute >= $1 OR w.last_minute < $2 OR EXISTS (SELECT 1 FROM day u WHERE u.minute IN (%[3]s) AND u.workload = w.id))
+		GROUP BY %[1]s, n.id`, keys, s.where, strings.Join(list, ", "))
+	names := make([]string, len(s.keys))
+	var node int64
+	into := make([]any, 0, len(names)+1)
+	for i := range names {
+		into = append(into, &names[i])
+	}
+	into = append(into, &node)
+	return s.each(p, func(scan func(...any) error) error {
+		err := scan(into...)
+		gs.at(names).nodes[node] = true
+		return err
+	}, text)
+}
+
+// A summed is a row that the database has summed.
+type summed struct {
+	keys                                   []string
+	present, rough, first, last, coveredMS int64
+	halves                                 [2 * meter.Limit]int64
+	places                                 []any
+}
+
+// into are the places for a row's values: keys, the node where there is one, and
+// amounts by halves.
+func (r *summed) into(s *selection, node *int64) []any {
+	if r.keys == nil {
+		r.keys = make([]string, len(s.keys))
+	}
+	r.places = r.places[:0]
+	for i := range r.keys {
+		r.places = append(r.places, &r.keys[i])
+	}
+	if node != nil {
+		r.places = append(r.places, node)
+	}
+	r.places = append(r.places, &r.present, &r.rough, &r.first, &r.last, &r.coveredMS)
+	for i := range r.halves[2:] {
+		r.places = append(r.places, &r.halves[2+i])
+	}
+	return r.places
+}
+
+// addSummed adds a row whose last minute spans width.
+func (g *group) addSummed(row *summed, width int64) {
+	g.seen(row.first, row.last+width)
+	g.mark(row.present, row.rough, row.coveredMS)
+	for r := meter.Resource(1); r < meter.Limit; r++ {
+		hi, lo := row.halves[2*r], row.halves[2*r+1]
+		g.sum(int(r), unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo))
+	}
+}
+
+// at is the group of keys as the database has them, of a node.
+func (s *selection) at(gs groups, keys []string, node int64) *group {
+	for _, i := range s.names {
+		keys[i] = s.nodes[node]
+	}
+	return gs.at(keys)
+}
+
+// each runs a query over a stretch.
+func (s *selection) each(p stretch, f func(scan func(...any) error) error, text string) error {
+	return s.eachWith(p, s.args, f, text)
+}
+
+func (s *selection) eachWith(p stretch, args arguments, f func(scan func(...any) error) error, text string) error {
+	args = slices.Clone(args)
+	args[0], args[1] = p.from, p.to
+	return each(s.v.ctx, s.v.tx, f, s.l.d.words.Replace(text), args...)
+}
+
+// whole sums what the nodes had, where nothing but nodes is chosen among.
+func (s *selection) whole(stretches []stretch, into *query.Total) error {
+	if len(s.q.Where) > 0 || s.q.OmitOwn || !s.q.Scope.All && len(s.q.Scope.Projects) > 0 {
+		return nil
+	}
+	var cols []string
+	for _, r := range meter.Wholes {
+		for _, kind := range []string{"whole_", "skew_"} {
+			name := "u." + kind + r.String()
+			cols = append(cols, "CAST(coalesce(sum("+name+" >> 32), 0) AS {int})", "CAST(coalesce(sum("+name+" & 4294967295), 0) AS {int})")
+		}
+	}
+	sums := make([]*big.Int, len(meter.Wholes))
+	for i := range sums {
+		sums[i] = new(big.Int)
+	}
+	parts := make([]int64, len(cols))
+	dest := make([]any, len(cols))
+	for i := range parts {
+		dest[i] = &parts[i]
+	}
+	for _, p := range stretches {
+		args := arguments{p.from, p.to}
+		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s",
+			strings.Join(cols, ", "), p.table(nodeShape), clusters(&args, s.q.Scope))
+		if err := s.v.tx.QueryRowContext(s.v.ctx, s.l.d.words.Replace(text), args...).Scan(dest...); err != nil {
+			return s.l.d.fault(err)
+		}
+		for i := range parts {
+			v := big.NewInt(parts[i])
+			if i%2 == 0 {
+				v.Lsh(v, 32)
+			}
+			sums[i/4].Add(sums[i/4], v)
+		}
+	}
+	mask := new(big.Int).SetUint64(1<<64 - 1)
+	for i, r := range meter.Wholes {
+		if sums[i].Sign() < 0 || sums[i].BitLen() > 128 {
+			continue // skew that is worked off in a range of a few minutes
+		}
+		into.Sum[r] = unit.SumOf(new(big.Int).Rsh(sums[i], 64).Uint64(), new(big.Int).And(sums[i], mask).Uint64())
+		into.Present |= meter.SetOf(r)
+		into.Quality.Set(r, meter.Measured)
+	}
+	return nil
+}
+
+// covered is for how long the node that was measured longest was measured.
+func (s *selection) covered(stretches []stretch) (longest time.Duration, err error) {
+	sums := map[int64]int64{}
+	for _, p := range stretches {
+		args := arguments{p.from, p.to}
+		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s GROUP BY n.id",
+			p.table(nodeShape), nodes(&args, s.q.Scope))
+		err := each(s.v.ctx, s.v.tx, func(scan func(...any) error) error {
+			var node, ms int64
+			err := scan(&node, &ms)
+			sums[node] += ms
+			longest = max(longest, time.Duration(sums[node])*time.Millisecond)
+			return err
+		}, s.l.d.words.Replace(text), args...)
+		if err != nil {
+			return 0, s.l.d.fault(err)
+		}
+	}
+	return longest, nil
+}

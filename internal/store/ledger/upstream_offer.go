@@ -1,0 +1,367 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/states"
+)
+
+// States returns what the server above lacks that stands at a mark: at most
+// o.Rows of it, all from one moment. The page is empty where it lacks nothing.
+func (l *Ledger) States(ctx context.Context, m states.Mark, o states.Offer) (*states.Page, error) {
+	p := &states.Page{From: m}
+	err := l.view(ctx, func(v *view) error {
+		var rev int64
+		if err := v.tx.QueryRowContext(ctx, "SELECT rev FROM counter WHERE id = 1").Scan(&rev); err != nil {
+			return l.d.fault(err)
+		}
+		from, err := l.resume(v, o, m.Position, rev)
+		if err != nil {
+			return err
+		}
+		f := &finder{l: l, v: v, page: p, from: from, limit: max(o.Rows, 1), last: rev}
+		if err := f.wait(o); err != nil {
+			return err
+		}
+		end := cursor{rev: f.last, kind: ofAll}
+		if err := f.find(m, o); err != nil {
+			return err
+		}
+		if f.cut {
+			end = f.items[len(f.items)-1].at
+		}
+		epoch, err := l.epochOf(v, end.rev)
+		if err != nil {
+			return err
+		}
+		p.To = position(o, epoch, end)
+		return f.fill()
+	})
+	if err != nil {
+		return nil, about(err, "states for the server above")
+	}
+	return p, nil
+}
+
+// A finder collects what comes next after a place.
+type finder struct {
+	l     *Ledger
+	v     *view
+	page  *states.Page
+	from  cursor
+	limit int
+	last  int64 // revisions after it are not in the page
+	items []item
+	cut   bool // there is more than the limit
+}
+
+// An item is one thing to tell.
+type item struct {
+	at    cursor
+	level states.Level
+	value []int64 // of a row, as it stands in its table after minute and key
+	gap   states.Gap
+	shift states.Shift
+	node  int64 // of a gap or a shift
+}
+
+// wait keeps back all that changed since the first of the minutes that are not
+// over. It comes once they are, which is soon.
+func (f *finder) wait(o states.Offer) error {
+	if o.Over == 0 || o.Finest != states.Minute {
+		return nil
+	}
+	for _, day := range f.v.days {
+		if day+dayMinutes <= o.Over {
+			continue
+		}
+		for _, s := range []*shape{usageShape, nodeShape} {
+			var rev sql.NullInt64
+			err := f.v.tx.QueryRowContext(f.v.ctx, "SELECT min(rev) FROM "+s.minuteTable(day)+" WHERE rev >= $1 AND minute >= $2", f.from.rev, o.Over).Scan(&rev)
+			if err != nil {
+				return f.l.d.fault(err)
+			}
+			if rev.Valid {
+				f.last = min(f.last, rev.Int64-1)
+			}
+		}
+	}
+	return nil
+}
+
+// find collects what there is to tell. What the server above does not keep any
+// more, or this one, is told by the next coarser rows.
+func (f *finder) find(m states.Mark, o states.Offer) error {
+	floor, hourFloor := max(f.v.MinuteFloor, m.MinuteFloor), max(f.v.HourFloor, m.HourFloor)
+	if o.Finest == states.Hour {
+		floor = math.MaxInt64
+	}
+	for _, t := range []struct {
+		kind kind
+		s    *shape
+	}{{ofNodeMinute, nodeShape}, {ofMinute, usageShape}} {
+		for _, day := range f.v.days {
+			if day < floor {
+				continue
+			}
+			if err := f.rows(t.kind, states.Minute, t.s, t.s.minuteTable(day), floor, math.MaxInt64); err != nil {
+				return err
+			}
+		}
+		if err := f.rows(t.kind+2, states.Hour, t.s, t.s.hourTable(), hourFloor, floor); err != nil {
+			return err
+		}
+		if err := f.rows(t.kind+4, states.Day, t.s, t.s.dayTable(), 0, min(hourFloor, floor)); err != nil {
+			return err
+		}
+	}
+	for _, table := range []struct {
+		kind kind
+		name string
+	}{{ofNode, "node"}, {ofWorkload, "workload"}} {
+		if err := f.ids(table.kind, table.name); err != nil {
+			return err
+		}
+	}
+	if err := f.gaps(); err != nil {
+		return err
+	}
+	return f.shifts()
+}
+
+// after is what a row of a kind has to be greater than: the revision, and two
+// numbers more.
+func (f *finder) after(k kind) (rev, a, b int64) {
+	switch {
+	case k < f.from.kind:
+		return f.from.rev, math.MaxInt64, math.MaxInt64
+	case k > f.from.kind:
+		return f.from.rev, -1, -1
+	}
+	return f.from.rev, f.from.a, f.from.b
+}
+
+// trim drops what is beyond the limit, and with it all that may still be found
+// there.
+func (f *finder) trim() {
+	if len(f.items) <= f.limit {
+		return
+	}
+	slices.SortFunc(f.items, func(a, b item) int { return a.at.compare(b.at) })
+	clear(f.items[f.limit:])
+	f.items, f.cut = f.items[:f.limit], true
+	f.last = f.items[f.limit-1].at.rev
+}
+
+// rows collects those of a table that begin in [from, to).
+func (f *finder) rows(k kind, v states.Level, s *shape, table string, from, to int64) error {
+	if from >= to {
+		return nil
+	}
+	rev, a, b := f.after(k)
+	var minute, key int64
+	values := make([]int64, len(s.cols))
+	dest := []any{&minute, &key}
+	for i := range values {
+		dest = append(dest, &values[i])
+	}
+	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6 ORDER BY rev, minute, %[3]s LIMIT $7",
+		s.names(), table, s.key)
+	err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+		err := scan(dest...)
+		f.items = append(f.items, item{at: cursor{values[colRev], k, minute, key}, level: v, value: slices.Clone(values)})
+		return err
+	}, query, rev, a, b, f.last, from, to, f.limit+1)
+	f.trim()
+	return f.l.d.fault(err)
+}
+
+// ids collects what has an id and a revision.
+func (f *finder) ids(k kind, table string) error {
+	rev, a, _ := f.after(k)
+	err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: k}}
+		err := scan(&i.at.rev, &i.at.a)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
+	f.trim()
+	return f.l.d.fault(err)
+}
+
+func (f *finder) gaps() error {
+	rev, a, _ := f.after(ofGap)
+	err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: ofGap}}
+		var from, to, booked int64
+		var reason string
+		g := &i.gap
+		err := scan(&i.at.rev, &i.at.a, &i.node, &from, &to, &reason, &g.Detail, &booked)
+		g.From, g.To, g.Booked, g.Reason = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
+	f.trim()
+	return f.l.d.fault(err)
+}
+
+func (f *finder) shifts() error {
+	rev, a, _ := f.after(ofShift)
+	err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: ofShift}}
+		var at, by, from int64
+		err := scan(&i.at.rev, &i.at.a, &i.node, &i.shift.Boot, &at, &by, &from)
+		i.shift.At, i.shift.By, i.shift.From = fromNano(at), time.Duration(by), fromNano(from)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
+	f.trim()
+	return f.l.d.fault(err)
+}
+
+// fill makes the page of what was found.
+func (f *finder) fill() error {
+	changed := map[int64]bool{} // workloads
+	workloads, nodes := map[int64]int{}, map[int64]int{}
+	for _, i := range f.items {
+		switch i.at.kind {
+		case ofNode:
+			nodes[i.at.a] = 0
+		case ofWorkload:
+			workloads[i.at.a], changed[i.at.a] = 0, true
+		case ofGap, ofShift:
+			nodes[i.node] = 0
+		case ofNodeMinute, ofNodeHour, ofNodeDay:
+			nodes[i.at.b] = 0
+		default:
+			workloads[i.at.b] = 0
+		}
+	}
+	if err := f.workloads(workloads, nodes, changed); err != nil {
+		return err
+	}
+	p := f.page
+	for _, i := range f.items {
+		switch i.at.kind {
+		case ofGap:
+			i.gap.Node = nodes[i.node]
+			p.Gaps = append(p.Gaps, i.gap)
+		case ofShift:
+			i.shift.Node = nodes[i.node]
+			p.Shifts = append(p.Shifts, i.shift)
+		case ofNodeMinute, ofNodeHour, ofNodeDay:
+			p.NodeRows = append(p.NodeRows, states.NodeRow{Level: i.level, Node: nodes[i.at.b], NodeMinute: nodeOf(i.at.a, i.value)})
+		case ofMinute, ofHour, ofDay:
+			p.Rows = append(p.Rows, states.Row{Level: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: usageOf(i.value, colRest)})
+		}
+	}
+	return nil
+}
+
+// workloads puts workloads and nodes into the page, and their places into the
+// maps.
+func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
+	of := map[int64]int64{} // node of each workload
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), 500) {
+		err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+			var id, node, short, named int64
+			var w states.Workload
+			var r nameRow
+			err := scan(append([]any{&id, &node, &short, &named, &w.Namespace, &w.Pod, &w.Container}, r.into()...)...)
+			w.Short = batch.Short(short)
+			if changed[id] {
+				name := r.take()
+				w.Name, w.Named = &name, fromNano(named)
+			} else {
+				w.Namespace, w.Pod, w.Container = "", "", ""
+			}
+			workloads[id], of[id], nodes[node] = len(f.page.Workloads), node, 0
+			f.page.Workloads = append(f.page.Workloads, w)
+			return err
+		}, "SELECT w.id, w.node, w.short, w.named_ns, w.namespace, w.pod, w.container, "+nameColumns+" FROM workload w WHERE w.id IN ("+join(ids)+") ORDER BY w.id")
+		if err != nil {
+			return f.l.d.fault(err)
+		}
+	}
+	if err := f.labels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
+		return err
+	}
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
+		err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+			var id, at, revoked, through int64
+			var n states.Node
+			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute)
+			n.At, n.Revoked, n.Through = fromNano(at), fromNano(revoked), fromNano(through).Truncate(time.Minute)
+			nodes[id] = len(f.page.Nodes)
+			f.page.Nodes = append(f.page.Nodes, n)
+			return err
+		}, "SELECT id, node_id, cluster, name, machine_id, boot, pool, enrolled_ns, revoked_ns, through_ns, cpus, cpus_minute FROM node WHERE id IN ("+join(ids)+") ORDER BY id")
+		if err != nil {
+			return f.l.d.fault(err)
+		}
+	}
+	for id, place := range workloads {
+		f.page.Workloads[place].Node = nodes[of[id]]
+	}
+	return nil
+}
+
+func (f *finder) labels(ids []int64, workloads map[int64]int) error {
+	for ids := range slices.Chunk(ids, 500) {
+		err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+			var id int64
+			var key, value string
+			err := scan(&id, &key, &value)
+			n := f.page.Workloads[workloads[id]].Name
+			if n.Labels == nil {
+				n.Labels = map[string]string{}
+			}
+			n.Labels[key] = value
+			return err
+		}, "SELECT workload, key, value FROM workload_label WHERE workload IN ("+join(ids)+")")
+		if err != nil {
+			return f.l.d.fault(err)
+		}
+	}
+	return nil
+}
+
+// join lists numbers as SQL does.
+func join(ids []int64) string {
+	var b strings.Builder
+	for i, id := range ids {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, id)
+	}
+	return b.String()
+}
+
+// nodeOf is the way back from nodeValues.
+func nodeOf(minute int64, values []int64) (n entry.NodeMinute) {
+	n.Minute, n.CPUs, n.Violations, n.Lost = minute, int(values[colRest]), values[colRest+1], values[colRest+2]
+	copy(n.Whole[:], values[colRest+3:])
+	copy(n.Skew[:], values[colRest+3+len(n.Whole):])
+	n.Total = usageOf(values, colRest+3+2*len(n.Whole))
+	n.Covered, n.Total.Covered = n.Total.Covered, 0
+	return n
+}
+
+// duration is the way back from millis.
+func duration(ms int64) time.Duration {
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64 // 292 years
+	}
+	return time.Duration(ms) * time.Millisecond
+}

@@ -1,0 +1,662 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/workload"
+)
+
+const day = 24 * 60
+
+// first is the first minute of the tests' time, a midnight.
+var first = time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC).Unix() / 60
+
+func at(minute int64) time.Time { return time.Unix(60*(first+minute), 0) }
+
+// testingT is what a test is, in rapid or not.
+type testingT interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Helper()
+}
+
+// A side is a ledger that a test opens and closes.
+type side struct {
+	*ledger.Ledger
+	t   testingT
+	dsn string
+}
+
+func (s *side) open() {
+	cfg := ledger.Default()
+	cfg.Upstream = true
+	var err error
+	if s.Ledger, err = ledger.Open(context.Background(), s.dsn, cfg, slog.New(slog.DiscardHandler)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *side) close() {
+	if err := s.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// copy copies the file of a SQLite ledger, which is closed meanwhile.
+func (s *side) copy(from, to string) {
+	s.close()
+	for _, tail := range []string{"", "-wal", "-shm"} {
+		b, err := os.ReadFile(from + tail)
+		if errors.Is(err, os.ErrNotExist) {
+			err = os.Remove(to + tail)
+			if errors.Is(err, os.ErrNotExist) {
+				err = nil
+			}
+		} else if err == nil {
+			err = os.WriteFile(to+tail, b, 0o600)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.open()
+}
+
+// query is a whole answer, a line for each row.
+func (s *side) query(query string, args ...any) (lines []string) {
+	s.t.Helper()
+	driver, dsn := "pgx", s.dsn
+	if !strings.HasPrefix(dsn, "postgres") {
+		driver, dsn = "sqlite", "file:"+dsn+"?_pragma=busy_timeout(10000)"
+	}
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	rows, err := db.Query(query, args...)
+	if err != nil {
+		s.t.Fatalf("%s: %v", query, err)
+	}
+	defer func() { _ = rows.Close() }()
+	names, err := rows.Columns()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	values, into := make([]any, len(names)), make([]any, len(names))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			s.t.Fatal(err)
+		}
+		var line strings.Builder
+		for i, n := range names {
+			if v := fmt.Sprint(values[i]); v != "0" && v != "" {
+				line.WriteString(n + "=" + v + " ")
+			}
+		}
+		lines = append(lines, line.String())
+	}
+	if rows.Err() != nil {
+		s.t.Fatal(rows.Err())
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// amounts are the columns of a table of usage, without what is not of the row's
+// meaning.
+func amounts(node bool) string {
+	cols := []string{"d.minute", "d.present", "d.rough >> 2 AS rough", "d.covered_ms"}
+	if node {
+		cols = append(cols, "d.cpus", "d.violations", "d.lost", "d.whole_cpu", "d.skew_cpu")
+	}
+	meter.All.Each(func(r meter.Resource) { cols = append(cols, "d."+r.String()) })
+	return strings.Join(cols, ", ")
+}
+
+// usage is what is in hours or days since a minute.
+func (s *side) usage(table string, from int64) []string {
+	lines := s.query("SELECT n.node_id, w.short, "+amounts(false)+" FROM "+table+" d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)
+	return append(lines, s.query("SELECT n.node_id, "+amounts(true)+" FROM node_"+table+" d JOIN node n ON n.id = d.node WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)...)
+}
+
+// names is what workloads are called.
+func (s *side) names() []string {
+	const cols = "n.node_id, n.name AS node, n.cpus, w.short, w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.namespace, w.started_ns, w.exit_code"
+	return append(s.query("SELECT "+cols+" FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> ''"),
+		s.query("SELECT w.wid, l.key, l.value FROM workload_label l JOIN workload w ON w.id = l.workload")...)
+}
+
+func (s *side) gaps() []string {
+	// Where the same shift is there twice it is told once.
+	return slices.Compact(append(s.query("SELECT n.node_id, g.from_ns, g.to_ns, g.reason, g.detail FROM gap g JOIN node n ON n.id = g.node"),
+		s.query("SELECT n.node_id, s.boot, s.at_ns, s.by_ns, s.from_ns FROM shift s JOIN node n ON n.id = s.node")...))
+}
+
+func (s *side) groups() []string {
+	return s.query("SELECT minute, job, sum(cpu_hi) AS hi, sum(cpu_lo) AS lo FROM group_day GROUP BY minute, job HAVING sum(cpu_hi) + sum(cpu_lo) > 0")
+}
+
+func (s *side) floor(column string) (n int64) {
+	if _, err := fmt.Sscanf(s.query("SELECT 1 + " + column + " AS n FROM counter")[0], "n=%d", &n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n - 1
+}
+
+var source = states.Source{ID: "s1", Cluster: "c"}
+
+// page is what the side tells next, as it is on the wire.
+func (s *side) page(m states.Mark, o states.Offer) (*states.Page, []byte) {
+	s.t.Helper()
+	p, err := s.States(context.Background(), m, o)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	sent, err := wire.EncodeStates(nil, p)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	got, err := wire.DecodeStates(sent, wire.Default())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return got, sent
+}
+
+// push tells all that there is to tell.
+func push(below, above *side, o states.Offer) (pages int) {
+	below.t.Helper()
+	ctx := context.Background()
+	m, err := above.StatesMark(ctx, source)
+	for ; err == nil || errors.Is(err, fault.ErrConflict); pages++ {
+		if pages > 10_000 {
+			below.t.Fatal("it does not come to an end")
+		}
+		p, _ := below.page(m, o)
+		if p.Empty() {
+			return pages
+		}
+		m, err = above.TakeStates(ctx, source, p, at(0))
+	}
+	below.t.Fatal(err)
+	return 0
+}
+
+// A climb is one round of the property.
+type climb struct {
+	*rapid.T
+	below, above *side
+	top          *side // above that
+	dir          string
+	offer        states.Offer
+	marks        map[batch.Stream]batch.Mark
+	booked       []*entry.Entry // in order
+	due          int            // how many of them are in the ledger below
+	old          *states.Page   // that was sent before
+	copies       map[string]int // of the ledger below, and how many entries they have
+}
+
+// TestUpstream holds that a server above comes to have what the one below has,
+// whatever happens on the way.
+func TestUpstream(t *testing.T) {
+	// Few rounds for every day, unless -rapid.checks says how many.
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set("8"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Value.Set(f.DefValue) }()
+	}
+	round := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		round++
+		dir := filepath.Join(t.TempDir(), fmt.Sprint(round))
+		c := &climb{
+			T: rt, dir: dir, below: &side{t: rt, dsn: filepath.Join(dir, "below.db")}, above: &side{t: rt, dsn: filepath.Join(dir, "above.db")},
+			marks: map[batch.Stream]batch.Mark{}, copies: map[string]int{}, offer: states.Offer{Finest: states.Minute, Rows: 1000},
+		}
+		c.below.open()
+		defer func() { _ = c.below.Close() }()
+		c.above.open()
+		defer func() { _ = c.above.Close() }()
+		c.top = &side{t: rt, dsn: filepath.Join(dir, "top.db")}
+		c.top.open()
+		defer func() { _ = c.top.Close() }()
+		for _, id := range []string{"a", "b"} {
+			if err := c.below.PutNode(t.Context(), entry.Node{ID: id, Cluster: "c", Name: "name-" + id}); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if rapid.Bool().Draw(rt, "hours") {
+			c.offer.Finest = states.Hour
+		}
+		for range rapid.IntRange(4, 25).Draw(rt, "steps") {
+			c.step()
+		}
+		c.end()
+	})
+}
+
+func (c *climb) now() time.Time { return at(int64(rapid.IntRange(0, 4*day).Draw(c.T, "now"))) }
+
+func (c *climb) side() *side {
+	if rapid.Bool().Draw(c.T, "above") {
+		return c.above
+	}
+	return c.below
+}
+
+func (c *climb) step() {
+	ctx := context.Background()
+	var err error
+	switch rapid.SampledFrom([]string{"book", "book", "book", "push", "push", "push", "fold", "fold", "retain", "reopen", "copy", "restore", "switch", "higher"}).Draw(c.T, "step") {
+	case "book":
+		c.book()
+	case "push":
+		c.push()
+	case "higher":
+		push(c.above, c.top, states.Offer{Finest: states.Level(rapid.IntRange(0, 1).Draw(c.T, "finest")), Rows: 100})
+	case "fold":
+		err = c.side().Fold(ctx, c.now())
+	case "retain":
+		err = c.side().Retain(ctx, c.now().Add(time.Duration(rapid.SampledFrom([]int{6, 7, 8, 780}).Draw(c.T, "days"))*24*time.Hour))
+	case "reopen":
+		s := c.side()
+		s.close()
+		s.open()
+	case "copy":
+		to := filepath.Join(c.dir, fmt.Sprintf("copy%d", len(c.copies)))
+		s := c.side()
+		s.copy(s.dsn, to)
+		if s == c.below {
+			c.copies[to] = c.due
+		} else {
+			c.copies[to] = -1
+		}
+	case "restore":
+		c.restore()
+	case "switch":
+		c.offer.Finest = states.Hour - c.offer.Finest
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+// restore goes back to a copy. What was booked below since will be sent again
+// by the agents.
+func (c *climb) restore() {
+	for from, n := range c.copies {
+		if n < 0 {
+			c.above.copy(from, c.above.dsn)
+		} else {
+			c.below.copy(from, c.below.dsn)
+			c.due = n
+		}
+		return
+	}
+}
+
+func (c *climb) book() {
+	if c.due == len(c.booked) {
+		c.booked = append(c.booked, c.entry())
+	}
+	results, err := c.below.Book(context.Background(), c.booked[c.due:c.due+1])
+	if err != nil || results[0].Verdict != batch.Taken {
+		c.Fatal(results, err)
+	}
+	c.due++
+}
+
+func (c *climb) entry() *entry.Entry {
+	node := rapid.SampledFrom([]string{"a", "b"}).Draw(c.T, "node")
+	stream := batch.Stream{node[0]}
+	m, ok := c.marks[stream]
+	if !ok {
+		m.Next = 1
+	}
+	e := &entry.Entry{Node: node, Stream: stream, Number: m.Next, Previous: m.Last, Boot: "boot"}
+	e.Hash = batch.HashOf(fmt.Append(nil, node, m.Next))
+	c.marks[stream] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
+	minutes := rapid.Int64Range(0, 3*day-1)
+	if rapid.Bool().Draw(c.T, "close") {
+		minutes = rapid.Int64Range(60, 63)
+	}
+	amount := rapid.Int64Range(1, 1<<50)
+	for range rapid.IntRange(1, 6).Draw(c.T, "rows") {
+		key := rapid.SampledFrom([]string{"x", "y"}).Draw(c.T, "workload")
+		name := batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key, Job: rapid.SampledFrom([]string{"", "j1", "j2"}).Draw(c.T, "job")}
+		if rapid.Bool().Draw(c.T, "named") {
+			name.Labels = map[string]string{"app": name.Job}
+			e.Names = append(e.Names, name)
+		}
+		short, _ := batch.ShortOf(name.ID)
+		row := entry.Minute{Workload: short, Minute: first + minutes.Draw(c.T, "minute")}
+		row.Usage.Covered = time.Second
+		row.Usage.Put(meter.CPU, amount.Draw(c.T, "cpu"), meter.Quality(rapid.IntRange(1, 3).Draw(c.T, "quality")))
+		if rapid.Bool().Draw(c.T, "peak") {
+			row.Usage.Put(meter.MemoryPeak, amount.Draw(c.T, "peak"), meter.Measured)
+		}
+		e.Minutes = append(e.Minutes, row)
+		n := entry.NodeMinute{Minute: row.Minute, Covered: time.Second, CPUs: 4}
+		n.Whole[0], n.Skew[0] = row.Usage.Amount[meter.CPU], -5
+		e.Nodes = append(e.Nodes, n)
+		e.Through = time.Unix(60*(row.Minute+1), 0)
+	}
+	if rapid.Bool().Draw(c.T, "gap") {
+		e.Gaps = []meter.Gap{{From: at(0), To: c.now(), Reason: meter.Rebooted, Detail: "d"}}
+		e.Shifts = []entry.Shift{{Boot: "boot", At: c.now(), By: time.Hour, From: at(0)}}
+	}
+	return e
+}
+
+// push sends some pages, of which some are not answered, and some come again.
+func (c *climb) push() {
+	ctx := context.Background()
+	m, err := c.above.StatesMark(ctx, source)
+	if err != nil {
+		c.Fatal(err)
+	}
+	o := c.offer
+	o.Rows = rapid.IntRange(1, 20).Draw(c.T, "page")
+	for range rapid.IntRange(1, 6).Draw(c.T, "pages") {
+		p, _ := c.below.page(m, o)
+		if c.old != nil && rapid.Bool().Draw(c.T, "again") {
+			before, err := c.above.StatesMark(ctx, source)
+			if err != nil {
+				c.Fatal(err)
+			}
+			if _, err := c.above.TakeStates(ctx, source, c.old, at(0)); !before.Same(c.old.From) && !errors.Is(err, fault.ErrConflict) {
+				c.Fatalf("an old page: %v", err)
+			}
+		}
+		if p.Empty() {
+			return
+		}
+		if c.old = p; rapid.Bool().Draw(c.T, "lost") {
+			continue
+		}
+		if rapid.IntRange(0, 5).Draw(c.T, "less is kept") == 5 {
+			now := c.now()
+			if err := errors.Join(c.above.Fold(ctx, now), c.above.Retain(ctx, now.Add(8*24*time.Hour))); err != nil {
+				c.Fatal(err)
+			}
+		}
+		next, err := c.above.TakeStates(ctx, source, p, at(0))
+		if err != nil && !errors.Is(err, fault.ErrConflict) {
+			c.Fatal(err)
+		}
+		if rapid.Bool().Draw(c.T, "unanswered") {
+			continue
+		}
+		m = next
+	}
+}
+
+// end lets everything come to rest, and compares.
+func (c *climb) end() {
+	ctx := context.Background()
+	for c.due < len(c.booked) {
+		c.book()
+	}
+	push(c.below, c.above, c.offer) // before and after, so that some hours are late above
+	for _, s := range []*side{c.below, c.above} {
+		if err := s.Fold(ctx, at(10*day)); err != nil {
+			c.Fatal(err)
+		}
+	}
+	push(c.below, c.above, c.offer)
+	if err := c.above.Fold(ctx, at(10*day)); err != nil {
+		c.Fatal(err)
+	}
+	if push(c.below, c.above, c.offer) != 0 {
+		c.Fatal("there is still something to tell")
+	}
+	for _, d := range []struct {
+		what       string
+		want, have []string
+	}{
+		{"days", c.below.usage("day", 0), c.above.usage("day", 0)},
+		{"names", c.below.names(), c.above.names()},
+		{"gaps", c.below.gaps(), c.above.gaps()},
+		{"groups", c.below.groups(), c.above.groups()},
+	} {
+		if diff := cmp.Diff(d.want, d.have); diff != "" {
+			c.Fatalf("%s (-below +above):\n%s", d.what, diff)
+		}
+	}
+	push(c.above, c.top, states.Offer{Rows: 100})
+	if err := c.top.Fold(ctx, at(10*day)); err != nil {
+		c.Fatal(err)
+	}
+	push(c.above, c.top, states.Offer{Rows: 100})
+	if err := c.top.Fold(ctx, at(10*day)); err != nil {
+		c.Fatal(err)
+	}
+	if diff := cmp.Diff(c.below.usage("day", 0), c.top.usage("day", 0)); diff != "" {
+		c.Fatalf("days (-below +top):\n%s", diff)
+	}
+	floor := max(c.below.floor("hour_floor"), c.above.floor("hour_floor"))
+	if diff := cmp.Diff(c.below.usage("hour", floor), c.above.usage("hour", floor)); diff != "" {
+		c.Fatalf("hours (-below +above):\n%s", diff)
+	}
+}
+
+// pair is a ledger with the nodes a and b, and one above it.
+func pair(t *testing.T) (below, above *side) {
+	t.Helper()
+	for _, s := range []**side{&below, &above} {
+		*s = &side{t: t, dsn: filepath.Join(t.TempDir(), "l.db")}
+		(*s).open()
+		t.Cleanup((*s).close)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := below.PutNode(t.Context(), entry.Node{ID: id, Cluster: "c", Name: "name-" + id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return below, above
+}
+
+// use books ns of CPU in each of the minutes.
+func (s *side) use(m *batch.Mark, node string, ns int64, minutes ...int64) {
+	s.t.Helper()
+	e := &entry.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: m.Next + 1, Previous: m.Last, Hash: batch.HashOf(fmt.Append(nil, node, m.Next))}
+	for _, at := range minutes {
+		row := entry.Minute{Workload: 7, Minute: first + at}
+		row.Usage.Put(meter.CPU, ns, meter.Measured)
+		e.Minutes = append(e.Minutes, row)
+	}
+	results, err := s.Book(context.Background(), []*entry.Entry{e})
+	if err != nil || results[0].Verdict != batch.Taken {
+		s.t.Fatal(results, err)
+	}
+	m.Next, m.Last = m.Next+1, e.Hash
+}
+
+// cpu is the sum of a node's CPU in the minutes of the first day.
+func (s *side) cpu(node string) (n int64) {
+	s.t.Helper()
+	lines := s.query("SELECT coalesce(sum(m.cpu), 0) + 1 AS n FROM minute_20100101 m JOIN workload w ON w.id = m.workload JOIN node n ON n.id = w.node WHERE n.node_id = $1", node)
+	if _, err := fmt.Sscanf(lines[0], "n=%d", &n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n - 1
+}
+
+// TestOver: a minute goes up when it is over, and nothing is left out by that.
+func TestOver(t *testing.T) {
+	below, above := pair(t)
+	var a, b batch.Mark
+	over := func(minute int64) { push(below, above, states.Offer{Rows: 1, Over: first + minute}) }
+	below.use(&a, "a", 1, 0)
+	below.use(&a, "a", 2, 0, 1)
+	below.use(&b, "b", 4, 0)
+	over(1)
+	if nodes, days := above.query("SELECT node_id FROM node"), above.query("SELECT day FROM kept"); len(nodes) != 2 || len(days) != 0 {
+		t.Errorf("nodes %v and days %v above, want no rows that came with an open minute", nodes, days)
+	}
+	below.use(&a, "a", 8, 1)
+	over(1)
+	if a, b := above.cpu("a"), above.cpu("b"); a != 3 || b != 4 {
+		t.Errorf("%d and %d ns, want the first minute's 3 and 4", a, b)
+	}
+	over(2)
+	if got := above.cpu("a"); got != 13 {
+		t.Errorf("%d ns, want 13", got)
+	}
+}
+
+// TestBackwards: a database that goes back to an older copy under a running
+// program is told anew, though its revisions seem to go on.
+func TestBackwards(t *testing.T) {
+	below, above := pair(t)
+	var a batch.Mark
+	below.use(&a, "a", 1, 0)
+	db := ledgertest.DB(t, below.dsn)
+	var rev int64
+	if err := db.QueryRow("SELECT rev FROM counter").Scan(&rev); err != nil {
+		t.Fatal(err)
+	}
+	below.use(&a, "a", 2, 1)
+	below.use(&a, "a", 4, 2)
+	push(below, above, states.Offer{Rows: 100})
+	// As it was before the two, which never were.
+	for _, q := range []string{"DELETE FROM minute_20100101 WHERE minute > " + fmt.Sprint(first), fmt.Sprint("UPDATE counter SET rev = ", rev)} {
+		if _, err := db.Exec(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range int64(3) {
+		below.use(&a, "a", 8, 1+i)
+	}
+	push(below, above, states.Offer{Rows: 100})
+	if got, want := above.cpu("a"), below.cpu("a"); got != want || want != 25 {
+		t.Errorf("%d ns above, %d below, want 25", got, want)
+	}
+}
+
+// TestForeign: a node's rows count once, from where they came first, unless
+// nothing comes from there any more.
+func TestForeign(t *testing.T) {
+	ctx := t.Context()
+	below, above := pair(t)
+	var a, own batch.Mark
+	below.use(&a, "a", 1, 0)
+	below.use(&batch.Mark{}, "b", 2, 0)
+	if err := above.PutNode(ctx, entry.Node{ID: "b", Cluster: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	above.use(&own, "b", 16, 0)
+	push(below, above, states.Offer{Rows: 100})
+	if a, b := above.cpu("a"), above.cpu("b"); a != 1 || b != 16 {
+		t.Errorf("%d and %d ns, want the states of one and the own of the other", a, b)
+	}
+	other := states.Source{ID: "s2", Cluster: "c"}
+	tell := func(now time.Time) error {
+		m, err := above.StatesMark(ctx, other)
+		for err == nil {
+			var p *states.Page
+			if p, err = below.States(ctx, m, states.Offer{Rows: 100}); err == nil {
+				if p.Empty() {
+					return nil
+				}
+				m, err = above.TakeStates(ctx, other, p, now)
+			}
+		}
+		return err
+	}
+	below.use(&a, "a", 4, 1)
+	if err := tell(at(1)); err != nil || above.cpu("a") != 1 {
+		t.Errorf("%v, %d ns: taken from two", err, above.cpu("a"))
+	}
+	if lines, err := above.Audits(ctx, 10); err != nil || len(lines) != 3 || lines[0].Action != "states.foreign" {
+		t.Errorf("audit is %v, %v", lines, err)
+	}
+	below.use(&a, "a", 8, 2)
+	if err := tell(at(0).Add(25 * time.Hour)); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("it does not begin anew: %v", err)
+	}
+	if err := tell(at(0).Add(25 * time.Hour)); err != nil || above.cpu("a") != 13 {
+		t.Errorf("%v, %d ns after a day without the first, want 13", err, above.cpu("a"))
+	}
+}
+
+// TestSpill: an hour that no minute can hold is kept all the same.
+func TestSpill(t *testing.T) {
+	below, above := pair(t)
+	var a batch.Mark
+	const large = 1<<57 - 1
+	below.use(&a, "a", large, 0, 1, 2, 59)
+	if err := below.Fold(t.Context(), at(2*day)); err != nil {
+		t.Fatal(err)
+	}
+	hours := states.Offer{Finest: states.Hour, Rows: 100}
+	push(below, above, hours)
+	if got := above.cpu("a"); got != 4*large {
+		t.Errorf("%d ns, want %d", got, int64(4*large))
+	}
+	if err := above.Fold(t.Context(), at(2*day)); err != nil {
+		t.Fatal(err)
+	}
+	below.use(&a, "a", 1, 3)
+	push(below, above, hours)
+	if got := above.cpu("a"); got != 4*large+1 {
+		t.Errorf("%d ns, want %d", got, int64(4*large+1))
+	}
+	// By minutes from now on: they take the hour's place.
+	push(below, above, states.Offer{Rows: 1})
+	if got := above.cpu("a"); got != 4*large+1 {
+		t.Errorf("%d ns by minutes, want %d", got, int64(4*large+1))
+	}
+	if diff := cmp.Diff(below.usage("hour", 0), above.usage("hour", 0)); diff != "" {
+		t.Errorf("hours (-below +above):\n%s", diff)
+	}
+}
+
+// TestSource: who loses its identity is the same source again.
+func TestSource(t *testing.T) {
+	ctx := t.Context()
+	_, above := pair(t)
+	n := entry.Node{ID: "s1", Cluster: "c", Name: "n", MachineID: "m", Boot: "b", At: at(0).UTC()}
+	for _, n := range []entry.Node{n, n, {ID: "s2", Cluster: "c", MachineID: "m", At: at(1)}} {
+		if err := above.PutSource(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := above.RevokeNode(ctx, "s2", at(2)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := above.Sources(ctx, "m")
+	if diff := cmp.Diff([]entry.Node{n}, got); err != nil || diff != "" {
+		t.Errorf("%v, sources (-want +got):\n%s", err, diff)
+	}
+	if ids, err := above.RevokedNodes(ctx); err != nil || !slices.Equal(ids, []string{"s2"}) {
+		t.Errorf("revoked are %v, %v", ids, err)
+	}
+}

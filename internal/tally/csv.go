@@ -1,0 +1,62 @@
+package tally
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+)
+
+// CSV writes the groups of an answer as one header and one row each, with the
+// keys of the JSON form. What is absent is an empty field. What the groups above
+// the limit used is a last row without names.
+func CSV(a *query.Answer) []byte {
+	var header []string
+	for _, d := range a.By {
+		header = append(header, string(d))
+	}
+	header = append(header, "nodes", "first_at", "last_at", "wall_seconds")
+	for i := range figures {
+		header = append(header, figures[i].key)
+	}
+	rows := [][]string{append(header, "covered_seconds", "quality", "from", "to", "rest_groups")}
+	for i := range a.Groups {
+		rows = append(rows, csvGroup(a, &a.Groups[i], 0))
+	}
+	if a.RestGroups > 0 {
+		rows = append(rows, csvGroup(a, &query.Group{Keys: make([]string, len(a.By)), Usage: a.Rest}, a.RestGroups))
+	}
+	return writeCSV(rows)
+}
+
+func csvGroup(a *query.Answer, g *query.Group, rest int) []string {
+	row := append([]string{}, g.Keys...)
+	nodes := strconv.Itoa(g.Nodes)
+	if rest > 0 {
+		nodes = ""
+	}
+	row = append(row, nodes, stamp(g.First), stamp(g.Last), strings.Trim(string(wall(g)), "nul"))
+	var quality []string
+	for i := range figures {
+		v, q := figures[i].get(&g.Usage, a.Over)
+		quality = append(quality, fmt.Sprintf("%s=%s", figures[i].key, q))
+		if q == meter.Absent {
+			row = append(row, "")
+			continue
+		}
+		row = append(row, v.Decimal(figures[i].unit))
+	}
+	return append(row, string(seconds(g.Usage.Covered)), strings.Join(quality, ";"), stamp(a.From), stamp(a.To), strconv.Itoa(rest))
+}
+
+func writeCSV(rows [][]string) []byte {
+	var b bytes.Buffer
+	if err := csv.NewWriter(&b).WriteAll(rows); err != nil {
+		panic("tally: " + err.Error()) // a buffer takes everything
+	}
+	return b.Bytes()
+}

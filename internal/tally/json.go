@@ -1,0 +1,250 @@
+package tally
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+)
+
+// format is the number of the JSON form; a reader of a higher one than it knows
+// must not guess.
+const format = 1
+
+// head is the part of the JSON form before the sums.
+type head struct {
+	Format int               `json:"format"`
+	From   time.Time         `json:"from"`
+	To     time.Time         `json:"to"`
+	Over   json.RawMessage   `json:"averages_over_seconds"`
+	By     []query.Dimension `json:"by"`
+	Gaps   int               `json:"gaps"`
+}
+
+// JSON writes an answer as one object, with a line for each group and a newline
+// at its end. Amounts are decimals of base units; what is absent is null; an
+// integer above 2^53, which many readers would round, is a string. What the
+// groups above the limit used is the rest, the sum of all is the total, and
+// the whole is what the machines had.
+func JSON(a *query.Answer) []byte {
+	h := marshal(head{format, a.From.UTC(), a.To.UTC(), seconds(a.Over), a.By, a.Gaps})
+	var b bytes.Buffer
+	b.Write(h[:len(h)-1])
+	b.WriteString(",\"groups\":[")
+	for i := range a.Groups {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString("\n")
+		writeGroup(&b, a, &a.Groups[i])
+	}
+	b.WriteString("\n],\"rest_groups\":" + strconv.Itoa(a.RestGroups) + ",\"rest\":")
+	writeTotal(&b, &a.Rest, a.Over)
+	sum := Sum(a)
+	b.WriteString(",\n\"total\":")
+	writeTotal(&b, &sum, a.Over)
+	b.WriteString(",\n\"whole\":")
+	writeTotal(&b, &a.Whole, a.Over)
+	b.WriteString("}\n")
+	return b.Bytes()
+}
+
+func writeGroup(b *bytes.Buffer, a *query.Answer, g *query.Group) {
+	b.WriteByte('{')
+	for i, d := range a.By {
+		b.Write(marshal(string(d)))
+		b.WriteByte(':')
+		b.Write(marshal(g.Keys[i]))
+		b.WriteByte(',')
+	}
+	fmt.Fprintf(b, `"nodes":%d,"first_at":%s,"last_at":%s,"wall_seconds":%s,`, g.Nodes, instant(g.First), instant(g.Last), wall(g))
+	writeFigures(b, &g.Usage, a.Over)
+	b.WriteByte('}')
+}
+
+// writeTotal writes the figures of a sum that is of no group; null where it has
+// none.
+func writeTotal(b *bytes.Buffer, t *query.Total, over time.Duration) {
+	if t.Present == 0 {
+		b.WriteString("null")
+		return
+	}
+	b.WriteByte('{')
+	writeFigures(b, t, over)
+	b.WriteByte('}')
+}
+
+func writeFigures(b *bytes.Buffer, t *query.Total, over time.Duration) {
+	var quality strings.Builder
+	for i := range figures {
+		f := &figures[i]
+		v, q := f.get(t, over)
+		amount := json.RawMessage("null")
+		if q != meter.Absent {
+			amount = number(v, f.unit)
+		}
+		fmt.Fprintf(b, "%q:%s,", f.key, amount)
+		if i > 0 {
+			quality.WriteByte(',')
+		}
+		fmt.Fprintf(&quality, "%q:%q", f.key, q)
+	}
+	fmt.Fprintf(b, `"covered_seconds":%s,"quality":{%s}`, seconds(t.Covered), quality.String())
+}
+
+// wall is the time from the start of the first minute with use to the end of
+// the last one.
+func wall(g *query.Group) json.RawMessage {
+	if g.First.IsZero() || g.Last.IsZero() {
+		return json.RawMessage("null")
+	}
+	return seconds(g.Last.Sub(g.First))
+}
+
+func seconds(d time.Duration) json.RawMessage {
+	return json.RawMessage(unit.Nanosecond.Decimal(int64(d)))
+}
+
+func number(v unit.Sum, u unit.Unit) json.RawMessage {
+	s := v.Decimal(u)
+	if !strings.Contains(s, ".") && u != unit.Nanosecond && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
+		s = strconv.Quote(s)
+	}
+	return json.RawMessage(s)
+}
+
+func instant(t time.Time) json.RawMessage {
+	if t.IsZero() {
+		return json.RawMessage("null")
+	}
+	return json.RawMessage(strconv.Quote(stamp(t)))
+}
+
+// marshal encodes without escaping <, > and &, which names may be full of.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic("tally: " + err.Error()) // only plain values come here
+	}
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// Parse reads what JSON wrote. Keys that it does not know are skipped, figures
+// that are not there are absent. Its errors wrap fault.ErrInvalid.
+func Parse(body []byte) (*query.Answer, error) {
+	var h head
+	var m struct {
+		Groups     []map[string]json.RawMessage `json:"groups"`
+		RestGroups int                          `json:"rest_groups"`
+		Rest       map[string]json.RawMessage   `json:"rest"`
+		Whole      map[string]json.RawMessage   `json:"whole"`
+	}
+	for _, v := range []any{&h, &m} {
+		if err := json.Unmarshal(body, v); err != nil {
+			return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
+		}
+	}
+	if h.Format < 1 || h.Format > format {
+		return nil, fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, format)
+	}
+	if len(h.By) == 0 {
+		return nil, fmt.Errorf("%w answer: by is empty", fault.ErrInvalid)
+	}
+	a := &query.Answer{From: h.From.UTC(), To: h.To.UTC(), By: h.By, Gaps: h.Gaps, RestGroups: m.RestGroups}
+	over, err := parseNumber(h.Over, unit.Nanosecond)
+	if err != nil {
+		return nil, fmt.Errorf("%w answer: averages_over_seconds: %w", fault.ErrInvalid, err)
+	}
+	a.Over = duration(over)
+	for _, row := range m.Groups {
+		g, err := parseGroup(a.By, row)
+		if err != nil {
+			return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
+		}
+		a.Groups = append(a.Groups, g)
+	}
+	for _, part := range []struct {
+		name string
+		row  map[string]json.RawMessage
+		to   *query.Total
+	}{{"rest", m.Rest, &a.Rest}, {"whole", m.Whole, &a.Whole}} {
+		if *part.to, err = parseTotal(part.row); err != nil {
+			return nil, fmt.Errorf("%w answer: %s: %w", fault.ErrInvalid, part.name, err)
+		}
+	}
+	return a, nil
+}
+
+func parseGroup(by []query.Dimension, row map[string]json.RawMessage) (g query.Group, err error) {
+	for _, d := range by {
+		var name string
+		if v, ok := row[string(d)]; !ok {
+			return g, fmt.Errorf("a group has no %s", d)
+		} else if err := json.Unmarshal(v, &name); err != nil {
+			return g, fmt.Errorf("%s: %w", d, err)
+		}
+		g.Keys = append(g.Keys, name)
+	}
+	for name, to := range map[string]any{"nodes": &g.Nodes, "first_at": &g.First, "last_at": &g.Last} {
+		if v, ok := row[name]; ok {
+			if err := json.Unmarshal(v, to); err != nil {
+				return g, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	g.Usage, err = parseTotal(row)
+	return g, err
+}
+
+func parseTotal(row map[string]json.RawMessage) (t query.Total, err error) {
+	if row == nil {
+		return t, nil
+	}
+	quality := map[string]meter.Quality{}
+	if v, ok := row["quality"]; ok {
+		if err := json.Unmarshal(v, &quality); err != nil {
+			return t, fmt.Errorf("quality: %w", err)
+		}
+	}
+	for i := range figures {
+		f := &figures[i]
+		v, q := row[f.key], quality[f.key]
+		if f.average || len(v) == 0 || string(v) == "null" || q == meter.Absent {
+			continue
+		}
+		if t.Sum[f.res], err = parseNumber(v, f.unit); err != nil {
+			return t, fmt.Errorf("%s: %w", f.key, err)
+		}
+		t.Present |= 1 << f.res
+		t.Quality.Set(f.res, q)
+	}
+	if v, ok := row["covered_seconds"]; ok {
+		covered, err := parseNumber(v, unit.Nanosecond)
+		if err != nil {
+			return t, fmt.Errorf("covered_seconds: %w", err)
+		}
+		t.Covered = duration(covered)
+	}
+	return t, nil
+}
+
+func parseNumber(raw json.RawMessage, u unit.Unit) (unit.Sum, error) {
+	return unit.ParseSum(strings.Trim(string(raw), `"`), u)
+}
+
+// duration is a sum of nanoseconds as far as one can hold it.
+func duration(s unit.Sum) time.Duration {
+	if v, err := strconv.ParseInt(s.String(), 10, 64); err == nil {
+		return time.Duration(v)
+	}
+	return 1<<63 - 1
+}

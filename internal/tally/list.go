@@ -1,0 +1,315 @@
+package tally
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/workload"
+)
+
+type nodeJSON struct {
+	Node     string     `json:"node"`
+	Name     string     `json:"name"`
+	Cluster  string     `json:"cluster"`
+	State    string     `json:"state"`
+	Machine  string     `json:"machine_id"`
+	Boot     string     `json:"boot"`
+	CPUs     int        `json:"cpus"`
+	Streams  int        `json:"streams"`
+	Enrolled *time.Time `json:"enrolled_at"`
+	Through  *time.Time `json:"booked_through"`
+}
+
+type gapJSON struct {
+	Node    string     `json:"node"`
+	Name    string     `json:"name"`
+	From    *time.Time `json:"from"`
+	To      *time.Time `json:"to"`
+	Seconds float64    `json:"seconds"`
+	Reason  string     `json:"reason"`
+	Why     string     `json:"why"`
+	Meaning string     `json:"meaning"`
+	Detail  string     `json:"detail"`
+	Booked  *time.Time `json:"booked_at"`
+}
+
+type workloadJSON struct {
+	ID      workload.ID       `json:"workload"`
+	Kind    workload.Kind     `json:"kind"`
+	Name    string            `json:"name"`
+	Job     string            `json:"job"`
+	User    string            `json:"user"`
+	Project string            `json:"project"`
+	Node    string            `json:"node"`
+	Cluster string            `json:"cluster"`
+	Key     string            `json:"key"`
+	Path    string            `json:"path"`
+	Parent  workload.ID       `json:"parent"`
+	Labels  map[string]string `json:"labels"`
+	Started *time.Time        `json:"started_at"`
+	Ended   *time.Time        `json:"ended_at"`
+	Exit    *int              `json:"exit_code"`
+	First   *time.Time        `json:"first_at"`
+	Last    *time.Time        `json:"last_at"`
+}
+
+// some is an instant as JSON has it: null where there is none.
+func some(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// or is the instant of some.
+func or(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// document writes a list under its name, one element a line.
+func document[T any](name string, list []T) []byte {
+	b := []byte("{\"" + name + "\":[")
+	for i, v := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(b, '\n'), marshal(v)...)
+	}
+	return append(b, "\n]}\n"...)
+}
+
+// undocument reads what document wrote.
+func undocument[T any](name string, body []byte) ([]T, error) {
+	var m map[string]json.RawMessage
+	var list []T
+	err := json.Unmarshal(body, &m)
+	if err == nil {
+		err = json.Unmarshal(m[name], &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w list of %s: %w", fault.ErrInvalid, name, err)
+	}
+	return list, nil
+}
+
+// each makes one list of another.
+func each[A, B any](list []A, f func(A) B) []B {
+	out := make([]B, 0, len(list))
+	for _, v := range list {
+		out = append(out, f(v))
+	}
+	return out
+}
+
+// NodesJSON writes nodes under the key nodes.
+func NodesJSON(list []query.Node) []byte {
+	return document("nodes", each(list, func(n query.Node) nodeJSON {
+		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, some(n.Enrolled), some(n.Through)}
+	}))
+}
+
+// ParseNodes reads what NodesJSON wrote.
+func ParseNodes(body []byte) ([]query.Node, error) {
+	list, err := undocument[nodeJSON]("nodes", body)
+	return each(list, func(n nodeJSON) query.Node {
+		return query.Node{ID: n.Node, Name: n.Name, Cluster: n.Cluster, MachineID: n.Machine, Boot: n.Boot, CPUs: n.CPUs,
+			Enrolled: or(n.Enrolled), Through: or(n.Through), Streams: n.Streams, State: n.State}
+	}), err
+}
+
+// NodesCSV writes nodes with the keys of the JSON form.
+func NodesCSV(list []query.Node) []byte {
+	rows := [][]string{{"node", "name", "cluster", "state", "machine_id", "boot", "cpus", "streams", "enrolled_at", "booked_through"}}
+	for _, n := range list {
+		rows = append(rows, []string{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, strconv.Itoa(n.CPUs), strconv.Itoa(n.Streams),
+			stamp(n.Enrolled), stamp(n.Through)})
+	}
+	return writeCSV(rows)
+}
+
+// NodesText writes nodes as a table for people.
+func NodesText(list []query.Node, s Style) string {
+	if len(list) == 0 {
+		return "no machine has enrolled yet\n"
+	}
+	var rows [][]string
+	for _, n := range list {
+		rows = append(rows, []string{s.text(n.Name), s.text(n.ID), s.text(n.Cluster), s.text(n.State), s.time(n.Through),
+			strconv.Itoa(n.CPUs), strconv.Itoa(n.Streams)})
+	}
+	return table(append(names("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numbers("CPUS", "STREAMS")...), rows)
+}
+
+// A cause is what a reason for a gap means to people.
+type cause struct{ why, meaning string }
+
+var causes = map[meter.Reason]cause{
+	meter.UnknownReason: {"the reason is not known", "figures of that time may be too low"},
+	meter.Rebooted: {"the machine went down or started anew",
+		"what was used after the last reading before it is lost: figures are too low by that"},
+	meter.Unwatched: {"no meter was running",
+		"CPU, disk and network are complete; memory is not known for that time, and what ended meanwhile is in the group above it"},
+	meter.Overflow: {"the agent's disk space for unsent figures was full",
+		"figures of that time are lost: sums are too low by them"},
+	meter.Corrupt: {"the agent's stored figures were damaged",
+		"figures of that time are lost: sums are too low by them"},
+	meter.Forgotten: {"the server missed figures that the agent no longer kept",
+		"figures of that time are lost: sums are too low by them"},
+	meter.StateLost: {"the agent lost its state and began anew",
+		"what was used in that time is not known: sums are too low by it"},
+	meter.Refused: {"the server refused what the agent sent",
+		"figures of that time are not booked; the agent has put them aside"},
+}
+
+func causeOf(r meter.Reason) cause {
+	if c, ok := causes[r]; ok {
+		return c
+	}
+	return causes[meter.UnknownReason]
+}
+
+// GapsJSON writes gaps under the key gaps.
+func GapsJSON(list []query.Gap) []byte {
+	return document("gaps", each(list, func(g query.Gap) gapJSON {
+		c := causeOf(g.Reason)
+		return gapJSON{g.Node, g.Name, some(g.From), some(g.To), g.To.Sub(g.From).Seconds(), g.Reason.String(), c.why, c.meaning, g.Detail, some(g.Booked)}
+	}))
+}
+
+// ParseGaps reads what GapsJSON wrote.
+func ParseGaps(body []byte) ([]query.Gap, error) {
+	list, err := undocument[gapJSON]("gaps", body)
+	return each(list, func(g gapJSON) query.Gap {
+		return query.Gap{Node: g.Node, Name: g.Name, Booked: or(g.Booked),
+			Gap: meter.Gap{From: or(g.From), To: or(g.To), Reason: meter.ParseReason(g.Reason), Detail: g.Detail}}
+	}), err
+}
+
+// GapsCSV writes gaps with the keys of the JSON form.
+func GapsCSV(list []query.Gap) []byte {
+	rows := [][]string{{"node", "name", "from", "to", "seconds", "reason", "why", "meaning", "detail", "booked_at"}}
+	for _, g := range list {
+		c := causeOf(g.Reason)
+		rows = append(rows, []string{g.Node, g.Name, stamp(g.From), stamp(g.To), string(seconds(g.To.Sub(g.From))), g.Reason.String(),
+			c.why, c.meaning, g.Detail, stamp(g.Booked)})
+	}
+	return writeCSV(rows)
+}
+
+// GapsText writes gaps as a table for people, and below it what each reason
+// means for the figures.
+func GapsText(list []query.Gap, s Style) string {
+	if len(list) == 0 {
+		return "no gaps: what is booked in this range is complete\n"
+	}
+	var rows [][]string
+	seen := map[meter.Reason]bool{}
+	for _, g := range list {
+		name := g.Name
+		if name == "" {
+			name = g.Node
+		}
+		why := causeOf(g.Reason).why
+		if g.Detail != "" {
+			why += " (" + s.text(g.Detail) + ")"
+		}
+		rows = append(rows, []string{s.text(name), s.time(g.From), s.time(g.To), strconv.FormatFloat(g.To.Sub(g.From).Seconds(), 'f', 1, 64),
+			g.Reason.String(), why})
+		seen[g.Reason] = true
+	}
+	cols := slices.Concat(names("NODE", "FROM", "TO"), numbers("SECONDS"), names("REASON", "WHAT HAPPENED"))
+	var b strings.Builder
+	b.WriteString(table(cols, rows))
+	b.WriteString("\nWhat it means for the figures:\n")
+	for _, r := range slices.Sorted(maps.Keys(seen)) {
+		fmt.Fprintf(&b, "  %s: %s\n", r, causeOf(r).meaning)
+	}
+	return b.String()
+}
+
+// WorkloadsJSON writes workloads under the key workloads.
+func WorkloadsJSON(list []query.Workload) []byte {
+	return document("workloads", each(list, func(w query.Workload) workloadJSON {
+		labels := w.Labels
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		return workloadJSON{w.ID, w.Kind, w.Name.Name, w.Job, w.User, w.Project, w.Node, w.Cluster, w.Key, w.Path, w.Parent, labels,
+			some(w.Started), some(w.Ended), w.Exit, some(w.First), some(w.Last)}
+	}))
+}
+
+// ParseWorkloads reads what WorkloadsJSON wrote.
+func ParseWorkloads(body []byte) ([]query.Workload, error) {
+	list, err := undocument[workloadJSON]("workloads", body)
+	return each(list, func(w workloadJSON) query.Workload {
+		out := query.Workload{Node: w.Node, Cluster: w.Cluster, First: or(w.First), Last: or(w.Last)}
+		out.ID, out.Kind, out.Name.Name, out.Key, out.Path, out.Parent = w.ID, w.Kind, w.Name, w.Key, w.Path, w.Parent
+		out.Job, out.User, out.Project, out.Exit = w.Job, w.User, w.Project, w.Exit
+		out.Started, out.Ended = or(w.Started), or(w.Ended)
+		if len(w.Labels) > 0 {
+			out.Labels = w.Labels
+		}
+		return out
+	}), err
+}
+
+// WorkloadsCSV writes workloads with the keys of the JSON form.
+func WorkloadsCSV(list []query.Workload) []byte {
+	rows := [][]string{{"workload", "kind", "name", "job", "user", "project", "node", "cluster", "key", "path", "parent", "labels",
+		"started_at", "ended_at", "exit_code", "first_at", "last_at"}}
+	for _, w := range list {
+		exit := ""
+		if w.Exit != nil {
+			exit = strconv.Itoa(*w.Exit)
+		}
+		rows = append(rows, []string{string(w.ID), w.Kind.String(), w.Name.Name, w.Job, w.User, w.Project, w.Node, w.Cluster, w.Key, w.Path,
+			string(w.Parent), labels(w.Labels), stamp(w.Started), stamp(w.Ended), exit, stamp(w.First), stamp(w.Last)})
+	}
+	return writeCSV(rows)
+}
+
+func labels(m map[string]string) string {
+	var s []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		s = append(s, k+"="+m[k])
+	}
+	return strings.Join(s, ";")
+}
+
+// WorkloadsText writes workloads as a table for people.
+func WorkloadsText(list []query.Workload, s Style) string {
+	if len(list) == 0 {
+		return "no workload used anything in this range\n"
+	}
+	var rows [][]string
+	for _, w := range list {
+		ended := s.absent()
+		if !w.Ended.IsZero() {
+			ended = s.time(w.Ended)
+		}
+		exit := ""
+		if w.Exit != nil {
+			exit = strconv.Itoa(*w.Exit)
+		}
+		name := w.Name.Name
+		if name == "" {
+			name = w.Path
+		}
+		rows = append(rows, []string{s.text(name), w.Kind.String(), s.text(w.Job), s.text(w.Node), s.time(w.First), s.time(w.Last), ended, exit, string(w.ID)})
+	}
+	cols := slices.Concat(names("NAME", "KIND", "JOB", "NODE", "FIRST", "LAST", "ENDED"), numbers("EXIT"), names("WORKLOAD"))
+	return table(cols, rows)
+}

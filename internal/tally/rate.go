@@ -1,0 +1,85 @@
+package tally
+
+import (
+	"strconv"
+	"time"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/workload"
+)
+
+type latestJSON struct {
+	Node    string     `json:"node"`
+	Name    string     `json:"name"`
+	Cluster string     `json:"cluster"`
+	From    *time.Time `json:"from"`
+	To      *time.Time `json:"to"`
+	CPUs    int        `json:"cpus"`
+	Rows    []rateJSON `json:"workloads"`
+}
+
+// rateJSON is one workload at present, with the keys of the snapshot of a live
+// machine.
+type rateJSON struct {
+	ID   workload.ID   `json:"id"`
+	Kind workload.Kind `json:"kind"`
+	Name string        `json:"name"`
+	Job  string        `json:"job"`
+
+	CPU            *float64 `json:"cpu_cores"`
+	Memory         *int64   `json:"memory_bytes"`
+	DiskRead       *float64 `json:"disk_read_bytes_per_second"`
+	DiskWritten    *float64 `json:"disk_written_bytes_per_second"`
+	NetworkRx      *float64 `json:"network_rx_bytes_per_second"`
+	NetworkTx      *float64 `json:"network_tx_bytes_per_second"`
+	PIDs           *float64 `json:"pids"`
+	PressureCPU    *float64 `json:"pressure_cpu_ratio"`
+	PressureMemory *float64 `json:"pressure_memory_ratio"`
+	PressureIO     *float64 `json:"pressure_io_ratio"`
+
+	Quality map[string]meter.Quality `json:"quality"`
+}
+
+// RatesJSON writes what every workload uses at present, by the latest window of
+// its node, under the key nodes.
+func RatesJSON(list []query.Latest) []byte {
+	return document("nodes", each(list, func(l query.Latest) latestJSON {
+		length := l.To.Sub(l.From).Seconds()
+		return latestJSON{l.Node, l.Name, l.Cluster, some(l.From), some(l.To), l.CPUs,
+			each(l.Rows, func(r query.LatestRow) rateJSON { return rate(&r, length) })}
+	}))
+}
+
+func rate(r *query.LatestRow, length float64) rateJSON {
+	out := rateJSON{ID: r.ID, Kind: r.Kind, Name: r.Name.Name, Job: r.Job, Quality: map[string]meter.Quality{}}
+	get := func(res meter.Resource) *float64 {
+		amount, ok := r.Usage.Get(res)
+		if !ok || length <= 0 {
+			return nil
+		}
+		out.Quality[res.String()] = r.Usage.Quality.Get(res)
+		v := round(res.Detail().Unit.Float(amount) / length)
+		return &v
+	}
+	out.CPU = get(meter.CPU)
+	if get(meter.Memory) != nil {
+		amount, _ := r.Usage.Get(meter.Memory)
+		level := int64(float64(amount) / length) // a size is shown to the byte
+		out.Memory = &level
+	}
+	out.DiskRead, out.DiskWritten = get(meter.DiskRead), get(meter.DiskWritten)
+	out.NetworkRx, out.NetworkTx = get(meter.NetworkRx), get(meter.NetworkTx)
+	out.PIDs = get(meter.PIDs)
+	out.PressureCPU, out.PressureMemory, out.PressureIO = get(meter.PressureCPU), get(meter.PressureMemory), get(meter.PressureIO)
+	return out
+}
+
+// round keeps six significant digits: a rate is no more exact than its window.
+func round(v float64) float64 {
+	w, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64)
+	if err != nil {
+		return v
+	}
+	return w
+}

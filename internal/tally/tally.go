@@ -1,0 +1,96 @@
+// Package tally writes what a ledger answers: for people as tables, for
+// programs as JSON and CSV; and it reads what is asked and what was answered
+// out of URL parameters and JSON.
+//
+// It is pure: the server's and the command's side of each form stand together,
+// and neither can drift from the other. Keys name their unit and are those of
+// the reports of mete run wherever the meaning is the same.
+package tally
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+)
+
+// MaxGroups is how many groups one answer may have.
+const MaxGroups = 10_000
+
+// AdminSocket is the name of the socket in the state directory on which a server
+// takes orders of this machine's administrator: who may open it may give them.
+const AdminSocket = "admin.sock"
+
+// dimensions are what usage can be grouped and filtered by, in the order in
+// which people read of them; labels come besides.
+var dimensions = []query.Dimension{query.ByJob, query.ByWorkload, query.ByNode, query.ByCluster, query.ByKind, query.ByUser,
+	query.ByProject, query.ByNamespace, query.ByPod, query.ByContainer}
+
+// Dimensions names all dimensions; the last one stands for all labels.
+func Dimensions() []string {
+	var names []string
+	for _, d := range dimensions {
+		names = append(names, string(d))
+	}
+	return append(names, string(query.ByLabel)+"KEY")
+}
+
+// parseDimension reads the name of a dimension.
+func parseDimension(s string) (query.Dimension, error) {
+	key, label := strings.CutPrefix(s, string(query.ByLabel))
+	if label && key != "" || slices.Contains(dimensions, query.Dimension(s)) {
+		return query.Dimension(s), nil
+	}
+	return "", invalid("it is one of "+strings.Join(Dimensions(), ", "), "dimension %q", s)
+}
+
+// machines reports whether a dimension is about machines: what is idle belongs
+// to one of them, while for all other dimensions it is a group of its own.
+func machines(d query.Dimension) bool { return d == query.ByNode || d == query.ByCluster }
+
+// invalid is an error about what was asked, with what would be right.
+func invalid(hint, format string, a ...any) error {
+	return fault.WithHint(fmt.Errorf(format+": %w", append(a, fault.ErrInvalid)...), hint)
+}
+
+// A figure is one amount of a group as it is written.
+type figure struct {
+	key  string
+	unit unit.Unit
+	res  meter.Resource
+	// average says that it is the resource's level over the length of the
+	// answer, and not its amount.
+	average bool
+}
+
+// figures are all of them, in the order in which they are written.
+var figures = list()
+
+func list() (all []figure) {
+	for r := meter.Resource(1); r < meter.Limit; r++ {
+		d := r.Detail()
+		if d.Kind == meter.Integral && d.Level == unit.Byte {
+			all = append(all, figure{d.Name + "_average_bytes", unit.Byte, r, true})
+		}
+		all = append(all, figure{key(d), d.Unit, r, false})
+	}
+	return all
+}
+
+// key names an amount with its base unit.
+func key(d meter.Detail) string {
+	switch base := d.Unit.Base(); {
+	case base != "":
+		if strings.HasSuffix(d.Name, "_"+base) {
+			return d.Name
+		}
+		return d.Name + "_" + base
+	case d.Kind == meter.Integral:
+		return d.Name + "_seconds" // things held over time
+	}
+	return d.Name
+}

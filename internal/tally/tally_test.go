@@ -1,0 +1,387 @@
+package tally_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var (
+	noon   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	utc    = tally.Style{Zone: time.UTC}
+	sums   = cmp.AllowUnexported(unit.Sum{})
+	length = time.Hour
+)
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s (-want +got):\n%s", name, d)
+	}
+}
+
+func sum(vs ...int64) (s unit.Sum) {
+	for _, v := range vs {
+		s = s.Add(v)
+	}
+	return s
+}
+
+func put(t *query.Total, r meter.Resource, q meter.Quality, vs ...int64) {
+	t.Present |= 1 << r
+	t.Quality.Set(r, q)
+	t.Sum[r] = sum(vs...)
+}
+
+// used is a total with CPU seconds and a level of memory over an hour.
+func used(cpu float64, memory int64) (t query.Total) {
+	put(&t, meter.CPU, meter.Measured, int64(cpu*1e9))
+	put(&t, meter.Memory, meter.Measured, memory*3600)
+	t.Covered = length
+	return t
+}
+
+// hour is what two CPUs and 8 GiB did in an hour.
+func hour() *query.Answer {
+	group := func(name string, t query.Total) query.Group {
+		return query.Group{Keys: []string{name}, Nodes: 1, First: noon.Add(-length), Last: noon, Usage: t}
+	}
+	a := &query.Answer{From: noon.Add(-length), To: noon, Over: length, By: []query.Dimension{query.ByJob}, Gaps: 2}
+	build := used(1800.5, 2<<30)
+	put(&build, meter.MemoryPeak, meter.Measured, 3<<30)
+	put(&build, meter.MemoryAnon, meter.Apportioned, 1<<30*3600)
+	put(&build, meter.DiskRead, meter.Measured, 1536<<20)
+	put(&build, meter.DiskWritten, meter.Measured, 1<<53+1)
+	put(&build, meter.NetworkRx, meter.Apportioned, 12_345_678)
+	put(&build, meter.NetworkTx, meter.Modelled, 0)
+	put(&build, meter.Processes, meter.Measured, 1_234_567)
+	put(&build, meter.OOMKills, meter.Measured, 1)
+	put(&build, meter.PIDs, meter.Measured, 7200)
+	idle := used(5000, 4<<30)
+	evil := used(99.5, 1<<30)
+	a.Groups = []query.Group{group("idle", idle), group("build", build), group("system", used(300, 1<<30)),
+		group("evil\x1b[2J\n\u202etxt", evil), group("", query.Total{})}
+	put(&a.Whole, meter.CPU, meter.Measured, 7200e9)
+	put(&a.Whole, meter.Memory, meter.Measured, 8<<30*3600)
+	return a
+}
+
+func nodes() []query.Node {
+	return []query.Node{
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", MachineID: "m1", Boot: "b1", CPUs: 8, Enrolled: noon.Add(-48 * time.Hour),
+			Through: noon, Streams: 2, State: "live"},
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "we\x1bb", Cluster: "", State: "silent"},
+	}
+}
+
+func gaps() []query.Gap {
+	var list []query.Gap
+	for r := meter.UnknownReason; r <= meter.Refused; r++ {
+		from := noon.Add(time.Duration(r) * time.Minute)
+		list = append(list, query.Gap{Node: "N" + r.String(), Name: "web-1", Booked: noon.Add(time.Hour),
+			Gap: meter.Gap{From: from, To: from.Add(1500 * time.Millisecond), Reason: r}})
+	}
+	list[1].Detail, list[2].Name = "kernel\x07 panic", ""
+	return list
+}
+
+func workloads() []query.Workload {
+	exit := 137
+	w := query.Workload{Node: "N1", Cluster: "lab", First: noon.Add(-length), Last: noon}
+	w.ID, w.Kind, w.Name.Name, w.Key, w.Path = workload.NewID("N1", workload.Job, "k"), workload.Job, "make\r", "k", "/mete-run-k"
+	w.Started, w.Ended, w.Job, w.User, w.Labels, w.Exit = noon.Add(-length), noon, "build", "ann", map[string]string{"b": "2", "a": "<1>"}, &exit
+	v := query.Workload{Node: "N1"}
+	v.ID, v.Kind, v.Path = workload.NewID("N1", workload.Path, "/x"), workload.Path, "/x"
+	return []query.Workload{w, v}
+}
+
+func tokens() []entry.Token {
+	return []entry.Token{
+		{ID: "abcd2345", Role: entry.Agent, Cluster: "lab", Uses: 3, Created: noon, Expires: noon.Add(length)},
+		{ID: "abcd2346", Role: entry.Agent, Uses: 0, Created: noon},
+		{ID: "abcd2347", Role: entry.Viewer, Uses: -1, Created: noon},
+		{ID: "abcd2348", Role: entry.Viewer, Uses: -1, Created: noon.Add(-length), Expires: noon},
+		{ID: "abcd2349", Role: entry.Upstream, Uses: -1, Created: noon, Revoked: noon},
+	}
+}
+
+func TestForms(t *testing.T) {
+	a := hour()
+	golden(t, "usage.txt", []byte(tally.Text(a, utc)))
+	golden(t, "usage.json", tally.JSON(a))
+	golden(t, "usage.csv", tally.CSV(a))
+	golden(t, "nodes.txt", []byte(tally.NodesText(nodes(), utc)))
+	golden(t, "nodes.json", tally.NodesJSON(nodes()))
+	golden(t, "nodes.csv", tally.NodesCSV(nodes()))
+	golden(t, "gaps.txt", []byte(tally.GapsText(gaps(), utc)))
+	golden(t, "gaps.json", tally.GapsJSON(gaps()))
+	golden(t, "gaps.csv", tally.GapsCSV(gaps()))
+	golden(t, "workloads.txt", []byte(tally.WorkloadsText(workloads(), utc)))
+	golden(t, "workloads.json", tally.WorkloadsJSON(workloads()))
+	golden(t, "workloads.csv", tally.WorkloadsCSV(workloads()))
+	golden(t, "tokens.txt", []byte(tally.TokensText(tokens(), noon, utc)))
+	golden(t, "tokens.json", tally.TokensJSON(tokens(), noon))
+	golden(t, "tokens.csv", tally.TokensCSV(tokens(), noon))
+}
+
+// The table says where idle is, what is left out, what differs from the whole.
+func TestTextVariants(t *testing.T) {
+	a := hour()
+	tally.Limit(a, 2)
+	a.Whole.Sum[meter.CPU] = sum(1)
+	a.Over = 10 * time.Minute
+	a.To = a.From.Add(50 * time.Hour)
+	golden(t, "limited.txt", []byte(tally.Text(a, tally.Style{Zone: time.UTC, ASCII: true})))
+
+	b := hour()
+	b.By, b.Gaps, b.Whole = []query.Dimension{query.ByNode}, 0, query.Total{}
+	golden(t, "bynode.txt", []byte(tally.Text(b, utc)))
+
+	golden(t, "empty.txt", []byte(tally.Text(&query.Answer{From: noon.Add(-24 * time.Hour), To: noon, By: b.By}, utc)))
+	for _, text := range []string{tally.NodesText(nil, utc), tally.GapsText(nil, utc), tally.WorkloadsText(nil, utc), tally.TokensText(nil, noon, utc)} {
+		if strings.Count(text, "\n") != 1 {
+			t.Errorf("an empty list is %q, want one line that says so", text)
+		}
+	}
+}
+
+// Keys that mean the same as in a report are the same.
+func TestKeysAreThoseOfReports(t *testing.T) {
+	var theirs map[string]any
+	if err := json.Unmarshal(new(report.Report).JSON(), &theirs); err != nil {
+		t.Fatal(err)
+	}
+	var ours struct{ Groups []map[string]any }
+	if err := json.Unmarshal(tally.JSON(hour()), &ours); err != nil {
+		t.Fatal(err)
+	}
+	only := []string{"machine_cpu_seconds", "machine_share", "memory_anon_peak_bytes", "memory_file_peak_bytes"}
+	for k := range theirs["quality"].(map[string]any) {
+		if _, ok := ours.Groups[0][k]; !ok && !slices.Contains(only, k) {
+			t.Errorf("a group has no %s", k)
+		}
+	}
+	row := ours.Groups[1]
+	for k, want := range map[string]any{
+		"job": "build", "wall_seconds": 3600.0, "cpu_seconds": 1800.5, "memory_average_bytes": float64(2 << 30),
+		"memory_byte_seconds": float64(2 << 30 * 3600), "disk_written_bytes": "9007199254740993", "cpu_user_seconds": nil,
+		"covered_seconds": 3600.0, "pids_seconds": 7200.0, "oom_kills": 1.0,
+	} {
+		if row[k] != want {
+			t.Errorf("%s = %v, want %v", k, row[k], want)
+		}
+	}
+	quality := row["quality"].(map[string]any)
+	if quality["memory_anon_average_bytes"] != "apportioned" || quality["cpu_user_seconds"] != "absent" {
+		t.Errorf("quality = %v", quality)
+	}
+}
+
+// draw makes any answer there can be.
+func draw(t *rapid.T) *query.Answer {
+	stamp := rapid.Int64Range(0, 1<<33)
+	at := func(s int64) time.Time { return time.Unix(s, 0).UTC() }
+	total := func() (u query.Total) {
+		for r := meter.Resource(1); r < meter.Limit; r++ {
+			if q := meter.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); q != meter.Absent {
+				put(&u, r, q, rapid.SliceOfN(rapid.Int64Min(0), 1, 3).Draw(t, "amount")...)
+			}
+		}
+		if u.Present != 0 {
+			u.Covered = time.Duration(rapid.Int64Min(0).Draw(t, "covered"))
+		}
+		return u
+	}
+	a := &query.Answer{From: at(stamp.Draw(t, "from")), Gaps: rapid.IntRange(0, 9).Draw(t, "gaps")}
+	a.Over = time.Duration(rapid.Int64Range(1, 1<<50).Draw(t, "over"))
+	a.To = a.From.Add(a.Over)
+	a.By = rapid.SampledFrom([][]query.Dimension{{"job"}, {"node", "kind"}, {"label:job"}, {"label:<&\"", "user"}}).Draw(t, "by")
+	for range rapid.IntRange(0, 4).Draw(t, "groups") {
+		g := query.Group{Nodes: rapid.IntRange(0, 9).Draw(t, "nodes"), First: at(stamp.Draw(t, "first")), Last: at(stamp.Draw(t, "last")), Usage: total()}
+		for range a.By {
+			g.Keys = append(g.Keys, rapid.String().Draw(t, "key"))
+		}
+		a.Groups = append(a.Groups, g)
+	}
+	if rapid.Bool().Draw(t, "rest") {
+		a.Rest, a.RestGroups, a.Whole = total(), 7, total()
+	}
+	return a
+}
+
+// What is written as JSON comes back as it was, to the last unit, and the table
+// of it holds nothing that a terminal would obey.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := draw(t)
+		body := tally.JSON(want)
+		got, err := tally.Parse(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got, sums, cmpopts.EquateEmpty()); d != "" {
+			t.Fatalf("-want +got:\n%s", d)
+		}
+		if again := tally.JSON(got); !bytes.Equal(again, body) {
+			t.Fatalf("written again it differs:\n%s", cmp.Diff(string(body), string(again)))
+		}
+		for _, c := range tally.Text(got, utc) {
+			if c < ' ' && c != '\n' || c == 0x7f || c == '\u202e' {
+				t.Fatalf("text holds %q", c)
+			}
+		}
+		rows, err := csv.NewReader(bytes.NewReader(tally.CSV(got))).ReadAll()
+		if want := len(got.Groups) + 1 + min(got.RestGroups, 1); err != nil || len(rows) != want {
+			t.Fatalf("CSV has %d rows, %v, want %d", len(rows), err, want)
+		}
+	})
+}
+
+func TestListsRoundTrip(t *testing.T) {
+	n, err := tally.ParseNodes(tally.NodesJSON(nodes()))
+	if d := cmp.Diff(nodes(), n); d != "" || err != nil {
+		t.Errorf("nodes: %v %s", err, d)
+	}
+	g, err := tally.ParseGaps(tally.GapsJSON(gaps()))
+	if d := cmp.Diff(gaps(), g); d != "" || err != nil {
+		t.Errorf("gaps: %v %s", err, d)
+	}
+	w, err := tally.ParseWorkloads(tally.WorkloadsJSON(workloads()))
+	if d := cmp.Diff(workloads(), w); d != "" || err != nil {
+		t.Errorf("workloads: %v %s", err, d)
+	}
+	k, err := tally.ParseTokens(tally.TokensJSON(tokens(), noon))
+	if d := cmp.Diff(tokens(), k); d != "" || err != nil {
+		t.Errorf("tokens: %v %s", err, d)
+	}
+	for _, body := range []string{"", "[]", "{}", `{"nodes":1}`} {
+		if _, err := tally.ParseNodes([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("ParseNodes(%q): %v, want invalid", body, err)
+		}
+	}
+}
+
+// However many groups are shown, the sum is the same.
+func TestLimitKeepsTheSum(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := draw(t)
+		a.Rest, a.RestGroups = query.Total{}, 0
+		before, groups := tally.Sum(a), len(a.Groups)
+		n := rapid.IntRange(1, 5).Draw(t, "limit")
+		tally.Limit(a, n)
+		if d := cmp.Diff(before, tally.Sum(a), sums); d != "" {
+			t.Fatalf("-want +got:\n%s", d)
+		}
+		if len(a.Groups)+a.RestGroups != groups {
+			t.Fatalf("%d groups and %d in the rest, of %d", len(a.Groups), a.RestGroups, groups)
+		}
+	})
+}
+
+func TestPeaksDoNotAdd(t *testing.T) {
+	var a, b query.Total
+	put(&a, meter.MemoryPeak, meter.Measured, 5)
+	put(&b, meter.MemoryPeak, meter.Apportioned, 3)
+	tally.Add(&a, &b)
+	if a.Sum[meter.MemoryPeak] != sum(5) || a.Quality.Get(meter.MemoryPeak) != meter.Apportioned {
+		t.Errorf("peak of 5 and 3 is %v, %v", a.Sum[meter.MemoryPeak], a.Quality.Get(meter.MemoryPeak))
+	}
+}
+
+// Averages are over the time that can have figures.
+func TestNarrow(t *testing.T) {
+	day := func() *query.Answer { return &query.Answer{From: noon.Add(-24 * time.Hour), To: noon} }
+	at := func(d time.Duration) time.Time { return noon.Add(-d) }
+	for _, c := range []struct {
+		name            string
+		enrolled, until time.Time
+		first, last     time.Time
+		want            time.Duration
+	}{
+		{"old", at(48 * time.Hour), noon, time.Time{}, time.Time{}, 24 * time.Hour},
+		{"new", at(10 * time.Minute), at(time.Minute), time.Time{}, time.Time{}, 9 * time.Minute},
+		{"new, with groups", at(10*time.Minute - time.Second), at(2*time.Minute + time.Second), at(10 * time.Minute), at(2 * time.Minute), 8*time.Minute - 2*time.Second},
+		{"booked by a node that is gone", at(10 * time.Minute), at(9 * time.Minute), at(10 * time.Minute), at(time.Minute), 9 * time.Minute},
+		{"booked before it enrolled", at(10 * time.Minute), noon, at(time.Hour), at(time.Minute), time.Hour},
+		{"nothing booked", at(10 * time.Minute), time.Time{}, time.Time{}, time.Time{}, 24 * time.Hour},
+		{"no nodes", time.Time{}, time.Time{}, time.Time{}, time.Time{}, 24 * time.Hour},
+	} {
+		a := day()
+		if !c.first.IsZero() {
+			a.Groups = []query.Group{{First: c.first, Last: c.last}}
+		}
+		tally.Narrow(a, []query.Node{{Enrolled: c.enrolled, Through: c.until}, {Enrolled: c.enrolled}})
+		if a.Over != c.want {
+			t.Errorf("%s: averages over %v, want %v", c.name, a.Over, c.want)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good := string(tally.JSON(hour()))
+	for name, body := range map[string]string{
+		"empty":     "",
+		"list":      "[]",
+		"other":     "{}",
+		"newer":     strings.Replace(good, `"format":1`, `"format":2`, 1),
+		"no by":     strings.Replace(good, `"by":["job"]`, `"by":[]`, 1),
+		"other by":  strings.Replace(good, `"by":["job"]`, `"by":["pod"]`, 1),
+		"no number": strings.Replace(good, `"cpu_seconds":5000`, `"cpu_seconds":"many"`, 1),
+		"negative":  strings.Replace(good, `"cpu_seconds":5000`, `"cpu_seconds":-5000`, 1),
+		"quality":   strings.Replace(good, `"measured"`, `"guessed"`, 1),
+	} {
+		if _, err := tally.Parse([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want invalid", name, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"format":1,"from":"2026-03-01T11:00:00Z","to":"2026-03-01T12:00:00Z","averages_over_seconds":3600,"by":["job"],"gaps":1,"groups":[
+{"job":"a","nodes":1,"cpu_seconds":1.5,"memory_byte_seconds":"9007199254740993","quality":{"cpu_seconds":"measured","memory_byte_seconds":"modelled"}}],
+"rest_groups":1,"rest":{"cpu_seconds":2,"quality":{"cpu_seconds":"apportioned"}},"whole":null}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		a, err := tally.Parse(body)
+		if err != nil {
+			return
+		}
+		tally.Text(a, utc)
+		tally.CSV(a)
+		if _, err := tally.Parse(tally.JSON(a)); err != nil {
+			t.Fatalf("%v\n%s", err, tally.JSON(a))
+		}
+	})
+}

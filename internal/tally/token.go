@@ -1,0 +1,183 @@
+package tally
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+)
+
+// tokenJSON is a token without its secret. Text, the secret and all, is there
+// once, in the answer to its making.
+type tokenJSON struct {
+	ID      string     `json:"id"`
+	Role    entry.Role `json:"role"`
+	Cluster string     `json:"cluster"`
+	State   string     `json:"state,omitempty"`
+	Uses    *int       `json:"uses_left"` // null is any number
+	Created *time.Time `json:"created_at"`
+	Expires *time.Time `json:"expires_at"` // null is never
+	Revoked *time.Time `json:"revoked_at"`
+	Text    string     `json:"token,omitempty"`
+}
+
+func tokenForm(t entry.Token, text string, now time.Time) tokenJSON {
+	f := tokenJSON{ID: t.ID, Role: t.Role, Cluster: t.Cluster, State: tokenState(t, now), Created: some(t.Created), Expires: some(t.Expires),
+		Revoked: some(t.Revoked), Text: text}
+	if t.Uses >= 0 {
+		f.Uses = &t.Uses
+	}
+	return f
+}
+
+func (f tokenJSON) token() entry.Token {
+	t := entry.Token{ID: f.ID, Role: f.Role, Cluster: f.Cluster, Uses: -1, Created: or(f.Created), Expires: or(f.Expires), Revoked: or(f.Revoked)}
+	if f.Uses != nil {
+		t.Uses = *f.Uses
+	}
+	return t
+}
+
+// tokenState says in a word whether a token still opens anything.
+func tokenState(t entry.Token, now time.Time) string {
+	switch {
+	case !t.Revoked.IsZero():
+		return "revoked"
+	case !t.Expires.IsZero() && !now.Before(t.Expires):
+		return "expired"
+	case t.Uses == 0 && t.Role != entry.Viewer:
+		return "used up"
+	}
+	return "valid"
+}
+
+// TokenJSON writes one token; text is that which its bearer shows, "" where it
+// is not known any more.
+func TokenJSON(t entry.Token, text string, now time.Time) []byte {
+	return append(marshal(tokenForm(t, text, now)), '\n')
+}
+
+// ParseToken reads what TokenJSON wrote.
+func ParseToken(body []byte) (t entry.Token, text string, err error) {
+	var f tokenJSON
+	if err := json.Unmarshal(body, &f); err != nil {
+		return t, "", fmt.Errorf("%w token: %w", fault.ErrInvalid, err)
+	}
+	return f.token(), f.Text, nil
+}
+
+// wishJSON is what a token shall be.
+type wishJSON struct {
+	Role    entry.Role `json:"role"`
+	Cluster string     `json:"cluster,omitempty"`
+	Uses    int        `json:"uses,omitempty"` // 0 is as the role has it, -1 any number
+	Expires *time.Time `json:"expires_at,omitempty"`
+}
+
+// WishJSON writes what a token shall be: role, cluster, uses and end.
+func WishJSON(t entry.Token) []byte {
+	return append(marshal(wishJSON{t.Role, t.Cluster, t.Uses, some(t.Expires)}), '\n')
+}
+
+// ParseWish reads what WishJSON wrote, strictly. The error wraps
+// fault.ErrInvalid.
+func ParseWish(body []byte, now time.Time) (t entry.Token, err error) {
+	var f wishJSON
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return t, fmt.Errorf("%w wish for a token: %w", fault.ErrInvalid, err)
+	}
+	roles := []entry.Role{entry.Agent, entry.Viewer, entry.Upstream}
+	switch {
+	case d.More():
+		return t, invalid("send one object", "wish for a token: more than one")
+	case !slices.Contains(roles, f.Role):
+		return t, invalid("it is one of agent, viewer, upstream", "role %q", f.Role)
+	case f.Uses < -1:
+		return t, invalid("1 or more, or -1 for any number", "uses %d", f.Uses)
+	case f.Role == entry.Viewer && f.Uses > 0:
+		return t, invalid("what reads may read until it expires or is revoked", "uses %d of a viewer's token", f.Uses)
+	case f.Expires != nil && !f.Expires.After(now):
+		return t, invalid("choose a time to come", "expires_at %s is past", stamp(*f.Expires))
+	}
+	return entry.Token{Role: f.Role, Cluster: f.Cluster, Uses: f.Uses, Expires: or(f.Expires)}, nil
+}
+
+// TokensJSON writes tokens under the key tokens.
+func TokensJSON(list []entry.Token, now time.Time) []byte {
+	return document("tokens", each(list, func(t entry.Token) tokenJSON { return tokenForm(t, "", now) }))
+}
+
+// ParseTokens reads what TokensJSON wrote.
+func ParseTokens(body []byte) ([]entry.Token, error) {
+	list, err := undocument[tokenJSON]("tokens", body)
+	return each(list, func(f tokenJSON) entry.Token { return f.token() }), err
+}
+
+// TokensText writes tokens as a table for people.
+func TokensText(list []entry.Token, now time.Time, s Style) string {
+	if len(list) == 0 {
+		return "there are no tokens; mete token create makes one\n"
+	}
+	var rows [][]string
+	for _, t := range list {
+		uses, expires := "any", "never"
+		if t.Uses >= 0 && t.Role != entry.Viewer {
+			uses = strconv.Itoa(t.Uses)
+		}
+		if !t.Expires.IsZero() {
+			expires = s.time(t.Expires)
+		}
+		cluster := "(all)"
+		if t.Cluster != "" || t.Role != entry.Viewer {
+			cluster = s.text(t.Cluster)
+		}
+		rows = append(rows, []string{s.text(t.ID), s.text(string(t.Role)), cluster, tokenState(t, now), uses, s.time(t.Created), expires})
+	}
+	cols := append(names("ID", "ROLE", "CLUSTER", "STATE"), numbers("USES LEFT")...)
+	return table(append(cols, names("CREATED", "EXPIRES")...), rows)
+}
+
+// TokensCSV writes tokens with the keys of the JSON form.
+func TokensCSV(list []entry.Token, now time.Time) []byte {
+	rows := [][]string{{"id", "role", "cluster", "state", "uses_left", "created_at", "expires_at", "revoked_at"}}
+	for _, t := range list {
+		uses := ""
+		if t.Uses >= 0 {
+			uses = strconv.Itoa(t.Uses)
+		}
+		rows = append(rows, []string{t.ID, string(t.Role), t.Cluster, tokenState(t, now), uses, stamp(t.Created), stamp(t.Expires), stamp(t.Revoked)})
+	}
+	return writeCSV(rows)
+}
+
+// TokenText says in a sentence what a new token is good for.
+func TokenText(t entry.Token, s Style) string {
+	cluster := "cluster " + s.text(t.Cluster)
+	if t.Cluster == "" {
+		cluster = "all clusters"
+		if t.Role != entry.Viewer {
+			cluster = "the server's cluster"
+		}
+	}
+	what := "lets who has it read " + cluster
+	if t.Role != entry.Viewer {
+		things := map[entry.Role]string{entry.Agent: "machine", entry.Upstream: "server"}[t.Role]
+		many := plural(max(t.Uses, 0), things)
+		if t.Uses < 0 {
+			many = "any number of " + things + "s"
+		}
+		what = "enrols " + many + " into " + cluster
+	}
+	end := "without end"
+	if !t.Expires.IsZero() {
+		end = "until " + s.time(t.Expires)
+	}
+	return fmt.Sprintf("token %s %s, %s; it is shown this once", s.text(t.ID), what, end)
+}

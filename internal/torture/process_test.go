@@ -1,0 +1,135 @@
+package torture
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A child is one of the programs, which lives many lives.
+type child struct {
+	name   string
+	args   []string
+	points map[string]int  // at which it is killed, and at which visit at the latest
+	env    func() []string // of the next life
+	log    *os.File
+	dir    string // with the file of the points at which it died
+
+	cmd          *exec.Cmd
+	done         chan struct{} // closed when the process is gone
+	up           bool
+	began, ended time.Time
+	armed        string
+	lives        int
+	limit        time.Duration // of this life
+}
+
+func newChild(t *testing.T, dir, name string, points map[string]int, args ...string) *child {
+	log, err := os.Create(filepath.Join(dir, name+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{name: name, args: args, points: points, dir: dir, log: log}
+	t.Cleanup(func() {
+		c.kill(syscall.SIGKILL)
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func (c *child) crashLog() string { return filepath.Join(c.dir, c.name+".crashes") }
+
+// start begins a life, which ends at a point as "ship.sent@2" says, or not by
+// itself where that is "".
+func (c *child) start(point string) error {
+	c.cmd = exec.Command(c.args[0], c.args[1:]...)
+	c.cmd.Env = append(os.Environ(), "METE_CRASH="+point, "METE_CRASH_LOG="+c.crashLog(), "GOTRACEBACK=all")
+	if c.env != nil {
+		c.cmd.Env = append(c.cmd.Env, c.env()...)
+	}
+	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
+	fmt.Fprintf(c.log, "--- life %d %s %q %q\n", c.lives, time.Now().UTC().Format(time.RFC3339Nano), point, c.cmd.Env[len(os.Environ())+2:])
+	if err := c.cmd.Start(); err != nil {
+		return err
+	}
+	c.done, c.up, c.armed, c.began = make(chan struct{}), true, point, time.Now()
+	c.lives++
+	go func(cmd *exec.Cmd, done chan struct{}) {
+		_ = cmd.Wait() // how it ended is of no interest
+		close(done)
+	}(c.cmd, c.done)
+	return nil
+}
+
+// look reports whether the process has gone since it was last asked.
+func (c *child) look() bool {
+	if !c.up {
+		return false
+	}
+	select {
+	case <-c.done:
+	default:
+		return false
+	}
+	c.up, c.ended = false, time.Now()
+	return true
+}
+
+// kill sends a signal and waits until the process is gone.
+func (c *child) kill(sig syscall.Signal) {
+	if !c.up {
+		return
+	}
+	_ = c.cmd.Process.Signal(sig) // it may have ended by itself
+	select {
+	case <-c.done:
+	case <-time.After(30 * time.Second):
+		_ = c.cmd.Process.Kill()
+		<-c.done
+		fmt.Fprintf(c.log, "level=ERROR msg=\"did not end within 30 s of signal %v\"\n", sig)
+	}
+	c.up, c.ended = false, time.Now()
+}
+
+// hits counts how often the child died at each point.
+func (c *child) hits() map[string]int {
+	n := map[string]int{}
+	b, err := os.ReadFile(c.crashLog())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		panic(err)
+	}
+	for p := range strings.FieldsSeq(string(b)) {
+		n[p]++
+	}
+	return n
+}
+
+// arm chooses at which point the next life ends: mostly one that was seldom hit.
+func (c *child) arm(rnd *rand.Rand, leave func(string) bool) string {
+	hits := c.hits()
+	points := slices.DeleteFunc(slices.Sorted(maps.Keys(c.points)), leave)
+	if len(points) == 0 {
+		return ""
+	}
+	rnd.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+	if rnd.IntN(6) > 0 {
+		slices.SortStableFunc(points, func(a, b string) int { return cmp.Compare(hits[a], hits[b]) })
+	}
+	visit := 1
+	if rnd.IntN(2) == 0 {
+		visit += rnd.IntN(c.points[points[0]])
+	}
+	return fmt.Sprintf("%s@%d", points[0], visit)
+}

@@ -1,0 +1,471 @@
+package torture
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/xtest/cut"
+)
+
+// The crash points, and at which visit of one a program is killed at the latest:
+// it comes by there so often within a second or two.
+var (
+	agentPoints = map[string]int{"ship.sent": 2, "spool.written": 4, "spool.window-synced": 3, "spool.batch-synced": 2,
+		"spool.merged": 1, "spool.acked": 2}
+	serverPoints = map[string]int{"ingest.decoded": 2, "ledger.before-commit": 4, "ledger.committed": 4, "ledger.folding": 5}
+)
+
+// A rig is a server, an agent, the network between them and their disks, and
+// what goes wrong with them.
+type rig struct {
+	t             *testing.T
+	v             variant
+	rnd           *rand.Rand
+	bin, dir      string
+	fleet         *fleet
+	server, agent *child
+	core          *child // the server above; nil without
+	proxy         *cut.Proxy
+	status        string // URL of the agent's
+	dsn           string // of the ledger
+	token         string
+
+	offset   int64 // wall time less CLOCK_BOOTTIME at the beginning, ns
+	began    time.Time
+	end      time.Time
+	calm     bool      // nothing is to go wrong any more
+	copied   bool      // there is an older copy of the server's state
+	full     bool      // the agent's disk
+	emptied  time.Time // when it is not any more
+	fair     bool      // the weather is
+	down     []span
+	faults   map[string]int
+	restarts [3]time.Time // when the next life of the server, the agent and the core is due
+	weather  time.Time    // when it changes
+	outage   time.Time    // until when nothing gets through
+}
+
+type span struct{ from, to time.Time }
+
+func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
+	r := &rig{t: t, v: v, rnd: rand.New(rand.NewPCG(seed, 1)), bin: bin, dir: place(t, v.name), faults: map[string]int{}, offset: offset()}
+	r.fleet = newFleet(t)
+	r.mount()
+	at, status := freePort(t), freePort(t)
+	r.status = "http://" + status
+	args := []string{filepath.Join(bin, "mete"), "server", "--listen", at, "--state", r.state()}
+	r.dsn = filepath.Join(r.state(), "ledger.db")
+	if v.postgres {
+		r.dsn = ledgertest.PostgreSQL(t)
+		args = append(args, "--database", r.dsn)
+	}
+	if v.upstream {
+		at := freePort(t)
+		r.core = newChild(t, r.dir, "core", map[string]int{"ledger.before-commit": 3, "ledger.committed": 3},
+			filepath.Join(bin, "mete"), "server", "--listen", at, "--state", filepath.Join(r.dir, "core"))
+		r.must(r.core.start(""))
+		args = append(args, "--upstream", "https://"+at, "--upstream-token", r.makeToken("core", "upstream"))
+	}
+	var err error
+	if r.proxy, err = cut.Open(at, seed); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r.server = newChild(t, r.dir, "server", serverPoints, args...)
+	r.server.env = r.serverEnv
+	r.agent = newChild(t, r.dir, "agent", agentPoints, filepath.Join(bin, "mete-agent"), "-server", "https://"+r.proxy.Addr(),
+		"-state", r.disk(), "-socket", "", "-status", status, "-tick", "100ms", "-window", "500ms", "-reader", v.reader)
+	r.agent.env = r.agentEnv
+	return r
+}
+
+func (r *rig) state() string { return filepath.Join(r.dir, "server") }
+func (r *rig) disk() string  { return filepath.Join(r.dir, "disk") }
+
+// diskSize is how much the agent's file system holds.
+const diskSize = 24 << 20
+
+// mount gives the agent a small file system of its own, that can run full.
+func (r *rig) mount() {
+	if err := os.Mkdir(r.disk(), 0o700); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", r.disk(), "tmpfs", 0, "size="+strconv.Itoa(diskSize)); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if *keep != "" {
+			_ = exec.Command("cp", "-a", r.disk(), r.disk()+"-kept").Run()
+		}
+		if err := syscall.Unmount(r.disk(), 0); err != nil {
+			r.t.Error(err)
+		}
+	})
+}
+
+// offset is wall time less CLOCK_BOOTTIME in ns.
+func offset() int64 {
+	var boot unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // every Linux has it
+	return time.Now().UnixNano() - boot.Nano()
+}
+
+// freePort finds an address that nobody listens on.
+func freePort(t *testing.T) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	return ln.Addr().String()
+}
+
+// late reports whether it is the second half of the run. Then the server is
+// restored from older copies; before it, the agent's disk runs full. The two do
+// not go together: on a full disk the agent gives up batches that the server
+// has, which one that was restored would want again.
+func (r *rig) late() bool { return time.Since(r.began) > r.end.Sub(r.began)/2 }
+
+// serverEnv has the server fold a day ahead in the second half of the run.
+func (r *rig) serverEnv() []string {
+	if !r.late() {
+		return nil
+	}
+	return []string{"METE_TORTURE_FOLD=25h"}
+}
+
+// agentEnv has the agent lose what it did not sync, in most of its lives.
+func (r *rig) agentEnv() []string {
+	env := []string{"METE_TOKEN=" + r.token, "METE_TORTURE_SEGMENT=6000", "METE_TORTURE_BACKOFF=50ms"}
+	if r.rnd.IntN(4) > 0 {
+		env = append(env, "METE_TORTURE_DROP=1")
+	}
+	return env
+}
+
+// await waits until ok, or fails the test after a generous time.
+func (r *rig) await(what string, limit time.Duration, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(limit); !ok(); {
+		if time.Now().After(end) {
+			r.t.Fatalf("not within %v: %s", limit, what)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// run tortures for so long, and then brings everything to rest.
+func (r *rig) run(long time.Duration) {
+	r.began = time.Now()
+	r.end = r.began.Add(long)
+	r.must(r.server.start(""))
+	r.token = r.makeToken("server", "agent")
+	r.must(r.agent.start(""))
+	r.await("the agent keeps and sends a window", time.Minute, func() bool { return r.metric("mete_agent_sent_batches_total") > 0 })
+	r.fleet.start(r.t, 3, r.rnd.Uint64())
+	r.began = time.Now()
+	r.end = r.began.Add(long)
+	for time.Now().Before(r.end) || r.v.points && len(r.missed()) > 0 && time.Now().Before(r.end.Add(long)) {
+		r.revive()
+		r.harm()
+		time.Sleep(20 * time.Millisecond)
+	}
+	r.settle()
+}
+
+// makeToken has a server make a token.
+func (r *rig) makeToken(server, role string) (token string) {
+	r.t.Helper()
+	r.await("the "+server+" makes a token", time.Minute, func() bool {
+		var out bytes.Buffer
+		cmd := exec.Command(filepath.Join(r.bin, "mete"), "token", "create", "--role", role, "--state", filepath.Join(r.dir, server))
+		cmd.Stdout = &out
+		err := cmd.Run()
+		token = strings.TrimSpace(out.String())
+		return err == nil
+	})
+	return token
+}
+
+// children are the programs, in the order of restarts.
+func (r *rig) children() []*child {
+	all := []*child{r.server, r.agent}
+	if r.core != nil {
+		all = append(all, r.core)
+	}
+	return all
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// revive begins new lives of who is dead.
+func (r *rig) revive() {
+	for i, c := range r.children() {
+		if c.look() {
+			kind := "ended"
+			if c.armed != "" {
+				kind = "crash"
+			}
+			r.died(i, c, kind)
+		}
+		if c.up && !r.calm && time.Since(c.began) > c.limit {
+			sig := syscall.SIGKILL
+			if r.rnd.IntN(5) == 0 {
+				sig = syscall.SIGTERM
+			}
+			c.kill(sig)
+			r.died(i, c, sig.String())
+		}
+		if c.up || time.Now().Before(r.restarts[i]) {
+			continue
+		}
+		if c == r.server {
+			r.swap()
+		}
+		point := ""
+		if !r.calm && r.rnd.IntN(8) > 0 {
+			point = c.arm(r.rnd, r.skipped)
+		}
+		if c == r.agent {
+			r.down = append(r.down, span{c.ended, time.Now()})
+		}
+		c.limit = time.Duration(500+r.rnd.IntN(3000)) * time.Millisecond
+		if strings.HasPrefix(point, "spool.merged") {
+			c.limit = 1500 * time.Millisecond
+		}
+		r.must(c.start(point))
+	}
+}
+
+// skipped are the points that make no sense now.
+func (r *rig) skipped(point string) bool {
+	out := time.Now().Before(r.outage)
+	switch point {
+	case "spool.merged":
+		return !out
+	case "ledger.folding":
+		return len(r.serverEnv()) == 0
+	}
+	if _, ok := agentPoints[point]; out && ok && r.agent.hits()["spool.merged"] < 3 {
+		return true // what waits is merged when an agent begins
+	}
+	return out && (point == "ship.sent" || point == "spool.acked" || point == "spool.batch-synced")
+}
+
+// died says when who has died lives again: mostly soon.
+func (r *rig) died(i int, c *child, kind string) {
+	r.faults[c.name+" "+kind]++
+	pause := time.Duration(r.rnd.IntN(200)) * time.Millisecond
+	if r.rnd.IntN(10) == 0 {
+		pause += time.Duration(r.rnd.IntN(3000)) * time.Millisecond
+	}
+	if r.calm {
+		pause = 0
+	}
+	r.restarts[i] = time.Now().Add(pause)
+}
+
+// harm does something bad, now and then.
+func (r *rig) harm() {
+	now := time.Now()
+	if !r.outage.IsZero() && now.After(r.outage) && r.outage.After(r.weather) {
+		r.weather = now
+	}
+	if r.full && now.After(r.emptied) {
+		r.empty()
+	}
+	if now.Before(r.weather) {
+		return
+	}
+	r.weather = now.Add(time.Duration(100+r.rnd.IntN(500)) * time.Millisecond)
+	switch n := r.rnd.IntN(10); {
+	case n < 1:
+		r.pause([]*child{r.server, r.agent}[r.rnd.IntN(2)])
+	case n < 3:
+		r.fill()
+	case n < 4 && now.After(r.outage.Add(5*time.Second)) && r.agent.hits()["spool.merged"] < 5:
+		// Long enough that what waits is merged.
+		r.faults["outage"]++
+		r.outage = now.Add(time.Duration(4000+r.rnd.IntN(3000)) * time.Millisecond)
+		r.proxy.Set(cut.Weather{Down: true})
+	case now.After(r.outage):
+		r.blow()
+	}
+}
+
+// blow changes the weather on the network.
+func (r *rig) blow() {
+	if r.fair = !r.fair; r.fair {
+		r.proxy.Set(cut.Weather{})
+		return
+	}
+	r.faults["network"]++
+	w := cut.Weather{Delay: time.Duration(r.rnd.IntN(50)) * time.Millisecond, Cut: 0.2, Lose: 0.3, Repeat: 0.2,
+		Hold: time.Duration(r.rnd.IntN(200)) * time.Millisecond}
+	switch r.rnd.IntN(5) {
+	case 0:
+		w = cut.Weather{Down: true}
+	case 1:
+		w = cut.Weather{Silent: true}
+	case 2:
+		w.Rate = 8<<10 + r.rnd.IntN(1<<20)
+	}
+	r.proxy.Set(w)
+}
+
+// pause stops a program for a moment, so that it is late.
+func (r *rig) pause(c *child) {
+	if !c.up {
+		return
+	}
+	r.faults[c.name+" paused"]++
+	_ = c.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	time.Sleep(time.Duration(100+r.rnd.IntN(600)) * time.Millisecond)
+	_ = c.cmd.Process.Signal(syscall.SIGCONT)
+}
+
+// empty makes room on the agent's disk again.
+func (r *rig) empty() {
+	r.must(os.Remove(filepath.Join(r.disk(), "filler")))
+	r.full = false
+}
+
+// fill fills the agent's disk for a moment.
+func (r *rig) fill() {
+	if r.full || r.late() {
+		return
+	}
+	r.faults["disk full"]++
+	f, err := os.Create(filepath.Join(r.disk(), "filler"))
+	r.must(err)
+	block := make([]byte, 4<<10)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		r.t.Fatal(err)
+	}
+	r.must(f.Close())
+	r.full, r.emptied = true, time.Now().Add(time.Duration(200+r.rnd.IntN(1500))*time.Millisecond)
+	r.copied = false // it could not be filled again
+}
+
+// swap copies the state of the server, which is not running, or puts the older
+// copy in its place.
+func (r *rig) swap() {
+	if r.v.postgres || r.calm || r.full {
+		return
+	}
+	older := r.state() + ".older"
+	copyOver := func(from, to string) {
+		r.must(os.RemoveAll(to))
+		if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+			r.t.Fatalf("cp: %v\n%s", err, out)
+		}
+	}
+	switch n := r.rnd.IntN(6); {
+	case n == 0 || !r.copied:
+		copyOver(r.state(), older)
+		r.copied = true
+	case n < 3 && r.late():
+		r.faults["restore"]++
+		copyOver(older, r.state())
+	}
+}
+
+// settle lets everything live and waits until the ledger has all.
+func (r *rig) settle() {
+	r.calm = true
+	r.proxy.Set(cut.Weather{})
+	if r.full {
+		r.empty()
+	}
+	// Lives that were to end at a point end now.
+	for _, c := range r.children() {
+		c.kill(syscall.SIGKILL)
+	}
+	r.restarts = [3]time.Time{}
+	r.revive()
+	r.must(r.fleet.end())
+	r.sent()
+	// A stream that was set aside goes slowly; and what else an agent does when
+	// it begins is done once more.
+	r.agent.kill(syscall.SIGTERM)
+	r.restarts = [3]time.Time{}
+	r.revive()
+	r.sent()
+	r.agent.kill(syscall.SIGTERM)
+	r.agent.look()
+}
+
+// sent waits until the agent is a few windows on and has sent all.
+func (r *rig) sent() {
+	from := 0.0
+	r.await("all is sent", 2*time.Minute, func() bool {
+		r.revive()
+		windows := r.metric("mete_agent_windows_total")
+		if from == 0 {
+			from = max(windows, 1)
+		}
+		return windows >= from+4 && r.metric("mete_agent_spool_windows") == 0 && r.metric("mete_agent_connected") == 1
+	})
+}
+
+// metric reads one of the agent's own; -1 where it has none.
+func (r *rig) metric(name string) float64 {
+	c := http.Client{Timeout: 5 * time.Second}
+	resp, err := c.Get(r.status + "/metrics")
+	if err != nil {
+		return -1
+	}
+	b, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close() // it was only read
+	if err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	return -1
+}
+
+// describe is what went wrong, for people.
+func (r *rig) describe() string {
+	total := 0
+	for _, n := range r.faults {
+		total += n
+	}
+	return fmt.Sprintf("%d faults: %v; %d lives of the agent, %d of the server; crashes %v %v; network %+v",
+		total, r.faults, r.agent.lives, r.server.lives, r.agent.hits(), r.server.hits(), r.proxy.Stats())
+}

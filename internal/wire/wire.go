@@ -1,0 +1,82 @@
+// Package wire turns batches into the bytes that agents send, and back.
+//
+// A batch is a message of proto/mete.proto in one zstd frame. Rows stand in
+// columns, one for each resource, over all windows of the batch; what a reader
+// can foretell is left out of them. docs/formats/wire.md describes the format
+// for those who write another agent.
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/fault"
+	pb "mete.dev/mete/proto"
+)
+
+// MediaType is the Content-Type of a batch in a request. The compression is a
+// part of it: the hash of a batch is that of the compressed bytes.
+const MediaType = "application/vnd.mete.batch"
+
+// Headers of the request that carries a batch: the sender's clocks as it sends
+// (batch.Clock), and its program's version.
+const (
+	HeaderBoot     = "Mete-Boot"
+	HeaderBoottime = "Mete-Boottime-Ns"
+	HeaderWall     = "Mete-Wall-Ns"
+	HeaderVersion  = "Mete-Version"
+)
+
+// version is that of the layout. A reader refuses a higher one.
+const version = 1
+
+// Encode appends b to dst as it is sent. The same batch gives the same bytes.
+//
+// It fails only where a name's ID is malformed or a time is not within ns of
+// an int64 since 1970. Text is for display, so it never stops a batch: what is
+// longer than the limit of Default is clipped, and so are labels in excess;
+// bytes that are no UTF-8, and NUL, which databases do not hold, become U+FFFD.
+func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
+	m, err := toMessage(b)
+	if err != nil {
+		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
+	}
+	return squeeze(dst, raw), nil
+}
+
+// Decode reads what Encode wrote, or another agent. Errors wrap
+// fault.ErrInvalid.
+//
+// Fields that it does not know are ignored. Resources and layouts that it does
+// not know are refused: to skip them would lose what was used unseen. Amounts
+// and totals are never negative; windows follow each other without overlap
+// where they are of one boot.
+func Decode(src []byte, l Limits) (*batch.Batch, error) {
+	raw, err := expand(src, l)
+	if err != nil {
+		return nil, fmt.Errorf("batch: %w", err)
+	}
+	if err := weigh(raw, l); err != nil {
+		return nil, fmt.Errorf("batch: %w", err)
+	}
+	var m pb.Batch
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(raw, &m); err != nil {
+		return nil, fmt.Errorf("batch: %w: %w", err, fault.ErrInvalid)
+	}
+	b, err := fromMessage(&m, l)
+	if err != nil {
+		return nil, fmt.Errorf("batch %d: %w", m.Number, err)
+	}
+	return b, nil
+}
+
+// invalid is an error of the sender's.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, fault.ErrInvalid)...)
+}

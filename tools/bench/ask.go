@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"mete.dev/mete/internal/query"
+)
+
+// An asked is what one question cost.
+type asked struct {
+	What    string  `json:"what"`
+	Seconds float64 `json:"seconds"` // median of 3
+	CPU     float64 `json:"server_cpu_seconds"`
+	Groups  int     `json:"groups"`
+	RSS     int64   `json:"server_rss_bytes"`
+	PeakRSS int64   `json:"server_peak_rss_bytes"`
+	Budget  float64 `json:"budget_seconds,omitempty"`
+}
+
+// ask measures questions to a ledger that has a month of many workloads.
+func (c *serverFlags) ask(ctx context.Context, dir string) (out []asked, err error) {
+	if dir, err = sub(dir, "ask"); err != nil {
+		return nil, err
+	}
+	if c.database != "" {
+		return nil, errors.New("questions are measured with SQLite only: -part live,full,scale,drain")
+	}
+	database := filepath.Join(dir, "ledger.db")
+	h := c.history
+	h.days, h.nodes, h.end = 30, max(h.workloads/100, 1), time.Now().UTC().Truncate(24*time.Hour)
+	fmt.Fprintf(os.Stderr, "writing %d days of %d workloads\n", h.days, h.workloads)
+	if err := seed(ctx, database, h); err != nil {
+		return nil, err
+	}
+	for _, q := range []struct {
+		by     query.Dimension
+		budget float64
+	}{{query.ByNamespace, budgetGroups}, {query.ByLabel + "app", budgetLabel}, {query.ByJob, 0}} {
+		a, err := c.question(ctx, dir, database, h, q.by)
+		if err != nil {
+			return nil, err
+		}
+		a.Budget = q.budget
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// question asks one, of a server of its own, so that its memory is known.
+func (c *serverFlags) question(ctx context.Context, dir, database string, h history, by query.Dimension) (a asked, err error) {
+	if dir, err = os.MkdirTemp(dir, "question-"); err != nil {
+		return a, err
+	}
+	t, err := openTarget(ctx, c.bin, dir, database)
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	a.What = fmt.Sprintf("%d days of %d workloads by %s", h.days, h.workloads, by)
+	var walls, cpus []float64
+	for range 3 {
+		start := time.Now()
+		before, _ := t.cpu()
+		answer, err := t.reader.Usage(ctx, query.Query{From: h.end.AddDate(0, 0, -h.days), To: h.end, By: []query.Dimension{by}})
+		if err != nil {
+			return a, err
+		}
+		after, _ := t.cpu()
+		walls, cpus = append(walls, time.Since(start).Seconds()), append(cpus, (after-before).Seconds())
+		a.Groups = len(answer.Groups) + answer.RestGroups
+	}
+	a.Seconds, a.CPU = middle(walls), middle(cpus)
+	a.RSS, a.PeakRSS, err = memoryOf(t.cmd.Process.Pid)
+	return a, err
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/workload"
+)
+
+// A fleet is simulated machines that send to a server as agents do: enrolled,
+// each on a connection of its own, by the agents' own code.
+type fleet struct {
+	origins []*origin
+	windows []batch.Window // to choose among; their times are set when they are sent
+	names   []batch.Name
+	samples int // in one of the windows, on average
+	retries atomic.Int64
+}
+
+// An origin is a simulated machine.
+type origin struct {
+	fleet *fleet
+	node  string
+	way   *ship.HTTP
+	boot  string
+	up    time.Time // when it booted
+	live  stream
+}
+
+// A stream is a stream of batches.
+type stream struct {
+	id     batch.Stream
+	number uint64
+	last   batch.Hash
+}
+
+// window is the length of a window.
+const window = 10 * time.Second
+
+// openFleet enrols n machines with so many workloads each, and one more for
+// whoever watches. It introduces them: each sends the names of its workloads.
+func openFleet(ctx context.Context, t *target, dir string, n, workloads int) (*fleet, error) {
+	f := &fleet{}
+	f.make(workloads)
+	base, err := url.Parse(t.url)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	f.origins = make([]*origin, n+1)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for i := range f.origins {
+		g.Go(func() error {
+			o := &origin{fleet: f, boot: fmt.Sprintf("boot-%06d", i), up: now.Add(-72 * time.Hour)}
+			id, err := enrol.Open(enrol.Config{
+				Dir: filepath.Join(dir, "identity", o.boot), Server: t.url, Token: func() (token.Token, error) { return t.agents, nil },
+				Facts: enrol.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: fmt.Sprintf("host-%06d", i)},
+			}, slog.New(slog.DiscardHandler))
+			if err == nil {
+				err = id.Enrol(ctx)
+			}
+			if err != nil {
+				return err
+			}
+			o.node, o.way = id.Node(), ship.NewHTTP(base, id.Client(), "bench")
+			o.live = newStream()
+			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []batch.Window{f.window(i, o, now.Add(-window), window)}})
+			if err == nil {
+				err = o.send(ctx, b)
+			}
+			f.origins[i] = o
+			return err
+		})
+	}
+	return f, g.Wait()
+}
+
+func newStream() (s stream) {
+	for i := range s.id {
+		s.id[i] = byte(rand.Uint32())
+	}
+	return s
+}
+
+// encode gives a batch its place in the stream.
+func (s *stream) encode(b *batch.Batch) ([]byte, error) {
+	s.number++
+	b.Stream, b.Number, b.Previous = s.id, s.number, s.last
+	sent, err := wire.Encode(nil, b)
+	s.last = batch.HashOf(sent)
+	return sent, err
+}
+
+// clock is what the machine's clocks show.
+func (o *origin) clock() batch.Clock {
+	now := time.Now()
+	return batch.Clock{Boot: o.boot, Boottime: int64(now.Sub(o.up)), Wall: now.UnixNano()}
+}
+
+// send offers a batch until it is taken.
+func (o *origin) send(ctx context.Context, sent []byte) error {
+	for try := 0; ; try++ {
+		r, err := o.way.Offer(ctx, o.clock(), sent)
+		wait, _ := ship.RetryAfter(err)
+		switch {
+		case err == nil && r.Verdict == batch.Taken:
+			return nil
+		case err == nil:
+			return fmt.Errorf("%s: %s, it wants %d", o.node, r.Verdict, r.Next)
+		case try == 100 || ctx.Err() != nil:
+			return errors.Join(err, ctx.Err())
+		}
+		o.fleet.retries.Add(1)
+		sleepUntil(ctx, time.Now().Add(max(wait, 100*time.Millisecond)))
+	}
+}
+
+// window is the i-th window, of so long from a wall time on.
+func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) batch.Window {
+	w := f.windows[i%len(f.windows)]
+	w.Boot, w.Start = o.boot, int64(from.Sub(o.up))
+	w.End, w.Offset = w.Start+int64(length), o.up.UnixNano()
+	return w
+}
+
+// A kind of workload, by what it uses: see fleet.make.
+type service struct {
+	short                  batch.Short
+	present                meter.Set
+	cores, user, disk, net float64
+	anon, file             int64 // bytes
+	pids                   int64
+}
+
+// make makes windows as a machine would: some workloads are busy, most do
+// little, and memory moves slowly. A third has network, a quarter pressure.
+func (f *fleet) make(n int) {
+	r := rand.New(rand.NewPCG(1, 7))
+	basic := meter.SetOf(meter.CPU, meter.CPUUser, meter.CPUSystem, meter.Memory, meter.MemoryPeak, meter.MemoryAnon,
+		meter.MemoryFile, meter.MemoryWorking, meter.DiskRead, meter.DiskWritten, meter.PIDs, meter.PIDsPeak)
+	var services []*service
+	for i := range n + 2 {
+		s := &service{present: basic, user: 0.5 + 0.4*r.Float64(), pids: 1 + r.Int64N(30), cores: 0.001 * r.ExpFloat64()}
+		s.anon, s.file = 2<<20+int64(r.ExpFloat64()*160e6), 1<<20+int64(r.ExpFloat64()*80e6)
+		kind := workload.Container
+		switch {
+		case i >= n:
+			kind = []workload.Kind{workload.System, workload.Idle}[i-n]
+			s.present, s.cores = meter.SetOf(meter.CPU, meter.Memory, meter.DiskRead, meter.DiskWritten), 0.5+3*float64(i-n)
+		case i%10 == 0:
+			s.cores, s.disk, s.net = 0.2+r.Float64(), r.ExpFloat64()*500, r.ExpFloat64()*2000
+		case i%10 < 3:
+			s.cores, s.disk, s.net = 0.05*r.Float64(), r.ExpFloat64(), r.ExpFloat64()*10
+		}
+		if i < n && i%3 == 0 {
+			s.present |= meter.SetOf(meter.DiskReads, meter.DiskWrites, meter.NetworkRx, meter.NetworkTx, meter.NetworkRxPackets, meter.NetworkTxPackets)
+		}
+		if i < n && i%4 == 0 {
+			s.present |= meter.SetOf(meter.PressureCPU, meter.PressureMemory, meter.PressureIO)
+		}
+		key := fmt.Sprintf("%064x", r.Uint64())
+		name := batch.Name{ID: workload.NewID("bench", kind, key), Kind: kind, Key: key, Name: key[52:], Path: "/kubepods.slice/" + key}
+		if kind == workload.Container {
+			name.Labels = map[string]string{"io.kubernetes.pod.namespace": fmt.Sprintf("ns-%d", i%5), "app": fmt.Sprintf("app-%d", i%7)}
+		} else {
+			name.Name = kind.String()
+		}
+		s.short, _ = batch.ShortOf(name.ID)
+		services, f.names = append(services, s), append(f.names, name)
+	}
+	slices.SortFunc(services, func(a, b *service) int { return int(min(max(int64(a.short>>1)-int64(b.short>>1), -1), 1)) })
+	for range 30 {
+		w := batch.Window{CPUs: 8}
+		w.Total.Covered = window
+		for i, s := range services {
+			row := batch.Row{Workload: s.short, Usage: s.use(r)}
+			if (i+len(f.windows))%30 == 0 {
+				row.Has = row.Usage.Present & meter.SetOf(meter.CPU, meter.Memory)
+				row.Total = row.Usage.Amount
+			}
+			for j, res := range meter.Wholes {
+				w.Balance.Whole[j] += row.Usage.Amount[res]
+				w.Balance.Workloads[j] += row.Usage.Amount[res]
+			}
+			f.samples += row.Usage.Present.Len()
+			w.Rows = append(w.Rows, row)
+		}
+		for _, res := range []meter.Resource{meter.DiskRead, meter.DiskWritten, meter.NetworkRx, meter.NetworkTx} {
+			w.Total.Put(res, r.Int64N(1<<30), meter.Measured)
+		}
+		f.windows = append(f.windows, w)
+	}
+	f.samples /= len(f.windows)
+}
+
+// use is what a service uses in a window.
+func (s *service) use(r *rand.Rand) (u meter.Usage) {
+	u.Covered = window
+	noise := func(mean float64) int64 { return max(0, int64(mean*(1+r.NormFloat64()/5))) }
+	if r.Float64() < 0.2 || s.cores > 0.01 {
+		s.anon = max(1<<20, s.anon+4096*int64(r.NormFloat64()*float64(s.anon)/2e6))
+	}
+	var a [meter.Limit]int64
+	a[meter.CPU] = noise(s.cores * 1e10)
+	a[meter.CPUUser] = int64(s.user * float64(a[meter.CPU]))
+	a[meter.CPUSystem] = a[meter.CPU] - a[meter.CPUUser]
+	a[meter.MemoryAnon], a[meter.MemoryFile] = s.anon*10, s.file*10
+	a[meter.Memory] = a[meter.MemoryAnon] + a[meter.MemoryFile]
+	a[meter.MemoryWorking] = a[meter.Memory] - a[meter.MemoryFile]/3
+	a[meter.MemoryPeak] = s.anon + s.file
+	a[meter.DiskReads], a[meter.DiskWrites] = noise(s.disk), noise(s.disk*3)
+	a[meter.DiskRead], a[meter.DiskWritten] = a[meter.DiskReads]*16384, a[meter.DiskWrites]*8192
+	a[meter.NetworkRxPackets], a[meter.NetworkTxPackets] = noise(s.net*10), noise(s.net*8)
+	a[meter.NetworkRx], a[meter.NetworkTx] = noise(float64(a[meter.NetworkRxPackets])*400), noise(float64(a[meter.NetworkTxPackets])*900)
+	a[meter.PIDs], a[meter.PIDsPeak] = s.pids*10, s.pids
+	a[meter.PressureCPU] = int64(s.cores * 1e8 * r.Float64())
+	s.present.Each(func(res meter.Resource) { u.Put(res, a[res], meter.Measured) })
+	return u
+}
+
+// A stopwatch collects lengths of time.
+type stopwatch struct {
+	mu    sync.Mutex
+	times []time.Duration
+}
+
+func (s *stopwatch) add(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.times = append(s.times, d)
+}
+
+// at is the time that a share of them did not exceed, in ms.
+func (s *stopwatch) at(share float64) float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.times) == 0 {
+		return 0
+	}
+	slices.Sort(s.times)
+	return s.times[int(share*float64(len(s.times)-1))].Seconds() * 1e3
+}
