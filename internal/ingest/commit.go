@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -19,20 +20,44 @@ type offer struct {
 	latest Present
 	first  time.Time // where counting began with its first window: its start
 	done   chan entry.Result
+	lane   *lane
 }
+
+// What a batch has at most that is light: a live window of some hundred
+// workloads is, hours of a backlog are not.
+const (
+	lightBytes = 64 << 10 // expanded
+	lightRows  = 2000
+)
+
+// A lane is where batches wait. Those that are light do not wait behind those
+// that are heavy, so that what machines do now is seen while a hundred others
+// send what they did yesterday.
+type lane struct {
+	decoders chan struct{}
+	queue    chan *offer
+	rows     atomic.Int64 // that are in the queue or being booked
+	limit    int64
+}
+
+func newLane(decoders, limit int) *lane {
+	return &lane{decoders: make(chan struct{}, decoders), queue: make(chan *offer, 4096), limit: int64(limit)}
+}
+
+func (n *lane) full() bool { return n.rows.Load() >= n.limit }
 
 // commit queues an offer and waits for what becomes of it. Where ctx ends
 // meanwhile it may be booked all the same.
 func (in *Ingest) commit(ctx context.Context, o *offer) (batch.Reply, error) {
 	// One that is larger than the whole queue goes alone.
-	if n := in.rows.Add(o.rows); n > int64(in.cfg.Queue) && n > o.rows {
-		in.rows.Add(-o.rows)
+	if n := o.lane.rows.Add(o.rows); n > o.lane.limit && n > o.rows {
+		o.lane.rows.Add(-o.rows)
 		return batch.Reply{}, busy("too much waits to be booked")
 	}
 	select {
-	case in.queue <- o:
+	case o.lane.queue <- o:
 	default:
-		in.rows.Add(-o.rows)
+		o.lane.rows.Add(-o.rows)
 		return batch.Reply{}, busy("too many batches wait to be booked")
 	}
 	select {
@@ -64,7 +89,8 @@ func (in *Ingest) Run(ctx context.Context) error {
 }
 
 // gather waits for an offer, and a moment for more of them; nothing comes once
-// ctx has ended.
+// ctx has ended. The light ones come first, but where a heavy one waits it is
+// among them.
 func (in *Ingest) gather(ctx context.Context) (group []*offer) {
 	if ctx.Err() != nil {
 		return nil
@@ -75,16 +101,38 @@ func (in *Ingest) gather(ctx context.Context) (group []*offer) {
 		rows += o.rows
 	}
 	select {
-	case o := <-in.queue:
+	case o := <-in.light.queue:
 		take(o)
-	case <-ctx.Done():
-		return nil
+	default:
+		select {
+		case o := <-in.light.queue:
+			take(o)
+		case o := <-in.heavy.queue:
+			take(o)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	if group[0].lane == in.light {
+		select {
+		case o := <-in.heavy.queue:
+			take(o)
+		default:
+		}
 	}
 	enough := time.NewTimer(in.cfg.Gather)
 	defer enough.Stop()
 	for rows < int64(in.cfg.Group) {
 		select {
-		case o := <-in.queue:
+		case o := <-in.light.queue:
+			take(o)
+			continue
+		default:
+		}
+		select {
+		case o := <-in.light.queue:
+			take(o)
+		case o := <-in.heavy.queue:
 			take(o)
 		case <-enough.C:
 			return group
@@ -131,7 +179,7 @@ func (in *Ingest) book(ctx context.Context, group []*offer) {
 		if r.Err != nil {
 			r.Err = kind(r.Err)
 		}
-		in.rows.Add(-o.rows)
+		o.lane.rows.Add(-o.rows)
 		o.done <- r
 	}
 }

@@ -42,8 +42,8 @@ type Ledger interface {
 // Config bounds what agents can make a server hold.
 type Config struct {
 	Limits   wire.Limits   // of one batch
-	Decoders int           // batches that are read at once: one may take 200 MB for a moment
-	Queue    int           // rows that wait to be booked
+	Decoders int           // large batches that are read at once: one may take 200 MB for a moment
+	Queue    int           // rows of large batches that wait to be booked; of small ones a quarter
 	Group    int           // rows in one transaction, about
 	Gather   time.Duration // how long a transaction waits for more of them
 	Commit   time.Duration // how long a transaction may last
@@ -88,11 +88,10 @@ type Ingest struct {
 	ledger Ledger
 	log    *slog.Logger
 
-	decoders chan struct{}
-	queue    chan *offer
-	rows     atomic.Int64 // that are in the queue or being booked
-	bodies   atomic.Int64 // bytes
-	stopped  chan struct{}
+	// A live window has a way of its own past the backlogs of others: see lane.
+	light, heavy *lane
+	bodies       atomic.Int64 // bytes
+	stopped      chan struct{}
 
 	mu    sync.Mutex
 	nodes map[string]*origin // as many as are enrolled
@@ -113,11 +112,11 @@ type origin struct {
 func New(cfg Config, l Ledger, log *slog.Logger) *Ingest {
 	return &Ingest{
 		cfg: cfg, ledger: l, log: log,
-		decoders: make(chan struct{}, cfg.Decoders),
-		queue:    make(chan *offer, 4096),
-		stopped:  make(chan struct{}),
-		nodes:    map[string]*origin{},
-		live:     live{nodes: map[string]Present{}},
+		light:   newLane(max(1, cfg.Decoders/2), max(1, cfg.Queue/4)),
+		heavy:   newLane(cfg.Decoders, cfg.Queue),
+		stopped: make(chan struct{}),
+		nodes:   map[string]*origin{},
+		live:    live{nodes: map[string]Present{}},
 	}
 }
 
@@ -157,10 +156,14 @@ func (in *Ingest) Offer(ctx context.Context, node string, c batch.Clock, sent []
 }
 
 func (in *Ingest) offer(ctx context.Context, node string, c batch.Clock, sent []byte) (batch.Reply, error) {
-	if in.rows.Load() >= int64(in.cfg.Queue) {
+	n := in.heavy
+	if size := wire.Size(sent); size > 0 && size <= lightBytes {
+		n = in.light
+	}
+	if n.full() {
 		return batch.Reply{}, busy("too much waits to be booked")
 	}
-	o, clone, err := in.prepare(ctx, node, c, sent)
+	o, clone, err := in.prepare(ctx, n, node, c, sent)
 	if err != nil {
 		return batch.Reply{}, err
 	}
@@ -180,10 +183,10 @@ func (in *Ingest) offer(ctx context.Context, node string, c batch.Clock, sent []
 
 // prepare makes an entry of a batch. It is what costs memory, so only some do it
 // at once.
-func (in *Ingest) prepare(ctx context.Context, node string, c batch.Clock, sent []byte) (*offer, bool, error) {
+func (in *Ingest) prepare(ctx context.Context, n *lane, node string, c batch.Clock, sent []byte) (*offer, bool, error) {
 	select {
-	case in.decoders <- struct{}{}:
-		defer func() { <-in.decoders }()
+	case n.decoders <- struct{}{}:
+		defer func() { <-n.decoders }()
 	case <-ctx.Done():
 		return nil, false, ctx.Err()
 	}
@@ -212,6 +215,10 @@ func (in *Ingest) prepare(ctx context.Context, node string, c batch.Clock, sent 
 		},
 		rows: int64(len(cuts.Minutes) + len(cuts.Nodes) + len(b.Names) + len(b.Gaps) + 1),
 		done: make(chan entry.Result, 1),
+		lane: in.heavy,
+	}
+	if o.rows <= lightRows {
+		o.lane = in.light
 	}
 	last := -1
 	for i := range b.Windows {

@@ -102,7 +102,7 @@ func (in *Ingest) Stats() Stats {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	s := in.stats
-	s.Queue, s.Nodes = in.rows.Load(), len(in.nodes)
+	s.Queue, s.Nodes = in.light.rows.Load()+in.heavy.rows.Load(), len(in.nodes)
 	return s
 }
 

@@ -223,3 +223,15 @@ func benchDecode(b *testing.B, rows, windows int) {
 	}
 	b.ReportMetric(float64(samples)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Msamples/s")
 }
+
+func TestSizeOf(t *testing.T) {
+	b := encode(t, &batch.Batch{Number: 1, Gaps: []meter.Gap{{Detail: strings.Repeat("x", 1000)}}})
+	if n := wire.Size(b); n < 1000 || n > 1200 || len(b) > 500 {
+		t.Errorf("%d bytes say that they are %d, want some 1000", len(b), n)
+	}
+	for _, bad := range [][]byte{nil, []byte("batch"), b[:3]} {
+		if n := wire.Size(bad); n != 0 {
+			t.Errorf("Size(%q) = %d", bad, n)
+		}
+	}
+}

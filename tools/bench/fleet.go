@@ -187,7 +187,8 @@ func (f *fleet) make(n int) {
 		services, f.names = append(services, s), append(f.names, name)
 	}
 	slices.SortFunc(services, func(a, b *service) int { return int(min(max(int64(a.short>>1)-int64(b.short>>1), -1), 1)) })
-	for range 30 {
+	// More of them than a batch has, or it would squeeze better than any real one.
+	for range 400 {
 		w := batch.Window{CPUs: 8}
 		w.Total.Covered = window
 		for i, s := range services {

@@ -201,14 +201,14 @@ func (c *serverFlags) book(ctx context.Context, t *target, f *fleet, r *report) 
 // row.
 func (f *fleet) sample() (float64, error) {
 	s, bytes := newStream(), 0
-	for i := range f.windows {
+	for i := range f.windows[:50] {
 		b, err := s.encode(&batch.Batch{Windows: []batch.Window{f.window(i, f.origins[0], time.Now().Add(-window), window)}})
 		if err != nil {
 			return 0, err
 		}
 		bytes += len(b)
 	}
-	return float64(bytes) / float64(f.samples*len(f.windows)), nil
+	return float64(bytes) / float64(f.samples*50), nil
 }
 
 // scale compares the CPU time of a row as ever more machines send the same
