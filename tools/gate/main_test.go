@@ -124,3 +124,22 @@ func TestStagesAreNamedOnce(t *testing.T) {
 		seen[s.name] = true
 	}
 }
+
+// Only what Go's fuzzer makes up is run again; what an input did is not.
+func TestLateStop(t *testing.T) {
+	const head = "fuzz: elapsed: 10s, execs: 455138 (44279/sec), new interesting: 27 (total: 203)\n--- FAIL: FuzzDevice (10.11s)\n"
+	for _, c := range []struct {
+		name, out string
+		want      bool
+	}{
+		{"its own deadline", head + "    context deadline exceeded\nFAIL\nexit status 1\n", true},
+		{"a failing input", head + "    --- FAIL: FuzzDevice (0.00s)\n        device_test.go:7: wrong\n\n    Failing input written to testdata/fuzz/x\nFAIL\n", false},
+		{"a test's own deadline", head + "    device_test.go:7: context deadline exceeded\nFAIL\n", false},
+		{"more after it", head + "    context deadline exceeded\n    Failing input written to testdata/fuzz/x\nFAIL\n", false},
+		{"nothing", "PASS\n", false},
+	} {
+		if got := lateStop(c.out); got != c.want {
+			t.Errorf("%s: got %v", c.name, got)
+		}
+	}
+}
