@@ -15,6 +15,7 @@ import (
 
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/report"
 	servers "mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
@@ -168,15 +169,13 @@ func TestWaits(t *testing.T) {
 	if n := strings.Count(s.node.log.String(), "cannot enrol yet"); n != 1 {
 		t.Errorf("it says %d times that it cannot enrol, want once:\n%s", n, &s.node.log)
 	}
-	// With a copy of the state there is still one socket, and with the same state
-	// one spool.
+	// Neither another socket nor a copy of the state makes it another machine.
 	if err := os.CopyFS(filepath.Join(s.dir, "copy"), os.DirFS(filepath.Join(s.dir, "agent"))); err != nil {
 		t.Fatal(err)
 	}
-	for flags, want := range map[string]string{
-		"-state " + filepath.Join(s.dir, "copy"): "another agent listens",
-		"-socket " + filepath.Join(s.dir, "s2"):  "spool: ",
-	} {
+	const want = "measures this machine for this ledger already"
+	state, socket := "-state "+filepath.Join(s.dir, "copy"), "-socket "+filepath.Join(s.dir, "s2")
+	for _, flags := range []string{state, socket, state + " " + socket} {
 		p := s.start("second agent", s.agent(strings.Fields(flags)...))
 		p.wait()
 		if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.log.String(), want) || !strings.Contains(p.log.String(), "hint: ") {
@@ -258,6 +257,20 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.measure("-reader", "files", "-spool-cap", "1500000")
+	s.kept()
+	fill()
+	s.node.await("that there is no room", func() bool {
+		fill()
+		return strings.Contains(s.node.log.String(), "the spool takes no windows")
+	})
+	s.node.stop() // which is no failure
+	if log := s.node.log.String(); !strings.Contains(log, `level=WARN msg="the last windows are not on the disk`) {
+		t.Errorf("it does not say what it could not keep:\n%s", log)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	s.measure("-reader", "files", "-spool-cap", "1500000")
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -267,14 +280,51 @@ func TestDiskFull(t *testing.T) {
 }
 
 // An agent whose node is revoked says so, once, and goes on measuring: what it
-// measures waits until a person decides.
+// measures waits until a person decides. Enrolled again it is another node, and
+// what the one before could not send is said to be there.
 func TestRevoked(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	s := newSite(t)
+	s.serve()
+	s.measure()
+	node := s.node.says(`msg=measuring node=(\S+)`)[1]
+	s.node.says("server reached")
+	if out := s.run("nodes", "revoke", node); !strings.HasPrefix(out, "revoked "+node+" (") {
+		t.Errorf("mete nodes revoke says %q", out)
+	}
+	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*node ` + node + ` is revoked.*hint=".*remove its identity`)
+	s.kept()
+	if n := strings.Count(s.node.log.String(), "server denies"); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, &s.node.log)
+	}
+	s.node.stop()
+	// The next one starts all the same.
+	s.measure()
+	s.node.says("server denies this machine")
+	s.node.stop()
+	if err := os.RemoveAll(filepath.Join(s.dir, "agent", "identity")); err != nil {
+		t.Fatal(err)
+	}
+	s.measure()
+	s.node.says(`level=WARN msg="what this machine measured as another node is not sent; it is kept for 30 days" node=` + node)
+	if again := s.node.says(`msg=measuring node=(\S+)`)[1]; again == node {
+		t.Errorf("it is node %s again", node)
+	}
+	s.node.says("server reached")
+	s.node.stop()
+	s.server.stop()
+}
+
+// An agent whose certificate has ended says what to do, measures on, and with a
+// token is the same node again, which sends what waited.
+func TestExpired(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()
 	s := newSite(t)
 	ctx, stop := context.WithCancel(t.Context())
 	cfg := servers.Default()
-	cfg.State = filepath.Join(s.dir, "server")
+	cfg.State, cfg.Life = filepath.Join(s.dir, "server"), 3*time.Second
 	server, err := servers.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -293,23 +343,32 @@ func TestRevoked(t *testing.T) {
 		}
 	}()
 	s.url = "https://" + ln.Addr().String()
-	if s.token, _, err = server.Authority.Tokens().Create(ctx, entry.Token{Role: entry.Agent, Uses: 1}); err != nil {
+	if s.token, _, err = server.Authority.Tokens().Create(ctx, entry.Token{Role: entry.Agent, Uses: 9}); err != nil {
 		t.Fatal(err)
 	}
 	s.measure()
 	node := s.node.says(`msg=measuring node=(\S+)`)[1]
 	s.node.says("server reached")
-	if err := server.Authority.RevokeNode(ctx, node); err != nil {
-		t.Fatal(err)
-	}
-	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*node ` + node + ` is revoked`)
-	s.kept()
-	if n := strings.Count(s.node.log.String(), "server denies"); n != 1 {
-		t.Errorf("it is said %d times:\n%s", n, &s.node.log)
-	}
+	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*certificate of node ` + node + ` is good from .*hint="enrol the machine with a new token`)
 	s.node.stop()
-	// The next one starts all the same.
+
+	// As after a long sleep, and the token is gone.
+	s.node = s.start("agent", s.agent())
+	s.node.says(`level=ERROR msg="cannot renew this machine's identity; what is measured waits in the spool" node=` + node + `.*ended on .*no token.*hint="on the server's machine: mete token create`)
+	s.node.says("msg=measuring node=" + node)
+	s.kept()
+	waited := time.Now()
+	s.node.stop()
+
 	s.measure()
-	s.node.says("server denies this machine")
+	s.node.says("msg=measuring node=" + node)
+	s.node.says("server reached")
+	s.node.await("what waited, booked", func() bool {
+		nodes, err := server.Ledger.Nodes(ctx, query.Scope{All: true})
+		if err != nil || len(nodes) != 1 {
+			t.Fatalf("nodes %+v, %v; want one", nodes, err)
+		}
+		return nodes[0].Through.After(waited)
+	})
 	s.node.stop()
 }

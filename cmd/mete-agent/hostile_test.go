@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/wire"
 )
 
@@ -56,6 +57,15 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%s, %q, %v; want 400, and that it speaks HTTPS", resp.Status, b, err)
 		}
 	})
+	t.Run("no TLS", func(t *testing.T) {
+		for _, c := range []struct{ name, sent string }{
+			{"noise", strings.Repeat("\x00\xff", 4096)},
+			{"a torn greeting", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"},
+			{"a long greeting", "\x16\x03\x01\xff\xff" + strings.Repeat("a", 1<<16)},
+		} {
+			garbage(t, addr, c.name, c.sent)
+		}
+	})
 	t.Run("TLS 1.2", func(t *testing.T) {
 		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
 		if err == nil {
@@ -71,6 +81,14 @@ func TestHostile(t *testing.T) {
 				t.Errorf("%s without a certificate: %+v, want 401", path, p)
 			}
 		}
+		for _, path := range []string{"/v1/enroll", "/v1/renew"} {
+			if p := post(t, c, s.url+path, "application/json", io.LimitReader(zeros(' '), 1<<20)); p.Status != http.StatusRequestEntityTooLarge {
+				t.Errorf("%s with a body of a MiB: %+v, want 413", path, p)
+			}
+		}
+		if p := post(t, c, s.url+"/v1/states", wire.MediaType, io.LimitReader(zeros(0), 5<<20)); p.Status != http.StatusUnauthorized {
+			t.Errorf("states without a certificate: %+v, want 401", p)
+		}
 		resp, err := c.Get(s.url + "/v1/usage")
 		if err != nil {
 			t.Fatal(err)
@@ -80,13 +98,36 @@ func TestHostile(t *testing.T) {
 			t.Errorf("a question without a token: %s, want 401", resp.Status)
 		}
 	})
-	t.Run("node gone mad", func(t *testing.T) {
-		id, err := enrol.Open(enrol.Config{Dir: filepath.Join(s.dir, "agent", "identity"), Server: s.url}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := id.Client()
+	t.Run("wrong token", func(t *testing.T) {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting, ForceAttemptHTTP2: true}}
 		defer c.CloseIdleConnections()
+		other := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}).Reveal()
+		for name, text := range map[string]string{"none of this server": other, "half": other[:20], "an agent's": s.token, "control characters": "mete_\t\t"} {
+			r, err := http.NewRequest(http.MethodGet, s.url+"/v1/usage", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+text)
+			resp, err := c.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusForbidden {
+				t.Errorf("%s: %s, want 403", name, resp.Status)
+			}
+		}
+	})
+	t.Run("node gone mad", func(t *testing.T) {
+		// A new connection each time: one on which too much was sent is given up.
+		client := func() *http.Client {
+			id, err := enrol.Open(enrol.Config{Dir: filepath.Join(s.dir, "agent", "identity"), Server: s.url}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(id.Client().CloseIdleConnections)
+			return id.Client()
+		}
 		for name, q := range map[string]struct {
 			path, kind string
 			body       io.Reader
@@ -95,16 +136,16 @@ func TestHostile(t *testing.T) {
 			"garbage":             {"/v1/batches", wire.MediaType, strings.NewReader("garbage"), 400},
 			"nothing":             {"/v1/batches", wire.MediaType, strings.NewReader(""), 400},
 			"too much":            {"/v1/batches", wire.MediaType, bytes.NewReader(make([]byte, 5<<20)), 413},
-			"much without length": {"/v1/batches", wire.MediaType, io.LimitReader(zeros{}, 5<<20), 413},
+			"much without length": {"/v1/batches", wire.MediaType, io.LimitReader(zeros(0), 5<<20), 413},
 			"another type":        {"/v1/batches", "text/plain", strings.NewReader("x"), 415},
 			"lost nonsense":       {"/v1/lost", "application/json", strings.NewReader(`{"stream":7}`), 400},
 			"lost without end":    {"/v1/lost", "application/json", strings.NewReader(`{"from":"0","to":"18446744073709551615"}`), 400},
 		} {
-			if p := post(t, c, s.url+q.path, q.kind, q.body); p.Status != q.status || p.Title == "" {
+			if p := post(t, client(), s.url+q.path, q.kind, q.body); p.Status != q.status || p.Title == "" {
 				t.Errorf("%s: %+v, want status %d and a title", name, p, q.status)
 			}
 		}
-		resp, err := c.Get(s.url + "/v1/usage")
+		resp, err := client().Get(s.url + "/v1/usage")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,9 +166,37 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-type zeros struct{}
+// zeros is one byte for ever.
+type zeros byte
 
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+func (z zeros) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = byte(z)
+	}
+	return len(b), nil
+}
+
+// garbage sends what is no TLS: the server ends the connection.
+func garbage(t *testing.T, addr, name, sent string) {
+	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.SetDeadline(time.Now().Add(15 * time.Second)); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	_, _ = io.WriteString(c, sent) // it may be cut off before the end
+	if cw, ok := c.(*net.TCPConn); ok {
+		_ = cw.CloseWrite()
+	}
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		if e, ok := err.(net.Error); ok && e.Timeout() {
+			t.Errorf("%s: the server waits for ever", name)
+		}
+	}
+}
 
 // post sends a body and returns the problem that comes back.
 func post(t *testing.T, c *http.Client, url, kind string, body io.Reader) (p fault.Problem) {

@@ -37,7 +37,7 @@ func command() *cobra.Command {
 	}
 	root.SetVersionTemplate("mete {{.Version}}\n")
 	root.AddCommand(up.Command(station), run.Command(), run.Report(), top.Command(meter),
-		usage.Usage(), usage.Nodes(), usage.Gaps(), usage.Workloads(),
+		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(),
 		server.Command(), token.Command(), capture.Command())
 	cli.Complete(root)
 	return root

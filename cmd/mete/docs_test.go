@@ -17,7 +17,7 @@ import (
 	"mete.dev/mete/internal/cli"
 )
 
-//go:generate go test . -run=^TestReference$ -count=1 -update
+//go:generate go test . -run=^TestReference -count=1 -update
 
 const reference = "../../docs/cli.md"
 
@@ -74,6 +74,9 @@ func leaves(commands []*cobra.Command) (out []*cobra.Command) {
 		switch {
 		case c.Name() == "help" || c.Name() == "completion":
 		case c.HasAvailableSubCommands():
+			if c.Args != nil {
+				out = append(out, c) // it does something by itself too
+			}
 			out = append(out, leaves(c.Commands())...)
 		default:
 			out = append(out, c)
@@ -134,7 +137,7 @@ func page() string {
 
 // rank puts what newcomers want first, and the others behind by name.
 func rank(c *cobra.Command) int {
-	first := []string{"up", "run", "report", "top", "usage", "nodes", "gaps", "workloads", "server", "token"}
+	first := []string{"up", "run", "report", "top", "usage", "nodes", "sources", "gaps", "workloads", "server", "token"}
 	if i := slices.Index(first, c.Name()); i >= 0 {
 		return i
 	}
@@ -146,6 +149,9 @@ func section(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
 	if subs := leaves(c.Commands()); len(subs) > 0 {
 		b.WriteString(prose(cmp.Or(c.Long, c.Short+".")))
+		if c.Args != nil && c.Example != "" {
+			how(b, c)
+		}
 		for _, sub := range subs {
 			section(b, sub)
 		}
@@ -160,6 +166,11 @@ func section(b *strings.Builder, c *cobra.Command) {
 		return
 	}
 	b.WriteString(prose(c.Long))
+	how(b, c)
+}
+
+// how writes how a command is called.
+func how(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "\n    %s\n\nExamples:\n\n", c.UseLine())
 	for line := range strings.Lines(c.Example + "\n") {
 		b.WriteString("  " + line)

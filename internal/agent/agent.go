@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,6 +34,8 @@ type Config struct {
 	// Socket is the path of the unix socket at which jobs are registered; ""
 	// is none.
 	Socket string
+	// Past is what this machine left as other nodes; its zero value is nothing.
+	Past Past
 }
 
 // Default measures once a second and sends every ten.
@@ -61,6 +65,7 @@ type Agent struct {
 	host    *host.Host
 	socket  *socket.Server // nil without
 	names   *names
+	past    Past          // not yet told of
 	held    *meter.Window // could not be made durable; the next one is merged into it
 	log     *slog.Logger
 	windows atomic.Int64 // kept
@@ -80,7 +85,7 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{node: node, names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
+	a := &Agent{node: node, past: cfg.Past, names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -116,7 +121,14 @@ func (a *Agent) Close() error {
 		err = errors.Join(err, a.Machine.Close())
 	}
 	if a.Spool != nil {
-		err = errors.Join(err, a.Spool.Close())
+		e := a.Spool.Close()
+		if errors.Is(e, syscall.ENOSPC) || errors.Is(e, syscall.EDQUOT) {
+			// All that is lost is what the server said to have: it is offered again,
+			// and known.
+			a.log.Warn("the disk is full; what the server has is offered again when the agent is back", "err", e)
+			e = nil
+		}
+		err = errors.Join(err, e)
 	}
 	if a.host != nil {
 		err = errors.Join(err, a.host.Close())
@@ -144,6 +156,10 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if w := a.held; w != nil {
+		a.log.Warn("the last windows are not on the disk: when the agent is back their counters are complete, and their memory is a gap",
+			"from", time.Unix(0, w.Start+w.Offset).UTC(), "to", time.Unix(0, w.End+w.Offset).UTC())
+	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	if err := a.Shipper.Flush(last); err != nil {
@@ -167,7 +183,7 @@ func (a *Agent) keep(w *meter.Window) {
 	a.names.want(a.Shipper.Wanted())
 	names := a.names.of(w, now)
 	sent := wire.FromWindow(w, func(*meter.Row) bool { return true })
-	err := a.Spool.Append(&sent, names, w.Gaps, func(full bool) []byte { return a.Machine.Books().Checkpoint(nil, full) })
+	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.past.gaps), func(full bool) []byte { return a.Machine.Books().Checkpoint(nil, full) })
 	a.report(err)
 	if err != nil {
 		if a.held == nil {
@@ -176,6 +192,8 @@ func (a *Agent) keep(w *meter.Window) {
 		return
 	}
 	a.held = nil
+	a.past.remove(a.log)
+	a.past = Past{}
 	a.Machine.Books().Saved()
 	a.forget(a.names.sent(w, now))
 	a.windows.Add(1)

@@ -11,6 +11,7 @@ import (
 
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
 )
 
@@ -26,21 +27,30 @@ type Tokens interface {
 	Revoke(ctx context.Context, id string) error
 }
 
+// Nodes ends what machines, and servers below, may do.
+type Nodes interface {
+	// Revoke takes the right to send from the node or the server below with this
+	// id, or with this name where only one has it, and returns which that is.
+	Revoke(ctx context.Context, which string) (query.Node, error)
+}
+
 type admin struct {
 	handler
 	tokens Tokens
+	nodes  Nodes
 }
 
 // Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
-// /v1/tokens, DELETE /v1/tokens/ID. It asks nobody who he is: it is for a unix
-// socket that only the administrator can open.
-func Admin(t Tokens, now func() time.Time, log *slog.Logger) http.Handler {
-	h := &admin{handler{now: now, log: log}, t}
+// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE. It asks nobody who he
+// is: it is for a unix socket that only the administrator can open.
+func Admin(t Tokens, n Nodes, now func() time.Time, log *slog.Logger) http.Handler {
+	h := &admin{handler{now: now, log: log}, t, n}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/tokens", h.all)
 	mux.HandleFunc("/v1/tokens/{id}", h.one)
+	mux.HandleFunc("/v1/nodes/{node}", h.node)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there is /v1/tokens"))
+		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens and /v1/nodes/NODE"))
 	})
 	return mux
 }
@@ -93,4 +103,17 @@ func (h *admin) one(w http.ResponseWriter, r *http.Request) {
 	}
 	h.log.Info("token revoked", "token", id)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func (h *admin) node(w http.ResponseWriter, r *http.Request) {
+	if !only(w, r, http.MethodDelete) {
+		return
+	}
+	n, err := h.nodes.Revoke(r.Context(), r.PathValue("node"))
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	h.log.Info("node revoked", "node", n.ID, "name", n.Name)
+	answer(w, http.StatusOK, tally.NodesJSON([]query.Node{n}))
 }

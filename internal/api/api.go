@@ -1,7 +1,8 @@
 // Package api answers questions to a server over HTTP: what was used
-// (/v1/usage), by which machines (/v1/nodes) and workloads (/v1/workloads), of
-// which time not all is known (/v1/gaps), and what is used at present
-// (/v1/rates). Beside them it takes the orders of the machine's administrator.
+// (/v1/usage), by which machines (/v1/nodes) and workloads (/v1/workloads), which
+// servers tell of machines of theirs (/v1/sources), of which time not all is
+// known (/v1/gaps), and what is used at present (/v1/rates). Beside them it takes
+// the orders of the machine's administrator.
 //
 // A question that has a parameter too many or a value that means nothing is
 // refused, and the refusal says what would be right. Errors are problems of
@@ -36,11 +37,13 @@ type Ledger interface {
 	// Usage answers with at most q.Limit groups.
 	Usage(ctx context.Context, q query.Query) (*query.Answer, error)
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
+	// Below lists the servers that tell of their nodes here.
+	Below(ctx context.Context, s query.Scope) ([]query.Source, error)
 	// Workloads lists at most q.Limit workloads with use in the range of q that
 	// pass its filters; q.By means nothing.
 	Workloads(ctx context.Context, q query.Query) ([]query.Workload, error)
-	// Gaps lists the gaps that touch the range, of one node by its id or name,
-	// or of all where that is "".
+	// Gaps lists the gaps that touch the range and the corrections of clocks in
+	// it, of one node by its id or name, or of all where that is "".
 	Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error)
 }
 
@@ -66,6 +69,7 @@ func New(l Ledger, live Rates, authorize func(*http.Request) (query.Scope, error
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/usage", h.read(h.usage))
 	mux.HandleFunc("/v1/nodes", h.read(h.nodes))
+	mux.HandleFunc("/v1/sources", h.read(h.sources))
 	mux.HandleFunc("/v1/workloads", h.read(h.workloads))
 	mux.HandleFunc("/v1/gaps", h.read(h.gaps))
 	mux.HandleFunc("/v1/rates", h.read(h.rates))
@@ -82,7 +86,7 @@ func New(l Ledger, live Rates, authorize func(*http.Request) (query.Scope, error
 
 // nothing answers where there is nothing.
 func nothing(w http.ResponseWriter, r *http.Request) {
-	problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/usage, /v1/nodes, /v1/workloads, /v1/gaps, /v1/rates and /healthz"))
+	problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/usage, /v1/nodes, /v1/sources, /v1/workloads, /v1/gaps, /v1/rates, /metrics and /healthz"))
 }
 
 // A question finds the body of the answer to a request.
@@ -132,16 +136,18 @@ func (h *handler) usage(ctx context.Context, given map[string][]string, s query.
 		return nil, err
 	}
 	limit := q.Limit
-	// What is above a limit is told as a sum, so the ledger has to find it. One
-	// more than the most shows that there are too many.
-	q.Scope, q.Limit = s, tally.MaxGroups+1
+	// What is above a limit is told as a sum, so the ledger has to find all of it.
+	// Without a limit, one more than the most shows that there are too many.
+	if q.Scope, q.Limit = s, 0; limit == 0 {
+		q.Limit = tally.MaxGroups + 1
+	}
 	a, err := h.ledger.Usage(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	if len(a.Groups) > tally.MaxGroups {
+	if limit == 0 && len(a.Groups) > tally.MaxGroups {
 		return nil, fault.WithHint(fmt.Errorf("more than %d groups by %s: %w", tally.MaxGroups, names(q.By), fault.ErrInvalid),
-			"group by less, or narrow the question with from, to and where")
+			"ask for the largest with limit, group by less, or narrow the question with from, to and where")
 	}
 	nodes, err := h.ledger.Nodes(ctx, s)
 	if err != nil {
@@ -168,6 +174,14 @@ func (h *handler) nodes(ctx context.Context, given map[string][]string, s query.
 	}
 	list, err := h.ledger.Nodes(ctx, s)
 	return tally.NodesJSON(list), err
+}
+
+func (h *handler) sources(ctx context.Context, given map[string][]string, s query.Scope) ([]byte, error) {
+	if err := tally.Only(given); err != nil {
+		return nil, err
+	}
+	list, err := h.ledger.Below(ctx, s)
+	return tally.SourcesJSON(list), err
 }
 
 func (h *handler) workloads(ctx context.Context, given map[string][]string, s query.Scope) ([]byte, error) {
@@ -206,7 +220,20 @@ func (h *handler) gaps(ctx context.Context, given map[string][]string, s query.S
 		return nil, err
 	}
 	list, err := h.ledger.Gaps(ctx, from, to, node, s)
+	if err == nil && len(list) == 0 && node != "" {
+		err = h.knows(ctx, node, s)
+	}
 	return tally.GapsJSON(list), err
+}
+
+// knows refuses the id or name of a node that there is not: that it has no gaps
+// would say that all of it is known.
+func (h *handler) knows(ctx context.Context, node string, s query.Scope) error {
+	nodes, err := h.ledger.Nodes(ctx, s)
+	if err != nil || slices.ContainsFunc(nodes, func(n query.Node) bool { return n.ID == node || n.Name == node }) {
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("node %q: %w", node, fault.ErrNotFound), "mete nodes lists those that there are")
 }
 
 func (h *handler) rates(ctx context.Context, given map[string][]string, s query.Scope) ([]byte, error) {

@@ -110,7 +110,9 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 	slices.SortStableFunc(a.Groups, func(x, y query.Group) int {
 		return cmp.Or(y.Usage.Sum[meter.CPU].Compare(x.Usage.Sum[meter.CPU]), slices.Compare(x.Keys, y.Keys))
 	})
-	a.Groups = a.Groups[:min(q.Limit, len(a.Groups))]
+	if q.Limit > 0 {
+		a.Groups = a.Groups[:min(q.Limit, len(a.Groups))]
+	}
 	return a, nil
 }
 
@@ -119,6 +121,13 @@ func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {
 		return nil, b.err
 	}
 	return b.node, b.err
+}
+
+func (b *book) Below(_ context.Context, s query.Scope) ([]query.Source, error) {
+	if !s.All {
+		return nil, b.err
+	}
+	return []query.Source{{ID: "S1", Name: "core-1", State: "live", Pages: 7}}, b.err
 }
 
 func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
@@ -238,7 +247,7 @@ func TestUsageAround(t *testing.T) {
 	if m["averages_over_seconds"] != 3600.0 || m["gaps"] != 1.0 || m["from"] != "2026-02-28T12:00:00Z" {
 		t.Errorf("averages over %v, %v gaps, from %v", m["averages_over_seconds"], m["gaps"], m["from"])
 	}
-	if b.last.Limit != tally.MaxGroups+1 || !b.last.Scope.All {
+	if b.last.Limit != 0 || !b.last.Scope.All {
 		t.Errorf("the ledger was asked %+v", b.last)
 	}
 }
@@ -251,6 +260,10 @@ func TestTooManyGroups(t *testing.T) {
 	code, _, m := ask(t, handler(b, all), "GET", "/v1/usage", "")
 	if code != 400 || m["detail"] != "more than 10000 groups by job: invalid" || m["hint"] == "" {
 		t.Errorf("%d %v, want 400", code, m)
+	}
+	code, _, m = ask(t, handler(b, all), "GET", "/v1/usage?limit=2", "")
+	if code != 200 || m["rest_groups"] != float64(tally.MaxGroups-1) {
+		t.Errorf("the two largest of too many: %d, %v in the rest", code, m["rest_groups"])
 	}
 	code, _, m = ask(t, handler(b, all), "GET", "/v1/workloads", "")
 	if code != 400 {
@@ -268,6 +281,10 @@ func TestLists(t *testing.T) {
 	if s := fmt.Sprint(m["nodes"]); !strings.Contains(s, "name:web-1") {
 		t.Errorf("nodes: %s", s)
 	}
+	_, _, m = ask(t, h, "GET", "/v1/sources", "")
+	if s := fmt.Sprint(m["sources"]); !strings.Contains(s, "name:core-1") || !strings.Contains(s, "pages:7") {
+		t.Errorf("sources: %s", s)
+	}
 	_, _, m = ask(t, h, "GET", "/v1/workloads?where=kind=service", "")
 	if s := fmt.Sprint(m["workloads"]); !strings.Contains(s, "name:mete-agent.service") {
 		t.Errorf("workloads: %s", s)
@@ -276,9 +293,12 @@ func TestLists(t *testing.T) {
 	if s := fmt.Sprint(m["gaps"]); !strings.Contains(s, "reason:rebooted seconds:1 ") {
 		t.Errorf("gaps: %s", s)
 	}
-	_, _, m = ask(t, h, "GET", "/v1/gaps?node=web-2", "")
+	_, _, m = ask(t, h, "GET", "/v1/gaps?node=web-1&to=-2h&from=-3h", "")
 	if s := fmt.Sprint(m["gaps"]); s != "[]" {
-		t.Errorf("gaps of another node: %s", s)
+		t.Errorf("gaps of another time: %s", s)
+	}
+	if code, _, m := ask(t, h, "GET", "/v1/gaps?node=web-2", ""); code != 404 || m["detail"] != `node "web-2": not found` || m["hint"] == nil {
+		t.Errorf("gaps of another node: %d %v", code, m)
 	}
 	_, _, m = ask(t, h, "GET", "/v1/rates", "")
 	if s := fmt.Sprint(m["nodes"]); !strings.Contains(s, "cpu_cores:1.5 ") || !strings.Contains(s, "memory_bytes:1.048576e+06 ") ||
@@ -299,6 +319,7 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v1/usage?from=%ZZ", 400, `parameters: invalid URL escape "%ZZ": invalid`},
 		{"GET", "/v1/usage?from=a;to=b", 400, "parameters: invalid semicolon separator in query: invalid"},
 		{"GET", "/v1/nodes?x=1", 400, `parameter "x" is not known: invalid`},
+		{"GET", "/v1/sources?x=1", 400, `parameter "x" is not known: invalid`},
 		{"GET", "/v1/workloads?by=job", 400, `parameter "by" is not known: invalid`},
 		{"GET", "/v1/gaps?from=soon", 400, `time "soon": invalid`},
 		{"GET", "/v1/gaps?node=a&node=b", 400, `parameter "node" is given twice: invalid`},
@@ -337,7 +358,7 @@ func TestErrorsByKind(t *testing.T) {
 	} {
 		b := example()
 		b.err = c.err
-		for _, target := range []string{"/v1/usage", "/v1/nodes", "/v1/workloads", "/v1/gaps", "/v1/rates"} {
+		for _, target := range []string{"/v1/usage", "/v1/nodes", "/v1/sources", "/v1/workloads", "/v1/gaps", "/v1/rates"} {
 			code, _, m := ask(t, handler(b, all), "GET", target, "")
 			if code != c.code || m["detail"] != c.detail {
 				t.Errorf("%s, %v: %d %v", target, c.err, code, m)
@@ -405,9 +426,20 @@ func (r *ring) Revoke(_ context.Context, id string) error {
 	return fmt.Errorf("token %q: %w", id, fault.ErrNotFound)
 }
 
+// fleet is machines of which one may be revoked.
+type fleet struct{ query.Node }
+
+func (f fleet) Revoke(_ context.Context, which string) (query.Node, error) {
+	if which != f.Name {
+		return query.Node{}, fmt.Errorf("node %q: %w", which, fault.ErrNotFound)
+	}
+	f.State = "revoked"
+	return f.Node, nil
+}
+
 func TestAdmin(t *testing.T) {
 	r := &ring{}
-	h := api.Admin(r, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	code, _, m := ask(t, h, "POST", "/v1/tokens", `{"role":"agent","cluster":"lab","uses":2,"expires_at":"2026-03-02T12:00:00Z"}`)
 	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
 		t.Errorf("POST: %d %v", code, m)
@@ -429,6 +461,16 @@ func TestAdmin(t *testing.T) {
 	}
 	if code, header, _ := ask(t, h, "PUT", "/v1/tokens", ""); code != 405 || header.Get("Allow") != "GET, POST" {
 		t.Errorf("PUT: %d %v", code, header)
+	}
+	code, _, m = ask(t, h, "DELETE", "/v1/nodes/web-1", "")
+	if s := fmt.Sprint(m["nodes"]); code != 200 || !strings.Contains(s, "node:N1") || !strings.Contains(s, "state:revoked") {
+		t.Errorf("DELETE of a node: %d %v", code, m)
+	}
+	if code, _, _ = ask(t, h, "DELETE", "/v1/nodes/web-2", ""); code != 404 {
+		t.Errorf("DELETE of another node: %d", code)
+	}
+	if code, header, _ := ask(t, h, "POST", "/v1/nodes/web-1", ""); code != 405 || header.Get("Allow") != "DELETE" {
+		t.Errorf("POST of a node: %d %v", code, header)
 	}
 	if code, _, _ = ask(t, h, "GET", "/", ""); code != 404 {
 		t.Errorf("GET /: %d", code)

@@ -170,9 +170,15 @@ func (b *Books) Close(w *meter.Window) {
 }
 
 // totals books what the machine did as a whole. A total that goes back, as a
-// device was taken away, counts on from there.
+// device was taken away, counts on from there. It covers all of the tick, also
+// of one that was late or in which the meter was away, as the machine's CPU time
+// and memory are booked for all of it: averages are over that time. Only of the
+// memory before the first tick of a boot nothing is known.
 func (b *Books) totals(s *meter.Snapshot) {
-	use := meter.Usage{Covered: b.covered()}
+	use := meter.Usage{Covered: time.Duration(b.elapsed)}
+	if b.now == meter.Booted {
+		use.Covered = 0
+	}
 	for set := s.Node.Total.Has; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
 		switch {

@@ -9,6 +9,7 @@ package attribute
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/meter"
@@ -168,11 +169,16 @@ func (b *Books) admit(s *meter.Snapshot) {
 		a.share = meter.Usage{Covered: b.covered()}
 		b.order = append(b.order, a)
 	}
-	for _, a := range b.last {
+	for _, a := range slices.Backward(b.last) { // children before what they are taken from
 		if a.round == b.round || a.closed {
 			continue
 		}
-		a.final = true
+		a.final, a.below = true, [meter.Limit]int64{}
+		for i, r := range nested {
+			if a.up[i] != nil {
+				a.complete(r)
+			}
+		}
 		for up := a.parent; up != nil; up = up.parent {
 			// Where that one is gone too, what is not told apart is higher up.
 			if up.blur = true; up.round == b.round {
@@ -213,6 +219,9 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 			}
 			b.bookLevel(a, r, max(0, own))
 		}
+	}
+	if a.final {
+		a.level = [meter.Limit]int64{} // also of what its end did not show
 	}
 	a.split()
 	a.seen |= a.reading.Has

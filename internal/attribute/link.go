@@ -107,11 +107,18 @@ func (a *account) hold(i int, r meter.Resource) {
 		a.dirty.set |= 1 << r
 	}
 	if old != nil && moved {
-		old.gone[r] += a.before.Value[r]
+		last := a.before.Value[r]
+		if !a.reading.Has.Has(r) { // then those below were let go before
+			last = max(last, a.booked[r]+a.below[r]+a.gone[r])
+		}
+		old.gone[r] += last
 		old.dirty.set |= 1 << r
 	}
 	if up == nil {
 		return
+	}
+	if a.final {
+		a.complete(r)
 	}
 	now := a.reading.Value[r]
 	grew := a.growth(i, r)
@@ -121,6 +128,17 @@ func (a *account) hold(i int, r meter.Resource) {
 	}
 	up.below[r] += now
 	up.grown[i] += grew
+}
+
+// complete makes the last reading of a nested counter as much as was booked of
+// it, to the group itself and to those below. They are read after it, so that may
+// be more; and of a group that ended unseen there is no later reading, by which
+// the account above would learn that this is not its own.
+func (a *account) complete(r meter.Resource) {
+	v := &a.reading.Value[r]
+	if !a.restarted(r) && !a.rebased(r, *v) {
+		*v = max(*v, a.booked[r]+a.below[r]+a.gone[r])
+	}
 }
 
 // growth is how much of a's counter came in this tick, as far as that is known.

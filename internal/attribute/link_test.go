@@ -328,6 +328,33 @@ func TestBooksLevelEnds(t *testing.T) {
 	}
 }
 
+// What ended holds nothing, also where its end did not show how much it held:
+// then what the machine holds is still the sum of what its rows do.
+func TestBooksLevelEndsUnshown(t *testing.T) {
+	b := attribute.New("n")
+	snapshot := func(at int64) *meter.Snapshot {
+		s := two(at, 0, 0)
+		s.Node.MemTotal, s.Node.MemFree = 10_000, 3000
+		s.Groups[1].Put(meter.Memory, 4000)
+		return s
+	}
+	b.Tick(snapshot(1e9))
+	b.Tick(snapshot(2e9))
+	last := snapshot(3e9)
+	last.Groups[1].Final = true
+	last.Groups[1].Has &^= meter.SetOf(meter.Memory)
+	b.Tick(last)
+	sum := int64(0)
+	for _, r := range b.Live().Rows {
+		if r.Memory != nil {
+			sum += *r.Memory
+		}
+	}
+	if sum != 10_000 {
+		t.Errorf("the rows hold %d bytes, the machine 10000", sum)
+	}
+}
+
 // Totals go on where an int64 ends: a terabyte held for a year.
 func TestBooksTotalsDoNotOverflow(t *testing.T) {
 	b := attribute.New("n")

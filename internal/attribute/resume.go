@@ -73,7 +73,9 @@ func gap(from, to time.Time, why meter.Reason, detail string) meter.Gap {
 // are gone on with; the others end as any that nobody showed the end of.
 func (b *Books) resume(s *meter.Snapshot) {
 	b.now, b.opening = meter.Resumed, meter.Resumed
-	b.gaps = []meter.Gap{gap(wall(b.at+b.offset), s.Wall(), meter.Unwatched, "")}
+	// Boottime went on all the while, so both ends are by what the wall clock shows
+	// now: it may have been set meanwhile.
+	b.gaps = []meter.Gap{{From: wall(b.at + s.Offset), To: s.Wall(), Reason: meter.Unwatched}}
 
 	lives := make(map[workload.Life]*account, len(b.order))
 	for _, a := range b.order[1:] {

@@ -19,6 +19,7 @@ type stage struct {
 	w     meter.Window
 	known map[string]bool // shown since the meter started
 	slots map[string]meter.Slot
+	step  int64 // by how much the wall clock was set, ns
 }
 
 func newStage(t *testing.T) *stage {
@@ -40,7 +41,7 @@ const second = int64(time.Second)
 // tick shows the machine at a time, the root's CPU counter first.
 func (s *stage) tick(at, cpu int64, props ...prop) meter.Balance {
 	s.t.Helper()
-	snap := &meter.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000 * second}
+	snap := &meter.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step}
 	snap.Node = meter.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
 	root := prop{name: "", life: 1, cpu: cpu}
 	for i, p := range append([]prop{root}, props...) {
@@ -183,6 +184,19 @@ func TestResumed(t *testing.T) {
 	}
 }
 
+// The wall clock was set back by an hour while the meter was away: it was away
+// for as long as it was, by the clock as it is now.
+func TestResumedAfterStep(t *testing.T) {
+	s := newStage(t)
+	s.tick(4000*second, 1000)
+	s.tick(4001*second, 1050)
+	s.restart()
+	s.step = -3600 * second
+	s.tick(4009*second, 1400)
+	s.close()
+	s.opened(meter.Resumed, 4001*second, meter.Gap{From: unix(1401 * second), To: unix(1409 * second), Reason: meter.Unwatched})
+}
+
 // After another boot all counters began at zero, and so does the window.
 func TestBooted(t *testing.T) {
 	s := newStage(t)
@@ -206,6 +220,9 @@ func TestBooted(t *testing.T) {
 		meter.Gap{From: unix(2000 * second), To: unix(2060 * second), Reason: meter.Unwatched})
 	s.want("1", meter.CPU, 500, meter.Measured)
 	s.want("1", meter.Memory, 1<<10, meter.Measured)
+	if got := s.w.Total.Covered; got != time.Second {
+		t.Errorf("covered %v of the machine, want 1s: nobody saw its memory before that", got)
+	}
 	s.want("0", meter.CPU, 400, meter.Measured)
 	s.want("0", meter.PIDs, 100, meter.Measured)
 	if got, want := s.w.Balance.Whole.Of(meter.CPU), 61*4*second-40*second; got != want {
@@ -390,8 +407,28 @@ func TestCovered(t *testing.T) {
 			t.Errorf("covered %v of %q, want 4s", got, name)
 		}
 	}
-	if s.w.Total.Covered != 4*time.Second {
-		t.Errorf("covered %v of the machine, want 4s", s.w.Total.Covered)
+	if s.w.Total.Covered != 9*time.Second {
+		t.Errorf("covered %v of the machine, want 9s", s.w.Total.Covered)
+	}
+}
+
+// Of the machine as a whole all is known while the meter was away, so that time
+// counts in averages.
+func TestMachineCovered(t *testing.T) {
+	s := newStage(t)
+	for _, at := range []int64{10, 11} {
+		s.tick(at*second, 0, prop{name: "a", life: 5})
+	}
+	s.close()
+	s.restart()
+	s.tick(31*second, 0, prop{name: "a", life: 5})
+	s.tick(32*second, 0, prop{name: "a", life: 5})
+	s.close()
+	if got := s.w.Total.Covered; got != 21*time.Second {
+		t.Errorf("covered %v of the machine with an absence, want 21s", got)
+	}
+	if got := s.row("a").Usage.Covered; got != time.Second {
+		t.Errorf("covered %v of a group with an absence, want 1s", got)
 	}
 }
 

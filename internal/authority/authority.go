@@ -40,6 +40,9 @@ type Config struct {
 	// to the loopback enrols and reads without a token.
 	Local   bool
 	Cluster string // of nodes that enrol without a token; "" is DefaultCluster
+	// Life is how long the certificates of machines and of servers below are good;
+	// 0 is 30 days.
+	Life time.Duration
 	// Live tells under which boot a node sends at present; ok is false where it
 	// does not. It may be nil: then no node does.
 	Live func(node string) (boot string, ok bool)
@@ -105,6 +108,9 @@ func Open(cfg Config, reg Registry, log *slog.Logger) (*Authority, error) {
 	}
 	if err := checkCluster(a.cfg.Cluster); err != nil {
 		return nil, err
+	}
+	if a.cfg.Life == 0 {
+		a.cfg.Life = clientLife
 	}
 	if a.cfg.Live == nil {
 		a.cfg.Live = func(string) (string, bool) { return "", false }

@@ -117,8 +117,8 @@ func namesOf(c *x509.Certificate) []string {
 
 // client signs the certificate of a node: its name is the node's id, its unit
 // the role, and a URI says node and cluster. It is good for a client only.
-func (p pair) client(now time.Time, g entry.Node, role entry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
-	t := template(now, clientLife)
+func (p pair) client(now time.Time, life time.Duration, g entry.Node, role entry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
+	t := template(now, life)
 	t.Subject = pkix.Name{CommonName: g.ID, OrganizationalUnit: []string{string(role)}}
 	t.URIs = []*url.URL{{Scheme: "mete", Host: g.Cluster, Path: "/" + g.ID}}
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

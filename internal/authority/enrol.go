@@ -85,6 +85,7 @@ func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Peer, 
 	}
 	g := token.Grant{Node: n.ID, Cluster: n.Cluster, Role: by.role}
 	if local {
+		g.CA = string(a.CAPEM()) // by which it knows the ledger
 		return g, nil
 	}
 	a.recent[by.paid] = enrolment{now, n.ID}
@@ -295,7 +296,7 @@ func paidBy(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
 
 // grant signs a certificate for a node.
 func (a *Authority) grant(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {
-	cert, err := a.ca.client(now, entry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
+	cert, err := a.ca.client(now, a.cfg.Life, entry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
 	if err != nil {
 		return token.Grant{}, err
 	}

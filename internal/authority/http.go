@@ -110,7 +110,7 @@ func (a *Authority) problem(w http.ResponseWriter, r *http.Request, err error) {
 		p.Status = http.StatusRequestEntityTooLarge
 	case Unidentified(err):
 		p.Status = http.StatusUnauthorized
-	case p.Status == http.StatusInternalServerError:
+	case p.Status == http.StatusInternalServerError && r.Context().Err() == nil: // else who asked has gone
 		a.log.Error("request failed", "path", r.URL.Path, "err", err)
 	}
 	w.Header().Set("Content-Type", fault.ProblemType)

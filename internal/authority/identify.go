@@ -107,14 +107,21 @@ func (a *Authority) byCertificate(ctx context.Context, cert *x509.Certificate) (
 		return token.Peer{}, unidentified{fault.WithHint(fmt.Errorf("certificate of node %s is good from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
 			"enrol the machine with a new token: mete token create --role agent")}
 	}
-	revoked, err := a.known.revoked(ctx, n.ID)
-	if err != nil {
+	if err := a.Allowed(ctx, n.ID); err != nil {
 		return token.Peer{}, err
 	}
-	if revoked {
-		return token.Peer{}, fmt.Errorf("node %s is revoked: %w", n.ID, fault.ErrDenied)
-	}
 	return token.Peer{Node: n.ID, Cluster: n.Cluster, Role: role}, nil
+}
+
+// Allowed says whether a node, or a server below, may still send: fault.ErrDenied
+// where it is revoked.
+func (a *Authority) Allowed(ctx context.Context, node string) error {
+	revoked, err := a.known.revoked(ctx, node)
+	if err == nil && revoked {
+		err = fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),
+			"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enrol it with a new token: mete token create")
+	}
+	return err
 }
 
 func (a *Authority) byToken(ctx context.Context, text string) (token.Peer, error) {
@@ -130,7 +137,8 @@ func (a *Authority) byToken(ctx context.Context, text string) (token.Peer, error
 	now := time.Now()
 	switch {
 	case !ok:
-		return token.Peer{}, unidentified{fmt.Errorf("token %s: %w", tok.ID(), fault.ErrDenied)}
+		return token.Peer{}, unidentified{fault.WithHint(fmt.Errorf("token %s is none of this server's: %w", tok.ID(), fault.ErrDenied),
+			"mete token list shows those that are; mete token create --role viewer makes one for reading")}
 	case !t.Revoked.IsZero():
 		err = fmt.Errorf("token %s is revoked: %w", t.ID, fault.ErrDenied)
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
@@ -155,11 +163,7 @@ func (a *Authority) byLoopback(r *http.Request) (token.Peer, error) {
 	if err != nil {
 		return token.Peer{}, err
 	}
-	revoked, err := a.known.revoked(r.Context(), n.ID)
-	if err == nil && revoked {
-		err = fmt.Errorf("node %s is revoked: %w", n.ID, fault.ErrDenied)
-	}
-	if err != nil {
+	if err := a.Allowed(r.Context(), n.ID); err != nil {
 		return token.Peer{}, err
 	}
 	return token.Peer{Node: n.ID, Cluster: n.Cluster, Role: entry.Agent}, nil

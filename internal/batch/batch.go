@@ -134,6 +134,10 @@ type Name struct {
 	Exit    *int // the job's exit code, where it ended and has one
 }
 
+// MaxLabels is how many labels a name has at most: more are refused where they
+// are said.
+const MaxLabels = 32
+
 // A Window is a meter.Window as it is sent.
 type Window struct {
 	Boot       string

@@ -59,6 +59,10 @@ func check(c *cobra.Command) {
 				return misuse(c, fmt.Sprintf("unexpected argument %q", args[n]))
 			}
 		}
+		// Words in capitals stand for arguments in the line of use.
+		if line := strings.TrimSuffix(c.UseLine(), " [flags]"); line != c.CommandPath() {
+			return misuse(c, "an argument is missing: "+line)
+		}
 		return misuse(c, err.Error())
 	}
 }

@@ -20,7 +20,7 @@ func program() *cobra.Command {
 	nothing := func(*cobra.Command, []string) error { return nil }
 	root.AddCommand(
 		&cobra.Command{Use: "report", Args: cobra.MaximumNArgs(1), RunE: nothing},
-		&cobra.Command{Use: "pair", Args: cobra.ExactArgs(2), RunE: nothing},
+		&cobra.Command{Use: "pair ONE TWO", Args: cobra.ExactArgs(2), RunE: nothing},
 		&cobra.Command{Use: "any", RunE: nothing},
 	)
 	cli.Complete(root)
@@ -36,7 +36,7 @@ func TestMisuse(t *testing.T) {
 		{"help report", "", ""},
 		{"report a b c", `unexpected argument "b"`, "prog report --help says what there is"},
 		{"report --no", "unknown flag: --no", "prog report --help says what there is"},
-		{"pair a", "accepts 2 arg(s), received 1", "prog pair --help says what there is"},
+		{"pair a", "an argument is missing: prog pair ONE TWO", "prog pair --help says what there is"},
 		{"pair a b c", `unexpected argument "c"`, "prog pair --help says what there is"},
 		{"--no", "unknown flag: --no", "prog --help says what there is"},
 		{"zzz", `unknown command "zzz"`, "prog --help lists the commands"},

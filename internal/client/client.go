@@ -69,6 +69,11 @@ func (c *Client) Nodes(ctx context.Context) ([]query.Node, error) {
 	return get(ctx, c, "/v1/nodes", nil, tally.ParseNodes)
 }
 
+// Sources asks which servers tell of their machines there.
+func (c *Client) Sources(ctx context.Context) ([]query.Source, error) {
+	return get(ctx, c, "/v1/sources", nil, tally.ParseSources)
+}
+
 // Workloads asks which workloads used something in the range of q and pass its
 // filters, of which the dimensions mean nothing.
 func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
@@ -76,8 +81,8 @@ func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload
 	return get(ctx, c, "/v1/workloads", tally.Parameters(q), tally.ParseWorkloads)
 }
 
-// Gaps asks of which time in the range not all is known, of one node, by id or
-// name, or of all where that is "".
+// Gaps asks of which time in the range not all is known, and from when on in it a
+// clock was corrected, of one node, by id or name, or of all where that is "".
 func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]query.Gap, error) {
 	given := tally.Parameters(query.Query{From: from, To: to})
 	if node != "" {
@@ -108,12 +113,18 @@ func (c *Client) explain(err error) error {
 		return err // in the server's own words
 	}
 	err = fmt.Errorf("server %s: %w", c.base, err)
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		hint := "start one with: mete up"
-		if c.base != Default {
-			hint += "; or name another with --server or METE_SERVER"
-		}
-		err = fault.WithHint(err, hint)
+	_, dialled := errors.AsType[*net.OpError](err)
+	switch {
+	case fault.Hint(err) != "":
+		return err
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fault.WithHint(err, "it speaks plain HTTP, as mete up does: "+strings.Replace(c.base, "https:", "http:", 1))
+	case errors.Is(err, syscall.ECONNREFUSED) && c.base == Default:
+		return fault.WithHint(err, "start one with: mete up")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fault.WithHint(err, "start one with: mete up; or name another with --server or METE_SERVER")
+	case dialled:
+		return fault.WithHint(err, "check the address that --server or METE_SERVER names, and the way to it")
 	}
 	return err
 }
@@ -185,6 +196,12 @@ func refused(resp *http.Response, body []byte) error {
 	text, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	if len(text) > 200 {
 		text = text[:200]
+	}
+	if resp.StatusCode == http.StatusBadRequest && resp.Request.URL.Scheme == "http" && strings.Contains(text, "HTTPS server") {
+		// The words of Go's own server, before it has a handler.
+		https := *resp.Request.URL
+		https.Scheme, https.Path, https.RawQuery = "https", "", ""
+		return fault.WithHint(&refusal{fmt.Errorf("server http://%s: it speaks TLS, and was asked without: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
 	}
 	refusal := &refusal{fault.Problem{Status: resp.StatusCode, Detail: clean(resp.Status + ": " + text)}.Err()}
 	return fault.WithHint(refusal, "is this the address of a mete server, and no older one than this mete?")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -45,6 +46,8 @@ func TestQuestions(t *testing.T) {
 			_, _ = w.Write(tally.JSON(&query.Answer{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job"}, Gaps: 3}))
 		case "/v1/nodes":
 			_, _ = w.Write(tally.NodesJSON([]query.Node{{ID: "N1"}}))
+		case "/v1/sources":
+			_, _ = w.Write(tally.SourcesJSON([]query.Source{{ID: "S1"}}))
 		case "/v1/workloads":
 			_, _ = w.Write(tally.WorkloadsJSON([]query.Workload{{Node: "N1"}}))
 		case "/v1/gaps":
@@ -60,6 +63,9 @@ func TestQuestions(t *testing.T) {
 	}
 	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 || asked != "/v1/nodes?" {
 		t.Errorf("Nodes: %v, %v, asked %s", n, err, asked)
+	}
+	if b, err := c.Sources(t.Context()); err != nil || len(b) != 1 || asked != "/v1/sources?" {
+		t.Errorf("Sources: %v, %v, asked %s", b, err, asked)
 	}
 	q.OmitOwn = false
 	if w, err := c.Workloads(t.Context(), q); err != nil || len(w) != 1 || asked != "/v1/workloads?"+span+"&"+end+"&where=job%3Da%26b" {
@@ -125,6 +131,31 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
+// Who takes the wrong scheme, or a name that is none, reads what to do.
+func TestWrongAddress(t *testing.T) {
+	tok := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3})
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	plain, secure := httptest.NewServer(nothing), httptest.NewUnstartedServer(nothing)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	for _, c := range []struct{ url, err, hint string }{
+		{strings.Replace(secure.URL, "https:", "http:", 1), "it speaks TLS", "use " + secure.URL},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "HTTP response to HTTPS client", "it speaks plain HTTP, as mete up does: " + plain.URL},
+		{secure.URL, "another certificate authority", "check the server's address"},
+		{"https://nosuch.invalid:1", "nosuch.invalid", "check the address that --server"},
+	} {
+		cl, err := client.New(c.url, tok)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = cl.Nodes(t.Context()); err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(fault.Hint(err), c.hint) {
+			t.Errorf("%s: %v; %q, want %s; %s", c.url, err, fault.Hint(err), c.err, c.hint)
+		}
+	}
+}
+
 func TestServerURL(t *testing.T) {
 	for _, s := range []string{"", "x", "127.0.0.1:9797", "ftp://x", "http://", "http://u:p@127.0.0.1", "http://127.0.0.1/?a=b", "http://127.0.0.1:x"} {
 		if _, err := client.New(s, token.Token{}); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
@@ -155,6 +186,8 @@ func TestLocal(t *testing.T) {
 			_, _ = w.Write(tally.TokensJSON([]entry.Token{made}, noon))
 		case "DELETE /v1/tokens/a%2Fb ":
 			w.WriteHeader(http.StatusNoContent)
+		case "DELETE /v1/nodes/web%2F1 ":
+			_, _ = w.Write(tally.NodesJSON([]query.Node{{ID: "N1", Name: "web/1"}}))
 		default:
 			t.Errorf("asked %q, %v", what, err)
 		}
@@ -174,5 +207,8 @@ func TestLocal(t *testing.T) {
 	}
 	if err := l.RevokeToken(t.Context(), "a/b"); err != nil {
 		t.Errorf("RevokeToken: %v", err)
+	}
+	if n, err := l.RevokeNode(t.Context(), "web/1"); err != nil || n.ID != "N1" {
+		t.Errorf("RevokeNode: %+v, %v", n, err)
 	}
 }

@@ -8,11 +8,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"syscall"
 
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
 )
 
@@ -23,8 +26,32 @@ type Local struct {
 	http   *http.Client
 }
 
-// NewLocal returns the way to the server whose state is in dir. Nothing
-// is sent yet.
+// Here returns the way to the server whose state a person names: that of mete
+// server, or that of mete up, which has a server's in it. "" is the one that both
+// take by themselves. Nothing is sent yet.
+func Here(state string) (*Local, error) {
+	if state == "" {
+		all, err := keep.Default(os.Getenv, os.Geteuid())
+		if err != nil {
+			return nil, err
+		}
+		return NewLocal(filepath.Join(all, "server")), nil
+	}
+	if within := filepath.Join(state, "server"); !exists(filepath.Join(state, tally.AdminSocket)) && exists(filepath.Join(within, tally.AdminSocket)) {
+		state = within
+	}
+	return NewLocal(state), nil
+}
+
+// exists says whether there is something at a path, or may be: what cannot be
+// looked at is tried, so that the error is told.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// NewLocal returns the way to the server whose state is in dir. Nothing is sent
+// yet.
 func NewLocal(dir string) *Local {
 	socket := filepath.Join(dir, tally.AdminSocket)
 	return &Local{socket, &http.Client{Transport: &http.Transport{
@@ -59,6 +86,23 @@ func (l *Local) Tokens(ctx context.Context) ([]entry.Token, error) {
 func (l *Local) RevokeToken(ctx context.Context, id string) error {
 	_, err := l.order(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil)
 	return err
+}
+
+// RevokeNode takes the right to send from a machine or a server below, by id or
+// by name, and returns which that is.
+func (l *Local) RevokeNode(ctx context.Context, which string) (n query.Node, err error) {
+	body, err := l.order(ctx, http.MethodDelete, "/v1/nodes/"+url.PathEscape(which), nil)
+	if err != nil {
+		return n, err
+	}
+	list, err := tally.ParseNodes(body)
+	if err == nil && len(list) != 1 {
+		err = fmt.Errorf("the server revoked %d machines: %w", len(list), fault.ErrInvalid)
+	}
+	if err != nil {
+		return n, err
+	}
+	return list[0], nil
 }
 
 func (l *Local) order(ctx context.Context, method, path string, body []byte) ([]byte, error) {

@@ -7,6 +7,7 @@ package enrol
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -147,6 +148,24 @@ func (i *Identity) Cluster() string {
 // Server is the address of the server, without a slash at its end.
 func (i *Identity) Server() string { return i.base.String() }
 
+// Ledger tells the ledger that the server keeps from all others, by letters and
+// digits: it is made of its certificate authority, or of the server's address
+// where that is not known. It is "" as long as the node is not enrolled.
+func (i *Identity) Ledger() string {
+	s := i.state.Load()
+	switch {
+	case s == nil:
+		return ""
+	case s.ca == nil:
+		sum := sha256.Sum256([]byte(i.base.Host))
+		return LedgerOf(token.Fingerprint(sum[:]))
+	}
+	return LedgerOf(token.FingerprintOf(s.ca.Raw))
+}
+
+// LedgerOf tells the ledger of a server with this authority from all others.
+func LedgerOf(ca token.Fingerprint) string { return ca.String()[:16] }
+
 // Ends is when the certificate ends; zero where there is none.
 func (i *Identity) Ends() time.Time {
 	if s := i.state.Load(); s != nil && s.leaf != nil {
@@ -189,7 +208,7 @@ func (i *Identity) Enrol(ctx context.Context) error {
 // that is there.
 func (i *Identity) Leaves(tok token.Token) bool {
 	s := i.state.Load()
-	return s != nil && s.ca != nil && s.leavesFor(tok)
+	return s != nil && s.leaf != nil && s.leavesFor(tok)
 }
 
 // leavesFor says whether a token is for another authority than that of the

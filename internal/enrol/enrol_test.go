@@ -318,6 +318,19 @@ func TestWrongClock(t *testing.T) {
 				t.Errorf("due at %v where last renewed at %v: %v, want %v", c.now.Sub(now), c.last.Sub(now), got, c.want)
 			}
 		}
+		for _, c := range []struct {
+			now           time.Time
+			awake, passed time.Duration
+			want          bool
+		}{
+			{now.Add(31 * day), day, 31 * day, true}, // the machine slept
+			{now.Add(5 * day), day, 5 * day, false},
+			{now.Add(31 * day), day, day, false}, // the clock was always so
+		} {
+			if got := s.again(c.now, c.awake, c.passed); got != c.want {
+				t.Errorf("due at %v where it was awake for %v of %v: %v, want %v", c.now.Sub(now), c.awake, c.passed, got, c.want)
+			}
+		}
 	})
 }
 
@@ -345,6 +358,10 @@ func TestCrash(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(b.dir, name), content, 0o644); err != nil {
 				t.Fatal(err)
 			}
+		}
+		// What another process may be writing just now is left alone.
+		if old := time.Now().Add(-2 * young); os.Chtimes(filepath.Join(b.dir, ".new-123"), old, old) != nil {
+			t.Fatal("no such file")
 		}
 		again := b.open(t, token.Token{})
 		if err := again.Enrol(t.Context()); err != nil || again.Node() != i.Node() {

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/token"
@@ -55,22 +56,23 @@ func (i *Identity) load(f file) (*state, error) {
 	if s.node == "" {
 		return nil, errors.New("names no node")
 	}
+	var err error
+	if block, _ := pem.Decode([]byte(f.CA)); block != nil {
+		if s.ca, err = x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, err
+		}
+	}
 	if i.local {
 		s.transport = i.transport(nil, nil)
 		return s, nil
 	}
-	var err error
+	if s.ca == nil {
+		return nil, errors.New("has no certificate authority")
+	}
 	if s.pair, err = tls.X509KeyPair([]byte(f.Certificate), []byte(f.Key)); err != nil {
 		return nil, err
 	}
 	s.leaf = s.pair.Leaf
-	block, _ := pem.Decode([]byte(f.CA))
-	if block == nil {
-		return nil, errors.New("has no certificate authority")
-	}
-	if s.ca, err = x509.ParseCertificate(block.Bytes); err != nil {
-		return nil, err
-	}
 	if err := s.leaf.CheckSignatureFrom(s.ca); err != nil {
 		return nil, err
 	}
@@ -164,6 +166,9 @@ func request(key *ecdsa.PrivateKey) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), err
 }
 
+// young is for how long a file that is being written may be another process's.
+const young = time.Minute
+
 // tidy takes away what a crash left, and rights that others should not have.
 func tidy(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
@@ -171,6 +176,9 @@ func tidy(dir string) error {
 		return err
 	}
 	for _, name := range left {
+		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < young {
+			continue
+		}
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

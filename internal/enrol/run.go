@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/token"
 )
 
@@ -47,7 +48,7 @@ func (i *Identity) Run(ctx context.Context) error {
 		wait := pause(failures, err)
 		failures++
 		if ends := i.Ends(); time.Now().Add(maxWait).After(ends) {
-			i.log.Error("certificate not renewed, and it ends", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
+			i.log.Error("certificate not renewed, and it ends", "node", i.Node(), "ends", ends, "err", err, "hint", fault.Hint(err), "wait", wait)
 		} else {
 			i.log.Warn("certificate not renewed yet", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
 		}
@@ -55,6 +56,16 @@ func (i *Identity) Run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// Refresh renews the certificate where that is due, as Run does, but once: for
+// programs that do not live long enough for Run. It tries once, and its errors
+// are those of Enrol.
+func (i *Identity) Refresh(ctx context.Context) error {
+	if i.local || !i.isDue(time.Now(), time.Time{}) {
+		return nil
+	}
+	return i.refresh(ctx)
 }
 
 // refresh gets a new certificate, by the one that is there or by the token.
@@ -80,8 +91,16 @@ func (i *Identity) isDue(now, last time.Time) bool {
 		// how much of its life is left.
 		return now.Before(s.leaf.NotBefore) || !now.Before(s.due())
 	}
-	// The wall clock may be years off; the one that now.Sub goes by is not.
-	return now.Sub(last) >= s.renewAfter() || now.Sub(last) >= s.life()/10 && !now.Before(s.due())
+	return s.again(now, now.Sub(last), now.Round(0).Sub(last.Round(0)))
+}
+
+// again says whether a certificate is to be renewed, where that was last done so
+// long ago: awake by a clock that stands still while the machine sleeps, passed by
+// the one on the wall.
+func (s *state) again(now time.Time, awake, passed time.Duration) bool {
+	// The wall clock may be years off; the other one is not.
+	slept := passed-awake > look
+	return awake >= s.renewAfter() || (slept || awake >= s.life()/10) && !now.Before(s.due())
 }
 
 // left is how long to sleep at most until the certificate is due.

@@ -63,9 +63,16 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	now, err := h.Boottime()
+	if err != nil {
+		t.Fatal(err)
+	}
 	b, err := h.Clocks()
 	if err != nil || b.Boottime <= a.Boottime || a.Boottime < a.Monotonic-1e6 {
 		t.Errorf("Clocks() = %v then %v, %v", a, b, err)
+	}
+	if now < a.Boottime || now > b.Boottime {
+		t.Errorf("Boottime() = %d, want between %d and %d", now, a.Boottime, b.Boottime)
 	}
 	for _, p := range []string{"/proc/sys/kernel/osrelease", "proc/self/stat"} {
 		if _, err := h.ReadFile(p); err != nil {
@@ -116,6 +123,9 @@ func TestCapturedStaysInside(t *testing.T) {
 		if b, err := h.ReadFile(p); err != nil || string(b) != "inside\n" {
 			t.Errorf("ReadFile(%s) = %q, %v", p, b, err)
 		}
+	}
+	if now, err := h.Boottime(); err != nil || now != 30 {
+		t.Errorf("Boottime() = %d, %v, want 30", now, err)
 	}
 	c, err := h.Clocks()
 	if want := (host.Clocks{Boottime: 30, Monotonic: 20, Realtime: 1000}); err != nil || c != want {

@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,14 +52,29 @@ func (h *Host) Clocks() (Clocks, error) {
 	for _, k := range [...]struct {
 		id   int32
 		into *int64
-	}{{unix.CLOCK_BOOTTIME, &c.Boottime}, {unix.CLOCK_MONOTONIC, &c.Monotonic}, {unix.CLOCK_REALTIME, &c.Realtime}} {
+	}{{unix.CLOCK_BOOTTIME, &c.Boottime}, {unix.CLOCK_MONOTONIC, &c.Monotonic}} {
 		var ts unix.Timespec
 		if err := unix.ClockGettime(k.id, &ts); err != nil {
 			return Clocks{}, wrap("clock", err)
 		}
 		*k.into = ts.Nano()
 	}
+	// It is the wall clock that all of the program goes by.
+	c.Realtime = time.Now().UnixNano()
 	return c, nil
+}
+
+// Boottime reads CLOCK_BOOTTIME alone, in ns.
+func (h *Host) Boottime() (int64, error) {
+	if h.captured != nil {
+		c, err := h.capturedClocks()
+		return c.Boottime, err
+	}
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0, wrap("clock", err)
+	}
+	return ts.Nano(), nil
 }
 
 func (h *Host) capturedClocks() (Clocks, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -23,37 +22,13 @@ type offer struct {
 	lane   *lane
 }
 
-// What a batch has at most that is light: a live window of some hundred
-// workloads is, hours of a backlog are not.
-const (
-	lightBytes = 64 << 10 // expanded
-	lightRows  = 2000
-)
-
-// A lane is where batches wait. Those that are light do not wait behind those
-// that are heavy, so that what machines do now is seen while a hundred others
-// send what they did yesterday.
-type lane struct {
-	decoders chan struct{}
-	queue    chan *offer
-	rows     atomic.Int64 // that are in the queue or being booked
-	limit    int64
-}
-
-func newLane(decoders, limit int) *lane {
-	return &lane{decoders: make(chan struct{}, decoders), queue: make(chan *offer, 4096), limit: int64(limit)}
-}
-
-func (n *lane) full() bool { return n.rows.Load() >= n.limit }
-
 // commit queues an offer and waits for what becomes of it. Where ctx ends
 // meanwhile it may be booked all the same.
 func (in *Ingest) commit(ctx context.Context, o *offer) (batch.Reply, error) {
-	// One that is larger than the whole queue goes alone.
-	if n := o.lane.rows.Add(o.rows); n > o.lane.limit && n > o.rows {
-		o.lane.rows.Add(-o.rows)
+	if o.lane.full() {
 		return batch.Reply{}, busy("too much waits to be booked")
 	}
+	o.lane.rows.Add(o.rows)
 	select {
 	case o.lane.queue <- o:
 	default:
@@ -89,13 +64,15 @@ func (in *Ingest) Run(ctx context.Context) error {
 }
 
 // gather waits for an offer, and a moment for more of them; nothing comes once
-// ctx has ended. The light ones come first, but where a heavy one waits it is
-// among them.
+// ctx has ended. Of the light ones that wait a whole group is taken; of the heavy
+// ones always one, so that they get on however many are light, and more while
+// there is room.
 func (in *Ingest) gather(ctx context.Context) (group []*offer) {
 	if ctx.Err() != nil {
 		return nil
 	}
-	rows := int64(0)
+	limit := int64(in.cfg.Group)
+	var rows int64
 	take := func(o *offer) {
 		group = append(group, o)
 		rows += o.rows
@@ -103,42 +80,45 @@ func (in *Ingest) gather(ctx context.Context) (group []*offer) {
 	select {
 	case o := <-in.light.queue:
 		take(o)
-	default:
-		select {
-		case o := <-in.light.queue:
-			take(o)
-		case o := <-in.heavy.queue:
-			take(o)
-		case <-ctx.Done():
-			return nil
-		}
+	case o := <-in.heavy.queue:
+		take(o)
+	case <-ctx.Done():
+		return nil
 	}
-	if group[0].lane == in.light {
-		select {
-		case o := <-in.heavy.queue:
-			take(o)
-		default:
+	first := group[0]
+	if first.lane == in.heavy {
+		rows = 0 // a large one takes no room from those that are light
+	}
+	for rows < limit {
+		o := in.light.next()
+		if o == nil {
+			break
 		}
+		take(o)
+	}
+	if first.lane == in.heavy {
+		rows += first.rows
+	} else if o := in.heavy.next(); o != nil {
+		take(o)
 	}
 	enough := time.NewTimer(in.cfg.Gather)
 	defer enough.Stop()
-	for rows < int64(in.cfg.Group) {
-		select {
-		case o := <-in.light.queue:
-			take(o)
-			continue
-		default:
+	for rows < limit {
+		o := in.light.next()
+		if o == nil {
+			o = in.heavy.next()
 		}
-		select {
-		case o := <-in.light.queue:
-			take(o)
-		case o := <-in.heavy.queue:
-			take(o)
-		case <-enough.C:
-			return group
-		case <-ctx.Done():
-			return group
+		if o == nil {
+			select {
+			case o = <-in.light.queue:
+			case o = <-in.heavy.queue:
+			case <-enough.C:
+				return group
+			case <-ctx.Done():
+				return group
+			}
 		}
+		take(o)
 	}
 	return group
 }

@@ -29,9 +29,10 @@ type ledger struct {
 	entries []*entry.Entry // that were taken
 	lost    []batch.Lost
 	calls   []int // entries of each call
+	begun   int   // calls, those that wait included
 
 	fail func(*entry.Entry) error // breaks the whole transaction
-	hold chan struct{}            // Book waits until it is closed
+	hold chan struct{}            // Book waits for one of these, or until it is closed
 }
 
 type minuteKey struct {
@@ -53,6 +54,9 @@ func newLedger() *ledger {
 }
 
 func (l *ledger) Book(ctx context.Context, es []*entry.Entry) ([]entry.Result, error) {
+	l.mu.Lock()
+	l.begun++
+	l.mu.Unlock()
 	if l.hold != nil {
 		select {
 		case <-l.hold:

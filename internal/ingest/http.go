@@ -149,8 +149,9 @@ func (e *endpoint) read(w http.ResponseWriter, r *http.Request) (body []byte, gi
 	if room > e.limit {
 		return nil, func() {}, errTooLarge
 	}
-	give = func() { e.in.bodies.Add(-room) }
-	if e.in.bodies.Add(room) > e.in.cfg.Bodies {
+	n := e.in.sized(room)
+	give = func() { n.bodies.Add(-room) }
+	if n.bodies.Add(room) > n.room || n.full() {
 		return nil, give, busy("too many requests at once")
 	}
 	var b bytes.Buffer

@@ -340,7 +340,8 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
-// What does not fit is refused at once and may come again.
+// What does not fit is refused at once and may come again. What is small has room
+// beside what is large.
 func TestOverload(t *testing.T) {
 	cfg := quick()
 	cfg.Bodies, cfg.Parallel = int64(cfg.Limits.Sent), 2
@@ -348,25 +349,50 @@ func TestOverload(t *testing.T) {
 	l.hold = make(chan struct{})
 	in, s := serve(t, cfg, l)
 	var wg sync.WaitGroup
-	for i := range 2 {
-		m := newMachine("b", time.Minute, byte(i))
-		r := ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))
+	small := func(i byte) *http.Request {
+		m := newMachine("b", time.Minute, i)
+		return ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))
+	}
+	for i := range byte(2) {
+		r := small(i)
 		wg.Go(func() { do(t, s, r) })
 	}
 	until(t, func() bool { return in.Stats().Queue >= 8 })
-	m := newMachine("b", time.Minute, 3)
-	if w, _, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))); w.StatusCode != 429 {
+	if w, _, _ := do(t, s, small(3)); w.StatusCode != 429 {
 		t.Errorf("a third request of a node: %s, want 429", w.Status)
 	}
-	w, _, p := do(t, s, ask(t, s, "n2", m.clock(), make([]byte, cfg.Limits.Sent)))
+	large := func() *http.Request { return ask(t, s, "n2", batch.Clock{Boot: "b"}, make([]byte, cfg.Limits.Sent)) }
+	slow := large()
+	body, more := io.Pipe()
+	slow.Body = body
+	wg.Go(func() { do(t, s, slow) })
+	const begin = 1 << 20
+	if _, err := more.Write(make([]byte, begin)); err != nil {
+		t.Fatal(err)
+	}
+	var w *http.Response
+	var p fault.Problem
+	until(t, func() bool { // the slow one may not have begun
+		w, _, p = do(t, s, large())
+		return w.StatusCode != 400
+	})
 	if w.StatusCode != 503 || w.Header.Get("Retry-After") == "" || p.Title == "" {
 		t.Errorf("more than fits: %s, %+v", w.Status, p)
 	}
 	close(l.hold)
+	r := small(4)
+	r.Header.Set("Node", "n3")
+	if w, _, _ := do(t, s, r); w.StatusCode != 200 {
+		t.Errorf("a small one beside a large one: %s, want 200", w.Status)
+	}
+	if _, err := more.Write(make([]byte, cfg.Limits.Sent-begin)); err != nil {
+		t.Fatal(err)
+	}
+	_ = more.Close()
 	wg.Wait()
 	// And what was held is free again.
 	for range 2 {
-		if w, _, _ := do(t, s, ask(t, s, "n2", m.clock(), make([]byte, cfg.Limits.Sent))); w.StatusCode != 400 {
+		if w, _, _ := do(t, s, large()); w.StatusCode != 400 {
 			t.Errorf("afterwards: %s, want 400", w.Status)
 		}
 	}

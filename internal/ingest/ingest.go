@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -43,12 +42,12 @@ type Ledger interface {
 type Config struct {
 	Limits   wire.Limits   // of one batch
 	Decoders int           // large batches that are read at once: one may take 200 MB for a moment
-	Queue    int           // rows of large batches that wait to be booked; of small ones a quarter
+	Queue    int           // rows of large batches that wait to be booked, about; of small ones a quarter
 	Group    int           // rows in one transaction, about
 	Gather   time.Duration // how long a transaction waits for more of them
 	Commit   time.Duration // how long a transaction may last
 
-	Bodies   int64         // bytes of requests that are held at once
+	Bodies   int64         // bytes of large requests that are held at once; of small ones a quarter
 	Idle     time.Duration // how long a sender may send nothing of a request
 	Request  time.Duration // how long it may send one at all
 	Rate     float64       // requests a second of one node, ...
@@ -90,7 +89,6 @@ type Ingest struct {
 
 	// A live window has a way of its own past the backlogs of others: see lane.
 	light, heavy *lane
-	bodies       atomic.Int64 // bytes
 	stopped      chan struct{}
 
 	mu    sync.Mutex
@@ -112,8 +110,8 @@ type origin struct {
 func New(cfg Config, l Ledger, log *slog.Logger) *Ingest {
 	return &Ingest{
 		cfg: cfg, ledger: l, log: log,
-		light:   newLane(max(1, cfg.Decoders/2), max(1, cfg.Queue/4)),
-		heavy:   newLane(cfg.Decoders, cfg.Queue),
+		light:   newLane(cfg.Bodies/4, max(1, cfg.Decoders/2), max(1, cfg.Queue/4)),
+		heavy:   newLane(cfg.Bodies, cfg.Decoders, cfg.Queue),
 		stopped: make(chan struct{}),
 		nodes:   map[string]*origin{},
 		live:    live{nodes: map[string]Present{}},
@@ -160,9 +158,6 @@ func (in *Ingest) offer(ctx context.Context, node string, c batch.Clock, sent []
 	if size := wire.Size(sent); size > 0 && size <= lightBytes {
 		n = in.light
 	}
-	if n.full() {
-		return batch.Reply{}, busy("too much waits to be booked")
-	}
 	o, clone, err := in.prepare(ctx, n, node, c, sent)
 	if err != nil {
 		return batch.Reply{}, err
@@ -189,6 +184,10 @@ func (in *Ingest) prepare(ctx context.Context, n *lane, node string, c batch.Clo
 		defer func() { <-n.decoders }()
 	case <-ctx.Done():
 		return nil, false, ctx.Err()
+	}
+	// Others may have filled the queue while this one waited for its turn.
+	if n.full() {
+		return nil, false, busy("too much waits to be booked")
 	}
 	b, err := wire.Decode(sent, in.cfg.Limits)
 	if err != nil {
@@ -296,6 +295,9 @@ func (in *Ingest) noteLost(ctx context.Context, o *offer) error {
 
 // taken remembers what a booked batch shows of its node.
 func (in *Ingest) taken(o *offer, sent int) {
+	for _, s := range o.entry.Shifts {
+		in.log.Warn("the clock of a node is wrong; its windows were moved", "node", o.entry.Node, "by", s.By)
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.stats.Rows += int64(o.used)

@@ -335,40 +335,6 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// TestLightPassesHeavy: what a machine does now is booked before the backlogs of
-// others that came first.
-func TestLightPassesHeavy(t *testing.T) {
-	l := newLedger()
-	l.hold = make(chan struct{})
-	cfg := quick()
-	cfg.Queue, cfg.Group = 100_000, 1
-	in := start(t, cfg, l)
-	var wg sync.WaitGroup
-	send := func(node string, m *machine, sent []byte) {
-		before := in.Stats().Queue
-		wg.Go(func() { offer(t, in, node, m.clock(), sent, batch.Taken) })
-		until(t, func() bool { return in.Stats().Queue > before })
-	}
-	for i := range byte(5) {
-		m := newMachine("b", 24*time.Hour, i)
-		var ws []batch.Window
-		for range 1200 {
-			ws = append(ws, m.window(time.Minute))
-		}
-		send(fmt.Sprint("old", i), m, m.batch(t, ws...))
-	}
-	m := newMachine("b", time.Minute, 9)
-	send("live", m, m.batch(t, m.window(10*time.Second)))
-	close(l.hold)
-	wg.Wait()
-	// The first was on its way, and of those that wait one goes along.
-	for i, e := range l.taken() {
-		if e.Node == "live" && i > 2 {
-			t.Errorf("the live window was booked after %d backlogs", i)
-		}
-	}
-}
-
 // Many origins share transactions, and those who wait when the server goes down
 // are told.
 func TestGroupsAndGoingDown(t *testing.T) {

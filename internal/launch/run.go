@@ -37,6 +37,11 @@ type Watch struct {
 	// More adds to a reading what the job's own files do not show; its values
 	// win. It may be nil.
 	More func(r *meter.Reading)
+	// Sampled is called with what there is of the job after each reading of all
+	// of it, about once a second and at the end, and when that was. What it is
+	// given changes afterwards; the command waits for signals meanwhile. It may
+	// be nil.
+	Sampled func(at host.Clocks, m *report.Measured)
 }
 
 // Samples of levels are taken every tenth of the job's age, so that their
@@ -51,6 +56,9 @@ const (
 // until it ends. Only an error means that it was not started.
 func Run(h *host.Host, job Job, c Command, w Watch) (*report.Measured, Exit, error) {
 	r := &run{h: h, job: job, watch: w, out: &report.Measured{}}
+	if w.Sampled == nil {
+		r.watch.Sampled = func(host.Clocks, *report.Measured) {}
+	}
 	// Before the start, so that reading /proc/stat is not the job's time.
 	steal := r.steal()
 	p, err := job.Start(c)
@@ -59,6 +67,7 @@ func Run(h *host.Host, job Job, c Command, w Watch) (*report.Measured, Exit, err
 	}
 	began := p.Began
 	r.began = began.Monotonic
+	r.out.Started = time.Unix(0, began.Realtime).UTC()
 	exit := r.follow(p)
 	if w.All {
 		r.drain()
@@ -68,10 +77,10 @@ func Run(h *host.Host, job Job, c Command, w Watch) (*report.Measured, Exit, err
 		ended = began // this machine's clocks do not fail
 	}
 	r.sample(ended.Monotonic, true)
+	r.watch.Sampled(ended, r.out)
 	for _, m := range job.Members() {
 		r.out.LivesOn = append(r.out.LivesOn, report.Process{PID: m.PID, Name: m.Name})
 	}
-	r.out.Started = time.Unix(0, began.Realtime).UTC()
 	r.out.Ended = time.Unix(0, ended.Realtime).UTC()
 	r.out.Wall = ended.Boottime - began.Boottime
 	r.out.Awake = ended.Monotonic - began.Monotonic
@@ -137,6 +146,7 @@ func (r *run) tick(p *Process) time.Duration {
 	} else {
 		r.full = age
 		r.sample(c.Monotonic, false)
+		r.watch.Sampled(c, r.out)
 		if p != nil {
 			r.strays(p, false)
 		}

@@ -10,10 +10,13 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/claim"
+	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/live"
@@ -37,6 +40,8 @@ type Station struct {
 	Node entry.Node
 
 	server *server.Server
+	host   *host.Host
+	only   *claim.Claim
 	agent  *agent.Agent
 	admin  net.Listener
 	ticks  chan *live.Machine // the latest tick that nobody has taken
@@ -60,12 +65,25 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Station, err er
 	if s.admin, err = server.ListenAdmin(cfg.Server.State); err != nil {
 		return nil, err
 	}
+	if s.host, err = host.Open("/"); err != nil {
+		return nil, err
+	}
 	if s.Node, err = s.enrol(ctx); err != nil {
 		return nil, err
 	}
+	ledger := enrol.LedgerOf(s.server.Authority.CA())
+	if s.only, err = claim.Whole(ctx, s.host, ledger, log); err != nil {
+		return nil, err
+	}
 	cfg.Agent.Spool.Dir = filepath.Join(cfg.State, "agent", "spool", s.Node.ID)
+	cfg.Agent.Past = agent.PastOf(cfg.Agent.Spool, time.Now(), log)
 	if s.agent, err = agent.Open(cfg.Agent, s.Node.ID, s.server.Way(s.Node.ID), log); err != nil {
 		return nil, err
+	}
+	if socket := cfg.Agent.Socket; socket != "" {
+		if err := claim.Mark(filepath.Dir(socket), ledger); err != nil {
+			log.Warn("mete run --server does not see this agent while it is away", "err", err)
+		}
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go s.run(ctx)
@@ -73,25 +91,12 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Station, err er
 }
 
 // enrol finds this machine among the server's nodes, or makes it one.
-func (s *Station) enrol(ctx context.Context) (n entry.Node, err error) {
-	h, err := host.Open("/")
+func (s *Station) enrol(ctx context.Context) (entry.Node, error) {
+	f, err := enrol.FactsOf(s.host)
 	if err != nil {
-		return n, err
+		return entry.Node{}, err
 	}
-	defer func() { err = errors.Join(err, h.Close()) }()
-	boot, err := h.BootID()
-	if err != nil {
-		return n, err
-	}
-	name, err := h.Hostname()
-	if err != nil {
-		return n, err
-	}
-	id, err := h.MachineID()
-	if err != nil {
-		id = name // a machine without an id is known by its name
-	}
-	return s.server.Authority.EnrolLocal(ctx, id, boot, name)
+	return s.server.Authority.EnrolLocal(ctx, f.Machine, f.Boot, f.Name)
 }
 
 // run turns the loops of both until ctx ends. The server ends after the agent,
@@ -161,6 +166,10 @@ func (s *Station) release() error {
 	var err error
 	if s.agent != nil {
 		err = s.agent.Close()
+	}
+	err = errors.Join(err, s.only.Close())
+	if s.host != nil {
+		err = errors.Join(err, s.host.Close())
 	}
 	if s.admin != nil {
 		if e := s.admin.Close(); !errors.Is(e, net.ErrClosed) {

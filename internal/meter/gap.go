@@ -49,9 +49,12 @@ const (
 	StateLost
 	// Refused: the server refused a batch as invalid.
 	Refused
+	// Killed: the meter of one job was killed, and what the job used from then on
+	// is not known.
+	Killed
 )
 
-var reasonNames = [...]string{"unknown", "rebooted", "unwatched", "overflow", "corrupt", "forgotten", "state-lost", "refused"}
+var reasonNames = [...]string{"unknown", "rebooted", "unwatched", "overflow", "corrupt", "forgotten", "state-lost", "refused", "killed"}
 
 // String returns the word that people, JSON and SQL see.
 func (r Reason) String() string { return reasonNames[min(int(r), len(reasonNames)-1)] }

@@ -2,6 +2,7 @@ package meter
 
 import (
 	"slices"
+	"time"
 
 	"mete.dev/mete/internal/workload"
 )
@@ -14,7 +15,8 @@ func (w *Window) Merge(next *Window) {
 	if w.Boot != next.Boot {
 		panic("meter: windows of two boots do not merge")
 	}
-	w.End, w.Offset, w.CPUs = next.End, next.Offset, next.CPUs
+	w.set(next.Offset)
+	w.End, w.CPUs = next.End, next.CPUs
 	w.Gaps = append(slices.Clip(w.Gaps), next.Gaps...)
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
@@ -45,6 +47,26 @@ func (w *Window) Merge(next *Window) {
 		rows = append(rows, r)
 	}
 	w.Rows = rows
+}
+
+// set gives w another offset, by which its gaps are told too: they stay beside it.
+// What is of the boot before keeps the time that that one went by.
+func (w *Window) set(offset int64) {
+	by := time.Duration(offset - w.Offset)
+	w.Offset = offset
+	if by == 0 {
+		return
+	}
+	w.Gaps = slices.Clone(w.Gaps)
+	for i := range w.Gaps {
+		g := &w.Gaps[i]
+		g.To = g.To.Add(by)
+		if g.Reason != Rebooted {
+			g.From = g.From.Add(by)
+		} else if g.From.After(g.To) {
+			g.From = g.To
+		}
+	}
 }
 
 // Clone returns a copy of w that shares no memory with it.

@@ -72,7 +72,11 @@ func TestMerge(t *testing.T) {
 		want.Gaps, want.Total, want.Balance = nil, meter.Usage{}, meter.Balance{}
 		rows := map[workload.Life]meter.Row{}
 		for _, w := range ws {
-			want.Gaps = append(want.Gaps, w.Gaps...)
+			for _, g := range w.Gaps {
+				by := time.Duration(last.Offset - w.Offset)
+				g.From, g.To = g.From.Add(by), g.To.Add(by)
+				want.Gaps = append(want.Gaps, g)
+			}
 			want.Total.Add(&w.Total)
 			want.Balance.Add(&w.Balance)
 			for _, r := range w.Rows {
@@ -100,6 +104,28 @@ func TestMerge(t *testing.T) {
 			t.Fatalf("a merged window changed:\n%s", d)
 		}
 	})
+}
+
+// The clock was set between two windows: the gaps of the first one stand beside
+// it by the new clock as they did by the old one. When the boot before ended is
+// told by that one's clock.
+func TestMergeMovesGaps(t *testing.T) {
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	w := &meter.Window{Offset: 5000e9, Gaps: []meter.Gap{
+		{From: at(5010), To: at(5020), Reason: meter.Unwatched}, {From: at(4900), To: at(5000), Reason: meter.Rebooted}}}
+	was := w.Clone()
+	got := w.Clone()
+	for _, c := range []struct{ offset, unwatched, rebooted int64 }{{1000e9, 1010, 1000}, {9000e9, 9010, 1000}} {
+		got.Merge(&meter.Window{Offset: c.offset})
+		want := []meter.Gap{{From: at(c.unwatched), To: at(c.unwatched + 10), Reason: meter.Unwatched},
+			{From: at(c.rebooted), To: at(c.offset / 1e9), Reason: meter.Rebooted}}
+		if d := cmp.Diff(want, got.Gaps); d != "" {
+			t.Errorf("offset %d (-want +got):\n%s", c.offset, d)
+		}
+	}
+	if d := cmp.Diff(was, w); d != "" {
+		t.Errorf("the clone's merge changed what it was cloned from:\n%s", d)
+	}
 }
 
 func TestMergeOfTwoBootsPanics(t *testing.T) {

@@ -68,15 +68,20 @@ func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
 			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", n, most, fault.ErrInvalid)
 		}
 	}
-	c := cutter{rows: map[key]int{}, nodes: map[int64]int{}}
+	c := cutter{windows: make([]window, len(ws)), parts: make([]part, 0, pieces(ws, tight)), nodes: map[int64]int{}}
 	for i := range ws {
-		if err := c.cut(&ws[i], int64(by[i]), tight); err != nil {
+		if err := c.divide(i, &ws[i], int64(by[i]), tight); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
-	slices.SortFunc(c.Minutes, func(a, b entry.Minute) int {
-		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Workload, b.Workload))
-	})
+	if err := c.sum(); err != nil {
+		return nil, err
+	}
+	for i := range c.windows {
+		if err := c.node(&c.windows[i]); err != nil {
+			return nil, fmt.Errorf("window %d: %w", i, err)
+		}
+	}
 	slices.SortFunc(c.Nodes, func(a, b entry.NodeMinute) int { return cmp.Compare(a.Minute, b.Minute) })
 	return &c.Cuts, nil
 }
@@ -123,126 +128,142 @@ type piece struct {
 	end    int64
 }
 
-type key struct {
-	minute   int64
-	workload batch.Short
+// A window that is being cut.
+type window struct {
+	*batch.Window
+	pieces  []piece
+	shares  []meter.Shares // of all rows, by piece
+	sum     meter.Shares   // of all rows
+	covered time.Duration
+}
+
+// A part is the n-th piece of a row, by where they stand. Parts are put in order
+// in place of usages, which are ten times as large.
+type part struct {
+	minute         int64
+	workload       batch.Short
+	window, row, n int32
 }
 
 type cutter struct {
 	Cuts
-	rows  map[key]int
-	nodes map[int64]int
-	// Of the window that is being cut:
-	length int64
-	pieces []piece
-	sums   []meter.Shares // of the rows, by piece
+	windows []window
+	parts   []part
+	nodes   map[int64]int // where in Nodes a minute is
 }
 
-func (c *cutter) cut(w *batch.Window, by int64, tight bool) error {
-	c.divide(w, by, grain(w, tight))
-	var sum meter.Shares
-	covered := w.Total.Covered
-	for i := range w.Rows {
-		r := &w.Rows[i]
+// divide finds the pieces of the i-th window, and the parts of its rows.
+func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
+	w := &c.windows[i]
+	w.Window, w.covered = from, from.Total.Covered
+	start, length, grain := w.Start+w.Offset+by, w.End-w.Start, grain(from, tight)
+	for a := int64(0); ; {
+		// Wall time is never negative: Judge refuses what is before 1970.
+		at := start + a
+		b := min(length, (at/grain+1)*grain-start)
+		w.pieces = append(w.pieces, piece{at / minute, b})
+		if b == length {
+			break
+		}
+		a = b
+	}
+	w.shares = make([]meter.Shares, len(w.pieces))
+	for j := range w.Rows {
+		r := &w.Rows[j]
 		if err := check(&r.Usage); err != nil {
 			return err
 		}
 		for n, res := range meter.Wholes {
 			if v, ok := r.Usage.Get(res); ok {
-				if sum[n] > math.MaxInt64-v {
+				if w.sum[n] > math.MaxInt64-v {
 					return fmt.Errorf("%s of its rows overflows: %w", res, fault.ErrInvalid)
 				}
-				sum[n] += v
+				w.sum[n] += v
 			}
 		}
-		if err := c.row(r); err != nil {
-			return fmt.Errorf("workload %016x: %w", r.Workload, err)
+		w.covered = max(w.covered, r.Usage.Covered)
+		if r.Usage.Present == 0 && r.Usage.Covered == 0 {
+			continue
 		}
-		covered = max(covered, r.Usage.Covered)
-	}
-	return c.node(w, &sum, covered)
-}
-
-// divide finds the window's pieces.
-func (c *cutter) divide(w *batch.Window, by, grain int64) {
-	start := w.Start + w.Offset + by
-	c.length = w.End - w.Start
-	c.pieces = c.pieces[:0]
-	for a := int64(0); ; {
-		// Wall time is never negative: Judge refuses what is before 1970.
-		at := start + a
-		b := min(c.length, (at/grain+1)*grain-start)
-		c.pieces = append(c.pieces, piece{at / minute, b})
-		if b == c.length {
-			break
-		}
-		a = b
-	}
-	c.sums = append(c.sums[:0], make([]meter.Shares, len(c.pieces))...)
-}
-
-// upTo is what of total stands in the window's pieces up to the n-th.
-func (c *cutter) upTo(total int64, n int) int64 {
-	if n == len(c.pieces)-1 {
-		return total
-	}
-	return portion(total, c.pieces[n].end, c.length)
-}
-
-// row books a row's pieces.
-func (c *cutter) row(r *batch.Row) error {
-	if r.Usage.Present == 0 && r.Usage.Covered == 0 {
-		return nil
-	}
-	for n, p := range c.pieces {
-		k := key{p.minute, r.Workload}
-		i, ok := c.rows[k]
-		if !ok {
-			i = len(c.Minutes)
-			c.rows[k] = i
-			c.Minutes = append(c.Minutes, entry.Minute{Workload: r.Workload, Minute: p.minute})
-		}
-		if err := c.add(&c.Minutes[i].Usage, &r.Usage, n, &c.sums[n]); err != nil {
-			return err
+		for n, p := range w.pieces {
+			c.parts = append(c.parts, part{p.minute, r.Workload, int32(i), int32(j), int32(n)})
 		}
 	}
 	return nil
 }
 
+// sum adds up the parts that fall together.
+func (c *cutter) sum() error {
+	slices.SortFunc(c.parts, func(a, b part) int {
+		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.workload, b.workload))
+	})
+	// together says whether the i-th part falls together with the one before.
+	together := func(i int) bool {
+		return i > 0 && c.parts[i].minute == c.parts[i-1].minute && c.parts[i].workload == c.parts[i-1].workload
+	}
+	n := 0
+	for i := range c.parts {
+		if !together(i) {
+			n++
+		}
+	}
+	c.Minutes = slices.Grow(c.Minutes, n)
+	for i, p := range c.parts {
+		if !together(i) {
+			c.Minutes = append(c.Minutes, entry.Minute{Workload: p.workload, Minute: p.minute})
+		}
+		w := &c.windows[p.window]
+		err := w.add(&c.Minutes[len(c.Minutes)-1].Usage, &w.Rows[p.row].Usage, int(p.n), &w.shares[p.n])
+		if err != nil {
+			return fmt.Errorf("window %d: workload %016x: %w", p.window, p.workload, err)
+		}
+	}
+	return nil
+}
+
+// piece is what of total stands in the window's n-th piece.
+func (w *window) piece(total int64, n int) int64 {
+	v := w.upTo(total, n)
+	if n > 0 {
+		v -= w.upTo(total, n-1)
+	}
+	return v
+}
+
+// upTo is what of total stands in the window's pieces up to the n-th.
+func (w *window) upTo(total int64, n int) int64 {
+	if n == len(w.pieces)-1 {
+		return total
+	}
+	return portion(total, w.pieces[n].end, w.End-w.Start)
+}
+
 // add adds the n-th piece of u to to, and to shares what of it is of the Wholes.
-func (c *cutter) add(to, u *meter.Usage, n int, shares *meter.Shares) error {
-	var part meter.Usage
+func (w *window) add(to, u *meter.Usage, n int, shares *meter.Shares) error {
 	for set := u.Present; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
 		v := u.Amount[r]
 		if r.Detail().Kind != meter.Peak {
-			v = c.upTo(v, n)
-			if n > 0 {
-				v -= c.upTo(u.Amount[r], n-1)
-			}
+			v = w.piece(v, n)
 		}
 		if v >= MaxAmount || to.Amount[r]+v >= MaxAmount {
 			return fmt.Errorf("%s is more than a minute can hold: %w", r, fault.ErrInvalid)
 		}
-		part.Amount[r] = v
+		to.Put(r, v, u.Quality.Get(r))
 	}
-	part.Present, part.Quality = u.Present, u.Quality
-	covered := c.upTo(int64(u.Covered), n)
-	if n > 0 {
-		covered -= c.upTo(int64(u.Covered), n-1)
-	}
-	part.Covered = time.Duration(covered)
-	to.Add(&part)
+	to.Covered += time.Duration(w.piece(int64(u.Covered), n))
 	if shares != nil {
 		for i, r := range meter.Wholes {
-			shares[i] += part.Amount[r]
+			if v, ok := u.Get(r); ok {
+				shares[i] += w.piece(v, n)
+			}
 		}
 	}
 	return nil
 }
 
-// node books what the machine as a whole did. sum is of all rows.
-func (c *cutter) node(w *batch.Window, sum *meter.Shares, covered time.Duration) error {
+// node books what the machine as a whole did.
+func (c *cutter) node(w *window) error {
 	if err := check(&w.Total); err != nil {
 		return err
 	}
@@ -258,7 +279,7 @@ func (c *cutter) node(w *batch.Window, sum *meter.Shares, covered time.Duration)
 		if b.Whole[i] < 0 || b.Skew[i] > math.MaxInt64-b.Whole[i] {
 			return fmt.Errorf("whole of %s: %w", r, fault.ErrInvalid)
 		}
-		missing[i] = b.Whole[i] + b.Skew[i] - sum[i]
+		missing[i] = b.Whole[i] + b.Skew[i] - w.sum[i]
 		if missing[i] < -math.MaxInt64/2 || missing[i] > math.MaxInt64/2 {
 			return fmt.Errorf("whole of %s is far from its parts: %w", r, fault.ErrInvalid)
 		}
@@ -270,8 +291,8 @@ func (c *cutter) node(w *batch.Window, sum *meter.Shares, covered time.Duration)
 	if violations == 0 {
 		violations = broken
 	}
-	covered = min(covered, time.Duration(c.length))
-	for n, p := range c.pieces {
+	covered := min(w.covered, time.Duration(w.End-w.Start))
+	for n, p := range w.pieces {
 		i, ok := c.nodes[p.minute]
 		if !ok {
 			i = len(c.Nodes)
@@ -279,27 +300,20 @@ func (c *cutter) node(w *batch.Window, sum *meter.Shares, covered time.Duration)
 			c.Nodes = append(c.Nodes, entry.NodeMinute{Minute: p.minute})
 		}
 		to := &c.Nodes[i]
-		part := func(total int64) int64 {
-			v := c.upTo(total, n)
-			if n > 0 {
-				v -= c.upTo(total, n-1)
-			}
-			return v
-		}
 		to.CPUs = w.CPUs
-		to.Covered += time.Duration(part(int64(covered)))
-		to.Violations += part(violations)
-		to.Lost += part(b.Lost)
+		to.Covered += time.Duration(w.piece(int64(covered), n))
+		to.Violations += w.piece(violations, n)
+		to.Lost += w.piece(b.Lost, n)
 		for i, r := range meter.Wholes {
-			whole := part(b.Whole[i])
-			skew := c.sums[n][i] - whole + part(missing[i])
+			whole := w.piece(b.Whole[i], n)
+			skew := w.shares[n][i] - whole + w.piece(missing[i], n)
 			to.Whole[i] += whole
 			to.Skew[i] += skew
 			if whole >= MaxAmount || to.Whole[i] >= MaxAmount || abs(skew) >= MaxAmount || abs(to.Skew[i]) >= MaxAmount {
 				return fmt.Errorf("whole of %s is more than a minute can hold: %w", r, fault.ErrInvalid)
 			}
 		}
-		if err := c.add(&to.Total, &w.Total, n, nil); err != nil {
+		if err := w.add(&to.Total, &w.Total, n, nil); err != nil {
 			return fmt.Errorf("total: %w", err)
 		}
 	}

@@ -50,7 +50,7 @@ func Bound(now time.Time, g meter.Gap) meter.Gap {
 // moveEdge moves t by what was added to the window nearest to it, where that is
 // no further than reach.
 func moveEdge(t time.Time, ws []batch.Window, by []time.Duration, reach int64) time.Time {
-	if y := t.Year(); y < 1700 || y > 2200 {
+	if y := t.Year(); y < 1970 || y > 2261 {
 		return t // out of what nanoseconds can hold; Bound cuts it
 	}
 	at, nearest, add := t.UnixNano(), int64(math.MaxInt64), time.Duration(0)

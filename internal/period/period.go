@@ -28,10 +28,12 @@ const (
 	Steadiness = time.Second
 
 	year = 365 * 24 * time.Hour
-	// No machine runs for longer without a restart, and no clock is further
-	// off; sums of the two fit into an int64.
-	longest  = int64(50 * year)
-	furthest = int64(90 * year)
+	// Linux takes no wall time to be set from which on, in thirty years of
+	// running, it would leave an int64, and none before 1970
+	// (timespec64_valid_settod): so no clock shows more than this, though its year
+	// may be a wrong one. Sums and differences of the two fit into an int64.
+	longest  = int64(30 * year)
+	furthest = int64(260 * year)
 	maxBoot  = 128 // bytes of a boot id
 )
 
@@ -47,7 +49,7 @@ func Check(ws []batch.Window) error {
 			return invalid(i, "has a boot id of %d bytes", len(w.Boot))
 		case w.Start < 0 || w.End < w.Start || w.End > longest:
 			return invalid(i, "runs from %d to %d ns", w.Start, w.End)
-		case w.Offset < -furthest || w.Offset > furthest:
+		case w.Offset < -longest || w.Offset > furthest:
 			return invalid(i, "has an offset of %d ns", w.Offset)
 		case w.Start < ends[w.Boot]:
 			return invalid(i, "begins before the one before it has ended")

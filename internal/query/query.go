@@ -1,5 +1,5 @@
 // Package query holds the nouns of asking a ledger: what is asked (Query), and
-// what comes back (Answer, Node, Workload, Gap).
+// what comes back (Answer, Node, Source, Workload, Gap).
 package query
 
 import (
@@ -98,14 +98,31 @@ type Node struct {
 	Enrolled          time.Time
 	Through           time.Time // up to when it is booked
 	Streams           int       // that are open
-	State             string    // "live", "behind", "silent"
+	State             string    // "live", "behind", "silent", "revoked"
+	Revoked           time.Time // zero where it is not
+	Source            string    // the server below that tells of it; "" where it sends itself
 }
 
-// A Gap is a gap of a node.
+// A Source is a server below, which tells of its nodes.
+type Source struct {
+	ID, Name, Cluster string
+	Nodes             int    // that it tells of
+	Pages             uint64 // that were taken from it
+	Epoch             string // of its ledger as far as it was taken; "" before the first page
+	Enrolled          time.Time
+	Seen              time.Time // when a page of it was taken last
+	Through           time.Time // up to when the furthest of its nodes is booked there
+	State             string    // "live", "behind", "silent", "revoked"
+	Revoked           time.Time // zero where it is not
+}
+
+// A Gap is a gap of a node, or a moment from which on its clock was corrected:
+// then From and To are that moment, and nothing is missing.
 type Gap struct {
 	Node, Name string
 	meter.Gap
 	Booked time.Time
+	Shift  time.Duration // that was added to the times of what was measured; 0 for a gap
 }
 
 // A Workload is a workload as the ledger knows it.

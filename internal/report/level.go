@@ -1,6 +1,9 @@
 package report
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // A Level sums samples of something that goes up and down, such as memory, to
 // its average and its highest value. Its zero value is ready.
@@ -35,6 +38,12 @@ func (l *Level) Hold(ns int64) {
 	if l.seen {
 		l.Add(ns, l.last)
 	}
+}
+
+// Integral returns the level over time, in its unit times seconds, and for how
+// long it is known.
+func (l *Level) Integral() (sum int64, covered time.Duration) {
+	return int64(l.sum / float64(time.Second)), time.Duration(l.span)
 }
 
 // Average returns the mean level, and whether there was any sample.

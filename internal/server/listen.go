@@ -24,7 +24,11 @@ import (
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
+	_, badAddr := errors.AsType[*net.AddrError](err)
+	_, badName := errors.AsType[*net.DNSError](err)
 	switch {
+	case badAddr || badName:
+		return nil, fault.WithHint(fmt.Errorf("--listen %q: %w: %w", addr, err, fault.ErrInvalid), "write an address of this machine and a port: :9797, 127.0.0.1:9797, [::1]:9797")
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fault.WithHint(fmt.Errorf("--listen %s: the port is in use: %w", addr, fault.ErrConflict),
 			"perhaps mete runs already; else choose another port with --listen")
@@ -37,15 +41,10 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 // ListenAdmin opens the socket of administration in the state directory. Who
-// may use it is who may use the directory. A socket that a server left behind is
-// replaced; that of a living one is refused.
+// may use it is who may use the directory. The caller holds an open [Server] of
+// that state, so a socket that is there was left behind, and is replaced.
 func ListenAdmin(state string) (net.Listener, error) {
 	path := filepath.Join(state, tally.AdminSocket)
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = c.Close()
-		return nil, fault.WithHint(fmt.Errorf("%s: another server is running with this state: %w", path, fault.ErrConflict),
-			"stop it, or choose another directory with --state")
-	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -70,6 +69,9 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 		WriteTimeout:      2 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
+		// Each connection keeps a buffer of its largest frame, and what it has
+		// received of bodies that nobody has read: a thousand may come at once.
+		HTTP2: &http.HTTP2Config{MaxReadFrameSize: 16 << 10, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 128 << 10},
 		// It would tell of broken connections of visitors, which concern nobody.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}

@@ -43,6 +43,9 @@ type Config struct {
 	Names []string
 	// Cluster is the one of nodes that enrol without a token.
 	Cluster string
+	// Life is how long certificates of machines are good; 0 is as
+	// [authority.Config] has it.
+	Life time.Duration
 	// Local says that everyone who can reach it is trusted: it listens on the
 	// loopback addresses only.
 	Local  bool
@@ -70,6 +73,7 @@ type Server struct {
 	Ingest    *ingest.Ingest
 
 	upstreams []*upstream.Upstream
+	lock      *os.File // on the state directory
 
 	cfg   Config
 	known sync.Map // ids of nodes that are in the ledger
@@ -77,7 +81,8 @@ type Server struct {
 }
 
 // Open opens what the server keeps, and makes what is not there yet. It starts
-// nothing. The caller closes it.
+// nothing. The caller closes it. A state that another server has open is
+// fault.ErrConflict, and nothing in it is touched.
 func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -90,20 +95,26 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	cfg.Ledger.Upstream = len(cfg.Upstreams) > 0
 	s := &Server{cfg: cfg, log: log}
-	if s.Ledger, err = ledger.Open(ctx, cfg.Database, cfg.Ledger, log.With("part", "ledger")); err != nil {
+	if s.lock, err = lock(cfg.State); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Ledger.Close())
+			err = errors.Join(err, s.Close())
 		}
 	}()
+	if s.Ledger, err = ledger.Open(ctx, cfg.Database, cfg.Ledger, log.With("part", "ledger")); err != nil {
+		if errors.Is(err, fault.ErrUnavailable) && fault.Hint(err) == "" {
+			err = fault.WithHint(err, "check that the database runs, and lets in whom --database names")
+		}
+		return nil, err
+	}
 	if err := s.openUpstreams(ctx); err != nil {
 		return nil, err
 	}
 	s.Ingest = ingest.New(cfg.Ingest, s.Ledger, log.With("part", "ingest"))
 	s.Authority, err = authority.Open(authority.Config{
-		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, Live: s.Ingest.Live,
+		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, Life: cfg.Life, Live: s.Ingest.Live,
 	}, s.Ledger, log.With("part", "authority"))
 	if err != nil {
 		return nil, err
@@ -131,8 +142,14 @@ func (s *Server) openUpstreams(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the ledger. Run has to have returned.
-func (s *Server) Close() error { return s.Ledger.Close() }
+// Close closes the ledger, and lets go of the state. Run has to have returned.
+func (s *Server) Close() error {
+	var err error
+	if s.Ledger != nil {
+		err = s.Ledger.Close()
+	}
+	return errors.Join(err, s.lock.Close())
+}
 
 // Run books what comes in, folds, forgets what is old, and tells the servers
 // above, until ctx ends.
@@ -184,7 +201,7 @@ func (s *Server) Questions() http.Handler {
 
 // Admin answers those who may use the state directory, on a socket in it.
 func (s *Server) Admin() http.Handler {
-	return api.Admin(s.Authority.Tokens(), time.Now, s.log.With("part", "admin"))
+	return api.Admin(s.Authority.Tokens(), revoking{s}, time.Now, s.log.With("part", "admin"))
 }
 
 // machine says which agent or server a request comes from. The error of one who
@@ -260,19 +277,25 @@ func (s *Server) scope(r *http.Request) (query.Scope, error) {
 
 // A Way is the way to a server in the same process, for one node.
 type Way struct {
-	in   *ingest.Ingest
-	node string
+	server *Server
+	node   string
 }
 
 // Way returns the way for a node of this machine.
-func (s *Server) Way(node string) Way { return Way{s.Ingest, node} }
+func (s *Server) Way(node string) Way { return Way{s, node} }
 
 // Offer implements ship.Server.
 func (w Way) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
-	return w.in.Offer(ctx, w.node, c, sent)
+	if err := w.server.Authority.Allowed(ctx, w.node); err != nil {
+		return batch.Reply{}, err
+	}
+	return w.server.Ingest.Offer(ctx, w.node, c, sent)
 }
 
 // Lost implements ship.Server.
 func (w Way) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
-	return w.in.Lost(ctx, w.node, l)
+	if err := w.server.Authority.Allowed(ctx, w.node); err != nil {
+		return batch.Reply{}, err
+	}
+	return w.server.Ingest.Lost(ctx, w.node, l)
 }

@@ -5,11 +5,16 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,13 +212,72 @@ func TestWhoMaySend(t *testing.T) {
 	}
 }
 
+// A machine is revoked by its id or its name, at once for connections that are
+// open, in the books, and for good.
+func TestRevoke(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	id, below := b.enrol(t, entry.Agent, "m"), b.enrol(t, entry.Upstream, "s")
+	sent, clock := aBatch(t, id.Node())
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+		t.Fatalf("the batch: %+v, %v", r, err)
+	}
+	revoke := func(which string) (int, string) {
+		w := httptest.NewRecorder()
+		b.Admin().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/"+which, nil))
+		return w.Code, w.Body.String()
+	}
+	for which, want := range map[string]string{"nosuch": `"status":404`, "alpha": "name one by its id: "} {
+		if _, body := revoke(which); !strings.Contains(body, want) {
+			t.Errorf("%s: %s, want %s", which, body, want)
+		}
+	}
+	if code, body := revoke(below.Node()); code != 200 || !strings.Contains(body, below.Node()) {
+		t.Errorf("the server below: %d %s", code, body)
+	}
+	if code, body := revoke("alpha"); code != 200 || !strings.Contains(body, id.Node()) {
+		t.Errorf("the only one of this name that is not revoked: %d %s", code, body)
+	}
+	if _, err := offer(t, id, b, sent, clock); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is revoked") || fault.Hint(err) == "" {
+		t.Errorf("it sends: %v, %q", err, fault.Hint(err))
+	}
+	if _, err := b.Way(id.Node()).Offer(t.Context(), clock, sent); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("it sends within the process: %v", err)
+	}
+	if _, err := b.Way(id.Node()).Lost(t.Context(), batch.Lost{}); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("it says within the process that it lost something: %v", err)
+	}
+	if err := id.Renew(t.Context()); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("it renews its certificate: %v", err)
+	}
+	nodes, err := b.Ledger.Nodes(t.Context(), query.Scope{All: true})
+	if err != nil || len(nodes) != 1 || nodes[0].State != "revoked" || nodes[0].Revoked.IsZero() {
+		t.Errorf("nodes: %+v, %v", nodes, err)
+	}
+	sources, err := b.Ledger.Below(t.Context(), query.Scope{All: true})
+	if err != nil || len(sources) != 1 || sources[0].ID != below.Node() || sources[0].State != "revoked" {
+		t.Errorf("servers below: %+v, %v", sources, err)
+	}
+	again := b.enrol(t, entry.Agent, "m")
+	if again.Node() == id.Node() {
+		t.Error("the machine is the same node again")
+	}
+	lines, err := b.Ledger.Audits(t.Context(), 10)
+	if err != nil || !slices.ContainsFunc(lines, func(a entry.Audit) bool { return a.Action == "node.revoke" && a.Object == id.Node() }) {
+		t.Errorf("audit: %+v, %v", lines, err)
+	}
+}
+
 // A node that has a certificate of the server, whose ledger was put back to a copy
 // from before it enrolled, is taken up again, once.
 func TestRecall(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir, nil)
 	id := b.enrol(t, entry.Agent, "m")
-	old := open(t, dir, func(c *server.Config) { c.Database = filepath.Join(dir, "copy.db") })
+	copied := t.TempDir()
+	if err := os.CopyFS(filepath.Join(copied, "authority"), os.DirFS(filepath.Join(dir, "authority"))); err != nil {
+		t.Fatal(err)
+	}
+	old := open(t, copied, nil)
 	sent, clock := aBatch(t, id.Node())
 	for _, want := range []batch.Verdict{batch.Taken, batch.Known} {
 		if r, err := offer(t, id, old, sent, clock); err != nil || r.Verdict != want {
@@ -272,15 +336,37 @@ func TestWay(t *testing.T) {
 
 // One state is one server's, and what cannot be opened says what helps.
 func TestOpen(t *testing.T) {
-	dir := t.TempDir()
-	ln, err := server.ListenAdmin(dir)
+	log := slog.New(slog.DiscardHandler)
+	one := server.Default()
+	one.State = t.TempDir()
+	first, err := server.Open(t.Context(), one, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.ListenAdmin(dir); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	two := one
+	two.Database = filepath.Join(t.TempDir(), "other.db")
+	_, err = server.Open(t.Context(), two, log)
+	if !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" || !strings.Contains(err.Error(), fmt.Sprintf("(process %d)", os.Getpid())) {
 		t.Errorf("a second server: %v", err)
 	}
-	if err := ln.Close(); err != nil {
+	if _, err := os.Stat(two.Database); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a second server made a ledger: %v", err)
+	}
+	// What a server leaves behind is no hindrance to the next.
+	for range 2 {
+		ln, err := server.ListenAdmin(one.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln.(*net.UnixListener).SetUnlinkOnClose(false)
+		if err := errors.Join(ln.Close(), first.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if first, err = server.Open(t.Context(), one, log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for name, addr := range map[string]string{"a host of another": "192.0.2.1:0", "no port": "nowhere", "a taken port": taken(t)} {

@@ -150,6 +150,7 @@ func (s *Shipper) lose(ctx context.Context, st batch.Stream, l batch.Lost) outco
 	default:
 		return outcome{step: failed, err: fmt.Errorf("the reply to the loss of %d to %d is %v, next %d: %w", l.From, l.To, r.Verdict, r.Next, fault.ErrUnavailable)}
 	}
+	crash.At("ship.lost")
 	// More that is lost comes up again with the next offer.
 	if _, err := s.spool.Settle(st, r); err != nil {
 		return outcome{step: failed, err: err, own: true}

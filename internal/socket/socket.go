@@ -20,6 +20,7 @@ import (
 	"time"
 	"unicode"
 
+	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/workload"
 )
@@ -104,7 +105,6 @@ const (
 	maxBody   = 64 << 10
 	maxText   = 256 // bytes of a name, a project, a label's key
 	maxValue  = 1024
-	maxLabels = 64
 	maxGroups = 64
 	maxPath   = 4096
 	// A job's start and end may be this far ahead of the agent's clock.
@@ -121,8 +121,8 @@ func (j *Job) validate(now time.Time) error {
 			return err
 		}
 	}
-	if len(j.Labels) > maxLabels {
-		return fmt.Errorf("%d labels are more than %d: %w", len(j.Labels), maxLabels, fault.ErrInvalid)
+	if len(j.Labels) > batch.MaxLabels {
+		return fmt.Errorf("%d labels are more than %d: %w", len(j.Labels), batch.MaxLabels, fault.ErrInvalid)
 	}
 	for k, v := range j.Labels {
 		if k == "" {

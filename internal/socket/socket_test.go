@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/socket"
@@ -212,10 +213,15 @@ func TestRefused(t *testing.T) {
 		"escape":          {func(j *socket.Job) { j.Name = "\x1b[2J" }, fault.ErrInvalid},
 		"line":            {func(j *socket.Job) { j.Project = "a\nb" }, fault.ErrInvalid},
 		"label":           {func(j *socket.Job) { j.Labels = map[string]string{"": "x"} }, fault.ErrInvalid},
-		"label's value":   {func(j *socket.Job) { j.Labels = map[string]string{"k": "\x00"} }, fault.ErrInvalid},
-		"large":           {func(j *socket.Job) { j.Command = []string{strings.Repeat("x", 65<<10)} }, fault.ErrInvalid},
-		"no start":        {func(j *socket.Job) { j.Started = time.Time{} }, fault.ErrInvalid},
-		"tomorrow":        {func(j *socket.Job) { j.Started = time.Now().AddDate(0, 0, 1) }, fault.ErrInvalid},
+		"many labels": {func(j *socket.Job) {
+			for i := range batch.MaxLabels + 1 {
+				j.Labels[fmt.Sprint("k", i)] = ""
+			}
+		}, fault.ErrInvalid},
+		"label's value": {func(j *socket.Job) { j.Labels = map[string]string{"k": "\x00"} }, fault.ErrInvalid},
+		"large":         {func(j *socket.Job) { j.Command = []string{strings.Repeat("x", 65<<10)} }, fault.ErrInvalid},
+		"no start":      {func(j *socket.Job) { j.Started = time.Time{} }, fault.ErrInvalid},
+		"tomorrow":      {func(j *socket.Job) { j.Started = time.Now().AddDate(0, 0, 1) }, fault.ErrInvalid},
 		"not his": {func(j *socket.Job) {
 			j.ID = other
 			j.Groups = []string{"/mete-run-" + other}

@@ -353,4 +353,31 @@ func (s *Spool) Stats() Stats {
 	return st
 }
 
+// Unsent is the time of which something is in the spool that no server is known
+// to have; from is zero where there is none. last is the end of the last window
+// that came into the spool, 1970 where there was none.
+func (s *Spool) Unsent() (from, to, last time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	widen := func(a, b int64) {
+		if t := wall(a); from.IsZero() || t.Before(from) {
+			from = t
+		}
+		if t := wall(b); t.After(to) {
+			to = t
+		}
+	}
+	for i := range s.index {
+		widen(s.index[i].since(), s.index[i].wallEnd())
+	}
+	for _, list := range s.kept {
+		for _, k := range list {
+			if k.acked == 0 || s.needed(k.Stream, k.Number) {
+				widen(k.since(), max(k.Through, k.Until))
+			}
+		}
+	}
+	return from, to, wall(s.end)
+}
+
 func (s *Spool) bytes() int64 { return s.windows.bytes() + s.batches.bytes() }

@@ -26,6 +26,8 @@ type nodeJSON struct {
 	Streams  int        `json:"streams"`
 	Enrolled *time.Time `json:"enrolled_at"`
 	Through  *time.Time `json:"booked_through"`
+	Revoked  *time.Time `json:"revoked_at"` // null where it is not
+	Source   string     `json:"source"`     // the server below that tells of it
 }
 
 type gapJSON struct {
@@ -39,6 +41,9 @@ type gapJSON struct {
 	Meaning string     `json:"meaning"`
 	Detail  string     `json:"detail"`
 	Booked  *time.Time `json:"booked_at"`
+	// Shift is what was added to a clock that was wrong: then from and to are when
+	// that began, and there is no gap.
+	Shift json.RawMessage `json:"shift_seconds,omitempty"`
 }
 
 type workloadJSON struct {
@@ -116,7 +121,7 @@ func each[A, B any](list []A, f func(A) B) []B {
 // NodesJSON writes nodes under the key nodes.
 func NodesJSON(list []query.Node) []byte {
 	return document("nodes", each(list, func(n query.Node) nodeJSON {
-		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, some(n.Enrolled), some(n.Through)}
+		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, some(n.Enrolled), some(n.Through), some(n.Revoked), n.Source}
 	}))
 }
 
@@ -125,16 +130,16 @@ func ParseNodes(body []byte) ([]query.Node, error) {
 	list, err := undocument[nodeJSON]("nodes", body)
 	return each(list, func(n nodeJSON) query.Node {
 		return query.Node{ID: n.Node, Name: n.Name, Cluster: n.Cluster, MachineID: n.Machine, Boot: n.Boot, CPUs: n.CPUs,
-			Enrolled: or(n.Enrolled), Through: or(n.Through), Streams: n.Streams, State: n.State}
+			Enrolled: or(n.Enrolled), Through: or(n.Through), Streams: n.Streams, State: n.State, Revoked: or(n.Revoked), Source: n.Source}
 	}), err
 }
 
 // NodesCSV writes nodes with the keys of the JSON form.
 func NodesCSV(list []query.Node) []byte {
-	rows := [][]string{{"node", "name", "cluster", "state", "machine_id", "boot", "cpus", "streams", "enrolled_at", "booked_through"}}
+	rows := [][]string{{"node", "name", "cluster", "state", "machine_id", "boot", "cpus", "streams", "enrolled_at", "booked_through", "revoked_at", "source"}}
 	for _, n := range list {
 		rows = append(rows, []string{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, strconv.Itoa(n.CPUs), strconv.Itoa(n.Streams),
-			stamp(n.Enrolled), stamp(n.Through)})
+			stamp(n.Enrolled), stamp(n.Through), stamp(n.Revoked), n.Source})
 	}
 	return writeCSV(rows)
 }
@@ -146,8 +151,12 @@ func NodesText(list []query.Node, s Style) string {
 	}
 	var rows [][]string
 	for _, n := range list {
+		cpus := s.absent() // of a machine of which only jobs are measured
+		if n.CPUs > 0 {
+			cpus = strconv.Itoa(n.CPUs)
+		}
 		rows = append(rows, []string{s.text(n.Name), s.text(n.ID), s.text(n.Cluster), s.text(n.State), s.time(n.Through),
-			strconv.Itoa(n.CPUs), strconv.Itoa(n.Streams)})
+			cpus, strconv.Itoa(n.Streams)})
 	}
 	return table(append(names("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numbers("CPUS", "STREAMS")...), rows)
 }
@@ -160,7 +169,7 @@ var causes = map[meter.Reason]cause{
 	meter.Rebooted: {"the machine went down or started anew",
 		"what was used after the last reading before it is lost: figures are too low by that"},
 	meter.Unwatched: {"no meter was running",
-		"CPU, disk and network are complete; memory is not known for that time, and what ended meanwhile is in the group above it"},
+		"CPU is complete, disk and network where the kernel counts them by itself; memory is not known for that time, and what ended meanwhile is in the group above it"},
 	meter.Overflow: {"the agent's disk space for unsent figures was full",
 		"figures of that time are lost: sums are too low by them"},
 	meter.Corrupt: {"the agent's stored figures were damaged",
@@ -171,20 +180,44 @@ var causes = map[meter.Reason]cause{
 		"what was used in that time is not known: sums are too low by it"},
 	meter.Refused: {"the server refused what the agent sent",
 		"figures of that time are not booked; the agent has put them aside"},
+	meter.Killed: {"the meter of a job was killed",
+		"what that job used afterwards is not known: its sums are too low by it"},
 }
 
-func causeOf(r meter.Reason) cause {
-	if c, ok := causes[r]; ok {
-		return c
+// shifted is instead of a reason where a clock was corrected.
+const shifted = "clock-shifted"
+
+// causeOf is the word for why there is a gap, and what it means.
+func causeOf(g *query.Gap) (reason string, c cause) {
+	if g.Shift != 0 {
+		return shifted, cause{"the clock was wrong and is shifted by " + shiftText(g.Shift) + " from here on",
+			"nothing is missing: what was measured from then on is booked at the time of the server's clock"}
 	}
-	return causes[meter.UnknownReason]
+	c, ok := causes[g.Reason]
+	if !ok {
+		c = causes[meter.UnknownReason]
+	}
+	return g.Reason.String(), c
+}
+
+// shiftText is a shift in whole seconds, for people.
+func shiftText(d time.Duration) string {
+	s := d.Round(time.Second).String()
+	if d > 0 {
+		s = "+" + s
+	}
+	return s
 }
 
 // GapsJSON writes gaps under the key gaps.
 func GapsJSON(list []query.Gap) []byte {
 	return document("gaps", each(list, func(g query.Gap) gapJSON {
-		c := causeOf(g.Reason)
-		return gapJSON{g.Node, g.Name, some(g.From), some(g.To), g.To.Sub(g.From).Seconds(), g.Reason.String(), c.why, c.meaning, g.Detail, some(g.Booked)}
+		reason, c := causeOf(&g)
+		j := gapJSON{g.Node, g.Name, some(g.From), some(g.To), g.To.Sub(g.From).Seconds(), reason, c.why, c.meaning, g.Detail, some(g.Booked), nil}
+		if g.Shift != 0 {
+			j.Shift = seconds(g.Shift)
+		}
+		return j
 	}))
 }
 
@@ -192,49 +225,57 @@ func GapsJSON(list []query.Gap) []byte {
 func ParseGaps(body []byte) ([]query.Gap, error) {
 	list, err := undocument[gapJSON]("gaps", body)
 	return each(list, func(g gapJSON) query.Gap {
-		return query.Gap{Node: g.Node, Name: g.Name, Booked: or(g.Booked),
+		shift, _ := time.ParseDuration(string(g.Shift) + "s") // what is none is 0
+		return query.Gap{Node: g.Node, Name: g.Name, Booked: or(g.Booked), Shift: shift,
 			Gap: meter.Gap{From: or(g.From), To: or(g.To), Reason: meter.ParseReason(g.Reason), Detail: g.Detail}}
 	}), err
 }
 
 // GapsCSV writes gaps with the keys of the JSON form.
 func GapsCSV(list []query.Gap) []byte {
-	rows := [][]string{{"node", "name", "from", "to", "seconds", "reason", "why", "meaning", "detail", "booked_at"}}
+	rows := [][]string{{"node", "name", "from", "to", "seconds", "reason", "why", "meaning", "detail", "booked_at", "shift_seconds"}}
 	for _, g := range list {
-		c := causeOf(g.Reason)
-		rows = append(rows, []string{g.Node, g.Name, stamp(g.From), stamp(g.To), string(seconds(g.To.Sub(g.From))), g.Reason.String(),
-			c.why, c.meaning, g.Detail, stamp(g.Booked)})
+		reason, c := causeOf(&g)
+		var shift string
+		if g.Shift != 0 {
+			shift = string(seconds(g.Shift))
+		}
+		rows = append(rows, []string{g.Node, g.Name, stamp(g.From), stamp(g.To), string(seconds(g.To.Sub(g.From))), reason,
+			c.why, c.meaning, g.Detail, stamp(g.Booked), shift})
 	}
 	return writeCSV(rows)
 }
 
-// GapsText writes gaps as a table for people, and below it what each reason
-// means for the figures.
+// GapsText writes gaps and corrections of clocks as a table for people, and below
+// it what each reason means for the figures.
 func GapsText(list []query.Gap, s Style) string {
 	if len(list) == 0 {
 		return "no gaps: what is booked in this range is complete\n"
 	}
 	var rows [][]string
-	seen := map[meter.Reason]bool{}
+	meanings := map[string]string{}
 	for _, g := range list {
 		name := g.Name
 		if name == "" {
 			name = g.Node
 		}
-		why := causeOf(g.Reason).why
+		reason, c := causeOf(&g)
+		why, to, length := c.why, s.time(g.To), strconv.FormatFloat(g.To.Sub(g.From).Seconds(), 'f', 1, 64)
+		if g.Shift != 0 {
+			to, length = s.absent(), s.absent()
+		}
 		if g.Detail != "" {
 			why += " (" + s.text(g.Detail) + ")"
 		}
-		rows = append(rows, []string{s.text(name), s.time(g.From), s.time(g.To), strconv.FormatFloat(g.To.Sub(g.From).Seconds(), 'f', 1, 64),
-			g.Reason.String(), why})
-		seen[g.Reason] = true
+		rows = append(rows, []string{s.text(name), s.time(g.From), to, length, reason, why})
+		meanings[reason] = c.meaning
 	}
 	cols := slices.Concat(names("NODE", "FROM", "TO"), numbers("SECONDS"), names("REASON", "WHAT HAPPENED"))
 	var b strings.Builder
 	b.WriteString(table(cols, rows))
 	b.WriteString("\nWhat it means for the figures:\n")
-	for _, r := range slices.Sorted(maps.Keys(seen)) {
-		fmt.Fprintf(&b, "  %s: %s\n", r, causeOf(r).meaning)
+	for _, r := range slices.Sorted(maps.Keys(meanings)) {
+		fmt.Fprintf(&b, "  %s: %s\n", r, meanings[r])
 	}
 	return b.String()
 }

@@ -51,6 +51,20 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
+func TestLength(t *testing.T) {
+	for _, text := range []string{"7d", "775d", "1d1h0m0s", "1h30m0s", "5s"} {
+		d, err := tally.ParseLength(text)
+		if got := tally.FormatLength(d); err != nil || got != text {
+			t.Errorf("%s is %v, %v, and written %s", text, d, err, got)
+		}
+	}
+	for _, text := range []string{"", "0", "0d", "-1h", "7 days"} {
+		if d, err := tally.ParseLength(text); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%q is %v, %v", text, d, err)
+		}
+	}
+}
+
 func TestParseQuery(t *testing.T) {
 	hour := 60 * time.Minute
 	for raw, want := range map[string]query.Query{

@@ -104,6 +104,15 @@ func nodes() []query.Node {
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", MachineID: "m1", Boot: "b1", CPUs: 8, Enrolled: noon.Add(-48 * time.Hour),
 			Through: noon, Streams: 2, State: "live"},
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "we\x1bb", Cluster: "", State: "silent"},
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y61", Name: "web-2", State: "revoked", Revoked: noon.Add(time.Hour), Source: "01K5X3V7QZ8R9S0T1V2W3X4Y62"},
+	}
+}
+
+func sources() []query.Source {
+	return []query.Source{
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y62", Name: "co\x1bre", Cluster: "lab", Nodes: 3, Pages: 17, Epoch: "EPOCH", Enrolled: noon.Add(-48 * time.Hour),
+			Seen: noon, Through: noon.Add(-90 * time.Second), State: "live"},
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y63", State: "revoked", Revoked: noon},
 	}
 }
 
@@ -115,6 +124,10 @@ func gaps() []query.Gap {
 			Gap: meter.Gap{From: from, To: from.Add(1500 * time.Millisecond), Reason: r}})
 	}
 	list[1].Detail, list[2].Name = "kernel\x07 panic", ""
+	for i, by := range []time.Duration{2*time.Hour + 3*time.Minute + 4*time.Nanosecond, -40 * 365 * 24 * time.Hour} {
+		at := noon.Add(time.Duration(i+30) * time.Minute)
+		list = append(list, query.Gap{Node: "Nshifted", Name: "web-1", Booked: noon.Add(time.Hour), Shift: by, Gap: meter.Gap{From: at, To: at}})
+	}
 	return list
 }
 
@@ -146,6 +159,9 @@ func TestForms(t *testing.T) {
 	golden(t, "nodes.txt", []byte(tally.NodesText(nodes(), utc)))
 	golden(t, "nodes.json", tally.NodesJSON(nodes()))
 	golden(t, "nodes.csv", tally.NodesCSV(nodes()))
+	golden(t, "sources.txt", []byte(tally.SourcesText(sources(), noon, utc)))
+	golden(t, "sources.json", tally.SourcesJSON(sources()))
+	golden(t, "sources.csv", tally.SourcesCSV(sources()))
 	golden(t, "gaps.txt", []byte(tally.GapsText(gaps(), utc)))
 	golden(t, "gaps.json", tally.GapsJSON(gaps()))
 	golden(t, "gaps.csv", tally.GapsCSV(gaps()))
@@ -171,7 +187,7 @@ func TestTextVariants(t *testing.T) {
 	golden(t, "bynode.txt", []byte(tally.Text(b, utc)))
 
 	golden(t, "empty.txt", []byte(tally.Text(&query.Answer{From: noon.Add(-24 * time.Hour), To: noon, By: b.By}, utc)))
-	for _, text := range []string{tally.NodesText(nil, utc), tally.GapsText(nil, utc), tally.WorkloadsText(nil, utc), tally.TokensText(nil, noon, utc)} {
+	for _, text := range []string{tally.NodesText(nil, utc), tally.SourcesText(nil, noon, utc), tally.GapsText(nil, utc), tally.WorkloadsText(nil, utc), tally.TokensText(nil, noon, utc)} {
 		if strings.Count(text, "\n") != 1 {
 			t.Errorf("an empty list is %q, want one line that says so", text)
 		}
@@ -274,6 +290,10 @@ func TestListsRoundTrip(t *testing.T) {
 	n, err := tally.ParseNodes(tally.NodesJSON(nodes()))
 	if d := cmp.Diff(nodes(), n); d != "" || err != nil {
 		t.Errorf("nodes: %v %s", err, d)
+	}
+	b, err := tally.ParseSources(tally.SourcesJSON(sources()))
+	if d := cmp.Diff(sources(), b); d != "" || err != nil {
+		t.Errorf("sources: %v %s", err, d)
 	}
 	g, err := tally.ParseGaps(tally.GapsJSON(gaps()))
 	if d := cmp.Diff(gaps(), g); d != "" || err != nil {

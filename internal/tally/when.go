@@ -19,8 +19,11 @@ var (
 // without a zone, is of the zone of now. The error wraps fault.ErrInvalid.
 func ParseTime(s string, now time.Time) (time.Time, error) {
 	t, ok := parseTime(strings.TrimSpace(s), now)
-	if !ok || t.Before(earliest) || t.After(latest) {
+	switch {
+	case !ok:
 		return time.Time{}, invalid(whenHint, "time %q", s)
+	case t.Before(earliest) || t.After(latest):
+		return time.Time{}, invalid("from 1970 to the end of 9998", "time %q is out of range", s)
 	}
 	return t, nil
 }
@@ -87,4 +90,16 @@ func ParseLength(s string) (time.Duration, error) {
 		return 0, invalid("write 90m, 24h or 7d", "length of time %q", s)
 	}
 	return d, nil
+}
+
+// FormatLength writes a length of time as ParseLength reads it.
+func FormatLength(d time.Duration) string {
+	text := ""
+	if n := d / day; n > 0 {
+		text = strconv.FormatInt(int64(n), 10) + "d"
+		if d %= day; d == 0 {
+			return text
+		}
+	}
+	return text + d.String()
 }

@@ -33,5 +33,5 @@ type Grant struct {
 	Cluster     string     `json:"cluster"`
 	Role        entry.Role `json:"role"`
 	Certificate string     `json:"certificate,omitempty"` // in PEM; none on the loopback
-	CA          string     `json:"ca,omitempty"`
+	CA          string     `json:"ca,omitempty"`          // in PEM; older servers tell none on the loopback
 }

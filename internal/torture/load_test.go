@@ -1,7 +1,7 @@
 package torture
 
 import (
-	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/host"
 )
@@ -36,12 +38,17 @@ type fleet struct {
 	top     string
 	parents []string // they live all the time, and nobody works in them
 	stayers []string // they live all the time too
+	disk    string   // a directory upon a disk; "" where there is none
+	held    *held
 
 	stop    chan struct{}
 	once    sync.Once
 	running sync.WaitGroup
 	mu      sync.Mutex
 	lives   []life
+	births  []time.Time // of groups, each when it was there
+	ops     []op        // on the disk
+	holds   []*hold     // memory
 	failed  error
 }
 
@@ -68,10 +75,11 @@ func hierarchies(t *testing.T) (mounts []string) {
 }
 
 func newFleet(t *testing.T) *fleet {
-	f := &fleet{mounts: hierarchies(t), top: fmt.Sprintf("/mete-test-torture-%d", os.Getpid()), stop: make(chan struct{})}
-	t.Cleanup(func() { f.remove(t) })
+	f := &fleet{mounts: hierarchies(t), disk: upon(t), top: fmt.Sprintf("/mete-test-torture-%d", os.Getpid()), stop: make(chan struct{})}
+	t.Cleanup(func() { removeBelow(t, f.mounts, f.top) })
 	f.mustMake(t, f.top)
 	f.mustMake(t, f.home())
+	f.held = newHeld(t, f)
 	for i := range 3 {
 		p := fmt.Sprintf("%s/p%d", f.top, i)
 		f.parents = append(f.parents, p)
@@ -126,11 +134,11 @@ func (f *fleet) unmake(group string) error {
 	}
 }
 
-// remove removes all that is left.
-func (f *fleet) remove(t *testing.T) {
-	for _, m := range f.mounts {
+// removeBelow removes a group and all that is left below it.
+func removeBelow(t *testing.T, mounts []string, top string) {
+	for _, m := range mounts {
 		var dirs []string
-		_ = filepath.WalkDir(m+f.top, func(p string, d fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(m+top, func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, p)
 			}
@@ -144,14 +152,20 @@ func (f *fleet) remove(t *testing.T) {
 	}
 }
 
-// start has so many workers make, use and remove groups until end is called.
+// start has so many workers make, use and remove groups until end is called,
+// and one more groups that hold memory.
 func (f *fleet) start(t *testing.T, workers int, seed uint64) {
 	t.Cleanup(func() { _ = f.end() }) // where the test has failed meanwhile
-	for i := range workers {
+	for i := range workers + 1 {
 		w := &worker{f: f, id: i, rnd: rand.New(rand.NewPCG(seed, uint64(i)))}
-		w.open(t)
+		w.open(t, f.home())
 		f.running.Go(func() {
-			err := w.run()
+			var err error
+			if i < workers {
+				err = w.run()
+			} else {
+				err = w.keep()
+			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.failed = errors.Join(f.failed, err, w.close())
@@ -172,6 +186,12 @@ func (f *fleet) note(l life) {
 	f.lives = append(f.lives, l)
 }
 
+func (f *fleet) born() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.births = append(f.births, time.Now())
+}
+
 // A worker is a process that goes into groups, uses CPU time there, and comes
 // out again: once it is out the group's counter stands still.
 type worker struct {
@@ -180,7 +200,7 @@ type worker struct {
 	rnd   *rand.Rand
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	out   *bufio.Scanner
+	out   *json.Decoder
 	alive []string // groups that it made, parents first
 	made  int
 }
@@ -189,11 +209,12 @@ type worker struct {
 const (
 	workHome   = "METE_TORTURE_HOME"
 	workMounts = "METE_TORTURE_MOUNTS"
+	workFile   = "METE_TORTURE_FILE"
 )
 
-func (w *worker) open(t *testing.T) {
+func (w *worker) open(t *testing.T, home string) {
 	w.cmd = exec.Command("/proc/self/exe")
-	w.cmd.Env = append(os.Environ(), workHome+"="+w.f.home(), workMounts+"="+strings.Join(w.f.mounts, "\n"), "GOMAXPROCS=1")
+	w.cmd.Env = append(os.Environ(), workHome+"="+home, workMounts+"="+strings.Join(w.f.mounts, "\n"), workFile+"="+w.f.file(t), "GOMAXPROCS=1")
 	w.cmd.Stderr = os.Stderr
 	var err error
 	if w.in, err = w.cmd.StdinPipe(); err != nil {
@@ -203,7 +224,7 @@ func (w *worker) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.out = bufio.NewScanner(out)
+	w.out = json.NewDecoder(out)
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +232,20 @@ func (w *worker) open(t *testing.T) {
 
 func (w *worker) close() error { return errors.Join(w.in.Close(), w.cmd.Wait()) }
 
+// An order is what a worker's process is to do in a group.
+type order struct {
+	Group  string
+	CPU    time.Duration // to use
+	Blocks int           // to write to the disk and to read again
+	Hold   int           // bytes of memory, from now on
+	Free   bool          // what it holds in the group, which may be gone: nothing else
+}
+
+// done is the answer: what the process read and wrote on the disk, in bytes.
+type done struct{ Read, Written int64 }
+
 // work is the process of a worker.
-func work(home string, mounts []string) error {
+func work(home string, mounts []string, file string) error {
 	enter := func(group string) error {
 		for _, m := range mounts {
 			if err := os.WriteFile(filepath.Join(m+group, "cgroup.procs"), []byte("0"), 0); err != nil {
@@ -224,39 +257,72 @@ func work(home string, mounts []string) error {
 	if err := enter(home); err != nil {
 		return err
 	}
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		length, group, _ := strings.Cut(in.Text(), " ")
-		d, err := time.ParseDuration(length)
-		if err == nil {
-			err = enter(group)
-		}
-		if err != nil {
-			return err
-		}
-		for t := time.Now(); time.Since(t) < d; {
-		}
-		if err := enter(home); err != nil {
-			return err
-		}
-		fmt.Println("done")
-	}
-	return in.Err()
-}
-
-// use uses CPU time in a group.
-func (w *worker) use(group string) error {
-	d := time.Duration(1+w.rnd.IntN(25)) * time.Millisecond
-	if w.rnd.IntN(20) == 0 {
-		d *= 8
-	}
-	if _, err := fmt.Fprintln(w.in, d, group); err != nil {
+	disk, err := openDirect(file)
+	if err != nil {
 		return err
 	}
-	if !w.out.Scan() {
-		return fmt.Errorf("worker %d: %w", w.id, errors.Join(w.out.Err(), io.ErrUnexpectedEOF))
+	held := map[string][]byte{}
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var o order
+		if err := in.Decode(&o); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		var d done
+		if o.Free {
+			err = unix.Munmap(held[o.Group])
+			delete(held, o.Group)
+		} else if err = enter(o.Group); err == nil {
+			if o.Hold > 0 {
+				held[o.Group], err = touch(o.Hold)
+			}
+			if o.Blocks > 0 && err == nil {
+				d, err = disk.exercise(o.Blocks)
+			}
+			for t := time.Now(); time.Since(t) < o.CPU; {
+			}
+			err = errors.Join(err, enter(home))
+		}
+		if err = errors.Join(err, out.Encode(d)); err != nil {
+			return err
+		}
+	}
+}
+
+// do has the process carry out an order.
+func (w *worker) do(o order) error {
+	from := time.Now()
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if _, err := w.in.Write(b); err != nil {
+		return err
+	}
+	var d done
+	if err := w.out.Decode(&d); err != nil {
+		return fmt.Errorf("worker %d: %w", w.id, err)
+	}
+	if o.Blocks > 0 {
+		w.f.mu.Lock()
+		defer w.f.mu.Unlock()
+		w.f.ops = append(w.f.ops, op{path: o.Group, from: from, to: time.Now(), done: d})
 	}
 	return nil
+}
+
+// use uses CPU time in a group, and sometimes the disk.
+func (w *worker) use(group string) error {
+	o := order{Group: group, CPU: time.Duration(1+w.rnd.IntN(25)) * time.Millisecond}
+	if w.rnd.IntN(20) == 0 {
+		o.CPU *= 8
+	}
+	if w.f.disk != "" && w.rnd.IntN(3) == 0 {
+		o.Blocks = 1 + w.rnd.IntN(8)
+	}
+	return w.do(o)
 }
 
 // run makes, uses and removes groups.
@@ -300,6 +366,7 @@ func (w *worker) bear() error {
 		return err
 	}
 	w.alive = append(w.alive, group)
+	w.f.born()
 	if w.rnd.IntN(8) == 0 {
 		return nil
 	}
@@ -314,17 +381,25 @@ func (w *worker) bury() error {
 		i = slices.IndexFunc(w.alive, func(g string) bool { return strings.HasPrefix(g, group+"/") })
 		group = w.alive[i]
 	}
-	ns, err := w.f.usage(group)
+	if err := w.f.bury(group); err != nil {
+		return err
+	}
+	w.alive = slices.Delete(w.alive, i, i+1)
+	return nil
+}
+
+// bury removes a group in which nobody is, and takes down what it used.
+func (f *fleet) bury(group string) error {
+	ns, err := f.usage(group)
 	if err != nil {
 		return err
 	}
 	l := life{path: group, ns: ns, from: time.Now()}
-	if err := w.f.unmake(group); err != nil {
+	if err := f.unmake(group); err != nil {
 		return err
 	}
 	l.to = time.Now()
-	w.f.note(l)
-	w.alive = slices.Delete(w.alive, i, i+1)
+	f.note(l)
 	return nil
 }
 

@@ -116,9 +116,13 @@ func (c *child) hits() map[string]int {
 	return n
 }
 
-// arm chooses at which point the next life ends: mostly one that was seldom hit.
-func (c *child) arm(rnd *rand.Rand, leave func(string) bool) string {
+// arm chooses at which point the next life ends: mostly one that was seldom hit,
+// of those that are wanted first.
+func (c *child) arm(rnd *rand.Rand, leave func(string) bool, wanted []string) string {
 	hits := c.hits()
+	for _, p := range wanted {
+		hits[p] -= 3
+	}
 	points := slices.DeleteFunc(slices.Sorted(maps.Keys(c.points)), leave)
 	if len(points) == 0 {
 		return ""

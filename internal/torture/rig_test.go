@@ -2,9 +2,9 @@ package torture
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -29,7 +29,13 @@ var (
 	agentPoints = map[string]int{"ship.sent": 2, "spool.written": 4, "spool.window-synced": 3, "spool.batch-synced": 2,
 		"spool.merged": 1, "spool.acked": 2}
 	serverPoints = map[string]int{"ingest.decoded": 2, "ledger.before-commit": 4, "ledger.committed": 4, "ledger.folding": 5}
+	corePoints   = map[string]int{"upstream.before-commit": 1, "upstream.committed": 1}
+	// lossPoints are come by where batches are gone for good: see reign.
+	lossPoints = []string{"ledger.lost", "ship.lost"}
 )
+
+// upPoint is where a server has told the one above it something.
+const upPoint = "upstream.sent"
 
 // A rig is a server, an agent, the network between them and their disks, and
 // what goes wrong with them.
@@ -43,7 +49,7 @@ type rig struct {
 	core          *child // the server above; nil without
 	proxy         *cut.Proxy
 	status        string // URL of the agent's
-	dsn           string // of the ledger
+	dsn, coreDSN  string // of the ledgers
 	token         string
 
 	offset   int64 // wall time less CLOCK_BOOTTIME at the beginning, ns
@@ -51,9 +57,13 @@ type rig struct {
 	end      time.Time
 	calm     bool      // nothing is to go wrong any more
 	copied   bool      // there is an older copy of the server's state
-	full     bool      // the agent's disk
-	emptied  time.Time // when it is not any more
-	fair     bool      // the weather is
+	reign    reign     // of a much older one
+	clock    wallClock // of the agent's machine
+	stores   map[*child]*store
+	told     map[string]int64 // what the server's ledger wanted next of each stream, when last asked
+	heard    heard
+	owed     map[string]int64 // the most that it ever wanted
+	fair     bool             // the weather is
 	down     []span
 	faults   map[string]int
 	restarts [3]time.Time // when the next life of the server, the agent and the core is due
@@ -64,9 +74,11 @@ type rig struct {
 type span struct{ from, to time.Time }
 
 func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
-	r := &rig{t: t, v: v, rnd: rand.New(rand.NewPCG(seed, 1)), bin: bin, dir: place(t, v.name), faults: map[string]int{}, offset: offset()}
+	r := &rig{t: t, v: v, rnd: rand.New(rand.NewPCG(seed, 1)), bin: bin, dir: place(t, v.name), faults: map[string]int{}, stores: map[*child]*store{}, told: map[string]int64{}, owed: map[string]int64{}, offset: offset()}
 	r.fleet = newFleet(t)
 	r.mount()
+	serverStore := newStore(t, filepath.Dir(r.state()), filepath.Join(r.ram(), "server"))
+	agentStore := newStore(t, r.disk(), filepath.Join(r.ram(), "agent"))
 	at, status := freePort(t), freePort(t)
 	r.status = "http://" + status
 	args := []string{filepath.Join(bin, "mete"), "server", "--listen", at, "--state", r.state()}
@@ -75,12 +87,11 @@ func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 		r.dsn = ledgertest.PostgreSQL(t)
 		args = append(args, "--database", r.dsn)
 	}
+	points := maps.Clone(serverPoints)
 	if v.upstream {
-		at := freePort(t)
-		r.core = newChild(t, r.dir, "core", map[string]int{"ledger.before-commit": 3, "ledger.committed": 3},
-			filepath.Join(bin, "mete"), "server", "--listen", at, "--state", filepath.Join(r.dir, "core"))
-		r.must(r.core.start(""))
-		args = append(args, "--upstream", "https://"+at, "--upstream-token", r.makeToken("core", "upstream"))
+		at := r.newCore()
+		args = append(args, "--upstream", "https://"+at, "--upstream-token", r.makeToken(filepath.Join(r.dir, "core"), "upstream"))
+		points[upPoint] = 1
 	}
 	var err error
 	if r.proxy, err = cut.Open(at, seed); err != nil {
@@ -91,33 +102,46 @@ func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 			t.Error(err)
 		}
 	})
-	r.server = newChild(t, r.dir, "server", serverPoints, args...)
+	r.server = newChild(t, r.dir, "server", points, args...)
 	r.server.env = r.serverEnv
+	r.stores[r.server] = serverStore
 	r.agent = newChild(t, r.dir, "agent", agentPoints, filepath.Join(bin, "mete-agent"), "-server", "https://"+r.proxy.Addr(),
 		"-state", r.disk(), "-socket", "", "-status", status, "-tick", "100ms", "-window", "500ms", "-reader", v.reader)
 	r.agent.env = r.agentEnv
+	r.stores[r.agent] = agentStore
+	r.clock.path = filepath.Join(r.dir, "clock")
+	r.setClock(0)
 	return r
 }
 
-func (r *rig) state() string { return filepath.Join(r.dir, "server") }
+// newCore starts the server above, and returns its address.
+func (r *rig) newCore() (addr string) {
+	addr = freePort(r.t)
+	state := filepath.Join(r.dir, "core")
+	r.coreDSN = filepath.Join(state, "ledger.db")
+	args := []string{filepath.Join(r.bin, "mete"), "server", "--listen", addr, "--state", state}
+	if r.v.postgres {
+		r.coreDSN = ledgertest.PostgreSQL(r.t)
+		args = append(args, "--database", r.coreDSN)
+	}
+	r.core = newChild(r.t, r.dir, "core", corePoints, args...)
+	r.core.env = r.serverEnv
+	r.must(r.core.start(""))
+	return addr
+}
+
+func (r *rig) state() string { return filepath.Join(r.dir, "server", "state") }
 func (r *rig) disk() string  { return filepath.Join(r.dir, "disk") }
 
-// diskSize is how much the agent's file system holds.
-const diskSize = 24 << 20
+// ram is a directory in memory.
+func (r *rig) ram() string { return filepath.Join(r.dir, "memory") }
 
-// mount gives the agent a small file system of its own, that can run full.
+// mount makes it one.
 func (r *rig) mount() {
-	if err := os.Mkdir(r.disk(), 0o700); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", r.disk(), "tmpfs", 0, "size="+strconv.Itoa(diskSize)); err != nil {
-		r.t.Fatal(err)
-	}
+	r.must(os.Mkdir(r.ram(), 0o700))
+	r.must(syscall.Mount("tmpfs", r.ram(), "tmpfs", 0, ""))
 	r.t.Cleanup(func() {
-		if *keep != "" {
-			_ = exec.Command("cp", "-a", r.disk(), r.disk()+"-kept").Run()
-		}
-		if err := syscall.Unmount(r.disk(), 0); err != nil {
+		if err := syscall.Unmount(r.ram(), 0); err != nil {
 			r.t.Error(err)
 		}
 	})
@@ -146,18 +170,21 @@ func freePort(t *testing.T) string {
 // has, which one that was restored would want again.
 func (r *rig) late() bool { return time.Since(r.began) > r.end.Sub(r.began)/2 }
 
-// serverEnv has the server fold a day ahead in the second half of the run.
+// serverEnv has the server fold a day ahead in the second half of the run, and
+// tell the one above it soon.
 func (r *rig) serverEnv() []string {
-	if !r.late() {
-		return nil
+	env := []string{"METE_TORTURE_UPSTREAM=200ms"}
+	if r.late() {
+		env = append(env, "METE_TORTURE_FOLD=25h")
 	}
-	return []string{"METE_TORTURE_FOLD=25h"}
+	return env
 }
 
 // agentEnv has the agent lose what it did not sync, in most of its lives.
 func (r *rig) agentEnv() []string {
-	env := []string{"METE_TOKEN=" + r.token, "METE_TORTURE_SEGMENT=6000", "METE_TORTURE_BACKOFF=50ms"}
-	if r.rnd.IntN(4) > 0 {
+	env := []string{"METE_TOKEN=" + r.token, "METE_TORTURE_SEGMENT=6000", "METE_TORTURE_BACKOFF=50ms", "METE_TORTURE_CLOCK=" + r.clock.path}
+	if s := r.stores[r.agent]; r.rnd.IntN(2) > 0 {
+		s.forgets = true
 		env = append(env, "METE_TORTURE_DROP=1")
 	}
 	return env
@@ -179,13 +206,25 @@ func (r *rig) run(long time.Duration) {
 	r.began = time.Now()
 	r.end = r.began.Add(long)
 	r.must(r.server.start(""))
-	r.token = r.makeToken("server", "agent")
+	r.token = r.makeToken(r.state(), "agent")
+	r.fleet.held.begin()
 	r.must(r.agent.start(""))
 	r.await("the agent keeps and sends a window", time.Minute, func() bool { return r.metric("mete_agent_sent_batches_total") > 0 })
 	r.fleet.start(r.t, 3, r.rnd.Uint64())
 	r.began = time.Now()
 	r.end = r.began.Add(long)
-	for time.Now().Before(r.end) || r.v.points && len(r.missed()) > 0 && time.Now().Before(r.end.Add(long)) {
+	for late := false; ; {
+		if now := time.Now(); now.After(r.end) {
+			lacks := append(r.missed(), r.scarce()...)
+			if len(lacks) == 0 || now.After(r.end.Add(max(long, time.Minute))) {
+				break
+			}
+			if !late {
+				late = true
+				r.t.Logf("longer than %v, for %v", long, lacks)
+			}
+		}
+		r.listen()
 		r.revive()
 		r.harm()
 		time.Sleep(20 * time.Millisecond)
@@ -193,12 +232,12 @@ func (r *rig) run(long time.Duration) {
 	r.settle()
 }
 
-// makeToken has a server make a token.
-func (r *rig) makeToken(server, role string) (token string) {
+// makeToken has the server of this state make a token.
+func (r *rig) makeToken(state, role string) (token string) {
 	r.t.Helper()
-	r.await("the "+server+" makes a token", time.Minute, func() bool {
+	r.await("the server of "+state+" makes a token", time.Minute, func() bool {
 		var out bytes.Buffer
-		cmd := exec.Command(filepath.Join(r.bin, "mete"), "token", "create", "--role", role, "--state", filepath.Join(r.dir, server))
+		cmd := exec.Command(filepath.Join(r.bin, "mete"), "token", "create", "--role", role, "--state", state)
 		cmd.Stdout = &out
 		err := cmd.Run()
 		token = strings.TrimSpace(out.String())
@@ -244,18 +283,31 @@ func (r *rig) revive() {
 		if c.up || time.Now().Before(r.restarts[i]) {
 			continue
 		}
+		r.cut(c)
 		if c == r.server {
 			r.swap()
 		}
 		point := ""
-		if !r.calm && r.rnd.IntN(8) > 0 {
-			point = c.arm(r.rnd, r.skipped)
+		c.limit = time.Duration(500+r.rnd.IntN(3000)) * time.Millisecond
+		switch {
+		case r.reign.lasts():
+			point, c.limit = r.reign.arm(r, c), time.Minute
+		case !r.calm && time.Now().After(r.end) && !r.lacks(c):
+			c.limit = 5 * time.Second // the others are to get to where they were not yet
+		case !r.calm && r.rnd.IntN(8) > 0:
+			// It is to get there, also where the machine is busy.
+			point, c.limit = c.arm(r.rnd, r.skipped, r.v.points), c.limit+1500*time.Millisecond
+			if time.Now().After(r.end) {
+				c.limit *= 2
+			}
 		}
 		if c == r.agent {
+			if r.v.clock && !r.calm && r.rnd.IntN(3) == 0 {
+				r.misdate()
+			}
 			r.down = append(r.down, span{c.ended, time.Now()})
 		}
-		c.limit = time.Duration(500+r.rnd.IntN(3000)) * time.Millisecond
-		if strings.HasPrefix(point, "spool.merged") {
+		if strings.HasPrefix(point, "spool.merged") && !time.Now().After(r.end) {
 			c.limit = 1500 * time.Millisecond
 		}
 		r.must(c.start(point))
@@ -269,7 +321,7 @@ func (r *rig) skipped(point string) bool {
 	case "spool.merged":
 		return !out
 	case "ledger.folding":
-		return len(r.serverEnv()) == 0
+		return !r.late()
 	}
 	if _, ok := agentPoints[point]; out && ok && r.agent.hits()["spool.merged"] < 3 {
 		return true // what waits is merged when an agent begins
@@ -296,9 +348,15 @@ func (r *rig) harm() {
 	if !r.outage.IsZero() && now.After(r.outage) && r.outage.After(r.weather) {
 		r.weather = now
 	}
-	if r.full && now.After(r.emptied) {
-		r.empty()
+	for _, s := range r.stores {
+		if s.full && now.After(s.emptied) {
+			r.must(s.empty())
+		}
 	}
+	if r.v.clock && now.After(r.clock.due) {
+		r.turn()
+	}
+	r.rule()
 	if now.Before(r.weather) {
 		return
 	}
@@ -308,10 +366,11 @@ func (r *rig) harm() {
 		r.pause([]*child{r.server, r.agent}[r.rnd.IntN(2)])
 	case n < 3:
 		r.fill()
-	case n < 4 && now.After(r.outage.Add(5*time.Second)) && r.agent.hits()["spool.merged"] < 5:
-		// Long enough that what waits is merged.
+	case (n < 4 || now.After(r.end)) && !r.v.upstream && now.After(r.outage.Add(5*time.Second)) && r.agent.hits()["spool.merged"] < 3:
+		// Long enough that what waits is merged when an agent begins within it.
 		r.faults["outage"]++
-		r.outage = now.Add(time.Duration(4000+r.rnd.IntN(3000)) * time.Millisecond)
+		r.outage = now.Add(time.Duration(4500+r.rnd.IntN(1500)) * time.Millisecond)
+		r.agent.limit = now.Sub(r.agent.began) + 2500*time.Millisecond
 		r.proxy.Set(cut.Weather{Down: true})
 	case now.After(r.outage):
 		r.blow()
@@ -327,7 +386,11 @@ func (r *rig) blow() {
 	r.faults["network"]++
 	w := cut.Weather{Delay: time.Duration(r.rnd.IntN(50)) * time.Millisecond, Cut: 0.2, Lose: 0.3, Repeat: 0.2,
 		Hold: time.Duration(r.rnd.IntN(200)) * time.Millisecond}
-	switch r.rnd.IntN(5) {
+	n := r.rnd.IntN(5)
+	if r.v.upstream {
+		n = -1 // what gets through is to be told on
+	}
+	switch n {
 	case 0:
 		w = cut.Weather{Down: true}
 	case 1:
@@ -349,62 +412,71 @@ func (r *rig) pause(c *child) {
 	_ = c.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// empty makes room on the agent's disk again.
-func (r *rig) empty() {
-	r.must(os.Remove(filepath.Join(r.disk(), "filler")))
-	r.full = false
-}
-
-// fill fills the agent's disk for a moment.
+// fill fills a disk for a moment: mostly the agent's.
 func (r *rig) fill() {
-	if r.full || r.late() {
+	c := r.agent
+	if r.rnd.IntN(4) == 0 {
+		c = r.server
+	}
+	s := r.stores[c]
+	if s.full || c == r.agent && r.late() {
 		return
 	}
-	r.faults["disk full"]++
-	f, err := os.Create(filepath.Join(r.disk(), "filler"))
-	r.must(err)
-	block := make([]byte, 4<<10)
-	for err == nil {
-		_, err = f.Write(block)
+	r.faults[c.name+" disk full"]++
+	r.must(s.fill(time.Duration(200+r.rnd.IntN(1500)) * time.Millisecond))
+	if c == r.agent {
+		r.copied = false // it could not be filled again
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		r.t.Fatal(err)
-	}
-	r.must(f.Close())
-	r.full, r.emptied = true, time.Now().Add(time.Duration(200+r.rnd.IntN(1500))*time.Millisecond)
-	r.copied = false // it could not be filled again
 }
 
 // swap copies the state of the server, which is not running, or puts the older
 // copy in its place.
 func (r *rig) swap() {
-	if r.v.postgres || r.calm || r.full {
+	if r.v.postgres || r.calm || r.stores[r.agent].full || r.stores[r.server].full || r.reign.lasts() {
 		return
 	}
-	older := r.state() + ".older"
-	copyOver := func(from, to string) {
-		r.must(os.RemoveAll(to))
-		if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
-			r.t.Fatalf("cp: %v\n%s", err, out)
-		}
-	}
+	older := filepath.Join(r.dir, "older")
 	switch n := r.rnd.IntN(6); {
+	case !r.reign.ready:
+		r.reign.ready = true
+		r.copy(r.state(), r.ancient())
 	case n == 0 || !r.copied:
-		copyOver(r.state(), older)
+		r.copy(r.state(), older)
 		r.copied = true
-	case n < 3 && r.late():
+	case n < 3 && r.late() && r.due() == "":
 		r.faults["restore"]++
-		copyOver(older, r.state())
+		r.putBack(older)
 	}
+}
+
+// copy puts a copy of a directory in the place of another one.
+func (r *rig) copy(from, to string) {
+	r.t.Helper()
+	r.must(os.RemoveAll(to))
+	r.must(tool("cp", "-a", from, to))
+}
+
+// putBack restores the server, which is not running, from a copy.
+func (r *rig) putBack(from string) {
+	r.t.Helper()
+	for stream, next := range r.told {
+		r.owed[stream] = max(r.owed[stream], next)
+	}
+	clear(r.told)
+	r.must(r.stores[r.server].empty())
+	r.copy(from, r.state())
+	r.must(r.stores[r.server].sync())
 }
 
 // settle lets everything live and waits until the ledger has all.
 func (r *rig) settle() {
 	r.calm = true
 	r.proxy.Set(cut.Weather{})
-	if r.full {
-		r.empty()
+	for _, s := range r.stores {
+		r.must(s.empty())
 	}
+	r.endReign()
+	r.setClock(0)
 	// Lives that were to end at a point end now.
 	for _, c := range r.children() {
 		c.kill(syscall.SIGKILL)
@@ -466,6 +538,7 @@ func (r *rig) describe() string {
 	for _, n := range r.faults {
 		total += n
 	}
-	return fmt.Sprintf("%d faults: %v; %d lives of the agent, %d of the server; crashes %v %v; network %+v",
-		total, r.faults, r.agent.lives, r.server.lives, r.agent.hits(), r.server.hits(), r.proxy.Stats())
+	births, deaths := r.unseen()
+	return fmt.Sprintf("%d faults: %v; %d lives of the agent, %d of the server; crashes %v; %d births and %d deaths while the agent was away; network %+v",
+		total, r.faults, r.agent.lives, r.server.lives, r.hits(), births, deaths, r.proxy.Stats())
 }

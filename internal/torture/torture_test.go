@@ -5,10 +5,12 @@ package torture
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +29,7 @@ var (
 // TestMain lets the test binary be a worker, too.
 func TestMain(m *testing.M) {
 	if home := os.Getenv(workHome); home != "" {
-		if err := work(home, strings.Split(os.Getenv(workMounts), "\n")); err != nil {
+		if err := work(home, strings.Split(os.Getenv(workMounts), "\n"), os.Getenv(workFile)); err != nil {
 			fmt.Fprintln(os.Stderr, "worker:", err)
 			os.Exit(1)
 		}
@@ -42,17 +44,22 @@ type variant struct {
 	reader   string
 	postgres bool
 	upstream bool          // a second server, to which the first one tells its rows
+	clock    bool          // the wall clock of the agent's machine is set now and then
 	span     time.Duration // in the short run
-	// points says that each crash point is to be hit at least three times.
-	points bool
+	faults   int           // that there are to be at least, in the short run too
+	points   []string      // crash points that are to be hit at least three times
 }
 
 var variants = []variant{
-	{name: "sqlite-bpf", reader: "bpf", span: 60 * time.Second, points: true},
-	{name: "sqlite-files", reader: "files", span: 15 * time.Second},
+	{name: "sqlite-bpf", reader: "bpf", span: 40 * time.Second, faults: 100, points: slices.Concat(names(agentPoints), names(serverPoints), lossPoints)},
+	{name: "sqlite-files", reader: "files", span: 12 * time.Second},
+	{name: "postgres-upstream-bpf", reader: "bpf", postgres: true, upstream: true, clock: true, span: 20 * time.Second,
+		points: append(names(corePoints), upPoint)},
 	{name: "upstream-bpf", reader: "bpf", upstream: true},
 	{name: "postgres-bpf", reader: "bpf", postgres: true},
 }
+
+func names(points map[string]int) []string { return slices.Sorted(maps.Keys(points)) }
 
 // Whatever is killed and whenever, and whatever else goes wrong: in the end the
 // ledger has, to the nanosecond, what the kernel counted.
@@ -60,7 +67,7 @@ func TestTorture(t *testing.T) {
 	if !*wanted || testing.Short() {
 		t.Skip("loads the machine for a minute or two: -torture or METE_TORTURE=1 runs it")
 	}
-	hosttest.Need(t, "root", "cgroup1", "bpf")
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "loop", "bpf")
 	bin := build(t)
 	for _, v := range variants {
 		if *long {
@@ -85,9 +92,11 @@ func TestTorture(t *testing.T) {
 // build makes the programs with their crash points.
 func build(t *testing.T) string {
 	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-tags", "torture", "-o", dir+"/", "mete.dev/mete/cmd/mete", "mete.dev/mete/cmd/mete-agent")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	for program, flags := range map[string][]string{"mete": nil, "mete-agent": {"-overlay", overlay(t, dir)}} {
+		cmd := exec.Command("go", slices.Concat([]string{"build", "-tags", "torture", "-o", dir + "/"}, flags, []string{"mete.dev/mete/cmd/" + program})...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
 	}
 	return dir
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mete.dev/mete/internal/crash"
 	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
@@ -44,10 +45,17 @@ type Config struct {
 	Pseudonyms bool
 	Rows       int           // in one page
 	Every      time.Duration // how often it looks for something to tell
+	// MinBackoff and MaxBackoff bound how long it waits after a failure: from the
+	// one to the other, twice as long each time.
+	MinBackoff, MaxBackoff time.Duration
+
+	early bool // minutes that are not over go up as well
 }
 
 // Default tells minutes, every fifteen seconds.
-func Default() Config { return Config{Rows: 10_000, Every: 15 * time.Second} }
+func Default() Config {
+	return Config{Rows: 10_000, Every: 15 * time.Second, MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}
+}
 
 // Validate reports what cannot work. The error wraps fault.ErrInvalid.
 func (c Config) Validate() error {
@@ -58,6 +66,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("upstream %s: resolution: %w", c.URL, fault.ErrInvalid)
 	case c.Rows < 1 || c.Rows > wire.Default().Rows/2 || c.Every <= 0:
 		return fmt.Errorf("upstream %s: %d rows every %v: %w", c.URL, c.Rows, c.Every, fault.ErrInvalid)
+	case c.MinBackoff < time.Millisecond || c.MaxBackoff < c.MinBackoff:
+		return fmt.Errorf("upstream %s: back-off from %v to %v: %w", c.URL, c.MinBackoff, c.MaxBackoff, fault.ErrInvalid)
 	}
 	return nil
 }
@@ -83,7 +93,7 @@ func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Upstrea
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	u := &Upstream{cfg: cfg, ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.Rows}
+	u := &Upstream{cfg: cfg.tune(), ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.Rows}
 	if cfg.Pseudonyms {
 		secret, err := l.Secret(ctx, secretKey)
 		if err != nil {
@@ -105,13 +115,6 @@ func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Upstrea
 	u.remote = remote{u.id.Server(), u.id.Client()}
 	return u, nil
 }
-
-// How long Run waits after a failure: from the one to the other, twice as long
-// each time.
-const (
-	minWait = time.Second
-	maxWait = 5 * time.Minute
-)
 
 // Run enrols where that is needed, and tells what there is, until ctx ends.
 func (u *Upstream) Run(ctx context.Context) error {
@@ -146,7 +149,7 @@ func (u *Upstream) tell(ctx context.Context, enrolled chan struct{}) {
 		wait := u.cfg.Every
 		switch {
 		case err != nil:
-			wait = pause(failures, err)
+			wait = u.cfg.pause(failures, err)
 			if failures++; failures == 1 || failures%20 == 0 {
 				u.log.Warn("the server above cannot be told", "err", err, "hint", fault.Hint(err), "wait", wait)
 			}
@@ -164,10 +167,10 @@ func (u *Upstream) tell(ctx context.Context, enrolled chan struct{}) {
 
 // pause is how long to wait after a failure. One that a person has to mend is
 // tried again all the same.
-func pause(failures int, err error) time.Duration {
-	wait := min(minWait<<min(failures, 10), maxWait)
+func (c Config) pause(failures int, err error) time.Duration {
+	wait := min(c.MinBackoff<<min(failures, 10), c.MaxBackoff)
 	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid) {
-		wait = maxWait
+		wait = c.MaxBackoff
 	}
 	wait = wait/2 + rand.N(wait/2)
 	if b, ok := errors.AsType[*busy](err); ok {
@@ -189,7 +192,11 @@ func (u *Upstream) Push(ctx context.Context) error {
 	// Who moves the mark between two of our pages is another server of the same
 	// ledger; each page that either sends brings both further.
 	for moved := 0; ; {
-		p, err := u.ledger.States(ctx, m, states.Offer{Finest: u.cfg.Finest, Masked: u.cfg.Pseudonyms, Rows: u.rows, Over: time.Now().Unix() / 60})
+		o := states.Offer{Finest: u.cfg.Finest, Masked: u.cfg.Pseudonyms, Rows: u.rows}
+		if !u.cfg.early {
+			o.Over = time.Now().Unix() / 60
+		}
+		p, err := u.ledger.States(ctx, m, o)
 		if err != nil || p.Empty() {
 			return err
 		}
@@ -201,6 +208,7 @@ func (u *Upstream) Push(ctx context.Context) error {
 			return fmt.Errorf("upstream %s: %w", u.cfg.URL, err)
 		}
 		next, err := u.remote.post(ctx, sent)
+		crash.At("upstream.sent")
 		switch {
 		case errors.Is(err, errTooLarge) && u.rows > 1:
 			u.rows /= 2

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -263,6 +264,15 @@ func TestPush(t *testing.T) {
 				t.Errorf("%v, %d sources", err, len(u.sources()))
 			}
 			compare(t, l, u.Ledger)
+			// Its node is revoked where it sends.
+			w := httptest.NewRecorder()
+			u.Admin().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/secretnode", nil))
+			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "which tells of it here") {
+				t.Errorf("revoking a node of the server below: %d %s", w.Code, w.Body)
+			}
+			if err := u.Ledger.RevokeNode(t.Context(), "01NODE", ledgertest.Day); !errors.Is(err, fault.ErrNotFound) {
+				t.Errorf("revoking it in the ledger: %v", err)
+			}
 		})
 	}
 }
@@ -297,7 +307,15 @@ func compare(t *testing.T, below, above *ledger.Ledger) {
 			t.Errorf("by %s (-below +above):\n%s", by, diff)
 		}
 	}
-	if nodes, err := above.Nodes(t.Context(), query.Scope{Clusters: []string{"lab"}}); err != nil || len(nodes) != 1 || nodes[0].Name != "secretnode" || nodes[0].CPUs != 4 {
+	scope := query.Scope{Clusters: []string{"lab"}}
+	sources, err := above.Below(t.Context(), scope)
+	if err != nil || len(sources) != 1 {
+		t.Fatalf("servers below: %+v, %v", sources, err)
+	}
+	if s := sources[0]; s.Nodes != 1 || s.Pages == 0 || s.Epoch == "" || s.Seen.IsZero() || s.Through.IsZero() || s.State != "behind" {
+		t.Errorf("the server below: %+v", s)
+	}
+	if nodes, err := above.Nodes(t.Context(), scope); err != nil || len(nodes) != 1 || nodes[0].Name != "secretnode" || nodes[0].CPUs != 4 || nodes[0].Source != sources[0].ID {
 		t.Errorf("nodes above: %v, %v", nodes, err)
 	}
 }

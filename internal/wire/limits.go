@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/meter"
 	pb "mete.dev/mete/proto"
 )
@@ -23,7 +24,7 @@ type Limits struct {
 
 // Default is what both sides use.
 func Default() Limits {
-	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: 32, Text: 4096}
+	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: batch.MaxLabels, Text: 4096}
 }
 
 // weigh counts the messages in a batch before memory is given to them: an

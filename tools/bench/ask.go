@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"mete.dev/mete/internal/query"
@@ -16,6 +15,7 @@ type asked struct {
 	What    string  `json:"what"`
 	Seconds float64 `json:"seconds"` // median of 3
 	CPU     float64 `json:"server_cpu_seconds"`
+	DBCPU   float64 `json:"database_cpu_seconds,omitempty"`
 	Groups  int     `json:"groups"`
 	RSS     int64   `json:"server_rss_bytes"`
 	PeakRSS int64   `json:"server_peak_rss_bytes"`
@@ -27,21 +27,23 @@ func (c *serverFlags) ask(ctx context.Context, dir string) (out []asked, err err
 	if dir, err = sub(dir, "ask"); err != nil {
 		return nil, err
 	}
-	if c.database != "" {
-		return nil, errors.New("questions are measured with SQLite only: -part live,full,scale,drain")
-	}
-	database := filepath.Join(dir, "ledger.db")
-	h := c.history
-	h.days, h.nodes, h.end = 30, max(h.workloads/100, 1), time.Now().UTC().Truncate(24*time.Hour)
-	fmt.Fprintf(os.Stderr, "writing %d days of %d workloads\n", h.days, h.workloads)
-	if err := seed(ctx, database, h); err != nil {
+	d, err := openDatabase(dir, c.database)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	h := c.history
+	h.days, h.nodes, h.end = 30, max(h.workloads/100, 1), time.Now().UTC().Truncate(24*time.Hour)
+	c.say("writing %d days of %d workloads", h.days, h.workloads)
+	if err := seed(ctx, d.dsn, h); err != nil {
+		return nil, err
+	}
+	c.say("asking")
 	for _, q := range []struct {
 		by     query.Dimension
 		budget float64
 	}{{query.ByNamespace, budgetGroups}, {query.ByLabel + "app", budgetLabel}, {query.ByJob, 0}} {
-		a, err := c.question(ctx, dir, database, h, q.by)
+		a, err := c.question(ctx, dir, d, h, q.by)
 		if err != nil {
 			return nil, err
 		}
@@ -52,29 +54,30 @@ func (c *serverFlags) ask(ctx context.Context, dir string) (out []asked, err err
 }
 
 // question asks one, of a server of its own, so that its memory is known.
-func (c *serverFlags) question(ctx context.Context, dir, database string, h history, by query.Dimension) (a asked, err error) {
+func (c *serverFlags) question(ctx context.Context, dir string, d *database, h history, by query.Dimension) (a asked, err error) {
 	if dir, err = os.MkdirTemp(dir, "question-"); err != nil {
 		return a, err
 	}
-	t, err := openTarget(ctx, c.bin, dir, database)
+	t, err := openTarget(ctx, c.bin, dir, d)
 	if err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	a.What = fmt.Sprintf("%d days of %d workloads by %s", h.days, h.workloads, by)
-	var walls, cpus []float64
+	var walls, cpus, databases []float64
 	for range 3 {
 		start := time.Now()
-		before, _ := t.cpu()
+		server, database := t.cpu()
 		answer, err := t.reader.Usage(ctx, query.Query{From: h.end.AddDate(0, 0, -h.days), To: h.end, By: []query.Dimension{by}})
 		if err != nil {
 			return a, err
 		}
-		after, _ := t.cpu()
-		walls, cpus = append(walls, time.Since(start).Seconds()), append(cpus, (after-before).Seconds())
+		walls = append(walls, time.Since(start).Seconds())
+		server2, database2 := t.cpu()
+		cpus, databases = append(cpus, (server2-server).Seconds()), append(databases, (database2-database).Seconds())
 		a.Groups = len(answer.Groups) + answer.RestGroups
 	}
-	a.Seconds, a.CPU = middle(walls), middle(cpus)
+	a.Seconds, a.CPU, a.DBCPU = middle(walls), middle(cpus), middle(databases)
 	a.RSS, a.PeakRSS, err = memoryOf(t.cmd.Process.Pid)
 	return a, err
 }

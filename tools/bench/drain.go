@@ -53,86 +53,130 @@ func (f *fleet) backlog(o *origin, now time.Time) (sent [][]byte, rows int, err 
 	return sent, rows * len(f.names), flush()
 }
 
+// A draining is a drain on its way.
+type draining struct {
+	*serverFlags
+	t        *target
+	f        *fleet
+	backlogs [][][]byte // batches of each machine
+	rows     int64      // in them
+	left     atomic.Int64
+	lives    atomic.Int64 // windows
+	// How long windows of machines took to be booked, and those of one that
+	// looks to be seen.
+	answers, visible stopwatch
+}
+
 // drain measures how backlogs are taken in.
-func (c *serverFlags) drain(ctx context.Context, dir string) (d *drain, err error) {
+func (c *serverFlags) drain(ctx context.Context, dir string) (out *drain, err error) {
 	if dir, err = sub(dir, "drain"); err != nil {
 		return nil, err
 	}
-	t, err := openTarget(ctx, c.bin, dir, c.database)
+	db, err := openDatabase(dir, c.database)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.close()) }()
+	t, err := openTarget(ctx, c.bin, dir, db)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	fmt.Fprintf(os.Stderr, "enrolling %d machines, and writing the backlog of each\n", c.backlog)
+	c.say("enrolling %d machines, and writing the backlog of each", c.backlog)
 	f, err := openFleet(ctx, t, dir, c.backlog, c.workloads)
 	if err != nil {
 		return nil, err
 	}
-	d = &drain{}
-	sent := make([][][]byte, c.backlog)
+	d := &draining{serverFlags: c, t: t, f: f, backlogs: make([][][]byte, c.backlog)}
 	now := time.Now()
-	for i := range sent {
+	for i := range d.backlogs {
 		var rows int
-		if sent[i], rows, err = f.backlog(f.origins[i], now); err != nil {
+		if d.backlogs[i], rows, err = f.backlog(f.origins[i], now); err != nil {
 			return nil, err
 		}
-		d.BacklogRows += int64(rows)
+		d.rows += int64(rows)
+		d.left.Add(int64(len(d.backlogs[i])))
 	}
-	fmt.Fprintf(os.Stderr, "%d rows to drain\n", d.BacklogRows)
-	var answers, visible stopwatch
-	var lives atomic.Int64
+	c.say("%d rows to drain, in %d batches", d.rows, d.left.Load())
 	own := cpuOf(os.Getpid())
 	server, database := t.cpu()
 	start := time.Now()
-	live, drained := context.WithCancel(ctx)
-	defer drained()
-	g, ctx := errgroup.WithContext(ctx)
-	for i, o := range f.origins[:c.backlog] {
-		g.Go(func() error {
-			for k := 0; ; k++ {
-				at := start.Add(window*time.Duration(k) + window*time.Duration(i)/time.Duration(c.backlog))
-				if sleepUntil(live, at); live.Err() != nil {
-					return nil
-				}
-				b, err := o.live.encode(&batch.Batch{Windows: []batch.Window{f.window(i+k, o, at.Add(-window), window)}})
-				if err != nil {
-					return err
-				}
-				closed := time.Now()
-				if err := o.send(ctx, b); err != nil {
-					return err
-				}
-				answers.add(time.Since(closed))
-				lives.Add(1)
-			}
-		})
-	}
-	g.Go(func() error { return t.watch(live, f, start.Add(time.Hour), &visible) })
-	g.Go(func() error {
-		defer drained()
-		old, ctx := errgroup.WithContext(ctx)
-		pause := time.Duration(float64(time.Second) / ship.Default().Drain)
-		for i, o := range f.origins[:c.backlog] {
-			old.Go(func() error {
-				for k, b := range sent[i] {
-					from := time.Now()
-					if err := o.send(ctx, b); err != nil {
-						return fmt.Errorf("backlog %d: %w", k, err)
-					}
-					sleepUntil(ctx, from.Add(pause))
-				}
-				return nil
-			})
-		}
-		return old.Wait()
-	})
-	if err := g.Wait(); err != nil {
+	if err := d.run(ctx, start); err != nil {
 		return nil, err
 	}
-	l, err := t.load(c.backlog, lives.Load()*int64(len(f.names))+d.BacklogRows, start, own, server, database, &answers, &visible)
+	l, err := t.load(c.backlog, d.lives.Load()*int64(len(f.names))+d.rows, start, own, server, database, &d.answers, &d.visible)
 	if err != nil {
 		return nil, err
 	}
-	d.load, d.Retries = *l, f.retries.Load()
-	return d, nil
+	return &drain{*l, d.rows, f.retries.Load()}, nil
+}
+
+// run drains, while everyone goes on measuring.
+func (d *draining) run(ctx context.Context, start time.Time) error {
+	ctx, fail := context.WithCancel(ctx)
+	defer fail()
+	live, drained := context.WithCancel(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range d.backlogs {
+		g.Go(func() error { return d.measure(ctx, live, i, start) })
+	}
+	g.Go(func() error { return d.t.watch(live, d.f, start.Add(time.Hour), &d.visible) })
+	g.Go(func() error { return d.tell(live) })
+	g.Go(func() error {
+		defer drained()
+		old, ctx := errgroup.WithContext(ctx)
+		for i := range d.backlogs {
+			old.Go(func() error { return d.send(ctx, i) })
+		}
+		return old.Wait()
+	})
+	return g.Wait()
+}
+
+// send sends the backlog of the i-th machine.
+func (d *draining) send(ctx context.Context, i int) error {
+	pause := time.Duration(float64(time.Second) / ship.Default().Drain)
+	for k, b := range d.backlogs[i] {
+		from := time.Now()
+		if err := d.f.origins[i].send(ctx, b); err != nil {
+			return fmt.Errorf("backlog %d: %w", k, err)
+		}
+		d.left.Add(-1)
+		sleepUntil(ctx, from.Add(pause))
+	}
+	return nil
+}
+
+// measure sends the windows of the i-th machine as they come, until live ends.
+func (d *draining) measure(ctx, live context.Context, i int, start time.Time) error {
+	o := d.f.origins[i]
+	for k := 0; ; k++ {
+		closed := start.Add(window*time.Duration(k) + window*time.Duration(i)/time.Duration(len(d.backlogs)))
+		if sleepUntil(live, closed); live.Err() != nil {
+			return nil
+		}
+		b, err := o.live.encode(&batch.Batch{Windows: []batch.Window{d.f.window(i+k, o, closed.Add(-window), window)}})
+		if err != nil {
+			return err
+		}
+		if err := o.send(ctx, b); err != nil {
+			return err
+		}
+		d.answers.add(time.Since(closed))
+		d.lives.Add(1)
+	}
+}
+
+// tell says now and then how far it is.
+func (d *draining) tell(ctx context.Context) error {
+	for ctx.Err() == nil {
+		sleepUntil(ctx, time.Now().Add(15*time.Second))
+		rss, peak, err := memoryOf(d.t.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		d.say("%d batches are left; RSS %d MiB, peak %d MiB; 99 of 100 live windows are booked within %.0f ms",
+			d.left.Load(), rss>>20, peak>>20, d.answers.at(0.99))
+	}
+	return nil
 }

@@ -115,7 +115,7 @@ func (o *origin) clock() batch.Clock {
 	return batch.Clock{Boot: o.boot, Boottime: int64(now.Sub(o.up)), Wall: now.UnixNano()}
 }
 
-// send offers a batch until it is taken.
+// send offers a batch until it is taken, and waits between as an agent does.
 func (o *origin) send(ctx context.Context, sent []byte) error {
 	for try := 0; ; try++ {
 		r, err := o.way.Offer(ctx, o.clock(), sent)
@@ -129,7 +129,9 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 			return errors.Join(err, ctx.Err())
 		}
 		o.fleet.retries.Add(1)
-		sleepUntil(ctx, time.Now().Add(max(wait, 100*time.Millisecond)))
+		c := ship.Default()
+		bound := min(c.MinBackoff<<min(try+1, 16), c.MaxBackoff)
+		sleepUntil(ctx, time.Now().Add(wait+c.MinBackoff+rand.N(bound-c.MinBackoff+1)))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -52,11 +53,11 @@ type load struct {
 	PeakRSS       int64   `json:"server_peak_rss_bytes"`
 }
 
-// A report is what a server cost.
+// A report is what a server cost with one database.
 type report struct {
 	Database  string  `json:"database"`
 	Workloads int     `json:"workloads"`
-	Sample    float64 `json:"wire_bytes_per_sample"`
+	Sample    float64 `json:"wire_bytes_per_sample,omitempty"`
 	Live      *load   `json:"live,omitempty"`
 	Full      *load   `json:"full,omitempty"`
 	Scale     []load  `json:"scale,omitempty"`
@@ -81,36 +82,47 @@ func serve(args []string) (over bool, err error) {
 	var c serverFlags
 	fs.IntVar(&c.origins, "origins", 1000, "machines to simulate")
 	fs.IntVar(&c.workloads, "workloads", 20, "workloads of each")
-	fs.DurationVar(&c.length, "for", 20*time.Second, "how long to measure")
-	fs.StringVar(&c.database, "database", "", "ledger: \"\" is SQLite, postgres://..., or \"postgres\" to start one")
+	fs.DurationVar(&c.length, "for", 5*time.Minute, "how long to measure live and full")
+	databases := fs.String("database", "sqlite,postgres", "ledgers, one after another: sqlite, postgres (starts one), or postgres://...")
 	fs.StringVar(&c.bin, "bin", "", "measure this program instead of building ./cmd/mete")
-	fs.StringVar(&c.parts, "part", "live,full,scale,query", "what to measure: live, full, scale, query, drain")
+	fs.StringVar(&c.parts, "part", "live,full,scale,query,drain", "what to measure")
 	fs.IntVar(&c.history.workloads, "history", 100_000, "workloads of the ledger for queries, each with a row a day for 30 days")
-	fs.IntVar(&c.backlog, "backlog", 100, "machines with a backlog of a day, for drain")
+	fs.IntVar(&c.backlog, "backlog", 1000, "machines with a backlog of a day, for drain")
 	output := fs.String("o", "text", "text or json")
 	if err := fs.Parse(args); err != nil {
 		return false, err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r, err := c.run(ctx)
-	if err != nil {
-		return false, err
+	var reports []*report
+	for c.database = range strings.SplitSeq(*databases, ",") {
+		r, err := c.run(ctx)
+		if err != nil {
+			return false, err
+		}
+		r.judge()
+		over = over || len(r.OverBudget) > 0
+		reports = append(reports, r)
 	}
-	r.judge(c.database == "")
 	if *output == "json" {
-		return len(r.OverBudget) > 0, json.NewEncoder(os.Stdout).Encode(r)
+		return over, json.NewEncoder(os.Stdout).Encode(reports)
 	}
-	return len(r.OverBudget) > 0, r.show()
+	for _, r := range reports {
+		if err := r.show(); err != nil {
+			return over, err
+		}
+	}
+	return over, nil
 }
 
 func (c *serverFlags) has(part string) bool {
-	for p := range strings.SplitSeq(c.parts, ",") {
-		if p == part {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.Split(c.parts, ","), part)
+}
+
+// say tells how far it is.
+func (c *serverFlags) say(format string, args ...any) {
+	name, _, _ := strings.Cut(c.database, ":")
+	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), name, fmt.Sprintf(format, args...))
 }
 
 func (c *serverFlags) run(ctx context.Context) (r *report, err error) {
@@ -123,18 +135,17 @@ func (c *serverFlags) run(ctx context.Context) (r *report, err error) {
 		if c.bin, err = build(dir, "mete"); err != nil {
 			return nil, err
 		}
+		defer func() { c.bin = "" }()
 	}
-	r = &report{Database: "sqlite", Workloads: c.workloads, OverBudget: []string{}}
-	if c.database != "" {
-		r.Database = "postgres"
-	}
+	name, _, _ := strings.Cut(c.database, ":")
+	r = &report{Database: name, Workloads: c.workloads, OverBudget: []string{}}
 	// The comparison has a server of its own: what it finds depends on how much
 	// was booked before.
 	for _, part := range []struct {
 		run  bool
 		name string
 		do   func(context.Context, *target, *fleet, *report) error
-	}{{c.has("live") || c.has("full"), "book", c.book}, {c.has("scale"), "scale", scale}} {
+	}{{c.has("live") || c.has("full"), "book", c.book}, {c.has("scale"), "scale", c.scale}} {
 		if !part.run {
 			continue
 		}
@@ -166,12 +177,17 @@ func (c *serverFlags) with(ctx context.Context, dir, part string, r *report, do 
 	if dir, err = sub(dir, part); err != nil {
 		return err
 	}
-	t, err := openTarget(ctx, c.bin, dir, c.database)
+	d, err := openDatabase(dir, c.database)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	t, err := openTarget(ctx, c.bin, dir, d)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	fmt.Fprintf(os.Stderr, "enrolling %d machines\n", c.origins)
+	c.say("enrolling %d machines", c.origins)
 	f, err := openFleet(ctx, t, dir, c.origins, c.workloads)
 	if err != nil {
 		return err
@@ -185,13 +201,13 @@ func (c *serverFlags) with(ctx context.Context, dir, part string, r *report, do 
 // book measures booking.
 func (c *serverFlags) book(ctx context.Context, t *target, f *fleet, r *report) (err error) {
 	if c.has("live") {
-		fmt.Fprintf(os.Stderr, "a window of each every %v, for %v\n", window, c.length)
+		c.say("a window of each every %v, for %v", window, c.length)
 		if r.Live, err = t.paced(ctx, f, pace{n: c.origins, rate: float64(c.origins) / window.Seconds(), length: c.length, probe: true}); err != nil {
 			return err
 		}
 	}
 	if c.has("full") {
-		fmt.Fprintf(os.Stderr, "as much as it takes, for %v\n", c.length)
+		c.say("as much as it takes, for %v", c.length)
 		r.Full, err = t.paced(ctx, f, pace{n: c.origins, length: c.length})
 	}
 	return err
@@ -214,7 +230,7 @@ func (f *fleet) sample() (float64, error) {
 // scale compares the CPU time of a row as ever more machines send the same
 // number of batches. So that the rows that are written are as new or as old for
 // each number of machines, all are there already: of the same four minutes.
-func scale(ctx context.Context, t *target, f *fleet, r *report) error {
+func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report) error {
 	// One batch of each where they are most, and within what a server lets a
 	// machine send where they are fewest.
 	const rounds, rate, length, minutes = 5, 250, 4 * time.Second, 4
@@ -222,7 +238,7 @@ func scale(ctx context.Context, t *target, f *fleet, r *report) error {
 	at := func(i, k int) (time.Time, time.Duration) {
 		return began.Add(time.Duration((i+k)%minutes)*time.Minute + time.Duration(k%5)*window), window
 	}
-	fmt.Fprintln(os.Stderr, "booking each row once")
+	c.say("booking each row once")
 	if _, err := t.paced(ctx, f, pace{n: len(f.origins) - 1, each: minutes, at: at}); err != nil {
 		return err
 	}
@@ -233,7 +249,7 @@ func scale(ctx context.Context, t *target, f *fleet, r *report) error {
 		for i := range counts {
 			k := (i + round) % len(counts) // so that none is always the first
 			n := min(counts[k], len(f.origins)-1)
-			fmt.Fprintf(os.Stderr, "round %d of %d: %d batches/s of %d machines\n", round+1, rounds, rate, n)
+			c.say("round %d of %d: %d batches/s of %d machines", round+1, rounds, rate, n)
 			l, err := t.paced(ctx, f, pace{n: n, rate: rate, length: length, at: at})
 			if err != nil {
 				return err
@@ -389,9 +405,8 @@ func sleepUntil(ctx context.Context, t time.Time) {
 func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *stopwatch) error {
 	o := f.origins[len(f.origins)-1]
 	live := newStream()
-	ask := func() (int64, error) {
-		now := time.Now()
-		a, err := t.reader.Usage(ctx, query.Query{From: now.Add(-time.Hour), To: now.Add(time.Minute),
+	ask := func(since time.Time) (int64, error) {
+		a, err := t.reader.Usage(ctx, query.Query{From: since.Truncate(time.Minute), To: since.Add(2 * time.Minute),
 			By: []query.Dimension{query.ByKind}, Where: map[query.Dimension][]string{query.ByNode: {o.node}}})
 		if err != nil {
 			return 0, err
@@ -405,7 +420,8 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 		return int64(covered), nil
 	}
 	once := func() error {
-		before, err := ask()
+		since := time.Now().Add(-time.Second)
+		before, err := ask(since)
 		if err != nil {
 			return err
 		}
@@ -418,7 +434,7 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 			return err
 		}
 		for after := before; after == before; {
-			if after, err = ask(); err != nil {
+			if after, err = ask(since); err != nil {
 				return err
 			}
 		}
@@ -434,7 +450,8 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 	return nil
 }
 
-func (r *report) judge(lite bool) {
+func (r *report) judge() {
+	lite := r.Database == "sqlite"
 	fail := func(bad bool, format string, args ...any) {
 		if bad {
 			r.OverBudget = append(r.OverBudget, fmt.Sprintf(format, args...))
@@ -452,7 +469,7 @@ func (r *report) judge(lite bool) {
 		fail(r.Flat > 1+budgetFlat, "a row of 1000 origins costs %.2f times one of 10, budget %.1f", r.Flat, 1+budgetFlat)
 	}
 	for _, q := range r.Queries {
-		fail(lite && q.Budget > 0 && q.Seconds > q.Budget, "%s: %.2f s, budget %.0f s", q.What, q.Seconds, q.Budget)
+		fail(q.Budget > 0 && q.Seconds > q.Budget, "%s: %.2f s, budget %.0f s", q.What, q.Seconds, q.Budget)
 		fail(q.PeakRSS > budgetMemory, "%s: %d MiB, budget %d", q.What, q.PeakRSS>>20, budgetMemory>>20)
 	}
 	if d := r.Drain; d != nil {
@@ -490,7 +507,7 @@ func (r *report) show() error {
 		fmt.Printf("CPU a row, 1000 to 10 origins: %.2f\n", r.Flat)
 	}
 	for _, q := range r.Queries {
-		fmt.Printf("%s: %.2f s, CPU %.2f s, %d groups, RSS %d MiB, peak %d MiB\n", q.What, q.Seconds, q.CPU, q.Groups, q.RSS>>20, q.PeakRSS>>20)
+		fmt.Printf("%s: %.2f s, CPU %.2f s, database %.2f s, %d groups, RSS %d MiB, peak %d MiB\n", q.What, q.Seconds, q.CPU, q.DBCPU, q.Groups, q.RSS>>20, q.PeakRSS>>20)
 	}
 	if r.Drain != nil {
 		fmt.Printf("drain: %d backlog rows in %.0f s, %d retries\n", r.Drain.BacklogRows, r.Drain.Seconds, r.Drain.Retries)

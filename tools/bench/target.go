@@ -25,35 +25,22 @@ import (
 type target struct {
 	url      string
 	cmd      *exec.Cmd
-	database *exec.Cmd // a PostgreSQL of its own, or nil
-	data     string    // where that is
+	database *database
 	agents   token.Token
 	reader   *client.Client
 }
 
-// openTarget starts the server that bin is, with its state in dir. database is
-// that of its flag; "postgres" starts one.
-func openTarget(ctx context.Context, bin, dir, database string) (t *target, err error) {
-	t = &target{}
+// openTarget starts the server that bin is, with its state in dir and its ledger
+// in d.
+func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, err error) {
+	t = &target{database: d}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
 		}
 	}()
-	if database == "postgres" {
-		// Not in dir, which only its owner enters: PostgreSQL refuses root.
-		if t.data, err = os.MkdirTemp("", "mete-pg-"); err != nil {
-			return t, err
-		}
-		if t.database, database, err = startPostgres(t.data); err != nil {
-			return t, err
-		}
-	}
 	state := filepath.Join(dir, "state")
-	args := []string{"server", "--listen", "127.0.0.1:0", "--state", state}
-	if database != "" {
-		args = append(args, "--database", database)
-	}
+	args := []string{"server", "--listen", "127.0.0.1:0", "--state", state, "--database", d.dsn}
 	cmd := exec.Command(bin, args...)
 	log, err := os.Create(filepath.Join(dir, "server.log"))
 	if err != nil {
@@ -99,8 +86,8 @@ func newToken(ctx context.Context, admin *client.Local, want entry.Token) (token
 // cpu is the server's CPU time so far, and its database's.
 func (t *target) cpu() (server, database time.Duration) {
 	server = cpuOf(t.cmd.Process.Pid)
-	if t.database != nil {
-		database = treeOf(t.database.Process.Pid)
+	if t.database.cmd != nil {
+		database = treeOf(t.database.cmd.Process.Pid)
 	}
 	return server, database
 }
@@ -135,25 +122,54 @@ func treeOf(pid int) time.Duration {
 	return sum
 }
 
-// close ends the server and its database.
-func (t *target) close() error {
-	var errs []error
-	for _, c := range []struct {
-		cmd *exec.Cmd
-		by  syscall.Signal
-	}{{t.cmd, syscall.SIGTERM}, {t.database, syscall.SIGINT}} {
-		if c.cmd == nil {
-			continue
-		}
-		if err := c.cmd.Process.Signal(c.by); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			errs = append(errs, err)
-		}
-		errs = append(errs, c.cmd.Wait())
+// close ends the server.
+func (t *target) close() error { return end(t.cmd, syscall.SIGTERM) }
+
+// end ends a program, if it was started.
+func end(cmd *exec.Cmd, by syscall.Signal) error {
+	if cmd == nil {
+		return nil
 	}
-	if t.data != "" {
-		errs = append(errs, os.RemoveAll(t.data))
+	if err := cmd.Process.Signal(by); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
 	}
-	return errors.Join(errs...)
+	return cmd.Wait()
+}
+
+// A database is where a server keeps its ledger.
+type database struct {
+	dsn string
+	cmd *exec.Cmd // of a PostgreSQL that was started for it
+	dir string    // where that is
+}
+
+// openDatabase opens what name says: "sqlite" is a file in dir, "postgres" one
+// that is started, and what else is a URL.
+func openDatabase(dir, name string) (d *database, err error) {
+	switch name {
+	case "sqlite":
+		return &database{dsn: filepath.Join(dir, "ledger.db")}, nil
+	case "postgres":
+	default:
+		return &database{dsn: name}, nil
+	}
+	d = &database{}
+	// Not in dir, which only its owner enters: PostgreSQL refuses root.
+	if d.dir, err = os.MkdirTemp("", "mete-pg-"); err != nil {
+		return nil, err
+	}
+	if d.cmd, d.dsn, err = startPostgres(d.dir); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// close ends the database, and removes it where it was made for this.
+func (d *database) close() error {
+	if d.dir == "" {
+		return nil
+	}
+	return errors.Join(end(d.cmd, syscall.SIGINT), os.RemoveAll(d.dir))
 }
 
 // startPostgres starts a PostgreSQL as it is delivered, on a unix socket in dir.

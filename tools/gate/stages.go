@@ -41,9 +41,9 @@ func stages() []stage {
 			return sh.do("go", "test", "-timeout=8m", "./...")
 		}},
 		{"accuracy", "figures against real load on this kernel, one test at a time", false, 4 * m, accuracy},
-		{"torture", "the ledger against the jobs' own counters, while everything is killed", false, 4 * m, func(sh *shell) error {
+		{"torture", "the ledger against the jobs' own counters, while everything is killed", false, 8 * m, func(sh *shell) error {
 			sh.env = append(must(), "METE_TORTURE=1")
-			return sh.do("go", "test", "-timeout=6m", "-count=1", "-run=Torture", "./internal/torture")
+			return sh.do("go", "test", "-timeout=10m", "-count=1", "-run=Torture", "./internal/torture")
 		}},
 		{"readme", "the commands of the README", false, 30 * s, readme},
 		{"race", "all tests with the race detector, in random order", true, 20 * m, func(sh *shell) error {
@@ -51,7 +51,7 @@ func stages() []stage {
 			return sh.do("go", "test", "-timeout=15m", "-race", "-shuffle=on", "./...")
 		}},
 		{"fuzz", "each fuzz target for 10 s", true, 20 * m, fuzz},
-		{"bench", "what measuring costs, against its budgets", true, 5 * m, bench},
+		{"bench", "what measuring and the ledger cost, against their budgets", true, 8 * m, bench},
 	}
 }
 
@@ -186,6 +186,15 @@ func able() (things []string) {
 	things = append(things, "root")
 	if _, err := os.Stat("/usr/lib/postgresql/15/bin/postgres"); err == nil {
 		things = append(things, "postgres")
+	}
+	// A mount of cgroup v1 has one of these in each directory.
+	for thing, file := range map[string]string{"cgroup1": "cpuacct/cpuacct.usage", "memcg1": "memory/memory.usage_in_bytes"} {
+		if _, err := os.Stat("/sys/fs/cgroup/" + file); err == nil {
+			things = append(things, thing)
+		}
+	}
+	if _, err := os.Stat("/dev/loop-control"); err == nil {
+		things = append(things, "loop")
 	}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err == nil && features.HaveMapType(ebpf.Array) == nil {
 		things = append(things, "bpf")
@@ -342,10 +351,14 @@ func (sh *shell) up(mete string) (url string, end func() error, err error) {
 	return "", nil, errors.Join(errors.New("mete up ended before it was ready"), end())
 }
 
-// bench holds the agent to its budgets with 500 groups.
+// bench holds the agent to its budgets with 500 groups, and the server with 100
+// machines: bytes on the wire, CPU time of a row, and memory and the delay of live
+// windows while the backlogs of a day drain.
 func bench(sh *shell) error {
 	if _, err := os.Stat("tools/bench"); err != nil {
 		return skip("tools/bench is not there")
 	}
-	return sh.do("go", "run", "./tools/bench", "agent", "-n", "500", "-tick", "1s", "-for", "60s")
+	return errors.Join(
+		sh.do("go", "run", "./tools/bench", "agent", "-n", "500", "-tick", "1s", "-for", "60s"),
+		sh.do("go", "run", "./tools/bench", "server", "-database", "sqlite", "-part", "live,full,drain", "-origins", "100", "-backlog", "100", "-for", "20s"))
 }

@@ -18,6 +18,7 @@ import (
 
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/claim"
 	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
@@ -31,11 +32,16 @@ import (
 var errAnew = errors.New("a new identity")
 
 // send enrols at the server, then measures for it until ctx ends.
-func send(ctx context.Context, cfg Config, log *slog.Logger) error {
+func send(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	facts, err := facts()
+	h, err := host.Open("/")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	facts, err := enrol.FactsOf(h)
 	if err != nil {
 		return err
 	}
@@ -48,29 +54,10 @@ func send(ctx context.Context, cfg Config, log *slog.Logger) error {
 		if err := cfg.enrolled(ctx, id, log); err != nil || ctx.Err() != nil {
 			return helped(err)
 		}
-		if err := measure(ctx, cfg, id, log); !errors.Is(err, errAnew) {
+		if err := measure(ctx, cfg, h, id, log); !errors.Is(err, errAnew) {
 			return err
 		}
 	}
-}
-
-// facts are what this machine is known by.
-func facts() (f enrol.Facts, err error) {
-	h, err := host.Open("/")
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, h.Close()) }()
-	if f.Boot, err = h.BootID(); err != nil {
-		return f, err
-	}
-	if f.Name, err = h.Hostname(); err != nil {
-		return f, err
-	}
-	if f.Machine, err = h.MachineID(); err != nil {
-		f.Machine = f.Name // a machine without an id is known by its name
-	}
-	return f, nil
 }
 
 // validate reports what would end the agent only after it has enrolled.
@@ -142,11 +129,19 @@ func (c *Config) enrolled(ctx context.Context, id *enrol.Identity, log *slog.Log
 }
 
 // measure runs the agent under its present identity.
-func measure(ctx context.Context, cfg Config, id *enrol.Identity, log *slog.Logger) (err error) {
+func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, log *slog.Logger) (err error) {
 	base, err := url.Parse(id.Server())
 	if err != nil {
 		return err
 	}
+	only, err := claim.Whole(ctx, h, id.Ledger(), log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, only.Close()) }()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	c := cfg.Agent
@@ -154,6 +149,7 @@ func measure(ctx context.Context, cfg Config, id *enrol.Identity, log *slog.Logg
 	c.Socket = cfg.Socket
 	// What an identity has not sent yet is no other's.
 	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
+	c.Past = agent.PastOf(c.Spool, time.Now(), log)
 	c.Ship.Reenrol = func(ctx context.Context) error {
 		if err := id.Reenrol(ctx); err != nil {
 			return err
@@ -167,6 +163,11 @@ func measure(ctx context.Context, cfg Config, id *enrol.Identity, log *slog.Logg
 		return helped(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
+	if c.Socket != "" {
+		if err := claim.Mark(filepath.Dir(c.Socket), id.Ledger()); err != nil {
+			log.Warn("mete run --server does not see this agent while it is away", "err", err)
+		}
+	}
 	log.Info("measuring", "node", id.Node(), "reader", a.Machine.Reader, "tick", c.Machine.Tick, "window", c.Machine.Window, "server", id.Server())
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(gctx, nil) })

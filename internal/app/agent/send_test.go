@@ -17,8 +17,10 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/claim"
 	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/token"
 )
@@ -114,6 +116,38 @@ func TestEnrolled(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "cannot enrol yet; trying on"); n != 1 {
 		t.Errorf("it is said %d times that it cannot enrol:\n%s", n, &log)
+	}
+}
+
+// A second agent for one ledger is refused, whatever its state and its socket are.
+func TestOnlyOne(t *testing.T) {
+	var r registrar
+	node := "one"
+	r.node.Store(&node)
+	id := r.identity(t)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	only, err := claim.Whole(t.Context(), h, id.Ledger(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := only.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	c := Default()
+	c.Server, c.State, c.Socket, c.Status = id.Server(), t.TempDir(), "", ""
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := send(ctx, c, log); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+		t.Errorf("%v (hint %q), want a conflict", err, fault.Hint(err))
+	}
+	if _, err := os.Stat(filepath.Join(c.State, "spool")); err == nil {
+		t.Error("it has begun to measure")
 	}
 }
 

@@ -2,15 +2,18 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 
+	"mete.dev/mete/internal/claim"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/launch"
 	"mete.dev/mete/internal/launch/scope"
+	"mete.dev/mete/internal/origin"
 	"mete.dev/mete/internal/report"
 )
 
@@ -20,6 +23,8 @@ type job struct {
 	h      *host.Host
 	report report.Report
 	stderr io.Writer
+	origin *origin.Origin // nil where the job does not send its figures itself
+	unsent error          // why it does not, though it was asked to
 }
 
 // run runs the command of c, and ends as it ends.
@@ -41,6 +46,9 @@ func run(c *config, stdout, stderr io.Writer) error {
 
 	j := &job{cfg: c, h: h, stderr: stderr}
 	j.report = report.Report{ID: newID(), Name: c.name, Labels: c.labels, Command: c.command}
+	if err := j.openOrigin(); err != nil {
+		return &Exit{codeFailed, err}
+	}
 	exit, err := j.run(launch.Command{Path: path, Args: c.command, Env: os.Environ(), Files: []uintptr{0, 1, 2}})
 	if err != nil {
 		return failed(err)
@@ -85,8 +93,9 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 			return exit, nil
 		}
 	}
+	_, taken := errors.AsType[*claim.Taken](err)
 	switch {
-	case !launch.Refused(err):
+	case taken, !launch.Refused(err):
 		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
 		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or where a part of the control groups is delegated to you")
@@ -123,17 +132,26 @@ func (j *job) group() (*launch.Group, error) {
 // watch runs the command in its place and fills the report; group is nil where
 // there is none.
 func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *counter, s *signals) (launch.Exit, error) {
+	own, err := j.own(group)
+	if err != nil {
+		return launch.Exit{}, err
+	}
 	n.count(group)
 	books := j.register(group)
 	defer books.close()
+	own.know(books)
 	c.Before = n.wait
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
 		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
+		Sampled: func(at host.Clocks, m *report.Measured) { own.sampled(at, m, books) },
 	})
 	if err != nil {
+		own.cancel()
 		return exit, err
 	}
+	own.hear()
 	books.end(measured, exit)
+	own.end(measured, exit, s.c)
 	j.report.Fill(measured)
 	j.report.Reader = n.reader()
 	if group != nil {

@@ -16,8 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/origin"
 	"mete.dev/mete/internal/report"
 	"mete.dev/mete/internal/unit"
 )
@@ -55,6 +57,11 @@ type options struct {
 	json    string
 	quiet   bool
 	waitAll bool
+
+	server    string
+	blank     bool // --server was given, and is empty
+	tokenFile string
+	wait      time.Duration
 }
 
 // config is what the options mean.
@@ -68,6 +75,10 @@ type config struct {
 	quiet   bool
 	waitAll bool
 	command []string
+
+	server    string // whose ledger the job's figures are sent to; "" is none
+	tokenFile string
+	wait      time.Duration
 }
 
 const long = `Run a command as a metered job and report what it truly used: CPU time, memory,
@@ -84,12 +95,18 @@ or ~/.local/state/mete for others), where mete report finds it. What the command
 leaves running is named, and goes on in its group; --wait-all waits for it.
 Data that is still waiting to be written to disk when the job ends is not counted.
 
+An agent of this machine is told of the job, so that its ledger knows it by name.
+Where there is none, --server sends the job's figures to a server, as long as it
+runs and at its end: a token of mete token create --role agent is needed once.
+What cannot be sent waits in the state directory, and goes with the next job.
+
 Sizes take K M G T (powers of 1000) and Ki Mi Gi Ti (powers of 1024).`
 
 const example = `  mete run -- make -j8
   mete run --name nightly --label team=web --json usage.json -- ./build.sh
   mete run --cpus 1.5 --memory 2Gi -- python3 train.py
-  mete run --quiet --json - -- true | jq .cpu_seconds`
+  mete run --quiet --json - -- true | jq .cpu_seconds
+  METE_TOKEN=mete_... mete run --server https://mete.example.org:9797 -- make test`
 
 const codes = `Exit codes: the command's own; 128 + n if signal n ended it; 127 if there is no
 such command; 126 if it cannot be executed; 125 if mete failed and started nothing.`
@@ -107,6 +124,7 @@ func Command() *cobra.Command {
 		SilenceErrors:         true,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			o.blank = cmd.Flags().Changed("server") && o.server == ""
 			c, err := o.config(args)
 			if err != nil {
 				return &Exit{codeFailed, err}
@@ -128,6 +146,9 @@ func Command() *cobra.Command {
 	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report; only what lives on is named, in one line on standard error")
 	f.BoolVar(&o.waitAll, "wait-all", false, "wait for everything that the command left running")
+	f.StringVar(&o.server, "server", "", "send what the job used to the ledger of the server at `URL`; METE_SERVER alone does not")
+	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrols with the server once (default: $METE_TOKEN)")
+	f.DurationVar(&o.wait, "server-wait", origin.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
 	choices(cmd, "reader", "auto", "bpf", "files")
 	choices(cmd, "output", "text", "json", "csv")
 	return cmd
@@ -147,6 +168,7 @@ func (o *options) config(args []string) (*config, error) {
 	c := &config{
 		name: o.name, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
 		quiet: o.quiet, waitAll: o.waitAll, command: args,
+		server: o.server, tokenFile: o.tokenFile, wait: o.wait,
 	}
 	if c.name == "" {
 		c.name = printable(filepath.Base(args[0]))
@@ -167,11 +189,20 @@ func (o *options) config(args []string) (*config, error) {
 		}
 		c.labels[k] = v
 	}
+	if len(c.labels) > batch.MaxLabels {
+		return nil, fmt.Errorf("--label: %d labels are more than %d: %w", len(c.labels), batch.MaxLabels, fault.ErrInvalid)
+	}
 	if err := oneOf("--reader", o.reader, "auto", "bpf", "files"); err != nil {
 		return nil, err
 	}
 	if err := oneOf("-o", o.output, "text", "json", "csv"); err != nil {
 		return nil, err
+	}
+	switch {
+	case o.server == "" && (o.tokenFile != "" || o.blank):
+		return nil, fault.WithHint(fmt.Errorf("no server given: %w", fault.ErrInvalid), "mete run --server URL -- COMMAND sends what the job used to the server at URL")
+	case o.wait <= 0:
+		return nil, fmt.Errorf("--server-wait %v: %w", o.wait, fault.ErrInvalid)
 	}
 	var err error
 	c.limits, err = o.limits()

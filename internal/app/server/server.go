@@ -80,8 +80,8 @@ token:
 	f.StringVar(&c.Database, "database", "", "ledger: a file for SQLite, or postgres://USER@HOST/NAME (default: ledger.db in --state)")
 	f.StringArrayVar(&c.Names, "name", nil, "host name or address under which agents reach the server, beside its own; may be repeated")
 	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to the programs of this machine and nobody else")
-	f.DurationVar(&c.Ledger.Minutes, "keep-minutes", c.Ledger.Minutes, "keep minutes for so long; then hours")
-	f.DurationVar(&c.Ledger.Hours, "keep-hours", c.Ledger.Hours, "keep hours for so long; then days, which stay")
+	f.Var((*age)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
+	f.Var((*age)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
 	c.up.flags(f)
 	f.BoolVar(&c.debug, "debug", false, "log more")
 	return cmd

@@ -3,9 +3,8 @@
 package token
 
 import (
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"mete.dev/mete/internal/client"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/tally"
 )
 
@@ -40,20 +38,7 @@ use that can give them.`,
 
 // state adds the flag for the server's state directory.
 func state(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "state", "", "state directory of the server (default: server in the state directory of mete)")
-}
-
-// local is the way to the server of this machine whose state is in dir, "" for
-// the one that mete up and mete server take by themselves.
-func local(dir string) (*client.Local, error) {
-	if dir == "" {
-		all, err := keep.Default(os.Getenv, os.Geteuid())
-		if err != nil {
-			return nil, err
-		}
-		dir = filepath.Join(all, "server")
-	}
-	return client.NewLocal(dir), nil
+	cmd.Flags().StringVar(dir, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
 }
 
 // output adds the flag for the form to print.
@@ -101,7 +86,7 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 			if err != nil {
 				return err
 			}
-			l, err := local(dir)
+			l, err := client.Here(dir)
 			if err != nil {
 				return err
 			}
@@ -160,7 +145,7 @@ func list() *cobra.Command {
 			if err := oneOf("-o", form, "table", "csv", "json"); err != nil {
 				return err
 			}
-			l, err := local(dir)
+			l, err := client.Here(dir)
 			if err != nil {
 				return err
 			}
@@ -199,11 +184,15 @@ stay enrolled.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := local(dir)
+			l, err := client.Here(dir)
 			if err != nil {
 				return err
 			}
-			if err := l.RevokeToken(cmd.Context(), args[0]); err != nil {
+			err = l.RevokeToken(cmd.Context(), args[0])
+			if errors.Is(err, fault.ErrNotFound) {
+				return fault.WithHint(fmt.Errorf("token %q: %w", args[0], fault.ErrNotFound), "mete token list shows them")
+			}
+			if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked %s\n", args[0])

@@ -33,6 +33,7 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 	pages(mux)
 	if kept != nil {
 		mux.Handle("/v1/", kept)
+		mux.Handle("/metrics", kept)
 	}
 	mux.HandleFunc("/api/v0/snapshot", f.snapshot)
 	mux.HandleFunc("/healthz", f.health)

@@ -38,7 +38,7 @@ type Meter = interface {
 
 // Open starts a meter that reads with the reader auto, bpf or files and keeps
 // what it reads in the state directory. The handler, which may be nil, answers
-// questions about what is kept, below /v1/.
+// questions about what is kept, below /v1/ and at /metrics.
 type Open = func(ctx context.Context, tick time.Duration, reader, state string) (Meter, http.Handler, error)
 
 // The bounds of --interval: below the first the meter would mostly meter
@@ -72,6 +72,7 @@ in the state directory, and serve it, on this machine alone:
   /api/v0/snapshot   the same as JSON
   /v1/usage          what was used over time; mete usage asks here, as do
                      mete nodes and mete gaps
+  /metrics           how the ledger is doing, for Prometheus
   /healthz           200 while the machine can be read, else 503 with the reason
 
 There is no TLS and no login yet, so only addresses of this machine itself are

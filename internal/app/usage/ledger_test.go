@@ -36,7 +36,8 @@ func TestFromALedger(t *testing.T) {
 	}
 	minute := now.Add(-10*time.Minute).Unix() / 60
 	e := &entry.Entry{Node: id, Stream: batch.Stream{1}, Number: 1, Hash: batch.HashOf([]byte("1")), Sent: []byte("1"), Boot: "b", Through: now.Add(-9 * time.Minute),
-		Gaps: []meter.Gap{{From: now.Add(-9 * time.Minute), To: now.Add(-8 * time.Minute), Reason: meter.Unwatched}}}
+		Gaps:   []meter.Gap{{From: now.Add(-9 * time.Minute), To: now.Add(-8 * time.Minute), Reason: meter.Unwatched}},
+		Shifts: []entry.Shift{{Boot: "b", At: now, By: 90 * time.Minute, From: now.Add(-10 * time.Minute)}}}
 	whole := entry.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 2, Whole: meter.Shares{120e9, 60 * 8 << 30}}
 	used := func(kind workload.Kind, name, job string, cpu, memory int64) {
 		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
@@ -73,7 +74,8 @@ func TestFromALedger(t *testing.T) {
 		"usage --where job=build":             {"build ", "60.000 s"},
 		"usage --by label:x --limit 1 -o csv": {"label:x,nodes,"},
 		"nodes":                               {"web-1 ", id, "default"},
-		"gaps --node web-1":                   {"unwatched", "60.0", "no meter was running"},
+		"gaps --node web-1":                   {"unwatched", "60.0", "no meter was running", "clock-shifted", "+1h30m0s"},
+		"gaps -o json":                        {`"reason":"unwatched"`, `"reason":"clock-shifted"`, `"shift_seconds":5400`},
 		"workloads --where kind=job -o json":  {`"name":"make","job":"build"`},
 	} {
 		out, err := run(strings.Fields(line)...)

@@ -1,5 +1,5 @@
 // Package usage is the commands that ask a server what its ledger knows: mete
-// usage, mete nodes, mete workloads and mete gaps.
+// usage, mete nodes, mete sources, mete workloads and mete gaps.
 package usage
 
 import (
@@ -203,36 +203,6 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 	return cmd
 }
 
-// Nodes returns mete nodes.
-func Nodes() *cobra.Command {
-	var s server
-	cmd := &cobra.Command{
-		Use:   "nodes",
-		Short: "List the machines that a server knows",
-		Long: `List the machines that a server knows: how far each is booked, and whether it is
-live, behind (what it sends is of the past) or silent.`,
-		Example: `  mete nodes
-  mete nodes -o json | jq -r '.nodes[] | select(.state == "silent") | .name'`,
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.open()
-			if err != nil {
-				return err
-			}
-			list, err := c.Nodes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return s.print(cmd, func() string { return tally.NodesText(list, s.style()) },
-				func() []byte { return tally.NodesCSV(list) }, func() []byte { return tally.NodesJSON(list) })
-		},
-	}
-	s.flags(cmd)
-	return cmd
-}
-
 // Gaps returns mete gaps.
 func Gaps() *cobra.Command {
 	var s server
@@ -241,7 +211,8 @@ func Gaps() *cobra.Command {
 		Use:   "gaps",
 		Short: "List the times of which not all is known",
 		Long: `List the times of which not all is known, why, and what that means for the
-figures. All other time is booked once and in full.`,
+figures. All other time is booked once and in full. Beside them stands from when
+on, and by how much, the clock of a machine was corrected as it was wrong.`,
 		Example: `  mete gaps
   mete gaps --from -30d --node web-1`,
 		Args:          cobra.NoArgs,

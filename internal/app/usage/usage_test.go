@@ -69,6 +69,10 @@ func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {
 	return []query.Node{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", Enrolled: noon.AddDate(-1, 0, 0), Through: noon, State: "live", CPUs: 8, Streams: 1}}, nil
 }
 
+func (b *book) Below(context.Context, query.Scope) ([]query.Source, error) {
+	return []query.Source{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "core-1", Cluster: "eu", Nodes: 2, Pages: 17, Epoch: "EPOCH", Seen: noon, State: "behind"}}, nil
+}
+
 func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
 	b.asked = q
 	w := query.Workload{Node: "web-1", First: noon.Add(-time.Hour), Last: noon}
@@ -94,7 +98,7 @@ func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 // run runs a command line.
 func run(line ...string) (string, error) {
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Gaps(), usage.Workloads())
+	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads())
 	cli.Complete(root)
 	var out bytes.Buffer
 	root.SetOut(&out)
@@ -116,7 +120,7 @@ func TestCommands(t *testing.T) {
 		"usage --by node " + hour,
 		"usage -o csv " + hour,
 		"usage -o json " + hour,
-		"nodes", "nodes -o csv", "nodes -o json",
+		"nodes", "nodes -o csv", "nodes -o json", "sources", "sources -o csv", "sources -o json",
 		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
 		"workloads --where kind=job --limit 7 " + hour, "workloads -o json " + hour, "workloads -o csv " + hour,
 	} {

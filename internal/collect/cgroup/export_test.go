@@ -62,3 +62,38 @@ func (t *Table) Kept() map[string]int {
 
 // Blind takes the directory events away, as where the kernel has no more.
 func (t *Table) Blind() { t.reader.(*files).blind = true }
+
+// BeforeReading has f called after the first look for groups that were made,
+// before those that are known are read. Each reading then looks so often again.
+func (t *Table) BeforeReading(looks int, f func()) {
+	r := t.reader.(*files)
+	r.looks = looks
+	t.reader = &interrupted{r, f}
+}
+
+type interrupted struct {
+	*files
+	f func()
+}
+
+func (i *interrupted) read(t *Table) error {
+	i.f()
+	return i.files.read(t)
+}
+
+// AfterWalk has f called after each walk, before births and deaths are taken over.
+func (t *Table) AfterWalk(f func()) { t.reader = &walked{t.reader.(*kernel), f} }
+
+type walked struct {
+	*kernel
+	f func()
+}
+
+func (w *walked) changes(t *Table) error {
+	if err := w.walk(t); err != nil {
+		return err
+	}
+	w.f()
+	w.drain(t)
+	return nil
+}

@@ -20,6 +20,7 @@ type files struct {
 	dirs *watches // nil where the kernel gives no directory events
 	// blind says that not all directories are watched, so that none is to be.
 	blind bool
+	looks int // how often at most a reading looks for groups that were made meanwhile
 	most  int // descriptors that may be kept
 	kept  int
 	tick  int
@@ -27,7 +28,7 @@ type files struct {
 }
 
 func newFiles(h *host.Host, cfg Config, log *slog.Logger) (*files, error) {
-	f := &files{host: h, log: log, most: cfg.Files}
+	f := &files{host: h, log: log, looks: 4, most: cfg.Files}
 	w, err := newWatches(h)
 	switch {
 	case errors.Is(err, fault.ErrUnavailable):
@@ -83,7 +84,7 @@ func (f *files) changes(t *Table) error {
 		if f.tick%max(1, t.cfg.Every) != 0 {
 			return nil
 		}
-		t.late = t.cfg.Every > 1
+		t.late = true // also at the tick before, after the search
 		defer func() { t.late = false }()
 		return f.search(t)
 	}
@@ -144,9 +145,37 @@ func (f *files) search(t *Table) error {
 }
 
 // read reads CPU time and memory of every workload.
+//
+// What a group used that was made since the look for such is in the readings
+// above it already. So it is looked for again and read as well, or that would be
+// booked above it now, and to itself at the next tick. What is found by the last
+// look begins with the next tick: until then its use is that of the group above.
 func (f *files) read(t *Table) error {
+	f.tick++
+	done := 0
+	for look := 0; done < len(t.live) && look < f.looks; look++ {
+		fresh := t.live[done:]
+		done = len(t.live)
+		f.readAll(t, fresh)
+		if f.dirs == nil {
+			break
+		}
+		if err := f.changes(t); err != nil {
+			return err
+		}
+	}
+	for _, n := range t.live[done:] {
+		n.group.Born = false
+	}
+	if f.tick%max(1, t.cfg.Every) == 0 {
+		f.share(t)
+	}
+	return nil
+}
+
+func (f *files) readAll(t *Table, nodes []*node) {
 	cpu, memory := t.byRole[roleCPU], t.byRole[roleMemory]
-	for _, n := range t.live {
+	for _, n := range nodes {
 		if n.group.Final {
 			continue
 		}
@@ -157,11 +186,6 @@ func (f *files) read(t *Table) error {
 			f.readMemory(t, n, memory)
 		}
 	}
-	f.tick++
-	if f.tick%max(1, t.cfg.Every) == 0 {
-		f.share(t)
-	}
-	return nil
 }
 
 func (f *files) readCPU(t *Table, n *node, tr *tree) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
 
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/fault"
@@ -96,7 +97,15 @@ func (r *kernel) Close() (err error) {
 }
 
 // changes walks all hierarchies, then takes over births and deaths.
-func (r *kernel) changes(t *Table) (err error) {
+func (r *kernel) changes(t *Table) error {
+	if err := r.walk(t); err != nil {
+		return err
+	}
+	r.drain(t)
+	return nil
+}
+
+func (r *kernel) walk(t *Table) (err error) {
 	r.tick++
 	for i, w := range r.walkers {
 		if w == nil {
@@ -110,6 +119,10 @@ func (r *kernel) changes(t *Table) (err error) {
 			return err
 		}
 	}
+	return nil
+}
+
+func (r *kernel) drain(t *Table) {
 	r.k.Drain(func(e *bpf.Event) {
 		for _, tr := range t.trees {
 			if tr.ID == e.Hierarchy {
@@ -117,7 +130,6 @@ func (r *kernel) changes(t *Table) (err error) {
 			}
 		}
 	})
-	return nil
 }
 
 // seldom reports whether tasks are counted in a hierarchy of their own: that is
@@ -133,7 +145,7 @@ func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 		switch {
 		case e.Cut:
 			t.lost++
-		case ok && !outdated(tr, p, e.ID):
+		case ok && !outdated(tr, p, e.ID, e.Parent):
 			t.born(tr, p, e.ID)
 		}
 		return
@@ -149,10 +161,15 @@ func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 }
 
 // outdated reports whether a birth that is told of now was followed by others
-// under its path, of which a search found a later one: a hierarchy's ids rise.
-func outdated(tr *tree, p string, id uint64) bool {
-	n := tr.byPath[p]
-	return n != nil && n.id[tr.index] < fake && id < n.id[tr.index]
+// under its path, of which a search found a later one: a hierarchy's ids rise. Or
+// under that of the group above it, or that one has gone unseen: what it used is
+// above them both, and no part of what another one shows that is there now.
+func outdated(tr *tree, p string, id, parent uint64) bool {
+	if n := tr.byPath[p]; n != nil && n.id[tr.index] < fake && id < n.id[tr.index] {
+		return true
+	}
+	up := tr.byPath[path.Dir(p)]
+	return up == nil || up.id[tr.index] < fake && up.id[tr.index] != parent
 }
 
 // final sets the last CPU time of a group. Version 1 gives it. In version 2 the
@@ -190,21 +207,7 @@ func (tr *tree) below(p string) (string, bool) {
 
 // read takes over the rows of the walks and what was counted.
 func (r *kernel) read(t *Table) error {
-	unknown := false
-	for i, tr := range t.trees {
-		rows := r.rows[i]
-		for j := range rows {
-			n := tr.byID[rows[j].ID]
-			if n == nil {
-				unknown = true
-				continue
-			}
-			n.stamp[i] = r.tick
-			if !n.dead {
-				r.take(t, tr, n, &rows[j])
-			}
-		}
-	}
+	unknown := r.takeAll(t)
 	r.count(t)
 	r.forget(t)
 	switch {
@@ -213,17 +216,53 @@ func (r *kernel) read(t *Table) error {
 	case r.strange == 0:
 		r.strange = r.tick
 	}
-	lost := r.k.Lost() - r.lost
-	if lost == 0 && (!unknown || r.searched > 0 && r.tick < r.searched+t.cfg.Every) {
-		return nil
+	if lost := r.k.Lost() - r.lost; lost > 0 || unknown && (r.searched == 0 || r.tick >= r.searched+t.cfg.Every) {
+		if lost > 0 {
+			r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
+		}
+		t.lost += int64(lost)
+		r.lost += lost
+		r.searched = r.tick
+		if err := r.search(t); err != nil {
+			return err
+		}
+		// What they used is in the rows above them, and is booked there otherwise.
+		r.takeAll(t)
 	}
-	if lost > 0 {
-		r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
+	r.begin(t)
+	return nil
+}
+
+// takeAll takes over the rows that were not yet. It reports whether some are of
+// groups that are not known.
+func (r *kernel) takeAll(t *Table) (unknown bool) {
+	for i, tr := range t.trees {
+		rows := r.rows[i]
+		for j := range rows {
+			n := tr.byID[rows[j].ID]
+			if n == nil {
+				unknown = true
+				continue
+			}
+			if n.stamp[i] != r.tick && !n.dead {
+				r.take(t, tr, n, &rows[j])
+			}
+			n.stamp[i] = r.tick
+		}
 	}
-	t.lost += int64(lost)
-	r.lost += lost
-	r.searched = r.tick
-	return r.search(t)
+	return unknown
+}
+
+// begin puts the CPU time of groups that were made after the walk, which are in
+// no row: it began at zero. So what groups below them used that have ended by now
+// is taken from theirs, and not booked again at the next tick, when they show it.
+func (r *kernel) begin(t *Table) {
+	cpu := t.byRole[roleCPU]
+	for _, n := range t.live {
+		if id := n.id[cpu.index]; n.group.New && !n.dead && id != 0 && id < fake && n != t.root && !n.group.Has.Has(meter.CPU) {
+			n.group.Put(meter.CPU, 0)
+		}
+	}
 }
 
 func (r *kernel) take(t *Table, tr *tree, n *node, row *bpf.Row) {
@@ -258,7 +297,8 @@ func (r *kernel) count(t *Table) {
 			n.group.Has |= meter.SetOf(meter.Processes)
 			n.group.Counted |= meter.SetOf(meter.Processes)
 		}
-		if disk && t.byRole[roleIO] != nil && n.id[t.byRole[roleIO].index] != 0 {
+		// One that was removed there first may have been there for a part of the tick.
+		if io := t.byRole[roleIO]; disk && io != nil && (n.id[io.index] != 0 || n.left[io.index]) {
 			n.group.Has |= diskSet
 			n.group.Own |= diskSet
 			n.group.Counted |= diskSet

@@ -25,7 +25,8 @@ import (
 )
 
 // TestMain lets the test binary be the load in a group: for each line that it
-// is given it uses that much CPU time, and says so; "N MB" touches memory.
+// is given it uses that much CPU time, and says so; "N MB" touches memory, and
+// "write N FILE" writes bytes to a file upon a disk.
 func TestMain(m *testing.M) {
 	if os.Getenv("METE_TEST_LOAD") == "" {
 		os.Exit(m.Run())
@@ -39,6 +40,14 @@ func TestMain(m *testing.M) {
 				b[i] = 1
 			}
 			held = append(held, b)
+			continue
+		}
+		var size int
+		var file string
+		if n, _ := fmt.Sscanf(in.Text(), "write %d %s", &size, &file); n == 2 {
+			if err := writeDirect(file, size); err != nil {
+				panic(err)
+			}
 			continue
 		}
 		d, _ := time.ParseDuration(in.Text())
@@ -128,6 +137,7 @@ type stand struct {
 	lost   int64
 
 	booked map[string]int64 // CPU ns by path
+	used   map[string]meter.Usage
 	level  map[string]int64 // memory in the latest tick, by path
 	rows   map[string]int   // in how many windows
 }
@@ -185,6 +195,7 @@ func openStand(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Config
 func (s *stand) start() {
 	s.books = attribute.New("node")
 	s.booked, s.level, s.rows = map[string]int64{}, map[string]int64{}, map[string]int{}
+	s.used = map[string]meter.Usage{}
 	s.tick()
 }
 
@@ -219,6 +230,9 @@ func (s *stand) tick() {
 	for _, r := range s.window.Rows {
 		s.booked[r.Workload.Path] += r.Usage.Amount[meter.CPU]
 		s.rows[r.Workload.Path]++
+		sum := s.used[r.Workload.Path]
+		sum.Add(&r.Usage)
+		s.used[r.Workload.Path] = sum
 	}
 }
 

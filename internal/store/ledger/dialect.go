@@ -87,7 +87,14 @@ func liteFault(err error) error {
 	if !ok {
 		return err
 	}
-	switch e.Code() & 0xff {
+	code := e.Code()
+	switch code {
+	case sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_IN_PAGE:
+		// The file that its users share cannot be made larger, or has a page that
+		// there is no room for when it is first touched.
+		code = sqlite3.SQLITE_FULL
+	}
+	switch code & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
 		return fmt.Errorf("%w: %w", errRange, err)
 	case sqlite3.SQLITE_FULL:
@@ -161,7 +168,7 @@ func open(dsn string, s *scanners) (d *dialect, writer, reader *sql.DB, err erro
 	if reader, err = openReader(file+"&_pragma=query_only(1)", s); err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("ledger: %w", err), writer.Close())
 	}
-	reader.SetMaxOpenConns(4)
-	reader.SetMaxIdleConns(4)
+	reader.SetMaxOpenConns(4 + helping()) // so that nobody waits for one that helps
+	reader.SetMaxIdleConns(4 + helping())
 	return lite, writer, reader, nil
 }

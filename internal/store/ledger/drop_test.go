@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -133,5 +134,67 @@ func testDrops(t *testing.T, dsn string) {
 		if n := <-asked; n == 0 {
 			t.Error("nobody has read")
 		}
+	}
+}
+
+func TestThinSQLite(t *testing.T)     { testThin(t, ledgertest.SQLite(t)) }
+func TestThinPostgreSQL(t *testing.T) { testThin(t, ledgertest.PostgreSQL(t)) }
+
+// testThin: what is too old goes a few rows at a time, so that nobody waits for
+// all of them, and all of it goes.
+func testThin(t *testing.T, dsn string) {
+	cfg := ledger.Default()
+	cfg.Slice = 4
+	l, err := ledger.Open(t.Context(), dsn, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ledgertest.Node(t, l, "a")
+	const workloads = 40
+	for i := range workloads {
+		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, batch.Short(i+1), 10, ledgertest.Day.Unix()/60)
+		if _, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Fold(t.Context(), ledgertest.Day.Add(8*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	left := func() (n int64) {
+		err := l.Reading(t.Context(), func(count func(string) (int64, error)) error {
+			hours, err := count("hour")
+			batches, err2 := count("batch")
+			n = hours + batches
+			return errors.Join(err, err2)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	revs := func() int64 {
+		s, err := l.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Rev
+	}
+	if n := left(); n != 2*workloads {
+		t.Fatalf("%d hours and batches, want %d", n, 2*workloads)
+	}
+	before := revs()
+	for err = l.Retain(t.Context(), ledgertest.Day.Add(800*24*time.Hour)); errors.Is(err, fault.ErrUnavailable); {
+		err = l.Retain(t.Context(), ledgertest.Day.Add(800*24*time.Hour))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Five rows at most in each, of hours and of batches.
+	if n := revs() - before; n < 2*workloads/5 {
+		t.Errorf("%d transactions, want %d at least", n, 2*workloads/5)
+	}
+	if n := left(); n != 0 {
+		t.Errorf("%d hours and batches are left", n)
 	}
 }

@@ -74,7 +74,8 @@ type Ledger struct {
 	conn   *sql.Conn // the one that writes, of SQLite only; its statements stay prepared
 	epoch  string
 
-	scanners *scanners // that use reader
+	scanners *scanners     // that use reader
+	helpers  chan struct{} // has an entry for each scanner that helps another one
 
 	// turn is held by the one who writes. It guards what is below.
 	turn      chan struct{}
@@ -86,6 +87,7 @@ type Ledger struct {
 	slice  atomic.Int64 // how many rows are folded in one transaction, by what they took
 	folds  atomic.Int64 // ns for which folding held the writer
 	slices atomic.Int64 // how many transactions that were
+	thins  atomic.Int64 // how many rows are deleted in one transaction, by what they took
 
 	closing sync.Once
 }
@@ -117,10 +119,12 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	}
 	l := &Ledger{
 		cfg: cfg.tune(), log: log, d: d, writer: writer, reader: reader, scanners: scans,
+		helpers:   make(chan struct{}, helping()),
 		turn:      make(chan struct{}, 1),
 		workloads: map[workloadKey]workloadRef{}, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{},
 	}
 	l.slice.Store(min(firstSlice, int64(cfg.Slice)))
+	l.thins.Store(min(firstSlice/2, int64(cfg.Slice)))
 	if d == lite {
 		if l.conn, err = writer.Conn(ctx); err != nil {
 			return nil, errors.Join(fmt.Errorf("ledger: %w", d.fault(err)), l.Close())

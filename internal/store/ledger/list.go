@@ -25,7 +25,7 @@ const (
 
 // Nodes lists the nodes that a scope covers, by cluster and name. One that is
 // "live" is booked up to the last minute, one that is "behind" sends but is not,
-// and one that is "silent" sends nothing.
+// one that is "silent" sends nothing, and one that is "revoked" may not send.
 func (l *Ledger) Nodes(ctx context.Context, s query.Scope) (out []query.Node, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
@@ -36,11 +36,13 @@ func (l *Ledger) Nodes(ctx context.Context, s query.Scope) (out []query.Node, er
 	err = l.view(ctx, func(v *view) error {
 		return each(ctx, v.tx, func(scan func(...any) error) error {
 			var n query.Node
-			var enrolled, through, seen, source int64
-			err := scan(&n.ID, &n.Name, &n.Cluster, &n.MachineID, &n.Boot, &n.CPUs, &enrolled, &through, &n.Streams, &seen, &source)
-			n.Enrolled, n.Through = fromNano(enrolled), fromNano(through)
+			var enrolled, through, seen, revoked int64
+			err := scan(&n.ID, &n.Name, &n.Cluster, &n.MachineID, &n.Boot, &n.CPUs, &enrolled, &through, &n.Streams, &seen, &revoked, &n.Source)
+			n.Enrolled, n.Through, n.Revoked = fromNano(enrolled), fromNano(through), fromNano(revoked)
 			switch {
-			case now.Sub(n.Through) < liveFor, source != 0 && now.Sub(n.Through) < toldFor:
+			case !n.Revoked.IsZero():
+				n.State = "revoked"
+			case now.Sub(n.Through) < liveFor, n.Source != "" && now.Sub(n.Through) < toldFor:
 				n.State = "live"
 			case now.Sub(fromNano(seen)) < heardFor:
 				n.State = "behind"
@@ -50,14 +52,54 @@ func (l *Ledger) Nodes(ctx context.Context, s query.Scope) (out []query.Node, er
 			out = append(out, n)
 			return err
 		}, `SELECT n.node_id, n.name, n.cluster, n.machine_id, n.boot, n.cpus, n.enrolled_ns, n.through_ns,
-			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id), n.source
-			FROM node n WHERE n.revoked_ns = 0`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id),
+			n.revoked_ns, coalesce(o.source_id, '')
+			FROM node n LEFT JOIN source o ON o.id = n.source WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
 	})
 	return out, about(l.d.fault(err), "nodes")
 }
 
-// Gaps lists the gaps that touch [from, to), the latest first: of one node, by
-// its id or name, or of all where that is "".
+// Below lists the servers that tell of their nodes here and that a scope covers,
+// by cluster and name. Their states are those of [Ledger.Nodes], by what they
+// told of the node that is booked furthest.
+func (l *Ledger) Below(ctx context.Context, s query.Scope) (out []query.Source, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	var args arguments
+	where := clusters(&args, s)
+	now := time.Now()
+	err = l.view(ctx, func(v *view) error {
+		return each(ctx, v.tx, func(scan func(...any) error) error {
+			var b query.Source
+			var enrolled, seen, revoked, through, pages int64
+			var position string
+			err := scan(&b.ID, &b.Name, &b.Cluster, &b.Nodes, &pages, &position, &enrolled, &seen, &revoked, &through)
+			b.Enrolled, b.Seen, b.Revoked, b.Through = fromNano(enrolled), fromNano(seen), fromNano(revoked), fromNano(through)
+			b.Pages = uint64(pages)
+			b.Epoch, _, _ = strings.Cut(position, ".")
+			switch {
+			case !b.Revoked.IsZero():
+				b.State = "revoked"
+			case now.Sub(b.Through) < toldFor:
+				b.State = "live"
+			case now.Sub(b.Seen) < heardFor:
+				b.State = "behind"
+			default:
+				b.State = "silent"
+			}
+			out = append(out, b)
+			return err
+		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id), n.sequence, n.position,
+			n.enrolled_ns, n.seen_ns, n.revoked_ns, (SELECT coalesce(max(b.through_ns), 0) FROM node b WHERE b.source = n.id)
+			FROM source n WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.source_id", args...)
+	})
+	return out, about(l.d.fault(err), "servers below")
+}
+
+// Gaps lists the gaps that touch [from, to), and the corrections of clocks that
+// begin in it, the latest first: of one node, by its id or name, or of all where
+// that is "".
 func (l *Ledger) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
@@ -71,14 +113,16 @@ func (l *Ledger) Gaps(ctx context.Context, from, to time.Time, node string, s qu
 	err = l.view(ctx, func(v *view) error {
 		return each(ctx, v.tx, func(scan func(...any) error) error {
 			var g query.Gap
-			var from, to, booked int64
+			var from, to, booked, by int64
 			var reason string
-			err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked)
-			g.From, g.To, g.Booked, g.Reason = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason)
+			err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked, &by)
+			g.From, g.To, g.Booked, g.Reason, g.Shift = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason), time.Duration(by)
 			out = append(out, g)
 			return err
-		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns FROM gap g JOIN node n ON n.id = g.node
-			WHERE g.from_ns < $1 AND g.to_ns > $2`+where+" ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", args...)
+		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns, g.by_ns
+			FROM (SELECT node, from_ns, to_ns, reason, detail, booked_ns, 0 AS by_ns FROM gap WHERE from_ns < $1 AND to_ns > $2
+				UNION ALL SELECT node, from_ns, from_ns, '', '', at_ns, by_ns FROM shift WHERE from_ns < $1 AND from_ns >= $2) AS g
+			JOIN node n ON n.id = g.node WHERE true`+where+" ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", args...)
 	})
 	return out, about(l.d.fault(err), "gaps")
 }

@@ -77,7 +77,6 @@ type selection struct {
 	args    arguments        // $1 and $2 are the stretch's ends
 	grouped bool             // group_day has all that is asked
 	nodes   map[int64]string // names, for keys
-	known   roll             // for scans
 }
 
 // blind says that the query may see nothing.
@@ -259,7 +258,20 @@ type group struct {
 	query.Group
 	first, last int64 // minutes
 	rough       int64
-	nodes       map[int64]bool
+	node        int64          // the first one, from 1 on
+	nodes       map[int64]bool // all, where there are several
+}
+
+// on notes a node.
+func (g *group) on(node int64) {
+	switch {
+	case g.node == 0 || g.nodes == nil && g.node == node:
+		g.node = node
+	case g.nodes == nil:
+		g.nodes = map[int64]bool{g.node: true, node: true}
+	default:
+		g.nodes[node] = true
+	}
 }
 
 // at is the group of some keys.
@@ -267,7 +279,7 @@ func (gs groups) at(keys []string) *group {
 	k := strings.Join(keys, "\x00")
 	g := gs[k]
 	if g == nil {
-		g = &group{first: math.MaxInt64, nodes: map[int64]bool{}}
+		g = &group{first: math.MaxInt64}
 		g.Keys = slices.Clone(keys)
 		gs[k] = g
 	}
@@ -290,11 +302,36 @@ var isPeak = func() (is [meter.Limit]bool) {
 	return is
 }()
 
+// merge adds groups of other rows, each of which has a node and is not used any
+// more.
+func (gs groups) merge(others groups) {
+	for k, o := range others {
+		g := gs[k]
+		if g == nil {
+			gs[k] = o
+			continue
+		}
+		g.seen(o.first, o.last)
+		g.Usage.Present |= o.Usage.Present
+		g.Usage.Covered += o.Usage.Covered
+		g.rough |= o.rough
+		g.on(o.node)
+		for node := range o.nodes {
+			g.on(node)
+		}
+		for r, v := range o.Usage.Sum {
+			g.sum(r, v)
+		}
+	}
+}
+
 // list orders the groups and cuts them at the limit.
 func (gs groups) list(limit int) []query.Group {
 	out := make([]query.Group, 0, len(gs))
 	for _, g := range gs {
-		g.Nodes = len(g.nodes)
+		if g.Nodes = len(g.nodes); g.nodes == nil && g.node != 0 {
+			g.Nodes = 1
+		}
 		g.First, g.Last = time.Unix(g.first*60, 0).UTC(), time.Unix(g.last*60, 0).UTC()
 		g.Usage.Quality = fromRough(g.Usage.Present, g.rough)
 		out = append(out, g.Group)

@@ -53,9 +53,10 @@ func (l *Ledger) NodesByMachine(ctx context.Context, machineID string) (nodes []
 	return nodes, about(l.d.fault(err), "nodes of machine %q", machineID)
 }
 
-// RevokeNode takes a node's right to send, or a server's. What it sent stays.
+// RevokeNode takes a node's right to send, or a server's. What it sent stays. A
+// node that a server below tells of has no such right: fault.ErrNotFound.
 func (l *Ledger) RevokeNode(ctx context.Context, id string, now time.Time) error {
-	err := l.revoke(ctx, "node", "node_id", id, now)
+	err := l.revoke(ctx, "node", "source = 0 AND node_id", id, now)
 	if errors.Is(err, fault.ErrNotFound) {
 		err = l.revoke(ctx, "source", "source_id", id, now)
 	}

@@ -33,17 +33,7 @@ func (l *Ledger) Retain(ctx context.Context, now time.Time) error {
 			return about(err, "dropping hours")
 		}
 	}
-	var forgotten int64
-	err = l.view(ctx, func(v *view) error {
-		return l.d.fault(v.tx.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM batch WHERE taken_ns < $1 LIMIT 1) AS old", now.Add(-l.cfg.Batches).UnixNano()).Scan(&forgotten))
-	})
-	if err != nil || forgotten == 0 {
-		return about(err, "forgetting batches")
-	}
-	return about(l.write(ctx, func(t *txn) error {
-		_, err := t.exec("DELETE FROM batch WHERE taken_ns < $1", now.Add(-l.cfg.Batches).UnixNano())
-		return err
-	}), "forgetting batches")
+	return about(l.dropBatches(ctx, now.Add(-l.cfg.Batches).UnixNano()), "forgetting batches")
 }
 
 // droppable are the days whose minutes are folded and are before the limit, or
@@ -70,41 +60,66 @@ func (l *Ledger) droppable(ctx context.Context, limit int64) (drop []int64, fold
 	return drop, folded, err
 }
 
-// dropRows is how many rows SQLite deletes at most at once, and leaves to DROP TABLE,
-// which goes through all pages of a table: with a whole day of a large ledger it
-// would hold the writer for seconds.
-const dropRows = 1 << 17
+// thin deletes rows a slice at a time, each in one transaction that holds the
+// writer for half as long as a fold's: no one waits for old rows to go. next finds where a slice of some rows ends, reading
+// only; an empty place is the end of all, and full says that there are so many.
+// del deletes up to there.
+func (l *Ledger) thin(ctx context.Context, next func(v *view, rows int64) (place []int64, full bool, err error), del func(t *txn, place []int64) error) error {
+	for {
+		size := l.thins.Load()
+		var place []int64
+		var full bool
+		err := l.view(ctx, func(v *view) (err error) {
+			place, full, err = next(v, size)
+			return l.d.fault(err)
+		})
+		if err != nil || len(place) == 0 {
+			return err
+		}
+		var began time.Time
+		err = l.write(ctx, func(t *txn) error {
+			began = time.Now()
+			return del(t, place)
+		})
+		if err != nil {
+			return err
+		}
+		switch took := time.Since(began); {
+		case took > hold/2:
+			l.thins.Store(max(size*int64(hold/2)/int64(took), min(leastSlice, int64(l.cfg.Slice))))
+		case took < hold/6 && full:
+			l.thins.Store(min(2*size, int64(l.cfg.Slice)))
+		}
+	}
+}
 
 // dropDay drops a day's minutes, unless they are not folded. The floor moves
-// first, so that no reader counts on some of them.
+// first, so that no reader counts on some of them. DROP TABLE of SQLite goes
+// through all pages of a table, so there only the last rows are left to it.
 func (l *Ledger) dropDay(ctx context.Context, day int64) error {
 	for _, s := range []*shape{usageShape, nodeShape} {
-		for l.d == lite {
-			var to []int64
-			err := l.view(ctx, func(v *view) (err error) {
-				query := fmt.Sprintf("SELECT minute FROM %s ORDER BY minute, %s LIMIT 1 OFFSET $1", s.minuteTable(day), s.key)
-				to, err = numbers(ctx, v.tx, query, int64(min(dropRows, l.cfg.Slice)))
-				return l.d.fault(err)
-			})
-			if err != nil {
+		if l.d != lite {
+			break
+		}
+		table := s.minuteTable(day)
+		err := l.thin(ctx, func(v *view, rows int64) (place []int64, full bool, err error) {
+			err = each(ctx, v.tx, func(scan func(...any) error) error {
+				place = make([]int64, 2)
+				return scan(&place[0], &place[1])
+			}, fmt.Sprintf("SELECT minute, %[1]s FROM %[2]s ORDER BY minute, %[1]s LIMIT 1 OFFSET $1", s.key, table), rows)
+			return place, true, err
+		}, func(t *txn, place []int64) error {
+			if day+dayMinutes > t.Hour {
+				return fmt.Errorf("it is not folded: %w", fault.ErrConflict)
+			}
+			if err := t.mark("minute_floor", max(t.MinuteFloor, day+dayMinutes)); err != nil {
 				return err
 			}
-			if len(to) == 0 {
-				break
-			}
-			err = l.write(ctx, func(t *txn) error {
-				if day+dayMinutes > t.Hour {
-					return fmt.Errorf("it is not folded: %w", fault.ErrConflict)
-				}
-				if err := t.mark("minute_floor", max(t.MinuteFloor, day+dayMinutes)); err != nil {
-					return err
-				}
-				_, err := t.exec("DELETE FROM "+s.minuteTable(day)+" WHERE minute <= $1", to[0])
-				return err
-			})
-			if err != nil {
-				return err
-			}
+			_, err := t.exec(fmt.Sprintf("DELETE FROM %s WHERE (minute, %s) <= ($1, $2)", table, s.key), place[0], place[1])
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return l.write(ctx, func(t *txn) error { return t.drop(day) })
@@ -139,26 +154,42 @@ func (t *txn) drop(day int64) error {
 // dropHours drops the hours before the limit. The floor moves first, so that no
 // reader counts on some of them.
 func (l *Ledger) dropHours(ctx context.Context, s *shape, limit int64) error {
-	for {
+	table := s.hourTable()
+	return l.thin(ctx, func(v *view, rows int64) (place []int64, full bool, err error) {
 		var least int64
-		err := l.view(ctx, func(v *view) error {
-			query := fmt.Sprintf("SELECT coalesce(min(minute), $1) FROM %s", s.hourTable())
-			return l.d.fault(v.tx.QueryRowContext(ctx, query, limit).Scan(&least))
-		})
+		err = v.tx.QueryRowContext(ctx, fmt.Sprintf("SELECT coalesce(min(minute), $1) FROM %s", table), limit).Scan(&least)
 		if err != nil || least >= limit {
-			return err
+			return nil, false, err
 		}
-		err = l.write(ctx, func(t *txn) error {
-			if t.HourFloor < limit {
-				if err := t.mark("hour_floor", min(limit, t.Day)); err != nil {
-					return err
-				}
+		ends, err := numbers(ctx, v.tx, fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE minute = $1 ORDER BY %[1]s LIMIT 1 OFFSET $2", s.key, table), least, rows)
+		if len(ends) == 0 {
+			return []int64{least, last}, false, err
+		}
+		return []int64{least, ends[0]}, true, err
+	}, func(t *txn, place []int64) error {
+		if t.HourFloor < limit {
+			if err := t.mark("hour_floor", min(limit, t.Day)); err != nil {
+				return err
 			}
-			_, err := t.exec("DELETE FROM "+s.hourTable()+" WHERE minute = $1", least)
-			return err
-		})
-		if err != nil {
-			return err
 		}
-	}
+		_, err := t.exec(fmt.Sprintf("DELETE FROM %s WHERE minute = $1 AND %s <= $2", table, s.key), place[0], place[1])
+		return err
+	})
+}
+
+// dropBatches forgets the batches that were taken before a time.
+func (l *Ledger) dropBatches(ctx context.Context, before int64) error {
+	return l.thin(ctx, func(v *view, rows int64) (place []int64, full bool, err error) {
+		const query = "SELECT taken_ns FROM batch WHERE taken_ns < $1 ORDER BY taken_ns LIMIT 1 OFFSET $2"
+		if place, err = numbers(ctx, v.tx, query, before, rows); err != nil || len(place) > 0 {
+			return place, true, err
+		}
+		if place, err = numbers(ctx, v.tx, query, before, int64(0)); len(place) > 0 {
+			place[0] = before - 1
+		}
+		return place, false, err
+	}, func(t *txn, place []int64) error {
+		_, err := t.exec("DELETE FROM batch WHERE taken_ns <= $1", place[0])
+		return err
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"modernc.org/sqlite"
 
@@ -21,7 +22,9 @@ import (
 // them.
 type scanner struct {
 	*selection
+	v       *view // the moment, by a connection of the scanner's own
 	groups  groups
+	known   roll
 	width   int64
 	row     [scanColumns]int64
 	waiting [][scanColumns]int64 // rows of workloads that have not been looked up
@@ -29,33 +32,21 @@ type scanner struct {
 
 // scanners are those at work, by the numbers that SQL knows them by.
 type scanners struct {
-	mu   sync.Mutex
-	last int64
-	all  map[int64]*scanner
+	last atomic.Int64
+	all  sync.Map // of *scanner, by int64; each row asks for one
 }
 
 // enter gives a scanner its number, until it leaves.
 func (s *scanners) enter(c *scanner) (number int64, leave func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[int64]*scanner{}
-	}
-	s.last++
-	number = s.last
-	s.all[number] = c
-	return number, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.all, number)
-	}
+	number = s.last.Add(1)
+	s.all.Store(number, c)
+	return number, func() { s.all.Delete(number) }
 }
 
 // at finds a scanner by its number.
-func (s *scanners) at(number int64) *scanner {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all[number]
+func (s *scanners) at(number any) *scanner {
+	c, _ := s.all.Load(number)
+	return c.(*scanner)
 }
 
 // A liteReader opens connections of SQLite that have the function mete_take: it
@@ -70,8 +61,7 @@ func openReader(dsn string, s *scanners) (*sql.DB, error) {
 	r := liteReader{&sqlite.Driver{}, dsn}
 	err := r.driver.RegisterFunction("mete_take", &sqlite.FunctionImpl{NArgs: 1 + scanColumns,
 		Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
-			number, _ := args[0].(int64) // all are integers
-			return s.at(number).take(args[1:]), nil
+			return s.at(args[0]).take(args[1:]), nil // all are integers
 		}})
 	return sql.OpenDB(r), err
 }
@@ -129,20 +119,20 @@ func (r *roll) of(w int64) **group {
 }
 
 // scan adds the rows of a stretch.
-func (s *selection) scan(p stretch, gs groups) error {
-	c := &scanner{selection: s, groups: gs, width: p.level.width()}
-	number, leave := s.l.scanners.enter(c)
+func (c *scanner) scan(p stretch) error {
+	c.width = p.level.width()
+	number, leave := c.l.scanners.enter(c)
 	defer leave()
 	columns := []string{"u.workload", "u.minute", "u.present", "u.rough", "u.covered_ms"}
 	for _, r := range resourceColumns() {
 		columns = append(columns, "u."+r.name)
 	}
 	list := strings.Join(columns, ", ")
-	args := s.args[:2]
+	args := c.args[:2]
 	var chosen string
-	if s.where != "" {
-		args = s.args
-		chosen = " AND u.workload IN (SELECT w.id FROM workload w JOIN node n ON n.id = w.node" + s.joins + " WHERE true" + s.where + ")"
+	if c.where != "" {
+		args = c.args
+		chosen = " AND u.workload IN (SELECT w.id FROM workload w JOIN node n ON n.id = w.node" + c.joins + " WHERE true" + c.where + ")"
 	}
 	text := fmt.Sprintf("SELECT %[1]s FROM %[2]s u WHERE u.minute >= $1 AND u.minute < $2%[3]s AND mete_take(%[4]d, %[1]s)",
 		list, p.table(usageShape), chosen, number)
@@ -150,7 +140,7 @@ func (s *selection) scan(p stretch, gs groups) error {
 	for i := range into {
 		into[i] = &c.row[i]
 	}
-	err := s.eachWith(p, args, func(scan func(...any) error) error {
+	err := c.v.eachOf(p, args, func(scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err
 		}
@@ -208,7 +198,7 @@ func (c *scanner) lookUp() error {
 			return err
 		}
 		g := c.at(c.groups, keys, node)
-		g.nodes[node] = true
+		g.on(node)
 		*c.known.of(id) = g
 		return nil
 	}, text, c.args...)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/crash"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 )
@@ -169,6 +170,9 @@ func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Lost, now tim
 			Detail: fmt.Sprintf("batches %d to %d: %s", lost.From, lost.To, lost.Gap.Reason),
 		})
 	})
+	if err == nil && r.Verdict == batch.Taken {
+		crash.At("ledger.lost")
+	}
 	return r, about(err, "lost batches of stream %s", lost.Stream)
 }
 

@@ -33,21 +33,28 @@ func (s *selection) sum(stretches []stretch) (groups, error) {
 			return nil, err
 		}
 	}
-	read := s.aggregate
 	if s.l.d == lite {
-		read = s.scan
+		return gs, s.scan(single, gs)
 	}
 	for _, p := range single {
-		if err := read(p, gs); err != nil {
+		if err := s.aggregate(p, gs); err != nil {
 			return nil, err
 		}
 	}
 	return gs, nil
 }
 
-// aggregate adds rows of usage that the database has summed. Sums are of halves
-// of 32 bits, since those of a large group do not fit 64.
+// planning keeps PostgreSQL from sorting the rows of a month to group them, which
+// it does since it takes groups to be many more than they are, and has several
+// processes read a table of more than 8 MB (min_parallel_table_scan_size).
+const planning = "SET LOCAL enable_sort = off; SET LOCAL work_mem = '64MB'; SET LOCAL parallel_setup_cost = 0; SET LOCAL parallel_tuple_cost = 0"
+
+// aggregate adds rows of usage that PostgreSQL has summed, in 128 bits. A sum comes
+// in two parts, of 32 bits and of those above, since those of a large group do not fit 64.
 func (s *selection) aggregate(p stretch, gs groups) error {
+	if _, err := s.v.tx.ExecContext(s.v.ctx, planning); err != nil {
+		return err
+	}
 	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
 	meter.All.Each(func(r meter.Resource) {
 		name := "u." + r.String()
@@ -55,7 +62,7 @@ func (s *selection) aggregate(p stretch, gs groups) error {
 			cols = append(cols, "0", "max("+name+")")
 			return
 		}
-		cols = append(cols, "CAST(sum("+name+" >> 32) AS {int})", "CAST(sum("+name+" & 4294967295) AS {int})")
+		cols = append(cols, "CAST(div(sum("+name+"), 4294967296) AS {int})", "CAST(mod(sum("+name+"), 4294967296) AS {int})")
 	})
 	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s
 		WHERE u.minute >= $1 AND u.minute < $2%s GROUP BY %s, n.id, u.present, u.rough`,
@@ -67,7 +74,7 @@ func (s *selection) aggregate(p stretch, gs groups) error {
 			return err
 		}
 		g := s.at(gs, r.keys, node)
-		g.nodes[node] = true
+		g.on(node)
 		g.addSummed(&r, p.level.width())
 		return nil
 	}, text)
@@ -127,7 +134,7 @@ func (s *selection) groupNodes(p stretch, gs groups) error {
 	into = append(into, &node)
 	return s.each(p, func(scan func(...any) error) error {
 		err := scan(into...)
-		gs.at(names).nodes[node] = true
+		gs.at(names).on(node)
 		return err
 	}, text)
 }
@@ -180,16 +187,19 @@ func (s *selection) at(gs groups, keys []string, node int64) *group {
 
 // each runs a query over a stretch.
 func (s *selection) each(p stretch, f func(scan func(...any) error) error, text string) error {
-	return s.eachWith(p, s.args, f, text)
+	return s.v.eachOf(p, s.args, f, s.l.d.words.Replace(text))
 }
 
-func (s *selection) eachWith(p stretch, args arguments, f func(scan func(...any) error) error, text string) error {
+// eachOf runs a query over a stretch, whose ends are the first two of args.
+func (v *view) eachOf(p stretch, args arguments, f func(scan func(...any) error) error, text string) error {
 	args = slices.Clone(args)
 	args[0], args[1] = p.from, p.to
-	return each(s.v.ctx, s.v.tx, f, s.l.d.words.Replace(text), args...)
+	return each(v.ctx, v.tx, f, text, args...)
 }
 
-// whole sums what the nodes had, where nothing but nodes is chosen among.
+// whole sums what the nodes had, where nothing but nodes is chosen among, and
+// one was measured as a whole. Others had what their jobs used, as far as that is
+// known.
 func (s *selection) whole(stretches []stretch, into *query.Total) error {
 	if len(s.q.Where) > 0 || s.q.OmitOwn || !s.q.Scope.All && len(s.q.Scope.Projects) > 0 {
 		return nil
@@ -205,11 +215,14 @@ func (s *selection) whole(stretches []stretch, into *query.Total) error {
 	for i := range sums {
 		sums[i] = new(big.Int)
 	}
+	// A node without a CPU is a machine of which only single jobs were measured.
+	cols = append(cols, "CAST(coalesce(max(u.cpus), -1) AS {int})")
 	parts := make([]int64, len(cols))
 	dest := make([]any, len(cols))
 	for i := range parts {
 		dest[i] = &parts[i]
 	}
+	most := int64(-1)
 	for _, p := range stretches {
 		args := arguments{p.from, p.to}
 		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s",
@@ -217,13 +230,18 @@ func (s *selection) whole(stretches []stretch, into *query.Total) error {
 		if err := s.v.tx.QueryRowContext(s.v.ctx, s.l.d.words.Replace(text), args...).Scan(dest...); err != nil {
 			return s.l.d.fault(err)
 		}
-		for i := range parts {
+		last := len(parts) - 1
+		most = max(most, parts[last])
+		for i := range parts[:last] {
 			v := big.NewInt(parts[i])
 			if i%2 == 0 {
 				v.Lsh(v, 32)
 			}
 			sums[i/4].Add(sums[i/4], v)
 		}
+	}
+	if most == 0 {
+		return nil
 	}
 	mask := new(big.Int).SetUint64(1<<64 - 1)
 	for i, r := range meter.Wholes {
@@ -237,12 +255,13 @@ func (s *selection) whole(stretches []stretch, into *query.Total) error {
 	return nil
 }
 
-// covered is for how long the node that was measured longest was measured.
+// covered is for how long the node that was measured longest was measured, of
+// those that were as a whole: of the jobs of another several may run at once.
 func (s *selection) covered(stretches []stretch) (longest time.Duration, err error) {
 	sums := map[int64]int64{}
 	for _, p := range stretches {
 		args := arguments{p.from, p.to}
-		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s GROUP BY n.id",
+		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2 AND u.cpus > 0%s GROUP BY n.id",
 			p.table(nodeShape), nodes(&args, s.q.Scope))
 		err := each(s.v.ctx, s.v.tx, func(scan func(...any) error) error {
 			var node, ms int64

@@ -221,6 +221,7 @@ func (r row) scan(dest ...any) error {
 type view struct {
 	ctx context.Context
 	tx  *sql.Tx
+	rev int64 // of the last transaction that it sees
 	marks
 	days []int64 // first minutes of the days that have tables of minutes, in order
 }
@@ -232,6 +233,11 @@ func (l *Ledger) view(ctx context.Context, f func(*view) error) (err error) {
 	if err != nil {
 		return l.d.fault(err)
 	}
+	return l.viewIn(ctx, tx, f)
+}
+
+// viewIn is view in a transaction, which ends with it.
+func (l *Ledger) viewIn(ctx context.Context, tx *sql.Tx, f func(*view) error) (err error) {
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	if l.d.reading != "" {
 		if _, err := tx.ExecContext(ctx, l.d.reading); err != nil {
@@ -239,7 +245,7 @@ func (l *Ledger) view(ctx context.Context, f func(*view) error) (err error) {
 		}
 	}
 	v := &view{ctx: ctx, tx: tx}
-	err = tx.QueryRowContext(ctx, "SELECT "+marksColumns+" FROM counter WHERE id = 1").Scan(v.into()...)
+	err = tx.QueryRowContext(ctx, "SELECT rev, "+marksColumns+" FROM counter WHERE id = 1").Scan(append([]any{&v.rev}, v.into()...)...)
 	if err != nil {
 		return l.d.fault(err)
 	}

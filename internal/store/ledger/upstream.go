@@ -48,9 +48,14 @@ func (l *Ledger) epochOf(v *view, rev int64) (id string, err error) {
 
 // indexRevs makes a table of usage such that what changed last is found
 // quickly, where someone will ask for that. The index costs about as much as
-// the row, so others do without.
+// the row, so others do without: one that is left from when there was a server
+// above goes. In PostgreSQL it stays, as another server of the same ledger may
+// need it.
 func (t *txn) indexRevs(s *shape, table string) error {
-	if !t.l.cfg.Upstream {
+	switch {
+	case !t.l.cfg.Upstream && t.l.d == lite:
+		return t.define("DROP INDEX IF EXISTS " + table + "_rev")
+	case !t.l.cfg.Upstream:
 		return nil
 	}
 	return t.define(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %[1]s_rev ON %[1]s (rev, minute, %[2]s)", table, s.key))

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/crash"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/states"
@@ -60,6 +61,7 @@ func (l *Ledger) TakeStates(ctx context.Context, src states.Source, p *states.Pa
 	if err != nil {
 		return m, about(err, "states of source %q", src.ID)
 	}
+	crash.At("upstream.committed")
 	return l.StatesMark(ctx, src)
 }
 
@@ -129,6 +131,7 @@ func (t *taking) take() (moved, reset bool, err error) {
 		return false, false, err
 	}
 	_, err = t.exec("UPDATE source SET sequence = $2, position = $3, coarse = $4 WHERE id = $1", t.source, sequence+1, position, t.coarse)
+	crash.At("upstream.before-commit")
 	return false, reset, err
 }
 

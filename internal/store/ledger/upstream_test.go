@@ -660,3 +660,32 @@ func TestSource(t *testing.T) {
 		t.Errorf("revoked are %v, %v", ids, err)
 	}
 }
+
+// TestRevIndexes: the indexes for a server above are there while there is one.
+func TestRevIndexes(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	for _, upstream := range []bool{false, true, true, false} {
+		cfg := ledger.Default()
+		cfg.Upstream = upstream
+		l, err := ledger.Open(t.Context(), dsn, cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ledgertest.Node(t, l, "a")
+		e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 1, ledgertest.Day.Unix()/60)
+		if _, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil {
+			t.Fatal(err)
+		}
+		var n, want int
+		if upstream {
+			want = 6 // minutes, hours and days, of workloads and of nodes
+		}
+		q := "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND name LIKE '%_rev' AND tbl_name NOT IN ('node', 'workload', 'gap', 'shift')"
+		if err := ledgertest.DB(t, dsn).QueryRowContext(t.Context(), q).Scan(&n); err != nil || n != want {
+			t.Errorf("server above %v: %d indexes, %v; want %d", upstream, n, err, want)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/ledger"
 )
 
@@ -257,6 +258,10 @@ func testNodes(t *testing.T, dsn string) {
 	}
 	if got, err := l.NodesByMachine(ctx, "m"); err != nil || len(got) != 1 || got[0].ID != "a" {
 		t.Errorf("nodes of the machine are %v, %v", got, err)
+	}
+	list, err := l.Nodes(ctx, query.Scope{All: true})
+	if err != nil || len(list) != 2 || list[0].ID != "b" || list[0].State != "revoked" || !list[0].Revoked.Equal(Day) || list[1].State == "revoked" {
+		t.Errorf("nodes are %+v, %v", list, err)
 	}
 }
 

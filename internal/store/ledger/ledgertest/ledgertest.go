@@ -13,10 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/workload"
 )
@@ -206,7 +209,27 @@ func testLost(t *testing.T, dsn string) {
 	if _, err := tell("a", 5, 4); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("backward: %v", err)
 	}
-	book(t, l, batch.Taken, Entry("a", lost.Stream, batch.Mark{Next: 4, Last: batch.Hash{3}}, 1, 1, minuteOf(Day)))
+	e := Entry("a", lost.Stream, batch.Mark{Next: 4, Last: batch.Hash{3}}, 1, 1, minuteOf(Day))
+	e.Shifts = []entry.Shift{{Boot: "b", At: Day.Add(3 * time.Hour), By: -90 * time.Second, From: Day.Add(time.Hour)}}
+	book(t, l, batch.Taken, e)
+	gap := query.Gap{Node: "a", Name: "name-a", Gap: lost.Gap, Booked: Day.Add(2 * time.Hour)}
+	shift := query.Gap{Node: "a", Name: "name-a", Gap: meter.Gap{From: Day.Add(time.Hour), To: Day.Add(time.Hour)}, Booked: Day.Add(3 * time.Hour), Shift: -90 * time.Second}
+	for _, c := range []struct {
+		from, to time.Duration
+		node     string
+		want     []query.Gap
+	}{
+		{0, 2 * time.Hour, "", []query.Gap{shift, gap}},
+		{0, time.Hour, "a", []query.Gap{gap}},
+		{time.Hour, time.Hour + 1, "a", []query.Gap{shift}},
+		{time.Hour + 1, 2 * time.Hour, "", nil},
+		{0, 2 * time.Hour, "b", nil},
+	} {
+		got, err := l.Gaps(ctx, Day.Add(c.from), Day.Add(c.to), c.node, query.Scope{All: true})
+		if d := cmp.Diff(c.want, got); d != "" || err != nil {
+			t.Errorf("gaps of %q in [%v, %v): %v\n%s", c.node, c.from, c.to, err, d)
+		}
+	}
 	db := reader{t, DB(t, dsn)}
 	if n := db.number("SELECT count(*) FROM gap WHERE reason = 'forgotten' AND detail = 'gone'"); n != 1 {
 		t.Errorf("%d gaps, want 1", n)

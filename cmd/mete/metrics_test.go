@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	measured "mete.dev/mete/internal/meter"
+)
+
+// TestReferenceOfMetrics holds docs/metrics.md to what the programs write, as
+// their golden files have it, and to the list of resources.
+func TestReferenceOfMetrics(t *testing.T) {
+	const reference = "../../docs/metrics.md"
+	want := metricsPage(t)
+	if *update {
+		if err := os.WriteFile(reference, []byte(want), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want, string(have)); diff != "" {
+		t.Errorf("docs/metrics.md is stale; go generate ./cmd/mete writes it anew (-want +have):\n%s", diff)
+	}
+}
+
+const metricsPreface = `# Metrics and resources
+
+<!-- Made from the programs themselves by: go generate ./cmd/mete -->
+
+Both programs say how they are doing in Prometheus's text format. All of it they count themselves: each
+figure is *measured*, and none is about a workload. What workloads used is in the ledger, exact and without
+extrapolation: ask with %s or over %s.
+
+Units are base units. A counter grows while the program runs, from 0 at its start except where that is said.
+`
+
+// metricsPage writes the page.
+func metricsPage(t *testing.T) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, metricsPreface, "`mete usage`", "`/v1/usage`")
+	for _, p := range []struct{ title, text, golden string }{
+		{"mete server, mete up", "At `/metrics` of the server's address, for who may read; nodes are counted as far as the reader may see them.", "../../internal/server/testdata/metrics.txt"},
+		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` beside it answers 503 while windows cannot be kept.", "../../internal/app/agent/testdata/metrics.txt"},
+	} {
+		text, err := os.ReadFile(p.golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| metric | kind | unit | labels | meaning |\n|---|---|---|---|---|\n", p.title, p.text)
+		for _, f := range families(string(text)) {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.name, f.kind, unitOf(f.name), strings.Join(f.labels, " "), f.help)
+		}
+	}
+	b.WriteString(`
+## Resources
+
+What is measured of every workload: the columns of rows, reports and the ledger. Of counters and integrals
+the ledger keeps sums, of peaks the highest; an integral is a level held over time, so that divided by the time
+it is the average. Each figure carries its quality: *measured*, *apportioned* (a measured total divided by a
+rule), *modelled*, or *absent*, which is not zero.
+
+| resource | kind | unit | meaning |
+|---|---|---|---|
+`)
+	for r := measured.Resource(1); r < measured.Limit; r++ {
+		d := r.Detail()
+		unit := strings.ReplaceAll(d.Unit.Base(), "_", "-")
+		switch {
+		case unit == "" && d.Kind == measured.Integral:
+			unit = "count-seconds"
+		case unit == "":
+			unit = "count"
+		}
+		kind := map[measured.Kind]string{measured.Counter: "counter", measured.Integral: "integral", measured.Peak: "peak"}[d.Kind]
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, kind, unit, d.Help)
+	}
+	return b.String()
+}
+
+// A family is a metric with all its samples.
+type family struct {
+	name, kind, help string
+	labels           []string
+}
+
+// families reads Prometheus's text format, in order.
+func families(text string) (all []family) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if rest, ok := strings.CutPrefix(line, "# HELP "); ok {
+			name, help, _ := strings.Cut(rest, " ")
+			all = append(all, family{name: name, help: help})
+			continue
+		}
+		f := &all[len(all)-1]
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			_, f.kind, _ = strings.Cut(rest, " ")
+			continue
+		}
+		if _, rest, ok := strings.Cut(line, "{"); ok {
+			if label, _, _ := strings.Cut(rest, "}"); !slices.Contains(f.labels, "`"+label+"`") {
+				f.labels = append(f.labels, "`"+label+"`")
+			}
+		}
+	}
+	return all
+}
+
+// unitOf reads a metric's unit from its name.
+func unitOf(name string) string {
+	name = strings.TrimSuffix(name, "_total")
+	for _, u := range []string{"seconds", "bytes"} {
+		if strings.HasSuffix(name, "_"+u) {
+			return u
+		}
+	}
+	return "count"
+}

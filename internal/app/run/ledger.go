@@ -1,0 +1,268 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"mete.dev/mete/internal/claim"
+	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/origin"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/token"
+)
+
+// makeToken is how to get a token.
+const makeToken = "make one with `mete token create --role agent` on the server, and give it by METE_TOKEN or --token-file; where an agent of this machine sends to that server, leave --server out"
+
+// openOrigin finds out before the job starts as whom its figures are sent. What
+// only a person can mend is an error; that a server is away is none.
+func (j *job) openOrigin() error {
+	c := j.cfg
+	if c.server == "" {
+		return nil
+	}
+	state, err := keep.Default(os.Getenv, os.Geteuid())
+	if err != nil {
+		return err
+	}
+	cfg := origin.Default()
+	cfg.Dir, cfg.Server, cfg.Token, cfg.Wait = filepath.Join(state, "origin"), c.server, c.token, c.wait
+	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	cfg.Version = cli.Version(info)
+	o, err := origin.Open(context.Background(), cfg, j.h)
+	switch {
+	case err == nil:
+		j.origin = o
+	case errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrInvalid):
+		if _, missing := c.token(); errors.Is(missing, fault.ErrNotFound) && errors.Is(err, fault.ErrDenied) {
+			err = fault.WithHint(fmt.Errorf("not enrolled at %s: %w", c.server, missing), makeToken)
+		}
+		return fmt.Errorf("--server: %w", err)
+	default:
+		j.unsent = err
+	}
+	return nil
+}
+
+// token reads the token, as it is now. It is fault.ErrNotFound where there is
+// none: who has enrolled needs none.
+func (c *config) token() (token.Token, error) {
+	text := os.Getenv("METE_TOKEN")
+	if c.tokenFile != "" {
+		b, err := os.ReadFile(c.tokenFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			return token.Token{}, fmt.Errorf("--token-file: %w: %w", err, fault.ErrNotFound)
+		}
+		if err != nil {
+			return token.Token{}, fmt.Errorf("--token-file: %w: %w", err, fault.ErrInvalid)
+		}
+		text = string(b)
+	}
+	if text = strings.TrimSpace(text); text == "" {
+		return token.Token{}, fmt.Errorf("there is no token: %w", fault.ErrNotFound)
+	}
+	return token.Parse(text)
+}
+
+// own is a job that sends its figures itself. Its zero value does nothing.
+type own struct {
+	j     *job
+	group *launch.Group
+	run   *origin.Run // nil where it does not send
+	claim *claim.Claim
+	whole claim.Holder // who measures the machine for the ledger; where that has no scope, nobody
+	at    host.Clocks  // of the last sample
+	left  bool         // to an agent that came while the job ran
+
+	stop context.CancelFunc // of what tells that agent of the job
+	told sync.WaitGroup
+}
+
+// own claims the job's scope for the ledger, and begins to measure for it. An
+// error says that a part of it is measured already, by another job.
+func (j *job) own(group *launch.Group) (*own, error) {
+	o := &own{j: j, group: group}
+	if j.origin == nil {
+		return o, nil
+	}
+	scope, err := j.scope(group)
+	if err != nil {
+		return nil, err
+	}
+	if o.claim, err = claim.Make(j.h, j.origin.Ledger(), scope); err == nil {
+		err = o.claim.Others()
+	}
+	if by, taken := errors.AsType[*claim.Taken](err); taken {
+		o.unclaim()
+		if holder, ok := by.Whole(); ok {
+			o.whole = holder
+			return o, nil // and knows of the job by register
+		}
+		return nil, fault.WithHint(err, "this command is part of that job, which has its use in the ledger: leave --server out here, or there")
+	}
+	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
+		if file, away := claim.Marked(filepath.Dir(path), j.origin.Ledger()); away {
+			o.unclaim()
+			j.tell(fmt.Sprintf("the job is not sent to %s: an agent that measures this machine for it is away, and books what the job uses when it is back, without its name; if it is gone for good, remove %s", j.cfg.server, file))
+			return o, nil
+		}
+	}
+	if err != nil {
+		j.note("that nobody else measures the job for the ledger is not known: " + err.Error())
+	}
+	path := ""
+	if group != nil {
+		path = group.Path()
+	}
+	o.run, err = j.origin.Begin(origin.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, UID: os.Getuid()})
+	if err != nil {
+		j.tell(fmt.Sprintf("the job is not in the ledger of %s: %v", j.cfg.server, err))
+		o.unclaim()
+	}
+	return o, nil
+}
+
+// scope is what the job's figures are of.
+func (j *job) scope(group *launch.Group) (claim.Scope, error) {
+	if group != nil {
+		return claim.Scope{Path: group.Path()}, nil
+	}
+	ys, err := j.h.Hierarchies()
+	if err != nil {
+		return claim.Scope{}, err
+	}
+	for _, y := range ys {
+		if y.V2 || y.Has("cpuacct") {
+			return claim.Scope{Path: y.Self, Tree: os.Getpid()}, nil
+		}
+	}
+	return claim.Scope{Path: "/", Tree: os.Getpid()}, nil
+}
+
+// know says what is to be known where the job does not send its figures itself,
+// though it was asked to: perhaps an agent has it in the ledger all the same, as
+// that of mete up has, which takes figures of no other.
+func (o *own) know(books *account) {
+	switch err := o.j.unsent; {
+	case err != nil && books.client != nil:
+		o.j.tell(fmt.Sprintf("the agent of this machine has the job in its ledger; it is not sent to %s: %v", o.j.cfg.server, err))
+	case err != nil:
+		o.j.tell(fmt.Sprintf("the job is not in the ledger of %s: %v", o.j.cfg.server, err))
+	}
+	if o.whole.Scope == claim.Machine && books.client == nil {
+		o.j.tell(fmt.Sprintf("the job is in the ledger of %s without its name: %v measures this machine for it, and cannot be told at any of its sockets (METE_SOCKET)", o.j.cfg.server, o.whole))
+	}
+}
+
+// sampled takes what there is of the job. When it closes a window it looks
+// whether an agent has come for the same ledger: that measures the job from then
+// on, and what it used before stays as it is.
+func (o *own) sampled(at host.Clocks, m *report.Measured, books *account) {
+	if o.run == nil || o.left {
+		return
+	}
+	o.at = at
+	if !o.run.Sample(at, m) {
+		return
+	}
+	by, taken := errors.AsType[*claim.Taken](o.claim.Others())
+	if !taken {
+		return
+	}
+	if _, ok := by.Whole(); !ok {
+		return
+	}
+	o.run.Leave(at, m)
+	o.unclaim()
+	o.left = true
+	ctx, stop := context.WithCancel(context.Background())
+	o.stop = stop
+	o.told.Go(func() { o.tell(ctx, books) })
+}
+
+// tell tells the agent that came of the job, as soon as it can be told.
+func (o *own) tell(ctx context.Context, books *account) {
+	for o.group != nil && books.client == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(200 * time.Millisecond):
+		}
+		books.find(o.group)
+	}
+}
+
+// hear returns when the agent that came is not to be told any more.
+func (o *own) hear() {
+	if o.left {
+		o.stop()
+		o.told.Wait()
+	}
+}
+
+// end sends what is left, and makes the report say what was booked.
+func (o *own) end(m *report.Measured, e launch.Exit, signals <-chan os.Signal) {
+	if o.run == nil {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go hurry(ctx, stop, signals)
+	var err error
+	if o.left {
+		o.j.tell("an agent that sends to " + o.j.cfg.server + " came while the job ran, and measured the rest of it")
+		err = o.run.Left(ctx)
+	} else {
+		err = o.run.End(ctx, o.at, m, origin.Outcome{At: m.Ended, Code: e.Code()})
+	}
+	o.unclaim()
+	if err != nil {
+		o.j.tell(fmt.Sprintf("what the job used is not in the ledger of %s yet: %v", o.j.cfg.server, err))
+	}
+}
+
+// hurry ends the waiting for a server when the caller wants an end.
+func hurry(ctx context.Context, stop context.CancelFunc, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-signals:
+			switch s {
+			case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+				stop()
+			}
+		}
+	}
+}
+
+// cancel takes everything back: the job did not start.
+func (o *own) cancel() {
+	if o.run == nil {
+		return
+	}
+	if err := o.run.Cancel(); err != nil {
+		o.j.note("the ledger: " + err.Error())
+	}
+	o.unclaim()
+}
+
+// unclaim gives the claim up.
+func (o *own) unclaim() {
+	_ = o.claim.Close() // a socket that nothing is written to
+	o.claim = nil
+}

@@ -1,0 +1,562 @@
+package run_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/claim"
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/server"
+)
+
+// A bench is a server that can be stopped and started again.
+type bench struct {
+	*server.Server
+	t     *testing.T
+	state string
+	addr  string
+	stop  func()
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, state: t.TempDir(), addr: "127.0.0.1:0"}
+	b.start()
+	t.Cleanup(func() { b.stop() })
+	return b
+}
+
+func (b *bench) start() {
+	b.t.Helper()
+	cfg := server.Default()
+	cfg.State = b.state
+	s, err := server.Open(context.Background(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ln, err := server.Listen(context.Background(), b.addr)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.Server, b.addr = s, ln.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error { return server.Serve(ctx, ln, s.Handler(), s.Authority.ServerTLS()) })
+	b.stop = sync.OnceFunc(func() {
+		stop()
+		if err := errors.Join(g.Wait(), s.Close()); err != nil {
+			b.t.Error(err)
+		}
+	})
+}
+
+func (b *bench) url() string { return "https://" + b.addr }
+
+// program is a mete with a token of the server that is good for one enrolment.
+func (b *bench) program() *mete {
+	b.t.Helper()
+	text, _, err := b.Authority.Tokens().Create(b.t.Context(), entry.Token{Role: entry.Agent, Cluster: "lab", Uses: 1})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	m := program(b.t)
+	m.env = append(m.env, "METE_TOKEN="+text, "METE_SOCKET="+filepath.Join(m.dir, "none"))
+	return m
+}
+
+// job is what the ledger has of a job.
+func (b *bench) job(name string) (query.Group, bool) {
+	b.t.Helper()
+	for _, g := range b.answer().Groups {
+		if g.Keys[0] == name {
+			return g, true
+		}
+	}
+	return query.Group{}, false
+}
+
+// answer asks the ledger by some dimension, or by job.
+func (b *bench) answer(by ...query.Dimension) *query.Answer {
+	b.t.Helper()
+	if by == nil {
+		by = []query.Dimension{query.ByJob}
+	}
+	now := time.Now()
+	a, err := b.Ledger.Usage(b.t.Context(), query.Query{From: now.Add(-time.Hour), To: now.Add(time.Hour),
+		By: by, Scope: query.Scope{All: true}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return a
+}
+
+// equal compares what the ledger has of a job with its report.
+func (b *bench) equal(name string, r *report.Report) {
+	b.t.Helper()
+	g, ok := b.job(name)
+	if !ok {
+		b.t.Errorf("job %s is not in the ledger", name)
+		return
+	}
+	for key, res := range map[report.Key]meter.Resource{
+		report.CPU: meter.CPU, report.CPUUser: meter.CPUUser, report.CPUSystem: meter.CPUSystem, report.CPUThrottled: meter.CPUThrottled,
+		report.MemoryPeak: meter.MemoryPeak, report.DiskRead: meter.DiskRead, report.DiskWritten: meter.DiskWritten,
+		report.NetworkRx: meter.NetworkRx, report.NetworkTx: meter.NetworkTx, report.Processes: meter.Processes,
+		report.PIDsPeak: meter.PIDsPeak, report.OOMKills: meter.OOMKills,
+	} {
+		want, has := r.Get(key)
+		if got := g.Usage.Sum[res].String(); g.Usage.Present.Has(res) != has || has && got != fmt.Sprint(want) {
+			b.t.Errorf("job %s: %v: the ledger has %s (%v), the report %d (%v)", name, res, got, g.Usage.Present.Has(res), want, has)
+		}
+	}
+}
+
+func (b *bench) workload(name string) query.Workload {
+	b.t.Helper()
+	now := time.Now()
+	ws, err := b.Ledger.Workloads(b.t.Context(), query.Query{From: now.Add(-time.Hour), To: now.Add(time.Hour), Scope: query.Scope{All: true}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, w := range ws {
+		if w.Name.Name == name {
+			return w
+		}
+	}
+	b.t.Fatalf("workload %s is not in the ledger", name)
+	return query.Workload{}
+}
+
+func (b *bench) nodes() []query.Node {
+	b.t.Helper()
+	nodes, err := b.Ledger.Nodes(b.t.Context(), query.Scope{All: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return nodes
+}
+
+const burn = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; "
+
+// A job with no agent is in the ledger as its report says, with its name, labels
+// and end, and says nothing of the machine as a whole.
+func TestServer(t *testing.T) {
+	b := newBench(t)
+	m := b.program()
+	r, out := m.job("--server", b.url(), "--name", "nightly", "--label", "team=web", "--", "sh", "-c", burn+"sleep 1.2; "+burn+"exit 3")
+	if out.code != 3 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.equal("nightly", r)
+	w := b.workload("nightly")
+	if w.Key != r.ID || w.Exit == nil || *w.Exit != 3 || w.User == "" || w.Ended.IsZero() || w.Path != r.Group {
+		t.Errorf("the ledger knows %+v", w)
+	}
+	a := b.answer("label:team")
+	if a.Gaps != 0 || len(a.Groups) != 1 || a.Groups[0].Keys[0] != "web" {
+		t.Errorf("%d gaps, groups %+v", a.Gaps, a.Groups)
+	}
+	if a.Whole.Present != 0 {
+		t.Errorf("the machine had %+v, of which nothing is known", a.Whole)
+	}
+	if n := b.nodes(); len(n) != 1 || n[0].State != "live" || n[0].CPUs != 0 {
+		t.Errorf("nodes %+v", n)
+	}
+	// The token is needed no more, and the slot is used again.
+	m.env = append(m.env, "METE_TOKEN=")
+	r, out = m.job("--server", b.url(), "--name", "second", "--", "sh", "-c", burn)
+	if out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.equal("second", r)
+	if n := b.nodes(); len(n) != 1 || n[0].Streams != 1 {
+		t.Errorf("nodes %+v, want one with one stream", n)
+	}
+}
+
+// What only a person can mend ends it before the command starts.
+func TestServerRefused(t *testing.T) {
+	b := newBench(t)
+	for what, c := range map[string]struct {
+		args []string
+		env  string
+		want string
+	}{
+		"no token":      {[]string{"--server", b.url()}, "METE_TOKEN=", "mete token create"},
+		"half a token":  {[]string{"--server", b.url()}, "METE_TOKEN=mete_abc", "cut off"},
+		"no file":       {[]string{"--server", b.url(), "--token-file", "nosuch"}, "", "nosuch"},
+		"no server":     {[]string{"--token-file", "x"}, "", "no server given"},
+		"empty server":  {[]string{"--server", ""}, "", "no server given"},
+		"not an URL":    {[]string{"--server", "here"}, "", "https://host:port"},
+		"plain HTTP":    {[]string{"--server", "http://192.0.2.1:9"}, "", "use https"},
+		"negative wait": {[]string{"--server", b.url(), "--server-wait", "-1s"}, "", "--server-wait"},
+	} {
+		m := b.program()
+		if c.env != "" {
+			m.env = append(m.env, c.env)
+		}
+		started := filepath.Join(t.TempDir(), "started")
+		out := m.run(slices.Concat([]string{"run"}, c.args, []string{"--", "touch", started})...)
+		if _, err := os.Stat(started); out.code != 125 || !strings.Contains(out.stderr, c.want) || err == nil {
+			t.Errorf("%s: exit %d, started %v: %s", what, out.code, err == nil, out.stderr)
+		}
+	}
+	// Used up.
+	m := b.program()
+	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 0 {
+		t.Fatal(out.stderr)
+	}
+	m.env = append(m.env, "METE_STATE="+t.TempDir())
+	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 125 || !strings.Contains(out.stderr, "mete token create") {
+		t.Errorf("a token that is used up: exit %d: %s", out.code, out.stderr)
+	}
+}
+
+// A server that is away costs a job a note and nothing else; the next job sends
+// what waited, also where the server was away from the very first.
+func TestServerAway(t *testing.T) {
+	b := newBench(t)
+	m := b.program()
+	never := b.program()
+	if out := m.run("run", "-q", "--server", b.url(), "--name", "first", "--", "true"); out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.stop()
+	away, out := m.job("--server", b.url(), "--name", "away", "--", "sh", "-c", burn+"exit 4")
+	if out.code != 4 || !strings.Contains(out.stderr, "not in the ledger of "+b.url()+" yet: ") || !strings.Contains(out.stderr, "it waits in "+m.dir) {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	if out := never.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 5"); out.code != 5 || !strings.Contains(out.stderr, "it is in no ledger") {
+		t.Errorf("without an identity: exit %d: %s", out.code, out.stderr)
+	}
+	b.start()
+	if _, ok := b.job("away"); ok {
+		t.Fatal("it is there already")
+	}
+	last, out := m.job("--server", b.url(), "--name", "last", "--", "true")
+	if out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.equal("away", away)
+	b.equal("last", last)
+	if a := b.answer(); a.Gaps != 0 || len(a.Groups) != 3 {
+		t.Errorf("%d gaps, %d jobs", a.Gaps, len(a.Groups))
+	}
+	// The server comes while the first job runs.
+	b.stop()
+	c := never.command("run", "-q", "--json", filepath.Join(never.dir, "late.json"), "--server", b.url(), "--name", "late", "--", "sh", "-c", "read x; "+burn)
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	c.Stderr = &said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the job runs", func() bool { return len(children(c.Process.Pid)) > 0 })
+	b.start()
+	if err := errors.Join(in.Close(), c.Wait()); err != nil || said.String() != "" {
+		t.Fatalf("%v: %s", err, &said)
+	}
+	late, err := os.ReadFile(filepath.Join(never.dir, "late.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, err := report.Parse(late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.equal("late", rep)
+}
+
+// What jobs that ran at once could not send one later job sends.
+func TestServerDrain(t *testing.T) {
+	b := newBench(t)
+	m := b.program()
+	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.stop()
+	long := m.command("run", "-q", "--server", b.url(), "--name", "long", "--", "cat")
+	in, err := long.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := long.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the job runs", func() bool { return len(children(long.Process.Pid)) > 0 })
+	short, out := m.job("--server", b.url(), "--name", "short", "--", "sh", "-c", burn)
+	if out.code != 0 || !strings.Contains(out.stderr, "it waits in ") {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	if err := errors.Join(in.Close(), long.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.equal("short", short)
+	if _, ok := b.job("long"); !ok || b.answer().Gaps != 0 {
+		t.Errorf("the other job is there: %v, %d gaps", ok, b.answer().Gaps)
+	}
+	if left, err := filepath.Glob(filepath.Join(m.dir, "origin", "*", "spool", "*", "*", "debt.json")); err != nil || len(left) > 0 {
+		t.Errorf("%v: what is owed is %v", err, left)
+	}
+}
+
+// children are the children of a process.
+func children(pid int) (all []string) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil
+	}
+	for _, f := range tasks {
+		// A thread may be gone by now.
+		if b, err := os.ReadFile(f); err == nil {
+			all = append(all, strings.Fields(string(b))...)
+		}
+	}
+	return all
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}
+
+// Jobs that run at once, the first of this state among them, are one node, and
+// each has its own figures.
+func TestServerParallel(t *testing.T) {
+	b := newBench(t)
+	m := b.program()
+	const jobs = 6
+	reports := make([]*report.Report, jobs)
+	var g errgroup.Group
+	for i := range jobs {
+		g.Go(func() error {
+			file := filepath.Join(m.dir, fmt.Sprintf("%d.json", i))
+			c := m.command("run", "-q", "--json", file, "--server", b.url(), "--name", fmt.Sprint("job", i), "--", "sh", "-c", burn)
+			if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
+				return fmt.Errorf("job %d: %v: %s", i, err, out)
+			}
+			text, err := os.ReadFile(file)
+			if err == nil {
+				reports[i], err = report.Parse(text)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range reports {
+		b.equal(fmt.Sprint("job", i), r)
+	}
+	if n := b.nodes(); len(n) != 1 {
+		t.Errorf("nodes %+v, want one", n)
+	}
+	if a := b.answer(); a.Gaps != 0 || len(a.Groups) != jobs {
+		t.Errorf("%d gaps, %d jobs", a.Gaps, len(a.Groups))
+	}
+}
+
+// What was known of a job whose mete run was killed is booked, and that the rest
+// is not known is a gap.
+func TestServerKilled(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	m := b.program()
+	c := m.command("run", "-q", "--server", b.url(), "--name", "lost", "--", "sh", "-c", "while :; do :; done")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a window is booked", func() bool {
+		g, ok := b.job("lost")
+		return ok && g.Usage.Present.Has(meter.CPU) && g.Usage.Sum[meter.CPU].String() != "0"
+	})
+	kids := children(c.Process.Pid)
+	_ = c.Process.Kill()
+	_ = c.Wait() // it was killed
+	for _, pid := range kids {
+		if err := exec.Command("kill", "-9", pid).Run(); err != nil {
+			t.Error(err)
+		}
+	}
+	if out := m.run("run", "-q", "--server", b.url(), "--name", "next", "--", "true"); out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	now := time.Now()
+	gaps, err := b.Ledger.Gaps(t.Context(), now.Add(-time.Hour), now.Add(time.Hour), "", query.Scope{All: true})
+	if err != nil || len(gaps) != 1 || gaps[0].Reason != meter.Killed || !strings.Contains(gaps[0].Detail, "lost") || now.Sub(gaps[0].From) > time.Minute || gaps[0].To.Before(gaps[0].From) {
+		t.Errorf("%v: gaps %+v, want one of the job", err, gaps)
+	}
+	// It is told once.
+	if out := m.run("run", "-q", "--server", b.url(), "--name", "next", "--", "true"); out.code != 0 || b.answer().Gaps != 1 {
+		t.Errorf("exit %d, %d gaps: %s", out.code, b.answer().Gaps, out.stderr)
+	}
+}
+
+// A job in a job is refused, as its use is the outer one's.
+func TestServerNested(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	m := b.program()
+	inner := []string{os.Args[0], "run", "--server", b.url(), "--name", "inner", "--", "true"}
+	outer := func(args ...string) result {
+		return m.run(slices.Concat([]string{"run", "-q", "--server", b.url(), "--name", "outer", "--", "env", "METE_TEST_MAIN=1"}, args)...)
+	}
+	out := outer(inner...)
+	if out.code != 125 || !strings.Contains(out.stderr, "measures the control group /") || !strings.Contains(out.stderr, "hint: this command is part of that job") {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	// Without a ledger of its own it runs as ever.
+	if out := outer(os.Args[0], "run", "-q", "--", "true"); out.code != 0 || out.stderr != "" {
+		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+	if a := b.answer(); len(a.Groups) != 1 || a.Groups[0].Keys[0] != "outer" {
+		t.Errorf("the ledger has %+v", a.Groups)
+	}
+}
+
+// Where an agent measures the machine for the same ledger the job is not sent a
+// second time; and one that comes while the job runs takes it over.
+func TestServerBesideAgent(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	m := b.program()
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	agent := func() *claim.Claim {
+		t.Helper()
+		c, err := claim.Whole(t.Context(), h, enrol.LedgerOf(b.Authority.CA()), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := agent()
+	out := m.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 6")
+	if out.code != 6 || !strings.Contains(out.stderr, fmt.Sprintf("process %d of user 0 measures this machine", os.Getpid())) {
+		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+	if a := b.answer(); len(a.Groups) != 0 {
+		t.Errorf("the ledger has %+v", a.Groups)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Nor while it is away, as it books the job when it is back.
+	ledger := enrol.LedgerOf(b.Authority.CA())
+	if err := claim.Mark(m.dir, ledger); err != nil {
+		t.Fatal(err)
+	}
+	out = m.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 7")
+	file, _ := claim.Marked(m.dir, ledger)
+	if out.code != 7 || !strings.Contains(out.stderr, "is away") || !strings.Contains(out.stderr, file) || len(b.answer().Groups) != 0 {
+		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	run := m.command("run", "-q", "--server", b.url(), "--name", "early", "--", "cat")
+	in, err := run.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	run.Stderr = &said
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
+	c = agent() // returns once the job has given way
+	if err := errors.Join(in.Close(), run.Wait()); err != nil || !strings.Contains(said.String(), "came while the job ran") {
+		t.Errorf("%v: %s", err, &said)
+	}
+	if _, ok := b.job("early"); !ok {
+		t.Error("what the job used before is not in the ledger")
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An ordinary user sends too, apportioned where he can have no group.
+func TestServerOrdinaryUser(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	m := b.program()
+	const nobody = 65534
+	for dir := m.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(m.dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	prog := filepath.Join(m.dir, "mete") // the test's own is in a directory of root
+	text, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(prog, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(args ...string) result {
+		c := exec.Command(prog, args...)
+		c.Env, c.Dir = m.env, m.dir
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		return finish(t, c)
+	}
+	out := as("run", "-q", "--json", "report.json", "--server", b.url(), "--name", "user", "--", "sh", "-c", burn)
+	if out.code != 0 || out.stderr != "" {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	file, err := os.ReadFile(filepath.Join(m.dir, "report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := report.Parse(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.equal("user", r)
+	if w := b.workload("user"); w.User != "nobody" {
+		t.Errorf("of user %q", w.User)
+	}
+	// His trees are told apart, and one in another is refused.
+	out = as("run", "-q", "--server", b.url(), "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), "--", "true")
+	if out.code != 125 || !strings.Contains(out.stderr, "measures ") {
+		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+}

@@ -1,0 +1,111 @@
+package usage
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/tally"
+)
+
+// Nodes returns mete nodes.
+func Nodes() *cobra.Command {
+	var s server
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the machines that a server knows, and revoke them",
+		Long: `List the machines that a server knows: how far each is booked, and whether it is
+live, behind (what it sends is of the past), silent, or revoked.`,
+		Example: `  mete nodes
+  mete nodes -o json | jq -r '.nodes[] | select(.state == "silent") | .name'`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.open()
+			if err != nil {
+				return err
+			}
+			list, err := c.Nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return s.print(cmd, func() string { return tally.NodesText(list, s.style()) },
+				func() []byte { return tally.NodesCSV(list) }, func() []byte { return tally.NodesJSON(list) })
+		},
+	}
+	s.flags(cmd)
+	cmd.AddCommand(revoke())
+	return cmd
+}
+
+func revoke() *cobra.Command {
+	var state string
+	cmd := &cobra.Command{
+		Use:   "revoke NODE",
+		Short: "Let a machine, or a server below, send no more",
+		Long: `Let a machine, or a server below, send no more, from its next request on. NODE is
+its id, or its name where only one is called so. What it sent stays in the ledger,
+and what it measures from now on stays on its own disk.
+
+There is no way back for its certificate: where it is to send again, it enrols with
+a new token as a new node. A token by which it could do that by itself is ended
+with mete token revoke.
+
+The server takes this order on a socket in its state directory, so only who may use
+that can give it.`,
+		Example: `  mete nodes revoke web-1
+  mete nodes revoke 01KAK3Q0JY4M1T8Z0B7V1N5RCD --state /srv/mete`,
+		Args:          cobra.ExactArgs(1),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := client.Here(state)
+			if err != nil {
+				return err
+			}
+			n, err := l.RevokeNode(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(harmless(fmt.Appendf(nil, "revoked %s (%s)\n", n.ID, n.Name)))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&state, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
+	return cmd
+}
+
+// Sources returns mete sources.
+func Sources() *cobra.Command {
+	var s server
+	cmd := &cobra.Command{
+		Use:   "sources",
+		Short: "List the servers below, which send their rows to a server",
+		Long: `List the servers below a server, which send it their rows: when each sent last, how
+far the furthest of its machines is booked and how long ago that is, how many pages
+of which epoch of its ledger were taken, and of how many machines it tells. An epoch
+changes where a ledger was opened anew; what was taken is not taken twice.`,
+		Example: `  mete sources
+  mete sources -o json | jq -r '.sources[] | select(.state != "live") | .name'`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.open()
+			if err != nil {
+				return err
+			}
+			list, err := c.Sources(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return s.print(cmd, func() string { return tally.SourcesText(list, time.Now(), s.style()) },
+				func() []byte { return tally.SourcesCSV(list) }, func() []byte { return tally.SourcesJSON(list) })
+		},
+	}
+	s.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,91 @@
+package cgroup_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/meter"
+)
+
+// blkioMount is where disk I/O is counted by group.
+const blkioMount = "/sys/fs/cgroup/blkio"
+
+// writeDirect writes to a file around the page cache, so that the disk is told
+// at once, in the name of the group that this process is in.
+func writeDirect(file string, size int) error {
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // aligned
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|syscall.O_DIRECT, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(b, 0); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// What a group did on a disk is its own, also where it was born after one tick
+// and gone before the next, and from there before anywhere else.
+func TestDiskOfShortLives(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
+	const size = 64 << 10
+	file, err := os.CreateTemp(".", "mete-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(file.Name()); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err = file.Write(make([]byte, size))
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file.Name(), &st); err != nil {
+		t.Fatal(err)
+	}
+	if unix.Major(st.Dev) == 0 {
+		t.Skipf("%s is upon no disk", file.Name())
+	}
+	p := top(t)
+	t.Cleanup(func() { removeAll(t, blkioMount+p) })
+	mkdir(t, blkioMount+p)
+	s := openStand(t, "bpf", config(), bpf.Default())
+	path, err := filepath.Abs(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := func(g string) []string { return append(in(g), blkioMount+g) }
+	live := func(g string, tick func()) {
+		mkdir(t, dirs(g)...)
+		l := newLoad(t, dirs(g)...)
+		l.do(fmt.Sprintf("write %d %s", size, path))
+		tick()
+		l.do(fmt.Sprintf("write %d %s", size, path))
+		l.end()
+		rmdir(t, blkioMount+g)
+		rmdir(t, in(g)...)
+		s.tick()
+	}
+	live(p+"/short", func() {})
+	live(p+"/long", s.tick)
+	for _, g := range []string{p + "/short", p + "/long"} {
+		if u := s.used[g]; u.Amount[meter.DiskWritten] != 2*size || u.Amount[meter.DiskRead] != 0 || !u.Present.Has(meter.DiskRead) {
+			t.Errorf("%s: %d bytes written and %d read are booked (%v), want %d and 0", g,
+				u.Amount[meter.DiskWritten], u.Amount[meter.DiskRead], u.Present.Has(meter.DiskRead), 2*size)
+		}
+	}
+}

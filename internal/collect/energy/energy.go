@@ -1,0 +1,323 @@
+// Package energy reads the meters inside a machine: RAPL by the kernel's
+// powercap files, the sensors of hwmon, and the management controller by DCMI.
+//
+// [Source.Read] belongs before and after a snapshot. It reads the meters that
+// count energy. Those that show present power may take many milliseconds to
+// answer, so [Source.Run] asks them at its own pace, and Read hands over what
+// they showed last.
+//
+// Nothing is judged here. A meter that cannot be read gives a reading that says
+// why, and the rest live. Where two interfaces show the same counter, one of
+// them is opened.
+package energy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/power"
+)
+
+// A Config says what to open.
+type Config struct {
+	// Powercap is a directory of this process to read in place of the machine's
+	// /sys/class/powercap and hwmon, such as a simulated one; "" is the
+	// machine's own.
+	Powercap string
+	// Every is the time between two updates of the counters in Powercap; 0 is
+	// RAPL's millisecond.
+	Every time.Duration
+	// IPMI is the device of the management controller, such as /dev/ipmi0, which
+	// takes some 10 ms to answer when it is opened, at most two seconds. "" leaves
+	// it alone.
+	IPMI string
+	// Sample is the time between two looks at meters that show present power.
+	Sample time.Duration
+}
+
+// Default leaves the management controller alone and samples power each second,
+// as sensors and controllers have nothing newer to show.
+func Default() Config { return Config{Sample: time.Second} }
+
+// Validate reports what is wrong with c.
+func (c Config) Validate() error {
+	if c.Sample < 10*time.Millisecond || c.Sample > time.Minute {
+		return fmt.Errorf("power samples each %v: not between 10ms and a minute: %w", c.Sample, fault.ErrInvalid)
+	}
+	return nil
+}
+
+// A Source reads the meters of one machine. Read and Run may be called at the
+// same time, each by one goroutine.
+type Source struct {
+	host   *host.Host // has the clock
+	sample time.Duration
+	meters []power.Meter
+	closes []func() error
+	// refused says what there is that Open made no meter of.
+	refused []error
+
+	counts []*gauge // Energy meters: the first of meters
+	levels []*gauge // Power meters in files: the next ones
+	dcmi   *dcmi    // the last one; nil where there is none
+
+	mu     sync.Mutex
+	latest []power.Reading // of levels and dcmi
+}
+
+// Open opens the meters that the machine has; none at all is no error. What is
+// there but cannot be read is told by [Source.Refused]. Meters of power are asked
+// for a first value. The caller closes it.
+func Open(h *host.Host, cfg Config) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Source{host: h, sample: cfg.Sample}
+	files, err := s.find(cfg)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	for _, g := range files {
+		if g.meter.Kind == power.Energy {
+			s.counts = append(s.counts, g)
+		} else {
+			s.levels = append(s.levels, g)
+		}
+	}
+	now, err := h.Boottime()
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	for _, list := range [][]*gauge{s.counts, s.levels} {
+		for _, g := range list {
+			g.index = len(s.meters)
+			s.meters = append(s.meters, g.meter)
+			g.open(now)
+		}
+	}
+	if cfg.IPMI != "" && h.Live() {
+		s.ask(cfg.IPMI)
+	}
+	for i := range s.meters {
+		if m := &s.meters[i]; m.Kind == power.Power {
+			m.Every += s.sample.Nanoseconds() // a value grows old here too
+		}
+	}
+	s.latest = make([]power.Reading, len(s.meters)-len(s.counts))
+	if err := s.look(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// find finds the meters that are files: the machine's, or those of a directory.
+func (s *Source) find(cfg Config) ([]*gauge, error) {
+	if cfg.Powercap != "" {
+		h, err := host.Open("/")
+		if err != nil {
+			return nil, err
+		}
+		s.closes = append(s.closes, h.Close)
+		zones, refused, err := powercap(h, cfg.Powercap)
+		for _, g := range zones {
+			if cfg.Every > 0 {
+				g.meter.Every = cfg.Every.Nanoseconds()
+			}
+		}
+		s.refused = refused
+		return distinct(zones, nil), err
+	}
+	zones, refused, err := powercap(s.host, powercapDir)
+	s.refused = refused
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return nil, err
+	}
+	sensors, err := hwmon(s.host)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return nil, err
+	}
+	return distinct(zones, sensors), nil
+}
+
+// ask opens the management controller, and keeps it where it answers.
+func (s *Source) ask(device string) {
+	b, err := openIPMI(s.host.Path(device))
+	if errors.Is(err, fault.ErrNotFound) {
+		return
+	}
+	if err == nil {
+		s.closes = append(s.closes, b.Close)
+		s.dcmi = &dcmi{index: len(s.meters), path: device, bmc: b}
+		_, err = s.dcmi.read()
+	}
+	switch {
+	case err == nil || s.dcmi != nil && errors.Is(err, fault.ErrUnavailable):
+		s.meters = append(s.meters, s.dcmi.meter())
+	default:
+		s.dcmi = nil
+	}
+	if errors.Is(err, fault.ErrDenied) {
+		err = fault.WithHint(err, "run as root, or let this user read and write "+device)
+	}
+	if err != nil {
+		s.refused = append(s.refused, fmt.Errorf("%s: %w", dcmiName, err))
+	}
+}
+
+// Meters lists what is read. Readings name their meter by its place here. The
+// list stays as it is, and callers leave it so.
+func (s *Source) Meters() []power.Meter { return s.meters }
+
+// Refused says of each meter that is there and that Open could not open why,
+// with a hint at what to grant. Each but the management controller is tried
+// again every ten seconds. It is for the time before the first Read and Run.
+func (s *Source) Refused() []error {
+	errs := slices.Clone(s.refused)
+	for _, list := range [][]*gauge{s.counts, s.levels} {
+		for _, g := range list {
+			if g.reason == nil {
+				continue
+			}
+			err := fmt.Errorf("%s: %w", g.meter.Name, g.reason)
+			if errors.Is(err, fault.ErrDenied) {
+				err = fault.WithHint(err, grant)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// grant is what lets one read energy counters. They are for root alone since
+// one can learn secrets from them (CVE-2020-8694, CVE-2020-12912).
+const grant = "energy counters are readable by root alone: run as root, or grant CAP_DAC_READ_SEARCH (in a systemd unit: AmbientCapabilities=CAP_DAC_READ_SEARCH)"
+
+// Read appends to into a reading of each meter, in their order. It allocates
+// nothing where into has the room and the meters answer as they did before.
+//
+// What a Power meter showed last is given as of now: how old that can be is the
+// meter's Every. Where it is older, as Run does not run or the meter does not
+// answer, there is no value.
+func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
+	now, err := s.host.Boottime()
+	if err != nil {
+		return into, err
+	}
+	for _, g := range s.counts {
+		r := g.read(now)
+		after, err := s.host.Boottime()
+		if err != nil {
+			return into, err
+		}
+		// The counter was read somewhere between the two.
+		r.At = now + (after-now)/2
+		into = append(into, r)
+		now = after
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.latest {
+		// Twice as old is late, not missing: samples do not come on the dot.
+		if now-r.At > 2*s.meters[r.Meter].Every && r.Err == "" {
+			r.Value, r.Err = 0, "no new sample"
+		}
+		r.At = now
+		into = append(into, r)
+	}
+	return into, nil
+}
+
+// Run samples the Power meters until ctx ends.
+func (s *Source) Run(ctx context.Context) error {
+	if len(s.latest) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	t := time.NewTicker(s.sample)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if err := s.look(); err != nil {
+			return err
+		}
+	}
+}
+
+// look samples each Power meter once.
+func (s *Source) look() error {
+	for i, g := range s.levels {
+		if err := s.put(i, g.read); err != nil {
+			return err
+		}
+	}
+	if s.dcmi != nil {
+		return s.put(len(s.levels), s.dcmi.reading)
+	}
+	return nil
+}
+
+// put keeps what read says, stamped with the middle of the time that it took.
+func (s *Source) put(i int, read func(now int64) power.Reading) error {
+	before, err := s.host.Boottime()
+	if err != nil {
+		return err
+	}
+	r := read(before)
+	after, err := s.host.Boottime()
+	if err != nil {
+		return err
+	}
+	r.At = before + (after-before)/2
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest[i] = r
+	return nil
+}
+
+// Close closes what is open. Run has returned by then.
+func (s *Source) Close() error {
+	var err error
+	for _, list := range [][]*gauge{s.counts, s.levels} {
+		for _, g := range list {
+			if g.file != nil {
+				err = errors.Join(err, g.file.Close())
+				g.file = nil
+			}
+		}
+	}
+	for _, f := range s.closes {
+		err = errors.Join(err, f())
+	}
+	s.closes = nil
+	return err
+}
+
+// distinct leaves out what is shown twice: of two zones the second, and sensors
+// that show what a zone does. It makes names differ.
+func distinct(zones, sensors []*gauge) (list []*gauge) {
+	seen, names := map[string]bool{}, map[string]int{}
+	for i, g := range append(zones, sensors...) {
+		if seen[g.same] {
+			continue
+		}
+		if i < len(zones) {
+			seen[g.same] = true
+		}
+		names[g.meter.Name]++
+		if n := names[g.meter.Name]; n > 1 {
+			g.meter.Name = fmt.Sprintf("%s#%d", g.meter.Name, n)
+		}
+		list = append(list, g)
+	}
+	return list
+}

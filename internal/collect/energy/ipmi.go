@@ -1,0 +1,107 @@
+package energy
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+)
+
+// ipmiTimeout is how long an answer is waited for. A controller behind a slow
+// interface takes some 10 ms; one that is starting may take seconds.
+const ipmiTimeout = time.Second
+
+// An ipmi is the kernel's device of a management controller
+// (include/uapi/linux/ipmi.h).
+type ipmi struct {
+	fd   int
+	path string
+	id   int64 // of the latest request
+	owed bool  // it has not been answered
+	buf  [272]byte
+}
+
+func openIPMI(path string) (bmc, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, host.Kind(path, err)
+	}
+	return &ipmi{fd: fd, path: path}, nil
+}
+
+func (d *ipmi) Close() error { return unix.Close(d.fd) }
+
+// Ask sends a request to the controller that the device is of, and waits for the
+// answer. The kernel answers in the end for a controller that does not, with a
+// completion code: until then no further request is sent.
+func (d *ipmi) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
+	end := time.Now().Add(ipmiTimeout)
+	if d.owed {
+		if _, err := d.receive(end); err != nil {
+			return nil, err
+		}
+	}
+	addr := unix.IPMISystemInterfaceAddr{Type: unix.IPMI_SYSTEM_INTERFACE_ADDR_TYPE, Channel: unix.IPMI_BMC_CHANNEL}
+	d.id++
+	req := unix.IPMIReq{Addr: (*byte)(unsafe.Pointer(&addr)), Len: uint32(unsafe.Sizeof(addr)), Msgid: d.id,
+		Msg: unix.IPMIMsg{Netfn: netfn, Cmd: cmd, Len: uint16(len(data)), Data: unsafe.SliceData(data)}}
+	if err := d.ioctl(unix.IPMICTL_SEND_COMMAND, unsafe.Pointer(&req)); err != nil {
+		return nil, err
+	}
+	d.owed = true
+	return d.receive(end)
+}
+
+// receive waits for the answer to the latest request. It is good until the next.
+func (d *ipmi) receive(end time.Time) ([]byte, error) {
+	for {
+		if err := d.wait(end); err != nil {
+			return nil, err
+		}
+		var from [unix.IPMI_MAX_ADDR_SIZE]byte
+		recv := unix.IPMIRecv{Addr: &from[0], Addr_len: uint32(len(from)),
+			Msg: unix.IPMIMsg{Len: uint16(len(d.buf)), Data: &d.buf[0]}}
+		if err := d.ioctl(unix.IPMICTL_RECEIVE_MSG, unsafe.Pointer(&recv)); err != nil {
+			return nil, err
+		}
+		// Events arrive here too.
+		if recv.Recv_type == unix.IPMI_RESPONSE_RECV_TYPE && recv.Msgid == d.id {
+			d.owed = false
+			return d.buf[:recv.Msg.Len], nil
+		}
+	}
+}
+
+// wait waits until there is something to receive.
+func (d *ipmi) wait(end time.Time) error {
+	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, int(max(0, time.Until(end).Milliseconds())))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return host.Kind(d.path, err)
+		case n == 0:
+			return fmt.Errorf("%s: no answer within %v: %w", d.path, ipmiTimeout, fault.ErrUnavailable)
+		default:
+			return nil
+		}
+	}
+}
+
+func (d *ipmi) ioctl(request uintptr, arg unsafe.Pointer) error {
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), request, uintptr(arg))
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return host.Kind(d.path, errno)
+		}
+		return nil
+	}
+}

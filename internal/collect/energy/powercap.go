@@ -1,0 +1,133 @@
+package energy
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/power"
+)
+
+const powercapDir = "/sys/class/powercap"
+
+// raplEvery is how often RAPL's counters move: each millisecond (Intel SDM
+// volume 3, "RAPL Interfaces": "updated once every ~1 ms"; the kernel's
+// hwmon/amd_energy.rst: "These registers are updated every 1ms").
+const raplEvery = 1e6
+
+// The classes of RAPL. No maker states one. What is known: since Haswell
+// packages are measured and agree well with a reference (Hackenberg and others,
+// "An Energy Efficiency Feature Survey of the Intel Haswell Processor", 2015;
+// Khan and others, "RAPL in Action", 2018, finds them highly correlated with
+// the power at the plug); memory follows the trend, usually off by a constant,
+// and worst when idle (Desrochers and others, "A Validation of DRAM RAPL Power
+// Measurements", 2016); what psys holds is up to the maker of the board. The
+// figures taken for that are assumptions.
+const (
+	packageError = 50_000
+	dramError    = 200_000
+	psysError    = 100_000
+)
+
+// powercap finds RAPL's zones below dir: Intel's and, by the same driver, AMD's.
+//
+// A directory holds one entry for each zone, intel-rapl:0 or intel-rapl:0:1 for
+// one inside it. Some machines show their packages a second time through
+// memory-mapped registers, as intel-rapl-mmio:0: these stand behind the others,
+// so that they count where the others are missing. psys is there once on
+// machines of several packages too: the kernel leaves out those that read 0
+// ("powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL
+// domain"). What has no name that can be read is refused.
+func powercap(h *host.Host, dir string) (list []*gauge, refused []error, err error) {
+	es, err := h.ReadDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	var ids, again []string
+	for _, e := range es {
+		switch control, _, _ := strings.Cut(e.Name(), ":"); {
+		case control == e.Name(): // the control type itself
+		case control == "intel-rapl":
+			ids = append(ids, e.Name())
+		case control == "intel-rapl-mmio":
+			again = append(again, e.Name())
+		}
+	}
+	for _, id := range append(ids, again...) {
+		name, err := zoneName(h, dir, id)
+		if errors.Is(err, fault.ErrNotFound) {
+			err = fault.WithHint(err, hidden)
+		}
+		if err != nil {
+			refused = append(refused, err)
+			continue
+		}
+		m, ok := zone(name)
+		if !ok {
+			continue
+		}
+		p := path.Join(dir, id)
+		m.Wrap, m.Step = span(h, path.Join(p, "max_energy_range_uj"))
+		list = append(list, &gauge{meter: m, host: h, path: path.Join(p, "energy_uj"), same: "rapl/" + name})
+	}
+	return list, refused, nil
+}
+
+// hidden is what is likely where a zone is listed and has no files.
+const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount the machine's own /sys, or run outside the container"
+
+// zoneName reads the name of a zone, behind that of the zone that it is in.
+func zoneName(h *host.Host, dir, id string) (string, error) {
+	name, err := word(h, path.Join(dir, id, "name"))
+	up := id[:strings.LastIndexByte(id, ':')]
+	if err != nil || !strings.Contains(up, ":") {
+		return name, err
+	}
+	above, err := word(h, path.Join(dir, up, "name"))
+	return above + "/" + name, err
+}
+
+// zone says what the zone with the name measures, and false where that is
+// inside another zone: the cores and graphics of a package.
+func zone(name string) (power.Meter, bool) {
+	m := power.Meter{Name: "rapl/" + name, Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap,
+		Every: raplEvery, ErrorPPM: packageError}
+	top, sub, inside := strings.Cut(name, "/")
+	switch {
+	case inside && sub == "dram" && strings.HasPrefix(top, "package-"):
+		m.Domain, m.ErrorPPM = power.DRAM, dramError
+	case inside:
+		return m, false
+	case strings.HasPrefix(top, "package-"):
+	case strings.HasPrefix(top, "psys"):
+		m.Level, m.Domain, m.ErrorPPM = power.Board, power.Rest, psysError
+	default:
+		return m, false
+	}
+	return m, true
+}
+
+// span reads the highest value of a counter, and returns at what it starts
+// again and its unit, rounded up. RAPL's counters have 32 bits; the kernel
+// multiplies them by their unit, 61 uJ on most machines.
+func span(h *host.Host, p string) (wrap, step int64) {
+	b, err := h.ReadFile(p)
+	if err != nil {
+		return 0, 1 // a counter that is not known to wrap
+	}
+	top, err := kernfmt.Int(b)
+	if err != nil || top <= 0 || top > 1<<62 {
+		return 0, 1
+	}
+	const max32 = 1<<32 - 1
+	return top + max(1, (top+max32/2)/max32), (top + max32 - 1) / max32
+}
+
+// word reads a file of one word or line.
+func word(h *host.Host, p string) (string, error) {
+	b, err := h.ReadFile(p)
+	return strings.TrimSpace(string(b)), err
+}

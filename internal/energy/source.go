@@ -1,0 +1,39 @@
+package energy
+
+import (
+	"strings"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+)
+
+// Source says in words where the energy of a domain in the latest tick is from;
+// "" where it is absent.
+func (m *Meters) Source(d power.Domain) string {
+	if m.tick.Domain[d].Quality == meter.Absent {
+		return ""
+	}
+	if m.guessed {
+		return m.config.Curve.Source
+	}
+	var shown, inside []string
+	for i := range m.gauges {
+		g := &m.gauges[i]
+		name := g.Name
+		if g.flow.quality == meter.Modelled {
+			name = "what was learned of " + name
+		}
+		switch {
+		case g.flow.quality == meter.Absent:
+		case g.Level > power.Part && d == power.Rest, g.Level == power.Part && g.Domain == d:
+			shown = append(shown, name)
+		case g.Level == power.Part:
+			inside = append(inside, name)
+		}
+	}
+	text := strings.Join(shown, " + ")
+	if d == power.Rest && len(inside) > 0 {
+		text += " less " + strings.Join(inside, " + ")
+	}
+	return text
+}

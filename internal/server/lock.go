@@ -1,0 +1,46 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"mete.dev/mete/internal/fault"
+)
+
+// lock holds the state directory for this server, until it is closed or the
+// process ends, however that does: fault.ErrConflict where another one holds it.
+// The file stays, with the id of the process that held it last.
+func lock(state string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(state, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fault.WithHint(err, "make the directory writable for this user, or choose another one with --state")
+	}
+	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, errors.Join(fault.WithHint(fmt.Errorf("%s: another server is running with this state%s: %w", state, holder(f), fault.ErrConflict),
+			"stop it (mete up is one too), or choose another directory with --state"), f.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("%s: lock: %w", f.Name(), err), f.Close())
+	}
+	// For people only: a disk that is full does not keep the server from answering.
+	if err := f.Truncate(0); err == nil {
+		_, _ = f.WriteString(strconv.Itoa(os.Getpid()) + "\n")
+	}
+	return f, nil
+}
+
+// holder says which process holds a lock, where its file tells.
+func holder(f *os.File) string {
+	b := make([]byte, 32)
+	n, _ := f.ReadAt(b, 0) // what is there is enough
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (process %d)", pid)
+}

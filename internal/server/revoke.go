@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+)
+
+// revoking takes rights from machines and servers below.
+type revoking struct{ *Server }
+
+// Revoke implements api.Nodes.
+func (r revoking) Revoke(ctx context.Context, which string) (query.Node, error) {
+	n, err := r.find(ctx, which)
+	switch {
+	case err != nil:
+		return n, err
+	case n.Source != "":
+		return n, fault.WithHint(fmt.Errorf("node %s sends to another server, %s, which tells of it here: %w", n.ID, n.Source, fault.ErrInvalid),
+			"revoke it there; or revoke "+n.Source+" here, and all that it tells of")
+	}
+	if err := r.Authority.RevokeNode(ctx, n.ID); err != nil {
+		return n, err
+	}
+	n.State = "revoked"
+	return n, nil
+}
+
+// find is the node or the server below with this id, else the one with this name
+// that is not revoked yet.
+func (r revoking) find(ctx context.Context, which string) (query.Node, error) {
+	all := query.Scope{All: true}
+	nodes, err := r.Ledger.Nodes(ctx, all)
+	if err != nil {
+		return query.Node{}, err
+	}
+	below, err := r.Ledger.Below(ctx, all)
+	if err != nil {
+		return query.Node{}, err
+	}
+	for _, b := range below {
+		nodes = append(nodes, query.Node{ID: b.ID, Name: b.Name, Cluster: b.Cluster, Enrolled: b.Enrolled, Through: b.Through, State: b.State, Revoked: b.Revoked})
+	}
+	var named []query.Node
+	var ids []string
+	for _, n := range nodes {
+		switch {
+		case n.ID == which:
+			return n, nil
+		case n.Name == which && n.Revoked.IsZero():
+			named, ids = append(named, n), append(ids, n.ID)
+		}
+	}
+	switch len(named) {
+	case 0:
+		return query.Node{}, fault.WithHint(fmt.Errorf("node %q: %w", which, fault.ErrNotFound), "mete nodes lists the machines, mete sources the servers below")
+	case 1:
+		return named[0], nil
+	}
+	return query.Node{}, fault.WithHint(fmt.Errorf("%d machines are called %q: %w", len(named), which, fault.ErrInvalid), "name one by its id: "+strings.Join(ids, ", "))
+}

@@ -1,0 +1,67 @@
+package tally
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"mete.dev/mete/internal/query"
+)
+
+type sourceJSON struct {
+	Source   string     `json:"source"`
+	Name     string     `json:"name"`
+	Cluster  string     `json:"cluster"`
+	State    string     `json:"state"`
+	Nodes    int        `json:"nodes"`
+	Pages    uint64     `json:"pages"`
+	Epoch    string     `json:"epoch"`
+	Enrolled *time.Time `json:"enrolled_at"`
+	Seen     *time.Time `json:"seen_at"`
+	Through  *time.Time `json:"booked_through"`
+	Revoked  *time.Time `json:"revoked_at"`
+}
+
+// SourcesJSON writes servers below under the key sources.
+func SourcesJSON(list []query.Source) []byte {
+	return document("sources", each(list, func(b query.Source) sourceJSON {
+		return sourceJSON{b.ID, b.Name, b.Cluster, b.State, b.Nodes, b.Pages, b.Epoch, some(b.Enrolled), some(b.Seen), some(b.Through), some(b.Revoked)}
+	}))
+}
+
+// ParseSources reads what SourcesJSON wrote.
+func ParseSources(body []byte) ([]query.Source, error) {
+	list, err := undocument[sourceJSON]("sources", body)
+	return each(list, func(b sourceJSON) query.Source {
+		return query.Source{ID: b.Source, Name: b.Name, Cluster: b.Cluster, State: b.State, Nodes: b.Nodes, Pages: b.Pages, Epoch: b.Epoch,
+			Enrolled: or(b.Enrolled), Seen: or(b.Seen), Through: or(b.Through), Revoked: or(b.Revoked)}
+	}), err
+}
+
+// SourcesCSV writes servers below with the keys of the JSON form.
+func SourcesCSV(list []query.Source) []byte {
+	rows := [][]string{{"source", "name", "cluster", "state", "nodes", "pages", "epoch", "enrolled_at", "seen_at", "booked_through", "revoked_at"}}
+	for _, b := range list {
+		rows = append(rows, []string{b.ID, b.Name, b.Cluster, b.State, strconv.Itoa(b.Nodes), strconv.FormatUint(b.Pages, 10), b.Epoch,
+			stamp(b.Enrolled), stamp(b.Seen), stamp(b.Through), stamp(b.Revoked)})
+	}
+	return writeCSV(rows)
+}
+
+// SourcesText writes servers below as a table for people. A lag is how long ago
+// the furthest of a server's nodes was booked there.
+func SourcesText(list []query.Source, now time.Time, s Style) string {
+	if len(list) == 0 {
+		return "no server below sends its rows here; mete token create --role upstream lets one\n"
+	}
+	var rows [][]string
+	for _, b := range list {
+		lag := s.absent()
+		if !b.Through.IsZero() {
+			lag = length(max(now.Sub(b.Through), 0))
+		}
+		rows = append(rows, []string{s.text(b.Name), s.text(b.ID), s.text(b.Cluster), s.text(b.State), s.time(b.Seen), s.time(b.Through), s.text(b.Epoch),
+			lag, strconv.FormatUint(b.Pages, 10), strconv.Itoa(b.Nodes)})
+	}
+	return table(slices.Concat(names("NAME", "SOURCE", "CLUSTER", "STATE", "SEEN", "BOOKED THROUGH", "EPOCH"), numbers("LAG", "PAGES", "NODES")), rows)
+}

@@ -1,0 +1,120 @@
+package torture
+
+import (
+	"slices"
+	"time"
+)
+
+// hits is how often each crash point was hit.
+func (r *rig) hits() map[string]int {
+	all := map[string]int{}
+	for _, c := range r.children() {
+		for p, n := range c.hits() {
+			all[p] += n
+		}
+	}
+	return all
+}
+
+// What happens to groups while there is no agent to see it.
+const (
+	birth = "birth while the agent is away"
+	death = "death while the agent is away"
+)
+
+// unseen counts the groups that were born, or died, while there was no agent.
+func (r *rig) unseen() (births, deaths int) {
+	within := func(from, to time.Time) bool {
+		return slices.ContainsFunc(r.down, func(d span) bool { return !from.Before(d.from) && !to.After(d.to) })
+	}
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	for _, b := range r.fleet.births {
+		if within(b, b) {
+			births++
+		}
+	}
+	for _, l := range r.fleet.lives {
+		if !l.from.IsZero() && within(l.from, l.to) {
+			deaths++
+		}
+	}
+	return births, deaths
+}
+
+// missed says what has to happen three times and did not yet.
+func (r *rig) missed() (what []string) {
+	n := r.hits()
+	n[birth], n[death] = r.unseen()
+	wanted := append([]string{birth, death}, r.v.points...)
+	if r.v.clock {
+		for _, s := range steps {
+			n[s.name] = r.faults[s.name]
+			wanted = append(wanted, s.name)
+		}
+	}
+	for _, w := range wanted {
+		if n[w] < 3 {
+			what = append(what, w)
+		}
+	}
+	return what
+}
+
+// lacks reports whether a program was not at each of its points often enough.
+func (r *rig) lacks(c *child) bool {
+	return slices.ContainsFunc(r.missed(), func(p string) bool { return c.points[p] > 0 })
+}
+
+// total is how much went wrong.
+func (r *rig) total() (n int) {
+	for _, k := range r.faults {
+		n += k
+	}
+	return n
+}
+
+// scarce says of what there is not enough yet for check to judge by. How long the
+// gaps are it guesses: check has them from the ledger.
+func (r *rig) scarce() (what []string) {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	watched := func(from, to time.Time) bool {
+		return !from.IsZero() && !slices.ContainsFunc(r.down, func(d span) bool {
+			return to.After(d.from.Add(-1500*time.Millisecond)) && from.Before(d.to.Add(500*time.Millisecond))
+		})
+	}
+	ended, disk := 0, 0
+	for _, l := range r.fleet.lives {
+		if watched(l.from, l.to) {
+			ended++
+		}
+	}
+	for _, o := range r.fleet.ops {
+		if watched(o.from, o.to) {
+			disk++
+		}
+	}
+	for name, few := range map[string]bool{
+		"faults":                  r.total() < r.v.faults,
+		"groups that held memory": !r.v.clock && len(r.fleet.holds) < 10,
+		"groups that ended while an agent looked": !r.v.clock && r.v.reader != "files" && ended < 60,
+		"use of the disk while an agent looked":   !r.v.clock && r.v.reader != "files" && r.fleet.disk != "" && disk < 60,
+	} {
+		if few {
+			what = append(what, name)
+		}
+	}
+	slices.Sort(what)
+	return what
+}
+
+// enough checks that enough went wrong.
+func (r *rig) enough() {
+	if n := r.total(); n < r.v.faults {
+		r.t.Errorf("%d faults, want %d", n, r.v.faults)
+	}
+	for _, what := range r.missed() {
+		r.t.Errorf("%s: less than 3 times", what)
+	}
+}

@@ -1,0 +1,117 @@
+package torture
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// above waits until the core has been told everything, and compares its ledger
+// with the kernel, and with that of the server below.
+func (r *rig) above(told *checker, away []span) {
+	db := r.open(r.coreDSN)
+	defer func() { _ = db.Close() }() // it was only read
+	c := &checker{rig: r, db: db, lost: told.lost}
+	want := told.used()
+	r.t.Log("the core:")
+	r.await("the core has been told", time.Minute, func() bool {
+		var days int
+		err := db.QueryRow("SELECT count(*) FROM kept").Scan(&days)
+		if err != nil || days == 0 {
+			return false
+		}
+		c.minutes = nil
+		c.tables()
+		return c.used() == want
+	})
+	r.folded(db)
+	c.balance()
+	c.cpu(away)
+	c.folds()
+	for _, node := range []bool{false, true} {
+		r.alike(told.states(node), c.states(node))
+	}
+	for _, table := range []string{"gap", "shift"} {
+		want, got := told.count(table), c.count(table)
+		if got != want {
+			r.t.Errorf("the core has %d rows of table %s, the server %d", got, table, want)
+		}
+	}
+}
+
+// used is the sum of all CPU time.
+func (c *checker) used() amount {
+	return c.sum("SELECT CAST(sum(cpu >> 32) AS bigint), CAST(sum(cpu & 4294967295) AS bigint) FROM " + c.all(""))
+}
+
+func (c *checker) count(table string) (n int) {
+	c.t.Helper()
+	c.must(c.db.QueryRow("SELECT count(*) FROM " + table).Scan(&n))
+	return n
+}
+
+// folded waits until a ledger has summed what it has to.
+func (r *rig) folded(db *sql.DB) {
+	r.await("the server has folded", time.Minute, func() bool {
+		var left int
+		err := db.QueryRow("SELECT count(*) FROM stale_day").Scan(&left)
+		return err == nil && left == 0
+	})
+}
+
+// states are the rows of minutes of workloads, or of nodes, by node, workload and
+// minute, with all columns but those that are each ledger's own.
+func (c *checker) states(node bool) map[string]string {
+	query := "SELECT n.node_id, w.short, m.* FROM " + c.all("") + " JOIN workload w ON w.id = m.workload JOIN node n ON n.id = w.node"
+	if node {
+		query = "SELECT n.node_id, 0 AS short, m.* FROM " + c.all("node_") + " JOIN node n ON n.id = m.node"
+	}
+	rows, err := c.db.Query(query)
+	c.must(err)
+	names, err := rows.Columns()
+	c.must(err)
+	all := map[string]string{}
+	for rows.Next() {
+		values, into := make([]any, len(names)), make([]any, len(names))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		c.must(rows.Scan(into...))
+		var key, row strings.Builder
+		for i, name := range names {
+			switch name {
+			case "node_id", "short", "minute":
+				fmt.Fprintf(&key, "%s %v ", name, values[i])
+			case "rev", "workload", "node":
+			default:
+				fmt.Fprintf(&row, "%s %v ", name, values[i])
+			}
+		}
+		all[key.String()] = row.String()
+	}
+	c.must(rows.Err())
+	c.must(rows.Close())
+	return all
+}
+
+// alike compares the rows of two ledgers.
+func (r *rig) alike(server, core map[string]string) {
+	bad := 0
+	for key, row := range server {
+		if core[key] != row {
+			if bad++; bad <= 10 {
+				r.t.Errorf("%s\nthe server has %q\nthe core has   %q", key, row, core[key])
+			}
+		}
+	}
+	if bad > 10 {
+		r.t.Errorf("%d rows are not alike", bad)
+	}
+	for key, row := range core {
+		if _, ok := server[key]; !ok {
+			r.t.Errorf("%s\nthe core has %q, the server no such row", key, row)
+		}
+	}
+	r.t.Logf("%d rows of the server and the core are alike", len(server)-bad)
+}
