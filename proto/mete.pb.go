@@ -109,6 +109,11 @@ const (
 	Resource_RESOURCE_PRESSURE_CPU       Resource = 22 // ns: time in which some task waited for a CPU
 	Resource_RESOURCE_PRESSURE_MEMORY    Resource = 23 // ns: time in which some task waited for memory
 	Resource_RESOURCE_PRESSURE_IO        Resource = 24 // ns: time in which some task waited for I/O
+	Resource_RESOURCE_ENERGY_PACKAGE     Resource = 25 // uJ: energy of CPU packages
+	Resource_RESOURCE_ENERGY_DRAM        Resource = 26 // uJ: energy of memory
+	Resource_RESOURCE_ENERGY_GPU         Resource = 27 // uJ: energy of accelerators
+	Resource_RESOURCE_ENERGY_REST        Resource = 28 // uJ: energy that no finer meter shows: of the whole machine where nothing else is metered
+	Resource_RESOURCE_ENERGY_ERROR       Resource = 29 // uJ: by how much the energy may be off, either way
 )
 
 // Enum value maps for Resource.
@@ -139,6 +144,11 @@ var (
 		22: "RESOURCE_PRESSURE_CPU",
 		23: "RESOURCE_PRESSURE_MEMORY",
 		24: "RESOURCE_PRESSURE_IO",
+		25: "RESOURCE_ENERGY_PACKAGE",
+		26: "RESOURCE_ENERGY_DRAM",
+		27: "RESOURCE_ENERGY_GPU",
+		28: "RESOURCE_ENERGY_REST",
+		29: "RESOURCE_ENERGY_ERROR",
 	}
 	Resource_value = map[string]int32{
 		"RESOURCE_UNSPECIFIED":        0,
@@ -166,6 +176,11 @@ var (
 		"RESOURCE_PRESSURE_CPU":       22,
 		"RESOURCE_PRESSURE_MEMORY":    23,
 		"RESOURCE_PRESSURE_IO":        24,
+		"RESOURCE_ENERGY_PACKAGE":     25,
+		"RESOURCE_ENERGY_DRAM":        26,
+		"RESOURCE_ENERGY_GPU":         27,
+		"RESOURCE_ENERGY_REST":        28,
+		"RESOURCE_ENERGY_ERROR":       29,
 	}
 )
 
@@ -1062,7 +1077,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x11OPENING_CONTINUES\x10\x00\x12\x11\n" +
 	"\rOPENING_FIRST\x10\x01\x12\x13\n" +
 	"\x0fOPENING_RESUMED\x10\x02\x12\x12\n" +
-	"\x0eOPENING_BOOTED\x10\x03*\x8a\x05\n" +
+	"\x0eOPENING_BOOTED\x10\x03*\x8f\x06\n" +
 	"\bResource\x12\x18\n" +
 	"\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRESOURCE_CPU\x10\x01\x12\x15\n" +
@@ -1089,7 +1104,12 @@ const file_mete_proto_rawDesc = "" +
 	"\x12RESOURCE_OOM_KILLS\x10\x15\x12\x19\n" +
 	"\x15RESOURCE_PRESSURE_CPU\x10\x16\x12\x1c\n" +
 	"\x18RESOURCE_PRESSURE_MEMORY\x10\x17\x12\x18\n" +
-	"\x14RESOURCE_PRESSURE_IO\x10\x18B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
+	"\x14RESOURCE_PRESSURE_IO\x10\x18\x12\x1b\n" +
+	"\x17RESOURCE_ENERGY_PACKAGE\x10\x19\x12\x18\n" +
+	"\x14RESOURCE_ENERGY_DRAM\x10\x1a\x12\x17\n" +
+	"\x13RESOURCE_ENERGY_GPU\x10\x1b\x12\x18\n" +
+	"\x14RESOURCE_ENERGY_REST\x10\x1c\x12\x19\n" +
+	"\x15RESOURCE_ENERGY_ERROR\x10\x1dB\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
 
 var (
 	file_mete_proto_rawDescOnce sync.Once

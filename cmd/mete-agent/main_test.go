@@ -41,6 +41,13 @@ func TestFlags(t *testing.T) {
 		{"-reader tea", 2, "", "hint: readers are auto, bpf and files\n"},
 		{"-tick 1ns", 2, "", "mete-agent: error: tick 1ns"},
 		{"-window 10ms", 2, "", "mete-agent: error: window 10ms"},
+		{"-idle-power 20", 2, "", "is not DOMAIN=WATTS"},
+		{"-idle-power package=-1", 2, "", "is not DOMAIN=WATTS"},
+		{"-idle-power package=NaN", 2, "", "is not DOMAIN=WATTS"},
+		{"-idle-power package=20,room=9", 2, "", "\"room\" is none of package, dram, gpu and rest"},
+		{"-power-curve /no/such", 2, "", "hint: mete power calibrate -o FILE writes one"},
+		{"-power-curve /dev/null", 2, "", "mete-agent: error: -power-curve /dev/null: power curve: "},
+		{"-powercap /no/such", 1, "", "/no/such"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(strings.Fields(c.args), &stdout, &stderr)

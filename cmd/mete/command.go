@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/app/capture"
+	"mete.dev/mete/internal/app/power"
 	"mete.dev/mete/internal/app/run"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/token"
@@ -36,9 +37,10 @@ func command() *cobra.Command {
 		},
 	}
 	root.SetVersionTemplate("mete {{.Version}}\n")
-	root.AddCommand(up.Command(station), run.Command(), run.Report(), top.Command(meter),
+	var show meters
+	root.AddCommand(show.flags(up.Command(show.station)), run.Command(), run.Report(), show.flags(top.Command(show.meter)),
 		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(),
-		server.Command(), token.Command(), capture.Command())
+		server.Command(), token.Command(), power.Command(), capture.Command())
 	cli.Complete(root)
 	return root
 }

@@ -8,27 +8,40 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"mete.dev/mete/internal/app/top"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/local"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/socket"
 )
 
-// sampling is how those who look at a machine live measure it: they see the
-// slow set each tick too.
-func sampling(tick time.Duration, reader string) machine.Config {
-	cfg := machine.Config{Config: collect.Default(), Reader: reader, Slow: tick}
+// meters opens this machine for those who look at it live.
+type meters struct {
+	energy energy.Config
+}
+
+// flags adds to a command the flags of what it reads.
+func (ms *meters) flags(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&ms.energy.Powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
+	return cmd
+}
+
+// sampling is how the machine is measured: they see the slow set each tick too.
+func (ms *meters) sampling(tick time.Duration, reader string) machine.Config {
+	cfg := machine.Config{Config: collect.Default(), Reader: reader, Slow: tick, Energy: ms.energy}
 	cfg.Tick = tick
 	cfg.Window = max(cfg.Window, tick)
 	return cfg
 }
 
-// meter opens this machine for those who look at it live.
-func meter(_ context.Context, tick time.Duration, reader string) (top.Meter, error) {
+// meter opens this machine alone.
+func (ms *meters) meter(_ context.Context, tick time.Duration, reader string) (top.Meter, error) {
 	// What goes wrong is shown with the figures; a log would disturb the screen.
-	m, err := machine.Open(sampling(tick, reader), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	m, err := machine.Open(ms.sampling(tick, reader), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, err
 	}
@@ -36,9 +49,9 @@ func meter(_ context.Context, tick time.Duration, reader string) (top.Meter, err
 }
 
 // station opens this machine with a ledger of its own.
-func station(ctx context.Context, tick time.Duration, reader, state string) (up.Meter, http.Handler, error) {
+func (ms *meters) station(ctx context.Context, tick time.Duration, reader, state string) (up.Meter, http.Handler, error) {
 	cfg := local.Default(state)
-	cfg.Agent.Machine = sampling(tick, reader)
+	cfg.Agent.Machine = ms.sampling(tick, reader)
 	cfg.Agent.Socket = socket.Path(os.Getenv, os.Geteuid())
 	s, err := local.Open(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {

@@ -34,6 +34,9 @@ type Config struct {
 	// Socket is the path of the unix socket at which jobs are registered; ""
 	// is none.
 	Socket string
+	// Laws is the file that keeps what is learned of the machine's power; "" is
+	// none. It is the machine's, whichever node it is.
+	Laws string
 	// Past is what this machine left as other nodes; its zero value is nothing.
 	Past Past
 }
@@ -65,7 +68,8 @@ type Agent struct {
 	host    *host.Host
 	socket  *socket.Server // nil without
 	names   *names
-	past    Past          // not yet told of
+	past    Past // not yet told of
+	laws    laws
 	held    *meter.Window // could not be made durable; the next one is merged into it
 	log     *slog.Logger
 	windows atomic.Int64 // kept
@@ -85,7 +89,7 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{node: node, past: cfg.Past, names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
+	a := &Agent{node: node, past: cfg.Past, names: newNames(), laws: laws{file: cfg.Laws, log: log}, said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -97,10 +101,11 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 	if a.Spool, err = spool.Open(cfg.Spool, log.With("part", "spool")); err != nil {
 		return nil, err
 	}
-	cfg.Machine.Node, cfg.Machine.Checkpoint = node, a.Spool.Checkpoint()
+	cfg.Machine.Node, cfg.Machine.Checkpoint, cfg.Machine.Laws = node, a.Spool.Checkpoint(), a.laws.read()
 	if a.Machine, err = machine.Open(cfg.Machine, log.With("part", "machine")); err != nil {
 		return nil, err
 	}
+	a.laws.refused(a.Machine.LawsRefused())
 	a.Shipper = ship.New(cfg.Ship, a.Spool, server, a.clock, log.With("part", "ship"))
 	if cfg.Socket != "" {
 		a.socket, err = socket.Listen(cfg.Socket, hooks{a}, log.With("part", "socket"))
@@ -156,6 +161,7 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	a.laws.keep(a.Machine)
 	if w := a.held; w != nil {
 		a.log.Warn("the last windows are not on the disk: when the agent is back their counters are complete, and their memory is a gap",
 			"from", time.Unix(0, w.Start+w.Offset).UTC(), "to", time.Unix(0, w.End+w.Offset).UTC())
@@ -173,6 +179,7 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 // after its end the kernel's counters are compared with the last checkpoint.
 func (a *Agent) keep(w *meter.Window) {
 	a.check(&w.Balance)
+	a.laws.at(w.End, a.Machine)
 	if a.held != nil {
 		a.held.Merge(w)
 		w = a.held

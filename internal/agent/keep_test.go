@@ -69,7 +69,7 @@ func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 	t.Helper()
 	b := &bench{server: server, log: &journal{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
-	a := &Agent{node: "n", names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
+	a := &Agent{node: "n", names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, laws: laws{log: log}, log: log}
 	b.Agent = a
 	var err error
 	if a.host, err = host.Open("/"); err != nil {

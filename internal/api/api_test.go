@@ -105,7 +105,7 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 		add := query.Total{Present: meter.SetOf(meter.CPU), Covered: time.Minute}
 		add.Quality.Set(meter.CPU, meter.Measured)
 		add.Sum[meter.CPU] = unit.Sum{}.Add(u.cpu)
-		tally.Add(&g.Usage, &add)
+		g.Usage.Add(&add)
 	}
 	slices.SortStableFunc(a.Groups, func(x, y query.Group) int {
 		return cmp.Or(y.Usage.Sum[meter.CPU].Compare(x.Usage.Sum[meter.CPU]), slices.Compare(x.Keys, y.Keys))
@@ -238,7 +238,7 @@ func TestUsage(t *testing.T) {
 // and gaps are told.
 func TestUsageAround(t *testing.T) {
 	b := example()
-	_, _, m := ask(t, handler(b, all), "GET", "/v1/usage?limit=1", "")
+	_, _, m := ask(t, handler(b, all), "GET", "/v1/usage?limit=1&idle=used", "")
 	rest, _ := m["rest"].(map[string]any)
 	total, _ := m["total"].(map[string]any)
 	if m["rest_groups"] != 2.0 || rest["cpu_seconds"] != 21.0 || total["cpu_seconds"] != 130.0 {
@@ -247,7 +247,7 @@ func TestUsageAround(t *testing.T) {
 	if m["averages_over_seconds"] != 3600.0 || m["gaps"] != 1.0 || m["from"] != "2026-02-28T12:00:00Z" {
 		t.Errorf("averages over %v, %v gaps, from %v", m["averages_over_seconds"], m["gaps"], m["from"])
 	}
-	if b.last.Limit != 0 || !b.last.Scope.All {
+	if b.last.Limit != 0 || !b.last.Scope.All || b.last.Idle != "used" {
 		t.Errorf("the ledger was asked %+v", b.last)
 	}
 }

@@ -39,6 +39,7 @@ func (b *Books) balance(s *meter.Snapshot) {
 			}
 			t.System[i], t.Skew[i] = settle(t.Whole[i]-t.Idle[i]-sum[i], &b.carry[i])
 			b.holdMemory(root, s, t.System[i], t.Idle[i])
+		case meter.EnergyPackage, meter.EnergyDRAM, meter.EnergyGPU, meter.EnergyRest: // see divide
 		default:
 			if !s.Node.Total.Has.Has(r) {
 				t.System[i] = root.share.Amount[r]

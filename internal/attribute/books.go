@@ -62,6 +62,7 @@ type Books struct {
 	elapsed int64         // ns of CLOCK_BOOTTIME in the latest tick
 	stolen  int64         // CPU ns in the latest tick that the hypervisor took
 	total0  meter.Reading // of the machine at the tick before
+	energy  powers
 }
 
 // An account is what one life of a workload has been booked.
@@ -138,6 +139,7 @@ func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
 		b.book(a, s)
 	}
 	b.balance(s)
+	b.divide(s)
 	b.totals(s)
 	b.post()
 	b.bury()

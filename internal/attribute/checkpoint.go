@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/unit"
 )
@@ -15,7 +16,7 @@ import (
 // value. A level that stayed as it was is not among that; Restore knows what
 // it came to.
 const (
-	checkpointVersion = 1
+	checkpointVersion = 2 // the first had no energy
 	recordFull        = 'F'
 	recordDelta       = 'D'
 )
@@ -154,6 +155,17 @@ func (b *Books) appendNode(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, b.free.Rest())
 	for _, v := range b.carry {
 		dst = binary.AppendVarint(dst, v)
+	}
+	var positions []energy.Position
+	if b.energy.meters != nil {
+		positions = b.energy.meters.Positions()
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(positions)))
+	for _, p := range positions {
+		dst = appendString(dst, p.Meter)
+		for _, v := range [...]int64{p.At, p.Value, p.Half, p.Ahead, p.Highest} {
+			dst = binary.AppendVarint(dst, v)
+		}
 	}
 	t := &b.idle.total
 	dst = binary.AppendUvarint(dst, uint64(t.present))

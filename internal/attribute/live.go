@@ -5,6 +5,7 @@ import (
 
 	"mete.dev/mete/internal/live"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 )
 
 // Live returns what every workload did in the latest tick, as a tree: parents
@@ -27,6 +28,7 @@ func (b *Books) Live() *live.Machine {
 	m.Memory = live.Memory{Whole: b.node0.MemTotal, Idle: b.node0.MemFree, Available: b.node0.MemAvail}
 	m.Disk = b.flow(meter.DiskRead, meter.DiskWritten)
 	m.Network = b.flow(meter.NetworkRx, meter.NetworkTx)
+	m.Energy = b.power()
 
 	children := map[*account][]*account{}
 	for _, a := range b.order[1:] {
@@ -55,6 +57,40 @@ func (b *Books) flow(in, out meter.Resource) *live.Flow {
 	}
 	rate := func(r meter.Resource) float64 { return b.perSecond(max(0, now.Value[r]-before.Value[r])) }
 	return &live.Flow{In: rate(in), Out: rate(out)}
+}
+
+// power is what the machine drew in the latest tick, nil where nothing shows it.
+func (b *Books) power() *live.Energy {
+	meters := b.energy.meters
+	if meters == nil || b.elapsed <= 0 {
+		return nil
+	}
+	watts := func(uJ int64) float64 { return b.perSecond(uJ) / 1e6 }
+	e := &live.Energy{}
+	tick := meters.Latest()
+	for d := power.Package; d < power.DomainLimit; d++ {
+		a := &tick.Domain[d]
+		if a.Quality == meter.Absent {
+			continue
+		}
+		p := live.Domain{Name: d.String(), Watts: watts(a.Energy), Error: watts(a.Error), Quality: a.Quality,
+			Idle: watts(b.tick.Idle[indexOf(meter.EnergyOf(d))]), Source: meters.Source(d)}
+		e.Domains = append(e.Domains, p)
+		e.Watts, e.Error, e.Idle = e.Watts+p.Watts, e.Error+p.Error, e.Idle+p.Idle
+		e.Quality = max(e.Quality, p.Quality)
+	}
+	if e.Domains == nil {
+		return nil
+	}
+	for l := power.Board; l < power.LevelLimit; l++ {
+		if r, ok := meters.Ratio(l); ok {
+			if e.Ratios == nil {
+				e.Ratios = map[string]float64{}
+			}
+			e.Ratios[l.String()] = float64(r) / power.PPM
+		}
+	}
+	return e
 }
 
 func indexOf(r meter.Resource) int {
@@ -104,6 +140,7 @@ func (b *Books) row(a *account, depth int) live.Row {
 	row.PressureCPU = rate(meter.PressureCPU, 1e9)
 	row.PressureMemory = rate(meter.PressureMemory, 1e9)
 	row.PressureIO = rate(meter.PressureIO, 1e9)
+	b.rowPower(&row, a)
 	if a.cpuLimit > 0 {
 		limit := float64(a.cpuLimit) / 1e9
 		row.CPULimit = &limit
@@ -119,4 +156,22 @@ func (b *Books) row(a *account, depth int) live.Row {
 		row.Quality[r.String()] = total.quality.Get(r)
 	})
 	return row
+}
+
+// rowPower puts a row's power of the latest tick, where any domain shows it.
+func (b *Books) rowPower(row *live.Row, a *account) {
+	var uJ int64
+	var quality meter.Quality
+	for _, r := range meter.Energies {
+		if a.share.Present.Has(r) {
+			uJ += a.share.Amount[r]
+			quality = max(quality, a.share.Quality.Get(r))
+		}
+	}
+	if quality == meter.Absent {
+		return
+	}
+	watts, off := b.perSecond(uJ)/1e6, b.perSecond(a.share.Amount[meter.EnergyError])/1e6
+	row.Power, row.PowerError = &watts, &off
+	row.Quality[live.Power] = quality
 }

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/unit"
@@ -47,6 +48,7 @@ type restorer struct {
 	books    *Books
 	accounts map[uint64]*restored
 	count    int // of records
+	version  byte
 }
 
 // restored is an account with its links as numbers.
@@ -64,8 +66,8 @@ func (r *restorer) record(rec []byte) error {
 	b := r.books
 	r.scanner = scanner{rest: rec}
 	r.count++
-	if v := r.byte(); v != checkpointVersion {
-		return fmt.Errorf("version %d is not known: %w", v, fault.ErrInvalid)
+	if r.version = r.byte(); r.version < 1 || r.version > checkpointVersion {
+		return fmt.Errorf("version %d is not known: %w", r.version, fault.ErrInvalid)
 	}
 	kind := r.byte()
 	full := kind == recordFull
@@ -120,13 +122,29 @@ func (r *restorer) node() {
 	}
 	b.node0 = n
 	b.whole, b.free = r.integral(), r.integral()
-	for i := range b.carry {
+	carried := len(b.carry)
+	if r.version == 1 {
+		carried = indexOf(meter.EnergyPackage)
+	}
+	for i := range carried {
 		b.carry[i] = r.int()
+	}
+	if r.version > 1 {
+		r.positions()
 	}
 	t := &b.idle.total
 	*t = total{present: r.set(), quality: meter.Qualities(r.uint())}
 	for set := t.present; set != 0; set &= set - 1 {
 		t.amount[bits.TrailingZeros64(uint64(set))] = r.sum()
+	}
+}
+
+// positions reads up to where energy is booked.
+func (r *restorer) positions() {
+	r.books.energy.positions = nil
+	for n := r.uint(); n > 0 && !r.bad; n-- {
+		p := energy.Position{Meter: r.string(), At: r.int(), Value: r.int(), Half: r.int(), Ahead: r.int(), Highest: r.int()}
+		r.books.energy.positions = append(r.books.energy.positions, p)
 	}
 }
 

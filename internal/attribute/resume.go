@@ -56,7 +56,7 @@ func (b *Books) reboot(s *meter.Snapshot) {
 
 // anew empties the books.
 func (b *Books) anew(now meter.Opening, boot string) {
-	*b = Books{node: b.node, pace: b.pace, idle: &account{w: b.idle.w, slot: meter.NoSlot}, started: true, boot: boot, now: now, opening: now}
+	*b = Books{node: b.node, pace: b.pace, energy: powers{meters: b.energy.meters}, idle: &account{w: b.idle.w, slot: meter.NoSlot}, started: true, boot: boot, now: now, opening: now}
 }
 
 func wall(ns int64) time.Time { return time.Unix(0, ns).UTC() }
@@ -73,6 +73,9 @@ func gap(from, to time.Time, why meter.Reason, detail string) meter.Gap {
 // are gone on with; the others end as any that nobody showed the end of.
 func (b *Books) resume(s *meter.Snapshot) {
 	b.now, b.opening = meter.Resumed, meter.Resumed
+	if b.energy.meters != nil {
+		b.energy.meters.Resume(b.energy.positions)
+	}
 	// Boottime went on all the while, so both ends are by what the wall clock shows
 	// now: it may have been set meanwhile.
 	b.gaps = []meter.Gap{{From: wall(b.at + s.Offset), To: s.Wall(), Reason: meter.Unwatched}}

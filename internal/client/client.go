@@ -77,7 +77,7 @@ func (c *Client) Sources(ctx context.Context) ([]query.Source, error) {
 // Workloads asks which workloads used something in the range of q and pass its
 // filters, of which the dimensions mean nothing.
 func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
-	q.By = nil
+	q.By, q.Idle = nil, ""
 	return get(ctx, c, "/v1/workloads", tally.Parameters(q), tally.ParseWorkloads)
 }
 

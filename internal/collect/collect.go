@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 )
 
 // A Source reads one kind of meter.
@@ -18,6 +20,13 @@ type Source interface {
 	// fault.ErrUnsupported says that the machine has no such meter, and the
 	// sampler asks no more; any other error costs this tick only.
 	Read(s *meter.Snapshot) error
+}
+
+// Meters are what shows the machine's energy. They are read around all else, as
+// close to it as can be.
+type Meters interface {
+	// Read appends a reading of each meter to into.
+	Read(into []power.Reading) ([]power.Reading, error)
 }
 
 // A Clock tells the machine's time: it is the host.
@@ -65,7 +74,9 @@ type Sampler struct {
 	boot    string
 	clock   Clock
 	sources []Source
-	gone    []bool // sources that the machine does not have
+	gone    []bool             // sources that the machine does not have
+	meters  Meters             // nil without
+	told    map[trouble]notice // of energy meters
 	books   *attribute.Books
 	log     *slog.Logger
 
@@ -89,6 +100,10 @@ func NewSampler(cfg Config, books *attribute.Books, boot string, clock Clock, so
 	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources, gone: make([]bool, len(sources)), books: books, log: log,
 		asks: make(chan chan<- error), ended: make(chan struct{})}
 }
+
+// Meter says what shows the machine's energy, before the first tick. The books
+// know what it is: see attribute.Books.Meter.
+func (s *Sampler) Meter(m Meters) { s.meters = m }
 
 // Books returns the books: for reading between ticks, and for a checkpoint of
 // them when a window was closed.
@@ -139,15 +154,70 @@ func (s *Sampler) sample() (_ meter.Balance, offset int64, err error) {
 		}
 	}
 	snap := &s.snapshot
-	*snap = meter.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0]}
+	*snap = meter.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0],
+		Before: s.readMeters(snap.Before[:0]), After: snap.After}
 	if err := s.read(snap); err != nil {
 		return meter.Balance{}, 0, err
 	}
+	snap.After = s.readMeters(snap.After[:0])
 	if end, _, _, err := s.clock.Clocks(); err == nil {
 		snap.Took = time.Duration(end - boot)
 	}
 	s.started = true
-	return s.books.Tick(snap), offset, nil
+	b := s.books.Tick(snap)
+	s.tell()
+	return b, offset, nil
+}
+
+// tellAgain is after how long the same trouble of a meter is told of again.
+const tellAgain = time.Hour
+
+// A trouble is what befell an energy meter.
+type trouble struct {
+	meter  string
+	reason energy.Reason
+}
+
+// A notice is that a trouble was told of.
+type notice struct {
+	at   int64 // ns of CLOCK_BOOTTIME
+	open bool  // its end was not
+}
+
+// tell logs what happened to energy meters in the latest tick: the same trouble
+// once an hour, as one that comes and goes would fill the log.
+func (s *Sampler) tell() {
+	for _, e := range s.books.Events() {
+		about := trouble{e.Meter, e.Reason}
+		n, known := s.told[about]
+		switch {
+		case e.To != 0 && n.open:
+			s.log.Info("energy meter is used again", "meter", e.Meter, "was", e.Reason.String(), "for", time.Duration(e.To-e.From))
+			n.open = false
+		case e.To != 0, known && s.snapshot.At-n.at < int64(tellAgain):
+			continue
+		default:
+			s.log.Warn("energy meter is not used; what was learned of it stands in", "meter", e.Meter, "why", e.Reason.String(), "err", e.Detail)
+			n = notice{s.snapshot.At, true}
+		}
+		if s.told == nil {
+			s.told = map[trouble]notice{}
+		}
+		s.told[about] = n
+	}
+}
+
+// readMeters reads the energy meters. Where they cannot be read at all the books
+// go by what they learned of them.
+func (s *Sampler) readMeters(into []power.Reading) []power.Reading {
+	if s.meters == nil {
+		return into
+	}
+	into, err := s.meters.Read(into)
+	if err != nil {
+		s.log.Debug("energy meters", "err", err)
+	}
+	return into
 }
 
 // read asks all sources. Without the first there is nothing to add to; where

@@ -81,6 +81,9 @@ func (m *Meters) Tick(s Span, before, after []power.Reading) *Tick {
 	return &m.tick
 }
 
+// Latest returns the latest tick. It is good until the next one.
+func (m *Meters) Latest() *Tick { return &m.tick }
+
 // find returns the reading of a meter, nil where there is none.
 func find(rs []power.Reading, meter int) *power.Reading {
 	if meter < len(rs) && rs[meter].Meter == meter {

@@ -1,6 +1,7 @@
 package energy_test
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -128,9 +129,7 @@ func (w *world) read() []power.Reading {
 
 func (w *world) scan() *energy.Scan {
 	s := &energy.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.at(), Processes: map[int]energy.Process{}}
-	for pid, p := range w.processes {
-		s.Processes[pid] = p
-	}
+	maps.Copy(s.Processes, w.processes)
 	return s
 }
 

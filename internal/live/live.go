@@ -21,6 +21,7 @@ type Machine struct {
 	Memory  Memory        `json:"memory_bytes"` // where the whole is
 	Disk    *Flow         `json:"disk"`         // leaf devices; nil is absent
 	Network *Flow         `json:"network"`      // host interfaces without lo; nil is absent
+	Energy  *Energy       `json:"energy"`       // what power it drew; nil is absent
 	Self    Self          `json:"self"`         // what mete itself costs
 	Balance meter.Balance `json:"balance"`      // of the tick
 	Notes   []string      `json:"notes"`        // what cannot be seen here, and why
@@ -53,6 +54,34 @@ type Flow struct {
 	Out float64 `json:"out_bytes_per_second"`
 }
 
+// Energy is the power that the machine drew in the tick, all of it. Idle power is
+// what it would have drawn had nothing run: it is in the row idle, undivided, so
+// that rows add up to the machine. A row's power is what its activity added.
+type Energy struct {
+	Watts float64 `json:"watts"`
+	// Error is by how much Watts may be off, either way.
+	Error   float64       `json:"error_watts"`
+	Idle    float64       `json:"idle_watts"`
+	Quality meter.Quality `json:"quality"` // the worst of the domains
+	Domains []Domain      `json:"domains"` // those that are not absent
+	// Ratios say for each level of meters (board, box) how much of what they
+	// show was seen by the meters inside; none where there is nothing to compare.
+	Ratios map[string]float64 `json:"inside_ratio,omitempty"`
+}
+
+// A Domain is the power of one part of the machine; all power is in exactly one.
+type Domain struct {
+	Name    string        `json:"domain"`
+	Watts   float64       `json:"watts"`
+	Error   float64       `json:"error_watts"`
+	Idle    float64       `json:"idle_watts"`
+	Quality meter.Quality `json:"quality"` // measured or modelled
+	Source  string        `json:"source"`  // the meters, or where the curve is from
+}
+
+// Power is the key of a row's Quality that its power has.
+const Power = "power"
+
 // Self is what the meter itself costs.
 type Self struct {
 	CPUSecondsPerMinute float64 `json:"cpu_seconds_per_minute"`
@@ -82,6 +111,12 @@ type Row struct {
 	PressureMemory *float64 `json:"pressure_memory_ratio"`
 	PressureIO     *float64 `json:"pressure_io_ratio"`
 
+	// Power is what its activity made the machine draw, of all domains, and of
+	// the row idle what the machine draws anyway. PowerError is by how much it
+	// may be off, either way.
+	Power      *float64 `json:"power_watts"`
+	PowerError *float64 `json:"power_error_watts"`
+
 	// Limits of the group itself; nil is none, or none that can be seen.
 	CPULimit    *float64 `json:"cpu_limit_cores,omitempty"`
 	MemoryLimit *int64   `json:"memory_limit_bytes,omitempty"`
@@ -89,6 +124,7 @@ type Row struct {
 	// Total is what it used since it was first seen, in base units as decimals,
 	// by resource name.
 	Total map[string]string `json:"total"`
-	// Quality of each resource that is present, by resource name.
+	// Quality of each resource that is present, by resource name, and of the
+	// power in this tick.
 	Quality map[string]meter.Quality `json:"quality"`
 }

@@ -76,6 +76,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Station, err er
 		return nil, err
 	}
 	cfg.Agent.Spool.Dir = filepath.Join(cfg.State, "agent", "spool", s.Node.ID)
+	cfg.Agent.Laws = filepath.Join(cfg.State, "agent", "power.json")
 	cfg.Agent.Past = agent.PastOf(cfg.Agent.Spool, time.Now(), log)
 	if s.agent, err = agent.Open(cfg.Agent, s.Node.ID, s.server.Way(s.Node.ID), log); err != nil {
 		return nil, err

@@ -20,10 +20,16 @@ import (
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/xtest/powersim"
 )
 
-// TestMain lets the test binary be its own load.
+// TestMain lets the test binary be its own load, and the power simulator.
 func TestMain(m *testing.M) {
+	powersim.Main()
+	if kind := os.Getenv("METE_TEST_LOAD"); kind != "" {
+		drive(kind)
+		return
+	}
 	if d := os.Getenv("METE_TEST_BUSY"); d != "" {
 		span, err := time.ParseDuration(d)
 		if err != nil {

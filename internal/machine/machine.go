@@ -18,10 +18,12 @@ import (
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/node"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -43,6 +45,17 @@ type Config struct {
 	Slow time.Duration
 	// Node is the id that this machine goes by; its own where it is empty.
 	Node string
+	// Energy says which energy meters to open.
+	Energy energy.Config
+	// Curve is the machine's power by its load, for the time in which no meter
+	// shows it; without points it is looked up by the model of the CPUs.
+	Curve power.Curve
+	// Static is the power in uW that each domain draws when the machine does
+	// nothing, where an operator knows; 0 is to be learned.
+	Static [power.DomainLimit]int64
+	// Laws is what an earlier run learned of the machine's power, as Machine.Laws
+	// gave it; nil where there was none.
+	Laws []byte
 	// Checkpoint is what the books of an earlier run go on from, as
 	// attribute.Restore takes it; nil where they begin.
 	Checkpoint [][]byte
@@ -67,6 +80,8 @@ type Machine struct {
 	table   *cgroup.Table
 	kernel  *bpf.Kernel // nil without
 	sources []collect.Source
+	power   *Power
+	forgot  error // why what an earlier run learned of power was not taken over
 	closers []func() error
 	notes   []string
 	log     *slog.Logger
@@ -138,7 +153,12 @@ func New(h *host.Host, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 		return nil, err
 	}
 	m.boot = boot
-	m.Sampler = collect.NewSampler(cfg.Config, restore(id, cfg.Checkpoint, log), boot, clock{h}, m.sources, log)
+	books := restore(id, cfg.Checkpoint, log)
+	if err := m.openEnergy(cfg, books, log); err != nil {
+		return nil, err
+	}
+	m.Sampler = collect.NewSampler(cfg.Config, books, boot, clock{h}, m.sources, log)
+	m.Meter(m.power.Meters)
 	m.selfAt, m.selfCPU = time.Now(), CPUTime()
 	return m, nil
 }

@@ -18,7 +18,8 @@ func TestResourceNumbersStay(t *testing.T) {
 		6: "memory_peak", 7: "memory_anon", 8: "memory_file", 9: "memory_working", 10: "disk_read", 11: "disk_written",
 		12: "disk_reads", 13: "disk_writes", 14: "network_rx", 15: "network_tx", 16: "network_rx_packets",
 		17: "network_tx_packets", 18: "processes", 19: "pids", 20: "pids_peak", 21: "oom_kills", 22: "pressure_cpu",
-		23: "pressure_memory", 24: "pressure_io"}
+		23: "pressure_memory", 24: "pressure_io", 25: "energy_package", 26: "energy_dram", 27: "energy_gpu",
+		28: "energy_rest", 29: "energy_error"}
 	got := map[meter.Resource]string{}
 	meter.All.Each(func(r meter.Resource) { got[r] = r.String() })
 	if d := cmp.Diff(want, got); d != "" {

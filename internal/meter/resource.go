@@ -6,6 +6,7 @@ package meter
 import (
 	"math/bits"
 
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/unit"
 )
 
@@ -40,9 +41,14 @@ const (
 	PressureCPU      Resource = 22 // time in which some task waited for a CPU
 	PressureMemory   Resource = 23 // time in which some task waited for memory
 	PressureIO       Resource = 24 // time in which some task waited for I/O
+	EnergyPackage    Resource = 25 // energy of CPU packages
+	EnergyDRAM       Resource = 26 // energy of memory
+	EnergyGPU        Resource = 27 // energy of accelerators
+	EnergyRest       Resource = 28 // energy that no finer meter shows; all of it where there is none
+	EnergyError      Resource = 29 // by how much the energy may be off
 
 	// Limit is one more than the highest resource number.
-	Limit = 25
+	Limit = 30
 )
 
 // Kind says how a resource adds up.
@@ -96,6 +102,11 @@ var details = [Limit]Detail{
 	PressureCPU:      {"pressure_cpu", unit.Nanosecond, Counter, 0, false, "time in which some task waited for a CPU"},
 	PressureMemory:   {"pressure_memory", unit.Nanosecond, Counter, 0, false, "time in which some task waited for memory"},
 	PressureIO:       {"pressure_io", unit.Nanosecond, Counter, 0, false, "time in which some task waited for I/O"},
+	EnergyPackage:    {"energy_package", unit.Microjoule, Counter, 0, false, "energy of CPU packages"},
+	EnergyDRAM:       {"energy_dram", unit.Microjoule, Counter, 0, false, "energy of memory"},
+	EnergyGPU:        {"energy_gpu", unit.Microjoule, Counter, 0, false, "energy of accelerators"},
+	EnergyRest:       {"energy_rest", unit.Microjoule, Counter, 0, false, "energy that no finer meter shows: of the whole machine where nothing else is metered"},
+	EnergyError:      {"energy_error", unit.Microjoule, Counter, 0, false, "by how much the energy may be off, either way"},
 }
 
 // Detail describes r. It panics on a number that is not in the list.
@@ -114,6 +125,12 @@ type Set uint64
 
 // All holds every resource of the list.
 const All Set = 1<<Limit - 2
+
+// EnergyOf returns the resource that the energy of a domain is.
+func EnergyOf(d power.Domain) Resource { return EnergyPackage + Resource(d-power.Package) }
+
+// Energies are the resources whose sum is all energy.
+var Energies = [...]Resource{EnergyPackage, EnergyDRAM, EnergyGPU, EnergyRest}
 
 // SetOf returns the set of the given resources.
 func SetOf(rs ...Resource) (s Set) {

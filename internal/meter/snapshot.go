@@ -3,6 +3,7 @@ package meter
 import (
 	"time"
 
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -100,6 +101,9 @@ type Snapshot struct {
 	Groups []*Group
 	// Lost counts births and deaths that the source knows it did not see.
 	Lost int64
+	// Before and After are what the energy meters showed just before the first
+	// group was read and just after the last.
+	Before, After []power.Reading
 }
 
 // Wall returns the snapshot's time in wall time.

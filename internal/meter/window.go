@@ -47,7 +47,8 @@ func (w *Window) Length() time.Duration { return time.Duration(w.End - w.Start) 
 
 // A Balance shows that the parts sum to the whole, over a tick or a window:
 // Whole + Skew = Workloads + System + Idle, in integers, for each resource that
-// has a whole: CPU in ns, memory in byte-seconds, disk in bytes and requests.
+// has a whole: CPU in ns, memory in byte-seconds, disk in bytes and requests,
+// energy in uJ.
 type Balance struct {
 	Whole     Shares `json:"whole"`     // what there was to use; of disk, what was done
 	Workloads Shares `json:"workloads"` // booked to workloads
@@ -83,7 +84,7 @@ func (b *Balance) Closed(r Resource) bool {
 }
 
 // Wholes are the resources whose parts sum to a whole.
-var Wholes = [...]Resource{CPU, Memory, DiskRead, DiskWritten, DiskReads, DiskWrites}
+var Wholes = [...]Resource{CPU, Memory, DiskRead, DiskWritten, DiskReads, DiskWrites, EnergyPackage, EnergyDRAM, EnergyGPU, EnergyRest}
 
 // Shares is an amount of each of the Wholes, in their order.
 type Shares [len(Wholes)]int64

@@ -37,6 +37,10 @@ type Query struct {
 	Limit    int // at most so many groups; 0 is the store's own limit
 	// OmitOwn leaves out what mete's own programs used: see [Own].
 	OmitOwn bool
+	// Idle says by what the energy that machines use while idle is divided among
+	// the workloads on them: one of the words of energy.Policy, "" is none. It
+	// changes who has it, and no sum.
+	Idle string
 }
 
 // Own are the names of the workloads that mete's own programs run in, as their
@@ -58,10 +62,12 @@ type Answer struct {
 	By       []Dimension
 	Groups   []Group // by falling CPU time
 	Gaps     int     // gaps that touch the range
+	Idle     string  // as it was asked
 
 	// Whole is what the nodes that the scope covers had of the meter.Wholes,
 	// skew included: without filters it is the sum of all groups. What is not
-	// present was not asked for, or has been filtered.
+	// present was not asked for, has been filtered, or, of energy, was seen by
+	// nobody.
 	Whole Total
 	// Rest is what the groups beyond the limit used together, and RestGroups how
 	// many they are. A ledger leaves both to who asks it.
@@ -87,6 +93,52 @@ type Total struct {
 	Quality meter.Qualities
 	Covered time.Duration // summed over the group's workloads
 	Sum     [meter.Limit]unit.Sum
+
+	// Idle is the part that idle machines used, where it was divided: it is
+	// beside the energy of the resources then, and IdleError is by how much it may
+	// be off. Else IdleQuality is Absent, and it is in the resources of what is
+	// idle.
+	Idle, IdleError unit.Sum // uJ
+	IdleQuality     meter.Quality
+}
+
+// Add adds v to t: amounts add up, of peaks the higher one stays, and the worse
+// quality wins.
+func (t *Total) Add(v *Total) {
+	v.Present.Each(func(r meter.Resource) {
+		t.Quality.Worsen(r, v.Quality.Get(r))
+		switch {
+		case !t.Present.Has(r):
+			t.Present |= 1 << r
+			t.Sum[r] = v.Sum[r]
+		case r.Detail().Kind == meter.Peak:
+			if v.Sum[r].Compare(t.Sum[r]) > 0 {
+				t.Sum[r] = v.Sum[r]
+			}
+		default:
+			t.Sum[r] = t.Sum[r].Plus(v.Sum[r])
+		}
+	})
+	t.Covered += v.Covered
+	t.Idle, t.IdleError = t.Idle.Plus(v.Idle), t.IdleError.Plus(v.IdleError)
+	t.IdleQuality = max(t.IdleQuality, v.IdleQuality)
+}
+
+// Energy is the energy of all domains, without Idle, and the worst of their
+// qualities: Absent where there is none.
+func (t *Total) Energy() (sum unit.Sum, q meter.Quality) {
+	for _, r := range meter.Energies {
+		if t.Present.Has(r) {
+			sum, q = sum.Plus(t.Sum[r]), max(q, t.Quality.Get(r))
+		}
+	}
+	return sum, q
+}
+
+// AllEnergy is the energy of all domains, Idle included, and the worst quality.
+func (t *Total) AllEnergy() (unit.Sum, meter.Quality) {
+	sum, q := t.Energy()
+	return sum.Plus(t.Idle), max(q, t.IdleQuality)
 }
 
 // A Node is a machine as the ledger knows it.

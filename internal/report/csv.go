@@ -18,7 +18,10 @@ func CSV(reports ...*Report) []byte {
 	for k := range limit {
 		header = append(header, k.String())
 	}
-	header = append(header, "machine_share", "quality", "reader", "meter_cpu_seconds", "meter_memory_peak_bytes", "notes")
+	for _, d := range new(Report).derived() {
+		header = append(header, d.name)
+	}
+	header = append(header, "energy_source", "quality", "reader", "meter_cpu_seconds", "meter_memory_peak_bytes", "notes")
 
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
@@ -45,13 +48,14 @@ func (r *Report) row() []string {
 		}
 		row = append(row, details[k].unit.Decimal(f.Amount))
 	}
-	share, q := r.Share()
-	s := ""
-	if q != meter.Absent {
-		s = strconv.FormatFloat(share, 'f', 6, 64)
+	for _, d := range r.derived() {
+		if d.quality == meter.Absent {
+			d.text = ""
+		}
+		row = append(row, d.text)
+		quality = append(quality, d.name+"="+d.quality.String())
 	}
-	quality = append(quality, "machine_share="+q.String())
-	return append(row, s, strings.Join(quality, ";"), r.Reader,
+	return append(row, r.EnergySource, strings.Join(quality, ";"), r.Reader,
 		strings.Trim(string(number(r.Meter.CPU, details[CPU].unit)), `"`), strconv.FormatInt(r.Meter.MemoryPeak, 10),
 		strings.Join(r.Notes, "; "))
 }

@@ -36,6 +36,7 @@ type head struct {
 
 type tail struct {
 	Quality map[string]meter.Quality `json:"quality"`
+	Source  string                   `json:"energy_source"`
 	Reader  string                   `json:"reader"`
 	Group   string                   `json:"group"`
 	Notes   []string                 `json:"notes"`
@@ -57,7 +58,7 @@ func (r *Report) JSON() []byte {
 		h.Labels = map[string]string{}
 	}
 	t := tail{
-		Quality: map[string]meter.Quality{}, Reader: r.Reader, Group: r.Group,
+		Quality: map[string]meter.Quality{}, Source: r.EnergySource, Reader: r.Reader, Group: r.Group,
 		Notes: append([]string{}, r.Notes...), LivesOn: append([]Process{}, r.LivesOn...),
 		Meter: meterJSON{number(r.Meter.CPU, unit.Nanosecond), number(r.Meter.MemoryPeak, unit.Byte)},
 	}
@@ -67,22 +68,36 @@ func (r *Report) JSON() []byte {
 		t.Quality[name] = f.Quality
 		fmt.Fprintf(&mid, "%q:%s,", name, figure(f, details[k].unit))
 	}
-	share, q := r.Share()
-	t.Quality["machine_share"] = q
-	s := "null"
-	if q != meter.Absent {
-		s = strconv.FormatFloat(share, 'f', 6, 64)
+	for _, d := range r.derived() {
+		t.Quality[d.name] = d.quality
+		s := "null"
+		if d.quality != meter.Absent {
+			s = d.text
+		}
+		fmt.Fprintf(&mid, "%q:%s,", d.name, s)
 	}
-	fmt.Fprintf(&mid, "%q:%s", "machine_share", s)
 
 	hb, tb := marshal(h), marshal(t)
-	whole := slices.Concat(hb[:len(hb)-1], []byte(","), mid.Bytes(), []byte(","), tb[1:])
+	whole := slices.Concat(hb[:len(hb)-1], []byte(","), mid.Bytes(), tb[1:])
 	var out bytes.Buffer
 	if err := json.Indent(&out, whole, "", "  "); err != nil {
 		panic("report: " + err.Error()) // made of valid parts
 	}
 	out.WriteByte('\n')
 	return out.Bytes()
+}
+
+// A derived figure is made of others: it is written, and not read back.
+type derived struct {
+	name, text string
+	quality    meter.Quality
+}
+
+func (r *Report) derived() []derived {
+	share, qs := r.Share()
+	watts, qw := r.Power()
+	return []derived{{"machine_share", strconv.FormatFloat(share, 'f', 6, 64), qs},
+		{"energy_average_watts", strconv.FormatFloat(watts, 'f', 6, 64), qw}}
 }
 
 // marshal encodes without escaping <, > and &, which commands are full of.
@@ -105,7 +120,7 @@ func figure(f Figure, u unit.Unit) json.RawMessage {
 
 func number(amount int64, u unit.Unit) json.RawMessage {
 	s := u.Decimal(amount)
-	if !strings.Contains(s, ".") && (amount > 1<<53 || amount < -1<<53) && u != unit.Nanosecond {
+	if !strings.Contains(s, ".") && (amount > 1<<53 || amount < -1<<53) && u != unit.Nanosecond && u != unit.Microjoule {
 		s = strconv.Quote(s)
 	}
 	return json.RawMessage(s)
@@ -133,7 +148,7 @@ func Parse(b []byte) (*Report, error) {
 	r := &Report{
 		ID: h.ID, Name: h.Name, Labels: h.Labels, Command: h.Command, Started: h.Started.UTC(), Ended: h.Ended.UTC(),
 		ExitCode: *h.ExitCode, Signal: h.Signal, CPUs: h.CPUs,
-		Reader: t.Reader, Group: t.Group, Notes: t.Notes, LivesOn: t.LivesOn,
+		EnergySource: t.Source, Reader: t.Reader, Group: t.Group, Notes: t.Notes, LivesOn: t.LivesOn,
 	}
 	for k := range r.Figures {
 		name, u := details[k].name, details[k].unit
@@ -164,8 +179,11 @@ func Parse(b []byte) (*Report, error) {
 func parseNumber(raw json.RawMessage, u unit.Unit) (int64, error) {
 	s := strings.Trim(string(raw), `"`)
 	digits := 0
-	if u == unit.Nanosecond {
+	switch u {
+	case unit.Nanosecond:
 		digits = 9
+	case unit.Microjoule:
+		digits = 6
 	}
 	if strings.ContainsAny(s, "eE") {
 		f, err := strconv.ParseFloat(s, 64)

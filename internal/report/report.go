@@ -26,25 +26,29 @@ type Key uint8
 
 // The figures, in the order in which they are written.
 const (
-	Wall          Key = iota // from just before the start of the command to the end of the job
-	CPU                      // CPU time of all processes of the job
-	CPUUser                  // of it in user mode
-	CPUSystem                // of it in the kernel
-	CPUThrottled             // time that a CPU limit held runnable tasks back
-	MemoryAverage            // memory charged, page cache included, over the wall time
-	MemoryPeak               // highest memory charged
-	AnonAverage              // anonymous memory
-	AnonPeak                 //
-	FileAverage              // page cache
-	FilePeak                 //
-	DiskRead                 // bytes from leaf block devices
-	DiskWritten              // bytes to leaf block devices
-	NetworkRx                // bytes received, IP headers and up
-	NetworkTx                // bytes sent, IP headers and up
-	Processes                // processes started, the command itself included
-	PIDsPeak                 // most tasks alive at once
-	OOMKills                 // processes killed for want of memory
-	MachineCPU               // CPU time that the machine had in the wall time
+	Wall            Key = iota // from just before the start of the command to the end of the job
+	CPU                        // CPU time of all processes of the job
+	CPUUser                    // of it in user mode
+	CPUSystem                  // of it in the kernel
+	CPUThrottled               // time that a CPU limit held runnable tasks back
+	MemoryAverage              // memory charged, page cache included, over the wall time
+	MemoryPeak                 // highest memory charged
+	AnonAverage                // anonymous memory
+	AnonPeak                   //
+	FileAverage                // page cache
+	FilePeak                   //
+	DiskRead                   // bytes from leaf block devices
+	DiskWritten                // bytes to leaf block devices
+	NetworkRx                  // bytes received, IP headers and up
+	NetworkTx                  // bytes sent, IP headers and up
+	Processes                  // processes started, the command itself included
+	PIDsPeak                   // most tasks alive at once
+	OOMKills                   // processes killed for want of memory
+	MachineCPU                 // CPU time that the machine had in the wall time
+	Energy                     // energy that the job's activity took
+	EnergyError                // by how much that may be off, either way
+	EnergyIdle                 // the job's share, by CPU time, of what the machine takes anyway
+	EnergyIdleError            // by how much that may be off, either way
 
 	limit
 )
@@ -74,6 +78,11 @@ var details = [limit]detail{
 	PIDsPeak:      {"pids_peak", unit.Count},
 	OOMKills:      {"oom_kills", unit.Count},
 	MachineCPU:    {"machine_cpu_seconds", unit.Nanosecond},
+
+	Energy:          {"energy_joules", unit.Microjoule},
+	EnergyError:     {"energy_error_joules", unit.Microjoule},
+	EnergyIdle:      {"energy_idle_joules", unit.Microjoule},
+	EnergyIdleError: {"energy_idle_error_joules", unit.Microjoule},
 }
 
 // String returns the figure's key in JSON and CSV.
@@ -99,6 +108,10 @@ type Report struct {
 	CPUs           int    // online in the machine
 
 	Figures [limit]Figure
+
+	// EnergySource says what showed the machine's energy, or what it was computed
+	// from; "" where it is absent.
+	EnergySource string
 
 	Reader string   // where the figures come from: bpf, files or tree
 	Group  string   // the job's group below its hierarchies, or ""
@@ -133,6 +146,17 @@ func (r *Report) Share() (float64, meter.Quality) {
 		return 0, meter.Absent
 	}
 	return float64(cpu) / float64(whole), max(r.Figures[CPU].Quality, r.Figures[MachineCPU].Quality)
+}
+
+// Power returns the mean power in W that the job's activity took, and its
+// quality; absent where either energy or time is.
+func (r *Report) Power() (float64, meter.Quality) {
+	uJ, ok := r.Get(Energy)
+	wall, had := r.Get(Wall)
+	if !ok || !had || wall <= 0 {
+		return 0, meter.Absent
+	}
+	return float64(uJ) * 1e3 / float64(wall), max(r.Figures[Energy].Quality, r.Figures[Wall].Quality)
 }
 
 // alphabet is Crockford's base 32 in lower case: its order is that of ASCII, so

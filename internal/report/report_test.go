@@ -54,6 +54,11 @@ func build() *report.Report {
 	r.Put(report.PIDsPeak, 17, meter.Measured)
 	r.Put(report.OOMKills, 1, meter.Measured)
 	r.Put(report.MachineCPU, 49_382_715_600, meter.Measured)
+	r.Put(report.Energy, 88_123_456, meter.Modelled)
+	r.Put(report.EnergyError, 35_300_000, meter.Modelled)
+	r.Put(report.EnergyIdle, 240_000_000, meter.Modelled)
+	r.Put(report.EnergyIdleError, 96_000_001, meter.Modelled)
+	r.EnergySource = "a curve of machines like it, scaled to 4 threads"
 	return r
 }
 
@@ -102,7 +107,8 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for k := range strings.FieldsSeq(`wall_seconds cpu_seconds cpu_user_seconds cpu_system_seconds memory_average_bytes
-		memory_peak_bytes disk_read_bytes disk_written_bytes network_rx_bytes network_tx_bytes processes`) {
+		memory_peak_bytes disk_read_bytes disk_written_bytes network_rx_bytes network_tx_bytes processes energy_joules energy_error_joules
+		energy_idle_joules energy_idle_error_joules energy_average_watts`) {
 		v, ok := m[k]
 		if !ok || v != nil {
 			t.Errorf("%s = %v, %v, want null", k, v, ok)
@@ -119,6 +125,7 @@ func TestKeys(t *testing.T) {
 func TestTextHoldsNoControls(t *testing.T) {
 	r := build()
 	r.Name, r.Command, r.Notes = "a\x1b[2J", []string{"x\ny\u202e\xff"}, []string{"n\r"}
+	r.EnergySource = "s\x1b\n"
 	for _, c := range r.Text() {
 		if c < ' ' && c != '\n' || c == 0x7f {
 			t.Fatalf("text holds %q:\n%s", c, r.Text())
@@ -139,10 +146,10 @@ func draw(t *rapid.T) *report.Report {
 		Started:  time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "start"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC(),
 		ExitCode: rapid.IntRange(0, 255).Draw(t, "exit"),
 		CPUs:     rapid.IntRange(0, 4096).Draw(t, "cpus"),
-		Reader:   "files",
-		Notes:    rapid.SliceOfN(word, 1, 3).Draw(t, "notes"),
-		LivesOn:  []report.Process{},
-		Meter:    report.Meter{CPU: rapid.Int64Min(0).Draw(t, "meter"), MemoryPeak: rapid.Int64Min(0).Draw(t, "rss")},
+		Reader:   "files", EnergySource: word.Draw(t, "source"),
+		Notes:   rapid.SliceOfN(word, 1, 3).Draw(t, "notes"),
+		LivesOn: []report.Process{},
+		Meter:   report.Meter{CPU: rapid.Int64Min(0).Draw(t, "meter"), MemoryPeak: rapid.Int64Min(0).Draw(t, "rss")},
 	}
 	r.Ended = r.Started.Add(time.Second)
 	for k := range r.Figures {

@@ -46,6 +46,9 @@ func (r *Report) Text() []byte {
 	if s := r.Lives(); s != "" {
 		fmt.Fprintf(&b, "  lives on: %s\n", s)
 	}
+	if r.EnergySource != "" {
+		fmt.Fprintf(&b, "  energy is %s: %s\n", r.known(), Clean(r.EnergySource))
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", Clean(n))
 	}
@@ -104,9 +107,40 @@ func (r *Report) lines() []line {
 	if n, ok := r.Get(OOMKills); ok && n > 0 {
 		ls = append(ls, r.line("out of memory", OOMKills, "killed"))
 	}
+	ls = append(ls, r.energy()...)
 	share, q := r.Share()
 	ls = append(ls, line{"machine", dash(percent(share), q), fmt.Sprintf("of %s", cpus(r.CPUs)), q, false})
 	return append(ls, line{"meter", unit.Seconds(time.Duration(r.Meter.CPU)), unit.Bytes(float64(r.Meter.MemoryPeak)), 0, true})
+}
+
+// energy writes what the job's activity took and its share of what the machine
+// takes anyway, each with what it may be off.
+func (r *Report) energy() []line {
+	active := r.line("energy", Energy, "")
+	if watts, q := r.Power(); q != meter.Absent {
+		active.more = r.off(EnergyError) + ", " + unit.Watts(watts) + " on average"
+	}
+	if active.quality == meter.Absent {
+		return []line{active}
+	}
+	return []line{active, r.line("  idle share", EnergyIdle, r.off(EnergyIdleError)+", by CPU time")}
+}
+
+// known says how the energy source knows.
+func (r *Report) known() string {
+	if r.Figures[Energy].Quality == meter.Modelled {
+		return "modelled"
+	}
+	return "from"
+}
+
+// off writes an error.
+func (r *Report) off(k Key) string {
+	v, ok := r.Get(k)
+	if !ok {
+		return "+- ?"
+	}
+	return "+-" + unit.Joules(float64(v)/1e6)
 }
 
 // pair writes an average and a peak in one line, as long as one is there.
@@ -127,6 +161,8 @@ func (r *Report) line(name string, k Key, more string) line {
 	switch details[k].unit {
 	case unit.Nanosecond:
 		s = unit.Seconds(time.Duration(f.Amount))
+	case unit.Microjoule:
+		s = unit.Joules(float64(f.Amount) / 1e6)
 	case unit.Byte:
 		s = unit.Bytes(float64(f.Amount))
 	default:

@@ -2,6 +2,7 @@ package tally
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -26,15 +27,17 @@ type head struct {
 	Over   json.RawMessage   `json:"averages_over_seconds"`
 	By     []query.Dimension `json:"by"`
 	Gaps   int               `json:"gaps"`
+	Idle   string            `json:"idle"` // by what idle energy is divided
 }
 
 // JSON writes an answer as one object, with a line for each group and a newline
 // at its end. Amounts are decimals of base units; what is absent is null; an
 // integer above 2^53, which many readers would round, is a string. What the
 // groups above the limit used is the rest, the sum of all is the total, and
-// the whole is what the machines had.
+// the whole is what the machines had. The energy of idle machines stands beside
+// the rest where it was divided; else it is in the groups of what is idle.
 func JSON(a *query.Answer) []byte {
-	h := marshal(head{format, a.From.UTC(), a.To.UTC(), seconds(a.Over), a.By, a.Gaps})
+	h := marshal(head{format, a.From.UTC(), a.To.UTC(), seconds(a.Over), a.By, a.Gaps, cmp.Or(a.Idle, none)})
 	var b bytes.Buffer
 	b.Write(h[:len(h)-1])
 	b.WriteString(",\"groups\":[")
@@ -114,7 +117,7 @@ func seconds(d time.Duration) json.RawMessage {
 
 func number(v unit.Sum, u unit.Unit) json.RawMessage {
 	s := v.Decimal(u)
-	if !strings.Contains(s, ".") && u != unit.Nanosecond && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
+	if !strings.Contains(s, ".") && u != unit.Nanosecond && u != unit.Microjoule && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
 		s = strconv.Quote(s)
 	}
 	return json.RawMessage(s)
@@ -160,6 +163,9 @@ func Parse(body []byte) (*query.Answer, error) {
 		return nil, fmt.Errorf("%w answer: by is empty", fault.ErrInvalid)
 	}
 	a := &query.Answer{From: h.From.UTC(), To: h.To.UTC(), By: h.By, Gaps: h.Gaps, RestGroups: m.RestGroups}
+	if h.Idle != none {
+		a.Idle = h.Idle
+	}
 	over, err := parseNumber(h.Over, unit.Nanosecond)
 	if err != nil {
 		return nil, fmt.Errorf("%w answer: averages_over_seconds: %w", fault.ErrInvalid, err)
@@ -218,12 +224,22 @@ func parseTotal(row map[string]json.RawMessage) (t query.Total, err error) {
 	for i := range figures {
 		f := &figures[i]
 		v, q := row[f.key], quality[f.key]
-		if f.average || len(v) == 0 || string(v) == "null" || q == meter.Absent {
+		if f.form == average || f.form == energies || f.form == watts || len(v) == 0 || string(v) == "null" || q == meter.Absent {
 			continue
 		}
-		if t.Sum[f.res], err = parseNumber(v, f.unit); err != nil {
+		sum, err := parseNumber(v, f.unit)
+		if err != nil {
 			return t, fmt.Errorf("%s: %w", f.key, err)
 		}
+		switch f.form {
+		case idling:
+			t.Idle, t.IdleQuality = sum, q
+			continue
+		case idlingError:
+			t.IdleError = sum
+			continue
+		}
+		t.Sum[f.res] = sum
 		t.Present |= 1 << f.res
 		t.Quality.Set(f.res, q)
 	}

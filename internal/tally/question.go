@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/query"
 )
 
@@ -19,7 +20,11 @@ const (
 	ParamOmitOwn = "omit-own"
 	ParamLimit   = "limit"
 	ParamNode    = "node"
+	ParamIdle    = "idle"
 )
+
+// none is the word of the policy by which idle energy stays where it is.
+var none = energy.None.String()
 
 // The most that a question may ask of its dimensions and filters.
 const (
@@ -49,7 +54,7 @@ func Only(given map[string][]string, allowed ...string) error {
 // to the caller. Without a range it is about the last 24 hours, without
 // dimensions by job.
 func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
-	if err := Only(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit); err != nil {
+	if err := Only(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle); err != nil {
 		return query.Query{}, err
 	}
 	q, err := ParseFilter(given, now)
@@ -67,7 +72,27 @@ func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
 	case s != "0" && s != "false":
 		return query.Query{}, invalid("write 1 to leave out what mete itself used", "parameter %s=%q", ParamOmitOwn, s)
 	}
-	return q, nil
+	q.Idle, err = parseIdle(given)
+	return q, err
+}
+
+// Policies are the words for how idle energy can be divided.
+func Policies() []string {
+	return []string{none, energy.Equal.String(), energy.Used.String()}
+}
+
+// parseIdle reads how idle energy is to be divided: "" where it is not.
+func parseIdle(given map[string][]string) (string, error) {
+	s, err := single(given, ParamIdle, none)
+	switch {
+	case err != nil || s == none:
+		return "", err
+	case s == energy.Reserved.String():
+		return "", invalid("nothing reserves CPUs that a ledger knows of; divide it by what was used, or equally", "parameter %s=%q", ParamIdle, s)
+	case !slices.Contains(Policies(), s):
+		return "", invalid("it is one of "+strings.Join(Policies(), ", "), "parameter %s=%q", ParamIdle, s)
+	}
+	return s, nil
 }
 
 // ParseFilter reads range, filters and limit of a question. It does not look at
@@ -198,6 +223,9 @@ func Parameters(q query.Query) map[string][]string {
 	}
 	if q.OmitOwn {
 		p[ParamOmitOwn] = []string{"1"}
+	}
+	if q.Idle != "" && q.Idle != none {
+		p[ParamIdle] = []string{q.Idle}
 	}
 	if q.Limit > 0 {
 		p[ParamLimit] = []string{strconv.Itoa(q.Limit)}

@@ -73,6 +73,8 @@ func TestParseQuery(t *testing.T) {
 		"by=node,kind&by=pod": {From: noon.Add(-24 * hour), To: noon, By: []query.Dimension{"node", "kind", "pod"}},
 		"from=-1h&where=job=a=b&where=job=&where=label:x.y/z=1&where=job=&omit-own=1&limit=5": {From: noon.Add(-hour), To: noon, By: []query.Dimension{"job"},
 			Where: map[query.Dimension][]string{"job": {"a=b", ""}, "label:x.y/z": {"1"}}, OmitOwn: true, Limit: 5},
+		"idle=used": {From: noon.Add(-24 * hour), To: noon, By: []query.Dimension{"job"}, Idle: "used"},
+		"idle=none": {From: noon.Add(-24 * hour), To: noon, By: []query.Dimension{"job"}},
 	} {
 		given, err := url.ParseQuery(raw)
 		if err != nil {
@@ -91,7 +93,7 @@ func TestParseQuery(t *testing.T) {
 
 func TestParseQueryRefuses(t *testing.T) {
 	for raw, want := range map[string]string{
-		"form=-1h":          `parameter "form" is not known: invalid; there are: by, from, to, where, omit-own, limit`,
+		"form=-1h":          `parameter "form" is not known: invalid; there are: by, from, to, where, omit-own, limit, idle`,
 		"by=colour":         `dimension "colour": invalid; it is one of job, workload, node, cluster, kind, user, project, namespace, pod, container, label:KEY`,
 		"by=label:":         `dimension "label:"`,
 		"by=job,job":        `dimension "job" is named twice`,
@@ -104,6 +106,8 @@ func TestParseQueryRefuses(t *testing.T) {
 		"from=-1h&from=-2h": `parameter "from" is given twice`,
 		"limit=0":           `parameter limit="0": invalid; from 1 to 10000`,
 		"limit=10001":       `parameter limit="10001"`,
+		"idle=":             `parameter idle="": invalid; it is one of none, equal, used`,
+		"idle=reserved":     `parameter idle="reserved": invalid; nothing reserves CPUs`,
 		"omit-own=maybe":    `parameter omit-own="maybe"`,
 		"by=label:a,label:b,label:c,label:d,label:e,label:f,label:g,label:h,label:i": "9 dimensions",
 		strings.Repeat("where=job=x&", 1001):                                         "1001 filters",
@@ -121,7 +125,7 @@ func TestParseQueryRefuses(t *testing.T) {
 
 // What is read can be written and read again, and means the same.
 func FuzzParseQuery(f *testing.F) {
-	for _, s := range []string{"", "by=job,node&from=-1h&to=now", "where=label:a=b&where=job=&omit-own=1&limit=7", "from=2026-01-02&to=1772366400.25", "by=label:%2c&limit=x"} {
+	for _, s := range []string{"", "by=job,node&from=-1h&to=now", "where=label:a=b&where=job=&omit-own=1&limit=7", "idle=equal", "from=2026-01-02&to=1772366400.25", "by=label:%2c&limit=x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {

@@ -9,32 +9,12 @@ import (
 	"mete.dev/mete/internal/unit"
 )
 
-// Add adds v to t: amounts add up, of peaks the higher one stays, and the worse
-// quality wins.
-func Add(t, v *query.Total) {
-	v.Present.Each(func(r meter.Resource) {
-		t.Quality.Worsen(r, v.Quality.Get(r))
-		switch {
-		case !t.Present.Has(r):
-			t.Present |= 1 << r
-			t.Sum[r] = v.Sum[r]
-		case r.Detail().Kind == meter.Peak:
-			if v.Sum[r].Compare(t.Sum[r]) > 0 {
-				t.Sum[r] = v.Sum[r]
-			}
-		default:
-			t.Sum[r] = t.Sum[r].Plus(v.Sum[r])
-		}
-	})
-	t.Covered += v.Covered
-}
-
 // Sum is what all groups of an answer used together, the rest included.
 func Sum(a *query.Answer) (sum query.Total) {
 	for i := range a.Groups {
-		Add(&sum, &a.Groups[i].Usage)
+		sum.Add(&a.Groups[i].Usage)
 	}
-	Add(&sum, &a.Rest)
+	sum.Add(&a.Rest)
 	return sum
 }
 
@@ -51,7 +31,7 @@ func Limit(a *query.Answer, n int) {
 			kept = append(kept, *g)
 			n--
 		default:
-			Add(&a.Rest, &g.Usage)
+			a.Rest.Add(&g.Usage)
 			a.RestGroups++
 		}
 	}
@@ -103,13 +83,31 @@ func Narrow(a *query.Answer, nodes []query.Node) {
 
 // get returns the figure's amount, and its quality, which may be absent.
 func (f *figure) get(t *query.Total, over time.Duration) (unit.Sum, meter.Quality) {
-	if !t.Present.Has(f.res) || f.average && over <= 0 {
+	switch f.form {
+	case energies:
+		return t.Energy()
+	case idling:
+		return t.Idle, t.IdleQuality
+	case idlingError:
+		return t.IdleError, t.IdleQuality
+	case watts:
+		sum, q := t.AllEnergy()
+		if over <= 0 {
+			return unit.Sum{}, meter.Absent
+		}
+		return level(sum.Float(unit.Count), over), q
+	}
+	if !t.Present.Has(f.res) || f.form == average && over <= 0 {
 		return unit.Sum{}, meter.Absent
 	}
 	q := t.Quality.Get(f.res)
-	if !f.average {
-		return t.Sum[f.res], q
+	if f.form == average {
+		return level(t.Sum[f.res].Float(unit.Count), over), q
 	}
-	level := math.Round(t.Sum[f.res].Float(unit.ByteSecond) / over.Seconds())
-	return unit.Sum{}.Add(int64(min(level, 1<<62))), q
+	return t.Sum[f.res], q
+}
+
+// level is an amount for each second of a length of time.
+func level(amount float64, over time.Duration) unit.Sum {
+	return unit.Sum{}.Add(int64(min(math.Round(amount/over.Seconds()), 1<<62)))
 }

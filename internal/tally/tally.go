@@ -61,11 +61,21 @@ func invalid(hint, format string, a ...any) error {
 type figure struct {
 	key  string
 	unit unit.Unit
-	res  meter.Resource
-	// average says that it is the resource's level over the length of the
-	// answer, and not its amount.
-	average bool
+	res  meter.Resource // of amount and average
+	form form
 }
+
+// A form is what a figure is made of.
+type form uint8
+
+const (
+	amount      form = iota // of the resource
+	average                 // the resource's level over the length of the answer
+	energies                // of all domains
+	idling                  // energy of idle machines, where that was divided
+	idlingError             // by how much that may be off
+	watts                   // both energies over the length of the answer; uJ a second are uW
+)
 
 // figures are all of them, in the order in which they are written.
 var figures = list()
@@ -74,9 +84,14 @@ func list() (all []figure) {
 	for r := meter.Resource(1); r < meter.Limit; r++ {
 		d := r.Detail()
 		if d.Kind == meter.Integral && d.Level == unit.Byte {
-			all = append(all, figure{d.Name + "_average_bytes", unit.Byte, r, true})
+			all = append(all, figure{d.Name + "_average_bytes", unit.Byte, r, average})
 		}
-		all = append(all, figure{key(d), d.Unit, r, false})
+		if r == meter.EnergyPackage {
+			all = append(all, figure{"energy_joules", unit.Microjoule, 0, energies},
+				figure{"energy_idle_joules", unit.Microjoule, 0, idling}, figure{"energy_idle_error_joules", unit.Microjoule, 0, idlingError},
+				figure{"energy_average_watts", unit.Microjoule, 0, watts})
+		}
+		all = append(all, figure{key(d), d.Unit, r, amount})
 	}
 	return all
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
@@ -90,12 +91,20 @@ func hour() *query.Answer {
 	put(&build, meter.Processes, meter.Measured, 1_234_567)
 	put(&build, meter.OOMKills, meter.Measured, 1)
 	put(&build, meter.PIDs, meter.Measured, 7200)
+	put(&build, meter.EnergyPackage, meter.Apportioned, 7_200_000e6)
+	put(&build, meter.EnergyRest, meter.Modelled, 36_000e6)
+	put(&build, meter.EnergyError, meter.Modelled, 723_600e6)
 	idle := used(5000, 4<<30)
+	put(&idle, meter.EnergyPackage, meter.Apportioned, 3_600e6)
+	put(&idle, meter.EnergyRest, meter.Modelled, 1_400e6)
+	put(&idle, meter.EnergyError, meter.Modelled, 500e6)
 	evil := used(99.5, 1<<30)
 	a.Groups = []query.Group{group("idle", idle), group("build", build), group("system", used(300, 1<<30)),
 		group("evil\x1b[2J\n\u202etxt", evil), group("", query.Total{})}
 	put(&a.Whole, meter.CPU, meter.Measured, 7200e9)
 	put(&a.Whole, meter.Memory, meter.Measured, 8<<30*3600)
+	put(&a.Whole, meter.EnergyPackage, meter.Measured, 7_203_600e6)
+	put(&a.Whole, meter.EnergyRest, meter.Modelled, 37_400e6)
 	return a
 }
 
@@ -186,6 +195,25 @@ func TestTextVariants(t *testing.T) {
 	b.By, b.Gaps, b.Whole = []query.Dimension{query.ByNode}, 0, query.Total{}
 	golden(t, "bynode.txt", []byte(tally.Text(b, utc)))
 
+	c := hour()
+	c.Idle = energy.Used.String()
+	for i := range c.Groups {
+		g := &c.Groups[i].Usage
+		for _, r := range meter.Energies {
+			if c.Groups[i].Keys[0] == "idle" {
+				g.Sum[r] = unit.Sum{}
+			}
+		}
+		g.Sum[meter.EnergyError] = sum(1)
+		g.IdleQuality = meter.Modelled
+	}
+	c.Groups[1].Usage.Idle, c.Groups[1].Usage.IdleError = sum(4_000e6), sum(400e6)
+	c.Groups[3].Usage.Idle, c.Groups[3].Usage.IdleError = sum(1_000e6), sum(100e6)
+	put(&c.Groups[3].Usage, meter.EnergyPackage, meter.Measured, 0)
+	golden(t, "divided.txt", []byte(tally.Text(c, utc)))
+	golden(t, "divided.json", tally.JSON(c))
+	golden(t, "divided.csv", tally.CSV(c))
+
 	golden(t, "empty.txt", []byte(tally.Text(&query.Answer{From: noon.Add(-24 * time.Hour), To: noon, By: b.By}, utc)))
 	for _, text := range []string{tally.NodesText(nil, utc), tally.SourcesText(nil, noon, utc), tally.GapsText(nil, utc), tally.WorkloadsText(nil, utc), tally.TokensText(nil, noon, utc)} {
 		if strings.Count(text, "\n") != 1 {
@@ -236,12 +264,16 @@ func draw(t *rapid.T) *query.Answer {
 				put(&u, r, q, rapid.SliceOfN(rapid.Int64Min(0), 1, 3).Draw(t, "amount")...)
 			}
 		}
+		if _, q := u.Energy(); q != meter.Absent && rapid.Bool().Draw(t, "divided") {
+			u.Idle, u.IdleError, u.IdleQuality = sum(rapid.Int64Min(0).Draw(t, "idle")), sum(rapid.Int64Min(0).Draw(t, "off")), q
+		}
 		if u.Present != 0 {
 			u.Covered = time.Duration(rapid.Int64Min(0).Draw(t, "covered"))
 		}
 		return u
 	}
 	a := &query.Answer{From: at(stamp.Draw(t, "from")), Gaps: rapid.IntRange(0, 9).Draw(t, "gaps")}
+	a.Idle = rapid.SampledFrom([]string{"", "equal", "used"}).Draw(t, "policy")
 	a.Over = time.Duration(rapid.Int64Range(1, 1<<50).Draw(t, "over"))
 	a.To = a.From.Add(a.Over)
 	a.By = rapid.SampledFrom([][]query.Dimension{{"job"}, {"node", "kind"}, {"label:job"}, {"label:<&\"", "user"}}).Draw(t, "by")
@@ -335,7 +367,7 @@ func TestPeaksDoNotAdd(t *testing.T) {
 	var a, b query.Total
 	put(&a, meter.MemoryPeak, meter.Measured, 5)
 	put(&b, meter.MemoryPeak, meter.Apportioned, 3)
-	tally.Add(&a, &b)
+	a.Add(&b)
 	if a.Sum[meter.MemoryPeak] != sum(5) || a.Quality.Get(meter.MemoryPeak) != meter.Apportioned {
 		t.Errorf("peak of 5 and 3 is %v, %v", a.Sum[meter.MemoryPeak], a.Quality.Get(meter.MemoryPeak))
 	}

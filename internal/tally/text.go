@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/unit"
@@ -16,17 +17,19 @@ import (
 
 // A shown figure is a column of the table for people.
 type shown struct {
-	title   string
-	res     meter.Resource
-	average bool // the level over the length of the answer
-	peak    bool // has no sum
+	title string
+	res   meter.Resource // of amount and average
+	form  form           // what is shown of it; energies are with their idle part
+	peak  bool           // has no sum
 }
 
 var columns = []shown{
 	{title: "CPU TIME", res: meter.CPU},
-	{title: "CORES", res: meter.CPU, average: true},
-	{title: "MEMORY", res: meter.Memory, average: true},
+	{title: "CORES", res: meter.CPU, form: average},
+	{title: "MEMORY", res: meter.Memory, form: average},
 	{title: "PEAK", res: meter.MemoryPeak, peak: true},
+	{title: "ENERGY", form: energies},
+	{title: "POWER", form: watts},
 	{title: "READ", res: meter.DiskRead},
 	{title: "WRITTEN", res: meter.DiskWritten},
 	{title: "RECEIVED", res: meter.NetworkRx},
@@ -51,6 +54,9 @@ func Text(a *query.Answer, s Style) string {
 	}
 	cols := names(titles...)
 	for _, c := range columns {
+		if c.form == energies && a.Idle != "" {
+			c.title += " (ACTIVE + IDLE)"
+		}
 		cols = append(cols, column{c.title, true})
 	}
 
@@ -64,8 +70,8 @@ func Text(a *query.Answer, s Style) string {
 		}
 		switch noJob(a.By, g.Keys) {
 		case "idle":
-			// What lies idle has CPU time and memory only; the rest is not unseen.
-			idle = append(idle, s.row(keys, &g.Usage, a.Over, &marks{}, func(c shown) bool { return !g.Usage.Present.Has(c.res) }))
+			// What lies idle has CPU time, memory and energy only; the rest is not unseen.
+			idle = append(idle, s.row(keys, &g.Usage, a.Over, &marks{}, func(c shown) bool { return c.quality(&g.Usage) == meter.Absent }))
 		case "system":
 			system = append(system, s.row(keys, &g.Usage, a.Over, &seen, nil))
 		default:
@@ -84,7 +90,7 @@ func Text(a *query.Answer, s Style) string {
 	sum := Sum(a)
 	rows = append(rows, nil, s.row(label("SUM"), &sum, a.Over, &seen, func(c shown) bool { return c.peak }))
 	if a.Whole.Present != 0 {
-		rows = append(rows, s.row(label("MACHINE HAD"), &a.Whole, a.Over, &seen, func(c shown) bool { return c.peak || !a.Whole.Present.Has(c.res) }))
+		rows = append(rows, s.row(label("MACHINE HAD"), &a.Whole, a.Over, &seen, func(c shown) bool { return c.peak || c.quality(&a.Whole) == meter.Absent }))
 	}
 	b.WriteString(table(cols, rows))
 	b.WriteString(notes(a, &sum))
@@ -151,12 +157,12 @@ func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *mark
 			cells = append(cells, "")
 			continue
 		}
-		switch q := t.Quality.Get(c.res); {
-		case !t.Present.Has(c.res) || q == meter.Absent:
+		switch c.quality(t) {
+		case meter.Absent:
 			seen.absent = true
-		case q == meter.Apportioned:
+		case meter.Apportioned:
 			seen.apportioned = true
-		case q == meter.Modelled:
+		case meter.Modelled:
 			seen.modelled = true
 		}
 		cells = append(cells, s.cell(c, t, over))
@@ -164,28 +170,108 @@ func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *mark
 	return cells
 }
 
+// quality is that of the figure in a total.
+func (c shown) quality(t *query.Total) meter.Quality {
+	switch {
+	case c.form == energies || c.form == watts:
+		_, q := t.AllEnergy()
+		return q
+	case t.Present.Has(c.res):
+		return t.Quality.Get(c.res)
+	}
+	return meter.Absent
+}
+
 // cell writes one figure with the mark of its quality.
 func (s Style) cell(c shown, t *query.Total, over time.Duration) string {
-	q := t.Quality.Get(c.res)
-	if !t.Present.Has(c.res) || q == meter.Absent || c.average && over <= 0 {
+	q := c.quality(t)
+	if q == meter.Absent || (c.form == average || c.form == watts) && over <= 0 {
 		return s.absent()
+	}
+	return view.Mark(q, s.ASCII) + s.figure(c, t, over)
+}
+
+// figure writes one figure that is there.
+func (s Style) figure(c shown, t *query.Total, over time.Duration) string {
+	switch c.form {
+	case energies:
+		return s.energy(t)
+	case watts:
+		sum, _ := t.AllEnergy()
+		return unit.Watts(sum.Float(unit.Microjoule) / over.Seconds())
 	}
 	d := c.res.Detail()
 	v := t.Sum[c.res].Float(d.Unit)
-	text := ""
 	switch {
-	case c.average && d.Unit == unit.Nanosecond:
-		text = strconv.FormatFloat(v/over.Seconds(), 'f', 3, 64)
-	case c.average:
-		text = unit.Bytes(v / over.Seconds())
+	case c.form == average && d.Unit == unit.Nanosecond:
+		return strconv.FormatFloat(v/over.Seconds(), 'f', 3, 64)
+	case c.form == average:
+		return unit.Bytes(v / over.Seconds())
 	case d.Unit == unit.Nanosecond:
-		text = cpuTime(v)
+		return cpuTime(v)
 	case d.Unit == unit.Byte:
-		text = unit.Bytes(v)
-	default:
-		text = whole(int64(min(v, 1<<62)))
+		return unit.Bytes(v)
 	}
-	return view.Mark(q, s.ASCII) + text
+	return whole(int64(min(v, 1<<62)))
+}
+
+// energy writes the energy of a total, with its idle part where that was
+// divided, and by how much it all may be off.
+func (s Style) energy(t *query.Total) string {
+	active, seen := t.Energy()
+	all, _ := t.AllEnergy()
+	v := all.Float(unit.Microjoule)
+	text := joules(v)
+	switch {
+	case t.IdleQuality == meter.Absent:
+	case seen == meter.Absent:
+		text = s.absent() + " + " + text
+	default:
+		text = parts(active.Float(unit.Microjoule), t.Idle.Float(unit.Microjoule))
+	}
+	if !t.Present.Has(meter.EnergyError) && t.IdleQuality == meter.Absent {
+		return text
+	}
+	sign := " ±"
+	if s.ASCII {
+		sign = " +-"
+	}
+	off := t.Sum[meter.EnergyError].Plus(t.IdleError).Float(unit.Microjoule)
+	switch percent := 100 * off / v; {
+	case v == 0 || percent >= 1000 || off > 0 && percent < 0.05:
+		return text + sign + joules(off)
+	case percent < 9.95:
+		return text + sign + strconv.FormatFloat(percent, 'f', 1, 64) + "%"
+	default:
+		return text + sign + strconv.FormatFloat(percent, 'f', 0, 64) + "%"
+	}
+}
+
+const joulesPerKWh = 3.6e6
+
+// joules writes an energy as people pay for it, or finer where it is little.
+func joules(v float64) string {
+	if kWh := v / joulesPerKWh; kWh >= 0.001 {
+		return kilowattHours(kWh, kWh) + " kWh"
+	}
+	return unit.Joules(v)
+}
+
+// parts writes two parts of an energy in one unit.
+func parts(a, b float64) string {
+	if of := (a + b) / joulesPerKWh; of >= 0.001 {
+		return kilowattHours(a/joulesPerKWh, of) + " + " + kilowattHours(b/joulesPerKWh, of) + " kWh"
+	}
+	return joules(a) + " + " + joules(b)
+}
+
+// kilowattHours writes v with as many decimals as give the number of which it is
+// a part three digits.
+func kilowattHours(v, of float64) string {
+	if of >= 99.95 {
+		return whole(int64(math.Round(min(v, 1<<62))))
+	}
+	return strconv.FormatFloat(v, 'f', 2-int(math.Floor(math.Log10(of))), 64)
 }
 
 // cpuTime writes seconds so that they can be compared down a column.
@@ -210,15 +296,26 @@ func notes(a *query.Answer, sum *query.Total) string {
 	var b strings.Builder
 	var differ []string
 	a.Whole.Present.Each(func(r meter.Resource) {
-		if sum.Sum[r] != a.Whole.Sum[r] {
+		if sum.Sum[r] != a.Whole.Sum[r] && (a.Idle == "" || !slices.Contains(meter.Energies[:], r)) {
 			differ = append(differ, r.String())
 		}
 	})
+	// What is divided of idle energy is told as a whole, so all of it is compared.
+	parts, _ := sum.AllEnergy()
+	if had, q := a.Whole.Energy(); a.Idle != "" && q != meter.Absent && parts != had {
+		differ = append(differ, "energy")
+	}
 	switch {
 	case differ != nil:
 		fmt.Fprintf(&b, "the sum is not what the machine had: %s\n", strings.Join(differ, ", "))
 	case a.Whole.Present != 0:
 		b.WriteString("the rows add up to the machine: nothing is lost and nothing counted twice\n")
+	}
+	switch a.Idle {
+	case energy.Equal.String():
+		b.WriteString("energy of idle machines is divided by the time that each workload was there\n")
+	case energy.Used.String():
+		b.WriteString("energy of idle machines is divided by the CPU time that each workload used\n")
 	}
 	if !slices.ContainsFunc(a.By, func(d query.Dimension) bool { return !machines(d) }) {
 		b.WriteString("idle and system are in these rows; add another dimension to see them apart: --by " +

@@ -17,6 +17,28 @@ func Number(v float64) string {
 	return scaled(v, 1000, []string{"", "k", "M", "G", "T", "P", "E"})
 }
 
+// Joules writes an energy for people, in decimal steps: "950 uJ", "1.20 kJ".
+func Joules(v float64) string { return fine(v, "J") }
+
+// Watts writes a power for people, in decimal steps: "12.0 mW", "57.2 W".
+func Watts(v float64) string { return fine(v, "W") }
+
+// fine writes an amount of which less than one is worth telling, with three
+// significant digits.
+func fine(v float64, unit string) string {
+	if v == 0 {
+		return "0 " + unit
+	}
+	v *= 1e6
+	names := []string{"u", "m", "", "k", "M", "G", "T"}
+	n := 0
+	for math.Abs(v) >= 999.5 && n < len(names)-1 {
+		v /= 1000
+		n++
+	}
+	return three(v) + " " + names[n] + unit
+}
+
 func scaled(v, step float64, names []string) string {
 	n := 0
 	for math.Abs(v) >= step*0.9995 && n < len(names)-1 {

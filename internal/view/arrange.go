@@ -238,6 +238,8 @@ func key(a *Figures, s Sort) float64 {
 		v = a[NetworkRx].plus(a[NetworkTx])
 	case ByPIDs:
 		v = a[PIDs]
+	case ByPower:
+		v = a[Power]
 	case ByPressure:
 		v, _ = a.worst()
 	default:
@@ -264,6 +266,9 @@ func differs(m *live.Machine, total *Figures) (names []string) {
 	}
 	check("cpu", total[CPU], m.CPU.Whole+skew)
 	check("memory", total[Memory], float64(m.Memory.Whole))
+	if m.Energy != nil {
+		check("power", total[Power], m.Energy.Watts)
+	}
 	return names
 }
 

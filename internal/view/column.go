@@ -41,6 +41,7 @@ var (
 	colTx      = one("TX/s", 7, ByNetwork, NetworkTx, size)
 	colNetwork = two("NET/s", 7, ByNetwork, NetworkRx, NetworkTx, size)
 	colPIDs    = one("PIDS", 6, ByPIDs, PIDs, func(v float64) string { return digits(v, 0) })
+	colPower   = one("POWER", 7, ByPower, Power, watts)
 	colPSICPU  = one("P.CPU", 6, ByPressure, PressureCPU, percent)
 	colPSIMem  = one("P.MEM", 6, ByPressure, PressureMemory, percent)
 	colPSIIO   = one("P.IO", 6, ByPressure, PressureIO, percent)
@@ -65,12 +66,14 @@ type layout struct {
 // layouts go from wide to narrow: figures are first joined, then left out, the
 // least asked for first.
 var layouts = []layout{
-	{24, true, []*column{colCPU, colMemory, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
-	{24, false, []*column{colCPU, colMemory, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
-	{24, false, []*column{colCPU, colMemory, colRead, colWritten, colRx, colTx, colPIDs, colPSI}},
-	{24, false, []*column{colCPU, colMemory, colDisk, colNetwork, colPIDs, colPSI}},
-	{24, false, []*column{colCPU, colMemory, colDisk, colNetwork, colPIDs}},
+	{24, true, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
+	{24, false, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
+	{24, false, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSI}},
+	{24, false, []*column{colCPU, colMemory, colPower, colDisk, colNetwork, colPIDs, colPSI}},
+	{24, false, []*column{colCPU, colMemory, colPower, colDisk, colNetwork, colPIDs}},
+	{18, false, []*column{colCPU, colMemory, colPower, colDisk, colNetwork}},
 	{18, false, []*column{colCPU, colMemory, colDisk, colNetwork}},
+	{14, false, []*column{colCPU, colMemory, colPower}},
 	{14, false, []*column{colCPU, colMemory}},
 	{10, false, []*column{colCPU}},
 	{0, false, nil},

@@ -20,23 +20,21 @@ const (
 	NetworkRx                   // bytes per second
 	NetworkTx                   // bytes per second
 	PIDs                        // tasks
+	Power                       // watts
 	PressureCPU                 // share of the time, 0 to 1
 	PressureMemory              // share of the time, 0 to 1
 	PressureIO                  // share of the time, 0 to 1
 
-	fields = 10
+	fields = 11
 )
 
-var fieldResources = [fields]meter.Resource{meter.CPU, meter.Memory, meter.DiskRead, meter.DiskWritten,
-	meter.NetworkRx, meter.NetworkTx, meter.PIDs, meter.PressureCPU, meter.PressureMemory, meter.PressureIO}
-
 // fieldNames are the keys of a row's Quality.
-var fieldNames = func() (names [fields]string) {
-	for f, r := range fieldResources {
-		names[f] = r.String()
-	}
-	return names
-}()
+var fieldNames = [fields]string{
+	CPU: meter.CPU.String(), Memory: meter.Memory.String(), DiskRead: meter.DiskRead.String(),
+	DiskWritten: meter.DiskWritten.String(), NetworkRx: meter.NetworkRx.String(), NetworkTx: meter.NetworkTx.String(),
+	PIDs: meter.PIDs.String(), Power: live.Power, PressureCPU: meter.PressureCPU.String(),
+	PressureMemory: meter.PressureMemory.String(), PressureIO: meter.PressureIO.String(),
+}
 
 // adds reports whether the field of several workloads has a sum.
 func (f Field) adds() bool { return f < PressureCPU }
@@ -105,6 +103,7 @@ func figuresOf(r *live.Row) (out Figures) {
 	rate(NetworkRx, r.NetworkRx)
 	rate(NetworkTx, r.NetworkTx)
 	level(PIDs, r.PIDs)
+	rate(Power, r.Power)
 	rate(PressureCPU, r.PressureCPU)
 	rate(PressureMemory, r.PressureMemory)
 	rate(PressureIO, r.PressureIO)
@@ -162,6 +161,21 @@ func digits(v float64, d int) string {
 		d = min(d, 2)
 	}
 	return strconv.FormatFloat(v, 'f', d, 64)
+}
+
+// watts writes a power in at most six characters: "0.012W", "57.2W".
+func watts(v float64) string {
+	switch a := math.Abs(v); {
+	case v == 0:
+		return "0"
+	case a < 0.9995:
+		return digits(v, 3) + "W"
+	case a < 9.995:
+		return digits(v, 2) + "W"
+	case a < 99.95:
+		return digits(v, 1) + "W"
+	}
+	return digits(v, 0) + "W"
 }
 
 // size writes bytes in at most six characters: "512B", "1.50Mi".

@@ -2,7 +2,9 @@ package view
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,13 +13,14 @@ import (
 )
 
 // Header returns the lines that describe the machine as a whole: who and when,
-// where its CPU time and memory are, its traffic. Width 0 is a screen without a
+// where its CPU time and memory are, its power, its traffic. Width 0 is a screen without a
 // border.
 func Header(m *live.Machine, width int, o Options) []Line {
 	lines := []Line{
 		title(m, width, o),
 		processor(m, width, o),
 		memory(m, width, o),
+		energy(m, o),
 		join(width, o, Line{{"Disk ", Title}},
 			pair("read ", in(m.Disk, o)), pair("written ", out(m.Disk, o)),
 			Line{{"Net ", Title}, {"received ", Dim}, {in(m.Network, o), Plain}}, pair("sent ", out(m.Network, o)),
@@ -102,6 +105,36 @@ func memory(m *live.Machine, width int, o Options) Line {
 		Line{{"system ", Sys}, {b(c.System), Plain}},
 		Line{{"free ", Dim}, {b(c.Idle), Plain}},
 		Line{{"available ", Dim}, {b(c.Available), Plain}})
+}
+
+// energy writes the machine's power with what it may be off, how much of it is
+// idle, and from what it is known.
+func energy(m *live.Machine, o Options) Line {
+	e := m.Energy
+	if e == nil {
+		return Line{{"Power ", Title}, {glyphsOf(o).absent, Dim}, {"  nothing shows it here", Dim}}
+	}
+	pm := glyphsOf(o).pm
+	band := func(v, off float64) string { return unit.Watts(v) + " " + pm + unit.Watts(off) }
+	parts := []Line{{{"idle ", Dim}, {unit.Watts(e.Idle), Plain}}}
+	if len(e.Domains) == 1 {
+		d := &e.Domains[0]
+		parts = append(parts, Line{{d.Quality.String() + ": ", Dim}, {safe(d.Source, o), Plain}})
+	} else {
+		for i := range e.Domains {
+			d := &e.Domains[i]
+			parts = append(parts, Line{{d.Name + " ", Dim}, {Mark(d.Quality, o.ASCII) + band(d.Watts, d.Error), Plain},
+				{" " + d.Quality.String() + ": " + safe(d.Source, o), Dim}})
+		}
+	}
+	for _, level := range slices.Sorted(maps.Keys(e.Ratios)) {
+		parts = append(parts, Line{{"parts/" + safe(level, o) + " ", Dim}, {percent(e.Ratios[level]), Plain}})
+	}
+	line := Line{{"Power ", Title}, {Mark(e.Quality, o.ASCII) + band(e.Watts, e.Error), Strong}}
+	for _, p := range parts { // cut rather than left out: the source is what a reader must see
+		line = append(append(line, Span{"  ", Plain}), p...)
+	}
+	return line
 }
 
 func pair(label, value string) Line { return Line{{label, Dim}, {value, Plain}} }

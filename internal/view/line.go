@@ -151,16 +151,16 @@ func padLeft(s string, width int) string {
 // glyphs are the drawn characters, each one cell wide.
 type glyphs struct {
 	branch, corner, trunk, blank string
-	folded, more, absent, dot    string
+	folded, more, absent, pm     string
 	work, sys, free              string
 	up, down                     string
 }
 
 func glyphsOf(o Options) *glyphs {
 	if o.ASCII {
-		return &glyphs{branch: "|- ", corner: "`- ", trunk: "|  ", blank: "   ", folded: "+", more: ">", absent: "-", dot: ",",
+		return &glyphs{branch: "|- ", corner: "`- ", trunk: "|  ", blank: "   ", folded: "+", more: ">", absent: "-", pm: "+-",
 			work: "#", sys: "=", free: ".", up: "^", down: "*"}
 	}
-	return &glyphs{branch: "├─ ", corner: "└─ ", trunk: "│  ", blank: "   ", folded: "▸", more: "…", absent: "–", dot: "·",
+	return &glyphs{branch: "├─ ", corner: "└─ ", trunk: "│  ", blank: "   ", folded: "▸", more: "…", absent: "–", pm: "±",
 		work: "█", sys: "▒", free: "░", up: "▲", down: "▼"}
 }

@@ -55,11 +55,17 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 	if r.MemoryLimit != nil {
 		fact("mem limit", unit.Bytes(float64(*r.MemoryLimit)))
 	}
+	if r.Power != nil {
+		fact("power", Mark(r.Quality[live.Power], o.ASCII)+unit.Watts(*r.Power)+off(r.PowerError, unit.Watts, o)+"  "+r.Quality[live.Power].String()+", in this tick")
+	}
 	add(nil)
 	for _, l := range processes(m, r, o) {
 		add(l)
 	}
 	add(Line{{pad("SINCE FIRST SEEN", 20) + padLeft("AMOUNT", 14), Title}, {"  QUALITY      WHAT", Title}})
+	if l := total(r, o); l != nil {
+		add(l)
+	}
 	for res := meter.Resource(1); res < meter.Limit; res++ {
 		name, d := res.String(), res.Detail()
 		raw, ok := r.Total[name]
@@ -72,6 +78,36 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 			{"  " + pad(q.String(), 13), Plain}, {d.Help, Dim}})
 	}
 	return out
+}
+
+// off writes what a figure may be off, where that is known.
+func off(v *float64, write func(float64) string, o Options) string {
+	if v == nil {
+		return ""
+	}
+	return " " + glyphsOf(o).pm + write(*v)
+}
+
+// total is the line of all energy of a workload, with what it may be off; nil
+// where there is none.
+func total(r *live.Row, o Options) Line {
+	var sum float64
+	var worst meter.Quality
+	for _, res := range meter.Energies {
+		v, err := strconv.ParseFloat(r.Total[res.String()], 64)
+		if q := r.Quality[res.String()]; q != meter.Absent && err == nil {
+			sum, worst = sum+v, max(worst, q)
+		}
+	}
+	if worst == meter.Absent {
+		return nil
+	}
+	text := unit.Joules(sum)
+	if v, err := strconv.ParseFloat(r.Total[meter.EnergyError.String()], 64); err == nil {
+		text += off(&v, unit.Joules, o)
+	}
+	return Line{{pad("energy", 12), Plain}, {padLeft(text, 22), Strong}, {"  " + pad(worst.String(), 13), Plain},
+		{"of all parts of the machine, with what it may be off", Dim}}
 }
 
 // processes lists where r's CPU time of the latest tick went, by process; empty
@@ -147,7 +183,7 @@ func amount(u unit.Unit, decimal string) string {
 	case unit.ByteSecond:
 		return unit.Bytes(v/3600) + " h"
 	case unit.Microjoule:
-		return unit.Number(v) + " J"
+		return unit.Joules(v)
 	}
 	return unit.Number(v)
 }

@@ -31,10 +31,11 @@ const (
 	ByNetwork  // received and sent together
 	ByPIDs     // tasks alive
 	ByPressure // the worst of the three
+	ByPower
 	ByName
 )
 
-var sortNames = [...]string{"cpu", "memory", "disk", "network", "pids", "pressure", "name"}
+var sortNames = [...]string{"cpu", "memory", "disk", "network", "pids", "pressure", "power", "name"}
 
 // String returns the word that the --sort flag takes.
 func (s Sort) String() string {

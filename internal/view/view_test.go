@@ -74,6 +74,41 @@ func TestDetails(t *testing.T) {
 	golden(t, "details.txt", b.String())
 }
 
+// The line of the machine's power says what it may be off and where it is from,
+// whatever shows it, and a power that does not add up is named.
+func TestPower(t *testing.T) {
+	m := viewtest.Machine(3)
+	if tbl := view.Arrange(m, view.Options{}); len(tbl.Differs) > 0 {
+		t.Errorf("differs: %v, want nothing", tbl.Differs)
+	}
+	line := func(e *live.Energy) string {
+		m.Energy = e
+		return view.Header(m, 0, view.Options{ASCII: true})[3].String()
+	}
+	for _, c := range []struct {
+		energy *live.Energy
+		want   string
+	}{
+		{nil, "Power -  nothing shows it here"},
+		{&live.Energy{Watts: 20, Error: 8, Idle: 12.5, Quality: meter.Modelled, Domains: []live.Domain{
+			{Name: "rest", Watts: 20, Error: 8, Idle: 12.5, Quality: meter.Modelled, Source: "a generic curve"}}},
+			"Power =20.0 W +-8.00 W  idle 12.5 W  modelled: a generic curve"},
+		{&live.Energy{Watts: 110, Error: 1, Idle: 12.5, Quality: meter.Measured, Ratios: map[string]float64{"board": 0.8}, Domains: []live.Domain{
+			{Name: "package", Watts: 80, Error: 0.5, Idle: 10, Quality: meter.Measured, Source: "rapl/package-0"},
+			{Name: "rest", Watts: 30, Error: 0.5, Idle: 2.5, Quality: meter.Measured, Source: "rapl/psys less rapl/package-0"}}},
+			"Power 110 W +-1.00 W  idle 12.5 W  package 80.0 W +-500 mW measured: rapl/package-0" +
+				"  rest 30.0 W +-500 mW measured: rapl/psys less rapl/package-0  parts/board 80%"},
+	} {
+		if got := line(c.energy); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+	m.Energy = &live.Energy{Watts: 1}
+	if tbl := view.Arrange(m, view.Options{}); !slices.Contains(tbl.Differs, "power") {
+		t.Errorf("differs: %v, want power", tbl.Differs)
+	}
+}
+
 // machines draws any machine: also one that no sampler should make, with
 // parents that come late, are missing, or are the row itself.
 func machines(t *rapid.T) *live.Machine {
@@ -91,7 +126,7 @@ func machines(t *rapid.T) *live.Machine {
 		r := live.Row{ID: id.Draw(t, "id"), Parent: id.Draw(t, "parent"), Kind: workload.Kind(rapid.IntRange(0, 15).Draw(t, "kind")),
 			Name: hostile.Draw(t, "name"), Path: hostile.Draw(t, "path"), Ended: rapid.Bool().Draw(t, "ended")}
 		maybe := func() bool { return rapid.IntRange(0, 3).Draw(t, "absent") > 0 }
-		for _, p := range []**float64{&r.CPU, &r.DiskRead, &r.DiskWritten, &r.NetworkRx, &r.NetworkTx, &r.PressureCPU} {
+		for _, p := range []**float64{&r.CPU, &r.DiskRead, &r.DiskWritten, &r.NetworkRx, &r.NetworkTx, &r.Power, &r.PressureCPU} {
 			if maybe() {
 				*p = cores.Draw(t, "amount")
 			}
@@ -110,7 +145,7 @@ var hostile = rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "\x1b[2
 	"\u009b31m", "e\u0301\u0301\u0301\u0301\u0301\u0301", "\u0301", strings.Repeat("long", 100), "\xff\xfe", "x\u200b\ufe0f", "각ᄀ", "/a/b/"}))
 
 func options(t *rapid.T, m *live.Machine) view.Options {
-	o := view.Options{Flat: rapid.Bool().Draw(t, "flat"), Sort: view.Sort(rapid.IntRange(0, 6).Draw(t, "sort")),
+	o := view.Options{Flat: rapid.Bool().Draw(t, "flat"), Sort: view.Sort(rapid.IntRange(0, 7).Draw(t, "sort")),
 		Reverse: rapid.Bool().Draw(t, "reverse"), HideIdle: rapid.Bool().Draw(t, "hide"), Sums: rapid.Bool().Draw(t, "sums"),
 		Percent: rapid.Bool().Draw(t, "percent"), ASCII: rapid.Bool().Draw(t, "ascii"), Folded: map[workload.ID]bool{}}
 	o.Filter = rapid.OneOf(rapid.Just(""), hostile, rapid.SampledFrom([]string{"pod", "a", "w1"})).Draw(t, "filter")
@@ -261,6 +296,7 @@ func TestSort(t *testing.T) {
 		view.ByCPU:    func(r *live.Row) float64 { return *r.CPU },
 		view.ByMemory: func(r *live.Row) float64 { return float64(*r.Memory) },
 		view.ByPIDs:   func(r *live.Row) float64 { return float64(*r.PIDs) },
+		view.ByPower:  func(r *live.Row) float64 { return *r.Power },
 		view.ByDisk:   func(r *live.Row) float64 { return *r.DiskRead + *r.DiskWritten },
 	}
 	for by, of := range value {
@@ -360,7 +396,7 @@ func TestClean(t *testing.T) {
 }
 
 func TestParseSort(t *testing.T) {
-	for in, want := range map[string]view.Sort{"cpu": view.ByCPU, "mem": view.ByMemory, "Net": view.ByNetwork, "name": view.ByName, "pids": view.ByPIDs} {
+	for in, want := range map[string]view.Sort{"cpu": view.ByCPU, "mem": view.ByMemory, "Net": view.ByNetwork, "name": view.ByName, "pids": view.ByPIDs, "po": view.ByPower} {
 		if got, err := view.ParseSort(in); got != want || err != nil {
 			t.Errorf("ParseSort(%q) = %v, %v, want %v", in, got, err, want)
 		}

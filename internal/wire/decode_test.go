@@ -148,7 +148,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{func(m *pb.Batch) { m.Rows.Workload[8] = -1 }, "rows: row 8 is of workload -1 of 8"},
 		{func(m *pb.Batch) { m.Rows.Shape[3] = 1 << 31 }, "rows: row 3 is of shape 2147483648 of "},
 		{func(m *pb.Batch) { m.Rows.Shape = m.Rows.Shape[1:] }, "rows: 23 shapes for 24 rows"},
-		{func(m *pb.Batch) { m.Rows.Shapes[0].Present |= 1 << 25 }, "rows: shape 0: resource 25 is unknown: the sender is newer than this server"},
+		{func(m *pb.Batch) { m.Rows.Shapes[0].Present |= 1 << 31 }, "rows: shape 0: resource 31 is unknown: the sender is newer than this server"},
 		{func(m *pb.Batch) { m.Rows.Shapes[0].Has |= 1 }, "rows: shape 0: resource 0 is unknown"},
 		{func(m *pb.Batch) { m.Rows.Shapes[0].Modelled = m.Rows.Shapes[0].Measured }, "rows: shape 0: qualities"},
 		{func(m *pb.Batch) { m.Rows.Shapes[0].Partial = true }, "its time without readings is missing"},

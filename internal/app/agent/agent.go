@@ -8,15 +8,21 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
+	"strconv"
 	"strings"
 
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -44,6 +50,7 @@ type Config struct {
 	// Token enrols this machine; TokenFile holds it, and goes before it.
 	Token, TokenFile string
 	State            string // directory of the identity and the spool
+	Curve            string // file of mete power calibrate; "" is none
 	Socket           string // unix socket for jobs of mete run; "" is none
 	Status           string // address of /metrics and /healthz; "" is none
 	Version          string // of the program
@@ -72,14 +79,61 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrols this machine (or METE_TOKEN); it may be gone once that is done")
 	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
 	f.Int64Var(&c.Agent.Spool.Cap, "spool-cap", c.Agent.Spool.Cap, "most `bytes` that the spool takes on disk")
+	f.StringVar(&c.Machine.Energy.Powercap, "powercap", c.Machine.Energy.Powercap, "`directory` to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
+	f.StringVar(&c.Machine.Energy.IPMI, "ipmi", c.Machine.Energy.IPMI, "`device` of the management controller to ask for the machine's power, as /dev/ipmi0; '' leaves it alone")
+	f.StringVar(&c.Curve, "power-curve", c.Curve, "`file`, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
+	f.Func("idle-power", "`DOMAIN=WATTS` that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.idlePower)
 	f.StringVar(&c.Socket, "socket", c.Socket, "unix `socket` at which mete run registers jobs; '' is none")
 	f.StringVar(&c.Status, "status", c.Status, "`address` of this agent's own /metrics and /healthz; '' is none")
 	f.BoolVar(&c.ShowVersion, "version", false, "write the program's version, and end")
 	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")
 }
 
+// idlePower takes the flag of that name.
+func (c *Config) idlePower(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		name, watts, ok := strings.Cut(part, "=")
+		w, err := strconv.ParseFloat(watts, 64)
+		if !ok || err != nil || !(w > 0 && w <= mostIdle) {
+			return fmt.Errorf("%q is not DOMAIN=WATTS, above 0 and at most %d W", part, mostIdle)
+		}
+		d := power.Package
+		for d < power.DomainLimit && d.String() != name {
+			d++
+		}
+		if d == power.DomainLimit {
+			return fmt.Errorf("%q is none of package, dram, gpu and rest", name)
+		}
+		c.Machine.Static[d] = int64(math.Round(w * 1e6))
+	}
+	return nil
+}
+
+// mostIdle is more power in W than any one machine draws.
+const mostIdle = 50_000
+
+// curve reads the file of a power curve.
+func (c *Config) curve() error {
+	if c.Curve == "" {
+		return nil
+	}
+	b, err := os.ReadFile(c.Curve)
+	if err != nil {
+		return fault.WithHint(fmt.Errorf("-power-curve: %w: %w", err, fault.ErrInvalid), "mete power calibrate -o FILE writes one, on a machine that has a meter")
+	}
+	fitted, err := energy.DecodeCalibration(b)
+	if err != nil {
+		return fmt.Errorf("-power-curve %s: %w", c.Curve, err)
+	}
+	c.Machine.Curve = fitted.Curve
+	return nil
+}
+
 // Run measures this machine until ctx ends.
 func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err error) {
+	if err := cfg.curve(); err != nil {
+		return err
+	}
 	if err := cfg.Machine.Validate(); err != nil {
 		return err
 	}

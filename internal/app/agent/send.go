@@ -149,6 +149,7 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 	c.Socket = cfg.Socket
 	// What an identity has not sent yet is no other's.
 	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
+	c.Laws = filepath.Join(cfg.State, "power.json")
 	c.Past = agent.PastOf(c.Spool, time.Now(), log)
 	c.Ship.Reenrol = func(ctx context.Context) error {
 		if err := id.Reenrol(ctx); err != nil {

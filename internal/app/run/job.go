@@ -23,6 +23,7 @@ type job struct {
 	h      *host.Host
 	report report.Report
 	stderr io.Writer
+	energy *joules
 	origin *origin.Origin // nil where the job does not send its figures itself
 	unsent error          // why it does not, though it was asked to
 }
@@ -77,6 +78,8 @@ func run(c *config, stdout, stderr io.Writer) error {
 func (j *job) run(c launch.Command) (launch.Exit, error) {
 	counter := openCounter(j.h, j.cfg.reader)
 	defer counter.close()
+	j.energy = openJoules(j.h, j.cfg.powercap)
+	defer j.energy.close()
 	signals := listen()
 	defer signals.close()
 
@@ -140,10 +143,22 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	books := j.register(group)
 	defer books.close()
 	own.know(books)
-	c.Before = n.wait
+	c.Before = func() {
+		// The thread that is to become the job does nothing but wait.
+		ready := make(chan struct{})
+		go func() {
+			defer close(ready)
+			n.wait()
+			j.energy.begin()
+		}()
+		<-ready
+	}
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
 		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
-		Sampled: func(at host.Clocks, m *report.Measured) { own.sampled(at, m, books) },
+		Sampled: func(at host.Clocks, m *report.Measured) {
+			j.energy.tick(at, m)
+			own.sampled(at, m, books)
+		},
 	})
 	if err != nil {
 		own.cancel()
@@ -153,6 +168,7 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	books.end(measured, exit)
 	own.end(measured, exit, s.c)
 	j.report.Fill(measured)
+	j.energy.fill(&j.report)
 	j.report.Reader = n.reader()
 	if group != nil {
 		j.report.Group = group.Path()

@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/report"
 	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/view"
 )
 
 // Report returns mete report.
@@ -118,10 +119,10 @@ func printAll(s *keep.Store, output string, stdout, stderr io.Writer) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	rows := []string{"ID\tSTARTED\tNAME\tEXIT\tWALL\tCPU\tMEMORY PEAK"}
+	rows := []string{"ID\tSTARTED\tNAME\tEXIT\tWALL\tCPU\tMEMORY PEAK\tENERGY"}
 	for _, r := range all {
 		rows = append(rows, strings.Join([]string{r.ID, r.Started.Local().Format(time.DateTime), report.Clean(r.Name),
-			strconv.Itoa(r.ExitCode), seconds(r, report.Wall), seconds(r, report.CPU), size(r, report.MemoryPeak)}, "\t"))
+			strconv.Itoa(r.ExitCode), seconds(r, report.Wall), seconds(r, report.CPU), size(r, report.MemoryPeak), joule(r)}, "\t"))
 	}
 	if _, err := fmt.Fprintln(w, strings.Join(rows, "\n")); err != nil {
 		return err
@@ -143,6 +144,15 @@ func size(r *report.Report, k report.Key) string {
 		return "-"
 	}
 	return unit.Bytes(float64(v))
+}
+
+// joule writes what the job's activity took, with the mark of how it is known.
+func joule(r *report.Report) string {
+	v, ok := r.Get(report.Energy)
+	if !ok {
+		return "-"
+	}
+	return view.Mark(r.Figures[report.Energy].Quality, false) + unit.Joules(float64(v)/1e6)
 }
 
 // join lists words as a sentence does.

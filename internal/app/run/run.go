@@ -58,6 +58,8 @@ type options struct {
 	quiet   bool
 	waitAll bool
 
+	powercap string
+
 	server    string
 	blank     bool // --server was given, and is empty
 	tokenFile string
@@ -76,13 +78,15 @@ type config struct {
 	waitAll bool
 	command []string
 
+	powercap string // the directory of the energy meters; "" is the machine's
+
 	server    string // whose ledger the job's figures are sent to; "" is none
 	tokenFile string
 	wait      time.Duration
 }
 
 const long = `Run a command as a metered job and report what it truly used: CPU time, memory,
-disk, network, processes, and how each figure came about.
+disk, network, processes, energy, and how each figure came about.
 
 The command runs in a control group of its own, below the caller's, together with
 all that it starts. Its input, output, signals, terminal and exit code are its
@@ -94,6 +98,11 @@ state directory ($METE_STATE, else /var/lib/mete for root, $XDG_STATE_HOME/mete
 or ~/.local/state/mete for others), where mete report finds it. What the command
 leaves running is named, and goes on in its group; --wait-all waits for it.
 Data that is still waiting to be written to disk when the job ends is not counted.
+
+Energy is what the job's own activity took: its part, by CPU time and memory, of
+what the machine's meters show above idling, or a model of the machine where it
+has none. Beside it is the job's share, by CPU time, of what the machine takes
+anyway. Both come with what they may be off, and with where they are from.
 
 An agent of this machine is told of the job, so that its ledger knows it by name.
 Where there is none, --server sends the job's figures to a server, as long as it
@@ -146,6 +155,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report; only what lives on is named, in one line on standard error")
 	f.BoolVar(&o.waitAll, "wait-all", false, "wait for everything that the command left running")
+	f.StringVar(&o.powercap, "powercap", "", "read the energy meters in `DIR`, laid out as /sys/class/powercap, in place of the machine's")
 	f.StringVar(&o.server, "server", "", "send what the job used to the ledger of the server at `URL`; METE_SERVER alone does not")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrols with the server once (default: $METE_TOKEN)")
 	f.DurationVar(&o.wait, "server-wait", origin.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
@@ -167,7 +177,7 @@ func (o *options) config(args []string) (*config, error) {
 	}
 	c := &config{
 		name: o.name, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
-		quiet: o.quiet, waitAll: o.waitAll, command: args,
+		quiet: o.quiet, waitAll: o.waitAll, command: args, powercap: o.powercap,
 		server: o.server, tokenFile: o.tokenFile, wait: o.wait,
 	}
 	if c.name == "" {

@@ -221,7 +221,7 @@ func (m *model) moveKey(k string) bool {
 // orderKey changes the order, and says whether the key was for that.
 func (m *model) orderKey(k string) bool {
 	by, ok := map[string]view.Sort{"c": view.ByCPU, "m": view.ByMemory, "d": view.ByDisk, "n": view.ByNetwork,
-		"p": view.ByPIDs, "P": view.ByPressure, "N": view.ByName}[k]
+		"w": view.ByPower, "p": view.ByPIDs, "P": view.ByPressure, "N": view.ByName}[k]
 	switch {
 	case k == "r":
 		m.opt.Reverse = !m.opt.Reverse

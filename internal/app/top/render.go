@@ -150,7 +150,7 @@ func (m *model) status() view.Line {
 		key("Space", "fold")
 	}
 	key("/", "filter")
-	key("c m d n p P N", "sort")
+	key("c m d n w p P N", "sort")
 	key("r", "reverse")
 	key("i", "details")
 	if !m.opt.Flat {
@@ -168,7 +168,7 @@ Space Enter    fold or unfold what is below; left and right too; - folds all, * 
 t              tree or flat list
 s              in the tree, parents with all that is below them (rows then overlap)
 c m d n        sort by CPU, memory, disk, network
-p P N          sort by PIDs, pressure, name
+w p P N        sort by power in watts, PIDs, pressure, name
 r              reverse the order
 /              filter by a part of name, path or kind; Esc clears it
 z              hide workloads that use no CPU, disk or network now
@@ -186,7 +186,9 @@ const figuresText = `
 A row shows what its workload used and nothing below it did, so that the rows add
 up to the machine; a folded row shows its whole subtree. Sums leave out the absent.
 CPU is in cores, memory in bytes (Ki = 1024), traffic in bytes per second; pressure
-is the share of the time in which some task waited for CPU, memory or I/O.
+is the share of the time in which some task waited for CPU, memory or I/O. Power is
+what a row's own activity made the machine draw; what the machine draws anyway is in
+the row idle, undivided. i shows by how much it may be off.
 `
 
 func (m *model) helpLines() []view.Line {

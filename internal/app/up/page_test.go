@@ -37,7 +37,7 @@ func TestPageInChromium(t *testing.T) {
 			t.Errorf("console: %s", line)
 		}
 	}
-	for _, want := range []string{"postgres", "system", "idle"} {
+	for _, want := range []string{"postgres", "system", "idle", "rapl/package-0", "36.5 W"} {
 		if !strings.Contains(dom.String(), want) {
 			t.Errorf("the page does not show %q", want)
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ func TestFromALedger(t *testing.T) {
 		Gaps:   []meter.Gap{{From: now.Add(-9 * time.Minute), To: now.Add(-8 * time.Minute), Reason: meter.Unwatched}},
 		Shifts: []entry.Shift{{Boot: "b", At: now, By: 90 * time.Minute, From: now.Add(-10 * time.Minute)}}}
 	whole := entry.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 2, Whole: meter.Shares{120e9, 60 * 8 << 30}}
+	whole.Whole[slices.Index(meter.Wholes[:], meter.EnergyRest)] = 1200e6
 	used := func(kind workload.Kind, name, job string, cpu, memory int64) {
 		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
 		short, ok := batch.ShortOf(n.ID)
@@ -49,6 +51,8 @@ func TestFromALedger(t *testing.T) {
 		u.Covered = time.Minute
 		u.Put(meter.CPU, cpu, meter.Measured)
 		u.Put(meter.Memory, memory*60, meter.Measured)
+		u.Put(meter.EnergyRest, cpu/100, meter.Modelled) // 10 W for each CPU
+		u.Put(meter.EnergyError, cpu/400, meter.Modelled)
 		e.Names = append(e.Names, n)
 		e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: minute, Usage: u})
 	}
@@ -67,16 +71,21 @@ func TestFromALedger(t *testing.T) {
 	defer s.Close()
 	t.Setenv("METE_SERVER", s.URL)
 	for line, want := range map[string][]string{
-		"usage":                               {"build ", "nginx.service ", " (1 day), averages over the 1m that there are", "SUM", "120.000 s", "the rows add up to the machine", "gaps: 1 in this range"},
-		"usage --by kind -o json":             {`"kind":"service","nodes":1,`, `"cpu_seconds":60,`, `"whole":{"cpu_seconds":120,`},
-		"usage --by workload --omit-own":      {"make "},
-		"usage --by node --where node=web-1":  {"web-1 ", "120.000 s", "--by node,kind"},
-		"usage --where job=build":             {"build ", "60.000 s"},
-		"usage --by label:x --limit 1 -o csv": {"label:x,nodes,"},
-		"nodes":                               {"web-1 ", id, "default"},
-		"gaps --node web-1":                   {"unwatched", "60.0", "no meter was running", "clock-shifted", "+1h30m0s"},
-		"gaps -o json":                        {`"reason":"unwatched"`, `"reason":"clock-shifted"`, `"shift_seconds":5400`},
-		"workloads --where kind=job -o json":  {`"name":"make","job":"build"`},
+		"usage":                     {"build ", "nginx.service ", " (1 day), averages over the 1m that there are", "SUM", "120.000 s", "the rows add up to the machine", "gaps: 1 in this range"},
+		"usage --idle used":         {"≈600 J + 338 J ±25%", "≈15.6 W", "≈800 J + 400 J ±25%", "≈1.20 kJ ", "≈20.0 W", "the rows add up to the machine"},
+		"usage --idle used -o json": {`"job":"build"`, `"energy_joules":600,"energy_idle_joules":338.028169,"energy_idle_error_joules":84.507042,"energy_average_watts":15.633803,`, `"idle":"used"`},
+		"usage --idle used --where job=build -o csv": {",600,338.028169,84.507042,15.633803,"},
+		"usage --idle equal --omit-own -o json":      {`"energy_joules":600,"energy_idle_joules":133.333333,`, `"energy_joules":100,"energy_idle_joules":133.33333`},
+		"usage --idle used --by node":                {"≈800 J + 400 J ±25%"},
+		"usage --by kind -o json":                    {`"kind":"service","nodes":1,`, `"cpu_seconds":60,`, `"whole":{"cpu_seconds":120,`},
+		"usage --by workload --omit-own":             {"make "},
+		"usage --by node --where node=web-1":         {"web-1 ", "120.000 s", "--by node,kind"},
+		"usage --where job=build":                    {"build ", "60.000 s"},
+		"usage --by label:x --limit 1 -o csv":        {"label:x,nodes,"},
+		"nodes":                                      {"web-1 ", id, "default"},
+		"gaps --node web-1":                          {"unwatched", "60.0", "no meter was running", "clock-shifted", "+1h30m0s"},
+		"gaps -o json":                               {`"reason":"unwatched"`, `"reason":"clock-shifted"`, `"shift_seconds":5400`},
+		"workloads --where kind=job -o json":         {`"name":"make","job":"build"`},
 	} {
 		out, err := run(strings.Fields(line)...)
 		if err != nil {

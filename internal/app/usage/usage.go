@@ -105,6 +105,7 @@ type question struct {
 	by       []string
 	node     string
 	omitOwn  bool
+	idle     string
 	limit    string
 }
 
@@ -133,6 +134,9 @@ func (q *question) parameters() map[string][]string {
 	}
 	if q.omitOwn {
 		given[tally.ParamOmitOwn] = []string{"1"}
+	}
+	if q.idle != "" {
+		given[tally.ParamIdle] = []string{q.idle}
 	}
 	if q.limit != "" {
 		given[tally.ParamLimit] = []string{q.limit}
@@ -163,12 +167,17 @@ whole range, page cache included; PEAK is the most that any one workload of the
 row held. A workload that belongs to no job stands under its own name; one that
 has none of what is asked for, such as a user, is in the row (none).
 
+ENERGY is with how far it may be off either way, POWER the average. What machines
+draw because they are on is in the row idle; --idle divides it on reading: equal by
+the time that each workload was there, used by the CPU time that it used.
+
 –  nobody could see it (not zero)   ~  a total, apportioned   ≈  computed
 
 Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 		Example: `  mete usage
   mete usage --by user,job --from today
   mete usage --by workload --where job=nightly --from -7d
+  mete usage --by project --from -30d --idle used
   mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -197,9 +206,11 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 	q.rangeFlags(cmd)
 	q.whereFlag(cmd)
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
+	cmd.Flags().StringVar(&q.idle, "idle", tally.Policies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
 	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+screenful+" of a table, else all)")
 	s.flags(cmd)
 	choices(cmd, "by", tally.Dimensions()...)
+	choices(cmd, "idle", tally.Policies()...)
 	return cmd
 }
 

@@ -47,7 +47,7 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 	if len(q.Where["pod"]) > 0 {
 		return nil, fault.WithHint(fmt.Errorf("dimension pod: %w", fault.ErrInvalid), "there are no pods here")
 	}
-	a := &query.Answer{From: q.From, To: q.To, By: q.By, Gaps: 1}
+	a := &query.Answer{From: q.From, To: q.To, By: q.By, Gaps: 1, Idle: q.Idle}
 	for i, name := range []string{"idle", "bu\x1bild", "web", "", "system"} {
 		g := query.Group{Nodes: 1, First: q.From, Last: q.To}
 		for range q.By {
@@ -60,6 +60,12 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 		}
 		put(meter.CPU, int64(900e9>>i))
 		put(meter.Memory, int64(3600<<30>>i))
+		put(meter.EnergyRest, int64(36e9>>i))
+		put(meter.EnergyError, int64(9e9>>i))
+		g.Usage.Quality.Set(meter.EnergyRest, meter.Modelled)
+		if q.Idle != "" {
+			g.Usage.Idle, g.Usage.IdleError, g.Usage.IdleQuality = unit.Sum{}.Add(int64(3e9>>i)), unit.Sum{}.Add(int64(1e9>>i)), meter.Modelled
+		}
 		a.Groups = append(a.Groups, g)
 	}
 	return a, nil
@@ -118,6 +124,7 @@ func TestCommands(t *testing.T) {
 		"usage " + hour,
 		"usage --by user,label:app --where job=web --where label:a=b=c --omit-own --limit 2 --ascii " + hour,
 		"usage --by node " + hour,
+		"usage --idle used " + hour,
 		"usage -o csv " + hour,
 		"usage -o json " + hour,
 		"nodes", "nodes -o csv", "nodes -o json", "sources", "sources -o csv", "sources -o json",
@@ -131,7 +138,7 @@ func TestCommands(t *testing.T) {
 		}
 		fmt.Fprintf(&all, "$ mete %s\n", c)
 		if q := b.asked; !q.From.IsZero() {
-			fmt.Fprintf(&all, "(asked: %s to %s by %v where %v, own left out %v, limit %d)\n", q.From.UTC().Format(time.TimeOnly), q.To.UTC().Format(time.TimeOnly), q.By, q.Where, q.OmitOwn, q.Limit)
+			fmt.Fprintf(&all, "(asked: %s to %s by %v where %v, own left out %v, idle %q, limit %d)\n", q.From.UTC().Format(time.TimeOnly), q.To.UTC().Format(time.TimeOnly), q.By, q.Where, q.OmitOwn, q.Idle, q.Limit)
 		}
 		all.WriteString(out + "\n")
 	}
@@ -173,6 +180,8 @@ func TestErrors(t *testing.T) {
 		{"usage --from later", `time "later": invalid`, "write a time as", cli.Invalid},
 		{"usage --from now --to -1h", "is empty: invalid", "from is the earlier one", cli.Invalid},
 		{"usage --where web", `filter "web" has no =: invalid`, "write it as job=NAME", cli.Invalid},
+		{"usage --idle some", `parameter idle="some": invalid`, "it is one of none, equal, used", cli.Invalid},
+		{"usage --idle reserved", `parameter idle="reserved": invalid`, "divide it by what was used, or equally", cli.Invalid},
 		{"usage --limit many", `parameter limit="many": invalid`, "from 1 to 10000", cli.Invalid},
 		{"usage --where pod=x", "dimension pod: invalid", "there are no pods here", cli.Invalid},
 		{"usage x", `unexpected argument "x"`, "mete usage --help", cli.Invalid},

@@ -33,21 +33,21 @@ type Config struct {
 	// Every is the time between two updates of the counters in Powercap; 0 is
 	// RAPL's millisecond.
 	Every time.Duration
+	// ErrorPPM is by how much the counters in Powercap may be off; 0 is RAPL's
+	// class. A simulated counter is exact.
+	ErrorPPM int64
 	// IPMI is the device of the management controller, such as /dev/ipmi0, which
 	// takes some 10 ms to answer when it is opened, at most two seconds. "" leaves
 	// it alone.
 	IPMI string
-	// Sample is the time between two looks at meters that show present power.
+	// Sample is the time between two looks at meters that show present power; 0
+	// is a second, as sensors and controllers have nothing newer to show.
 	Sample time.Duration
 }
 
-// Default leaves the management controller alone and samples power each second,
-// as sensors and controllers have nothing newer to show.
-func Default() Config { return Config{Sample: time.Second} }
-
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
-	if c.Sample < 10*time.Millisecond || c.Sample > time.Minute {
+	if c.Sample != 0 && (c.Sample < 10*time.Millisecond || c.Sample > time.Minute) {
 		return fmt.Errorf("power samples each %v: not between 10ms and a minute: %w", c.Sample, fault.ErrInvalid)
 	}
 	return nil
@@ -77,6 +77,9 @@ type Source struct {
 func Open(h *host.Host, cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Sample == 0 {
+		cfg.Sample = time.Second
 	}
 	s := &Source{host: h, sample: cfg.Sample}
 	files, err := s.find(cfg)
@@ -128,6 +131,9 @@ func (s *Source) find(cfg Config) ([]*gauge, error) {
 		for _, g := range zones {
 			if cfg.Every > 0 {
 				g.meter.Every = cfg.Every.Nanoseconds()
+			}
+			if cfg.ErrorPPM > 0 {
+				g.meter.ErrorPPM = cfg.ErrorPPM
 			}
 		}
 		s.refused = refused

@@ -101,7 +101,7 @@ func TestMachines(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			h := machine(t, tt.name)
-			s := open(t, h, energy.Default())
+			s := open(t, h, energy.Config{})
 			if diff := cmp.Diff(tt.meters, s.Meters()); diff != "" {
 				t.Errorf("Meters() (-want +got):\n%s", diff)
 			}
@@ -117,7 +117,7 @@ func TestMachines(t *testing.T) {
 
 func TestWrap(t *testing.T) {
 	h := machine(t, "intel-1s")
-	s := open(t, h, energy.Default())
+	s := open(t, h, energy.Config{})
 	a, err := s.Read(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSampled(t *testing.T) {
 	h := machine(t, "acpi")
 	p := h.Path("/sys/class/hwmon/hwmon0/device/power1_average")
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, h, energy.Default())
+		s := open(t, h, energy.Config{})
 		expect := func(when string, at int64, want string) {
 			t.Helper()
 			rs, err := s.Read(nil)
@@ -198,7 +198,7 @@ func put(t *testing.T, p, text string) {
 // live.
 func TestTrouble(t *testing.T) {
 	h := machine(t, "intel-2s")
-	s := open(t, h, energy.Default())
+	s := open(t, h, energy.Config{})
 	const zone = "/sys/class/powercap/intel-rapl:1/energy_uj"
 	p := h.Path("/sys/devices/virtual/powercap/intel-rapl/intel-rapl:1/energy_uj")
 	expect := func(when, want string) {
@@ -233,12 +233,12 @@ func TestTrouble(t *testing.T) {
 
 // TestNoDirectory sees that a directory that was asked for must be there.
 func TestNoDirectory(t *testing.T) {
-	cfg := energy.Default()
+	cfg := energy.Config{}
 	cfg.Powercap = filepath.Join(t.TempDir(), "none")
 	if _, err := energy.Open(machine(t, "none"), cfg); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Open = %v, want not found", err)
 	}
-	cfg = energy.Default()
+	cfg = energy.Config{}
 	cfg.Sample = time.Hour
 	if _, err := energy.Open(machine(t, "none"), cfg); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("Open = %v, want invalid", err)
@@ -251,7 +251,7 @@ func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "intel-rapl:0", "name"), "package-0\n")
 	put(t, filepath.Join(dir, "intel-rapl:0", "energy_uj"), "00000000000000000042\n")
-	cfg := energy.Default()
+	cfg := energy.Config{}
 	cfg.Powercap, cfg.Every = dir, 20*time.Millisecond
 	s := open(t, h, cfg)
 	if diff := cmp.Diff([]string{"rapl/package-0 42"}, show(t, s)); diff != "" {
@@ -277,7 +277,7 @@ func TestNoAllocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := energy.Default()
+	cfg := energy.Config{}
 	cfg.Powercap = dir
 	s := open(t, h, cfg)
 	rs := make([]power.Reading, 0, 8)
@@ -304,7 +304,7 @@ func TestDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	var s *energy.Source
-	nobody(t, func() { s = open(t, h, energy.Default()) })
+	nobody(t, func() { s = open(t, h, energy.Config{}) })
 	errs := s.Refused()
 	if len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.HasPrefix(errs[0].Error(), "rapl/package-1: /sys/class/powercap/intel-rapl:1/energy_uj: permission denied") {
 		t.Fatalf("Refused() = %v, want one zone, denied", errs)
@@ -330,7 +330,7 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, h, energy.Default())
+	s := open(t, h, energy.Config{})
 	if got := show(t, s); len(got) != len(s.Meters()) {
 		t.Errorf("Read() = %q, want a reading of each of %d meters", got, len(s.Meters()))
 	}
@@ -344,7 +344,7 @@ func TestHidden(t *testing.T) {
 	if err := os.RemoveAll(h.Path("/sys/devices/virtual/powercap")); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, h, energy.Default())
+	s := open(t, h, energy.Config{})
 	if got := show(t, s); len(got) != 1 {
 		t.Errorf("Read() = %q, want the board's sensor alone", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/query"
@@ -20,7 +21,7 @@ import (
 // q.Limit groups, those with the most CPU time. A dimension that it does not
 // know is fault.ErrInvalid.
 func (l *Ledger) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
-	out := &query.Answer{By: q.By}
+	out := &query.Answer{By: q.By, Idle: q.Idle}
 	err := l.view(ctx, func(v *view) error {
 		from, to := v.minutesOf(q.From, q.To)
 		out.From, out.To = time.Unix(from*60, 0).UTC(), time.Unix(to*60, 0).UTC()
@@ -29,16 +30,19 @@ func (l *Ledger) Usage(ctx context.Context, q query.Query) (*query.Answer, error
 			return err
 		}
 		stretches := v.stretches(from, to, v.days)
-		sums, err := s.sum(stretches)
+		groups, err := s.groups(stretches)
 		if err != nil {
-			return l.d.fault(err)
+			return err
 		}
-		out.Groups = sums.list(q.Limit)
 		if out.Over, err = s.covered(stretches); err != nil {
 			return err
 		}
 		if err := s.whole(stretches, &out.Whole); err != nil {
 			return err
+		}
+		energies(groups, &out.Whole)
+		if out.Groups = groups; q.Limit > 0 && len(groups) > q.Limit {
+			out.Groups = groups[:q.Limit]
 		}
 		out.Gaps, err = s.gaps(out.From, out.To)
 		return err
@@ -74,8 +78,9 @@ type selection struct {
 	names   []int    // which of the keys are names of nodes
 	joins   string
 	where   string
-	args    arguments        // $1 and $2 are the stretch's ends
-	grouped bool             // group_day has all that is asked
+	args    arguments // $1 and $2 are the stretch's ends
+	grouped bool      // group_day has all that is asked
+	idle    energy.Policy
 	nodes   map[int64]string // names, for keys
 }
 
@@ -86,6 +91,11 @@ func (s *selection) blind() bool {
 
 func (l *Ledger) newSelection(v *view, q *query.Query) (*selection, error) {
 	s := &selection{l: l, v: v, q: q, args: arguments{int64(0), int64(0)}, grouped: !q.OmitOwn}
+	if q.Idle != "" {
+		if err := s.idle.UnmarshalText([]byte(q.Idle)); err != nil {
+			return nil, err
+		}
+	}
 	if len(q.By) == 0 {
 		return nil, fmt.Errorf("no dimension to group by: %w", fault.ErrInvalid)
 	}
@@ -325,8 +335,8 @@ func (gs groups) merge(others groups) {
 	}
 }
 
-// list orders the groups and cuts them at the limit.
-func (gs groups) list(limit int) []query.Group {
+// list orders the groups.
+func (gs groups) list() []query.Group {
 	out := make([]query.Group, 0, len(gs))
 	for _, g := range gs {
 		if g.Nodes = len(g.nodes); g.nodes == nil && g.node != 0 {
@@ -336,13 +346,13 @@ func (gs groups) list(limit int) []query.Group {
 		g.Usage.Quality = fromRough(g.Usage.Present, g.rough)
 		out = append(out, g.Group)
 	}
-	slices.SortFunc(out, func(a, b query.Group) int {
-		return cmp.Or(b.Usage.Sum[meter.CPU].Compare(a.Usage.Sum[meter.CPU]), slices.Compare(a.Keys, b.Keys))
-	})
-	if limit > 0 && len(out) > limit {
-		out = out[:limit]
-	}
+	slices.SortFunc(out, byUse)
 	return out
+}
+
+// byUse is the order of groups.
+func byUse(a, b query.Group) int {
+	return cmp.Or(b.Usage.Sum[meter.CPU].Compare(a.Usage.Sum[meter.CPU]), slices.Compare(a.Keys, b.Keys))
 }
 
 // seen widens the time of a group to the minutes [first, last).

@@ -201,7 +201,7 @@ func (v *view) eachOf(p stretch, args arguments, f func(scan func(...any) error)
 // one was measured as a whole. Others had what their jobs used, as far as that is
 // known.
 func (s *selection) whole(stretches []stretch, into *query.Total) error {
-	if len(s.q.Where) > 0 || s.q.OmitOwn || !s.q.Scope.All && len(s.q.Scope.Projects) > 0 {
+	if s.filtered() {
 		return nil
 	}
 	var cols []string

@@ -119,6 +119,47 @@ func (b *builder) find(id workload.ID) *live.Row {
 	panic("viewtest: no such row")
 }
 
+// wattsPerCore is what a core in use adds to the power of the made-up machine,
+// and errorPart what part of a row's power may be wrong.
+const (
+	wattsPerCore = 6.25
+	errorPart    = 0.125
+)
+
+// power lets a row draw power by its cores, and what more the machine draws anyway.
+func (b *builder) power(r *live.Row, cores, idle float64) {
+	watts := cores*wattsPerCore + idle
+	off := watts * errorPart
+	r.Power, r.PowerError = &watts, &off
+	r.Quality[live.Power] = meter.Apportioned
+	r.Total["energy_package"] = strconv.FormatFloat(watts*3600, 'f', 6, 64)
+	r.Total["energy_error"] = strconv.FormatFloat(off*3600, 'f', 6, 64)
+	r.Quality["energy_package"], r.Quality["energy_error"] = meter.Apportioned, meter.Apportioned
+}
+
+// energy gives all rows power: a package and its memory, both with meters.
+func (b *builder) energy() {
+	const package0, dram = 32, 4.5 // idle W
+	m := b.m
+	used := m.CPU.Workloads + m.CPU.System
+	for i := range m.Rows {
+		r := &m.Rows[i]
+		if r.Kind == workload.Idle {
+			b.power(r, 0, package0+dram)
+		} else {
+			b.power(r, *r.CPU, 0)
+		}
+	}
+	active := used * wattsPerCore
+	m.Energy = &live.Energy{
+		Watts: active + package0 + dram, Error: 3.25, Idle: package0 + dram, Quality: meter.Measured,
+		Domains: []live.Domain{
+			{Name: "package", Watts: active + package0, Error: 2.5, Idle: package0, Quality: meter.Measured, Source: "rapl/package-0"},
+			{Name: "dram", Watts: dram, Error: 0.75, Idle: dram, Quality: meter.Measured, Source: "rapl/dram-0"},
+		},
+	}
+}
+
 // close adds the residuals.
 func (b *builder) close() {
 	m := b.m
@@ -137,6 +178,7 @@ func (b *builder) close() {
 		m.Rows = append(m.Rows, live.Row{ID: workload.NewID("node-7", r.kind, r.kind.String()), Kind: r.kind, Name: r.kind.String(),
 			CPU: &r.cores, Memory: &r.memory, Total: map[string]string{}, Quality: map[string]meter.Quality{}})
 	}
+	b.energy()
 }
 
 // A Meter is a machine whose ticks come when the test wants them.

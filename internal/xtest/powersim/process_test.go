@@ -46,7 +46,7 @@ func meters(t *testing.T, dir string) *energy.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := energy.Default()
+	var cfg energy.Config
 	cfg.Powercap = dir
 	s, err := energy.Open(h, cfg)
 	if err != nil {

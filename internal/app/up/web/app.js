@@ -1,4 +1,4 @@
-import { arrange, bytes, cores, label, mark, percent, quality, residual, total } from "./model.js";
+import { arrange, bytes, cores, joules, label, mark, percent, quality, residual, total, watts } from "./model.js";
 
 const $ = (id) => document.getElementById(id);
 const opt = { filter: "", flat: false, sums: false, sort: "cpu", reverse: false, busy: false, folded: new Set(), all: false };
@@ -57,6 +57,7 @@ function drawMachine(m) {
   big($("mem-used"), bytes(mem.workloads + mem.system), ` of ${bytes(mem.whole)}`);
   share($("mem-bar"), mem.whole, mem.workloads, mem.system);
   legend($("mem-legend"), [["work", `workloads ${bytes(mem.workloads)}`], ["sys", `system ${bytes(mem.system)}`], ["", `free ${bytes(mem.idle)}`]]);
+  drawPower(m.energy);
   for (const [name, flow, a, b] of [["disk", m.disk, "read", "written"], ["net", m.network, "received", "sent"]]) {
     if (!flow) {
       big($(name + "-sum"), "–", " not seen here");
@@ -69,8 +70,27 @@ function drawMachine(m) {
   }
   spark($("cpu-spark"), history.map((h) => h.cpu), cpu.whole);
   spark($("mem-spark"), history.map((h) => h.mem), mem.whole);
+  spark($("power-spark"), history.map((h) => h.power), 0);
   spark($("disk-spark"), history.map((h) => h.disk), 0);
   spark($("net-spark"), history.map((h) => h.net), 0);
+}
+
+// drawPower writes the machine's power with what it may be off, and from what it
+// is known.
+function drawPower(e) {
+  if (!e) {
+    big($("power-sum"), "–", " not seen here");
+    legend($("power-legend"), []);
+    share($("power-bar"), 0, 0, 0);
+    return;
+  }
+  const known = ["absent", "measured", "apportioned", "modelled"].indexOf(e.quality);
+  big($("power-sum"), mark(known) + watts(e.watts), ` ± ${watts(e.error_watts)}`);
+  share($("power-bar"), e.watts, e.watts - e.idle_watts, 0);
+  const parts = e.domains.length > 1 ? e.domains.map((d) => ["none", `${d.domain} ${watts(d.watts)} ± ${watts(d.error_watts)}`]) : [];
+  const ratios = Object.entries(e.inside_ratio ?? {}).map(([level, r]) => ["none", `parts/${level} ${percent(r)}`]);
+  const from = e.domains.map((d) => ["none source", `${e.domains.length > 1 ? d.domain + " " : ""}${d.quality}: ${d.source}`]);
+  legend($("power-legend"), [["work", `active ${watts(e.watts - e.idle_watts)}`], ["", `idle ${watts(e.idle_watts)}`], ...parts, ...ratios, ...from]);
 }
 
 function drawNotes(m) {
@@ -87,7 +107,7 @@ function drawNotes(m) {
 // ---- the table
 
 const columns = [
-  ["cpu", cores, "meter", "CPU"], ["memory", bytes, "meter", "Memory"],
+  ["cpu", cores, "meter", "CPU"], ["memory", bytes, "meter", "Memory"], ["power", watts, "meter", "Power"],
   ["diskRead", bytes, "rate", "read/s"], ["diskWritten", bytes, "rate", "written/s"],
   ["networkRx", bytes, "rate", "net in/s"], ["networkTx", bytes, "rate", "net out/s"], ["pids", (v) => v.toLocaleString("en"), "pids", "PIDs"],
 ];
@@ -186,6 +206,7 @@ function drawFeet(t, wholes) {
   };
   if (t.restCount > 0) foot("rest", `not shown: ${t.restCount} workload${t.restCount > 1 ? "s" : ""}`, t.rest);
   const off = t.total.cpu && Math.abs(t.total.cpu.value - wholes.cpu) > 1e-5 * wholes.cpu + 1e-6 ||
+    t.total.power && Math.abs(t.total.power.value - wholes.power) > 1e-5 * wholes.power + 1e-6 ||
     t.total.memory && Math.abs(t.total.memory.value - wholes.memory) > 1e-5 * wholes.memory;
   foot("total", off ? "Total, which is not the machine: a defect" : "Total = the machine", t.total);
   $("feet").replaceChildren(...feet);
@@ -194,7 +215,7 @@ function drawFeet(t, wholes) {
 function drawTable() {
   if (!machine) return;
   const t = arrange(machine, opt);
-  const wholes = { cpu: machine.cpu_cores.whole, memory: machine.memory_bytes.whole };
+  const wholes = { cpu: machine.cpu_cores.whole, memory: machine.memory_bytes.whole, power: machine.energy?.watts ?? 0 };
   const rows = opt.all ? t.rows : t.rows.slice(0, most);
   const body = $("rows"), keep = new Set();
   rows.forEach((r, i) => {
@@ -220,12 +241,25 @@ function pressureNow(row) {
     .filter(([, v]) => typeof v === "number").map(([k, v]) => `${k} ${percent(v)}`).join(", ");
 }
 
+function powerNow(row) {
+  return typeof row.power_watts === "number" ? `${watts(row.power_watts)} ± ${watts(row.power_error_watts ?? 0)}, ${row.quality.power}` : "";
+}
+
+// energyOf is all energy of a workload since it was first seen.
+function energyOf(row) {
+  const names = ["energy_package", "energy_dram", "energy_gpu", "energy_rest"].filter((n) => n in (row.total ?? {}));
+  if (!names.length) return "";
+  const order = ["absent", "measured", "apportioned", "modelled"];
+  const worst = Math.max(...names.map((n) => order.indexOf(row.quality[n])));
+  return `${joules(names.reduce((sum, n) => sum + Number(row.total[n]), 0))} ± ${joules(Number(row.total.energy_error ?? 0))}, ${quality(worst)}`;
+}
+
 function showDetails(id) {
   const row = machine.workloads.find((w) => w.id === id);
   if (!row) return;
   set($("details-name"), label(row));
   $("details-facts").replaceChildren(...[["Kind", row.kind], ["Path", row.path], ["ID", row.id],
-    ["PIDs now", row.pids?.toLocaleString("en")], ["Pressure now", pressureNow(row)]].filter(([, v]) => v)
+    ["PIDs now", row.pids?.toLocaleString("en")], ["Power now", powerNow(row)], ["Energy", energyOf(row)], ["Pressure now", pressureNow(row)]].filter(([, v]) => v)
     .flatMap(([k, v]) => [make("dt", "", k), make("dd", "", v)]));
   const names = Object.keys(row.total ?? {});
   $("details-totals").replaceChildren(...(names.length ? names : [null]).map((name) => {
@@ -250,7 +284,7 @@ function accept(m) {
   if (m.time !== machine?.time) {
     since = performance.now();
     history.push({ cpu: m.cpu_cores.workloads + m.cpu_cores.system, mem: m.memory_bytes.workloads + m.memory_bytes.system,
-      disk: both(m.disk), net: both(m.network) });
+      power: m.energy?.watts ?? 0, disk: both(m.disk), net: both(m.network) });
     history = history.slice(-120);
   }
   if (paused && machine) return;

@@ -1,13 +1,13 @@
 // What a machine looks like on the page: arranging and writing, without the
 // page itself. The rules are those of mete top.
 
-export const fields = ["cpu", "memory", "diskRead", "diskWritten", "networkRx", "networkTx", "pids", "pressureCPU", "pressureMemory", "pressureIO"];
+export const fields = ["cpu", "memory", "diskRead", "diskWritten", "networkRx", "networkTx", "pids", "power", "pressureCPU", "pressureMemory", "pressureIO"];
 
 const source = {
   cpu: ["cpu_cores", "cpu"], memory: ["memory_bytes", "memory"],
   diskRead: ["disk_read_bytes_per_second", "disk_read"], diskWritten: ["disk_written_bytes_per_second", "disk_written"],
   networkRx: ["network_rx_bytes_per_second", "network_rx"], networkTx: ["network_tx_bytes_per_second", "network_tx"],
-  pids: ["pids", "pids"], pressureCPU: ["pressure_cpu_ratio", "pressure_cpu"],
+  pids: ["pids", "pids"], power: ["power_watts", "power"], pressureCPU: ["pressure_cpu_ratio", "pressure_cpu"],
   pressureMemory: ["pressure_memory_ratio", "pressure_memory"], pressureIO: ["pressure_io_ratio", "pressure_io"],
 };
 const qualities = ["absent", "measured", "apportioned", "modelled"];
@@ -32,7 +32,7 @@ function plus(a, b) {
 // sum adds b to a, except pressure, which has no sum.
 function sum(a, b) {
   const out = { ...a };
-  for (const f of fields.slice(0, 7)) out[f] = plus(a[f] ?? null, b[f]);
+  for (const f of fields.slice(0, 8)) out[f] = plus(a[f] ?? null, b[f]);
   return out;
 }
 
@@ -40,7 +40,7 @@ export const residual = (row) => row.kind === "idle" || row.kind === "system";
 const busy = (f) => (f.cpu?.value ?? 0) >= 0.0005 || ["diskRead", "diskWritten", "networkRx", "networkTx"].some((k) => f[k]?.value > 0);
 
 const keys = {
-  cpu: (f) => f.cpu, memory: (f) => f.memory, pids: (f) => f.pids,
+  cpu: (f) => f.cpu, memory: (f) => f.memory, pids: (f) => f.pids, power: (f) => f.power,
   disk: (f) => plus(f.diskRead, f.diskWritten), network: (f) => plus(f.networkRx, f.networkTx),
   pressure: (f) => [f.pressureCPU, f.pressureMemory, f.pressureIO].reduce((a, b) => (b && (!a || b.value > a.value) ? b : a), null),
 };
@@ -119,6 +119,19 @@ export function percent(v) {
   return v === 0 ? "0" : (v * 100).toFixed(v < 0.0995 ? 1 : 0) + "%";
 }
 
+// scaled writes an amount with a prefix: "57.2 W", "12.0 mW", "1.20 kJ".
+function scaled(v, unit) {
+  if (v === 0) return "0 " + unit;
+  const names = ["µ", "m", "", "k", "M", "G", "T"];
+  let n = 0;
+  v *= 1e6;
+  while (Math.abs(v) >= 999.5 && n < names.length - 1) { v /= 1000; n++; }
+  return v.toFixed(v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2) + " " + names[n] + unit;
+}
+
+export const watts = (v) => v === 0 ? "0" : scaled(v, "W");
+export const joules = (v) => scaled(v, "J");
+
 function seconds(v) {
   if (v < 120) return v.toPrecision(3).replace(/\.?0+$/, "") + " s";
   const h = Math.floor(v / 3600), m = Math.floor(v / 60) % 60;
@@ -129,6 +142,7 @@ function seconds(v) {
 export function total(name, decimal) {
   const v = Number(decimal);
   if (!Number.isFinite(v)) return String(decimal);
+  if (/^energy/.test(name)) return joules(v);
   if (/^(cpu|pressure)/.test(name)) return seconds(v);
   if (/^memory/.test(name) && name !== "memory_peak") return bytes(v / 3600) + " h";
   if (/^(memory_peak|disk_read|disk_written|network_rx|network_tx)$/.test(name)) return bytes(v);

@@ -152,7 +152,7 @@ func (r *inquiry) send() {
 	e := &entry.Entry{Node: n.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), n.id[len(n.id)-1]}, Number: mark.Next, Previous: mark.Last}
 	e.Hash = batch.HashOf(fmt.Append(nil, n.id, e.Number))
 	for _, w := range r.workloads {
-		if w.node == n && !w.sent && rapid.IntRange(0, 2).Draw(r.T, "named") == 0 {
+		if w.node == n && !w.sent && rapid.Bool().Draw(r.T, "named") {
 			w.sent, w.told = true, w.name
 			e.Names = append(e.Names, w.name)
 		}
@@ -166,6 +166,9 @@ func (r *inquiry) send() {
 				continue
 			}
 			row := entry.Minute{Workload: w.short, Minute: m, Usage: r.usage()}
+			if w.name.Kind == workload.Idle {
+				row.Usage.Put(meter.EnergyRest, rapid.Int64Range(1, 1<<40).Draw(r.T, "idle energy"), meter.Modelled)
+			}
 			for i, res := range meter.Wholes {
 				had[i] += row.Usage.Amount[res]
 			}
@@ -206,7 +209,7 @@ func (r *inquiry) send() {
 func (r *inquiry) usage() (u meter.Usage) {
 	u.Covered = time.Duration(rapid.Int64Range(0, 6e10).Draw(r.T, "covered"))
 	for range rapid.IntRange(1, 4).Draw(r.T, "resources") {
-		res := rapid.SampledFrom([]meter.Resource{meter.CPU, meter.Memory, meter.MemoryPeak, meter.PressureIO, 0}).Draw(r.T, "resource")
+		res := rapid.SampledFrom([]meter.Resource{meter.CPU, meter.Memory, meter.MemoryPeak, meter.PressureIO, meter.EnergyRest, meter.EnergyError, 0}).Draw(r.T, "resource")
 		if res == 0 {
 			res = meter.Resource(rapid.IntRange(1, meter.Limit-1).Draw(r.T, "any"))
 		}
@@ -314,6 +317,9 @@ func (r *inquiry) ask() {
 		r.group(&q, &got.Groups[i], g)
 	}
 	r.list(q, from, to)
+	if rapid.Bool().Draw(r.T, "shared") {
+		r.shared(q, from, to)
+	}
 }
 
 func (r *inquiry) group(q *query.Query, got *query.Group, want *tally) {
@@ -383,15 +389,24 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 		r.Fatalf("%+v: over %v with %d gaps, want %v with %d", *q, got.Over, got.Gaps, over, gaps)
 	}
 	for _, res := range meter.Wholes {
-		if filtered == got.Whole.Present.Has(res) {
-			r.Fatalf("%+v: whole has %s: %v", *q, res, !filtered)
-		}
-		if filtered {
-			continue
-		}
-		parts := new(big.Int)
+		parts, quality := new(big.Int), meter.Absent
 		for _, g := range groups {
 			parts.Add(parts, g.sums[res])
+			if g.present.Has(res) {
+				quality = max(quality, g.quality.Get(res))
+			}
+		}
+		// Of energy there is no whole that is not in the parts.
+		energy := slices.Contains(meter.Energies[:], res)
+		there := !filtered && (!energy || quality != meter.Absent)
+		if there != got.Whole.Present.Has(res) {
+			r.Fatalf("%+v: whole has %s: %v", *q, res, !there)
+		}
+		if !there {
+			continue
+		}
+		if modelled := energy && quality == meter.Modelled; modelled != (got.Whole.Quality.Get(res) == meter.Modelled) {
+			r.Fatalf("%+v: whole %s is %v of parts that are %v", *q, res, got.Whole.Quality.Get(res), quality)
 		}
 		if w := whole[res]; w != nil && w.Cmp(parts) != 0 || got.Whole.Sum[res].String() != parts.String() {
 			r.Fatalf("%+v: whole %s is %v, want %v, of parts %v", *q, res, got.Whole.Sum[res], w, parts)

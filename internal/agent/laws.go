@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+)
+
+// lawsEvery is the time between two writings of what was learned of power.
+const lawsEvery = 5 * time.Minute
+
+// A learner knows what was learned of power: it is a machine.
+type learner interface{ Laws() []byte }
+
+// laws is the file with what was learned of the machine's power. It is worth
+// sharper figures after a start, and no more: without it the agent learns anew.
+type laws struct {
+	file  string // "" is none
+	next  int64  // when to write it, ns of CLOCK_BOOTTIME
+	fails bool
+	log   *slog.Logger
+}
+
+// read returns what is in the file; nil where there is nothing.
+func (l *laws) read() []byte {
+	if l.file == "" {
+		return nil
+	}
+	b, err := os.ReadFile(l.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.log.Warn("what was learned of this machine's power cannot be read; it is learned anew", "path", l.file, "err", err)
+	}
+	return b
+}
+
+// refused says why what was read is not used, and sets it aside if it is broken.
+func (l *laws) refused(why error) {
+	switch {
+	case why == nil:
+	case errors.Is(why, fault.ErrInvalid):
+		aside := l.file + ".broken"
+		err := os.Rename(l.file, aside)
+		l.log.Warn("what was learned of this machine's power is broken and set aside; it is learned anew", "path", aside, "why", why, "err", err)
+	default:
+		l.log.Info("this machine's power is learned anew", "path", l.file, "why", why)
+	}
+}
+
+// at writes the file if it is time, by CLOCK_BOOTTIME in ns: the first time some
+// minutes after the start.
+func (l *laws) at(now int64, m learner) {
+	if l.next == 0 {
+		l.next = now + int64(lawsEvery)
+	}
+	if now >= l.next {
+		l.next = now + int64(lawsEvery)
+		l.keep(m)
+	}
+}
+
+// keep writes the file, and logs when that begins to fail and when it works again.
+func (l *laws) keep(m learner) {
+	if l.file == "" {
+		return
+	}
+	err := replace(l.file, m.Laws())
+	switch {
+	case err != nil && !l.fails:
+		l.log.Warn("what was learned of this machine's power cannot be kept; it is tried again", "path", l.file, "err", err)
+	case err == nil && l.fails:
+		l.log.Info("what was learned of this machine's power is kept again", "path", l.file)
+	}
+	l.fails = err != nil
+}
+
+// replace puts a file in place of the one before, whole or not at all.
+func replace(file string, b []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // it is made with 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

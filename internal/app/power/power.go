@@ -1,0 +1,166 @@
+// Package power is the commands mete power and mete power calibrate: what shows
+// the power of this machine, and how it follows the load.
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/calibrate"
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/power"
+)
+
+const long = `Show which meters of energy and power this machine has, which of them cannot be
+read and why, and what is gone by where no meter shows anything: a curve of power
+by load, with where it is from and how far it may be off.`
+
+const calibrateLong = `Keep this machine busy for a share of its time, from nothing to all of it in
+steps, measure with its meters what power each load takes, and fit a curve to
+that. Meters of the whole machine are used where there are such, else those of
+its CPU packages.
+
+What is written is JSON: the curve, by how much it may be off (error_ppm: the
+class of the meter and what the fit leaves), and each sample with what it is off
+the curve. mete-agent -power-curve FILE goes by it, on this machine or on others
+of its make, wherever no meter shows anything.
+
+The machine should have little else to do meanwhile. What others use is measured
+too and does not falsify the curve, but loads that never come up are not seen.`
+
+const calibrateExamples = `  mete power calibrate -o curve.json
+  mete power calibrate --for 20s -o curve.json
+  mete-agent -power-curve curve.json`
+
+// Command returns mete power with its command.
+func Command() *cobra.Command {
+	cfg := calibrate.Default()
+	cmd := &cobra.Command{
+		Use:     "power",
+		Short:   "Show what measures this machine's power, and what is gone by without",
+		Long:    long,
+		Example: "  mete power\n  mete power --ipmi /dev/ipmi0",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cfg.Machine, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&cfg.Machine.Energy.Powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
+	f.StringVar(&cfg.Machine.Energy.IPMI, "ipmi", "", "ask the management controller at `DEVICE`, as /dev/ipmi0, too")
+	cmd.AddCommand(calibration(&cfg))
+	return cmd
+}
+
+func calibration(cfg *calibrate.Config) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:     "calibrate",
+		Short:   "Measure the power of this machine at loads from nothing to all of it",
+		Long:    calibrateLong,
+		Example: calibrateExamples,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return measure(cmd.Context(), *cfg, file, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&cfg.Step, "for", cfg.Step, "measure each load for `DURATION`")
+	f.StringVarP(&file, "output", "o", "-", "write the curve to `FILE`")
+	return cmd
+}
+
+// show prints the meters and the curve.
+func show(cfg machine.Config, out io.Writer) (err error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	p, err := machine.OpenPower(h, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Meters.Close()) }()
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(p.Meters.Meters()) == 0 {
+		fmt.Fprintln(w, "no meter: the energy of this machine is modelled")
+	} else {
+		fmt.Fprintln(w, "METER\tFROM\tLEVEL\tDOMAIN\tSHOWS\tMAY BE OFF")
+	}
+	for _, m := range p.Meters.Meters() {
+		fmt.Fprintf(w, "%s\t%v\t%v\t%v\t%v\t%s\n", m.Name, m.From, m.Level, m.Domain, m.Kind, percent(m.ErrorPPM))
+	}
+	for _, err := range p.Meters.Refused() {
+		fmt.Fprintf(w, "cannot be read: %v\n", err)
+		if hint := fault.Hint(err); hint != "" {
+			fmt.Fprintf(w, "  hint: %s\n", hint)
+		}
+	}
+	of := "the whole machine"
+	if p.Curve.Domain == power.Package {
+		of = "its CPU packages"
+	}
+	fmt.Fprintf(w, "\nwithout a meter: %s, %s of %s\n", p.Curve.Source, percent(p.Curve.ErrorPPM), of)
+	fmt.Fprintf(w, "processor: %s\n", p.Processor)
+	fmt.Fprintf(w, "load\tpower (modelled)\n")
+	for _, load := range []int64{0, 25, 50, 75, 100} {
+		fmt.Fprintf(w, "%d %%\t%.1f W\n", load, watts(energy.At(&p.Curve, load*power.PPM/100)))
+	}
+	return w.Flush()
+}
+
+// measure calibrates, and writes the curve.
+func measure(ctx context.Context, cfg calibrate.Config, file string, out, progress io.Writer) error {
+	fmt.Fprintf(progress, "%8s %12s\n", "load", "power")
+	r, err := calibrate.Run(ctx, cfg, func(s energy.Sample) {
+		fmt.Fprintf(progress, "%6.1f %% %10.2f W\n", float64(s.Load)*100/power.PPM, watts(s.Power))
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	c := r.Fit(time.Now())
+	fmt.Fprintf(progress, "idle %.2f W, full load %.2f W; the curve is off the samples by %.2f %%, and off the truth by %s or less\n",
+		watts(energy.At(&c.Curve, 0)), watts(energy.At(&c.Curve, power.PPM)), float64(c.Residual)*100/power.PPM, percent(c.Curve.ErrorPPM))
+	if file == "-" {
+		_, err := out.Write(c.Encode())
+		return err
+	}
+	return write(file, c.Encode())
+}
+
+// write puts a file in its place when it is whole; a device or a pipe is written
+// as it is.
+func write(file string, b []byte) error {
+	if st, err := os.Stat(file); err == nil && !st.Mode().IsRegular() {
+		return os.WriteFile(file, b, 0o644)
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".mete-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func watts(uW int64) float64 { return float64(uW) / 1e6 }
+
+func percent(ppm int64) string { return fmt.Sprintf("±%.3g %%", float64(ppm)*100/power.PPM) }

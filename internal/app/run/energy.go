@@ -1,0 +1,258 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/report"
+)
+
+// statError is by how much the CPU time of /proc/stat may be off, which is
+// sampled at clock ticks, in ppm: it was seen to be up to 3 % low.
+const statError = 30_000
+
+// joules meters the machine's energy while the job runs, and gives the job its
+// part: by the CPU time and the memory that it and the whole machine used. The
+// meters open while the job's groups are made.
+type joules struct {
+	h      *host.Host
+	opened chan struct{}
+	fail   error
+	power  *machine.Power
+	denied []error // meters that there are and that cannot be read
+	usage  string  // root's cpuacct.usage; "" where there is none
+	laws   []byte  // what an agent of this machine learned of its power; nil is nothing
+	close  func()
+
+	known   *energy.Meters // nil until it has begun
+	last    used
+	held    int64 // bytes over time that the job held, in byte-seconds
+	cpu     int64 // ns that the job used
+	job     energy.Job
+	blind   bool // a reading lacked the job's CPU time
+	trouble []string
+	err     error
+}
+
+// used is what the machine used since boot.
+type used struct {
+	boot, mono int64 // ns, when
+	cpu, off   int64 // ns, and by how much that may be off, in ppm
+	steal      int64 // ns
+	cpus       int
+	memory     int64 // bytes, now
+}
+
+func openJoules(h *host.Host, powercap string) *joules {
+	j := &joules{h: h, opened: make(chan struct{})}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		j.open(powercap)
+		close(j.opened)
+		if j.fail == nil {
+			// It fails only as this machine's clocks do, which reading tells too.
+			_ = j.power.Meters.Run(ctx)
+		}
+	}()
+	j.close = func() {
+		select {
+		case <-j.opened:
+		default:
+			return // it hangs in some sensor; this process is about to end
+		}
+		stop()
+		<-ended
+		if j.power != nil && j.power.Meters != nil {
+			_ = j.power.Meters.Close() // of files that were only read
+		}
+	}
+	return j
+}
+
+func (j *joules) open(powercap string) {
+	var cfg machine.Config
+	cfg.Energy.Powercap = powercap
+	if j.power, j.fail = machine.OpenPower(j.h, cfg); j.fail != nil {
+		return
+	}
+	j.denied = j.power.Meters.Refused()
+	if dir, err := keep.Default(os.Getenv, os.Geteuid()); err == nil && powercap == "" {
+		if b, err := os.ReadFile(filepath.Join(dir, "agent", "power.json")); err == nil {
+			j.laws = b
+		}
+	}
+	ys, err := j.h.Hierarchies()
+	if err != nil {
+		return // then the kernel has no groups
+	}
+	i := slices.IndexFunc(ys, func(y host.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") })
+	// The root of every hierarchy is its first file. Within a container the
+	// mount shows a group that only looks like it.
+	if i >= 0 {
+		if id, err := j.h.ID(ys[i].Mount); err == nil && id == 1 {
+			j.usage = ys[i].Mount + "/cpuacct.usage"
+		}
+	}
+}
+
+// begin takes the readings from which on the job's energy counts.
+func (j *joules) begin() {
+	select {
+	case <-j.opened:
+	case <-time.After(patience):
+		j.err = fmt.Errorf("the meters were not ready within %v", patience)
+		return
+	}
+	if j.err = j.fail; j.err != nil {
+		return
+	}
+	j.known = energy.New(energy.Config{Meters: j.power.Meters.Meters(), Curve: j.power.Curve})
+	if j.laws != nil {
+		// What is broken or of another machine is left alone: power is learned anew.
+		_ = j.known.Restore(j.power.Processor, j.laws)
+	}
+	j.tick(host.Clocks{}, nil)
+}
+
+// tick books the time since the reading before, of which m says what the job had
+// used by its end.
+func (j *joules) tick(at host.Clocks, m *report.Measured) {
+	if j.known == nil || j.err != nil {
+		return
+	}
+	var err error
+	if at == (host.Clocks{}) {
+		at, err = j.h.Clocks()
+	}
+	now := used{boot: at.Boottime, mono: at.Monotonic}
+	if err == nil {
+		err = j.read(&now)
+	}
+	if err != nil {
+		j.err = err
+		return
+	}
+	shown, err := j.power.Meters.Read(nil)
+	if err != nil {
+		j.err = err
+		return
+	}
+	span := energy.Span{At: now.boot, CPUs: now.cpus}
+	var cpu, memory energy.Use
+	if m != nil {
+		cpu, memory = j.uses(&now, m)
+		span.Elapsed = now.boot - j.last.boot
+		if whole := int64(now.cpus)*(now.mono-j.last.mono) - (now.steal - j.last.steal); whole > 0 {
+			span.Load = int64(float64(min(whole, cpu.All)) / float64(whole) * power.PPM)
+		}
+	}
+	t := j.known.Tick(span, nil, shown)
+	if m != nil { // what is gone before is told of as denied
+		j.hear(t.Events)
+		j.job.Add(t, cpu, memory)
+	}
+	j.last = now
+}
+
+// hear keeps what happened to meters, each thing once.
+func (j *joules) hear(events []energy.Event) {
+	for _, e := range events {
+		text := strings.TrimSpace(fmt.Sprintf("energy meter %s is not used for a time: %s %s", e.Meter, e.Reason, e.Detail))
+		if e.To == 0 && !slices.Contains(j.trouble, text) {
+			j.trouble = append(j.trouble, text)
+		}
+	}
+}
+
+// uses says what the job and the machine used since the reading before.
+func (j *joules) uses(now *used, m *report.Measured) (cpu, memory energy.Use) {
+	if !m.Final.Has.Has(meter.CPU) {
+		j.blind = true
+	}
+	cpu.Job = max(0, m.Final.Value[meter.CPU]-j.cpu)
+	cpu.All = max(cpu.Job, now.cpu-j.last.cpu)
+	cpu.Off = int64(float64(cpu.All) / power.PPM * float64(now.off))
+	held, _ := m.Memory.Integral()
+	memory.Job = max(0, held-j.held)
+	memory.All = max(memory.Job, int64(float64(j.last.memory+now.memory)/2*float64(now.boot-j.last.boot)/1e9))
+	j.cpu, j.held = m.Final.Value[meter.CPU], held
+	return cpu, memory
+}
+
+// read reads what the machine used.
+func (j *joules) read(u *used) error {
+	b, err := j.h.ReadFile("/proc/stat")
+	if err != nil {
+		return err
+	}
+	s, err := kernfmt.Stat(b)
+	if err != nil {
+		return err
+	}
+	u.steal, u.cpus = s.Steal, s.CPUs
+	u.cpu, u.off = s.User+s.Nice+s.System+s.IRQ+s.SoftIRQ, statError
+	if j.usage != "" {
+		if b, err = j.h.ReadFile(j.usage); err != nil {
+			return err
+		}
+		if u.cpu, err = kernfmt.Int(b); err != nil {
+			return err
+		}
+		u.off = 0
+	}
+	if b, err = j.h.ReadFile("/proc/meminfo"); err != nil {
+		return err
+	}
+	mem, err := kernfmt.Meminfo(b)
+	u.memory = mem.Total - mem.Free
+	return err
+}
+
+// fill puts the job's energy into the report.
+func (j *joules) fill(r *report.Report) {
+	switch {
+	case j.err != nil:
+		r.Notes = append(r.Notes, "energy is absent: "+firstLine(j.err.Error()))
+		return
+	case j.blind || j.job.Quality == meter.Absent:
+		return
+	}
+	q := j.job.Quality
+	r.Put(report.Energy, j.job.Active, q)
+	r.Put(report.EnergyError, j.job.ActiveError, q)
+	r.Put(report.EnergyIdle, j.job.Idle, q)
+	r.Put(report.EnergyIdleError, j.job.IdleError, q)
+	var from []string
+	for d := power.Package; d < power.DomainLimit; d++ {
+		if s := j.known.Source(d); s != "" {
+			from = append(from, d.String()+" by "+s)
+		}
+	}
+	if r.EnergySource = strings.Join(from, "; "); len(from) == 1 {
+		_, r.EnergySource, _ = strings.Cut(r.EnergySource, " by ") // one domain is the machine
+	}
+	r.Notes = append(r.Notes, j.trouble...)
+	if len(j.denied) > 0 {
+		// One stands for all: they are refused alike.
+		text := firstLine(j.denied[0].Error())
+		if hint := fault.Hint(j.denied[0]); hint != "" {
+			text += "; " + hint
+		}
+		r.Notes = append(r.Notes, "energy meter "+text)
+	}
+}

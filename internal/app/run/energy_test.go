@@ -1,0 +1,199 @@
+package run_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/xtest/powersim"
+)
+
+var energies = []report.Key{report.Energy, report.EnergyError, report.EnergyIdle, report.EnergyIdleError}
+
+// Without a meter energy is modelled, says so, says how far it may be off, and
+// from which curve it is, however short the job is.
+func TestEnergyModelled(t *testing.T) {
+	m := program(t)
+	none := t.TempDir() // a machine without meters
+	for _, reader := range []string{"auto", "files"} {
+		rep, _ := m.job("--powercap", none, "--reader", reader, "--", "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
+		for _, k := range energies {
+			if f := rep.Figures[k]; f.Quality != meter.Modelled || f.Amount <= 0 {
+				t.Errorf("%s: %s = %+v, want more than nothing, modelled", reader, k, f)
+			}
+		}
+		part := get(t, rep, report.EnergyError) / get(t, rep, report.Energy)
+		if part < 0.05 || part > 1 {
+			t.Errorf("%s: may be off by %.2f of it", reader, part)
+		}
+		if !strings.Contains(rep.EnergySource, "SPECpower_ssj2008") {
+			t.Errorf("%s: source %q, want the curve's", reader, rep.EnergySource)
+		}
+		// It is the curve's power for the time and CPUs that the job had: a
+		// thread of a server takes some watts at most.
+		if w, q := rep.Power(); w <= 0 || w > 20*float64(rep.CPUs) || q != meter.Modelled {
+			t.Errorf("%s: %v W, %v", reader, w, q)
+		}
+		text := string(rep.Text())
+		for _, want := range []string{"\n  energy  ", " +-", " on average ", "modelled\n", "\n  energy is modelled: SPECpower_ssj2008"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: the report does not say %q:\n%s", reader, want, text)
+			}
+		}
+	}
+}
+
+// With a meter a job gets what its CPU time took of what the meter shows.
+func TestEnergyMetered(t *testing.T) {
+	dir := t.TempDir()
+	cfg := powersim.Default()
+	cfg.Dir = filepath.Join(dir, "powercap")
+	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: powersim.Law{Idle: 4e6, Core: 10e6, Bend: 1}}}
+	whole := "/sys/fs/cgroup"
+	if _, err := filepath.EvalSymlinks(whole + "/cpuacct"); err == nil {
+		whole += "/cpuacct"
+	}
+	cfg.Whole = whole
+	sim, err := powersim.Start(cfg)
+	if err != nil {
+		t.Skipf("no simulated meter: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := sim.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := program(t)
+	rep, _ := m.job("--powercap", cfg.Dir, "--", "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+	if f := rep.Figures[report.Energy]; f.Quality != meter.Apportioned || rep.EnergySource != "rapl/package-0" {
+		t.Fatalf("energy %+v from %q, notes %q, want it apportioned, from rapl/package-0", f, rep.EnergySource, rep.Notes)
+	}
+	want := get(t, rep, report.CPU) / 1e9 * 10e6
+	got, off := get(t, rep, report.Energy), get(t, rep, report.EnergyError)
+	t.Logf("%.0f uJ +-%.0f, by the law %.0f", got, off, want)
+	if got < want-off || got > want+off {
+		t.Errorf("%.0f uJ +-%.0f, want %.0f: 10 W for each busy core", got, off, want)
+	}
+}
+
+// Meters that were asked for and are not there are named, and nothing stands in.
+func TestEnergyOfBadDirectory(t *testing.T) {
+	m := program(t)
+	rep, _ := m.job("--powercap", filepath.Join(t.TempDir(), "none"), "--", "true")
+	for _, k := range energies {
+		if v, ok := rep.Get(k); ok {
+			t.Errorf("%s = %d, want it absent", k, v)
+		}
+	}
+	if !slices.ContainsFunc(rep.Notes, func(n string) bool {
+		return strings.HasPrefix(n, "energy is absent: ") && strings.HasSuffix(n, "no such file or directory")
+	}) {
+		t.Errorf("notes %q, want why energy is absent", rep.Notes)
+	}
+}
+
+// A meter that may not be read is named, with what to grant, and the model
+// stands in.
+func TestEnergyDenied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("takes another user's place")
+	}
+	// Where that user comes to.
+	dir, err := os.MkdirTemp("/tmp", "mete-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	zone := filepath.Join(dir, "intel-rapl:0")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(zone, 0o755), os.WriteFile(zone+"/name", []byte("package-0\n"), 0o644),
+		os.WriteFile(zone+"/max_energy_range_uj", []byte("262143328850\n"), 0o644), os.WriteFile(zone+"/energy_uj", []byte("5\n"), 0o400)); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(dir+"/mete", self, 0o755), os.Mkdir(dir+"/state", 0o777), os.Chmod(dir+"/state", 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(dir+"/mete", "run", "--powercap", dir, "-o", "json", "--", "true")
+	c.Env, c.Dir = append(os.Environ(), "METE_TEST_MAIN=1", "METE_STATE="+dir+"/state"), dir
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	r := finish(t, c)
+	rep, err := report.Parse([]byte(r.stderr))
+	if err != nil {
+		t.Fatalf("%v: %s", err, r.stderr)
+	}
+	if f := rep.Figures[report.Energy]; f.Quality != meter.Modelled {
+		t.Errorf("energy %+v, want it modelled", f)
+	}
+	var said []string
+	for _, n := range rep.Notes {
+		if strings.HasPrefix(n, "energy meter ") {
+			said = append(said, n)
+		}
+	}
+	if len(said) != 1 || !strings.HasPrefix(said[0], "energy meter rapl/package-0: ") || !strings.Contains(said[0], "CAP_DAC_READ_SEARCH") {
+		t.Errorf("notes %q, want one of the meter that is denied, with what to grant", said)
+	}
+}
+
+// What an agent of this machine learned of its power is taken over: what it saw
+// a meter show stands in where this user cannot read it.
+func TestEnergyLearned(t *testing.T) {
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	p, err := machine.OpenPower(h, machine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Meters.Meters()) > 0 {
+		t.Skip("this machine has meters")
+	}
+	defer func() { _ = p.Meters.Close() }()
+	seen := energy.New(energy.Config{Meters: []power.Meter{{Name: "rapl/package-0", Level: power.Part, Domain: power.Package, Kind: power.Energy,
+		From: power.Powercap, Step: 1, Every: 1e6}}})
+	value, at := int64(0), int64(1e9)
+	for i := range int64(40) {
+		load := i % 8 * 100_000
+		span := energy.Span{At: at, Elapsed: 1e9, Load: load, CPUs: p.Threads}
+		if i == 0 {
+			span.Elapsed = 0
+		}
+		value += 5e6 + load*20 // 5 W, and 20 W when all is busy
+		seen.Tick(span, nil, []power.Reading{{Meter: 0, At: at, Value: value}})
+		at += 1e9
+	}
+	m := program(t)
+	if err := os.MkdirAll(filepath.Join(m.dir, "agent"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, "agent", "power.json"), seen.Keep(p.Processor), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rep, _ := m.job("--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+	want := get(t, rep, report.CPU) / 1e9 * 20e6 / float64(rep.CPUs)
+	got, off := get(t, rep, report.Energy), get(t, rep, report.EnergyError)
+	if f := rep.Figures[report.Energy]; f.Quality != meter.Modelled || rep.EnergySource != "what was learned of rapl/package-0" || math.Abs(got-want) > off || off > got/2 {
+		t.Errorf("%.0f uJ +-%.0f, %v by %q, want %.0f by what was learned", got, off, f.Quality, rep.EnergySource, want)
+	}
+}

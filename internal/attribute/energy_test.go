@@ -1,0 +1,254 @@
+package attribute_test
+
+import (
+	"encoding/hex"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+)
+
+// fuses are the meters that a drawn machine may have.
+var fuses = []power.Meter{
+	{Name: "rapl/package-0", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap, Wrap: 262_143_328_851, Step: 61, ErrorPPM: 50_000},
+	{Name: "rapl/package-1", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap, Wrap: 100_000_000_000, Step: 61, ErrorPPM: 50_000},
+	{Name: "rapl/package-0/dram", Level: power.Part, Domain: power.DRAM, Kind: power.Energy, From: power.Powercap, Wrap: 65_712_999_613, Step: 15, ErrorPPM: 200_000},
+	{Name: "gpu", Level: power.Part, Domain: power.GPU, Kind: power.Power, From: power.NVML, Step: 1000, ErrorPPM: 50_000},
+	{Name: "rapl/psys", Level: power.Board, Domain: power.Rest, Kind: power.Energy, From: power.Powercap, Wrap: 262_143_328_851, Step: 61, ErrorPPM: 100_000},
+	{Name: "dcmi", Level: power.Box, Domain: power.Rest, Kind: power.Power, From: power.IPMI, Step: 1_000_000, ErrorPPM: 100_000},
+}
+
+// A panel is the meters of a machine, and what they truly counted.
+type panel struct {
+	t      *rapid.T
+	config energy.Config
+	sick   bool // they fail in every way there is
+	value  []int64
+	now    []power.Reading
+}
+
+func newPanel(t *rapid.T, sick bool) *panel {
+	p := &panel{t: t, sick: sick}
+	for _, m := range fuses {
+		if rapid.Bool().Draw(t, m.Name) {
+			p.config.Meters = append(p.config.Meters, m)
+			start := rapid.Int64Range(0, 900_000_000).Draw(t, "start")
+			if m.Wrap > 0 && rapid.Bool().Draw(t, "near its end") {
+				start = m.Wrap - 1 - start
+			}
+			p.value = append(p.value, start)
+		}
+	}
+	if rapid.Bool().Draw(t, "curve") {
+		p.config.Curve = power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 20_000_000}, {Load: power.PPM, Power: 90_000_000}}, ErrorPPM: 400_000, Source: "a curve"}
+	}
+	if rapid.Bool().Draw(t, "static") {
+		p.config.Static[power.Package] = rapid.Int64Range(1, 200_000_000).Draw(t, "W")
+	}
+	return p
+}
+
+// show adds readings to a snapshot, after a second in which the meters went on.
+func (p *panel) show(s *meter.Snapshot) *meter.Snapshot {
+	t := p.t
+	for i, m := range p.config.Meters {
+		if m.Kind == power.Power {
+			p.value[i] = rapid.Int64Range(1_000_000, 100_000_000).Draw(t, "uW")
+		} else {
+			p.value[i] += rapid.Int64Range(1_000_000, 100_000_000).Draw(t, "uJ")
+		}
+	}
+	s.Before, s.After = p.read(s.At), p.read(s.At+1e5)
+	return s
+}
+
+// read is what the meters show at an instant.
+func (p *panel) read(at int64) (rs []power.Reading) {
+	t := p.t
+	for i, m := range p.config.Meters {
+		r := power.Reading{Meter: i, At: at, Value: p.value[i]}
+		if m.Kind == power.Energy {
+			r.Value %= m.Wrap
+		}
+		if p.sick {
+			switch rapid.IntRange(0, 12).Draw(t, "trouble") {
+			case 0:
+				r.Err = "permission denied"
+			case 1:
+				r.Value = rapid.Int64().Draw(t, "anything")
+			case 2:
+				r.Value = 0
+			case 3:
+				continue
+			case 4:
+				p.value[i] -= rapid.Int64Range(0, p.value[i]).Draw(t, "back")
+			case 5:
+				r.Value = math.MaxInt64
+			case 6, 7:
+				if len(p.now) > i {
+					r.Value = p.now[i].Value // it stands still
+				}
+			}
+		}
+		rs = append(rs, r)
+	}
+	p.now = rs
+	return rs
+}
+
+// energies sums the rows of a window by resource, and checks that none is negative.
+func energies(t *rapid.T, w *meter.Window) (sum map[meter.Resource]int64) {
+	t.Helper()
+	sum = map[meter.Resource]int64{}
+	for i := range w.Rows {
+		u := &w.Rows[i].Usage
+		for _, r := range append(meter.Energies[:], meter.EnergyError) {
+			if u.Amount[r] < 0 || u.Amount[r] != 0 && !u.Present.Has(r) {
+				t.Fatalf("%q: %d of %v, present %v", w.Rows[i].Workload.Name, u.Amount[r], r, u.Present.Has(r))
+			}
+			sum[r] += u.Amount[r]
+		}
+	}
+	return sum
+}
+
+// Whatever the meters show, whoever is born, dies and cannot be read, and however
+// often the meter restarts: in each tick and window the shares of each domain sum
+// to what was booked to it, to the microjoule, and none is negative. Where the
+// meters are well, what is booked to the packages is what they counted, over
+// restarts too, also those after which windows are measured again.
+func TestEnergyIsDividedWhole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sick := rapid.Bool().Draw(t, "sick")
+		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newPanel(t, sick)
+		f.use(f.add(nil, 0, false), 1e12)
+		b := attribute.New("n")
+		known := energy.New(p.config)
+		b.Meter(known)
+		src := &source{slots: map[uint64]meter.Slot{}, base: 1}
+		var v vault
+		var w meter.Window
+		var whole, booked meter.Shares // of the open window; of all that was saved
+		b.Tick(src.show(p.show(f.snapshot())))
+		first := append([]int64{}, p.value...)
+		saved, held := first, meter.Shares{}
+		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
+			f.step()
+			snap := src.show(p.show(f.snapshot()))
+			bal := b.Tick(snap)
+			for _, r := range meter.Energies {
+				if !bal.Closed(r) || bal.Skew.Of(r) != 0 || min(bal.Whole.Of(r), bal.Workloads.Of(r), bal.System.Of(r), bal.Idle.Of(r)) < 0 {
+					t.Fatalf("%v: %d are %d, %d and %d, skew %d", r, bal.Whole.Of(r), bal.Workloads.Of(r), bal.System.Of(r), bal.Idle.Of(r), bal.Skew.Of(r))
+				}
+			}
+			for i := range bal.Whole {
+				whole[i] += bal.Whole[i]
+			}
+			if rapid.Bool().Draw(t, "window goes on") {
+				continue
+			}
+			b.Close(&w)
+			if w.Balance.Violations > 0 {
+				t.Fatalf("%d violations", w.Balance.Violations)
+			}
+			sum := energies(t, &w)
+			for i, r := range meter.Wholes {
+				if r >= meter.EnergyPackage && sum[r] != whole[i] {
+					t.Fatalf("%v: the ticks of the window booked %d, its rows hold %d", r, whole[i], sum[r])
+				}
+				held[i] += whole[i]
+			}
+			whole = meter.Shares{}
+			then := rapid.IntRange(0, 3).Draw(t, "then")
+			if then != 0 { // what could not be saved is still to come after a restart
+				v.save(b, rapid.Bool().Draw(t, "full"))
+				for i := range held {
+					booked[i] += held[i]
+				}
+				held, saved = meter.Shares{}, append([]int64{}, p.value...)
+			}
+			if len(v.records) > 0 && then < 2 {
+				laws := known.Keep("m")
+				b, known = v.restore(t), energy.New(p.config)
+				if rapid.Bool().Draw(t, "laws") {
+					if err := known.Restore("m", laws); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.Meter(known)
+				src.restart()
+				held = meter.Shares{}
+				for range rapid.IntRange(0, 2).Draw(t, "away") {
+					f.step()
+					p.show(f.snapshot())
+				}
+			}
+		}
+		if sick {
+			return
+		}
+		want, metered := int64(0), false
+		for i, m := range p.config.Meters {
+			if m.Domain == power.Package && m.Kind == power.Energy {
+				want, metered = want+saved[i]-first[i], true
+			}
+		}
+		if got := booked.Of(meter.EnergyPackage); metered && got != want {
+			t.Fatalf("booked %d uJ to the packages, and the meters counted %d", got, want)
+		}
+	})
+}
+
+// Books of a version without energy go on, and have it from then on.
+func TestRestoreBeforeEnergy(t *testing.T) {
+	text, err := os.ReadFile("testdata/checkpoint-v1.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recs [][]byte
+	for line := range strings.FieldsSeq(string(text)) {
+		rec, err := hex.DecodeString(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec[0] != 1 {
+			t.Fatalf("version %d, want 1", rec[0])
+		}
+		recs = append(recs, rec)
+	}
+	b, err := attribute.Restore("n", recs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := fuses[0]
+	b.Meter(energy.New(energy.Config{Meters: []power.Meter{m}}))
+	var w meter.Window
+	// The machine went on as it did when the checkpoint was made.
+	for i := int64(3); i < 6; i++ {
+		s := two((i+1)*1e9, i*900, i*500, i*100)
+		s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 10_000_000}}
+		b.Tick(s)
+	}
+	b.Close(&w)
+	var cpu, uJ int64
+	for i := range w.Rows {
+		r := &w.Rows[i]
+		uJ += r.Usage.Amount[meter.EnergyPackage]
+		if r.Workload.Name == "1" {
+			cpu = r.Usage.Amount[meter.CPU]
+			if total := r.Total[meter.CPU]; total != 5*400 {
+				t.Errorf("total of 1 is %d ns, want 2000", total)
+			}
+		}
+	}
+	if w.Start != 3e9 || cpu != 3*400 || uJ != 20_000_000 || w.Balance.Violations > 0 {
+		t.Errorf("window from %d: 1 used %d ns, all %d uJ, %d violations; want 3e9, 1200, 20000000, 0", w.Start, cpu, uJ, w.Balance.Violations)
+	}
+}

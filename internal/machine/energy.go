@@ -1,0 +1,109 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/power"
+
+	thought "mete.dev/mete/internal/energy"
+)
+
+// A Power is what shows a machine's power, and what is known of it besides.
+type Power struct {
+	Meters *energy.Source
+	// Processor names the machine's CPUs and how many threads there are: what is
+	// learned of its power holds for that.
+	Processor string
+	Threads   int
+	// Curve is what to go by while no meter shows anything.
+	Curve power.Curve
+}
+
+// OpenPower opens the energy meters of the machine that h is. The caller closes
+// them.
+func OpenPower(h *host.Host, cfg Config) (*Power, error) {
+	model, threads, err := processor(h)
+	if err != nil {
+		return nil, err
+	}
+	p := &Power{Processor: fmt.Sprintf("%s, %d threads", model, threads), Threads: threads, Curve: thought.Scale(cfg.Curve, threads)}
+	if len(p.Curve.Points) == 0 {
+		p.Curve, _ = thought.Lookup(model, threads)
+	}
+	p.Meters, err = energy.Open(h, cfg.Energy)
+	return p, err
+}
+
+// openEnergy opens the meters of the machine's energy, and gives the books what
+// they need to go by them, or without them. What an earlier run learned of the
+// machine's power is taken over where it fits.
+func (m *Machine) openEnergy(cfg Config, books *attribute.Books, log *slog.Logger) error {
+	p, err := OpenPower(m.host, cfg)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := p.Meters.Run(ctx); err != nil && ctx.Err() == nil {
+			log.Warn("power is not sampled any more", "err", err)
+		}
+	}()
+	m.closers = append(m.closers, func() error {
+		stop()
+		<-ended
+		return p.Meters.Close()
+	})
+	known := thought.New(thought.Config{Meters: p.Meters.Meters(), Curve: p.Curve, Static: cfg.Static})
+	m.power = p
+	if len(cfg.Laws) > 0 {
+		m.forgot = known.Restore(p.Processor, cfg.Laws)
+	}
+	books.Meter(known)
+	for _, err := range p.Meters.Refused() {
+		log.Warn("an energy meter cannot be read", "err", err, "hint", fault.Hint(err))
+	}
+	var names []string
+	for _, d := range p.Meters.Meters() {
+		names = append(names, d.Name)
+	}
+	if len(names) == 0 {
+		log.Info("no energy meter: energy is modelled", "curve", p.Curve.Source, "error_percent", float64(p.Curve.ErrorPPM)/power.PPM*100)
+	} else {
+		log.Info("energy meters", "meters", strings.Join(names, " "))
+	}
+	return nil
+}
+
+// Power returns what shows the machine's power.
+func (m *Machine) Power() *Power { return m.power }
+
+// Laws returns what was learned of the machine's power, for Config.Laws of a
+// later run. It is called between ticks.
+func (m *Machine) Laws() []byte { return m.Books().Energy().Keep(m.power.Processor) }
+
+// LawsRefused says why Config.Laws was not taken over: it wraps
+// fault.ErrInvalid where that is broken, and fault.ErrConflict where it is of
+// another machine. It is nil where it was, or where there is none.
+func (m *Machine) LawsRefused() error { return m.forgot }
+
+// processor returns what the machine's CPUs are called, "" where nothing says
+// so, and how many threads are online.
+func processor(h *host.Host) (model string, threads int, err error) {
+	b, err := h.ReadFile("/proc/cpuinfo")
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return "", 0, err
+	}
+	model, threads = kernfmt.CPUInfo(b)
+	return model, max(1, threads), nil
+}

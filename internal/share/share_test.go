@@ -1,0 +1,155 @@
+package share_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/share"
+	"mete.dev/mete/internal/unit"
+)
+
+func put(t *query.Total, r meter.Resource, v int64) {
+	t.Present |= meter.SetOf(r)
+	t.Quality.Worsen(r, meter.Apportioned)
+	t.Sum[r] = t.Sum[r].Add(v)
+}
+
+// draw makes the groups of some machines, by job, node and kind.
+func draw(t *rapid.T) (groups []query.Group) {
+	large := rapid.SampledFrom([]int64{10, 1e12, math.MaxInt64}).Draw(t, "large")
+	amount := rapid.Int64Range(0, large)
+	for n := range rapid.IntRange(1, 3).Draw(t, "nodes") {
+		add := func(job, kind string) {
+			g := query.Group{Keys: []string{job, fmt.Sprint("n", n), kind}, Nodes: 1}
+			g.Usage.Covered = time.Duration(amount.Draw(t, "covered"))
+			for range rapid.IntRange(0, 2).Draw(t, "rows") {
+				put(&g.Usage, meter.CPU, amount.Draw(t, "cpu"))
+			}
+			for _, r := range []meter.Resource{meter.EnergyPackage, meter.EnergyRest, meter.EnergyError} {
+				if rapid.Bool().Draw(t, "there") {
+					put(&g.Usage, r, amount.Draw(t, "energy"))
+				}
+			}
+			groups = append(groups, g)
+		}
+		for _, kind := range []string{"idle", "system"} {
+			if rapid.IntRange(0, 4).Draw(t, kind) > 0 {
+				add(kind, kind)
+			}
+		}
+		for j := range rapid.IntRange(0, 4).Draw(t, "groups") {
+			add(fmt.Sprint("j", j), rapid.SampledFrom([]string{"", "job", "container"}).Draw(t, "kind"))
+		}
+	}
+	return groups
+}
+
+// Whatever the policy, the sum is the total, to the uJ, and so is how far it may
+// be off.
+func TestNothingIsLost(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		groups := draw(t)
+		sums := func(of []query.Group) (sum query.Total) {
+			for i := range of {
+				sum.Add(&of[i].Usage)
+			}
+			return sum
+		}
+		before := sums(groups)
+		p := rapid.SampledFrom([]energy.Policy{energy.None, energy.Equal, energy.Reserved, energy.Used}).Draw(t, "policy")
+		share.Idle(p, groups, groups)
+		merged := share.Merge(groups)
+		for _, after := range []query.Total{sums(groups), sums(merged)} {
+			a, _ := before.AllEnergy()
+			b, _ := after.AllEnergy()
+			if a != b {
+				t.Fatalf("%v: all energy is %v, want %v", p, b, a)
+			}
+			if a, b := before.Sum[meter.EnergyError], after.Sum[meter.EnergyError].Plus(after.IdleError); a != b {
+				t.Fatalf("%v: it may be off by %v, want %v", p, b, a)
+			}
+			if before.Sum[meter.CPU] != after.Sum[meter.CPU] || before.Covered != after.Covered {
+				t.Fatalf("%v: CPU time or time covered has changed", p)
+			}
+		}
+		for i := range groups {
+			g := &groups[i]
+			if kind := g.Keys[2]; kind == "system" && g.Usage.Idle != (unit.Sum{}) || kind != "idle" && p == energy.None && g.Usage.Idle != (unit.Sum{}) {
+				t.Fatalf("%v: %q has %v of idle energy", p, g.Keys, g.Usage.Idle)
+			}
+		}
+		for i := 1; i < len(merged); i++ {
+			if slices.ContainsFunc(merged[:i], func(g query.Group) bool { return slices.Equal(g.Keys, merged[i].Keys) }) {
+				t.Fatalf("%q stands twice", merged[i].Keys)
+			}
+		}
+	})
+}
+
+// Of who is not asked about the share is given to nobody else.
+func TestOthersHaveTheirShare(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := draw(t)
+		some := slices.DeleteFunc(slices.Clone(all), func(query.Group) bool { return rapid.Bool().Draw(t, "left out") })
+		p := rapid.SampledFrom([]energy.Policy{energy.Equal, energy.Used}).Draw(t, "policy")
+		share.Idle(p, some, all)
+		share.Idle(p, all, slices.Clone(all))
+		for i := range some {
+			j := slices.IndexFunc(all, func(g query.Group) bool { return slices.Equal(g.Keys, some[i].Keys) })
+			a, b := some[i].Usage.Idle.Float(unit.Count), all[j].Usage.Idle.Float(unit.Count)
+			if math.Abs(a-b) > 2+1e-9*b {
+				t.Fatalf("%v: %q has %v of idle energy among few, %v among all", p, some[i].Keys, a, b)
+			}
+		}
+	})
+}
+
+// Two machines, of which one idles more: each gives to its own.
+func TestIdle(t *testing.T) {
+	group := func(job, node, kind string, hours time.Duration, cpu, joules int64) query.Group {
+		g := query.Group{Keys: []string{job, node, kind}, Nodes: 1}
+		g.Usage.Covered = hours * time.Hour
+		put(&g.Usage, meter.CPU, cpu*1e9)
+		put(&g.Usage, meter.EnergyRest, joules*1e6)
+		put(&g.Usage, meter.EnergyError, joules*1e5)
+		return g
+	}
+	for p, want := range map[energy.Policy]string{
+		energy.None:  "web 40+0 ±4, db 5+0 ±0.5, idle 0+360 ±36, system 7+0 ±0.7",
+		energy.Equal: "web 40+270 ±31, db 5+90 ±9.5, idle 0+0 ±0, system 7+0 ±0.7",
+		energy.Used:  "web 40+320 ±36, db 5+40 ±4.5, idle 0+0 ±0, system 7+0 ±0.7",
+	} {
+		groups := []query.Group{
+			group("web", "a", "container", 2, 300, 30), group("db", "a", "container", 2, 100, 5), group("idle", "a", "idle", 0, 0, 160+20),
+			group("web", "b", "container", 1, 10, 10), group("idle", "b", "idle", 0, 0, 180), group("system", "b", "system", 9, 900, 7),
+		}
+		if p == energy.Used {
+			// All of it is a's to be divided 3 to 1, with what b has beside.
+			groups[2].Usage.Sum[meter.EnergyRest] = unit.Sum{}.Add(160e6)
+			groups[2].Usage.Sum[meter.EnergyError] = unit.Sum{}.Add(16e6)
+			groups[4].Usage.Sum[meter.EnergyRest] = unit.Sum{}.Add(200e6)
+			groups[4].Usage.Sum[meter.EnergyError] = unit.Sum{}.Add(20e6)
+		}
+		share.Idle(p, groups, groups)
+		got := ""
+		for _, g := range share.Merge(groups) {
+			active, _ := g.Usage.Energy()
+			off := g.Usage.Sum[meter.EnergyError].Plus(g.Usage.IdleError)
+			got += fmt.Sprintf(", %s %s+%s ±%s", g.Keys[0], active.Decimal(unit.Microjoule), g.Usage.Idle.Decimal(unit.Microjoule), off.Decimal(unit.Microjoule))
+			if want := map[string]int{"web": 2, "idle": 2}[g.Keys[0]]; g.Nodes != max(1, want) || g.Usage.IdleQuality != meter.Apportioned {
+				t.Errorf("%v: %s is on %d nodes, its idle part %v", p, g.Keys[0], g.Nodes, g.Usage.IdleQuality)
+			}
+		}
+		if got = got[2:]; got != want {
+			t.Errorf("%v: %s\nwant %s", p, got, want)
+		}
+	}
+}

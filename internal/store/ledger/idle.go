@@ -1,0 +1,79 @@
+package ledger
+
+import (
+	"slices"
+
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/share"
+)
+
+// groups are the groups of all stretches in their order, with the energy of idle
+// machines divided among them as it was asked for.
+func (s *selection) groups(stretches []stretch) ([]query.Group, error) {
+	if s.idle == energy.None {
+		return s.listed(stretches)
+	}
+	ends := []query.Dimension{query.ByNode, query.ByKind}
+	fine := *s.q
+	fine.By = slices.Concat(s.q.By, ends)
+	groups, err := s.listedOf(&fine, stretches)
+	if err != nil {
+		return nil, err
+	}
+	all := groups
+	if s.filtered() {
+		// What was not asked for has its share all the same.
+		all, err = s.listedOf(&query.Query{By: ends, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}}, stretches)
+		if err != nil {
+			return nil, err
+		}
+	}
+	share.Idle(s.idle, groups, all)
+	groups = share.Merge(groups)
+	slices.SortFunc(groups, byUse)
+	return groups, nil
+}
+
+func (s *selection) listedOf(q *query.Query, stretches []stretch) ([]query.Group, error) {
+	other, err := s.l.newSelection(s.v, q)
+	if err != nil {
+		return nil, err
+	}
+	return other.listed(stretches)
+}
+
+func (s *selection) listed(stretches []stretch) ([]query.Group, error) {
+	sums, err := s.sum(stretches)
+	if err != nil {
+		return nil, s.l.d.fault(err)
+	}
+	return sums.list(), nil
+}
+
+// filtered says that not all workloads of the nodes were asked for.
+func (s *selection) filtered() bool {
+	return len(s.q.Where) > 0 || s.q.OmitOwn || !s.q.Scope.All && len(s.q.Scope.Projects) > 0
+}
+
+// energies says of the energy that nodes had how it came about, which stands with
+// its parts: a part is apportioned where the whole was measured. Of what no part
+// has, nobody saw the whole.
+func energies(groups []query.Group, whole *query.Total) {
+	for _, r := range meter.Energies {
+		worst := meter.Absent
+		for i := range groups {
+			if u := &groups[i].Usage; u.Present.Has(r) {
+				worst = max(worst, u.Quality.Get(r))
+			}
+		}
+		switch worst {
+		case meter.Absent:
+			whole.Present &^= meter.SetOf(r)
+			whole.Quality.Set(r, meter.Absent)
+		case meter.Modelled:
+			whole.Quality.Worsen(r, meter.Modelled)
+		}
+	}
+}
