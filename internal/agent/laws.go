@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"mete.dev/mete/internal/durable"
 	"mete.dev/mete/internal/fault"
 )
 
@@ -68,7 +69,10 @@ func (l *laws) keep(m learner) {
 	if l.file == "" {
 		return
 	}
-	err := replace(l.file, m.Laws())
+	err := os.MkdirAll(filepath.Dir(l.file), 0o700)
+	if err == nil {
+		err = durable.Replace(l.file, m.Laws())
+	}
 	switch {
 	case err != nil && !l.fails:
 		l.log.Warn("what was learned of this machine's power cannot be kept; it is tried again", "path", l.file, "err", err)
@@ -76,26 +80,4 @@ func (l *laws) keep(m learner) {
 		l.log.Info("what was learned of this machine's power is kept again", "path", l.file)
 	}
 	l.fails = err != nil
-}
-
-// replace puts a file in place of the one before, whole or not at all.
-func replace(file string, b []byte) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // it is made with 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"syscall"
 	"time"
 
+	"mete.dev/mete/internal/durable"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/token"
@@ -179,7 +180,7 @@ func (a *Authority) openCA(now time.Time) error {
 	if ca, err = newCA(now); err != nil {
 		return err
 	}
-	if err := writeFile(path, ca.encode()); err != nil {
+	if err := durable.Replace(path, ca.encode()); err != nil {
 		return err
 	}
 	a.ca = ca
@@ -195,7 +196,7 @@ func (a *Authority) renew(now time.Time) error {
 	}
 	a.serve(own)
 	a.log.Info("server certificate made", "names", strings.Join(a.names, " "), "ends", own.cert.NotAfter)
-	if err := writeFile(filepath.Join(a.cfg.Dir, serverFile), own.encode()); err != nil {
+	if err := durable.Replace(filepath.Join(a.cfg.Dir, serverFile), own.encode()); err != nil {
 		// It serves as well; the file is only for the next start.
 		a.log.Warn("server certificate not kept", "err", err)
 	}
@@ -274,32 +275,6 @@ func restrict(path string, mode fs.FileMode, log *slog.Logger) error {
 	}
 	log.Warn("others could read keys, now they cannot", "path", path, "mode", st.Mode().Perm().String())
 	return os.Chmod(path, mode)
-}
-
-// writeFile puts a file in place of the one before, whole or not at all, and
-// durably.
-func writeFile(path string, b []byte) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // it is made with 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // A pair is a key and the certificate over it.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"mete.dev/mete/internal/durable"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/token"
 )
@@ -205,30 +206,10 @@ func readFile[T file | pending](path string) (v T, err error) {
 
 // writeFile puts a file in place of the one before, whole or not at all, and
 // durably.
-func writeFile[T file | pending](path string, v T) (err error) {
+func writeFile[T file | pending](path string, v T) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // it is made with 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Replace(path, append(b, '\n'))
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"time"
 
+	"mete.dev/mete/internal/answer"
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/wire"
@@ -34,7 +35,7 @@ func (in *Ingest) Handler(identify func(*http.Request) (node string, err error))
 	mux.Handle("/v1/batches", &endpoint{in, identify, wire.MediaType, int64(in.cfg.Limits.Sent), in.postBatch})
 	mux.Handle("/v1/lost", &endpoint{in, identify, "application/json", lostLimit, in.postLost})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, fault.Problem{Title: "not found", Status: http.StatusNotFound, Hint: "agents send to /v1/batches and /v1/lost"})
+		answer.Problem(w, fault.Problem{Title: "not found", Status: http.StatusNotFound, Hint: "agents send to /v1/batches and /v1/lost"})
 	})
 	return mux
 }
@@ -74,23 +75,23 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = deadline.SetReadDeadline(time.Now().Add(e.in.cfg.Idle)) // a writer without one is a test's
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		refuse(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
+		answer.Problem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
 		return
 	}
 	node, err := e.identify(r)
 	if err != nil {
-		refuse(w, stranger(err))
+		answer.Problem(w, stranger(err))
 		return
 	}
 	leave, wait := e.in.enter(node, time.Now())
 	if leave == nil {
 		retry(w, wait)
-		refuse(w, fault.Problem{Title: "too many requests", Detail: "this node asks too much at once", Status: http.StatusTooManyRequests})
+		answer.Problem(w, fault.Problem{Title: "too many requests", Detail: "this node asks too much at once", Status: http.StatusTooManyRequests})
 		return
 	}
 	defer leave()
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != e.kind || r.Header.Get("Content-Encoding") != "" {
-		refuse(w, fault.Problem{Title: "unsupported media type", Detail: "the body has to be " + e.kind + " without a content encoding", Status: http.StatusUnsupportedMediaType})
+		answer.Problem(w, fault.Problem{Title: "unsupported media type", Detail: "the body has to be " + e.kind + " without a content encoding", Status: http.StatusUnsupportedMediaType})
 		return
 	}
 	body, give, err := e.read(w, r)
@@ -109,7 +110,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusConflict
 		e.in.warn(node, "batch not taken", "verdict", reply.Verdict.String())
 	}
-	write(w, status, "application/json", reply)
+	answer.JSON(w, status, reply)
 }
 
 // enter counts a request of a node in, or says how long it should stay away.
@@ -212,7 +213,7 @@ func (e *endpoint) fail(w http.ResponseWriter, node string, err error) {
 		retry(w, wait)
 	}
 	e.in.warn(node, "request refused", "status", p.Status)
-	refuse(w, p)
+	answer.Problem(w, p)
 }
 
 // warn logs what a node is told, once a minute: an agent that is refused tries
@@ -242,21 +243,4 @@ func stranger(err error) fault.Problem {
 // retry tells to come back after d.
 func retry(w http.ResponseWriter, d time.Duration) {
 	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
-}
-
-func refuse(w http.ResponseWriter, p fault.Problem) {
-	write(w, p.Status, fault.ProblemType, p)
-}
-
-func write(w http.ResponseWriter, status int, kind string, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // both types can be written
-	}
-	h := w.Header()
-	h.Set("Content-Type", kind)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // one who went away asks again
 }

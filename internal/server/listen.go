@@ -75,10 +75,16 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 		// It would tell of broken connections of visitors, which concern nobody.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
+	return Until(ctx, srv, ln)
+}
+
+// Until has srv answer on ln until ctx ends: with TLS where it has a
+// configuration for it. Who still reads then has a moment to finish.
+func Until(ctx context.Context, srv *http.Server, ln net.Listener) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		serve := srv.Serve
-		if secure != nil {
+		if srv.TLSConfig != nil {
 			serve = func(ln net.Listener) error { return srv.ServeTLS(ln, "", "") }
 		}
 		if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -88,7 +94,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 	})
 	g.Go(func() error {
 		<-gctx.Done()
-		// Who still reads has a moment to finish; ctx is over already.
+		// ctx is over already.
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if srv.Shutdown(stop) != nil {

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"mete.dev/mete/internal/answer"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/states"
 	"mete.dev/mete/internal/wire"
@@ -68,7 +68,7 @@ func (t *Taker) Handler() http.Handler {
 	for path, method := range map[string]string{"/v1/states": http.MethodPost, "/v1/states/mark": http.MethodGet} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Allow", method)
-			refuse(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
+			answer.Problem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
 		})
 	}
 	return mux
@@ -81,28 +81,28 @@ var (
 	errTooSlow = errors.New("the body came too slowly")
 )
 
-func (t *Taker) serve(answer func(http.ResponseWriter, *http.Request, states.Source) (states.Mark, error)) http.HandlerFunc {
+func (t *Taker) serve(take func(http.ResponseWriter, *http.Request, states.Source) (states.Mark, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// It also bounds how long the server waits for a body that nobody reads.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(idle)) // a writer without one is a test's
 		src, err := t.identify(r)
 		if err != nil {
-			refuse(w, stranger(err))
+			answer.Problem(w, stranger(err))
 			return
 		}
 		leave := t.enter(src.ID)
 		if leave == nil {
 			w.Header().Set("Retry-After", "1")
-			refuse(w, fault.Problem{Title: "too many requests", Detail: "one page at a time", Status: http.StatusTooManyRequests})
+			answer.Problem(w, fault.Problem{Title: "too many requests", Detail: "one page at a time", Status: http.StatusTooManyRequests})
 			return
 		}
 		defer leave()
-		m, err := answer(w, r, src)
+		m, err := take(w, r, src)
 		switch {
 		case err == nil:
-			write(w, http.StatusOK, "application/json", m)
+			answer.JSON(w, http.StatusOK, m)
 		case errors.Is(err, fault.ErrConflict):
-			write(w, http.StatusConflict, "application/json", m)
+			answer.JSON(w, http.StatusConflict, m)
 		default:
 			t.fail(w, src, err)
 		}
@@ -205,7 +205,7 @@ func (t *Taker) fail(w http.ResponseWriter, src states.Source, err error) {
 		w.Header().Set("Retry-After", "5")
 	}
 	t.warn(src, p.Status, err)
-	refuse(w, p)
+	answer.Problem(w, p)
 }
 
 // warn logs what a source is told, once a minute.
@@ -228,19 +228,4 @@ func stranger(err error) fault.Problem {
 		return fault.ProblemOf(err)
 	}
 	return fault.Problem{Title: "not identified", Detail: "a server's certificate is needed", Status: http.StatusUnauthorized, Hint: fault.Hint(err)}
-}
-
-func refuse(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
-
-func write(w http.ResponseWriter, status int, kind string, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // both types can be written
-	}
-	h := w.Header()
-	h.Set("Content-Type", kind)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // one who went away asks again
 }

@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/unit"
 	"mete.dev/mete/internal/view"
 )
@@ -162,18 +163,8 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.run(gctx, c.tick, m) })
 	g.Go(func() error {
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("up: %s: %w", ln.Addr(), err)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-gctx.Done()
-		// Who still reads has a moment to finish; ctx is over already.
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		if srv.Shutdown(stop) != nil {
-			return srv.Close()
+		if err := server.Until(gctx, srv, ln); err != nil {
+			return fmt.Errorf("up: %w", err)
 		}
 		return nil
 	})

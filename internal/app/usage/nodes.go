@@ -1,12 +1,14 @@
 package usage
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
 )
 
@@ -24,16 +26,8 @@ live, behind (what it sends is of the past), silent, or revoked.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.open()
-			if err != nil {
-				return err
-			}
-			list, err := c.Nodes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return s.print(cmd, func() string { return tally.NodesText(list, s.style()) },
-				func() []byte { return tally.NodesCSV(list) }, func() []byte { return tally.NodesJSON(list) })
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Node, error) { return c.Nodes(ctx) },
+				tally.NodesText, tally.NodesCSV, tally.NodesJSON)
 		},
 	}
 	s.flags(cmd)
@@ -94,16 +88,9 @@ changes where a ledger was opened anew; what was taken is not taken twice.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.open()
-			if err != nil {
-				return err
-			}
-			list, err := c.Sources(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return s.print(cmd, func() string { return tally.SourcesText(list, time.Now(), s.style()) },
-				func() []byte { return tally.SourcesCSV(list) }, func() []byte { return tally.SourcesJSON(list) })
+			text := func(list []query.Source, s tally.Style) string { return tally.SourcesText(list, time.Now(), s) }
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Source, error) { return c.Sources(ctx) },
+				text, tally.SourcesCSV, tally.SourcesJSON)
 		},
 	}
 	s.flags(cmd)

@@ -3,6 +3,7 @@
 package usage
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"mete.dev/mete/internal/client"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
 	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/view"
@@ -86,6 +88,20 @@ func (s *server) print(cmd *cobra.Command, table func() string, csv, json func()
 	}
 	_, err := out.Write(body)
 	return err
+}
+
+// show asks the server, and prints its answer in the form that was asked for.
+func show[T any](s *server, cmd *cobra.Command, ask func(context.Context, *client.Client) (T, error),
+	text func(T, tally.Style) string, csv, json func(T) []byte) error {
+	c, err := s.open()
+	if err != nil {
+		return err
+	}
+	a, err := ask(cmd.Context(), c)
+	if err != nil {
+		return err
+	}
+	return s.print(cmd, func() string { return text(a, s.style()) }, func() []byte { return csv(a) }, func() []byte { return json(a) })
 }
 
 // harmless takes out of a text what a terminal would obey. Files and pipes get
@@ -183,23 +199,16 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.open()
-			if err != nil {
-				return err
-			}
 			if s.output == "table" && q.limit == "" {
 				q.limit = screenful
 			}
-			asked, err := tally.ParseQuery(q.parameters(), time.Now())
-			if err != nil {
-				return err
-			}
-			a, err := c.Usage(cmd.Context(), asked)
-			if err != nil {
-				return err
-			}
-			return s.print(cmd, func() string { return tally.Text(a, s.style()) },
-				func() []byte { return tally.CSV(a) }, func() []byte { return tally.JSON(a) })
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*query.Answer, error) {
+				asked, err := tally.ParseQuery(q.parameters(), time.Now())
+				if err != nil {
+					return nil, err
+				}
+				return c.Usage(ctx, asked)
+			}, tally.Text, tally.CSV, tally.JSON)
 		},
 	}
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "a row for each `DIMENSION`, or several with commas")
@@ -230,20 +239,13 @@ on, and by how much, the clock of a machine was corrected as it was wrong.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.open()
-			if err != nil {
-				return err
-			}
-			from, to, err := tally.ParseRange(q.parameters(), time.Now())
-			if err != nil {
-				return err
-			}
-			list, err := c.Gaps(cmd.Context(), from, to, q.node)
-			if err != nil {
-				return err
-			}
-			return s.print(cmd, func() string { return tally.GapsText(list, s.style()) },
-				func() []byte { return tally.GapsCSV(list) }, func() []byte { return tally.GapsJSON(list) })
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Gap, error) {
+				from, to, err := tally.ParseRange(q.parameters(), time.Now())
+				if err != nil {
+					return nil, err
+				}
+				return c.Gaps(ctx, from, to, q.node)
+			}, tally.GapsText, tally.GapsCSV, tally.GapsJSON)
 		},
 	}
 	q.rangeFlags(cmd)
@@ -267,20 +269,13 @@ where it ran and when. mete usage --by workload shows how much they used.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.open()
-			if err != nil {
-				return err
-			}
-			asked, err := tally.ParseFilter(q.parameters(), time.Now())
-			if err != nil {
-				return err
-			}
-			list, err := c.Workloads(cmd.Context(), asked)
-			if err != nil {
-				return err
-			}
-			return s.print(cmd, func() string { return tally.WorkloadsText(list, s.style()) },
-				func() []byte { return tally.WorkloadsCSV(list) }, func() []byte { return tally.WorkloadsJSON(list) })
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Workload, error) {
+				asked, err := tally.ParseFilter(q.parameters(), time.Now())
+				if err != nil {
+					return nil, err
+				}
+				return c.Workloads(ctx, asked)
+			}, tally.WorkloadsText, tally.WorkloadsCSV, tally.WorkloadsJSON)
 		},
 	}
 	q.rangeFlags(cmd)

@@ -1,0 +1,29 @@
+// Package answer writes what a server answers machines and other servers.
+package answer
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"mete.dev/mete/internal/fault"
+)
+
+// JSON answers with v, which can be written as JSON. Who has gone away meanwhile
+// asks again.
+func JSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
+
+// Problem answers why not.
+func Problem(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
+
+func write(w http.ResponseWriter, status int, kind string, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("answer: " + err.Error())
+	}
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // who went away asks again
+}
