@@ -79,6 +79,56 @@ func (Opening) EnumDescriptor() ([]byte, []int) {
 	return file_mete_proto_rawDescGZIP(), []int{0}
 }
 
+// Opened says with which share a handover begins.
+type Opened int32
+
+const (
+	Opened_OPENED_NONE Opened = 0 // with none: nothing was booked before
+	Opened_OPENED_LAST Opened = 1 // with the last one of this guest that was before it in the batch
+	Opened_OPENED_TOLD Opened = 2 // with the first of its shares in the columns
+)
+
+// Enum value maps for Opened.
+var (
+	Opened_name = map[int32]string{
+		0: "OPENED_NONE",
+		1: "OPENED_LAST",
+		2: "OPENED_TOLD",
+	}
+	Opened_value = map[string]int32{
+		"OPENED_NONE": 0,
+		"OPENED_LAST": 1,
+		"OPENED_TOLD": 2,
+	}
+)
+
+func (x Opened) Enum() *Opened {
+	p := new(Opened)
+	*p = x
+	return p
+}
+
+func (x Opened) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Opened) Descriptor() protoreflect.EnumDescriptor {
+	return file_mete_proto_enumTypes[1].Descriptor()
+}
+
+func (Opened) Type() protoreflect.EnumType {
+	return &file_mete_proto_enumTypes[1]
+}
+
+func (x Opened) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Opened.Descriptor instead.
+func (Opened) EnumDescriptor() ([]byte, []int) {
+	return file_mete_proto_rawDescGZIP(), []int{1}
+}
+
 // Resource is the one list of what workloads use. The comments say the unit of
 // an amount.
 type Resource int32
@@ -114,6 +164,7 @@ const (
 	Resource_RESOURCE_ENERGY_GPU         Resource = 27 // uJ: energy of accelerators
 	Resource_RESOURCE_ENERGY_REST        Resource = 28 // uJ: energy that no finer meter shows: of the whole machine where nothing else is metered
 	Resource_RESOURCE_ENERGY_ERROR       Resource = 29 // uJ: by how much the energy may be off, either way
+	Resource_RESOURCE_ENERGY_IDLE        Resource = 30 // uJ: how much of the energy is what the machine draws anyway
 )
 
 // Enum value maps for Resource.
@@ -149,6 +200,7 @@ var (
 		27: "RESOURCE_ENERGY_GPU",
 		28: "RESOURCE_ENERGY_REST",
 		29: "RESOURCE_ENERGY_ERROR",
+		30: "RESOURCE_ENERGY_IDLE",
 	}
 	Resource_value = map[string]int32{
 		"RESOURCE_UNSPECIFIED":        0,
@@ -181,6 +233,7 @@ var (
 		"RESOURCE_ENERGY_GPU":         27,
 		"RESOURCE_ENERGY_REST":        28,
 		"RESOURCE_ENERGY_ERROR":       29,
+		"RESOURCE_ENERGY_IDLE":        30,
 	}
 )
 
@@ -195,11 +248,11 @@ func (x Resource) String() string {
 }
 
 func (Resource) Descriptor() protoreflect.EnumDescriptor {
-	return file_mete_proto_enumTypes[1].Descriptor()
+	return file_mete_proto_enumTypes[2].Descriptor()
 }
 
 func (Resource) Type() protoreflect.EnumType {
-	return &file_mete_proto_enumTypes[1]
+	return &file_mete_proto_enumTypes[2]
 }
 
 func (x Resource) Number() protoreflect.EnumNumber {
@@ -208,7 +261,7 @@ func (x Resource) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resource.Descriptor instead.
 func (Resource) EnumDescriptor() ([]byte, []int) {
-	return file_mete_proto_rawDescGZIP(), []int{1}
+	return file_mete_proto_rawDescGZIP(), []int{2}
 }
 
 // A Batch is sent as one zstd frame, which says its content's size.
@@ -222,11 +275,12 @@ type Batch struct {
 	Gaps     []*Gap                 `protobuf:"bytes,6,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	// The workloads of the rows: the first 8 bytes of each ID, big endian, in
 	// ascending order.
-	Workloads     []uint64  `protobuf:"fixed64,7,rep,packed,name=workloads,proto3" json:"workloads,omitempty"`
-	Windows       []*Window `protobuf:"bytes,8,rep,name=windows,proto3" json:"windows,omitempty"`  // in order of time
-	Rows          *Table    `protobuf:"bytes,9,opt,name=rows,proto3" json:"rows,omitempty"`        // of all windows, one window after the other
-	Machine       *Table    `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // one row for each window: what the machine did as a whole
-	Balances      *Balances `protobuf:"bytes,11,opt,name=balances,proto3" json:"balances,omitempty"`
+	Workloads     []uint64   `protobuf:"fixed64,7,rep,packed,name=workloads,proto3" json:"workloads,omitempty"`
+	Windows       []*Window  `protobuf:"bytes,8,rep,name=windows,proto3" json:"windows,omitempty"`  // in order of time
+	Rows          *Table     `protobuf:"bytes,9,opt,name=rows,proto3" json:"rows,omitempty"`        // of all windows, one window after the other
+	Machine       *Table     `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // one row for each window: what the machine did as a whole
+	Balances      *Balances  `protobuf:"bytes,11,opt,name=balances,proto3" json:"balances,omitempty"`
+	Handovers     *Handovers `protobuf:"bytes,12,opt,name=handovers,proto3" json:"handovers,omitempty"` // of all windows, one window after the other
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,6 +388,13 @@ func (x *Batch) GetMachine() *Table {
 func (x *Batch) GetBalances() *Balances {
 	if x != nil {
 		return x.Balances
+	}
+	return nil
+}
+
+func (x *Batch) GetHandovers() *Handovers {
+	if x != nil {
+		return x.Handovers
 	}
 	return nil
 }
@@ -991,12 +1052,202 @@ func (x *Balances) GetRest() []int64 {
 	return nil
 }
 
+// Handovers are the energy that a machine gave its virtual machines, or got from
+// its host. A column of which it says so is empty where it is of zeros.
+type Handovers struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Guests []*Guest               `protobuf:"bytes,1,rep,name=guests,proto3" json:"guests,omitempty"`
+	Epochs []string               `protobuf:"bytes,2,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	Counts []uint32               `protobuf:"varint,3,rep,packed,name=counts,proto3" json:"counts,omitempty"` // one for each window: how many are of it
+	// One for each handover.
+	Guest  []uint32 `protobuf:"varint,4,rep,packed,name=guest,proto3" json:"guest,omitempty"`                       // its place in guests
+	Opened []Opened `protobuf:"varint,5,rep,packed,name=opened,proto3,enum=mete.v1.Opened" json:"opened,omitempty"` // may be empty
+	Shares []uint32 `protobuf:"varint,6,rep,packed,name=shares,proto3" json:"shares,omitempty"`                     // how many it has, without the one that it opened with
+	Booked []int64  `protobuf:"zigzag64,7,rep,packed,name=booked,proto3" json:"booked,omitempty"`                   // uJ, less what its shares make it; may be empty
+	// One for each share, the one that a handover opened with first where it is
+	// told: less what can be foretold.
+	Epoch         []uint32 `protobuf:"varint,8,rep,packed,name=epoch,proto3" json:"epoch,omitempty"` // its place in epochs; may be empty
+	N             []int64  `protobuf:"zigzag64,9,rep,packed,name=n,proto3" json:"n,omitempty"`
+	Active        []int64  `protobuf:"zigzag64,10,rep,packed,name=active,proto3" json:"active,omitempty"` // uJ
+	Idle          []int64  `protobuf:"zigzag64,11,rep,packed,name=idle,proto3" json:"idle,omitempty"`     // uJ
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Handovers) Reset() {
+	*x = Handovers{}
+	mi := &file_mete_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Handovers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Handovers) ProtoMessage() {}
+
+func (x *Handovers) ProtoReflect() protoreflect.Message {
+	mi := &file_mete_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Handovers.ProtoReflect.Descriptor instead.
+func (*Handovers) Descriptor() ([]byte, []int) {
+	return file_mete_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Handovers) GetGuests() []*Guest {
+	if x != nil {
+		return x.Guests
+	}
+	return nil
+}
+
+func (x *Handovers) GetEpochs() []string {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *Handovers) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *Handovers) GetGuest() []uint32 {
+	if x != nil {
+		return x.Guest
+	}
+	return nil
+}
+
+func (x *Handovers) GetOpened() []Opened {
+	if x != nil {
+		return x.Opened
+	}
+	return nil
+}
+
+func (x *Handovers) GetShares() []uint32 {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+func (x *Handovers) GetBooked() []int64 {
+	if x != nil {
+		return x.Booked
+	}
+	return nil
+}
+
+func (x *Handovers) GetEpoch() []uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *Handovers) GetN() []int64 {
+	if x != nil {
+		return x.N
+	}
+	return nil
+}
+
+func (x *Handovers) GetActive() []int64 {
+	if x != nil {
+		return x.Active
+	}
+	return nil
+}
+
+func (x *Handovers) GetIdle() []int64 {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
+}
+
+// A Guest is a virtual machine.
+type Guest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uuid          []byte                 `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`         // 16 bytes
+	Workload      []byte                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"` // 16 bytes: what it is on its host; empty: it tells of itself
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`         // on its host, where it is not the workload's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Guest) Reset() {
+	*x = Guest{}
+	mi := &file_mete_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Guest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Guest) ProtoMessage() {}
+
+func (x *Guest) ProtoReflect() protoreflect.Message {
+	mi := &file_mete_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Guest.ProtoReflect.Descriptor instead.
+func (*Guest) Descriptor() ([]byte, []int) {
+	return file_mete_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Guest) GetUuid() []byte {
+	if x != nil {
+		return x.Uuid
+	}
+	return nil
+}
+
+func (x *Guest) GetWorkload() []byte {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Guest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 var File_mete_proto protoreflect.FileDescriptor
 
 const file_mete_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"mete.proto\x12\amete.v1\"\xfa\x02\n" +
+	"mete.proto\x12\amete.v1\"\xac\x03\n" +
 	"\x05Batch\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\fR\x06stream\x12\x16\n" +
@@ -1009,7 +1260,8 @@ const file_mete_proto_rawDesc = "" +
 	"\x04rows\x18\t \x01(\v2\x0e.mete.v1.TableR\x04rows\x12(\n" +
 	"\amachine\x18\n" +
 	" \x01(\v2\x0e.mete.v1.TableR\amachine\x12-\n" +
-	"\bbalances\x18\v \x01(\v2\x11.mete.v1.BalancesR\bbalances\"\xfc\x02\n" +
+	"\bbalances\x18\v \x01(\v2\x11.mete.v1.BalancesR\bbalances\x120\n" +
+	"\thandovers\x18\f \x01(\v2\x12.mete.v1.HandoversR\thandovers\"\xfc\x02\n" +
 	"\x04Name\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -1072,12 +1324,33 @@ const file_mete_proto_rawDesc = "" +
 	"\x06system\x18\x03 \x03(\x12R\x06system\x12\x12\n" +
 	"\x04idle\x18\x04 \x03(\x12R\x04idle\x12\x12\n" +
 	"\x04skew\x18\x05 \x03(\x12R\x04skew\x12\x12\n" +
-	"\x04rest\x18\x06 \x03(\x12R\x04rest*\\\n" +
+	"\x04rest\x18\x06 \x03(\x12R\x04rest\"\xa2\x02\n" +
+	"\tHandovers\x12&\n" +
+	"\x06guests\x18\x01 \x03(\v2\x0e.mete.v1.GuestR\x06guests\x12\x16\n" +
+	"\x06epochs\x18\x02 \x03(\tR\x06epochs\x12\x16\n" +
+	"\x06counts\x18\x03 \x03(\rR\x06counts\x12\x14\n" +
+	"\x05guest\x18\x04 \x03(\rR\x05guest\x12'\n" +
+	"\x06opened\x18\x05 \x03(\x0e2\x0f.mete.v1.OpenedR\x06opened\x12\x16\n" +
+	"\x06shares\x18\x06 \x03(\rR\x06shares\x12\x16\n" +
+	"\x06booked\x18\a \x03(\x12R\x06booked\x12\x14\n" +
+	"\x05epoch\x18\b \x03(\rR\x05epoch\x12\f\n" +
+	"\x01n\x18\t \x03(\x12R\x01n\x12\x16\n" +
+	"\x06active\x18\n" +
+	" \x03(\x12R\x06active\x12\x12\n" +
+	"\x04idle\x18\v \x03(\x12R\x04idle\"K\n" +
+	"\x05Guest\x12\x12\n" +
+	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\fR\bworkload\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name*\\\n" +
 	"\aOpening\x12\x15\n" +
 	"\x11OPENING_CONTINUES\x10\x00\x12\x11\n" +
 	"\rOPENING_FIRST\x10\x01\x12\x13\n" +
 	"\x0fOPENING_RESUMED\x10\x02\x12\x12\n" +
-	"\x0eOPENING_BOOTED\x10\x03*\x8f\x06\n" +
+	"\x0eOPENING_BOOTED\x10\x03*;\n" +
+	"\x06Opened\x12\x0f\n" +
+	"\vOPENED_NONE\x10\x00\x12\x0f\n" +
+	"\vOPENED_LAST\x10\x01\x12\x0f\n" +
+	"\vOPENED_TOLD\x10\x02*\xa9\x06\n" +
 	"\bResource\x12\x18\n" +
 	"\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRESOURCE_CPU\x10\x01\x12\x15\n" +
@@ -1109,7 +1382,8 @@ const file_mete_proto_rawDesc = "" +
 	"\x14RESOURCE_ENERGY_DRAM\x10\x1a\x12\x17\n" +
 	"\x13RESOURCE_ENERGY_GPU\x10\x1b\x12\x18\n" +
 	"\x14RESOURCE_ENERGY_REST\x10\x1c\x12\x19\n" +
-	"\x15RESOURCE_ENERGY_ERROR\x10\x1dB\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
+	"\x15RESOURCE_ENERGY_ERROR\x10\x1d\x12\x18\n" +
+	"\x14RESOURCE_ENERGY_IDLE\x10\x1eB\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
 
 var (
 	file_mete_proto_rawDescOnce sync.Once
@@ -1123,39 +1397,45 @@ func file_mete_proto_rawDescGZIP() []byte {
 	return file_mete_proto_rawDescData
 }
 
-var file_mete_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_mete_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_mete_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_mete_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_mete_proto_goTypes = []any{
-	(Opening)(0),     // 0: mete.v1.Opening
-	(Resource)(0),    // 1: mete.v1.Resource
-	(*Batch)(nil),    // 2: mete.v1.Batch
-	(*Name)(nil),     // 3: mete.v1.Name
-	(*Gap)(nil),      // 4: mete.v1.Gap
-	(*Window)(nil),   // 5: mete.v1.Window
-	(*Table)(nil),    // 6: mete.v1.Table
-	(*Shape)(nil),    // 7: mete.v1.Shape
-	(*Column)(nil),   // 8: mete.v1.Column
-	(*Balances)(nil), // 9: mete.v1.Balances
-	nil,              // 10: mete.v1.Name.LabelsEntry
+	(Opening)(0),      // 0: mete.v1.Opening
+	(Opened)(0),       // 1: mete.v1.Opened
+	(Resource)(0),     // 2: mete.v1.Resource
+	(*Batch)(nil),     // 3: mete.v1.Batch
+	(*Name)(nil),      // 4: mete.v1.Name
+	(*Gap)(nil),       // 5: mete.v1.Gap
+	(*Window)(nil),    // 6: mete.v1.Window
+	(*Table)(nil),     // 7: mete.v1.Table
+	(*Shape)(nil),     // 8: mete.v1.Shape
+	(*Column)(nil),    // 9: mete.v1.Column
+	(*Balances)(nil),  // 10: mete.v1.Balances
+	(*Handovers)(nil), // 11: mete.v1.Handovers
+	(*Guest)(nil),     // 12: mete.v1.Guest
+	nil,               // 13: mete.v1.Name.LabelsEntry
 }
 var file_mete_proto_depIdxs = []int32{
-	3,  // 0: mete.v1.Batch.names:type_name -> mete.v1.Name
-	4,  // 1: mete.v1.Batch.gaps:type_name -> mete.v1.Gap
-	5,  // 2: mete.v1.Batch.windows:type_name -> mete.v1.Window
-	6,  // 3: mete.v1.Batch.rows:type_name -> mete.v1.Table
-	6,  // 4: mete.v1.Batch.machine:type_name -> mete.v1.Table
-	9,  // 5: mete.v1.Batch.balances:type_name -> mete.v1.Balances
-	10, // 6: mete.v1.Name.labels:type_name -> mete.v1.Name.LabelsEntry
-	0,  // 7: mete.v1.Window.opening:type_name -> mete.v1.Opening
-	7,  // 8: mete.v1.Table.shapes:type_name -> mete.v1.Shape
-	8,  // 9: mete.v1.Table.amounts:type_name -> mete.v1.Column
-	1,  // 10: mete.v1.Column.resource:type_name -> mete.v1.Resource
-	1,  // 11: mete.v1.Balances.resources:type_name -> mete.v1.Resource
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	4,  // 0: mete.v1.Batch.names:type_name -> mete.v1.Name
+	5,  // 1: mete.v1.Batch.gaps:type_name -> mete.v1.Gap
+	6,  // 2: mete.v1.Batch.windows:type_name -> mete.v1.Window
+	7,  // 3: mete.v1.Batch.rows:type_name -> mete.v1.Table
+	7,  // 4: mete.v1.Batch.machine:type_name -> mete.v1.Table
+	10, // 5: mete.v1.Batch.balances:type_name -> mete.v1.Balances
+	11, // 6: mete.v1.Batch.handovers:type_name -> mete.v1.Handovers
+	13, // 7: mete.v1.Name.labels:type_name -> mete.v1.Name.LabelsEntry
+	0,  // 8: mete.v1.Window.opening:type_name -> mete.v1.Opening
+	8,  // 9: mete.v1.Table.shapes:type_name -> mete.v1.Shape
+	9,  // 10: mete.v1.Table.amounts:type_name -> mete.v1.Column
+	2,  // 11: mete.v1.Column.resource:type_name -> mete.v1.Resource
+	2,  // 12: mete.v1.Balances.resources:type_name -> mete.v1.Resource
+	12, // 13: mete.v1.Handovers.guests:type_name -> mete.v1.Guest
+	1,  // 14: mete.v1.Handovers.opened:type_name -> mete.v1.Opened
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_mete_proto_init() }
@@ -1170,8 +1450,8 @@ func file_mete_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mete_proto_rawDesc), len(file_mete_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   9,
+			NumEnums:      3,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

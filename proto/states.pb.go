@@ -39,6 +39,7 @@ type States struct {
 	NodeRows      []*StateTable          `protobuf:"bytes,8,rep,name=node_rows,json=nodeRows,proto3" json:"node_rows,omitempty"` // keys are places in nodes
 	Gaps          []*StateGap            `protobuf:"bytes,9,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	Shifts        []*StateShift          `protobuf:"bytes,10,rep,name=shifts,proto3" json:"shifts,omitempty"`
+	Nestings      []*StateNesting        `protobuf:"bytes,11,rep,name=nestings,proto3" json:"nestings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -143,6 +144,13 @@ func (x *States) GetShifts() []*StateShift {
 	return nil
 }
 
+func (x *States) GetNestings() []*StateNesting {
+	if x != nil {
+		return x.Nestings
+	}
+	return nil
+}
+
 // A StateNode is what is known of a node. Times are ns since 1970, 0 is none.
 type StateNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -157,6 +165,7 @@ type StateNode struct {
 	CpuMinute     int64                  `protobuf:"zigzag64,9,opt,name=cpu_minute,json=cpuMinute,proto3" json:"cpu_minute,omitempty"` // in which it had them
 	Revoked       int64                  `protobuf:"zigzag64,10,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	Through       int64                  `protobuf:"zigzag64,11,opt,name=through,proto3" json:"through,omitempty"` // end of the latest window
+	Host          *StateHost             `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`          // absent where it is no guest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,6 +277,151 @@ func (x *StateNode) GetThrough() int64 {
 	return 0
 }
 
+func (x *StateNode) GetHost() *StateHost {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+// A StateHost says that a node is a guest now.
+type StateHost struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // id of its host
+	Workload      uint64                 `protobuf:"fixed64,2,opt,name=workload,proto3" json:"workload,omitempty"` // what it is there: the first 8 bytes of the id, big endian
+	Since         int64                  `protobuf:"zigzag64,3,opt,name=since,proto3" json:"since,omitempty"`
+	Seen          int64                  `protobuf:"zigzag64,4,opt,name=seen,proto3" json:"seen,omitempty"` // when this was found last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateHost) Reset() {
+	*x = StateHost{}
+	mi := &file_states_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateHost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateHost) ProtoMessage() {}
+
+func (x *StateHost) ProtoReflect() protoreflect.Message {
+	mi := &file_states_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateHost.ProtoReflect.Descriptor instead.
+func (*StateHost) Descriptor() ([]byte, []int) {
+	return file_states_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StateHost) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *StateHost) GetWorkload() uint64 {
+	if x != nil {
+		return x.Workload
+	}
+	return 0
+}
+
+func (x *StateHost) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *StateHost) GetSeen() int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+// A StateNesting says that a node was a guest on a day.
+type StateNesting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`         // its place in States.nodes
+	Host          uint32                 `protobuf:"varint,2,opt,name=host,proto3" json:"host,omitempty"`         // one more than the place of its host; 0 is not known
+	Workload      uint32                 `protobuf:"varint,3,opt,name=workload,proto3" json:"workload,omitempty"` // what it is there: one more than its place in States.workloads; 0 is not known
+	Minute        int64                  `protobuf:"zigzag64,4,opt,name=minute,proto3" json:"minute,omitempty"`   // the day's first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateNesting) Reset() {
+	*x = StateNesting{}
+	mi := &file_states_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateNesting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateNesting) ProtoMessage() {}
+
+func (x *StateNesting) ProtoReflect() protoreflect.Message {
+	mi := &file_states_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateNesting.ProtoReflect.Descriptor instead.
+func (*StateNesting) Descriptor() ([]byte, []int) {
+	return file_states_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StateNesting) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *StateNesting) GetHost() uint32 {
+	if x != nil {
+		return x.Host
+	}
+	return 0
+}
+
+func (x *StateNesting) GetWorkload() uint32 {
+	if x != nil {
+		return x.Workload
+	}
+	return 0
+}
+
+func (x *StateNesting) GetMinute() int64 {
+	if x != nil {
+		return x.Minute
+	}
+	return 0
+}
+
 // A StateWorkload is one that rows are of.
 type StateWorkload struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -285,7 +439,7 @@ type StateWorkload struct {
 
 func (x *StateWorkload) Reset() {
 	*x = StateWorkload{}
-	mi := &file_states_proto_msgTypes[2]
+	mi := &file_states_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +451,7 @@ func (x *StateWorkload) String() string {
 func (*StateWorkload) ProtoMessage() {}
 
 func (x *StateWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[2]
+	mi := &file_states_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +464,7 @@ func (x *StateWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateWorkload.ProtoReflect.Descriptor instead.
 func (*StateWorkload) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{2}
+	return file_states_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StateWorkload) GetNode() uint32 {
@@ -386,7 +540,7 @@ type StateTable struct {
 
 func (x *StateTable) Reset() {
 	*x = StateTable{}
-	mi := &file_states_proto_msgTypes[3]
+	mi := &file_states_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +552,7 @@ func (x *StateTable) String() string {
 func (*StateTable) ProtoMessage() {}
 
 func (x *StateTable) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[3]
+	mi := &file_states_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +565,7 @@ func (x *StateTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateTable.ProtoReflect.Descriptor instead.
 func (*StateTable) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{3}
+	return file_states_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StateTable) GetLevel() uint32 {
@@ -475,7 +629,7 @@ type StateColumn struct {
 
 func (x *StateColumn) Reset() {
 	*x = StateColumn{}
-	mi := &file_states_proto_msgTypes[4]
+	mi := &file_states_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +641,7 @@ func (x *StateColumn) String() string {
 func (*StateColumn) ProtoMessage() {}
 
 func (x *StateColumn) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[4]
+	mi := &file_states_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +654,7 @@ func (x *StateColumn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateColumn.ProtoReflect.Descriptor instead.
 func (*StateColumn) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{4}
+	return file_states_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StateColumn) GetName() string {
@@ -529,7 +683,7 @@ type StateGap struct {
 
 func (x *StateGap) Reset() {
 	*x = StateGap{}
-	mi := &file_states_proto_msgTypes[5]
+	mi := &file_states_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +695,7 @@ func (x *StateGap) String() string {
 func (*StateGap) ProtoMessage() {}
 
 func (x *StateGap) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[5]
+	mi := &file_states_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +708,7 @@ func (x *StateGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateGap.ProtoReflect.Descriptor instead.
 func (*StateGap) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{5}
+	return file_states_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StateGap) GetNode() uint32 {
@@ -593,7 +747,7 @@ type StateShift struct {
 
 func (x *StateShift) Reset() {
 	*x = StateShift{}
-	mi := &file_states_proto_msgTypes[6]
+	mi := &file_states_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +759,7 @@ func (x *StateShift) String() string {
 func (*StateShift) ProtoMessage() {}
 
 func (x *StateShift) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[6]
+	mi := &file_states_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +772,7 @@ func (x *StateShift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateShift.ProtoReflect.Descriptor instead.
 func (*StateShift) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{6}
+	return file_states_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StateShift) GetNode() uint32 {
@@ -661,7 +815,7 @@ var File_states_proto protoreflect.FileDescriptor
 const file_states_proto_rawDesc = "" +
 	"\n" +
 	"\fstates.proto\x12\amete.v1\x1a\n" +
-	"mete.proto\"\xf1\x02\n" +
+	"mete.proto\"\xa4\x03\n" +
 	"\x06States\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -673,7 +827,8 @@ const file_states_proto_rawDesc = "" +
 	"\tnode_rows\x18\b \x03(\v2\x13.mete.v1.StateTableR\bnodeRows\x12%\n" +
 	"\x04gaps\x18\t \x03(\v2\x11.mete.v1.StateGapR\x04gaps\x12+\n" +
 	"\x06shifts\x18\n" +
-	" \x03(\v2\x13.mete.v1.StateShiftR\x06shifts\"\x93\x02\n" +
+	" \x03(\v2\x13.mete.v1.StateShiftR\x06shifts\x121\n" +
+	"\bnestings\x18\v \x03(\v2\x15.mete.v1.StateNestingR\bnestings\"\xbb\x02\n" +
 	"\tStateNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -688,7 +843,18 @@ const file_states_proto_rawDesc = "" +
 	"cpu_minute\x18\t \x01(\x12R\tcpuMinute\x12\x18\n" +
 	"\arevoked\x18\n" +
 	" \x01(\x12R\arevoked\x12\x18\n" +
-	"\athrough\x18\v \x01(\x12R\athrough\"\xda\x01\n" +
+	"\athrough\x18\v \x01(\x12R\athrough\x12&\n" +
+	"\x04host\x18\f \x01(\v2\x12.mete.v1.StateHostR\x04host\"e\n" +
+	"\tStateHost\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\x06R\bworkload\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x12R\x05since\x12\x12\n" +
+	"\x04seen\x18\x04 \x01(\x12R\x04seen\"j\n" +
+	"\fStateNesting\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\rR\x04host\x12\x1a\n" +
+	"\bworkload\x18\x03 \x01(\rR\bworkload\x12\x16\n" +
+	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\xda\x01\n" +
 	"\rStateWorkload\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05short\x18\x02 \x01(\x06R\x05short\x12\x18\n" +
@@ -734,33 +900,37 @@ func file_states_proto_rawDescGZIP() []byte {
 	return file_states_proto_rawDescData
 }
 
-var file_states_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_states_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_states_proto_goTypes = []any{
 	(*States)(nil),        // 0: mete.v1.States
 	(*StateNode)(nil),     // 1: mete.v1.StateNode
-	(*StateWorkload)(nil), // 2: mete.v1.StateWorkload
-	(*StateTable)(nil),    // 3: mete.v1.StateTable
-	(*StateColumn)(nil),   // 4: mete.v1.StateColumn
-	(*StateGap)(nil),      // 5: mete.v1.StateGap
-	(*StateShift)(nil),    // 6: mete.v1.StateShift
-	(*Name)(nil),          // 7: mete.v1.Name
-	(*Gap)(nil),           // 8: mete.v1.Gap
+	(*StateHost)(nil),     // 2: mete.v1.StateHost
+	(*StateNesting)(nil),  // 3: mete.v1.StateNesting
+	(*StateWorkload)(nil), // 4: mete.v1.StateWorkload
+	(*StateTable)(nil),    // 5: mete.v1.StateTable
+	(*StateColumn)(nil),   // 6: mete.v1.StateColumn
+	(*StateGap)(nil),      // 7: mete.v1.StateGap
+	(*StateShift)(nil),    // 8: mete.v1.StateShift
+	(*Name)(nil),          // 9: mete.v1.Name
+	(*Gap)(nil),           // 10: mete.v1.Gap
 }
 var file_states_proto_depIdxs = []int32{
-	1, // 0: mete.v1.States.nodes:type_name -> mete.v1.StateNode
-	2, // 1: mete.v1.States.workloads:type_name -> mete.v1.StateWorkload
-	3, // 2: mete.v1.States.rows:type_name -> mete.v1.StateTable
-	3, // 3: mete.v1.States.node_rows:type_name -> mete.v1.StateTable
-	5, // 4: mete.v1.States.gaps:type_name -> mete.v1.StateGap
-	6, // 5: mete.v1.States.shifts:type_name -> mete.v1.StateShift
-	7, // 6: mete.v1.StateWorkload.name:type_name -> mete.v1.Name
-	4, // 7: mete.v1.StateTable.columns:type_name -> mete.v1.StateColumn
-	8, // 8: mete.v1.StateGap.gap:type_name -> mete.v1.Gap
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	1,  // 0: mete.v1.States.nodes:type_name -> mete.v1.StateNode
+	4,  // 1: mete.v1.States.workloads:type_name -> mete.v1.StateWorkload
+	5,  // 2: mete.v1.States.rows:type_name -> mete.v1.StateTable
+	5,  // 3: mete.v1.States.node_rows:type_name -> mete.v1.StateTable
+	7,  // 4: mete.v1.States.gaps:type_name -> mete.v1.StateGap
+	8,  // 5: mete.v1.States.shifts:type_name -> mete.v1.StateShift
+	3,  // 6: mete.v1.States.nestings:type_name -> mete.v1.StateNesting
+	2,  // 7: mete.v1.StateNode.host:type_name -> mete.v1.StateHost
+	9,  // 8: mete.v1.StateWorkload.name:type_name -> mete.v1.Name
+	6,  // 9: mete.v1.StateTable.columns:type_name -> mete.v1.StateColumn
+	10, // 10: mete.v1.StateGap.gap:type_name -> mete.v1.Gap
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_states_proto_init() }
@@ -775,7 +945,7 @@ func file_states_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_states_proto_rawDesc), len(file_states_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -47,7 +47,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	// Little is allocated once all groups are known, so that collecting it sooner
 	// costs next to nothing and saves a third of the memory.
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(40)
+		debug.SetGCPercent(30)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -19,11 +19,20 @@ import (
 // TestMain lets the test program be the agent, which is ended by a signal, and
 // the other programs that it works with.
 func TestMain(m *testing.M) {
+	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // whose host that is, tests leave alone
+		panic(err)
+	}
 	switch os.Getenv("METE_TEST_MAIN") {
 	case "1":
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	case "mete":
 		os.Exit(mete(os.Args[1:]))
+	case "busy": // a third of a CPU, for a minute at most
+		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
+			for now := time.Now(); time.Since(now) < 5*time.Millisecond; {
+			}
+		}
+		os.Exit(0)
 	}
 	ledgertest.Main(m)
 }
@@ -47,6 +56,8 @@ func TestFlags(t *testing.T) {
 		{"-idle-power package=20,room=9", 2, "", "\"room\" is none of package, dram, gpu and rest"},
 		{"-power-curve /no/such", 2, "", "hint: mete power calibrate -o FILE writes one"},
 		{"-power-curve /dev/null", 2, "", "mete-agent: error: -power-curve /dev/null: power curve: "},
+		{"-vm-vsock-socket web", 2, "", "\"web\" is not UUID=PATH"},
+		{"-vm-vsock-socket web=/run/web", 2, "", "hint: give UUID=PATH"},
 		{"-powercap /no/such", 1, "", "/no/such"},
 	} {
 		var stdout, stderr bytes.Buffer

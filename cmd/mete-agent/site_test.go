@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -13,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +27,7 @@ import (
 	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/report"
 	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/xtest/journal"
 )
 
 // mete is the program mete, as far as these tests need it.
@@ -50,30 +51,12 @@ func mete(args []string) int {
 	return cli.Code(err)
 }
 
-// journal is what a program wrote, which may be read while it writes.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
 // A program is one that runs.
 type program struct {
 	t     *testing.T
 	name  string
 	cmd   *exec.Cmd
-	log   journal // both outputs
+	log   journal.Journal // both outputs
 	ended chan struct{}
 	err   error
 }
@@ -114,8 +97,18 @@ func (s *site) command(program string, args ...string) *exec.Cmd {
 // start starts a program that is killed at the end of the test at the latest.
 func (s *site) start(which string, c *exec.Cmd) *program {
 	s.t.Helper()
+	return s.startTo(nil, which, c)
+}
+
+// startTo is start of a program whose standard output goes to out, where that is
+// not nil.
+func (s *site) startTo(out io.Writer, which string, c *exec.Cmd) *program {
+	s.t.Helper()
 	p := &program{t: s.t, name: which, cmd: c, ended: make(chan struct{})}
 	c.Stdout, c.Stderr = &p.log, &p.log
+	if out != nil {
+		c.Stdout = out
+	}
 	if err := c.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -8,39 +11,47 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/app/backup"
 	"mete.dev/mete/internal/app/capture"
 	"mete.dev/mete/internal/app/power"
+	"mete.dev/mete/internal/app/query"
 	"mete.dev/mete/internal/app/run"
-	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/top"
-	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/app/usage"
 	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/collect/gpu"
+	"mete.dev/mete/internal/machine"
 )
 
 // command returns the program with its commands.
 func command() *cobra.Command {
 	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
-	root := &cobra.Command{
-		Use:           "mete",
-		Short:         "Measure what every job on this machine uses",
-		Version:       cli.Version(info),
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			if cmd.Name() == "run" {
-				return // it handles signals itself, for its command
-			}
-			ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			cmd.SetContext(ctx)
-		},
+	root := cli.Root("mete", "Measure what every job on this machine uses", info)
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		if cmd.Name() == "run" {
+			return // it handles signals itself, for its command
+		}
+		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		cmd.SetContext(ctx)
 	}
-	root.SetVersionTemplate("mete {{.Version}}\n")
-	var show meters
-	root.AddCommand(show.flags(up.Command(show.station)), run.Command(), run.Report(), show.flags(top.Command(show.meter)),
-		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(),
-		server.Command(), token.Command(), power.Command(), capture.Command())
+	root.AddCommand(run.Command(), run.Report(), top.Command(meter),
+		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
+		token.Command(), backup.Command(), power.Command(), capture.Command())
+	for _, c := range far { // to be listed: mete-server has them
+		root.AddCommand(&cobra.Command{Use: c.name, Short: c.short, Run: func(*cobra.Command, []string) {}})
+	}
 	cli.Complete(root)
 	return root
+}
+
+// meter opens this machine alone.
+func meter(_ context.Context, o top.Options) (top.Meter, error) {
+	// What goes wrong is shown with the figures; a log would disturb the screen.
+	m, err := machine.Open(machine.Live(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto}), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
 }

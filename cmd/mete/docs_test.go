@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"mete.dev/mete/internal/app/agent"
+	"mete.dev/mete/internal/app/server"
+	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/cli"
 )
 
@@ -23,8 +25,45 @@ const reference = "../../docs/cli.md"
 
 var update = flag.Bool("update", false, "write docs/cli.md anew")
 
+// whole returns the program with all commands, those of mete-server too.
+func whole() *cobra.Command {
+	root := command()
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command()} {
+		stub, _, _ := root.Find([]string{c.Name()})
+		root.RemoveCommand(stub)
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// TestFar holds what mete says of mete-server's commands to what they say.
+func TestFar(t *testing.T) {
+	root := command()
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command()} {
+		if found, _, err := root.Find([]string{c.Name()}); err != nil || found.Short != c.Short || found == root {
+			t.Errorf("%s: mete says %q, mete-server %q", c.Name(), found.Short, c.Short)
+		}
+		if len(far) != 2 {
+			t.Errorf("mete names %d commands of mete-server", len(far))
+		}
+	}
+	for line, want := range map[string]bool{
+		"up": true, "up --help": true, "help up": true, "--help server": true, "__complete up --l": true, "__complete server ": true,
+		"": false, "run -- up": false, "help": false, "help run": false, "top": false, "__complete u": false, "__complete up": false, "--help": false,
+	} {
+		args := strings.Split(line, " ")
+		if line == "" {
+			args = nil
+		}
+		if isFar(args) != want {
+			t.Errorf("mete %s: for mete-server: %v", line, !want)
+		}
+	}
+}
+
 // TestReference holds docs/cli.md to the commands as they are.
 func TestReference(t *testing.T) {
+	t.Setenv("METE_HOST_VSOCK", "true") // defaults as they are without a word
 	want := page()
 	if *update {
 		if err := os.WriteFile(reference, []byte(want), 0o666); err != nil {
@@ -42,18 +81,16 @@ func TestReference(t *testing.T) {
 
 // TestExamples holds the examples to the flags and arguments that there are.
 func TestExamples(t *testing.T) {
-	for _, c := range leaves(command().Commands()) {
+	for _, c := range leaves(whole().Commands()) {
 		if c.Example == "" {
 			t.Errorf("mete %s has no examples", c.Name())
 		}
 		for line := range strings.Lines(c.Example) {
-			first, _, _ := strings.Cut(line, "|")
-			first, _, _ = strings.Cut(first, ">")
-			args := strings.Fields(first)
+			args := shellWords(line)
 			if args[0] != "mete" {
 				continue
 			}
-			found, rest, err := command().Find(args[1:])
+			found, rest, err := whole().Find(args[1:])
 			if err == nil {
 				err = found.ParseFlags(rest)
 			}
@@ -65,6 +102,24 @@ func TestExamples(t *testing.T) {
 			}
 		}
 	}
+}
+
+// shellWords are those of a line up to a pipe or a redirection, as a shell takes them; what
+// stands in single quotes is one.
+func shellWords(line string) (list []string) {
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			list = append(list, part)
+			continue
+		}
+		for w := range strings.FieldsSeq(part) {
+			if w == "|" || w == ">" {
+				return list
+			}
+			list = append(list, w)
+		}
+	}
+	return list
 }
 
 // leaves are the commands that do something; those that cobra makes are not
@@ -118,7 +173,7 @@ var codes = []struct {
 // page writes the reference.
 func page() string {
 	var b, list strings.Builder
-	commands := slices.DeleteFunc(command().Commands(), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" })
+	commands := slices.DeleteFunc(whole().Commands(), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" })
 	slices.SortStableFunc(commands, func(a, b *cobra.Command) int { return rank(a) - rank(b) })
 	for _, c := range commands {
 		fmt.Fprintf(&list, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), lower(c.Short))

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -35,12 +36,20 @@ const metricsPreface = `# Metrics and resources
 
 <!-- Made from the programs themselves by: go generate ./cmd/mete -->
 
-Both programs say how they are doing in Prometheus's text format. All of it they count themselves: each
-figure is *measured*, and none is about a workload. What workloads used is in the ledger, exact and without
-extrapolation: ask with %s or over %s.
+Both programs say how they are doing in Prometheus's text format. All of that they count themselves: each
+figure is *measured*. The agent shows what workloads and the machine used too, as far as its latest window; in the
+ledger that is exact to the minute and without extrapolation: ask with %s or over %s.
 
 Units are base units. A counter grows while the program runs, from 0 at its start except where that is said.
 `
+
+const meteText = "There too, anew with each window, by default every 10 s. `node` is the machine's id, without a server its name; " +
+	"`workload` is the workload's id, as in the ledger, and `mete_workload_info` says what it is called. `idle` and `system` are workloads like any other, so that the " +
+	"workloads of a domain sum to the machine. A workload's counters are its own, without its children's, and grow from the beginning of its life; those of the machine " +
+	"from the agent's start. Those of workloads other than `idle` and `system` are left out where others than this machine reach `-status`, unless `-status-workloads` is given."
+
+const keplerText = "With that flag, beside the others: the names of Kepler's metrics, version 0.10 and later, with what mete books. [Energy](guide/energy.md) says " +
+	"which are there and how they differ. Those of containers, virtual machines and pods are left out as mete's own are."
 
 // metricsPage writes the page.
 func metricsPage(t *testing.T) string {
@@ -49,6 +58,8 @@ func metricsPage(t *testing.T) string {
 	for _, p := range []struct{ title, text, golden string }{
 		{"mete server, mete up", "At `/metrics` of the server's address, for who may read; nodes are counted as far as the reader may see them.", "../../internal/server/testdata/metrics.txt"},
 		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` beside it answers 503 while windows cannot be kept.", "../../internal/app/agent/testdata/metrics.txt"},
+		{"mete-agent: the machine and its workloads", meteText, "../../internal/scrape/testdata/mete.txt"},
+		{"mete-agent -compat kepler", keplerText, "../../internal/scrape/testdata/kepler.txt"},
 	} {
 		text, err := os.ReadFile(p.golden)
 		if err != nil {
@@ -106,20 +117,32 @@ func families(text string) (all []family) {
 			continue
 		}
 		if _, rest, ok := strings.Cut(line, "{"); ok {
-			if label, _, _ := strings.Cut(rest, "}"); !slices.Contains(f.labels, "`"+label+"`") {
-				f.labels = append(f.labels, "`"+label+"`")
+			label, _, _ := strings.Cut(rest, "}")
+			if named(f.name) { // each sample has other values: the names say all
+				label = labelForm.ReplaceAllString(label, "$1")
+			}
+			if label = "`" + label + "`"; !slices.Contains(f.labels, label) {
+				f.labels = append(f.labels, label)
 			}
 		}
 	}
 	return all
 }
 
+// labelForm matches a label and its value.
+var labelForm = regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
+
+// named reports whether a metric is about the machine or its workloads.
+func named(name string) bool {
+	return strings.HasPrefix(name, "mete_workload_") || strings.HasPrefix(name, "mete_node_") || strings.HasPrefix(name, "kepler_") || name == "mete_agent_meter_up"
+}
+
 // unitOf reads a metric's unit from its name.
 func unitOf(name string) string {
 	name = strings.TrimSuffix(name, "_total")
-	for _, u := range []string{"seconds", "bytes"} {
+	for _, u := range []string{"byte_seconds", "seconds", "bytes", "joules", "watts", "ratio"} {
 		if strings.HasSuffix(name, "_"+u) {
-			return u
+			return strings.ReplaceAll(u, "_", "-")
 		}
 	}
 	return "count"

@@ -24,7 +24,20 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"mete": main})
+	testscript.Main(both{m}, map[string]func(){"mete": main})
+}
+
+// both runs tests with mete-server where it is installed: beside mete, which
+// testscript puts first into the path.
+type both struct{ *testing.M }
+
+func (b both) Run() int {
+	bin, _, _ := strings.Cut(os.Getenv("PATH"), ":")
+	if out, err := exec.Command("go", "build", "-o", bin+"/", "mete.dev/mete/cmd/mete-server").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build ./cmd/mete-server: %v\n%s", err, out)
+		return 1
+	}
+	return b.M.Run()
 }
 
 // TestScript runs testdata/script: stdout, stderr and exit code of every command,
@@ -39,6 +52,7 @@ func TestScript(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("METE_STATE", e.WorkDir+"/state")
 			e.Setenv("METE_SOCKET", e.WorkDir+"/agent.sock")
+			e.Setenv("METE_HOST_VSOCK", "false") // whose host that is, tests leave alone
 			return nil
 		},
 		Cmds: words,
@@ -75,6 +89,7 @@ var words = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"value":    value,
 	"await":    await,
 	"get":      get,
+	"getuntil": getUntil,
 	"portbusy": portBusy,
 }
 
@@ -180,6 +195,23 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 3 {
 		ts.Check(os.WriteFile(ts.MkAbs(args[2]), body, 0o600))
 	}
+}
+
+// getuntil URL REGEXP FILE: asks until the answer has a match, and puts it into the
+// file.
+func getUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: getuntil URL REGEXP FILE")
+	}
+	re, err := regexp.Compile(args[1])
+	ts.Check(err)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		get(ts, false, []string{args[0], "200", args[2]})
+		if re.MatchString(ts.ReadFile(args[2])) {
+			return
+		}
+	}
+	ts.Fatalf("%s does not come to match %s", args[0], args[1])
 }
 
 // portbusy VARIABLE: somebody listens on a port until the end of the script.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,13 +18,16 @@ import (
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/handover"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/socket"
 	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/workload"
 )
 
 // A Config says how to measure, keep and send.
@@ -39,6 +43,15 @@ type Config struct {
 	Laws string
 	// Past is what this machine left as other nodes; its zero value is nothing.
 	Past Past
+	// Look is shown each window as it closes, from the loop that owns the machine,
+	// before it is kept, and can ask then what a workload is called. The window is
+	// not its own. nil is nobody.
+	Look func(w *meter.Window, name func(*workload.Workload) string)
+	// Self gives a workload of this node what it needs to ask the server for its own
+	// use, which may be nothing. nil gives nobody anything.
+	Self func(workload.ID) token.Self
+	// Handover says how virtual machines of this machine are given their energy.
+	Handover handover.Config
 }
 
 // Default measures once a second and sends every ten.
@@ -52,7 +65,7 @@ func Default() Config {
 
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
-	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Ship.Validate())
+	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Ship.Validate(), c.Handover.Validate())
 }
 
 // farewell is how long an agent that ends tries to send what it has not sent.
@@ -63,6 +76,7 @@ type Agent struct {
 	Machine *machine.Machine
 	Spool   *spool.Spool
 	Shipper *ship.Shipper
+	Hand    *Hand
 
 	node    string
 	host    *host.Host
@@ -70,6 +84,8 @@ type Agent struct {
 	names   *names
 	past    Past // not yet told of
 	laws    laws
+	look    func(*meter.Window, func(*workload.Workload) string) // nil is nobody
+	self    selves
 	held    *meter.Window // could not be made durable; the next one is merged into it
 	log     *slog.Logger
 	windows atomic.Int64 // kept
@@ -89,7 +105,7 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{node: node, past: cfg.Past, names: newNames(), laws: laws{file: cfg.Laws, log: log}, said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
+	a := &Agent{node: node, past: cfg.Past, look: cfg.Look, self: selves{give: cfg.Self, dir: filepath.Dir(cfg.Socket), log: log}, names: newNames(), laws: laws{file: cfg.Laws, log: log}, said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -106,6 +122,9 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 		return nil, err
 	}
 	a.laws.refused(a.Machine.LawsRefused())
+	if a.Hand, err = NewHand(cfg.Handover, a.Machine, log.With("part", "handover")); err != nil {
+		return nil, err
+	}
 	a.Shipper = ship.New(cfg.Ship, a.Spool, server, a.clock, log.With("part", "ship"))
 	if cfg.Socket != "" {
 		a.socket, err = socket.Listen(cfg.Socket, hooks{a}, log.With("part", "socket"))
@@ -151,8 +170,14 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer stop()
-		return a.Machine.Run(gctx, tick, a.keep)
+		return a.Machine.Run(gctx, func() {
+			a.Hand.Tick()
+			if tick != nil {
+				tick()
+			}
+		}, a.keep)
 	})
+	g.Go(func() error { return a.Hand.Run(gctx) })
 	g.Go(func() error { return a.Shipper.Run(sending) })
 	g.Go(func() error { return a.tidy(gctx) })
 	if a.socket != nil {
@@ -179,14 +204,17 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 // after its end the kernel's counters are compared with the last checkpoint.
 func (a *Agent) keep(w *meter.Window) {
 	a.check(&w.Balance)
+	now := time.Now()
+	a.hear(now)
+	if a.look != nil {
+		a.look(w, a.names.name)
+	}
 	a.laws.at(w.End, a.Machine)
 	if a.held != nil {
 		a.held.Merge(w)
 		w = a.held
 	}
 	fold(w, maxEnded)
-	now := time.Now()
-	a.hear(now)
 	a.names.want(a.Shipper.Wanted())
 	names := a.names.of(w, now)
 	sent := wire.FromWindow(w, func(*meter.Row) bool { return true })

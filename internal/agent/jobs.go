@@ -8,6 +8,7 @@ import (
 	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/socket"
 	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/workload"
 )
 
 // hooks is the agent as jobs see it through the socket.
@@ -19,13 +20,14 @@ func (h hooks) Owns(p socket.Peer, id string) bool {
 	return owns(h.host, p, id)
 }
 
-// Register takes the name of a job, which is sent with its next window.
-func (h hooks) Register(j socket.Job) error {
+// Register takes the name of a job, which is sent with its next window, and gives
+// it what it needs to ask for its own use.
+func (h hooks) Register(j socket.Job) (socket.Registered, error) {
 	n := batch.Name{Name: j.Name, Job: j.Name, User: j.User, Project: j.Project, Labels: j.Labels, Started: j.Started}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.said[j.ID], h.open[j.ID] = n, n
-	return nil
+	return socket.Registered{Self: h.self.of(workload.NewID(h.node, workload.Job, j.ID))}, nil
 }
 
 // Snapshot takes a tick now.
@@ -87,6 +89,7 @@ type Status struct {
 	Ship       ship.Status    `json:"ship"`
 	Spool      spool.Stats    `json:"spool"`
 	Streams    []spool.Status `json:"streams"`
+	Hand       HandStatus     `json:"handover"`
 }
 
 // Status returns how the agent is doing. Any goroutine may call it.
@@ -97,6 +100,9 @@ func (a *Agent) State() Status {
 	s := Status{Node: a.node, Reader: a.Machine.Reader, Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: a.rows.Load(),
 		Violations: a.violated.Load(), Missed: a.missed.Load(),
 		Ship: a.Shipper.Status(), Spool: a.Spool.Stats(), Streams: a.Spool.Streams()}
+	if a.Hand != nil {
+		s.Hand = a.Hand.Status()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Jobs, s.Failing = len(a.open), a.fails

@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/spool/spooltest"
 	"mete.dev/mete/internal/wire"
 	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/xtest/journal"
 )
 
 // A taker is a server that takes everything.
@@ -45,29 +46,17 @@ func (*taker) Lost(_ context.Context, l batch.Lost) (batch.Reply, error) {
 	return batch.Reply{}, fmt.Errorf("%+v is said to be lost", l)
 }
 
-// journal is a log that may be read.
-type journal struct {
-	mu sync.Mutex
-	strings.Builder
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.Builder.Write(b)
-}
-
 // A bench is an agent of this machine whose ticks are the test's.
 type bench struct {
 	*Agent
 	server *taker
-	log    *journal
+	log    *journal.Journal
 }
 
 // open opens an agent whose spool is in fs.
 func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 	t.Helper()
-	b := &bench{server: server, log: &journal{}}
+	b := &bench{server: server, log: &journal.Journal{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
 	a := &Agent{node: "n", names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, laws: laws{log: log}, log: log}
 	b.Agent = a
@@ -223,7 +212,7 @@ func TestJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{jobA, jobB} {
-		if err := h.Register(socket.Job{ID: id, Name: "n" + id, User: "u", Labels: map[string]string{"k": "v"}, Started: noon}); err != nil {
+		if _, err := h.Register(socket.Job{ID: id, Name: "n" + id, User: "u", Labels: map[string]string{"k": "v"}, Started: noon}); err != nil {
 			t.Fatal(err)
 		}
 	}

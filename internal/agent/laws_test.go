@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/xtest/journal"
 )
 
 // learned is a machine that learned something.
@@ -21,7 +22,7 @@ func (l learned) Laws() []byte { return []byte(l) }
 // What is learned is written some minutes after the start, and then every five;
 // a file that cannot be written is told of once.
 func TestLawsAreKept(t *testing.T) {
-	var j journal
+	var j journal.Journal
 	l := laws{file: filepath.Join(t.TempDir(), "agent", "power.json"), log: slog.New(slog.NewTextHandler(&j, nil))}
 	minute := int64(time.Minute)
 	for _, step := range []struct {
@@ -55,7 +56,7 @@ func TestLawsAreRestored(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	open := func(t *testing.T, text string) (m *machine.Machine, file, log string) {
 		t.Helper()
-		var j journal
+		var j journal.Journal
 		l := laws{file: filepath.Join(t.TempDir(), "power.json"), log: slog.New(slog.NewTextHandler(&j, nil))}
 		if text != "" {
 			if err := os.WriteFile(l.file, []byte(text), 0o600); err != nil {

@@ -61,6 +61,16 @@ func (n *names) say(id string, job batch.Name, now time.Time) {
 	n.jobs[id] = &said{job, true, now}
 }
 
+// name is what a workload is called: what its maker said, if that did.
+func (n *names) name(w *workload.Workload) string {
+	if w.Kind == workload.Job {
+		if job := n.jobs[w.Key]; job != nil {
+			return job.Name.Name
+		}
+	}
+	return w.Name
+}
+
 // want notes which names the server lacks.
 func (n *names) want(list []batch.Short) {
 	for _, s := range list {

@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/spool"
 	"mete.dev/mete/internal/spool/spooltest"
 	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/xtest/journal"
 )
 
 // spoolOf makes the spool of a node with a window that ended at a time; a server
@@ -69,7 +70,7 @@ func TestPast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = live.Close() }()
-	var said journal
+	var said journal.Journal
 	cfg.Dir = filepath.Join(parent, "own")
 	past := PastOf(cfg, now, slog.New(slog.NewTextHandler(&said, nil)))
 	there := func() (names []string) {

@@ -34,23 +34,31 @@ type Nodes interface {
 	Revoke(ctx context.Context, which string) (query.Node, error)
 }
 
+// Backups copies what a server keeps.
+type Backups interface {
+	// Backup copies it into a new directory with an absolute path.
+	Backup(ctx context.Context, dir string) (tally.Backup, error)
+}
+
 type admin struct {
 	handler
-	tokens Tokens
-	nodes  Nodes
+	tokens  Tokens
+	nodes   Nodes
+	backups Backups
 }
 
 // Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
-// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE. It asks nobody who he
-// is: it is for a unix socket that only the administrator can open.
-func Admin(t Tokens, n Nodes, now func() time.Time, log *slog.Logger) http.Handler {
-	h := &admin{handler{now: now, log: log}, t, n}
+// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup. It asks
+// nobody who he is: it is for a unix socket that only the administrator can open.
+func Admin(t Tokens, n Nodes, b Backups, now func() time.Time, log *slog.Logger) http.Handler {
+	h := &admin{handler{now: now, log: log}, t, n, b}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/tokens", h.all)
 	mux.HandleFunc("/v1/tokens/{id}", h.one)
 	mux.HandleFunc("/v1/nodes/{node}", h.node)
+	mux.HandleFunc("/v1/backup", h.backup)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens and /v1/nodes/NODE"))
+		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE and /v1/backup"))
 	})
 	return mux
 }
@@ -78,11 +86,8 @@ func (h *admin) all(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *admin) create(w http.ResponseWriter, r *http.Request) (string, entry.Token, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOrder))
+	body, err := order(w, r)
 	if err != nil {
-		if _, long := errors.AsType[*http.MaxBytesError](err); long {
-			err = fmt.Errorf("order of more than %d bytes: %w", maxOrder, fault.ErrInvalid)
-		}
 		return "", entry.Token{}, err
 	}
 	want, err := tally.ParseWish(body, h.now())
@@ -90,6 +95,43 @@ func (h *admin) create(w http.ResponseWriter, r *http.Request) (string, entry.To
 		return "", entry.Token{}, err
 	}
 	return h.tokens.Create(r.Context(), want)
+}
+
+// order reads an order.
+func order(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOrder))
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+		err = fmt.Errorf("order of more than %d bytes: %w", maxOrder, fault.ErrInvalid)
+	}
+	return body, err
+}
+
+func (h *admin) backup(w http.ResponseWriter, r *http.Request) {
+	if !only(w, r, http.MethodPost) {
+		return
+	}
+	body, err := order(w, r)
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	dir, err := tally.ParseInto(body)
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	// It takes as long as it takes.
+	c := http.NewResponseController(w)
+	if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		h.fail(w, r, err)
+		return
+	}
+	b, err := h.backups.Backup(r.Context(), dir)
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	answer(w, http.StatusCreated, tally.BackupJSON(b))
 }
 
 func (h *admin) one(w http.ResponseWriter, r *http.Request) {

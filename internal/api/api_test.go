@@ -22,6 +22,7 @@ import (
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/unit"
 	"mete.dev/mete/internal/workload"
 )
@@ -134,9 +135,15 @@ func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, er
 	b.last = q
 	var list []query.Workload
 	for i := range b.rows {
-		if u := &b.rows[i]; b.match(u, q) && len(list) < q.Limit {
+		if u := &b.rows[i]; b.match(u, q) {
 			list = append(list, query.Workload{Node: u.node, Name: u.name, First: u.at, Last: u.at.Add(time.Minute)})
 		}
+	}
+	slices.SortFunc(list, func(a, b query.Workload) int {
+		return cmp.Compare(a.Node+"\x00"+a.Name.Name, b.Node+"\x00"+b.Name.Name)
+	})
+	if q.Limit > 0 && len(list) > q.Limit {
+		list = list[:q.Limit]
 	}
 	return list, b.err
 }
@@ -151,12 +158,78 @@ func (b *book) Gaps(_ context.Context, from, to time.Time, node string, s query.
 	return list, b.err
 }
 
+func (b *book) EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error {
+	list, err := b.Gaps(ctx, from, to, "", s)
+	for i := range list {
+		f(&list[i])
+	}
+	return err
+}
+
+func (b *book) VMs(_ context.Context, from, to time.Time, s query.Scope) ([]query.VM, error) {
+	if !s.All || !from.Equal(noon.Add(-time.Hour)) || !to.Equal(noon) {
+		return nil, b.err
+	}
+	return []query.VM{{Guest: "g", HostName: "metal", Compared: 7}}, b.err
+}
+
+func (b *book) Streams(_ context.Context, s query.Scope) ([]query.Stream, error) {
+	if !s.All {
+		return nil, b.err
+	}
+	return []query.Stream{{ID: "07", Node: "N1", Name: "web-1", Next: 1 << 60, Opened: noon, Seen: noon}}, b.err
+}
+
+func (b *book) Alerts(context.Context, query.Scope) ([]query.Alert, error) {
+	return []query.Alert{{Rule: "Silent", State: "firing", Cluster: "lab", Since: noon, Value: 2}, {Rule: "Gap", State: "pending", Since: noon}}, b.err
+}
+
+func (b *book) Condition(context.Context) (*query.Server, error) {
+	return &query.Server{Conflicts: 3}, b.err
+}
+
+func (*book) Who(r *http.Request) (token.Job, error) {
+	if r.Header.Get("Authorization") == "Bearer wrong" {
+		return token.Job{}, &api.Stranger{Err: fmt.Errorf("token is wrong: %w", fault.ErrDenied)}
+	}
+	return token.Job{Workload: "w", Node: "N1"}, nil
+}
+
+func (b *book) Self(ctx context.Context, j token.Job) (*query.Self, error) {
+	list, err := b.Latest(ctx, query.Scope{})
+	s := &query.Self{Node: j.Node, NodeName: "web-1", Cluster: "lab", Name: batch.Name{ID: j.Workload, Kind: workload.Job, Name: "make", Job: "build", Started: noon.Add(-time.Hour)},
+		First: noon.Add(-time.Hour), Last: noon, Through: noon.Add(-time.Second), Gaps: 1, Latest: &list[0]}
+	s.Usage.Present, s.Usage.Covered = meter.SetOf(meter.CPU, meter.Memory), time.Hour
+	s.Usage.Quality.Set(meter.CPU, meter.Measured)
+	s.Usage.Quality.Set(meter.Memory, meter.Apportioned)
+	s.Usage.Sum[meter.CPU], s.Usage.Sum[meter.Memory] = unit.Sum{}.Add(90e9), unit.Sum{}.Add(3600<<20)
+	return s, err
+}
+
 func (b *book) Latest(context.Context, query.Scope) ([]query.Latest, error) {
 	row := query.LatestRow{Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}}
 	row.Usage.Put(meter.CPU, 15e9, meter.Measured)
 	row.Usage.Put(meter.Memory, 10<<20, meter.Measured)
 	row.Usage.Put(meter.NetworkRx, 1000, meter.Apportioned)
 	return []query.Latest{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []query.LatestRow{row}}}, b.err
+}
+
+func (b *book) Summary(_ context.Context, _ query.Scope, node string, top int) (*query.Summary, error) {
+	out := &query.Summary{At: noon, Top: map[string][]query.Busy{}}
+	for _, n := range b.node {
+		if node != "" && node != n.ID && node != n.Name {
+			continue
+		}
+		p := query.Present{Node: n.ID, Name: n.Name, State: n.State, From: noon.Add(-10 * time.Second), To: noon, CPUs: n.CPUs, Rows: 1}
+		p.Parts[0].Put(meter.CPU, 15e9, meter.Measured)
+		p.Parts[1].Put(meter.CPU, 1e9, meter.Apportioned)
+		p.Parts[2].Put(meter.CPU, 4e9, meter.Measured)
+		out.Nodes = append(out.Nodes, p)
+	}
+	for range top {
+		out.Top["cpu"] = append(out.Top["cpu"], query.Busy{NodeName: "web-1", Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make"}, Value: 1.5, Quality: meter.Measured})
+	}
+	return out, b.err
 }
 
 // example is a node with a minute of three workloads, twenty minutes ago.
@@ -181,7 +254,7 @@ func example() *book {
 func all(*http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
 
 func handler(b *book, authorize func(*http.Request) (query.Scope, error)) http.Handler {
-	return api.New(b, b, authorize, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	return api.New(b, b, b, authorize, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 }
 
 // ask sends a request, and reads the answer as JSON.
@@ -236,6 +309,50 @@ func TestUsage(t *testing.T) {
 
 // What is above the limit is one sum, averages are over the time that there is,
 // and gaps are told.
+// A page asks for the figures that it shows, and for those with the most of one.
+func TestFieldsAndSort(t *testing.T) {
+	h := handler(example(), all)
+	_, _, m := ask(t, h, "GET", "/v1/usage?fields=cpu_seconds,energy_joules&limit=1", "")
+	list, _ := m["groups"].([]any)
+	g, _ := list[0].(map[string]any)
+	if q, _ := g["quality"].(map[string]any); len(q) != 2 || g["memory_byte_seconds"] != nil || q["energy_joules"] != "absent" {
+		t.Errorf("two fields: %v", g)
+	}
+	// Nothing of energy is known here: all are last, by their names.
+	if _, _, m := ask(t, h, "GET", "/v1/usage?sort=energy_joules&limit=1", ""); groups(m, "job") != "=1 idle=79" {
+		t.Errorf("by energy: %s", groups(m, "job"))
+	}
+	for _, bad := range []string{"fields=cpu", "fields=", "sort=cpu", "sort=cpu_seconds&sort=cpu_seconds"} {
+		if code, _, m := ask(t, h, "GET", "/v1/usage?"+bad, ""); code != 400 || m["hint"] == nil {
+			t.Errorf("%s: %d %v, want 400 with a hint", bad, code, m)
+		}
+	}
+}
+
+func TestSummary(t *testing.T) {
+	h := handler(example(), all)
+	code, _, m := ask(t, h, "GET", "/v1/summary", "")
+	sum, _ := m["sum"].(map[string]any)
+	cpu, _ := sum["cpu_cores"].(map[string]any)
+	if code != 200 || cpu["workloads"] != 1.5 || cpu["whole"] != 2.0 || cpu["quality"] != "apportioned" || sum["memory_bytes"] != nil {
+		t.Errorf("summary: %d %v", code, m)
+	}
+	if m["nodes"] != nil || m["top"] != nil {
+		t.Errorf("a summary tells what nobody asked for: %v", m)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/summary?nodes=1&top=3&node=web-1", "")
+	nodes, _ := m["nodes"].([]any)
+	top, _ := m["top"].(map[string]any)
+	if list, _ := top["cpu"].([]any); len(nodes) != 1 || len(list) != 3 {
+		t.Errorf("%d nodes, top %v, want 1 and 3", len(nodes), top)
+	}
+	for target, want := range map[string]int{"?node=none": 404, "?top=101": 400, "?top=x": 400, "?nodes=2": 400, "?by=node": 400} {
+		if code, _, m := ask(t, h, "GET", "/v1/summary"+target, ""); code != want || m["hint"] == nil {
+			t.Errorf("%s: %d %v, want %d with a hint", target, code, m, want)
+		}
+	}
+}
+
 func TestUsageAround(t *testing.T) {
 	b := example()
 	_, _, m := ask(t, handler(b, all), "GET", "/v1/usage?limit=1&idle=used", "")
@@ -276,10 +393,18 @@ func TestTooManyGroups(t *testing.T) {
 }
 
 func TestLists(t *testing.T) {
-	h := handler(example(), all)
+	b := example()
+	h := handler(b, all)
 	_, _, m := ask(t, h, "GET", "/v1/nodes", "")
 	if s := fmt.Sprint(m["nodes"]); !strings.Contains(s, "name:web-1") {
 		t.Errorf("nodes: %s", s)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/vms?from=-1h", "")
+	if list := m["vms"].([]any); len(list) != 1 || list[0].(map[string]any)["compared"] != 7.0 {
+		t.Errorf("virtual machines: %v", m)
+	}
+	if _, _, m = ask(t, h, "GET", "/v1/usage?nested=only", ""); b.last.Nested != query.NestedOnly {
+		t.Errorf("asked %+v: %v", b.last, m)
 	}
 	_, _, m = ask(t, h, "GET", "/v1/sources", "")
 	if s := fmt.Sprint(m["sources"]); !strings.Contains(s, "name:core-1") || !strings.Contains(s, "pages:7") {
@@ -319,6 +444,9 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v1/usage?from=%ZZ", 400, `parameters: invalid URL escape "%ZZ": invalid`},
 		{"GET", "/v1/usage?from=a;to=b", 400, "parameters: invalid semicolon separator in query: invalid"},
 		{"GET", "/v1/nodes?x=1", 400, `parameter "x" is not known: invalid`},
+		{"GET", "/v1/vms?node=1", 400, `parameter "node" is not known: invalid`},
+		{"GET", "/v1/vms?from=x", 400, `time "x": invalid`},
+		{"GET", "/v1/usage?nested=x", 400, `parameter nested="x": invalid`},
 		{"GET", "/v1/sources?x=1", 400, `parameter "x" is not known: invalid`},
 		{"GET", "/v1/workloads?by=job", 400, `parameter "by" is not known: invalid`},
 		{"GET", "/v1/gaps?from=soon", 400, `time "soon": invalid`},
@@ -340,7 +468,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("HEAD /healthz: %d", code)
 	}
 	w := httptest.NewRecorder()
-	api.New(example(), nil, all, time.Now, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "/v1/rates", nil))
+	api.New(example(), nil, nil, all, time.Now, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "/v1/rates", nil))
 	if w.Code != 501 {
 		t.Errorf("rates of nobody: %d, want 501", w.Code)
 	}
@@ -358,7 +486,7 @@ func TestErrorsByKind(t *testing.T) {
 	} {
 		b := example()
 		b.err = c.err
-		for _, target := range []string{"/v1/usage", "/v1/nodes", "/v1/sources", "/v1/workloads", "/v1/gaps", "/v1/rates"} {
+		for _, target := range []string{"/v1/usage", "/v1/nodes", "/v1/sources", "/v1/workloads", "/v1/gaps", "/v1/vms", "/v1/rates"} {
 			code, _, m := ask(t, handler(b, all), "GET", target, "")
 			if code != c.code || m["detail"] != c.detail {
 				t.Errorf("%s, %v: %d %v", target, c.err, code, m)
@@ -437,14 +565,24 @@ func (f fleet) Revoke(_ context.Context, which string) (query.Node, error) {
 	return f.Node, nil
 }
 
+// copier says that it made a backup of any directory but one.
+type copier struct{}
+
+func (copier) Backup(_ context.Context, dir string) (tally.Backup, error) {
+	if dir == "/full" {
+		return tally.Backup{}, fmt.Errorf("no room: %w", fault.ErrUnavailable)
+	}
+	return tally.Backup{Dir: dir, Metrics: 7, Elsewhere: dir == "/pg", Took: time.Second}, nil
+}
+
 func TestAdmin(t *testing.T) {
 	r := &ring{}
-	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, copier{}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	code, _, m := ask(t, h, "POST", "/v1/tokens", `{"role":"agent","cluster":"lab","uses":2,"expires_at":"2026-03-02T12:00:00Z"}`)
 	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
 		t.Errorf("POST: %d %v", code, m)
 	}
-	if code, _, m = ask(t, h, "POST", "/v1/tokens", `{"role":"king"}`); code != 400 || m["hint"] != "it is one of agent, viewer, upstream" {
+	if code, _, m = ask(t, h, "POST", "/v1/tokens", `{"role":"king"}`); code != 400 || m["hint"] != "it is one of agent, viewer, upstream, writer" {
 		t.Errorf("POST of a king: %d %v", code, m)
 	}
 	if code, _, m = ask(t, h, "POST", "/v1/tokens", strings.Repeat(" ", 1<<17)); code != 400 {
@@ -471,6 +609,20 @@ func TestAdmin(t *testing.T) {
 	}
 	if code, header, _ := ask(t, h, "POST", "/v1/nodes/web-1", ""); code != 405 || header.Get("Allow") != "DELETE" {
 		t.Errorf("POST of a node: %d %v", code, header)
+	}
+	if code, _, m := ask(t, h, "POST", "/v1/backup", `{"directory":"/a"}`); code != 201 || m["directory"] != "/a" || m["metrics_bytes"] != 7.0 || m["ledger_bytes"] != 0.0 {
+		t.Errorf("POST of a backup: %d %v", code, m)
+	}
+	if code, _, m := ask(t, h, "POST", "/v1/backup", `{"directory":"/pg"}`); code != 201 || m["ledger_bytes"] != nil {
+		t.Errorf("POST of a backup without a ledger: %d %v", code, m)
+	}
+	for body, want := range map[string]int{`{"directory":"/full"}`: 503, `{"directory":""}`: 400, `{"dir":"/a"}`: 400, `{"directory":"/a"} {}`: 400, "": 400} {
+		if code, _, _ := ask(t, h, "POST", "/v1/backup", body); code != want {
+			t.Errorf("POST of a backup, %q: %d, want %d", body, code, want)
+		}
+	}
+	if code, header, _ := ask(t, h, "GET", "/v1/backup", ""); code != 405 || header.Get("Allow") != "POST" {
+		t.Errorf("GET of a backup: %d %v", code, header)
 	}
 	if code, _, _ = ask(t, h, "GET", "/", ""); code != 404 {
 		t.Errorf("GET /: %d", code)

@@ -6,18 +6,30 @@ import (
 	"net/http"
 
 	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
 )
 
 // Text returns the handler of one question that takes no parameters and is
 // answered with text of a media type. authorize is that of [New].
 func Text(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
 	h := &handler{authorize: authorize, log: log}
-	return h.readAs(kind, func(ctx context.Context, given map[string][]string, s query.Scope) ([]byte, error) {
-		if err := tally.Only(given); err != nil {
-			return nil, err
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !only(w, r, http.MethodGet, http.MethodHead) {
+			return
 		}
-		text, err := ask(ctx, s)
-		return []byte(text), err
+		a, _, err := h.asked(w, r, nil, false)
+		if err != nil {
+			return // it is told
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		text, err := ask(ctx, a.scope)
+		switch {
+		case r.Context().Err() != nil: // who asked has gone
+		case err != nil:
+			h.fail(w, r, timely(err))
+		default:
+			w.Header().Set("Content-Type", kind)
+			send(w, http.StatusOK, []byte(text))
+		}
 	})
 }

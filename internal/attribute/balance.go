@@ -61,17 +61,17 @@ func (b *Books) holdMemory(root *account, s *meter.Snapshot, system, idle int64)
 	held := int64(0)
 	for _, a := range b.order {
 		if a != root {
-			held += a.level[meter.Memory]
+			held += a.level[lasting[meter.Memory]]
 		}
 	}
 	q := meter.Measured
 	if b.now == meter.Resumed {
 		q = meter.Apportioned
 	}
-	root.level[meter.Memory] = max(0, s.Node.MemTotal-s.Node.MemFree-held)
+	root.level[lasting[meter.Memory]] = max(0, s.Node.MemTotal-s.Node.MemFree-held)
 	root.share.Put(meter.Memory, system, q)
-	root.share.Put(meter.MemoryPeak, root.level[meter.Memory], meter.Measured)
-	b.idle.level[meter.Memory] = s.Node.MemFree
+	root.share.Put(meter.MemoryPeak, root.level[lasting[meter.Memory]], meter.Measured)
+	b.idle.level[lasting[meter.Memory]] = s.Node.MemFree
 	b.idle.share.Put(meter.Memory, idle, q)
 	b.idle.share.Put(meter.MemoryPeak, s.Node.MemFree, meter.Measured)
 }
@@ -85,11 +85,11 @@ func (b *Books) holdTasks(root *account, s *meter.Snapshot) {
 	left := s.Node.Tasks
 	for _, a := range b.order {
 		if a != root && !a.final && a.reading.Has.Has(meter.PIDs) {
-			left -= a.level[meter.PIDs]
+			left -= a.level[lasting[meter.PIDs]]
 		}
 	}
 	left = max(0, left)
-	from, ns, q := root.level[meter.PIDs], b.elapsed, meter.Measured
+	from, ns, q := root.level[lasting[meter.PIDs]], b.elapsed, meter.Measured
 	switch {
 	case b.node0.Tasks == 0 && b.now != meter.Continues:
 		ns = 0 // nobody saw them
@@ -98,8 +98,8 @@ func (b *Books) holdTasks(root *account, s *meter.Snapshot) {
 	case b.now == meter.Resumed:
 		q = meter.Apportioned
 	}
-	root.level[meter.PIDs] = left
-	root.share.Put(meter.PIDs, root.rest[meter.PIDs].Add(from, left, ns), q)
+	root.level[lasting[meter.PIDs]] = left
+	root.share.Put(meter.PIDs, root.rest[lasting[meter.PIDs]].Add(from, left, ns), q)
 	root.share.Put(meter.PIDsPeak, left, meter.Measured)
 }
 
@@ -127,14 +127,15 @@ func settle(rest int64, carry *int64) (left, change int64) {
 // Close closes the window and opens the next: a row for every workload that is
 // there or ended in it, system and idle last. It checks the books: rows that do
 // not sum to the window's balance are counted as violations. w is overwritten;
-// its Rows are reused.
+// its Rows and Handovers are reused, but not their Shares.
 func (b *Books) Close(w *meter.Window) {
-	rows := w.Rows[:0]
+	rows, handovers := w.Rows[:0], w.Handovers[:0]
+	b.failed()
 	*w = meter.Window{Boot: b.boot, Start: b.start, End: b.at, Offset: b.offset, Opening: b.opening, Gaps: b.gaps,
 		CPUs: b.node0.CPUs, Total: b.machine, Balance: b.window}
 	var sum meter.Shares
 	emit := func(a *account) {
-		rows = append(rows, meter.Row{Workload: a.w, Life: a.life, Usage: a.window, Closing: a.reading, Ended: a.final})
+		rows = append(rows, meter.Row{Workload: a.w, Life: a.life, Usage: a.window, Ended: a.final})
 		row := &rows[len(rows)-1]
 		if a.parent != nil && a.parent.parent != nil {
 			row.Parent = a.parent.w.ID
@@ -147,6 +148,9 @@ func (b *Books) Close(w *meter.Window) {
 		}
 		a.total.row(&row.Total)
 		a.window = meter.Usage{}
+		if a.guest != nil {
+			b.handOver(a)
+		}
 	}
 	for _, a := range b.ended {
 		emit(a)
@@ -165,7 +169,7 @@ func (b *Books) Close(w *meter.Window) {
 			w.Balance.Violations++
 		}
 	}
-	w.Rows = rows
+	w.Rows, w.Handovers = rows, b.handovers(handovers)
 	b.window, b.start = meter.Balance{}, b.at
 	b.machine, b.opening, b.gaps = meter.Usage{}, meter.Continues, nil
 }

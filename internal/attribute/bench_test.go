@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -100,6 +102,70 @@ func BenchmarkRestore(b *testing.B) {
 		if _, err := attribute.Restore("n", recs); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// guests puts virtual machines into some groups of a crowd.
+func guests(s *meter.Snapshot, n int) {
+	for i := range n {
+		s.Groups[2+3*i].Guest = &meter.Guest{UUID: fmt.Sprint(i), Name: fmt.Sprint("vm", i), VCPUs: 4}
+	}
+}
+
+// metered shows what a meter of packages does.
+func metered(s *meter.Snapshot) {
+	s.Before[0].At, s.Before[0].Value = s.At, s.Before[0].Value+90*watt
+}
+
+// BenchmarkGuests books a machine of 500 groups, 20 of which are virtual machines,
+// and its energy.
+func BenchmarkGuests(b *testing.B) {
+	s := crowd(500)
+	guests(s, 20)
+	books := attribute.New("n")
+	books.Meter(energy.New(packages))
+	s.Before = []power.Reading{{}}
+	for b.Loop() {
+		s.At += 1e9
+		s.Mono += 1e9
+		busy(s)
+		metered(s)
+		books.Tick(s)
+		if len(books.Guests()) > 20 {
+			b.Fatal("too many")
+		}
+	}
+}
+
+// With virtual machines a tick allocates nothing either; a window does so once for
+// each, for the shares that it hands over.
+func TestGuestAllocations(t *testing.T) {
+	s := crowd(300)
+	guests(s, 20)
+	books := attribute.New("n")
+	books.Meter(energy.New(packages))
+	s.Before = []power.Reading{{}}
+	var w meter.Window
+	given := 0
+	step := func() {
+		for range 3 {
+			s.At += 1e9
+			s.Mono += 1e9
+			busy(s)
+			metered(s)
+			books.Tick(s)
+			given += len(books.Guests())
+		}
+		books.Close(&w)
+	}
+	step()
+	given = 0
+	step()
+	if given != 3*20 || len(w.Handovers) != 20 {
+		t.Errorf("%d shares and %d handovers, want 60 and 20", given, len(w.Handovers))
+	}
+	if n := testing.AllocsPerRun(20, step); n > 20 {
+		t.Errorf("three ticks and a window of 20 virtual machines allocate %v times", n)
 	}
 }
 

@@ -33,11 +33,15 @@ type Books struct {
 	round    uint64     // counts snapshots
 	ended    []*account // died in this window, kept for its rows
 	idle     *account
+	guests   []*account // those of this tick's that a virtual machine runs in, or did
+	listed   []Guest
+	handed   []meter.Handover // in this window, by those that are gone
 
 	boot     string
 	at, mono int64 // of the latest snapshot
 	node0    meter.Node
 	started  bool
+	first    int64 // of the first snapshot ever, in this boot
 	start    int64 // of the open window, ns of CLOCK_BOOTTIME
 	offset   int64
 
@@ -48,6 +52,7 @@ type Books struct {
 	pace    time.Duration // between two ticks, as a rule; 0 is not known
 	machine meter.Usage   // of the machine as a whole in the open window
 	away    bool          // restored, and no tick since
+	awake   bool          // nobody is let sleep, so that a test sees that it changes nothing
 
 	serial  uint64   // of the account opened last
 	saved   bool     // a checkpoint is durable
@@ -63,6 +68,8 @@ type Books struct {
 	stolen  int64         // CPU ns in the latest tick that the hypervisor took
 	total0  meter.Reading // of the machine at the tick before
 	energy  powers
+
+	troubles []trouble // of energy meters, in the open window
 }
 
 // An account is what one life of a workload has been booked.
@@ -82,6 +89,8 @@ type account struct {
 
 	reading meter.Reading // latest
 	before  meter.Reading // of the tick before
+	same    bool          // both are
+	asleep  bool          // as long as they are, its share stays, too: see doze.go
 	seen    meter.Set     // which readings were there at any tick
 
 	// up is who holds this account's counters too, and below, grown and gone
@@ -89,18 +98,19 @@ type account struct {
 	// the tick, and what else is not to be counted as this account's own. See link.go.
 	up    [len(nested)]*account
 	grown [len(nested)]int64
-	below [meter.Limit]int64
-	gone  [meter.Limit]int64
+	below [inner]int64 // by within
+	gone  [inner]int64
 
-	booked [meter.Limit]int64 // own counter value up to which is booked
-	level  [meter.Limit]int64 // own level at the latest tick
-	rest   [meter.Limit]unit.Integral
+	booked [meter.EnergyPackage]int64 // own counter value up to which is booked
+	level  [levels]int64              // own level at the latest tick, by lasting
+	rest   [levels]unit.Integral      // by lasting
 
 	user, system int64 // latest readings
 	part, of     int64 // user / (user + system) when they last moved
 
 	cpuLimit, memoryLimit int64 // as in meter.Group
 
+	guest  *guest      // nil where no virtual machine was ever seen
 	share  meter.Usage // of the latest tick
 	window meter.Usage
 	total  total
@@ -152,7 +162,7 @@ func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
 // admit opens accounts for new groups, takes over all readings, and closes the
 // accounts of groups that are not there any more although nobody showed their end.
 func (b *Books) admit(s *meter.Snapshot) {
-	b.last, b.order = b.order, b.last[:0]
+	b.last, b.order, b.guests = b.order, b.last[:0], b.guests[:0]
 	for _, g := range s.Groups {
 		b.reach(g.Slot)
 		a := b.accounts[g.Slot]
@@ -166,16 +176,20 @@ func (b *Books) admit(s *meter.Snapshot) {
 		}
 		a.final, a.blur, a.round = g.Final, false, b.round
 		a.cpuLimit, a.memoryLimit = g.CPULimit, g.MemoryLimit
-		a.before, a.reading = a.reading, g.Reading
-		a.below, a.grown = [meter.Limit]int64{}, [len(nested)]int64{}
-		a.share = meter.Usage{Covered: b.covered()}
+		if same := a.reading == g.Reading; !same || !a.same {
+			a.before, a.reading, a.same = a.reading, g.Reading, same
+		}
+		a.below, a.grown = [inner]int64{}, [len(nested)]int64{}
+		if g.Guest != nil || a.guest != nil {
+			b.meet(a, g.Guest)
+		}
 		b.order = append(b.order, a)
 	}
 	for _, a := range slices.Backward(b.last) { // children before what they are taken from
 		if a.round == b.round || a.closed {
 			continue
 		}
-		a.final, a.below = true, [meter.Limit]int64{}
+		a.final, a.below = true, [inner]int64{}
 		for i, r := range nested {
 			if a.up[i] != nil {
 				a.complete(r)
@@ -201,6 +215,11 @@ func (b *Books) reach(s meter.Slot) {
 
 // book gives a its share of the tick.
 func (b *Books) book(a *account, s *meter.Snapshot) {
+	if a.asleep = a.asleep && b.quiet(a); a.asleep {
+		b.doze(a)
+		return
+	}
+	a.share = meter.Usage{Covered: b.covered()}
 	set := a.reading.Has
 	set &^= meter.SetOf(meter.CPUUser, meter.CPUSystem) // see split
 	if a.parent == nil {
@@ -210,7 +229,7 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
 		own := a.reading.Value[r]
 		if inclusive(a, r) {
-			own -= a.below[r]
+			own -= a.below[within[r]]
 		}
 		switch r.Detail().Kind {
 		case meter.Counter:
@@ -223,11 +242,12 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 		}
 	}
 	if a.final {
-		a.level = [meter.Limit]int64{} // also of what its end did not show
+		a.level = [levels]int64{} // also of what its end did not show
 	}
 	a.split()
 	a.seen |= a.reading.Has
 	a.stale.set &^= a.reading.Has
+	a.asleep = b.quiet(a) && a.used(counters) == 0
 }
 
 // split divides the tick's CPU time into user and system, in the proportion
@@ -260,7 +280,7 @@ func (a *account) split() {
 func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
 	i := nest(r)
 	if inclusive(a, r) {
-		own -= a.gone[r]
+		own -= a.gone[within[r]]
 	}
 	was := a.booked[r]
 	var used int64
@@ -301,14 +321,14 @@ func (b *Books) bookLevel(a *account, r meter.Resource, own int64) {
 	from, how := own, q
 	switch {
 	case a.before.Has.Has(r):
-		if from = a.level[r]; b.now == meter.Resumed {
+		if from = a.level[lasting[r]]; b.now == meter.Resumed {
 			how = meter.Apportioned
 		}
 	case b.now == meter.Continues && a.seen.Has(r):
 	case b.now == meter.Continues && a.born:
 		from = 0
 	default:
-		a.rest[r] = unit.Integral{}
+		a.rest[lasting[r]] = unit.Integral{}
 		b.peak(a, r, own, q)
 		a.share.Put(r, 0, q)
 		a.dirty.set |= 1 << r
@@ -317,7 +337,7 @@ func (b *Books) bookLevel(a *account, r meter.Resource, own int64) {
 	if from != own || !a.before.Has.Has(r) {
 		a.dirty.set |= 1 << r
 	}
-	a.share.Put(r, a.rest[r].Add(from, own, b.elapsed), how)
+	a.share.Put(r, a.rest[lasting[r]].Add(from, own, b.elapsed), how)
 	b.peak(a, r, own, q)
 }
 
@@ -326,7 +346,7 @@ var peaks = [meter.Limit]meter.Resource{meter.Memory: meter.MemoryPeak, meter.PI
 
 // peak notes the level itself, and the peak that is made of it.
 func (b *Books) peak(a *account, r meter.Resource, own int64, q meter.Quality) {
-	a.level[r] = own
+	a.level[lasting[r]] = own
 	if p := peaks[r]; p != 0 {
 		a.share.Put(p, own, q)
 	}
@@ -364,8 +384,9 @@ func (b *Books) shut(a *account) {
 	a.closed = true
 	for i, r := range nested {
 		if up := a.up[i]; up != nil {
-			up.gone[r] += a.reading.Value[r]
+			up.gone[within[r]] += a.reading.Value[r]
 			up.dirty.set |= 1 << r
+			up.asleep = false
 			a.up[i] = nil
 		}
 	}

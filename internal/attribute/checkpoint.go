@@ -6,6 +6,7 @@ import (
 
 	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/unit"
 )
 
@@ -16,7 +17,7 @@ import (
 // value. A level that stayed as it was is not among that; Restore knows what
 // it came to.
 const (
-	checkpointVersion = 2 // the first had no energy
+	checkpointVersion = 3 // the first had no energy, the second no virtual machines
 	recordFull        = 'F'
 	recordDelta       = 'D'
 )
@@ -28,6 +29,8 @@ const (
 	partSets              // which readings there are, and how sure its total is
 	partSplit             // user and system time
 	partOwn               // the workload's key is none of its path, and is written
+	partGuest             // which virtual machine it is
+	partShare             // and what that was given
 	partAll   = partHead | partLinks | partSets | partSplit
 )
 
@@ -35,6 +38,7 @@ const (
 type dirty struct {
 	known                    bool // it is in the checkpoint
 	head, links, sets, split bool
+	guest, share             bool
 	set                      meter.Set
 }
 
@@ -107,7 +111,11 @@ func (b *Books) Checkpoint(dst []byte, full bool) []byte {
 		switch d := &a.dirty; {
 		case a.closed:
 		case full || !d.known:
-			dst = b.appendAccount(dst, a, partAll, a.reading.Has|a.seen|a.total.present)
+			parts := uint64(partAll)
+			if a.guest != nil {
+				parts |= partGuest | partShare
+			}
+			dst = b.appendAccount(dst, a, parts, a.reading.Has|a.seen|a.total.present)
 		default:
 			if parts := d.parts(); parts != 0 || d.set != 0 {
 				dst = b.appendAccount(dst, a, parts, d.set)
@@ -130,7 +138,7 @@ func (b *Books) Saved() {
 }
 
 func (d *dirty) parts() (parts uint64) {
-	for i, part := range [...]bool{d.head, d.links, d.sets, d.split} {
+	for i, part := range [...]bool{d.head, d.links, d.sets, d.split, false, d.guest, d.share} {
 		if part {
 			parts |= 1 << i
 		}
@@ -144,6 +152,7 @@ func (b *Books) appendNode(dst []byte) []byte {
 	dst = binary.AppendVarint(dst, b.mono)
 	dst = binary.AppendVarint(dst, b.offset)
 	dst = binary.AppendUvarint(dst, b.serial)
+	dst = binary.AppendVarint(dst, b.first)
 	for _, v := range [...]int64{int64(n.CPUs), n.Steal, n.MemTotal, n.MemFree, n.Tasks} {
 		dst = binary.AppendVarint(dst, v)
 	}
@@ -157,7 +166,10 @@ func (b *Books) appendNode(dst []byte) []byte {
 		dst = binary.AppendVarint(dst, v)
 	}
 	var positions []energy.Position
-	if b.energy.meters != nil {
+	switch {
+	case b.away: // no tick took them over
+		positions = b.energy.positions
+	case b.energy.meters != nil:
 		positions = b.energy.meters.Positions()
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(positions)))
@@ -166,6 +178,8 @@ func (b *Books) appendNode(dst []byte) []byte {
 		for _, v := range [...]int64{p.At, p.Value, p.Half, p.Ahead, p.Highest} {
 			dst = binary.AppendVarint(dst, v)
 		}
+		dst = appendShare(dst, &p.Given)
+		dst = appendShare(dst, &p.Booked)
 	}
 	t := &b.idle.total
 	dst = binary.AppendUvarint(dst, uint64(t.present))
@@ -210,22 +224,34 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set meter.Se
 			dst = binary.AppendVarint(dst, v)
 		}
 	}
+	if parts&partGuest != 0 {
+		dst = appendString(dst, a.guest.share.Guest)
+		dst = appendString(dst, a.guest.share.Epoch)
+		dst = appendString(dst, a.guest.name)
+		dst = binary.AppendUvarint(dst, a.guest.turn)
+	}
+	if parts&partShare != 0 {
+		dst = appendAmounts(dst, &a.guest.share)
+	}
 	dst = binary.AppendUvarint(dst, uint64(set))
 	for ; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
-		v := a.reading.Value[r]
+		var v, booked int64
+		if r < meter.EnergyPackage { // no group shows energy
+			v, booked = a.reading.Value[r], a.booked[r]
+		}
 		dst = binary.AppendVarint(dst, v)
 		dst = appendSum(dst, a.total.amount[r])
 		switch {
 		case counters.Has(r):
-			dst = binary.AppendVarint(dst, v-a.booked[r])
+			dst = binary.AppendVarint(dst, v-booked)
 			if i := nest(r); i >= 0 {
-				dst = binary.AppendVarint(dst, a.gone[r])
+				dst = binary.AppendVarint(dst, a.gone[within[r]])
 				dst = binary.AppendUvarint(dst, a.up[i].number())
 			}
 		case integrals.Has(r):
-			dst = binary.AppendVarint(dst, v-a.level[r])
-			dst = binary.AppendUvarint(dst, a.rest[r].Rest())
+			dst = binary.AppendVarint(dst, v-a.level[lasting[r]])
+			dst = binary.AppendUvarint(dst, a.rest[lasting[r]].Rest())
 		}
 	}
 	return dst
@@ -250,6 +276,22 @@ func (a *account) standing(r meter.Resource) *account {
 
 func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// appendShare writes a share; one byte where it has no epoch.
+func appendShare(dst []byte, s *power.Share) []byte {
+	if s.Epoch == "" {
+		return appendString(dst, "")
+	}
+	return appendAmounts(appendString(appendString(dst, s.Epoch), s.Guest), s)
+}
+
+// appendAmounts writes the numbers of a share.
+func appendAmounts(dst []byte, s *power.Share) []byte {
+	for _, v := range [...]int64{s.N, s.At, s.Active, s.Idle, s.Error, s.Modelled} {
+		dst = binary.AppendVarint(dst, v)
+	}
+	return dst
 }
 
 func appendBool(dst []byte, v bool) []byte {

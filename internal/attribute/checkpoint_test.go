@@ -9,8 +9,10 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -206,12 +208,15 @@ func TestRestoreRefuses(t *testing.T) {
 // Whatever the bytes, they are refused or books that can be gone on with.
 func FuzzRestore(f *testing.F) {
 	b := attribute.New("n")
+	b.Meter(energy.New(packages))
 	var w meter.Window
 	for i := range int64(3) {
 		s := two((i+1)*1e9, i*900, i*500, i*100)
 		s.Groups[1].Put(meter.Memory, 1<<20)
 		s.Groups[1].Put(meter.CPUUser, i*300)
 		s.Groups[1].Put(meter.CPUSystem, i*200)
+		s.Groups[2].Guest = &meter.Guest{UUID: "a", Name: "vm", VCPUs: 1}
+		s.Before = []power.Reading{{At: s.At, Value: i * watt}}
 		b.Tick(s)
 		b.Close(&w)
 		f.Add(b.Checkpoint(nil, true), b.Checkpoint(nil, false))
@@ -235,7 +240,10 @@ func FuzzRestore(f *testing.F) {
 				t.Error("what was restored is not what is saved again")
 			}
 			var w meter.Window
-			b.Tick(two(1<<40, 5000, 1000, 500))
+			b.Meter(energy.New(energy.Config{Meters: append(fuses[:1:1], power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host})}))
+			s := two(1<<40, 5000, 1000, 500)
+			s.Groups[1].Guest = &meter.Guest{UUID: "b", VCPUs: 1}
+			b.Tick(s)
 			b.Close(&w)
 		}
 	})

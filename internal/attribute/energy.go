@@ -23,11 +23,16 @@ type powers struct {
 	events    []energy.Event
 	positions []energy.Position // restored: up to where counters are booked
 
+	shown bool                     // the latest tick has energy
+	cpus  int                      // online in it
+	idle  [power.DomainLimit]int64 // of it, the part of virtual machines too
+
 	weights, parts, errors []int64 // by place in the order; used anew each tick
 }
 
 // divide books the tick's energy: what was active to who used what it goes by,
-// the rest to idle. It comes after balance, as it goes by what that booked.
+// the rest to idle, but for the part of virtual machines. It comes after balance,
+// as it goes by what that booked.
 //
 // A package's energy, and that of which no more is known than that the machine
 // used it, goes by CPU time. That of memory goes by bytes held, as nobody counts
@@ -41,6 +46,7 @@ func (b *Books) divide(s *meter.Snapshot) {
 	span := energy.Span{At: s.At, CPUs: s.Node.CPUs}
 	if b.now == meter.Continues || b.now == meter.Resumed {
 		span.Elapsed = b.elapsed
+		span.Asleep = b.elapsed - (s.Mono - b.mono) // CLOCK_MONOTONIC stands still then
 	}
 	cpu := indexOf(meter.CPU)
 	if whole := b.tick.Whole[cpu]; whole > 0 {
@@ -48,12 +54,17 @@ func (b *Books) divide(s *meter.Snapshot) {
 		span.Load = int64(float64(used) / float64(whole) * power.PPM)
 	}
 	tick := e.meters.Tick(span, s.Before, s.After)
-	e.events = tick.Events
+	e.events, e.shown, e.cpus, e.idle = tick.Events, false, s.Node.CPUs, [power.DomainLimit]int64{}
 	for d := power.Package; d < power.DomainLimit; d++ {
 		if a := &tick.Domain[d]; a.Quality != meter.Absent {
 			b.divideDomain(d, a)
+			e.shown = true
 		}
 	}
+	if e.shown {
+		b.give(s, tick)
+	}
+	b.befall(e.events)
 }
 
 func (b *Books) divideDomain(d power.Domain, a *energy.Amount) {
@@ -90,9 +101,12 @@ func (b *Books) divideDomain(d power.Domain, a *energy.Amount) {
 			t.Workloads[n] += e.parts[i]
 		}
 	}
-	b.idle.share.Put(res, a.Idle+left, quality)
-	b.idle.share.Put(meter.EnergyError, a.IdleError, quality)
-	t.Whole[n], t.Idle[n] = a.Energy, a.Idle+left
+	e.idle[d] = a.Idle + left
+	idle, off := b.divideIdle(d, a, e.idle[d])
+	b.idle.share.Put(res, idle, quality)
+	b.idle.share.Put(meter.EnergyIdle, idle, quality)
+	b.idle.share.Put(meter.EnergyError, off, quality)
+	t.Whole[n], t.Idle[n] = a.Energy, idle
 }
 
 func resize(s []int64, n int) []int64 {

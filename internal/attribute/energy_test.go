@@ -2,6 +2,7 @@ package attribute_test
 
 import (
 	"encoding/hex"
+	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -206,9 +207,82 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 	})
 }
 
-// Books of a version without energy go on, and have it from then on.
-func TestRestoreBeforeEnergy(t *testing.T) {
-	text, err := os.ReadFile("testdata/checkpoint-v1.hex")
+// Books that are saved again before they were shown anything lose no energy.
+func TestRestoredTwice(t *testing.T) {
+	at := func(i int64) *meter.Snapshot {
+		s := two(i*second, i*900, i*500)
+		s.Before = []power.Reading{{At: s.At, Value: i * 10_000_000}}
+		return s
+	}
+	b := attribute.New("n")
+	var v vault
+	var w meter.Window
+	b.Meter(energy.New(packages))
+	b.Tick(at(1))
+	b.Close(&w)
+	for range 2 {
+		v.save(b, true)
+		b = v.restore(t)
+		b.Meter(energy.New(packages))
+	}
+	b.Tick(at(5))
+	b.Close(&w)
+	if got := w.Balance.Whole.Of(meter.EnergyPackage); got != 40_000_000 {
+		t.Errorf("%d uJ booked of 40 J", got)
+	}
+}
+
+// Books of versions without energy, or without virtual machines, go on, and have all
+// of it from then on.
+func TestRestoreOlder(t *testing.T) {
+	for version, was := range map[byte]int64{1: 0, 2: 20_000_000} {
+		b := older(t, version)
+		b.Meter(energy.New(energy.Config{Meters: fuses[:1]}))
+		var w meter.Window
+		// The machine went on as it did when the checkpoint was made.
+		for i := int64(3); i < 6; i++ {
+			s := two((i+1)*1e9, i*900, i*500, i*100)
+			s.Groups[1].Guest = &meter.Guest{UUID: "a", VCPUs: 1}
+			s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 10_000_000}}
+			b.Tick(s)
+		}
+		given := b.Guests()
+		b.Close(&w)
+		var cpu, uJ, total int64
+		for i := range w.Rows {
+			r := &w.Rows[i]
+			uJ += r.Usage.Amount[meter.EnergyPackage]
+			total += r.Total[meter.EnergyPackage]
+			if r.Workload.Name == "1" {
+				cpu = r.Usage.Amount[meter.CPU]
+				if total := r.Total[meter.CPU]; total != 5*400 {
+					t.Errorf("version %d: total of 1 is %d ns, want 2000", version, total)
+				}
+				if len(given) != 1 || given[0].Share.Energy() != r.Usage.Amount[meter.EnergyPackage] || given[0].Share.Idle == 0 {
+					t.Errorf("version %d: %+v given, the row has %d uJ", version, given, r.Usage.Amount[meter.EnergyPackage])
+				}
+			}
+		}
+		want := int64(20_000_000) // of the first tick nothing is known
+		if version > 1 {
+			want = 30_000_000
+		}
+		if w.Start != 3e9 || cpu != 3*400 || uJ != want || total != was+want || w.Balance.Violations > 0 {
+			t.Errorf("version %d: window from %d: 1 used %d ns, all %d uJ and %d in all, %d violations; want 3e9, 1200, %d and %d, 0",
+				version, w.Start, cpu, uJ, total, w.Balance.Violations, want, was+want)
+		}
+		var v vault
+		v.save(b, true)
+		if again := v.restore(t); again == nil {
+			t.Error("cannot be restored again")
+		}
+	}
+}
+
+// older restores books that an older version of the program saved.
+func older(t *testing.T, version byte) *attribute.Books {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("testdata/checkpoint-v%d.hex", version))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,8 +292,8 @@ func TestRestoreBeforeEnergy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec[0] != 1 {
-			t.Fatalf("version %d, want 1", rec[0])
+		if rec[0] != version {
+			t.Fatalf("version %d, want %d", rec[0], version)
 		}
 		recs = append(recs, rec)
 	}
@@ -227,28 +301,5 @@ func TestRestoreBeforeEnergy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := fuses[0]
-	b.Meter(energy.New(energy.Config{Meters: []power.Meter{m}}))
-	var w meter.Window
-	// The machine went on as it did when the checkpoint was made.
-	for i := int64(3); i < 6; i++ {
-		s := two((i+1)*1e9, i*900, i*500, i*100)
-		s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 10_000_000}}
-		b.Tick(s)
-	}
-	b.Close(&w)
-	var cpu, uJ int64
-	for i := range w.Rows {
-		r := &w.Rows[i]
-		uJ += r.Usage.Amount[meter.EnergyPackage]
-		if r.Workload.Name == "1" {
-			cpu = r.Usage.Amount[meter.CPU]
-			if total := r.Total[meter.CPU]; total != 5*400 {
-				t.Errorf("total of 1 is %d ns, want 2000", total)
-			}
-		}
-	}
-	if w.Start != 3e9 || cpu != 3*400 || uJ != 20_000_000 || w.Balance.Violations > 0 {
-		t.Errorf("window from %d: 1 used %d ns, all %d uJ, %d violations; want 3e9, 1200, 20000000, 0", w.Start, cpu, uJ, w.Balance.Violations)
-	}
+	return b
 }

@@ -33,6 +33,24 @@ func nest(r meter.Resource) int {
 // held are the levels that hold those of the groups below.
 var held = [...]meter.Resource{meter.Memory, meter.PIDs}
 
+// There is an account for each group of a machine, so it has room for what there is
+// and no more: within is where a resource stands among those that hold the groups
+// below, and lasting where one stands among the levels. All others share the last
+// place, in which nothing is ever put.
+var within, lasting = places(append(nested[:], held[:]...)...), places(meter.Memory, meter.PIDs, meter.MemoryAnon, meter.MemoryFile, meter.MemoryWorking)
+
+const inner, levels = len(nested) + len(held) + 1, 5 + 1
+
+func places(of ...meter.Resource) (place [meter.Limit]uint8) {
+	for i := range place {
+		place[i] = uint8(len(of))
+	}
+	for i, r := range of {
+		place[r] = uint8(i)
+	}
+	return place
+}
+
 var inclusiveSet = func() (s meter.Set) {
 	meter.All.Each(func(r meter.Resource) {
 		if r.Detail().Inclusive {
@@ -83,7 +101,7 @@ func (b *Books) link() {
 			// What a group held when it ended is somebody else's now, or free.
 			if a.reading.Has.Has(r) && inclusive(a, r) && !a.final {
 				if up := above(a, r); up != nil {
-					up.below[r] += a.reading.Value[r]
+					up.below[within[r]] += a.reading.Value[r]
 				}
 			}
 		}
@@ -109,10 +127,11 @@ func (a *account) hold(i int, r meter.Resource) {
 	if old != nil && moved {
 		last := a.before.Value[r]
 		if !a.reading.Has.Has(r) { // then those below were let go before
-			last = max(last, a.booked[r]+a.below[r]+a.gone[r])
+			last = max(last, a.booked[r]+a.below[within[r]]+a.gone[within[r]])
 		}
-		old.gone[r] += last
+		old.gone[within[r]] += last
 		old.dirty.set |= 1 << r
+		old.asleep = false
 	}
 	if up == nil {
 		return
@@ -123,10 +142,11 @@ func (a *account) hold(i int, r meter.Resource) {
 	now := a.reading.Value[r]
 	grew := a.growth(i, r)
 	if moved {
-		up.gone[r] -= now - grew
+		up.gone[within[r]] -= now - grew
 		up.dirty.set |= 1 << r
+		up.asleep = false
 	}
-	up.below[r] += now
+	up.below[within[r]] += now
 	up.grown[i] += grew
 }
 
@@ -137,7 +157,7 @@ func (a *account) hold(i int, r meter.Resource) {
 func (a *account) complete(r meter.Resource) {
 	v := &a.reading.Value[r]
 	if !a.restarted(r) && !a.rebased(r, *v) {
-		*v = max(*v, a.booked[r]+a.below[r]+a.gone[r])
+		*v = max(*v, a.booked[r]+a.below[within[r]]+a.gone[within[r]])
 	}
 }
 
@@ -197,9 +217,9 @@ type total struct {
 // whether more is known now, or less surely.
 func (t *total) add(u *meter.Usage) (other bool) {
 	present, quality := t.present, t.quality
+	t.quality = quality.Worst(u.Quality.Only(u.Present))
 	for set := u.Present; set != 0; set &= set - 1 {
 		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
-		t.quality.Worsen(r, u.Quality.Get(r))
 		v := unit.Sum{}.Add(u.Amount[r])
 		if r.Detail().Kind != meter.Peak {
 			v = t.amount[r].Add(u.Amount[r])

@@ -41,6 +41,7 @@ type tree struct {
 	born   bool
 	dead   bool
 	silent bool // its end is not shown
+	nap    int  // for how many ticks it does nothing yet
 }
 
 func (f *forest) add(parent *tree, hidden int, born bool) *tree {
@@ -94,6 +95,10 @@ func (f *forest) step() {
 		}
 	}
 	for _, g := range f.groups {
+		if g.nap--; g.nap >= 0 {
+			continue
+		}
+		g.nap = max(0, rapid.IntRange(-6, 8).Draw(t, "naps"))
 		f.use(g, max(0, rapid.Int64Range(-1e6, 1e6).Draw(t, "cpu")))
 		if rapid.IntRange(0, 3).Draw(t, "allocates") == 0 {
 			g.mem = rapid.Int64Range(0, 1<<20).Draw(t, "mem")
@@ -136,13 +141,13 @@ func (f *forest) snapshot() *meter.Snapshot {
 			r.MemoryParent = r.Parent
 		}
 		// An unreadable file; of the root there is another way to know.
-		if g.parent != nil && g.shown && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
+		if g.parent != nil && g.shown && g.nap <= 0 && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
 			f.blur(g)
 		} else {
 			r.Put(meter.CPU, g.cpu)
 		}
 		if g.parent != nil {
-			if rapid.IntRange(0, 9).Draw(f.t, "no disk") > 0 {
+			if g.nap > 0 || rapid.IntRange(0, 9).Draw(f.t, "no disk") > 0 {
 				r.Put(meter.DiskWritten, g.disk)
 			}
 			mem := int64(0)

@@ -37,14 +37,14 @@ func (b *Books) Live() *live.Machine {
 	var walk func(a *account, depth int)
 	walk = func(a *account, depth int) {
 		for _, c := range children[a] {
-			m.Memory.Workloads += c.level[meter.Memory]
+			m.Memory.Workloads += c.level[lasting[meter.Memory]]
 			m.Rows = append(m.Rows, b.row(c, depth))
 			walk(c, depth+1)
 		}
 	}
 	root := b.order[0]
 	walk(root, 0)
-	m.Memory.System = root.level[meter.Memory]
+	m.Memory.System = root.level[lasting[meter.Memory]]
 	m.Rows = append(m.Rows, b.row(root, 0), b.row(b.idle, 0))
 	return m
 }
@@ -74,7 +74,7 @@ func (b *Books) power() *live.Energy {
 			continue
 		}
 		p := live.Domain{Name: d.String(), Watts: watts(a.Energy), Error: watts(a.Error), Quality: a.Quality,
-			Idle: watts(b.tick.Idle[indexOf(meter.EnergyOf(d))]), Source: meters.Source(d)}
+			Idle: watts(b.energy.idle[d]), Source: meters.Source(d)}
 		e.Domains = append(e.Domains, p)
 		e.Watts, e.Error, e.Idle = e.Watts+p.Watts, e.Error+p.Error, e.Idle+p.Idle
 		e.Quality = max(e.Quality, p.Quality)
@@ -129,7 +129,7 @@ func (b *Books) row(a *account, depth int) live.Row {
 		if !a.share.Present.Has(r) {
 			return nil
 		}
-		v := a.level[r]
+		v := a.level[lasting[r]]
 		return &v
 	}
 	row.CPU = rate(meter.CPU, 1e9)

@@ -2,7 +2,6 @@ package attribute
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/unit"
 	"mete.dev/mete/internal/workload"
 )
@@ -37,6 +37,9 @@ func Restore(node string, records [][]byte) (*Books, error) {
 	}
 	if err := r.settle(); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if r.version < 3 { // which did not say when counting began
+		b.first = b.at
 	}
 	b.away, b.start, b.saved, b.savedAt = true, b.at, true, b.at
 	return b, nil
@@ -115,8 +118,11 @@ func (r *restorer) node() {
 	at := r.int()
 	r.bad = r.bad || at < b.at
 	b.at, b.mono, b.offset, b.serial = at, r.int(), r.int(), r.uint()
+	if r.version > 2 {
+		b.first = r.int()
+	}
 	n := meter.Node{CPUs: int(r.int()), Steal: r.int(), MemTotal: r.level(r.int()), MemFree: r.level(r.int()), Tasks: r.level(r.int())}
-	n.Total.Has = r.set()
+	n.Total.Has = r.shown()
 	for set := n.Total.Has; set != 0; set &= set - 1 {
 		n.Total.Value[bits.TrailingZeros64(uint64(set))] = r.int()
 	}
@@ -144,6 +150,9 @@ func (r *restorer) positions() {
 	r.books.energy.positions = nil
 	for n := r.uint(); n > 0 && !r.bad; n-- {
 		p := energy.Position{Meter: r.string(), At: r.int(), Value: r.int(), Half: r.int(), Ahead: r.int(), Highest: r.int()}
+		if r.version > 2 {
+			p.Given, p.Booked = r.share(), r.share()
+		}
 		r.books.energy.positions = append(r.books.energy.positions, p)
 	}
 }
@@ -178,33 +187,59 @@ func (r *restorer) account(number uint64, elapsed int64) {
 		a.above, a.memory, a.born = r.uint(), r.uint(), r.bool()
 	}
 	if parts&partSets != 0 {
-		for _, s := range [...]*meter.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen, &a.total.present} {
-			*s = r.set()
+		for _, s := range [...]*meter.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen} {
+			*s = r.shown()
 		}
+		a.total.present = r.set()
 		a.total.quality = meter.Qualities(r.uint())
 	}
 	if parts&partSplit != 0 {
 		a.user, a.system, a.part, a.of = r.int(), r.int(), r.int(), r.int()
 		r.bad = r.bad || a.part < 0 || a.part > a.of
 	}
+	r.guest(a, parts)
 	for set := r.set(); set != 0; set &= set - 1 {
 		r.resource(a, meter.Resource(bits.TrailingZeros64(uint64(set))))
 	}
 }
 
+// guest reads what a record holds of the virtual machine in an account.
+func (r *restorer) guest(a *restored, parts uint64) {
+	if parts&partGuest != 0 {
+		uuid, epoch := r.string(), r.string()
+		if a.guest == nil || a.guest.share.Epoch != epoch {
+			a.account.guest = &guest{share: power.Share{Guest: uuid, Epoch: epoch}}
+		}
+		a.guest.name, a.guest.turn = r.string(), r.uint()
+		r.bad = r.bad || epoch == ""
+	}
+	if parts&partShare == 0 {
+		return
+	}
+	if r.bad = r.bad || a.guest == nil; !r.bad {
+		r.amounts(&a.guest.share)
+	}
+}
+
 func (r *restorer) resource(a *restored, res meter.Resource) {
 	v := r.int()
-	a.reading.Value[res] = v
+	if res < meter.EnergyPackage {
+		a.reading.Value[res] = v
+	} else if v != 0 {
+		r.bad = true // no group shows energy
+	}
 	a.total.amount[res] = r.sum()
 	switch {
 	case counters.Has(res):
-		a.booked[res] = v - r.int()
+		if booked := v - r.int(); res < meter.EnergyPackage {
+			a.booked[res] = booked
+		}
 		if i := nest(res); i >= 0 {
-			a.gone[res], a.held[i] = r.int(), r.uint()
+			a.gone[within[res]], a.held[i] = r.int(), r.uint()
 		}
 	case integrals.Has(res):
-		a.level[res] = r.level(v - r.int())
-		a.rest[res] = r.integral()
+		a.level[lasting[res]] = r.level(v - r.int())
+		a.rest[lasting[res]] = r.integral()
 	}
 }
 
@@ -213,12 +248,12 @@ func (r *restorer) resource(a *restored, res meter.Resource) {
 func (r *restorer) goOn(a *restored, elapsed int64) {
 	for set := a.reading.Has & integrals; set != 0 && !r.bad; set &= set - 1 {
 		res := bits.TrailingZeros64(uint64(set))
-		level := a.level[res]
+		level := a.level[lasting[res]]
 		if !unit.Fits(level, elapsed) {
 			r.bad = true
 			return
 		}
-		a.total.amount[res] = a.total.amount[res].Add(a.rest[res].Add(level, level, elapsed))
+		a.total.amount[res] = a.total.amount[res].Add(a.rest[lasting[res]].Add(level, level, elapsed))
 	}
 }
 
@@ -240,6 +275,9 @@ func (r *restorer) settle() error {
 	for _, a := range r.accounts {
 		a.stale = stale{set: a.seen, own: a.reading.Own, counted: a.reading.Counted}
 		a.dirty.known = true
+		if a.guest != nil {
+			a.guest.opened = a.guest.share
+		}
 		for i, n := range a.held {
 			if up := r.accounts[n]; up != nil {
 				a.up[i] = up.account
@@ -282,85 +320,4 @@ func (r *restorer) settle() error {
 		}
 	}
 	return nil
-}
-
-// A scanner reads numbers and texts, zeroes once anything was wrong.
-type scanner struct {
-	rest []byte
-	bad  bool
-}
-
-func (s *scanner) byte() byte {
-	if s.bad || len(s.rest) == 0 {
-		s.bad = true
-		return 0
-	}
-	v := s.rest[0]
-	s.rest = s.rest[1:]
-	return v
-}
-
-func (s *scanner) bool() bool {
-	v := s.byte()
-	s.bad = s.bad || v > 1
-	return v == 1
-}
-
-func (s *scanner) uint() uint64 {
-	v, n := binary.Uvarint(s.rest)
-	return uint64(s.took(int64(v), n))
-}
-
-func (s *scanner) int() int64 {
-	v, n := binary.Varint(s.rest)
-	return s.took(v, n)
-}
-
-func (s *scanner) took(v int64, n int) int64 {
-	if s.bad || n <= 0 {
-		s.bad = true
-		return 0
-	}
-	s.rest = s.rest[n:]
-	return v
-}
-
-func (s *scanner) string() string {
-	n := s.uint()
-	if s.bad || n > uint64(len(s.rest)) {
-		s.bad = true
-		return ""
-	}
-	v := string(s.rest[:n])
-	s.rest = s.rest[n:]
-	return v
-}
-
-func (s *scanner) set() meter.Set {
-	v := meter.Set(s.uint())
-	s.bad = s.bad || v&^meter.All != 0
-	return v & meter.All
-}
-
-func (s *scanner) level(v int64) int64 {
-	if v < 0 || v >= levelLimit {
-		s.bad = true
-		return 0
-	}
-	return v
-}
-
-func (s *scanner) integral() unit.Integral {
-	v, ok := unit.IntegralOf(s.uint())
-	s.bad = s.bad || !ok
-	return v
-}
-
-func (s *scanner) sum() unit.Sum {
-	lo := s.uint()
-	hi := uint64(0)
-	if lo&1 != 0 {
-		hi = s.uint()
-	}
-	return unit.SumOf(hi>>1, hi<<63|lo>>1)
 }

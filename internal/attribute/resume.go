@@ -40,7 +40,7 @@ func (b *Books) begin(s *meter.Snapshot) {
 func (b *Books) open(s *meter.Snapshot) {
 	lost := b.lost
 	b.anew(meter.First, s.Boot)
-	b.at, b.start, b.mono, b.node0 = s.At, s.At, s.Mono, s.Node
+	b.first, b.at, b.start, b.mono, b.node0 = s.At, s.At, s.At, s.Mono, s.Node
 	if lost != "" {
 		b.gaps = []meter.Gap{gap(s.Wall(), s.Wall(), meter.StateLost, lost)}
 	}
@@ -51,6 +51,7 @@ func (b *Books) open(s *meter.Snapshot) {
 func (b *Books) reboot(s *meter.Snapshot) {
 	ended, booted := wall(b.at+b.offset), wall(s.Offset)
 	b.anew(meter.Booted, s.Boot)
+	b.first = s.At
 	b.gaps = []meter.Gap{gap(ended, booted, meter.Rebooted, ""), gap(booted, s.Wall(), meter.Unwatched, "")}
 }
 

@@ -86,10 +86,12 @@ type Authority struct {
 	names []string
 
 	ca    pair
+	jobs  []byte                          // secret of the keys of jobs
 	roots *x509.CertPool                  // of ca alone
 	chain atomic.Pointer[tls.Certificate] // the server's own
 	mu    sync.Mutex                      // renewing chain
 
+	ends     sync.Map // of certificates that were shown last: node to time.Time
 	known    known
 	verified verified
 	wrong    limiter
@@ -100,6 +102,12 @@ const (
 	caFile     = "ca.pem"
 	serverFile = "server.pem"
 )
+
+// Check reports a directory that has no authority in it.
+func Check(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, caFile))
+	return err
+}
 
 // Open returns the authority in cfg.Dir, and makes it where there is none.
 func Open(cfg Config, reg Registry, log *slog.Logger) (*Authority, error) {
@@ -136,6 +144,11 @@ func (a *Authority) open() error {
 	if err := a.openCA(now); err != nil {
 		return err
 	}
+	secret, err := a.ca.jobSecret()
+	if err != nil {
+		return err
+	}
+	a.jobs = secret
 	a.roots = x509.NewCertPool()
 	a.roots.AddCert(a.ca.cert)
 	if left := a.ca.cert.NotAfter.Sub(now); left < 365*24*time.Hour {

@@ -83,7 +83,7 @@ func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Peer, 
 			return token.Grant{}, err
 		}
 	}
-	g := token.Grant{Node: n.ID, Cluster: n.Cluster, Role: by.role}
+	g := token.Grant{Node: n.ID, Cluster: n.Cluster, Role: by.role, JobKey: a.jobKeyFor(by.role, n.ID)}
 	if local {
 		g.CA = string(a.CAPEM()) // by which it knows the ledger
 		return g, nil
@@ -326,7 +326,7 @@ func (a *Authority) renewal(ctx context.Context, c token.Claim, peer token.Peer)
 			return token.Grant{}, err
 		}
 	}
-	g, err := a.grant(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role}, key, now)
+	g, err := a.grant(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role, JobKey: a.jobKeyFor(peer.Role, peer.Node)}, key, now)
 	if err != nil {
 		return token.Grant{}, err
 	}

@@ -61,7 +61,7 @@ func Unidentified(err error) bool {
 }
 
 // Identify says who asks: the holder of a certificate, the bearer of a viewer's
-// token, or this machine itself where Config.Local trusts it. One who shows both
+// or writer's token, or this machine itself where Config.Local trusts it. One who shows both
 // a certificate and a token is refused, so that nobody has to think about whose
 // rights count. The error is fault.ErrDenied, or the registry's.
 func (a *Authority) Identify(r *http.Request) (token.Peer, error) {
@@ -110,7 +110,23 @@ func (a *Authority) byCertificate(ctx context.Context, cert *x509.Certificate) (
 	if err := a.Allowed(ctx, n.ID); err != nil {
 		return token.Peer{}, err
 	}
+	a.ends.Store(n.ID, cert.NotAfter)
 	return token.Peer{Node: n.ID, Cluster: n.Cluster, Role: role}, nil
+}
+
+// Ends is when the certificate ends with which a node, or a server below, was heard
+// of last; false where it was not since the start.
+func (a *Authority) Ends(node string) (time.Time, bool) {
+	t, ok := a.ends.Load(node)
+	if !ok {
+		return time.Time{}, false
+	}
+	return t.(time.Time), true
+}
+
+// OwnEnds is when the server's own certificate ends, and that of the authority.
+func (a *Authority) OwnEnds() (server, authority time.Time) {
+	return a.chain.Load().Leaf.NotAfter, a.ca.cert.NotAfter
 }
 
 // Allowed says whether a node, or a server below, may still send: fault.ErrDenied
@@ -118,13 +134,15 @@ func (a *Authority) byCertificate(ctx context.Context, cert *x509.Certificate) (
 func (a *Authority) Allowed(ctx context.Context, node string) error {
 	revoked, err := a.known.revoked(ctx, node)
 	if err == nil && revoked {
-		err = fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),
-			"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enrol it with a new token: mete token create")
+		return entry.Revoked(node)
 	}
 	return err
 }
 
 func (a *Authority) byToken(ctx context.Context, text string) (token.Peer, error) {
+	if token.IsJob(text) {
+		return token.Peer{}, fault.WithHint(fmt.Errorf("a job's token is for its own use alone: %w", fault.ErrDenied), "it is good at /v1/self; mete token create --role viewer makes one for reading")
+	}
 	tok, err := token.Parse(text)
 	if err != nil {
 		// Who shows half a token lacks a right; his request is well formed.
@@ -143,10 +161,10 @@ func (a *Authority) byToken(ctx context.Context, text string) (token.Peer, error
 		err = fmt.Errorf("token %s is revoked: %w", t.ID, fault.ErrDenied)
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
 		err = fmt.Errorf("token %s ended at %s: %w", t.ID, t.Expires.UTC().Format(time.RFC3339), fault.ErrDenied)
-	case t.Role != entry.Viewer:
+	case !t.Role.Bears():
 		err = fmt.Errorf("token %s is for role %s, not for reading: %w", t.ID, t.Role, fault.ErrDenied)
 	default:
-		return token.Peer{Cluster: t.Cluster, Role: entry.Viewer, Token: t.ID}, nil
+		return token.Peer{Cluster: t.Cluster, Role: t.Role, Token: t.ID}, nil
 	}
 	return token.Peer{}, fault.WithHint(err, "mete token create --role viewer makes a token for reading")
 }

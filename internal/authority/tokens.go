@@ -22,7 +22,7 @@ func (a *Authority) Tokens() *Tokens { return &Tokens{a} }
 const actor = "local"
 
 // Create makes a token as want has it: its Role, Cluster, Uses (0 is one, or of
-// a viewer any number) and Expires. It returns the text, which is kept nowhere.
+// a viewer or writer any number) and Expires. It returns the text, which is kept nowhere.
 func (t *Tokens) Create(ctx context.Context, want entry.Token) (text string, made entry.Token, err error) {
 	now := time.Now().UTC()
 	made = entry.Token{Role: want.Role, Cluster: want.Cluster, Uses: want.Uses, Created: now, Expires: want.Expires}
@@ -39,8 +39,16 @@ func (t *Tokens) Create(ctx context.Context, want entry.Token) (text string, mad
 			return "", made, fmt.Errorf("uses of a viewer's token are not counted: %w", fault.ErrInvalid)
 		}
 		made.Uses = -1
+	case entry.Writer:
+		if made.Cluster == "" {
+			made.Cluster = t.a.cfg.Cluster
+		}
+		if made.Uses > 0 {
+			return "", made, fmt.Errorf("uses of a writer's token are not counted: %w", fault.ErrInvalid)
+		}
+		made.Uses = -1
 	default:
-		return "", made, fault.WithHint(fmt.Errorf("role %q: %w", made.Role, fault.ErrInvalid), "use agent, upstream or viewer")
+		return "", made, fault.WithHint(fmt.Errorf("role %q: %w", made.Role, fault.ErrInvalid), "use agent, upstream, viewer or writer")
 	}
 	if made.Cluster != "" {
 		if err := checkCluster(made.Cluster); err != nil {

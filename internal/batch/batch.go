@@ -150,6 +150,10 @@ type Window struct {
 	// network over its interfaces, where that is known.
 	Total   meter.Usage
 	Balance meter.Balance
+	// Handovers are as the window has them, without what is not sent: of a share
+	// there are Epoch, N, Active and Idle, and of those of a guest the one that
+	// closed its window. Name is "" where it is the workload's.
+	Handovers []meter.Handover
 }
 
 // A Row is what one workload used in a window.

@@ -19,6 +19,7 @@ func (w *Window) Merge(next *Window) {
 	w.End, w.Offset, w.CPUs = next.End, next.Offset, next.CPUs
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
+	w.Handovers = meter.JoinHandovers(w.Handovers, next.Handovers, w.End-w.Start)
 	had := len(w.Rows)
 	at := make(map[Short]int, had)
 	for i := range w.Rows {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/pause"
 	"mete.dev/mete/internal/power"
 )
 
@@ -54,8 +56,9 @@ type Result struct {
 // Run steps the load, and calls step with what was measured at each: the mean
 // load, in ppm of all CPUs, and the mean power. A load is what the machine as a
 // whole used, whoever used it: on a busy machine the lowest loads are missing,
-// which is an error wrapping fault.ErrUnavailable where too few are left. It
-// wraps fault.ErrUnsupported where no meter shows what the CPUs take.
+// which is an error wrapping fault.ErrUnavailable where too few are left. Samples
+// whose load is not like the others' of its step are left out. It wraps
+// fault.ErrUnsupported where no meter shows what the CPUs take.
 func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Logger) (_ *Result, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -78,13 +81,14 @@ func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Lo
 	g := &gatherer{machine: m, every: sample, domain: r.Domain, broken: map[string]bool{}}
 	for i := range cfg.Steps + 1 {
 		b.set(float64(i) / float64(cfg.Steps))
-		if err := wait(ctx, settle); err != nil {
+		if err := pause.For(ctx, settle); err != nil {
 			return nil, err
 		}
 		got, err := g.gather(ctx, cfg.Step)
 		if err != nil {
 			return nil, err
 		}
+		got = steady(got)
 		r.Samples = append(r.Samples, got...)
 		if len(got) > 0 {
 			step(mean(got))
@@ -157,7 +161,7 @@ func (g *gatherer) gather(ctx context.Context, length time.Duration) (list []ene
 		return nil, err
 	}
 	for range length / g.every {
-		if err := wait(ctx, g.every); err != nil {
+		if err := pause.For(ctx, g.every); err != nil {
 			return nil, err
 		}
 		s, ok, err := g.tick(ctx)
@@ -187,7 +191,7 @@ func (g *gatherer) edge(ctx context.Context) error {
 		return err
 	}
 	for begin := time.Now(); time.Since(begin) < step; {
-		if err := wait(ctx, look); err != nil {
+		if err := pause.For(ctx, look); err != nil {
 			return err
 		}
 		g.now, err = src.Read(g.now[:0])
@@ -243,6 +247,32 @@ func (g *gatherer) tick(ctx context.Context) (s energy.Sample, ok bool, err erro
 	}, true, nil
 }
 
+// calm is by how much a sample's load may stray from the others of its step, in
+// ppm of all CPUs.
+const calm = power.PPM / 100
+
+// steady returns the samples whose load is near the median, and half of them at
+// least, the nearest. What else runs in bursts raises the mean load of a sample,
+// but along a chord of the curve: where that bends, the power is too low for the
+// load. They stay in their order.
+func steady(list []energy.Sample) []energy.Sample {
+	if len(list) < 3 {
+		return list
+	}
+	loads := make([]int64, len(list))
+	for i, s := range list {
+		loads[i] = s.Load
+	}
+	slices.Sort(loads)
+	median := loads[len(loads)/2]
+	for i, l := range loads {
+		loads[i] = max(l-median, median-l)
+	}
+	slices.Sort(loads)
+	most := max(calm, loads[(len(loads)-1)/2])
+	return slices.DeleteFunc(list, func(s energy.Sample) bool { return max(s.Load-median, median-s.Load) > most })
+}
+
 // mean is the mean of samples.
 func mean(list []energy.Sample) (m energy.Sample) {
 	for _, s := range list {
@@ -252,17 +282,6 @@ func mean(list []energy.Sample) (m energy.Sample) {
 	m.Load /= int64(len(list))
 	m.Power /= int64(len(list))
 	return m
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // Fit makes the curve of what was measured.

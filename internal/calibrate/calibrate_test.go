@@ -15,8 +15,9 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/kernfmt"
 	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/xtest/powersim"
+	"mete.dev/mete/internal/powersim"
 )
 
 func TestMain(m *testing.M) {
@@ -68,10 +69,11 @@ func simulate(t *testing.T, law powersim.Law) calibrate.Config {
 }
 
 // A calibration finds the law of a simulated machine, within 1 % at every load.
-// It wants a machine that is left alone: METE_ENERGY=1 runs it.
-func TestCalibrateTruth(t *testing.T) {
-	if os.Getenv("METE_ENERGY") == "" {
-		t.Skip("it wants the machine for itself for a minute: METE_ENERGY=1 runs it")
+// It wants a machine that is left alone: where the hypervisor took some of it
+// meanwhile, or others much, it is run once more, and then once more.
+func TestAccuracyCalibrate(t *testing.T) {
+	if os.Getenv("METE_ACCURACY") == "" {
+		t.Skip("accuracy test: METE_ACCURACY=1 runs it")
 	}
 	for name, law := range map[string]powersim.Law{
 		"linear":  {Idle: 20 * watt, Core: 20 * watt},
@@ -79,23 +81,41 @@ func TestCalibrateTruth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := simulate(t, law)
-			cfg.Step = 1500 * time.Millisecond
-			for again := range 2 {
+			cfg.Step = 2 * time.Second
+			for again := range 3 {
+				steal0, all0 := stolen(t)
 				worst, at, low, err := off(t, cfg, law)
-				t.Logf("off by %.2f %% at most, at a load of %d %%; the lowest load that was seen is %.1f %%; %v", 100*worst, at, 100*low, err)
+				steal1, all1 := stolen(t)
+				steal := float64(steal1-steal0) / float64(max(1, all1-all0))
+				t.Logf("off by %.2f %% at most, at a load of %d %%; the lowest load that was seen is %.1f %%; steal %.1f %%; %v", 100*worst, at, 100*low, 100*steal, err)
 				switch {
 				case err == nil && worst <= .01:
 					return
+				case err == nil && steal > .01 && again < 2:
 				case err == nil && low < .1:
 					t.Fatalf("the curve is off by %.4f, want 0.01", worst)
 				case err != nil && !errors.Is(err, fault.ErrUnavailable):
 					t.Fatal(err)
-				case again == 1:
+				case again == 2:
 					t.Fatal("the machine is not left alone: it was never nearly idle")
 				}
 			}
 		})
 	}
+}
+
+// stolen returns the machine's steal time and all time since boot, in ns.
+func stolen(t *testing.T) (steal, all int64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := kernfmt.Stat(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Steal, s.User + s.Nice + s.System + s.Idle + s.IOWait + s.IRQ + s.SoftIRQ + s.Steal
 }
 
 // off calibrates, and returns by how much the curve is off the law at most, at

@@ -18,8 +18,10 @@ import (
 	"syscall"
 	"time"
 
+	"mete.dev/mete/internal/ask"
 	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/fleet"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
 	"mete.dev/mete/internal/token"
@@ -61,43 +63,94 @@ func New(server string, t token.Token) (*Client, error) {
 
 // Usage asks what was used. The scope of q is the server's to decide.
 func (c *Client) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
-	return get(ctx, c, "/v1/usage", tally.Parameters(q), tally.Parse)
+	given := tally.Parameters(q)
+	p := &ask.UsageParams{From: one[string](given, tally.ParamFrom), To: one[string](given, tally.ParamTo), Where: many(given, tally.ParamWhere),
+		OmitOwn: one[ask.UsageParamsOmitOwn](given, tally.ParamOmitOwn), Idle: one[ask.UsageParamsIdle](given, tally.ParamIdle),
+		Nested: one[ask.UsageParamsNested](given, tally.ParamNested), Limit: limit(q)}
+	if len(q.By) > 0 {
+		var by []string
+		for _, d := range q.By {
+			by = append(by, string(d))
+		}
+		p.By = &by
+	}
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewUsageRequest(c.base+"/", p) }, tally.Parse)
 }
 
 // Nodes asks which machines there are.
 func (c *Client) Nodes(ctx context.Context) ([]query.Node, error) {
-	return get(ctx, c, "/v1/nodes", nil, tally.ParseNodes)
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewNodesRequest(c.base+"/", nil) }, tally.ParseNodes)
 }
 
 // Sources asks which servers tell of their machines there.
 func (c *Client) Sources(ctx context.Context) ([]query.Source, error) {
-	return get(ctx, c, "/v1/sources", nil, tally.ParseSources)
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewSourcesRequest(c.base+"/", nil) }, tally.ParseSources)
 }
 
 // Workloads asks which workloads used something in the range of q and pass its
 // filters, of which the dimensions mean nothing.
 func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
-	q.By, q.Idle = nil, ""
-	return get(ctx, c, "/v1/workloads", tally.Parameters(q), tally.ParseWorkloads)
+	given := tally.Parameters(q)
+	p := &ask.WorkloadsParams{From: one[string](given, tally.ParamFrom), To: one[string](given, tally.ParamTo), Where: many(given, tally.ParamWhere), Limit: limit(q)}
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewWorkloadsRequest(c.base+"/", p) }, tally.ParseWorkloads)
 }
 
 // Gaps asks of which time in the range not all is known, and from when on in it a
 // clock was corrected, of one node, by id or name, or of all where that is "".
 func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]query.Gap, error) {
 	given := tally.Parameters(query.Query{From: from, To: to})
+	p := &ask.GapsParams{From: one[string](given, tally.ParamFrom), To: one[string](given, tally.ParamTo)}
 	if node != "" {
-		given[tally.ParamNode] = []string{node}
+		p.Node = &node
 	}
-	return get(ctx, c, "/v1/gaps", given, tally.ParseGaps)
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewGapsRequest(c.base+"/", p) }, tally.ParseGaps)
+}
+
+// VMs asks which virtual machines hosts gave energy in the range, and how that
+// compares with what these say.
+func (c *Client) VMs(ctx context.Context, from, to time.Time) ([]query.VM, error) {
+	given := tally.Parameters(query.Query{From: from, To: to})
+	p := &ask.VmsParams{From: one[string](given, tally.ParamFrom), To: one[string](given, tally.ParamTo)}
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewVmsRequest(c.base+"/", p) }, tally.ParseVMs)
+}
+
+// one is the value of a parameter, nil where it is not given.
+func one[T ~string](given map[string][]string, name string) *T {
+	if len(given[name]) == 0 || given[name][0] == "" {
+		return nil
+	}
+	v := T(given[name][0])
+	return &v
+}
+
+// many are the values of a parameter, nil where it is not given.
+func many(given map[string][]string, name string) *[]string {
+	if list := given[name]; len(list) > 0 {
+		return &list
+	}
+	return nil
+}
+
+// limit is how many elements an answer may have, nil where that is not said.
+func limit(q query.Query) *int {
+	if q.Limit <= 0 {
+		return nil
+	}
+	return &q.Limit
+}
+
+// Rates asks what every workload uses at present, by the latest window of its node.
+func (c *Client) Rates(ctx context.Context) ([]fleet.Node, error) {
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewRatesRequest(c.base+"/", nil) }, fleet.Parse)
 }
 
 // get asks a question and reads its answer.
-func get[T any](ctx context.Context, c *Client, path string, given url.Values, parse func([]byte) (T, error)) (answer T, err error) {
-	target := c.base + path
-	if len(given) > 0 {
-		target += "?" + given.Encode()
+func get[T any](ctx context.Context, c *Client, request func() (*http.Request, error), parse func([]byte) (T, error)) (answer T, err error) {
+	r, err := request()
+	if err != nil {
+		return answer, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
-	body, err := do(ctx, c.http, http.MethodGet, target, nil)
+	body, err := do(ctx, c.http, r.Method, r.URL.String(), nil)
 	if err != nil {
 		return answer, c.explain(err)
 	}
@@ -120,7 +173,7 @@ func (c *Client) explain(err error) error {
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fault.WithHint(err, "it speaks plain HTTP, as mete up does: "+strings.Replace(c.base, "https:", "http:", 1))
 	case errors.Is(err, syscall.ECONNREFUSED) && c.base == Default:
-		return fault.WithHint(err, "start one with: mete up")
+		return fault.WithHint(err, "start one with: mete up; one that listens elsewhere is named with --server or METE_SERVER")
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fault.WithHint(err, "start one with: mete up; or name another with --server or METE_SERVER")
 	case dialled:
@@ -138,6 +191,11 @@ func (r *refusal) Unwrap() error { return r.error }
 func do(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	return wait(ctx, c, method, target, body)
+}
+
+// wait asks, and waits for the answer as long as ctx lets it.
+func wait(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
@@ -192,6 +250,9 @@ func refused(resp *http.Response, body []byte) error {
 		}
 		p.Detail, p.Hint = clean(p.Detail), clean(p.Hint)
 		return &refusal{p.Err()}
+	}
+	if r := promRefusal(resp.StatusCode, kind, body); r != nil {
+		return r
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	if len(text) > 200 {

@@ -40,7 +40,7 @@ func serve(t *testing.T, f http.HandlerFunc) *client.Client {
 func TestQuestions(t *testing.T) {
 	var asked string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		asked = r.URL.Path + "?" + r.URL.RawQuery
+		asked = r.URL.Path + "?" + r.URL.Query().Encode()
 		switch r.URL.Path {
 		case "/v1/usage":
 			_, _ = w.Write(tally.JSON(&query.Answer{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job"}, Gaps: 3}))
@@ -48,17 +48,19 @@ func TestQuestions(t *testing.T) {
 			_, _ = w.Write(tally.NodesJSON([]query.Node{{ID: "N1"}}))
 		case "/v1/sources":
 			_, _ = w.Write(tally.SourcesJSON([]query.Source{{ID: "S1"}}))
+		case "/v1/vms":
+			_, _ = w.Write(tally.VMsJSON([]query.VM{{Guest: "g", Compared: 3}}))
 		case "/v1/workloads":
 			_, _ = w.Write(tally.WorkloadsJSON([]query.Workload{{Node: "N1"}}))
 		case "/v1/gaps":
 			_, _ = w.Write(tally.GapsJSON([]query.Gap{{Node: "N1"}}))
 		}
 	})
-	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true, Idle: "used"}
+	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true, Idle: "used", Nested: query.NestedAlso}
 	const span = "from=2026-03-01T12%3A00%3A00Z"
 	const end = "to=2026-03-01T13%3A00%3A00Z"
 	a, err := c.Usage(t.Context(), q)
-	if want := "/v1/usage?by=job%2Cnode&" + span + "&idle=used&omit-own=1&" + end + "&where=job%3Da%26b"; err != nil || a.Gaps != 3 || asked != want {
+	if want := "/v1/usage?by=job%2Cnode&" + span + "&idle=used&nested=also&omit-own=1&" + end + "&where=job%3Da%26b"; err != nil || a.Gaps != 3 || asked != want {
 		t.Errorf("Usage: %v, %v, asked %s, want %s", a, err, asked, want)
 	}
 	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 || asked != "/v1/nodes?" {
@@ -67,7 +69,10 @@ func TestQuestions(t *testing.T) {
 	if b, err := c.Sources(t.Context()); err != nil || len(b) != 1 || asked != "/v1/sources?" {
 		t.Errorf("Sources: %v, %v, asked %s", b, err, asked)
 	}
-	q.OmitOwn = false
+	if v, err := c.VMs(t.Context(), q.From, q.To); err != nil || len(v) != 1 || v[0].Compared != 3 || asked != "/v1/vms?"+span+"&"+end {
+		t.Errorf("VMs: %v, %v, asked %s", v, err, asked)
+	}
+	q.OmitOwn, q.Nested = false, query.NestedOnly
 	if w, err := c.Workloads(t.Context(), q); err != nil || len(w) != 1 || asked != "/v1/workloads?"+span+"&"+end+"&where=job%3Da%26b" {
 		t.Errorf("Workloads: %v, %v, asked %s", w, err, asked)
 	}

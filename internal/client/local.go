@@ -105,14 +105,28 @@ func (l *Local) RevokeNode(ctx context.Context, which string) (n query.Node, err
 	return list[0], nil
 }
 
+// Backup copies what the server keeps into a new directory with an absolute path.
+func (l *Local) Backup(ctx context.Context, dir string) (b tally.Backup, err error) {
+	answer, err := wait(ctx, l.http, http.MethodPost, "http://mete/v1/backup", tally.IntoJSON(dir))
+	if err != nil {
+		return b, l.explain(err)
+	}
+	return tally.ParseBackup(answer)
+}
+
 func (l *Local) order(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	answer, err := do(ctx, l.http, method, "http://mete"+path, body)
+	return answer, l.explain(err)
+}
+
+// explain says what to do where there is no server, or one for others.
+func (l *Local) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fault.WithHint(fmt.Errorf("%s: no server runs here: %w", l.socket, fault.ErrUnavailable),
+		return fault.WithHint(fmt.Errorf("%s: no server runs here: %w", l.socket, fault.ErrUnavailable),
 			"run this on the server's machine, as who runs it; --state names its state directory where that is another")
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fault.WithHint(fmt.Errorf("%s: %w", l.socket, fault.ErrDenied), "only who runs the server may do this: try it with sudo")
+		return fault.WithHint(fmt.Errorf("%s: %w", l.socket, fault.ErrDenied), "only who runs the server may do this: try it with sudo")
 	}
-	return answer, err
+	return err
 }

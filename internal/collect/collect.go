@@ -197,7 +197,7 @@ func (s *Sampler) tell() {
 		case e.To != 0, known && s.snapshot.At-n.at < int64(tellAgain):
 			continue
 		default:
-			s.log.Warn("energy meter is not used; what was learned of it stands in", "meter", e.Meter, "why", e.Reason.String(), "err", e.Detail)
+			s.log.Warn("energy meter is not used; a model stands in for it", "meter", e.Meter, "why", e.Reason.String(), "err", e.Detail, "hint", e.Reason.Advice())
 			n = notice{s.snapshot.At, true}
 		}
 		if s.told == nil {

@@ -8,13 +8,16 @@ import (
 	"path/filepath"
 )
 
+// fresh is what a file is called first that takes another one's place.
+const fresh = ".new-"
+
 // Replace puts a file in place of the one before, which need not be there: whole
 // or not at all, and so that it stays when the power fails after Replace has
 // returned. Its owner alone may read and write it. What it writes before is called
 // .new-* in the same directory; of a process that is killed that may be left.
 func Replace(path string, b []byte) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // it is made with 0600
+	f, err := os.CreateTemp(dir, fresh+"*") // it is made with 0600
 	if err != nil {
 		return err
 	}
@@ -29,9 +32,5 @@ func Replace(path string, b []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return syncDir(dir)
 }

@@ -49,7 +49,7 @@ func (a *Amount) Split(by Rule, weights, energy, errors []int64) (left int64) {
 	for i, e := range energy {
 		if e > 0 && e < active {
 			// Who has nearly all of it has little to gain or lose.
-			errors[i] = 1 + together(errors[i], share(share(e, off, power.PPM), active-e, active))
+			errors[i] = plus(1, together(errors[i], share(share(e, off, power.PPM), active-e, active)))
 		}
 	}
 	return 0
@@ -61,8 +61,11 @@ func (m *Meters) amount(d power.Domain, f flow, s *Span) Amount {
 		return Amount{}
 	}
 	l := &m.laws[d]
-	if f.quality == meter.Measured && !f.blurred && f.energy > 0 && s.Elapsed >= second/10 {
+	if (f.quality == meter.Measured || f.split) && !f.blurred && f.energy > 0 && s.teaches() {
 		l.Add(fraction(s.Load), float64(mean(f.energy, s.Elapsed)))
+	}
+	if m.played {
+		f.quality = meter.Modelled // though it is learned from as if it were not
 	}
 	a := Amount{Quality: f.quality, Energy: f.energy, Error: together(f.class, f.error)}
 	static, off := l.Static()
@@ -71,21 +74,39 @@ func (m *Meters) amount(d power.Domain, f flow, s *Span) Amount {
 		off = static
 	}
 	a.price = price{elapsed: s.Elapsed, cpus: s.CPUs, bend: l.Bend(), noise: l.fitted().noise}
-	if m.guessed {
+	if m.guesses(d) {
 		static, off = float64(At(&m.config.Curve, 0)), 0
 		a.price.bend, a.price.noise = 1-usualExponent, 0
+	}
+	if f.split { // what draws the idle power is the host
+		a.Idle = f.idle
+		a.IdleError = share(a.Error, a.Idle, max(1, a.Energy))
+		a.ActiveError = a.Error - a.IdleError
+		a.price.noise /= max(1, float64(mean(a.Active(), s.Elapsed)))
+		return a
 	}
 	if given := m.config.Static[d]; given > 0 {
 		static, off = float64(given), 0
 	}
-	a.Idle = min(a.Energy, over(rounded(static), s.Elapsed))
+	ns := s.Elapsed
+	if f.quality == meter.Modelled {
+		ns = s.awake() // nothing stood in for the rest
+	}
+	a.Idle = min(a.Energy, over(rounded(static), ns))
 	if s.Load <= 0 {
 		a.Idle = a.Energy
 	}
-	blur := over(rounded(off), s.Elapsed)
+	// Neither part can be off by more than what there is.
+	blur := min(over(rounded(off), ns), max(a.Idle, a.Active()))
 	class := share(f.class, a.Active(), max(1, a.Energy))
 	a.IdleError = together(f.class-class, blur)
 	a.ActiveError = together(class, f.error, blur)
+	if c := &m.config.Curve; m.guesses(d) && m.config.Static[d] == 0 {
+		a.IdleError = max(a.IdleError, share(a.Idle, c.IdleErrorPPM, power.PPM))
+		a.ActiveError = max(a.ActiveError, share(a.Active(), riseError(c, s.Load), power.PPM))
+		// All is off by what idle is at least, which is in it.
+		a.Error = max(a.Error, a.IdleError)
+	}
 	a.price.noise /= max(1, float64(mean(a.Active(), s.Elapsed)))
 	return a
 }

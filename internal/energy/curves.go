@@ -11,20 +11,26 @@ import (
 
 // By how much a curve of the table may be off, in ppm of what it says. The tests
 // hold 323 results against them that were published of other machines, and have
-// idle and full load. They say that idle is the harder one to know.
+// idle and full load. They say that idle is the harder one to know, so that it
+// has an error of its own.
 const (
 	// modelErrorPPM is for a CPU that is in the table: 97 of 100 results of the
-	// same CPU are inside at full load, and 87 idle.
+	// same CPU are inside at full load; idle it would be 87.
 	modelErrorPPM = 300_000
 	// kinErrorPPM is for a CPU of which the generation is in the table, or the
 	// maker alone is known. Of 100 results of CPUs that were taken out of the
-	// table, 87 are inside of their generation's curve at full load, and 70
-	// idle; large servers are inside of their maker's in 96 and 70.
+	// table, 87 are inside of their generation's curve at full load; large servers
+	// are inside of their maker's in 96. Idle it would be 70 of either.
 	kinErrorPPM = 400_000
 	// unknownErrorPPM is for all else, since full load is from 1 to 10 W a
-	// thread: 79 of 100 are inside at full load, and 71 idle.
+	// thread: 79 of 100 are inside at full load; idle it would be 71.
 	unknownErrorPPM = 700_000
 )
+
+// idleErrorPPM is by how much each of them may be off idle, in ppm of what it
+// says then: 95 of 100 of the same results are inside for the same CPU, for one of
+// its generation and for a large server of its maker, and 87 for all else.
+var idleErrorPPM = map[int64]int64{modelErrorPPM: 600_000, kinErrorPPM: 850_000, unknownErrorPPM: 1_400_000}
 
 // manyThreads is what makes a server a large one. A CPU that names its maker
 // alone is a virtual machine's, and those run on large servers.
@@ -97,7 +103,7 @@ func curveOf(table, rows []curveRow, threads int, name string, errorPPM int64) p
 	c := power.Curve{
 		Domain:   power.Rest,
 		Threads:  threads,
-		ErrorPPM: errorPPM,
+		ErrorPPM: errorPPM, IdleErrorPPM: idleErrorPPM[errorPPM],
 		Source: fmt.Sprintf("SPECpower_ssj2008, %s: %d %s of %s threads, scaled to %d",
 			name, len(rows), results, measured, threads),
 	}

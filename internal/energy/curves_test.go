@@ -226,15 +226,15 @@ func readMeasured(t *testing.T) (out []measured) {
 func inside(results []measured, curve func(measured) power.Curve) (full, idle int) {
 	for _, m := range results {
 		c := curve(m)
-		in := func(watts float64, load int64) int {
+		in := func(watts float64, load, errorPPM int64) int {
 			said := float64(At(&c, load))
-			if math.Abs(watts*1e6-said) <= said*float64(c.ErrorPPM)/power.PPM {
+			if math.Abs(watts*1e6-said) <= said*float64(errorPPM)/power.PPM {
 				return 1
 			}
 			return 0
 		}
-		full += in(m.full, power.PPM)
-		idle += in(m.idle, 0)
+		full += in(m.full, power.PPM, c.ErrorPPM)
+		idle += in(m.idle, 0, c.IdleErrorPPM)
 	}
 	n := max(1, len(results))
 	return full * 100 / n, idle * 100 / n
@@ -270,10 +270,10 @@ func TestCurveErrors(t *testing.T) {
 		curve      func(measured) power.Curve
 		full, idle int // of 100
 	}{
-		{"same CPU", same, func(m measured) power.Curve { c, _ := Lookup(m.model, m.threads); return c }, 97, 87},
-		{"generation", akin, func(m measured) power.Curve { return without(m, m.model) }, 87, 70},
-		{"maker, large", large, func(m measured) power.Curve { return without(m, maker(m.model)) }, 96, 70},
-		{"unknown", all, func(m measured) power.Curve { return without(m, "") }, 79, 71},
+		{"same CPU", same, func(m measured) power.Curve { c, _ := Lookup(m.model, m.threads); return c }, 97, 95},
+		{"generation", akin, func(m measured) power.Curve { return without(m, m.model) }, 87, 95},
+		{"maker, large", large, func(m measured) power.Curve { return without(m, maker(m.model)) }, 96, 95},
+		{"unknown", all, func(m measured) power.Curve { return without(m, "") }, 79, 87},
 	} {
 		full, idle := inside(c.results, c.curve)
 		t.Logf("%s: of %d results %d %% are inside at full load, %d %% idle", c.what, len(c.results), full, idle)

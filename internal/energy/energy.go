@@ -94,10 +94,13 @@ func fraction(ppm int64) float64 { return float64(min(max(0, ppm), power.PPM)) /
 // rounded is the integer next to v, which is not negative; the largest int64
 // where v is more.
 func rounded(v float64) int64 {
-	if v >= math.MaxInt64 {
+	switch {
+	case v >= math.MaxInt64:
 		return math.MaxInt64
+	case v > 0:
+		return int64(math.Round(v))
 	}
-	return int64(math.Round(max(0, v)))
+	return 0 // what is no number too
 }
 
 // together is what several errors make that have nothing to do with each other:

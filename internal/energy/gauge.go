@@ -31,8 +31,9 @@ type gauge struct {
 	ahead, lent, lentOff int64
 	moved                int64 // when its value last changed, ns
 	reason               Reason
-	since                int64 // of reason
-	flow                 flow  // of the latest tick
+	since                int64   // of reason
+	flow                 flow    // of the latest tick
+	host                 *handed // of what a host gives; nil of all else
 }
 
 // A reading is what a meter showed around the instant of a snapshot.
@@ -49,6 +50,9 @@ type flow struct {
 	error   int64 // uJ by which it may be off besides
 	quality meter.Quality
 	blurred bool // it holds energy of before, or leaves some to later ticks
+	// split says that idle is how much of energy is idle, as the meter shows both.
+	split bool
+	idle  int64
 }
 
 // add sums two flows; what is absent adds nothing.
@@ -58,6 +62,7 @@ func (f *flow) add(g flow) {
 	f.error = plus(f.error, g.error)
 	f.quality = max(f.quality, g.quality)
 	f.blurred = f.blurred || g.blurred
+	f.idle, f.split = plus(f.idle, g.idle), f.split || g.split
 }
 
 // tick takes the reading at the end of a tick.
@@ -228,7 +233,7 @@ func (g *gauge) count(r reading, s *Span) {
 	f.error = plus(plus(g.half, r.half), plus(g.Step, over(mean(gained, span), g.Every/2)))
 	switch {
 	case g.ahead > 0:
-		f.energy = max(gained-g.ahead, min(gained, usual/2))
+		f.energy = max(gained-g.ahead, min(gained, usual)/2)
 		g.ahead -= gained - f.energy
 		f.error = plus(f.error, distance(f.energy, usual))
 		f.quality, f.blurred = meter.Modelled, true
@@ -246,7 +251,7 @@ func (g *gauge) count(r reading, s *Span) {
 // sample books the power of a sensor: the trapezoid between two values, which
 // what it did between them may miss by half their difference.
 func (g *gauge) sample(r reading, s *Span) {
-	ns := r.at - g.at
+	ns := r.at - g.at - max(0, s.Asleep) // asleep it draws neither
 	low, high := min(g.value, r.value), max(g.value, r.value)
 	g.flow = flow{energy: over(low+(high-low)/2, ns), quality: meter.Measured,
 		error: plus(over((high-low)/2, ns), over(g.Step, ns))}
@@ -259,8 +264,8 @@ func (g *gauge) sample(r reading, s *Span) {
 
 // learn remembers a power that was measured over a whole tick.
 func (g *gauge) learn(uW int64, s *Span) {
-	g.highest = max(g.highest, uW)
-	if s.Elapsed >= second/10 {
+	if s.teaches() { // in a shorter one a step of the meter would be a peak
+		g.highest = max(g.highest, uW)
 		g.law.Add(fraction(s.Load), float64(uW))
 	}
 }
@@ -272,7 +277,7 @@ func (g *gauge) expect(s *Span) (energy, off int64) {
 		return 0, 0
 	}
 	p, o := g.law.Power(fraction(s.Load))
-	return over(rounded(p), s.Elapsed), over(rounded(o), s.Elapsed)
+	return over(rounded(p), s.awake()), over(rounded(o), s.awake())
 }
 
 // fail books what the law says, as the meter cannot be used.

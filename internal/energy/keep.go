@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/power"
 )
 
@@ -129,6 +130,9 @@ type Position struct {
 	Half    int64 // uJ by which Value may be off
 	Ahead   int64 // uJ that was booked beyond it
 	Highest int64 // uW that it showed at most
+	// Given is, of what a host gives, the share that Value was taken from, and Booked
+	// what was booked up to it; without an epoch of all else.
+	Given, Booked power.Share
 }
 
 // Positions returns up to where each counter is booked. They belong into the
@@ -137,7 +141,11 @@ type Position struct {
 func (m *Meters) Positions() (ps []Position) {
 	for i := range m.gauges {
 		if g := &m.gauges[i]; g.seen && g.Kind == power.Energy {
-			ps = append(ps, Position{g.Name, g.at, g.value, g.half, g.ahead, g.highest})
+			p := Position{Meter: g.Name, At: g.at, Value: g.value, Half: g.half, Ahead: g.ahead, Highest: g.highest}
+			if g.host != nil {
+				p.Given, p.Booked = g.host.given, g.host.booked
+			}
+			ps = append(ps, p)
 		}
 	}
 	return ps
@@ -155,5 +163,9 @@ func (m *Meters) Resume(ps []Position) {
 		g := &m.gauges[i]
 		g.seen, g.at, g.moved, g.value, g.half, g.ahead = true, p.At, p.At, p.Value, p.Half, p.Ahead
 		g.highest = max(g.highest, p.Highest)
+		if g.host != nil && sound(&p.Given) && sound(&p.Booked) {
+			g.host.given, g.host.booked, g.host.opened = p.Given, p.Booked, p.Booked
+			g.host.quality = meter.Apportioned
+		}
 	}
 }

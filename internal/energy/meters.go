@@ -28,15 +28,27 @@ type Meters struct {
 	ratios  [power.LevelLimit]ratio
 	tick    Tick
 	guessed bool // the latest tick went by the curve
+	played  bool // the meters are simulated: nobody measured what they show
 }
 
 // A Span is the time of a tick, and what the machine did in it.
 type Span struct {
 	At      int64 // of the snapshot at its end, ns of CLOCK_BOOTTIME
 	Elapsed int64 // ns since the snapshot before; 0 for the first one
-	Load    int64 // CPU time used, in ppm of the CPU time that there was
-	CPUs    int   // online
+	// Asleep is for how much of Elapsed the machine was suspended, in ns. Meters
+	// that went on counted that too; what it drew where they did not is not known,
+	// so that no law and no curve stands in for it.
+	Asleep int64
+	Load   int64 // CPU time used, in ppm of the CPU time that there was
+	CPUs   int   // online
 }
+
+// awake is for how long of the tick the machine ran, in ns.
+func (s *Span) awake() int64 { return max(0, s.Elapsed-max(0, s.Asleep)) }
+
+// teaches says whether the tick shows what power belongs to a load: it is not
+// too short for that, and not of a machine that was suspended.
+func (s *Span) teaches() bool { return s.Elapsed >= second/10 && s.Asleep <= s.Elapsed/100 }
 
 // A Tick is the energy of one tick. It is overwritten by the next one.
 type Tick struct {
@@ -49,6 +61,10 @@ func New(c Config) *Meters {
 	m := &Meters{config: c, gauges: make([]gauge, len(c.Meters))}
 	for i := range c.Meters {
 		m.gauges[i].Meter = c.Meters[i]
+		m.played = m.played || c.Meters[i].From == power.Model
+		if c.Meters[i].From == power.Host {
+			m.gauges[i].host = &handed{}
+		}
 	}
 	return m
 }
@@ -62,19 +78,28 @@ func (m *Meters) Tick(s Span, before, after []power.Reading) *Tick {
 	for i := range m.gauges {
 		g := &m.gauges[i]
 		was, since := g.reason, g.since
-		r := between(g.Kind, find(before, i), find(after, i))
-		g.tick(r, &s)
-		if g.reason == was {
+		awaited := g.awaited()
+		var r reading
+		if b, a := find(before, i), find(after, i); g.host != nil {
+			r = g.take(b, a, &s)
+		} else {
+			r = between(g.Kind, b, a)
+			g.tick(r, &s)
+		}
+		if g.reason == was || awaited {
 			continue
 		}
 		if was != Fine {
 			m.tick.Events = append(m.tick.Events, Event{Meter: g.Name, Reason: was, From: since, To: s.At})
 		}
 		if g.reason != Fine {
-			m.tick.Events = append(m.tick.Events, Event{Meter: g.Name, Reason: g.reason, Detail: r.why, From: g.since})
+			m.tick.Events = append(m.tick.Events, Event{Meter: g.Name, Reason: g.reason, Detail: g.detail(r, s.At), From: g.since})
 		}
 	}
 	flows := m.nest(&s)
+	if m.guessed {
+		m.lendGuess(&flows)
+	}
 	for d := power.Package; d < power.DomainLimit; d++ {
 		m.tick.Domain[d] = m.amount(d, flows[d], &s)
 	}

@@ -13,12 +13,13 @@ import (
 // most one tick of the outer meter: parts that always show more are not late.
 func (m *Meters) nest(s *Span) (flows [power.DomainLimit]flow) {
 	var inside flow
-	for i := range m.gauges {
-		if g := &m.gauges[i]; g.Level == power.Part {
-			flows[g.Domain].add(g.flow)
-			inside.add(g.flow)
-		}
+	for d := range flows {
+		flows[d] = m.parts(power.Domain(d), s)
+		inside.add(flows[d])
 	}
+	// Accelerators are beside what a curve describes: a machine that has a meter of
+	// them alone still draws the rest.
+	bare := flows[power.Package].quality == meter.Absent && flows[power.DRAM].quality == meter.Absent
 	rest := &flows[power.Rest]
 	whole := inside.energy
 	outer := flow{}
@@ -42,34 +43,75 @@ func (m *Meters) nest(s *Span) (flows [power.DomainLimit]flow) {
 		rest.class = plus(outer.class, inside.class)
 		rest.error = plus(outer.error, inside.error)
 		rest.add(flow{quality: inside.quality, blurred: inside.blurred})
-	case inside.quality == meter.Absent && len(m.config.Curve.Points) > 0:
+		rest.split, rest.idle = outer.split, min(outer.idle, rest.energy)
+	case bare && len(m.config.Curve.Points) > 0:
 		c := &m.config.Curve
-		e := over(At(c, s.Load), s.Elapsed)
+		e := over(At(c, s.Load), s.awake())
 		flows[c.Domain] = flow{energy: e, class: share(e, c.ErrorPPM, power.PPM), quality: meter.Modelled}
 	}
-	m.guessed = outer.quality == meter.Absent && inside.quality == meter.Absent
+	m.guessed = outer.quality == meter.Absent && bare
 	return flows
+}
+
+// guesses reports whether a domain went by the curve in the latest tick.
+func (m *Meters) guesses(d power.Domain) bool { return m.guessed && d == m.config.Curve.Domain }
+
+// parts returns what the meters of a domain's parts show. Where one of several
+// shows nothing and never did, it is taken to have drawn what the others did on
+// average: the part is there, and what is booked must not be too little without
+// saying so. That may be off by all of it.
+func (m *Meters) parts(d power.Domain, s *Span) (f flow) {
+	var shown, missing int64
+	for i := range m.gauges {
+		g := &m.gauges[i]
+		switch {
+		case g.Level != power.Part || g.Domain != d:
+		case g.flow.quality == meter.Absent:
+			missing++
+		default:
+			f.add(g.flow)
+			shown++
+		}
+	}
+	if shown > 0 && missing > 0 && s.Elapsed > 0 {
+		e := share(f.energy, missing, shown)
+		f.add(flow{energy: e, error: e, quality: meter.Modelled, blurred: true})
+	}
+	return f
 }
 
 // level returns what the meters of a level show. Those of one origin add up, as
 // two power supplies do. Of several origins, which all show the same, the one of
-// the best class counts, and one that can be read before one that cannot.
+// the best class counts, and one that can be read before one that cannot. One that
+// shows nothing and never did adds nothing, as a supply may be a spare, but the sum
+// may be off by what the others showed on average.
 func (m *Meters) level(l power.Level) flow {
 	var sums [power.OriginLimit]flow
-	var class [power.OriginLimit]int64
+	var class, shown, missing [power.OriginLimit]int64
 	for i := range m.gauges {
-		if g := &m.gauges[i]; g.Level == l {
+		switch g := &m.gauges[i]; {
+		case g.Level != l:
+		case g.flow.quality == meter.Absent:
+			missing[g.From]++
+		default:
 			sums[g.From].add(g.flow)
 			class[g.From] = max(class[g.From], g.ErrorPPM)
+			shown[g.From]++
 		}
 	}
 	best := 0
 	for o := range sums {
+		if shown[o] > 0 && missing[o] > 0 {
+			sums[o].add(flow{error: share(sums[o].energy, missing[o], shown[o]), quality: meter.Modelled, blurred: true})
+		}
 		switch a, b := &sums[o], &sums[best]; {
 		case a.quality == meter.Absent:
 		case b.quality == meter.Absent, a.quality < b.quality, a.quality == b.quality && class[o] < class[best]:
 			best = o
 		}
+	}
+	if sums[power.Host].quality != meter.Absent {
+		best = int(power.Host) // it says what this machine is to book
 	}
 	return sums[best]
 }

@@ -19,6 +19,17 @@ type price struct {
 	noise float64
 }
 
+// strays is how many standard deviations the noise is allowed for in a tick. A window
+// is of two ticks at least, whose errors are added up as if they were one; but what is
+// noise in one has nothing to do with that of the next. So 1.65 in each, which single
+// ticks keep to in 9 of 10 cases, are 2.3 of two of them, which they keep to in 98 of
+// 100.
+const strays = 1.65
+
+// company is how much more the loads that workloads meet differ than if each ran when
+// it likes: what waits for the same thing runs at the same time.
+const company = 1.1
+
 // resident is how far a workload's part may be off where memory's energy is
 // divided by bytes held: what is held need not be used.
 const resident = .5
@@ -28,11 +39,11 @@ const resident = .5
 func (p *price) off(by Rule, weights []int64) int64 {
 	switch by {
 	case ByTraffic:
-		return rounded(2 * p.noise * power.PPM)
+		return rounded(strays * p.noise * power.PPM)
 	case ByResident:
-		return rounded(max(resident, 2*p.noise) * power.PPM)
+		return rounded(max(resident, strays*p.noise) * power.PPM)
 	}
-	return rounded(math.Hypot(p.bend*p.spread(weights), 2*p.noise) * power.PPM)
+	return rounded(math.Hypot(company*p.bend*p.spread(weights), strays*p.noise) * power.PPM)
 }
 
 // spread is by how much the load that a workload meets while it runs differs

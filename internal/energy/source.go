@@ -13,10 +13,10 @@ func (m *Meters) Source(d power.Domain) string {
 	if m.tick.Domain[d].Quality == meter.Absent {
 		return ""
 	}
-	if m.guessed {
+	if m.guesses(d) {
 		return m.config.Curve.Source
 	}
-	var shown, inside []string
+	var shown, inside, missing []string
 	for i := range m.gauges {
 		g := &m.gauges[i]
 		name := g.Name
@@ -24,6 +24,8 @@ func (m *Meters) Source(d power.Domain) string {
 			name = "what was learned of " + name
 		}
 		switch {
+		case g.flow.quality == meter.Absent && g.Level == power.Part && g.Domain == d:
+			missing = append(missing, name)
 		case g.flow.quality == meter.Absent:
 		case g.Level > power.Part && d == power.Rest, g.Level == power.Part && g.Domain == d:
 			shown = append(shown, name)
@@ -32,6 +34,9 @@ func (m *Meters) Source(d power.Domain) string {
 		}
 	}
 	text := strings.Join(shown, " + ")
+	if len(missing) > 0 && text != "" {
+		text += ", and as much for " + strings.Join(missing, " + ")
+	}
 	if d == power.Rest && len(inside) > 0 {
 		text += " less " + strings.Join(inside, " + ")
 	}

@@ -70,6 +70,7 @@ type Identity struct {
 type state struct {
 	node, cluster string
 	leaf, ca      *x509.Certificate // nil where the loopback needs none
+	jobs          token.JobKey      // zero where the server gave none
 	pair          tls.Certificate
 	transport     *http.Transport
 }

@@ -25,6 +25,7 @@ import (
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/xtest/journal"
 )
 
 // registry lets everybody in, and knows one machine.
@@ -71,7 +72,7 @@ type bench struct {
 	renewals atomic.Int32
 	tok      token.Token
 	dir      string
-	log      journal
+	log      journal.Journal
 }
 
 func newBench(t *testing.T) *bench {
@@ -103,24 +104,6 @@ func newBench(t *testing.T) *bench {
 	go func() { defer close(done); _ = h.Serve(ln) }()
 	t.Cleanup(func() { _ = h.Close(); <-done })
 	return b
-}
-
-// journal is a log that may be read while it is written.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
 }
 
 // pipes is a listener whose connections are pipes.

@@ -28,6 +28,7 @@ type file struct {
 	Key         string `json:"key,omitempty"`
 	Certificate string `json:"certificate,omitempty"`
 	CA          string `json:"ca,omitempty"`
+	JobKey      string `json:"job_key,omitempty"`
 }
 
 // pending is the key of an enrolment that was asked for. Where the answer is
@@ -57,6 +58,8 @@ func (i *Identity) load(f file) (*state, error) {
 	if s.node == "" {
 		return nil, errors.New("names no node")
 	}
+	// Without a good one jobs get no tokens, and nothing else is worse for it.
+	s.jobs, _ = token.ParseJobKey(f.JobKey)
 	var err error
 	if block, _ := pem.Decode([]byte(f.CA)); block != nil {
 		if s.ca, err = x509.ParseCertificate(block.Bytes); err != nil {
@@ -86,7 +89,7 @@ func (i *Identity) load(f file) (*state, error) {
 
 // adopt keeps what was granted, if it is what was asked for, and goes on with it.
 func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
-	f := file{Node: g.Node, Cluster: g.Cluster, Server: i.base.String(), Certificate: g.Certificate, CA: g.CA}
+	f := file{Node: g.Node, Cluster: g.Cluster, Server: i.base.String(), Certificate: g.Certificate, CA: g.CA, JobKey: g.JobKey}
 	if key != nil {
 		f.Key = encodeKey(key)
 	}
@@ -189,7 +192,8 @@ func tidy(dir string) error {
 		return err
 	}
 	for _, name := range files {
-		if err := os.Chmod(name, 0o600); err != nil {
+		// Another process that enrols too may have done with one of them meanwhile.
+		if err := os.Chmod(name, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/pause"
 	"mete.dev/mete/internal/token"
 )
 
@@ -32,7 +33,7 @@ func (i *Identity) Run(ctx context.Context) error {
 	var last time.Time // of a success; zero is none in this run
 	for failures := 0; ; {
 		if failures == 0 && !i.isDue(time.Now(), last) {
-			if err := sleep(ctx, min(look, i.left(last))); err != nil {
+			if err := pause.For(ctx, min(look, i.left(last))); err != nil {
 				return err
 			}
 			continue
@@ -45,14 +46,14 @@ func (i *Identity) Run(ctx context.Context) error {
 			last, failures = time.Now(), 0
 			continue
 		}
-		wait := pause(failures, err)
+		wait := backoff(failures, err)
 		failures++
 		if ends := i.Ends(); time.Now().Add(maxWait).After(ends) {
 			i.log.Error("certificate not renewed, and it ends", "node", i.Node(), "ends", ends, "err", err, "hint", fault.Hint(err), "wait", wait)
 		} else {
 			i.log.Warn("certificate not renewed yet", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := pause.For(ctx, wait); err != nil {
 			return err
 		}
 	}
@@ -125,24 +126,12 @@ func (s *state) renewAfter() time.Duration {
 
 func (s *state) due() time.Time { return s.leaf.NotBefore.Add(s.renewAfter()) }
 
-// pause is how long to wait after a failure.
-func pause(failures int, err error) time.Duration {
+// backoff is how long to wait after a failure.
+func backoff(failures int, err error) time.Duration {
 	wait := min(minWait<<min(failures, 10), maxWait)
 	wait = wait/2 + rand.N(wait/2)
 	if l, ok := errors.AsType[later](err); ok {
 		wait = max(wait, min(l.after, maxWait))
 	}
 	return wait
-}
-
-// sleep waits, and returns ctx's error where that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

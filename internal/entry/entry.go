@@ -26,6 +26,15 @@ type Entry struct {
 	Nodes   []NodeMinute
 	Gaps    []meter.Gap
 	Shifts  []Shift
+	// Handovers are in the order of their windows.
+	Handovers []Handover
+}
+
+// A Handover is the energy that a host gave a virtual machine in a window, as one
+// of the two tells.
+type Handover struct {
+	From, To time.Time // of the window, wall time
+	meter.Handover
 }
 
 // A Minute is what one workload used in a minute, or in a part of it.

@@ -1,6 +1,11 @@
 package entry
 
-import "time"
+import (
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+)
 
 // A Node is a machine as it is enrolled.
 type Node struct {
@@ -20,7 +25,12 @@ const (
 	Agent    Role = "agent"    // enrol one machine for each use
 	Upstream Role = "upstream" // enrol a server that sends its rows here
 	Viewer   Role = "viewer"   // read
+	Writer   Role = "writer"   // write series into a cluster
 )
+
+// Bears says whether who shows a token of the role has its right at once, as often as
+// it likes: others are for enrolling.
+func (r Role) Bears() bool { return r == Viewer || r == Writer }
 
 // A Token is a right that can be handed over as text. The ledger keeps the hash
 // of its secret only.
@@ -42,4 +52,10 @@ type Audit struct {
 	Action string // "token.create", "node.enrol", "batch.conflict", ...
 	Object string
 	Detail string
+}
+
+// Revoked is the error for a node, or a server below, that may not send any more.
+func Revoked(node string) error {
+	return fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),
+		"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enrol it with a new token: mete token create")
 }

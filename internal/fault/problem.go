@@ -7,10 +7,10 @@ const ProblemType = "application/problem+json"
 
 // A Problem is an error as it travels over HTTP.
 type Problem struct {
-	Title  string `json:"title"`            // the kind, for people
-	Detail string `json:"detail,omitempty"` // this one, for people
-	Status int    `json:"status"`
-	Hint   string `json:"hint,omitempty"` // what to try next
+	Title  string `json:"title" doc:"the kind, for people"`
+	Detail string `json:"detail,omitempty" doc:"this one, for people"`
+	Status int    `json:"status" doc:"the status code"`
+	Hint   string `json:"hint,omitempty" doc:"what to try next"`
 }
 
 // kinds are the kinds with their status codes. That of ErrDenied comes first,

@@ -20,9 +20,10 @@ type File struct {
 	captured bool
 }
 
-// Open opens a file or directory to read. The caller closes it.
+// Open opens a file or directory to read. It waits for nobody: a pipe opens
+// although nobody writes to it, and cannot be read. The caller closes it.
 func (h *Host) Open(p string) (*File, error) {
-	fd, err := h.open(p, unix.O_RDONLY)
+	fd, err := h.open(p, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, wrap(p, err)
 	}
@@ -130,7 +131,7 @@ func (h *Host) ReadFile(p string) ([]byte, error) { return h.ReadInto(p, nil) }
 // ReadInto reads a whole file into buf[:0], in a larger array where buf is too
 // small, and returns what it read.
 func (h *Host) ReadInto(p string, buf []byte) ([]byte, error) {
-	fd, err := h.open(p, unix.O_RDONLY)
+	fd, err := h.open(p, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return buf[:0], wrap(p, err)
 	}
@@ -222,8 +223,24 @@ func (h *Host) ID(p string) (uint64, error) {
 // directories in it: its link count tells, for the price of one call. On a
 // captured machine nothing is certain.
 func (h *Host) Leaf(p string) bool {
+	if h.captured != nil {
+		return false
+	}
+	_, leaf := h.Dir(p)
+	return leaf
+}
+
+// Dir returns what ID and Leaf tell of a directory for the price of one call; an
+// id of 0 where it has none.
+func (h *Host) Dir(p string) (id uint64, leaf bool) {
 	var st unix.Stat_t
-	return h.captured == nil && unix.Stat(h.real(p), &st) == nil && st.Nlink == 2
+	switch {
+	case h.captured != nil:
+		id, _ = h.capturedID(p) // 0 with an error
+	case unix.Stat(h.real(p), &st) == nil:
+		id, leaf = st.Ino, st.Nlink == 2
+	}
+	return id, leaf
 }
 
 // capturedID looks p up in lines of number and path.

@@ -214,7 +214,8 @@ func hidden(m kernfmt.Mount, all []kernfmt.Mount) bool {
 			if n.ID == m.ID {
 				continue
 			}
-			if n.Parent == m.Parent && m.Point != n.Point && within(m.Point, n.Point) {
+			// The first file system of all is its own parent, and over nothing.
+			if n.ID != n.Parent && n.Parent == m.Parent && m.Point != n.Point && within(m.Point, n.Point) {
 				return true
 			}
 			if n.ID == m.Parent {

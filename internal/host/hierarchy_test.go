@@ -57,6 +57,13 @@ func TestHierarchies(t *testing.T) {
 			},
 		},
 		{
+			name: "a machine that runs from its initramfs, which is its own parent",
+			mounts: "1 1 0:2 / / rw - rootfs none rw\n20 1 0:21 / /sys rw - sysfs sysfs rw\n" +
+				"24 20 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+			files: map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu memory\n"},
+			want:  []host.Hierarchy{{V2: true, Controllers: []string{"cpu", "memory"}, Mount: "/sys/fs/cgroup", Root: "/"}},
+		},
+		{
 			name: "mounted over, at the point and above it",
 			mounts: root + "32 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
 				"33 32 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +

@@ -163,7 +163,7 @@ func run(t fatal, cfg ingest.Config, l ingest.Ledger) (*ingest.Ingest, func()) {
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	in := ingest.New(cfg, l, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	in := ingest.New(cfg, l, nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- in.Run(ctx) }()

@@ -48,6 +48,11 @@ func (in *Ingest) postBatch(r *http.Request, node string, body []byte) (batch.Re
 	if c.Boot == "" || err != nil || err2 != nil {
 		return batch.Reply{}, fmt.Errorf("headers %s, %s and %s: %w", wire.HeaderBoot, wire.HeaderBoottime, wire.HeaderWall, fault.ErrInvalid)
 	}
+	if used, limit, ok := wire.ParseSpool(r.Header.Get(wire.HeaderSpool)); ok {
+		in.mu.Lock()
+		in.origin(node).spool = Spool{used, limit}
+		in.mu.Unlock()
+	}
 	return in.Offer(r.Context(), node, c, body)
 }
 

@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/ingest"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/xtest/journal"
 )
 
 // identify takes a header's word for who someone is.
@@ -400,9 +401,9 @@ func TestOverload(t *testing.T) {
 
 // The log says who was refused, and nothing of what they sent.
 func TestLogHoldsNoBody(t *testing.T) {
-	var log lockedBuffer
+	var log journal.Journal
 	l := newLedger()
-	in := ingest.New(quick(), l, slog.New(slog.NewTextHandler(&log, nil))) // what is refused needs no Run
+	in := ingest.New(quick(), l, nil, slog.New(slog.NewTextHandler(&log, nil))) // what is refused needs no Run
 	s := httptest.NewServer(in.Handler(identify))
 	defer s.Close()
 	m := newMachine("b1", time.Minute, 1)
@@ -412,23 +413,6 @@ func TestLogHoldsNoBody(t *testing.T) {
 	if s := log.String(); !strings.Contains(s, "node=n1") || strings.Contains(s, "SECRET") || strings.Count(s, "\n") != 1 {
 		t.Errorf("log:\n%s", s)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // Many origins at once: each gets its own answers, and all is booked once.

@@ -38,6 +38,14 @@ type Ledger interface {
 	Through(ctx context.Context, node string) (time.Time, error)
 }
 
+// Metrics is a time series database. What is put into it once more changes
+// nothing.
+type Metrics interface {
+	// Append takes the windows of a node's batch; by is what was added to their
+	// stamps.
+	Append(ctx context.Context, node string, names []batch.Name, ws []batch.Window, by []time.Duration) error
+}
+
 // Config bounds what agents can make a server hold.
 type Config struct {
 	Limits   wire.Limits   // of one batch
@@ -83,9 +91,10 @@ func (c Config) Validate() error {
 
 // Ingest takes batches.
 type Ingest struct {
-	cfg    Config
-	ledger Ledger
-	log    *slog.Logger
+	cfg     Config
+	ledger  Ledger
+	metrics Metrics // nil without
+	log     *slog.Logger
 
 	// A live window has a way of its own past the backlogs of others: see lane.
 	light, heavy *lane
@@ -95,6 +104,7 @@ type Ingest struct {
 	nodes map[string]*origin // as many as are enrolled
 	live  live
 	stats Stats
+	blind bool // the metrics take nothing
 }
 
 // origin is what is remembered of a node while the server runs.
@@ -103,13 +113,16 @@ type origin struct {
 	bucket   bucket
 	open     int         // requests
 	shift    entry.Shift // the last that was booked
+	flaws    Flaws
+	spool    Spool
 	warned   time.Time
 }
 
-// New returns an Ingest that books in l once Run runs.
-func New(cfg Config, l Ledger, log *slog.Logger) *Ingest {
+// New returns an Ingest that books in l once Run runs. What windows show is put
+// into m too, before they are booked; nil is no metrics.
+func New(cfg Config, l Ledger, m Metrics, log *slog.Logger) *Ingest {
 	return &Ingest{
-		cfg: cfg, ledger: l, log: log,
+		cfg: cfg, ledger: l, metrics: m, log: log,
 		light:   newLane(cfg.Bodies/4, max(1, cfg.Decoders/2), max(1, cfg.Queue/4)),
 		heavy:   newLane(cfg.Bodies, cfg.Decoders, cfg.Queue),
 		stopped: make(chan struct{}),
@@ -216,15 +229,19 @@ func (in *Ingest) prepare(ctx context.Context, n *lane, node string, c batch.Clo
 		done: make(chan entry.Result, 1),
 		lane: in.heavy,
 	}
-	if o.rows <= lightRows {
-		o.lane = in.light
-	}
 	last := -1
 	for i := range b.Windows {
 		o.used += len(b.Windows[i].Rows)
+		for _, h := range b.Windows[i].Handovers {
+			o.entry.Handovers = append(o.entry.Handovers, entry.Handover{
+				From: period.Start(&b.Windows[i], by[i]), To: period.End(&b.Windows[i], by[i]), Handover: h})
+		}
 		if end := period.End(&b.Windows[i], by[i]); last < 0 || end.After(o.entry.Through) {
 			o.entry.Through, last = end, i
 		}
+	}
+	if o.rows += int64(len(o.entry.Handovers)); o.rows <= lightRows {
+		o.lane = in.light
 	}
 	if last >= 0 && now.Sub(o.entry.Through) <= in.cfg.Stale {
 		o.latest = present(node, &b.Windows[last], by[last])
@@ -232,7 +249,34 @@ func (in *Ingest) prepare(ctx context.Context, n *lane, node string, c batch.Clo
 	if len(b.Windows) > 0 && b.Windows[0].Opening == meter.First {
 		o.first = period.Start(&b.Windows[0], by[0])
 	}
+	in.show(ctx, node, b, by)
 	return o, false, nil
+}
+
+// show puts a batch into the metrics. They come first: of a batch that is in them
+// and was not booked the agent asks again, and the metrics take it twice. Where
+// they fail it is booked all the same, as the ledger can fill them in again.
+func (in *Ingest) show(ctx context.Context, node string, b *batch.Batch, by []time.Duration) {
+	if in.metrics == nil {
+		return
+	}
+	err := in.metrics.Append(ctx, node, b.Names, b.Windows, by)
+	if ctx.Err() != nil {
+		return
+	}
+	in.mu.Lock()
+	was := in.blind
+	in.blind = err != nil
+	if err != nil {
+		in.stats.Unseen++
+	}
+	in.mu.Unlock()
+	switch {
+	case err != nil && !was:
+		in.log.Error("the metrics take no samples; the ledger books all the same", "err", err)
+	case err == nil && was:
+		in.log.Info("the metrics take samples again")
+	}
 }
 
 // steady is the sender's clock such that it gives the offset that is believed of
@@ -302,6 +346,12 @@ func (in *Ingest) taken(o *offer, sent int) {
 	defer in.mu.Unlock()
 	in.stats.Rows += int64(o.used)
 	in.stats.Bytes += int64(sent)
+	for i := range o.entry.Nodes {
+		in.stats.Violations += o.entry.Nodes[i].Violations
+		f := &in.origin(o.entry.Node).flaws
+		f.Violations += o.entry.Nodes[i].Violations
+		f.Missed += o.entry.Nodes[i].Lost
+	}
 	if n := len(o.entry.Shifts); n > 0 {
 		in.origin(o.entry.Node).shift = o.entry.Shifts[n-1]
 	}

@@ -59,6 +59,26 @@ func TestOffer(t *testing.T) {
 	}
 }
 
+// Books that do not add up are counted, whether the agent knew or not, and booked
+// once: what is known already counts no more.
+func TestViolations(t *testing.T) {
+	in := start(t, quick(), newLedger())
+	m := newMachine("b1", time.Minute, 1)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+	if n := in.Stats().Violations; n != 0 {
+		t.Errorf("%d violations in good books", n)
+	}
+	silent, said := m.window(10*time.Second), m.window(10*time.Second)
+	silent.Balance.Whole[0] += 5
+	said.Balance.Whole[0], said.Balance.Violations = said.Balance.Whole[0]+5, 2
+	sent := m.batch(t, silent, said)
+	offer(t, in, "n1", m.clock(), sent, batch.Taken)
+	offer(t, in, "n1", m.clock(), sent, batch.Known)
+	if n := in.Stats().Violations; n != 3 {
+		t.Errorf("%d violations, want 3", n)
+	}
+}
+
 func TestLatest(t *testing.T) {
 	cfg := quick()
 	cfg.Live = 7

@@ -10,6 +10,7 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/period"
+	"mete.dev/mete/internal/series"
 )
 
 // A Present is a node as it was in its latest window. Nobody changes it.
@@ -18,6 +19,7 @@ type Present struct {
 	From, To time.Time
 	CPUs     int
 	Total    meter.Usage // of the machine: see batch.Window
+	Parts    series.Parts
 	Rows     []PresentRow
 }
 
@@ -29,7 +31,7 @@ type PresentRow struct {
 }
 
 func present(node string, w *batch.Window, by time.Duration) Present {
-	p := Present{Node: node, From: period.Start(w, by), To: period.End(w, by), CPUs: w.CPUs, Total: w.Total, Rows: make([]PresentRow, len(w.Rows))}
+	p := Present{Node: node, From: period.Start(w, by), To: period.End(w, by), CPUs: w.CPUs, Total: w.Total, Parts: series.PartsOf(node, w), Rows: make([]PresentRow, len(w.Rows))}
 	for i := range w.Rows {
 		p.Rows[i] = PresentRow{w.Rows[i].Workload, w.Rows[i].Usage}
 	}
@@ -84,6 +86,38 @@ func (in *Ingest) Latest() []Present {
 	return all
 }
 
+// LatestOf returns the latest window of one node; false where none was booked since
+// the server started that is not stale.
+func (in *Ingest) LatestOf(node string) (Present, bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	p, ok := in.live.nodes[node]
+	return p, ok && time.Since(p.To) <= in.cfg.Stale
+}
+
+// Flaws are what was wrong with the windows of a node that were booked since the
+// server started.
+type Flaws struct {
+	Violations int64 // books that did not add up
+	Missed     int64 // births and deaths that were not seen
+}
+
+// A Spool is how full an agent's spool was when it sent last.
+type Spool struct {
+	Bytes, Limit int64 // Limit is 0 where the agent said nothing
+}
+
+// Node returns the flaws of a node, and how full its spool is.
+func (in *Ingest) Node(id string) (Flaws, Spool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	o, ok := in.nodes[id]
+	if !ok {
+		return Flaws{}, Spool{}
+	}
+	return o.flaws, o.spool
+}
+
 // Stats counts what came since the server started.
 type Stats struct {
 	Taken, Known, Behind, Conflicts, Clones int64 // offers, by verdict
@@ -91,10 +125,14 @@ type Stats struct {
 	Lost                                    int64 // words that batches are gone
 	Limited                                 int64 // requests over a node's rate
 	Rows, Bytes                             int64 // of windows, and as they were sent: of what was taken
-	Commits                                 int64
-	Committing                              time.Duration // spent in commits
-	Queue                                   int64         // rows that wait now
-	Nodes                                   int           // heard of
+	// Violations counts windows' sums of parts that were not their whole, as their
+	// senders said or as was found here: of what was taken.
+	Violations int64
+	Unseen     int64 // batches that the metrics did not take
+	Commits    int64
+	Committing time.Duration // spent in commits
+	Queue      int64         // rows that wait now
+	Nodes      int           // heard of
 }
 
 // Stats returns the counts as they are now.

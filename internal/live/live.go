@@ -25,9 +25,13 @@ type Machine struct {
 	Self    Self          `json:"self"`         // what mete itself costs
 	Balance meter.Balance `json:"balance"`      // of the tick
 	Notes   []string      `json:"notes"`        // what cannot be seen here, and why
+	// Simulated is what its meters are called where nobody measures what they show.
+	Simulated string `json:"simulated,omitempty"`
 	// Breakdown is of the workload that is watched; nil without.
 	Breakdown *Breakdown `json:"breakdown,omitempty"`
-	Rows      []Row      `json:"workloads"` // parents before children; idle and system last
+	// Fleet says that it is many machines put together; nil is one.
+	Fleet *Fleet `json:"fleet,omitempty"`
+	Rows  []Row  `json:"workloads"` // parents before children; idle and system last
 }
 
 // CPU is where the CPU time of the machine went, in cores.
@@ -55,8 +59,9 @@ type Flow struct {
 }
 
 // Energy is the power that the machine drew in the tick, all of it. Idle power is
-// what it would have drawn had nothing run: it is in the row idle, undivided, so
-// that rows add up to the machine. A row's power is what its activity added.
+// what it would have drawn had nothing run: it is in the row idle, undivided but for
+// the part that virtual machines have by their CPUs, so that rows add up to the
+// machine. A row's power is what its activity added.
 type Energy struct {
 	Watts float64 `json:"watts"`
 	// Error is by how much Watts may be off, either way.
@@ -100,6 +105,12 @@ type Row struct {
 	Depth  int           `json:"depth"` // workloads above it
 	Ended  bool          `json:"ended,omitempty"`
 
+	// Of a fleet only: what a row stands for that has nothing of its own, Cluster or
+	// Node; what is the matter with it; and of a workload the name of its node.
+	Group string `json:"group,omitempty"`
+	State string `json:"state,omitempty"`
+	Node  string `json:"node,omitempty"`
+
 	CPU            *float64 `json:"cpu_cores"`
 	Memory         *int64   `json:"memory_bytes"`
 	DiskRead       *float64 `json:"disk_read_bytes_per_second"`
@@ -112,7 +123,8 @@ type Row struct {
 	PressureIO     *float64 `json:"pressure_io_ratio"`
 
 	// Power is what its activity made the machine draw, of all domains, and of
-	// the row idle what the machine draws anyway. PowerError is by how much it
+	// the row idle what the machine draws anyway. A virtual machine's has its part of
+	// that: Total says under energy_idle how much. PowerError is by how much it
 	// may be off, either way.
 	Power      *float64 `json:"power_watts"`
 	PowerError *float64 `json:"power_error_watts"`

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,8 @@ import (
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/live"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/workload"
 )
 
 // A Config says where both keep their things, and how to measure.
@@ -44,7 +47,8 @@ type Station struct {
 	only   *claim.Claim
 	agent  *agent.Agent
 	admin  net.Listener
-	ticks  chan *live.Machine // the latest tick that nobody has taken
+	url    atomic.Pointer[string] // where Handler is asked; nil is not known
+	ticks  chan *live.Machine     // the latest tick that nobody has taken
 	ended  chan struct{}
 	err    error // why it ended; set before ended is closed
 	stop   context.CancelFunc
@@ -78,6 +82,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Station, err er
 	cfg.Agent.Spool.Dir = filepath.Join(cfg.State, "agent", "spool", s.Node.ID)
 	cfg.Agent.Laws = filepath.Join(cfg.State, "agent", "power.json")
 	cfg.Agent.Past = agent.PastOf(cfg.Agent.Spool, time.Now(), log)
+	cfg.Agent.Self = s.self
 	if s.agent, err = agent.Open(cfg.Agent, s.Node.ID, s.server.Way(s.Node.ID), log); err != nil {
 		return nil, err
 	}
@@ -150,6 +155,19 @@ func (s *Station) end() error {
 		return s.err
 	}
 	return errors.New("measuring has ended")
+}
+
+// Serve says at which URL Handler is asked: from then on jobs that begin are told
+// where they can ask for their own use.
+func (s *Station) Serve(url string) { s.url.Store(&url) }
+
+// self is what a workload of this machine needs to ask for its own use.
+func (s *Station) self(id workload.ID) token.Self {
+	url := s.url.Load()
+	if url == nil {
+		return token.Self{}
+	}
+	return token.Self{URL: *url + enrol.SelfPath, Token: s.server.Authority.JobKey(s.Node.ID).Sign(token.Job{Workload: id, Node: s.Node.ID, Ends: time.Now().Add(token.JobLife)})}
 }
 
 // Handler answers questions about the ledger, below /v1/.

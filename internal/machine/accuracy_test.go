@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/xtest/powersim"
+	"mete.dev/mete/internal/powersim"
 )
 
 // TestMain lets the test binary be its own load, and the power simulator.

@@ -20,6 +20,8 @@ import (
 // A Power is what shows a machine's power, and what is known of it besides.
 type Power struct {
 	Meters *energy.Source
+	// Refused says which meters could not be opened, and why.
+	Refused []error
 	// Processor names the machine's CPUs and how many threads there are: what is
 	// learned of its power holds for that.
 	Processor string
@@ -39,7 +41,9 @@ func OpenPower(h *host.Host, cfg Config) (*Power, error) {
 	if len(p.Curve.Points) == 0 {
 		p.Curve, _ = thought.Lookup(model, threads)
 	}
-	p.Meters, err = energy.Open(h, cfg.Energy)
+	if p.Meters, err = energy.Open(h, cfg.Energy); err == nil {
+		p.Refused = p.Meters.Refused()
+	}
 	return p, err
 }
 
@@ -65,20 +69,29 @@ func (m *Machine) openEnergy(cfg Config, books *attribute.Books, log *slog.Logge
 		return p.Meters.Close()
 	})
 	known := thought.New(thought.Config{Meters: p.Meters.Meters(), Curve: p.Curve, Static: cfg.Static})
-	m.power = p
+	m.power, m.taught = p, p.Processor
+	if dir := cfg.Energy.Powercap; dir != "" {
+		// Of the machine's own meters, which have the same names, they say nothing.
+		m.taught += ", by the counters in " + dir
+	}
 	if len(cfg.Laws) > 0 {
-		m.forgot = known.Restore(p.Processor, cfg.Laws)
+		m.forgot = known.Restore(m.taught, cfg.Laws)
 	}
 	books.Meter(known)
 	for _, err := range p.Meters.Refused() {
 		log.Warn("an energy meter cannot be read", "err", err, "hint", fault.Hint(err))
 	}
 	var names []string
+	given, _ := p.Meters.Host()
 	for _, d := range p.Meters.Meters() {
+		if d.From == power.Host && !given.Seen {
+			continue // a host may begin to give something at any time
+		}
 		names = append(names, d.Name)
 	}
 	if len(names) == 0 {
-		log.Info("no energy meter: energy is modelled", "curve", p.Curve.Source, "error_percent", float64(p.Curve.ErrorPPM)/power.PPM*100)
+		log.Info("no energy meter: energy is modelled", "curve", p.Curve.Source, "error_percent", float64(p.Curve.ErrorPPM)/power.PPM*100,
+			"idle_error_percent", float64(max(p.Curve.ErrorPPM, p.Curve.IdleErrorPPM))/power.PPM*100)
 	} else {
 		log.Info("energy meters", "meters", strings.Join(names, " "))
 	}
@@ -90,7 +103,7 @@ func (m *Machine) Power() *Power { return m.power }
 
 // Laws returns what was learned of the machine's power, for Config.Laws of a
 // later run. It is called between ticks.
-func (m *Machine) Laws() []byte { return m.Books().Energy().Keep(m.power.Processor) }
+func (m *Machine) Laws() []byte { return m.Books().Energy().Keep(m.taught) }
 
 // LawsRefused says why Config.Laws was not taken over: it wraps
 // fault.ErrInvalid where that is broken, and fault.ErrConflict where it is of

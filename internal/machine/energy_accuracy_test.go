@@ -18,11 +18,10 @@ import (
 
 	"mete.dev/mete/internal/collect"
 	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/xtest/powersim"
+	"mete.dev/mete/internal/powersim"
 )
 
 // exact says to read the meter of a simulator: it shows what it knows every 20 ms.
@@ -68,21 +67,23 @@ func (e *events) Handle(_ context.Context, r slog.Record) error {
 
 func (e *events) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
-// trials are the laws. All run at once, over the same loads.
-func trials() []*trial {
+// trials are the laws. Those of one list run at once, over the same loads: no more
+// than that, as what plays the meters is itself load that hides an idle machine.
+func trials() [][]*trial {
 	const watt = 1_000_000
 	law := powersim.Law{Idle: 20 * watt, Core: 20 * watt}
 	concave, noisy := law, law
 	concave.Bend, noisy.Noise = .7, .05
-	return []*trial{
+	return [][]*trial{{
 		{name: "linear", law: law, limit: true},
 		{name: "concave", law: concave},
+	}, {
 		{name: "noisy", law: noisy},
 		{name: "wrapping", law: law, wrap: 1_000 * watt},
 		{name: "stalling", law: law, faults: []powersim.Fault{
 			{Zone: "intel-rapl:0", Trouble: powersim.Stall, From: 25 * time.Second, To: 31 * time.Second},
 			{Zone: "intel-rapl:0", Trouble: powersim.Lose, From: 45 * time.Second, To: 50 * time.Second}}},
-	}
+	}}
 }
 
 // open starts the simulator and opens the machine with its meter.
@@ -331,43 +332,42 @@ const truthSpan = 60 * time.Second
 // the simulator knows it took; beside it stands what the methods of others make
 // of the same minute.
 //
-// It wants a machine that is left alone, and is not among the accuracy tests that
-// always run: METE_ENERGY=1 runs it.
-func TestEnergyTruth(t *testing.T) {
-	if os.Getenv("METE_ENERGY") == "" {
-		t.Skip("it wants the machine for itself for a minute or two: METE_ENERGY=1 runs it")
-	}
-	hosttest.Need(t, "root", "cgroup1")
-	for again := range 2 {
-		var failures []string
-		disturbed := false
-		t.Run(fmt.Sprintf("run %d", again+1), func(t *testing.T) {
-			steal0, all0 := stolen(t)
-			var report string
-			var others float64
-			report, others, failures = truthRun(t)
-			steal1, all1 := stolen(t)
-			steal := float64(steal1-steal0) / float64(max(1, all1-all0))
-			disturbed = steal > .05 || others > .2
-			t.Logf("steal %.1f %%, all else that runs here used %.1f %% of the CPU time\n%s", 100*steal, 100*others, report)
-			if disturbed && again == 0 {
-				return // it is tried once more
+// It wants a machine that is left alone: where the hypervisor or others took much of
+// it meanwhile, it is run once more, and then once more. The bounds stay.
+func TestAccuracyEnergy(t *testing.T) {
+	accuracy(t, "root", "cgroup1")
+	for i := range trials() {
+		for again := range 3 {
+			var failures []string
+			disturbed := false
+			t.Run(fmt.Sprintf("laws %d run %d", i+1, again+1), func(t *testing.T) {
+				steal0, all0 := stolen(t)
+				var report string
+				var others float64
+				report, others, failures = truthRun(t, trials()[i])
+				steal1, all1 := stolen(t)
+				steal := float64(steal1-steal0) / float64(max(1, all1-all0))
+				disturbed = steal > .01 || others > .1
+				t.Logf("steal %.1f %%, all else that runs here used %.1f %% of the CPU time\n%s", 100*steal, 100*others, report)
+				for _, f := range failures {
+					if disturbed && again < 2 {
+						t.Logf("it is tried once more: %s", f)
+						continue
+					}
+					t.Error(f)
+				}
+			})
+			if !disturbed || len(failures) == 0 {
+				break
 			}
-			for _, f := range failures {
-				t.Error(f)
-			}
-		})
-		if !disturbed || len(failures) == 0 {
-			return
 		}
 	}
 }
 
 // truthRun runs the loads once and returns a table, the share of the machine that
 // all else took, and what is not as it should be.
-func truthRun(t *testing.T) (report string, others float64, failures []string) {
+func truthRun(t *testing.T, list []*trial) (report string, others float64, failures []string) {
 	c := newCrowd(t, 20)
-	list := trials()
 	for _, x := range list {
 		x.open(t, c)
 		defer func() {
@@ -385,7 +385,7 @@ func truthRun(t *testing.T) (report string, others float64, failures []string) {
 			}
 		})
 	}
-	time.Sleep(3 * time.Second) // idle, as far as others let it
+	time.Sleep(10 * time.Second) // idle, as far as others let it: of a night an agent learns more
 	from, err := boottime()
 	if err != nil {
 		t.Fatal(err)
@@ -454,6 +454,7 @@ func judge(t *testing.T, c *crowd, list []*trial, tools []*scanner, from int64) 
 			}
 		}
 	}
+	fmt.Fprintf(&b, "%-12s %8d\n", "in all", all)
 	if all < 1000 {
 		fail("%d workload-windows, want 1000", all)
 	}

@@ -1,6 +1,7 @@
 package machine_test
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -73,6 +74,21 @@ func TestMetersOfDirectory(t *testing.T) {
 	b := mustTick(t, m)
 	if got := b.Whole.Of(meter.EnergyPackage); got != 50_000 {
 		t.Errorf("booked %d uJ, want 50000", got)
+	}
+	// What is learned of them is not taken for the machine's own.
+	cfg.Laws = m.Laws()
+	again, err := machine.New(hosttest.Open(t, "v1-kubelet"), cfg, slog.New(slog.DiscardHandler))
+	if err != nil || again.LawsRefused() != nil {
+		t.Fatalf("with the same meters: %v, %v", err, again.LawsRefused())
+	}
+	mustClose(t, again)
+	cfg.Energy.Powercap = ""
+	if again, err = machine.New(hosttest.Open(t, "v1-kubelet"), cfg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, again)
+	if err := again.LawsRefused(); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("with the machine's own meters: %v, want a conflict", err)
 	}
 	refused := m.Power().Meters.Refused()
 	if len(m.Power().Meters.Meters()) != 1 || len(refused) != 1 || fault.Hint(refused[0]) == "" {

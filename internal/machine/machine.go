@@ -61,6 +61,14 @@ type Config struct {
 	Checkpoint [][]byte
 }
 
+// Live is how a machine is measured for those who look on: the slow set is read
+// with every tick too.
+func Live(tick time.Duration, reader string, meters energy.Config) Config {
+	c := Config{Config: collect.Default(), Reader: reader, Slow: tick, Energy: meters}
+	c.Tick, c.Window = tick, max(c.Window, tick)
+	return c
+}
+
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
 	if !slices.Contains(Readers, c.Reader) {
@@ -80,8 +88,10 @@ type Machine struct {
 	table   *cgroup.Table
 	kernel  *bpf.Kernel // nil without
 	sources []collect.Source
+	guests  *guests // nil without
 	power   *Power
-	forgot  error // why what an earlier run learned of power was not taken over
+	forgot  error  // why what an earlier run learned of power was not taken over
+	taught  string // what the laws of power hold for
 	closers []func() error
 	notes   []string
 	log     *slog.Logger
@@ -284,6 +294,7 @@ func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
 func (m *Machine) Live() *live.Machine {
 	l := m.Books().Live()
 	l.Host, l.Reader = m.name, m.Reader
+	l.Simulated = m.power.Meters.Simulated()
 	l.Notes = append(append([]string{}, m.notes...), m.table.Notes()...)
 	l.Self = m.self()
 	l.Self.TickMicroseconds = float64(m.Snapshot().Took.Nanoseconds()) / 1e3

@@ -41,8 +41,16 @@ func (t *traffic) Read(s *meter.Snapshot) error {
 				Group: t.groups.Unified(g.Slot), Born: g.Born})
 		}
 	}
+	all := t.tick%t.every == 0
+	if all {
+		for _, g := range s.Groups {
+			if g.Has.Has(meter.CPU) {
+				t.net.Ran(g.Slot, g.Value[meter.CPU])
+			}
+		}
+	}
 	// What could not be read is of single namespaces: all else is good.
-	if err := t.net.Read(context.Background(), t.tick%t.every == 0); err != nil {
+	if err := t.net.Read(context.Background(), all); err != nil {
 		t.log.Debug("network", "err", err)
 	}
 	t.tick++
@@ -115,7 +123,7 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 		}
 		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent ("+why+")")
 	}
-	return nil
+	return m.openGuests(log)
 }
 
 // rootDescriptors is how many may be kept for tasks in the root group.

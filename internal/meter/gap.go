@@ -52,9 +52,12 @@ const (
 	// Killed: the meter of one job was killed, and what the job used from then on
 	// is not known.
 	Killed
+	// MeterFailed: a meter of energy could not be used. Of one in the machine a model
+	// stands in; of one outside, what the machine itself saw. Nothing else is missing.
+	MeterFailed
 )
 
-var reasonNames = [...]string{"unknown", "rebooted", "unwatched", "overflow", "corrupt", "forgotten", "state-lost", "refused", "killed"}
+var reasonNames = [...]string{"unknown", "rebooted", "unwatched", "overflow", "corrupt", "forgotten", "state-lost", "refused", "killed", "meter-failed"}
 
 // String returns the word that people, JSON and SQL see.
 func (r Reason) String() string { return reasonNames[min(int(r), len(reasonNames)-1)] }

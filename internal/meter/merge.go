@@ -20,6 +20,7 @@ func (w *Window) Merge(next *Window) {
 	w.Gaps = append(slices.Clip(w.Gaps), next.Gaps...)
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
+	w.Handovers = JoinHandovers(w.Handovers, next.Handovers, w.End-w.Start)
 
 	// Who is not in next has ended. Those stand first, as they do in any
 	// window, so that system and idle stay last.
@@ -72,6 +73,6 @@ func (w *Window) set(offset int64) {
 // Clone returns a copy of w that shares no memory with it.
 func (w *Window) Clone() *Window {
 	c := *w
-	c.Gaps, c.Rows = slices.Clone(w.Gaps), slices.Clone(w.Rows)
+	c.Gaps, c.Rows, c.Handovers = slices.Clone(w.Gaps), slices.Clone(w.Rows), cloneHandovers(w.Handovers)
 	return &c
 }

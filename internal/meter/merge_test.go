@@ -36,7 +36,6 @@ func windows(t *rapid.T) (ws []meter.Window) {
 		for _, r := range append(slices.Clone(alive), idle) {
 			r.Usage = usage(t)
 			r.Usage.Covered = time.Duration(rapid.Int64Range(0, 100).Draw(t, "covered"))
-			r.Closing.Put(meter.CPU, end)
 			r.Total[meter.CPU] = end
 			r.Workload.Name = fmt.Sprint("name ", i)
 			if r.Ended = r.Life.ID != 0 && rapid.Bool().Draw(t, "ends"); r.Ended {

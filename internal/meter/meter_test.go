@@ -19,7 +19,7 @@ func TestResourceNumbersStay(t *testing.T) {
 		12: "disk_reads", 13: "disk_writes", 14: "network_rx", 15: "network_tx", 16: "network_rx_packets",
 		17: "network_tx_packets", 18: "processes", 19: "pids", 20: "pids_peak", 21: "oom_kills", 22: "pressure_cpu",
 		23: "pressure_memory", 24: "pressure_io", 25: "energy_package", 26: "energy_dram", 27: "energy_gpu",
-		28: "energy_rest", 29: "energy_error"}
+		28: "energy_rest", 29: "energy_error", 30: "energy_idle"}
 	got := map[meter.Resource]string{}
 	meter.All.Each(func(r meter.Resource) { got[r] = r.String() })
 	if d := cmp.Diff(want, got); d != "" {

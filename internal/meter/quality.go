@@ -53,3 +53,23 @@ func (q *Qualities) Worsen(r Resource, v Quality) {
 		q.Set(r, v)
 	}
 }
+
+// Worst returns of each resource the worse quality of q's and p's.
+func (q Qualities) Worst(p Qualities) Qualities {
+	const high = 0xaaaa_aaaa_aaaa_aaaa // bits of all resources
+	qh, ph := q&high, p&high
+	return (q|p)&high | q&^high&^((ph&^qh)>>1) | p&^high&^((qh&^ph)>>1)
+}
+
+// Only returns the qualities of the resources in s; all others are Absent.
+func (q Qualities) Only(s Set) Qualities { return q & (3 * s.spread()) }
+
+// spread moves bit i to bit 2i.
+func (s Set) spread() Qualities {
+	x := uint64(s) & (1<<32 - 1)
+	x = (x | x<<16) & 0x0000ffff_0000ffff
+	x = (x | x<<8) & 0x00ff00ff_00ff00ff
+	x = (x | x<<4) & 0x0f0f0f0f_0f0f0f0f
+	x = (x | x<<2) & 0x33333333_33333333
+	return Qualities((x | x<<1) & 0x55555555_55555555)
+}

@@ -46,9 +46,10 @@ const (
 	EnergyGPU        Resource = 27 // energy of accelerators
 	EnergyRest       Resource = 28 // energy that no finer meter shows; all of it where there is none
 	EnergyError      Resource = 29 // by how much the energy may be off
+	EnergyIdle       Resource = 30 // how much of the energy the machine draws anyway
 
 	// Limit is one more than the highest resource number.
-	Limit = 30
+	Limit = 31
 )
 
 // Kind says how a resource adds up.
@@ -107,6 +108,7 @@ var details = [Limit]Detail{
 	EnergyGPU:        {"energy_gpu", unit.Microjoule, Counter, 0, false, "energy of accelerators"},
 	EnergyRest:       {"energy_rest", unit.Microjoule, Counter, 0, false, "energy that no finer meter shows: of the whole machine where nothing else is metered"},
 	EnergyError:      {"energy_error", unit.Microjoule, Counter, 0, false, "by how much the energy may be off, either way"},
+	EnergyIdle:       {"energy_idle", unit.Microjoule, Counter, 0, false, "how much of the energy is what the machine draws anyway"},
 }
 
 // Detail describes r. It panics on a number that is not in the list.

@@ -34,7 +34,8 @@ type Reading struct {
 	// Counted marks counters that the meter itself counts, from when it was
 	// started: with each start of the meter they begin anew, at zero.
 	Counted Set
-	Value   [Limit]int64
+	// Value is that of each resource below EnergyPackage: no group shows energy.
+	Value [EnergyPackage]int64
 }
 
 // Put sets the value of r.
@@ -57,6 +58,9 @@ type Group struct {
 	// MemoryLimit the most bytes that may be charged to it; 0 is no limit of its
 	// own, or none that can be seen.
 	CPULimit, MemoryLimit int64
+	// Guest is the virtual machine that runs in the group; nil where there is
+	// none. It does not change once it is set.
+	Guest *Guest
 	// New says that the group was not in the snapshot before.
 	New bool
 	// Born says of a new group that its life began after the snapshot before,
@@ -69,6 +73,14 @@ type Group struct {
 	// the tick before.
 	Exact bool
 	Reading
+}
+
+// A Guest is a virtual machine of this machine.
+type Guest struct {
+	UUID  string // in lower case with dashes; "" where it has none
+	Name  string // of the domain
+	CID   uint32 // its address by vsock; 0 where it has none
+	VCPUs int
 }
 
 // A Node is what the machine as a whole shows at an instant.

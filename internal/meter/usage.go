@@ -26,7 +26,7 @@ func (u *Usage) Put(r Resource, amount int64, q Quality) {
 	case !u.Present.Has(r):
 		u.Present |= 1 << r
 		u.Amount[r] = amount
-	case details[r].Kind == Peak:
+	case peaks.Has(r):
 		u.Amount[r] = max(u.Amount[r], amount)
 	default:
 		u.Amount[r] = add(u.Amount[r], amount)
@@ -35,12 +35,32 @@ func (u *Usage) Put(r Resource, amount int64, q Quality) {
 
 // Add adds v to u, resource by resource. What is absent in both stays absent.
 func (u *Usage) Add(v *Usage) {
-	for set := v.Present; set != 0; set &= set - 1 {
-		r := Resource(bits.TrailingZeros64(uint64(set)))
-		u.Put(r, v.Amount[r], v.Quality.Get(r))
+	u.Quality = u.Quality.Worst(v.Quality.Only(v.Present))
+	for set := v.Present &^ u.Present; set != 0; set &= set - 1 {
+		r := bits.TrailingZeros64(uint64(set))
+		u.Amount[r] = v.Amount[r]
 	}
+	for set := v.Present & u.Present; set != 0; set &= set - 1 {
+		r := Resource(bits.TrailingZeros64(uint64(set)))
+		switch a := v.Amount[r]; {
+		case peaks.Has(r):
+			u.Amount[r] = max(u.Amount[r], a)
+		case a != 0: // most groups do nothing most of the time
+			u.Amount[r] = add(u.Amount[r], a)
+		}
+	}
+	u.Present |= v.Present
 	u.Covered += v.Covered
 }
+
+var peaks = func() (s Set) {
+	All.Each(func(r Resource) {
+		if details[r].Kind == Peak {
+			s |= SetOf(r)
+		}
+	})
+	return s
+}()
 
 // add panics on overflow: an amount past 2^63 is a defect, not a load. (2^63 ns
 // are 292 years of one CPU; rows are closed long before.)

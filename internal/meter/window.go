@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -15,9 +16,6 @@ type Row struct {
 	Parent   workload.ID
 	Life     workload.Life
 	Usage    Usage
-	// Closing is the reading at the end of the window: each counter's
-	// cumulative value since the life began, as the kernel has it.
-	Closing Reading
 	// Total is, for each counter and integral in Usage, the cumulative amount
 	// that was booked to this workload since its life began, this window
 	// included. It only grows, also over restarts of the meter.
@@ -40,6 +38,31 @@ type Window struct {
 	Total   Usage
 	Rows    []Row
 	Balance Balance
+	// Handovers are the energy that this machine gave to its virtual machines, or
+	// got from its host, in the window.
+	Handovers []Handover
+}
+
+// A Handover is the energy that a host gave to one virtual machine, as one of the
+// two booked it. What both booked at the share of the same epoch and number is
+// equal.
+type Handover struct {
+	Guest string // UUID of the virtual machine
+	// Workload is the virtual machine on its host; "" where this is the guest.
+	Workload workload.ID
+	Name     string // of the domain, on its host
+	// Opened is the share that was booked up to before; its Epoch is "" where
+	// there was none.
+	Opened power.Share
+	// Shares are those that were booked up to in the window, in rising order: on the
+	// host one for each tick, on the guest those that it read. The last one closed it.
+	// Of more than MaxShares some are kept, the last one among them. On the guest the amounts are what
+	// it booked itself: those that the host gave, unless a model stood in and that is
+	// not worked off.
+	Shares []power.Share
+	// Booked is the energy that was booked in the window, in uJ: what the last one
+	// shows more than Opened, within an epoch, and what a model stood in for after it.
+	Booked int64
 }
 
 // Length returns the window's length.

@@ -27,6 +27,7 @@ import (
 	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/spool"
 	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/workload"
 )
 
 // A Config says where a job's figures go.
@@ -183,6 +184,23 @@ func (o *Origin) Ledger() string {
 
 // Server is the address of the server.
 func (o *Origin) Server() string { return o.id.Server() }
+
+// Self is what a job needs to ask the server for its own use, with the path of a file
+// in place of the certificate of the server's authority. It is empty where there is
+// nothing to ask with.
+func (o *Origin) Self(job string) token.Self {
+	node := o.id.Node()
+	s := o.id.Self(node, workload.NewID(node, workload.Job, job))
+	if s.CA == "" {
+		return s
+	}
+	path, err := enrol.KeepCA(o.dir, s.CA)
+	if err != nil {
+		return token.Self{}
+	}
+	s.CA = path
+	return s
+}
 
 // shipper sends what is in a spool.
 func (o *Origin) shipper(s *spool.Spool) *ship.Shipper {

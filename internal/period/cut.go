@@ -156,16 +156,10 @@ type cutter struct {
 func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
 	w := &c.windows[i]
 	w.Window, w.covered = from, from.Total.Covered
-	start, length, grain := w.Start+w.Offset+by, w.End-w.Start, grain(from, tight)
-	for a := int64(0); ; {
-		// Wall time is never negative: Judge refuses what is before 1970.
-		at := start + a
-		b := min(length, (at/grain+1)*grain-start)
-		w.pieces = append(w.pieces, piece{at / minute, b})
-		if b == length {
-			break
-		}
-		a = b
+	past := int64(0)
+	for _, e := range edges(nil, from, by, tight) {
+		w.pieces = append(w.pieces, piece{(e.At - e.Past + past) / minute, e.Past})
+		past = e.Past
 	}
 	w.shares = make([]meter.Shares, len(w.pieces))
 	for j := range w.Rows {

@@ -122,7 +122,32 @@ type Reading struct {
 	At    int64  // ns of CLOCK_BOOTTIME
 	Value int64  // uJ or uW, as the meter's Kind says
 	Err   string // why there is no value; "" where there is one
+	// Share is, of a meter whose Origin is Host, what Value was taken from. It
+	// does not change once it was read.
+	Share *Share
 }
+
+// A Share is what a host gave one of its virtual machines since an epoch began,
+// up to one of the host's ticks. Amounts only grow within an epoch, but for what a
+// host that was killed booked anew when it was back.
+type Share struct {
+	Guest string // UUID of the virtual machine, in lower case with dashes
+	// Epoch names the beginning of the count: a text that nobody can guess, and
+	// another one whenever counting began anew.
+	Epoch string
+	// N is the share's number within its epoch. It grows with each tick of the
+	// host, and is never used again with other amounts.
+	N  int64
+	At int64 // of the tick, ns of the host's CLOCK_BOOTTIME
+	// Active is what the virtual machine's activity used, and Idle its part of
+	// what the host draws anyway, in uJ.
+	Active, Idle int64
+	Error        int64 // by how much the two together may be off, in uJ
+	Modelled     int64 // how much of the two together no meter showed, in uJ
+}
+
+// Energy is all that was given, in uJ.
+func (s *Share) Energy() int64 { return s.Active + s.Idle }
 
 // A Curve is the power of a machine, or of its packages, by its load.
 type Curve struct {
@@ -135,6 +160,9 @@ type Curve struct {
 	Points []Point
 	// ErrorPPM is by how much the power may be off, of what the curve says.
 	ErrorPPM int64
+	// IdleErrorPPM is the same of the machine that does nothing, which is the
+	// harder one to know; 0 is ErrorPPM.
+	IdleErrorPPM int64
 	// Source says where the curve is from, as people are shown it.
 	Source string
 }

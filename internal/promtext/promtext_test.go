@@ -34,3 +34,15 @@ c 1e+300
 		t.Errorf("text (-want +got):\n%s", diff)
 	}
 }
+
+// Samples may follow one by one; what is no UTF-8 does not make the text broken.
+func TestPut(t *testing.T) {
+	var m promtext.Text
+	m.Begin("gauge", "a", "One by one.")
+	m.Put(1.5, "x", "caf\xe9")
+	m.Put(-0.25)
+	want := "# HELP a One by one.\n# TYPE a gauge\na{x=\"caf\uFFFD\"} 1.5\na -0.25\n"
+	if diff := cmp.Diff(want, m.String()); diff != "" {
+		t.Errorf("text (-want +got):\n%s", diff)
+	}
+}

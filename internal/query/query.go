@@ -3,11 +3,14 @@
 package query
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
 )
 
 // A Dimension is something by which usage can be grouped and filtered.
@@ -35,13 +38,55 @@ type Query struct {
 	Where    map[Dimension][]string // rows whose value is one of these; "" is none
 	Scope    Scope
 	Limit    int // at most so many groups; 0 is the store's own limit
+	// Top says which groups will be seen, where that is not all: of the others the
+	// answer may have the sum alone, as its rest.
+	Top *Top
+	// Resources are those of which amounts are asked for: what is not among them is
+	// not present in the answer, and need not be read. 0 is all. CPU time is always
+	// there.
+	Resources meter.Set
 	// OmitOwn leaves out what mete's own programs used: see [Own].
 	OmitOwn bool
 	// Idle says by what the energy that machines use while idle is divided among
 	// the workloads on them: one of the words of energy.Policy, "" is none. It
 	// changes who has it, and no sum.
 	Idle string
+	// Nested says what becomes of nodes that are guests of others, whose figures
+	// they are within: they are left out where it is "".
+	Nested string
 }
+
+// A Top is the groups with the most of something, and some that are always seen.
+type Top struct {
+	N     int
+	Rank  func(keys []string, u *Total, over time.Duration) Rank // over which averages are taken
+	Stays func(keys []string) bool                               // beside those N
+}
+
+// A Rank is where a group stands among others.
+type Rank struct {
+	Amount unit.Sum
+	Absent bool
+	Keys   []string
+}
+
+// Compare puts the one with more first, what is absent last, and what is equal by its
+// keys.
+func (r *Rank) Compare(o *Rank) int {
+	switch {
+	case r.Absent == o.Absent:
+		return cmp.Or(o.Amount.Compare(r.Amount), slices.Compare(r.Keys, o.Keys))
+	case o.Absent:
+		return -1
+	}
+	return 1
+}
+
+// The words for what becomes of guests.
+const (
+	NestedOnly = "only" // the question is about them, and nothing else
+	NestedAlso = "also" // they have groups of their own beside those of all others
+)
 
 // Own are the names of the workloads that mete's own programs run in, as their
 // units and containers are called.
@@ -70,12 +115,23 @@ type Answer struct {
 	// nobody.
 	Whole Total
 	// Rest is what the groups beyond the limit used together, and RestGroups how
-	// many they are. A ledger leaves both to who asks it.
+	// many they are. A ledger has those in it that are not in Query.Top, if any, and
+	// leaves all else to who asks it.
 	Rest       Total
 	RestGroups int
 	// Over is the length of time over which averages are taken: for how long
 	// within the range the node that was measured longest was measured.
 	Over time.Duration
+
+	// Nested is as it was asked, or NestedAlso where the question was by node.
+	Nested string
+	// NestedNodes is how many nodes the question would be about, were they not
+	// guests of others that it is about.
+	NestedNodes int
+	// NestedGroups are theirs, where they were asked for beside the others: no sum
+	// has them. NestedMore is how many there are beyond the limit.
+	NestedGroups []Group
+	NestedMore   int
 }
 
 // A Group is what the workloads of one group used.
@@ -93,6 +149,11 @@ type Total struct {
 	Quality meter.Qualities
 	Covered time.Duration // summed over the group's workloads
 	Sum     [meter.Limit]unit.Sum
+
+	// ClaimCPU and ClaimCovered are of CPU time and Covered what is of rows that can
+	// claim idle energy: all but those that were given theirs when they were booked.
+	ClaimCPU     unit.Sum // ns
+	ClaimCovered time.Duration
 
 	// Idle is the part that idle machines used, where it was divided: it is
 	// beside the energy of the resources then, and IdleError is by how much it may
@@ -120,6 +181,7 @@ func (t *Total) Add(v *Total) {
 		}
 	})
 	t.Covered += v.Covered
+	t.ClaimCPU, t.ClaimCovered = t.ClaimCPU.Plus(v.ClaimCPU), t.ClaimCovered+v.ClaimCovered
 	t.Idle, t.IdleError = t.Idle.Plus(v.Idle), t.IdleError.Plus(v.IdleError)
 	t.IdleQuality = max(t.IdleQuality, v.IdleQuality)
 }
@@ -153,6 +215,33 @@ type Node struct {
 	State             string    // "live", "behind", "silent", "revoked"
 	Revoked           time.Time // zero where it is not
 	Source            string    // the server below that tells of it; "" where it sends itself
+	Nested            *Nesting  // nil where it is no guest now
+}
+
+// A Nesting says in which other node a node is: what it used is within what that
+// one had, as found by shares of energy that both told of and that were equal.
+type Nesting struct {
+	Host, HostName string
+	Workload       workload.ID // what the guest is there; "" where that has no name yet
+	Name           string      // of the workload
+	Since, Seen    time.Time   // the first and the latest equal share; zero where that is not known here
+}
+
+// A VM is a virtual machine that a host gave energy, and how that compares with
+// what the guest says of itself, in a range.
+type VM struct {
+	Guest          string // UUID
+	Name           string // of the domain
+	Host, HostName string
+	Workload       workload.ID // what it is on the host; "" where that has no name yet
+	Node, NodeName string      // the guest's own; "" where nothing in it tells of shares
+	// Compared is how many shares both told of, and Differing how many of those
+	// were not equal, by Largest uJ at most.
+	Compared, Differing, Largest int64
+	N                            int64     // of the latest that was compared
+	Last                         time.Time // when that was; zero where none was
+	// Usage is what it used by its host's figures, of energy.
+	Usage Total
 }
 
 // A Source is a server below, which tells of its nodes.
@@ -196,4 +285,30 @@ type Latest struct {
 type LatestRow struct {
 	batch.Name
 	Usage meter.Usage
+}
+
+// Present is a node as it was in its latest window.
+type Present struct {
+	Node, Name, Cluster, State string
+	From, To                   time.Time // of the window; zero where there is none that is fresh
+	CPUs                       int
+	Rows                       int            // workloads that used something, without what is idle and the system
+	Parts                      [3]meter.Usage // of workloads, of the system, idle
+	Total                      meter.Usage    // what its disks and interfaces did
+	Nested                     bool           // its use is within another one's here: no sum and no top has it
+}
+
+// Busy is one workload at present, by what it uses most of.
+type Busy struct {
+	Node, NodeName, Cluster string
+	batch.Name
+	Value   float64 // a second: of memory bytes, of energy watts, of CPU cores, of traffic bytes a second
+	Quality meter.Quality
+}
+
+// Summary is what machines do at present.
+type Summary struct {
+	At    time.Time
+	Nodes []Present
+	Top   map[string][]Busy // by cpu, memory, power, disk, network
 }

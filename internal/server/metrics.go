@@ -4,10 +4,15 @@ import (
 	"context"
 	"time"
 
+	"mete.dev/mete/internal/alert"
 	"mete.dev/mete/internal/ingest"
+	"mete.dev/mete/internal/prom"
 	"mete.dev/mete/internal/promtext"
 	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/remote"
+	"mete.dev/mete/internal/series"
 	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/store/metrics"
 )
 
 // metrics is how the server is doing, in Prometheus's text format. Nodes are
@@ -21,17 +26,30 @@ func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error)
 	if err != nil {
 		return "", err
 	}
+	meters, err := s.meters(ctx, scope, nodes)
+	if err != nil {
+		return "", err
+	}
+	return s.metricsText(kept, nodes, time.Now()).String() + meters, nil
+}
+
+func (s *Server) metricsText(kept ledger.Stats, nodes []query.Node, now time.Time) *promtext.Text {
 	states := map[string]int64{}
 	for i := range nodes {
 		states[nodes[i].State]++
 	}
-	return metricsText(s.Ingest.Stats(), kept, states, time.Now()), nil
+	var own expiry
+	own.server, own.authority = s.Authority.OwnEnds()
+	return metricsText(s.Ingest.Stats(), kept, s.Metrics.Stats(), s.alerts.Counts(), s.alerts.Firing(), own, s.remote.Status(), s.taker.Counts(), s.prom.Counts(), states, now)
 }
 
-// metricsText writes what there is to say at a time; nodes is how many there are
-// in each state.
-func metricsText(in ingest.Stats, kept ledger.Stats, nodes map[string]int64, now time.Time) string {
-	var t promtext.Text
+// expiry is when certificates end.
+type expiry struct{ server, authority time.Time }
+
+// metricsText is what there is to say at a time; nodes is how many there are in each
+// state.
+func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told alert.Counts, firing int64, own expiry, to []remote.Status, written remote.Counts, asked prom.Counts, nodes map[string]int64, now time.Time) *promtext.Text {
+	t := &promtext.Text{}
 	by := func(label, value string, n int64) promtext.Sample {
 		return promtext.Sample{Labels: []string{label, value}, Value: float64(n)}
 	}
@@ -43,6 +61,7 @@ func metricsText(in ingest.Stats, kept ledger.Stats, nodes map[string]int64, now
 	t.Counter("mete_server_lost_total", "Words of agents that batches are gone.", float64(in.Lost))
 	t.Counter("mete_server_rows_total", "Rows of windows that were taken.", float64(in.Rows))
 	t.Counter("mete_server_bytes_total", "Bytes of the batches that were taken.", float64(in.Bytes))
+	t.Counter("mete_conservation_violations_total", "Sums of parts in those windows that were not their whole, as the agent said or the server found: always a defect.", float64(in.Violations))
 	t.Counter("mete_server_commits_total", "Transactions that booked batches.", float64(in.Commits))
 	t.Counter("mete_server_commit_seconds_total", "Time spent in those transactions, waiting for the writer included.", in.Committing.Seconds())
 	t.Gauge("mete_server_queue_rows", "Rows that wait to be booked.", float64(in.Queue))
@@ -62,5 +81,49 @@ func metricsText(in ingest.Stats, kept ledger.Stats, nodes map[string]int64, now
 	t.Gauge("mete_server_ledger_bytes", "Bytes of the database.", float64(kept.Bytes))
 	t.Counter("mete_server_ledger_fold_seconds_total", "Time for which folding held the writer.", kept.Folding.Seconds())
 	t.Counter("mete_server_ledger_fold_slices_total", "Transactions that this was in.", float64(kept.Slices))
-	return t.String()
+	t.Counter("mete_server_metrics_samples_total", "Samples that the metrics took.", float64(shown.Samples))
+	t.Counter("mete_server_metrics_refused_total", "Samples that they did not, as they are too old, or others are there.", float64(shown.Refused))
+	t.Counter("mete_server_metrics_missed_total", "Batches that they took nothing of.", float64(in.Unseen))
+	t.Counter("mete_server_metrics_filled_total", "Samples that the metrics had lost, and were filled in from the ledger.", float64(shown.Filled))
+	t.Gauge("mete_server_metrics_behind_nodes", "Nodes of which the metrics lack something that the ledger has.", float64(shown.Holes))
+	t.Gauge("mete_server_metrics_series", "Series in memory.", float64(shown.Series))
+	t.Gauge("mete_server_alerts_firing", "Alerts that fire.", float64(firing))
+	t.Counters("mete_server_alert_requests_total", "Requests with alerts to receivers, by kind of receiver and by whether it took them.",
+		promtext.Sample{Labels: []string{"receiver", "alertmanager", "result", "taken"}, Value: float64(told.Sent)},
+		promtext.Sample{Labels: []string{"receiver", "alertmanager", "result", "failed"}, Value: float64(told.Failed)},
+		promtext.Sample{Labels: []string{"receiver", "webhook", "result", "taken"}, Value: float64(told.Hooked)},
+		promtext.Sample{Labels: []string{"receiver", "webhook", "result", "failed"}, Value: float64(told.Unhooked)})
+	t.Counter("mete_server_alerts_dropped_total", "Alerts that the webhook is not told of, as there were too many.", float64(told.Dropped))
+	t.Gauges(series.ServerExpiry, "When the server's own certificate ends, and that of its authority, in seconds since 1970.",
+		by(series.Certificate, series.OfServer, own.server.Unix()), by(series.Certificate, series.OfAuthority, own.authority.Unix()))
+	t.Counters("mete_server_written_samples_total", "Samples of others' series that were written by remote write, by what became of them.",
+		by("result", "taken", written.Taken), by("result", "refused", written.Refused))
+	t.Counters("mete_server_queries_total", "PromQL queries, and questions for series and labels, by what became of them.",
+		by("result", "answered", asked.Answered), by("result", "invalid", asked.Invalid), by("result", "refused", asked.Refused), by("result", "late", asked.Late))
+	t.Counter("mete_server_queries_large_total", "Those of them that were large.", float64(asked.Large))
+	t.Counter("mete_server_query_seconds_total", "Time that they took, all together.", asked.Took.Seconds())
+	t.Counter("mete_server_query_wait_seconds_total", "Time that they waited for their turns, all together.", asked.Waited.Seconds())
+	t.Gauge("mete_server_queries_waiting", "Those that wait now.", float64(asked.Waiting))
+	remoteText(t, to)
+	return t
+}
+
+// remoteText is how the receivers of samples are told; nothing where there are none.
+func remoteText(t *promtext.Text, to []remote.Status) {
+	if len(to) == 0 {
+		return
+	}
+	each := func(of func(*remote.Status) float64) (list []promtext.Sample) {
+		for i := range to {
+			list = append(list, promtext.Sample{Labels: []string{"receiver", to[i].Name}, Value: of(&to[i])})
+		}
+		return list
+	}
+	t.Counters("mete_server_remote_samples_total", "Samples that were sent to each receiver of remote write.", each(func(s *remote.Status) float64 { return float64(s.Sent) })...)
+	t.Counters("mete_server_remote_failed_total", "Samples that it refused for good.", each(func(s *remote.Status) float64 { return float64(s.Failed) })...)
+	t.Counters("mete_server_remote_retried_total", "Samples that were sent again, as it could not be reached or asked for it.", each(func(s *remote.Status) float64 { return float64(s.Retried) })...)
+	t.Counters("mete_server_remote_dropped_total", "Samples that were not sent, as nobody knows their series any more.", each(func(s *remote.Status) float64 { return float64(s.Dropped) })...)
+	t.Counters("mete_server_remote_bytes_total", "Bytes of these requests, packed.", each(func(s *remote.Status) float64 { return float64(s.Bytes) })...)
+	t.Gauges("mete_server_remote_pending", "Samples that wait to be sent to it.", each(func(s *remote.Status) float64 { return float64(s.Pending) })...)
+	t.Gauges("mete_server_remote_behind_seconds", "By how much the latest sample that it took is older than the latest that there is.", each(func(s *remote.Status) float64 { return s.Behind.Seconds() })...)
 }

@@ -7,12 +7,12 @@ import (
 	"mete.dev/mete/internal/query"
 )
 
-// rates is what the nodes do at present: their latest windows, with the names
+// live is what the nodes do at present: their latest windows, with the names
 // of the ledger.
-type rates struct{ *Server }
+type live struct{ *Server }
 
-// Latest implements api.Rates.
-func (r rates) Latest(ctx context.Context, s query.Scope) ([]query.Latest, error) {
+// Latest implements api.Live.
+func (r live) Latest(ctx context.Context, s query.Scope) ([]query.Latest, error) {
 	nodes, err := r.Ledger.Nodes(ctx, s)
 	if err != nil {
 		return nil, err

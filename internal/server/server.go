@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,18 +16,27 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"mete.dev/mete/internal/alert"
 	"mete.dev/mete/internal/api"
 	"mete.dev/mete/internal/authority"
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/ingest"
+	"mete.dev/mete/internal/outband"
+	"mete.dev/mete/internal/outer"
+	"mete.dev/mete/internal/page"
+	"mete.dev/mete/internal/prom"
 	"mete.dev/mete/internal/promtext"
 	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/remote"
+	"mete.dev/mete/internal/rule"
 	"mete.dev/mete/internal/states"
 	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/store/metrics"
 	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/upstream"
 )
@@ -51,19 +61,34 @@ type Config struct {
 	Local  bool
 	Ledger ledger.Config
 	Ingest ingest.Config
+	// Metrics is the time series database; its Dir is metrics in State where it
+	// is "". Query bounds what is asked of it; its Memory is a quarter of what the
+	// process may have where it is 0.
+	Metrics metrics.Config
+	Query   prom.Config
+	// Alerts is which rules there are and who is told; its State is alerts.json in
+	// State where it is "". Caps are the caps of power that rules may ask for.
+	Alerts alert.Config
+	Caps   []rule.Cap
+	// Version is the program's.
+	Version string
 	// Upstreams are the servers above, to which its rows go. Dir is set by Open
 	// where it is "".
 	Upstreams []upstream.Config
+	// Meters are the meters outside the machines that it reads.
+	Meters []outer.Spec
+	// Remote are the receivers that are told of all samples.
+	Remote []remote.Receiver
 }
 
 // Default keeps everything in a state directory.
 func Default() Config {
-	return Config{Ledger: ledger.Default(), Ingest: ingest.Default()}
+	return Config{Ledger: ledger.Default(), Ingest: ingest.Default(), Metrics: metrics.Default(), Query: prom.Default(), Alerts: alert.Default()}
 }
 
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
-	return errors.Join(c.Ledger.Validate(), c.Ingest.Validate())
+	return errors.Join(c.Ledger.Validate(), c.Ingest.Validate(), c.Metrics.Validate(), c.Query.Validate(), c.Alerts.Validate())
 }
 
 // A Server is a ledger and the ways in and out of it.
@@ -71,9 +96,19 @@ type Server struct {
 	Ledger    *ledger.Ledger
 	Authority *authority.Authority
 	Ingest    *ingest.Ingest
+	Meters    *outband.Keeper // nil without meters
+	Metrics   *metrics.Store
 
+	prom      *prom.API
+	told      *prom.Log // of queries; nil where none is kept
+	alerts    *alert.Alerts
+	remote    *remote.Writer
+	taker     *remote.Taker
 	upstreams []*upstream.Upstream
-	lock      *os.File // on the state directory
+	lock      *os.File        // on the state directory
+	copying   sync.Mutex      // held by a backup
+	life      context.Context // of what is not to outlive it
+	end       context.CancelFunc
 
 	cfg   Config
 	known sync.Map // ids of nodes that are in the ledger
@@ -95,6 +130,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	cfg.Ledger.Upstream = len(cfg.Upstreams) > 0
 	s := &Server{cfg: cfg, log: log}
+	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	if s.lock, err = lock(cfg.State); err != nil {
 		return nil, err
 	}
@@ -112,7 +148,41 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if err := s.openUpstreams(ctx); err != nil {
 		return nil, err
 	}
-	s.Ingest = ingest.New(cfg.Ingest, s.Ledger, log.With("part", "ingest"))
+	if len(cfg.Meters) > 0 {
+		if s.Meters, err = outband.New(cfg.Meters, s.Ledger, log.With("part", "meters")); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Metrics.Dir == "" {
+		cfg.Metrics.Dir = filepath.Join(cfg.State, "metrics")
+	}
+	registry := prometheus.NewRegistry()
+	if s.Metrics, err = metrics.Open(cfg.Metrics, s.Ledger, registry, log.With("part", "metrics")); err != nil {
+		return nil, err
+	}
+	if s.remote, err = remote.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
+		return nil, err
+	}
+	s.taker = remote.NewTaker(s.Metrics.DB(), s.writer, log.With("part", "remote"))
+	if cfg.Alerts.State == "" {
+		cfg.Alerts.State = filepath.Join(cfg.State, "alerts.json")
+	}
+	if cfg.Query.Memory == 0 {
+		if cfg.Query.Memory, err = room(); err != nil {
+			log.Warn("it is not known how much memory there is: queries get what suits a small machine", "err", err)
+		}
+	}
+	if s.told, err = prom.OpenLog(cfg.Query.Log, log.With("part", "query")); err != nil {
+		return nil, err
+	}
+	// Rules do not wait for what people ask.
+	if s.alerts, err = alert.Open(cfg.Alerts, prom.Engine(cfg.Query, s.told, log.With("part", "rules")), s.Metrics, registry, log.With("part", "alerts")); err != nil {
+		return nil, err
+	}
+	if s.prom, err = prom.New(cfg.Query, s.Metrics, s.alerts, s.reader, s.told, registry, cfg.Version, log.With("part", "query")); err != nil {
+		return nil, err
+	}
+	s.Ingest = ingest.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "ingest"))
 	s.Authority, err = authority.Open(authority.Config{
 		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, Life: cfg.Life, Live: s.Ingest.Live,
 	}, s.Ledger, log.With("part", "authority"))
@@ -144,26 +214,44 @@ func (s *Server) openUpstreams(ctx context.Context) error {
 
 // Close closes the ledger, and lets go of the state. Run has to have returned.
 func (s *Server) Close() error {
+	s.end()
+	s.copying.Lock()
+	defer s.copying.Unlock()
 	var err error
-	if s.Ledger != nil {
-		err = s.Ledger.Close()
+	if s.Metrics != nil {
+		err = s.Metrics.Close()
 	}
-	return errors.Join(err, s.lock.Close())
+	if s.Ledger != nil {
+		err = errors.Join(err, s.Ledger.Close())
+	}
+	return errors.Join(err, s.told.Close(), s.lock.Close())
 }
 
-// Run books what comes in, folds, forgets what is old, and tells the servers
-// above, until ctx ends.
+// Reload reads the files of rules again, and those of the headers of receivers. After
+// an error those before stay.
+func (s *Server) Reload() error { return errors.Join(s.alerts.Reload(), s.remote.Reload()) }
+
+// Run books what comes in, folds, forgets what is old, evaluates rules, and tells
+// the servers above, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Ingest.Run(ctx) })
 	g.Go(func() error { return s.Ledger.Run(ctx) })
+	if s.Meters != nil {
+		g.Go(func() error { return s.Meters.Run(ctx) })
+	}
+	g.Go(func() error { return s.Metrics.Run(ctx) })
+	g.Go(func() error { return s.watch(ctx) })
+	g.Go(func() error { return s.alerts.Run(ctx) })
+	g.Go(func() error { return s.remote.Run(ctx) })
 	for _, u := range s.upstreams {
 		g.Go(func() error { return u.Run(ctx) })
 	}
 	return g.Wait()
 }
 
-// Handler answers agents and people, below /v1/, and /healthz and /metrics.
+// Handler answers agents and people: below /v1/ and /api/v1/, /healthz and /metrics,
+// and the dashboard at /.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	enrol := hurry(s.Authority.Handler())
@@ -176,7 +264,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/v1/states", below)
 	mux.Handle("/v1/states/mark", below)
 	mux.Handle("/", s.Questions())
-	return mux
+	return api.Guard(mux)
 }
 
 // claimTime is how long the claim of a machine that enrols may take to arrive: it
@@ -191,17 +279,25 @@ func hurry(h http.Handler) http.Handler {
 	})
 }
 
-// Questions answers people only.
+// Questions answers people only: the dashboard at /, and what it and others ask.
 func (s *Server) Questions() http.Handler {
 	mux := http.NewServeMux()
+	shown := page.New(false)
+	shown.Mount(mux)
 	mux.Handle("/metrics", api.Text(promtext.ContentType, s.metrics, s.scope, s.log.With("part", "metrics")))
-	mux.Handle("/", api.New(s.Ledger, rates{s}, s.scope, time.Now, s.log.With("part", "api")))
-	return mux
+	mux.Handle("/api/v1/", s.prom)
+	mux.Handle("/api/v1/write", s.taker)
+	questions := api.New(s.Ledger, live{s}, asking{s}, s.scope, time.Now, s.log.With("part", "api"))
+	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {
+		mux.Handle(path, questions)
+	}
+	mux.Handle("/", shown.Elsewhere(questions))
+	return api.Guard(mux)
 }
 
 // Admin answers those who may use the state directory, on a socket in it.
 func (s *Server) Admin() http.Handler {
-	return api.Admin(s.Authority.Tokens(), revoking{s}, time.Now, s.log.With("part", "admin"))
+	return api.Admin(s.Authority.Tokens(), revoking{s}, s, time.Now, s.log.With("part", "admin"))
 }
 
 // machine says which agent or server a request comes from. The error of one who
@@ -263,16 +359,34 @@ func (s *Server) source(r *http.Request) (states.Source, error) {
 
 // scope says what the one who asks may see.
 func (s *Server) scope(r *http.Request) (query.Scope, error) {
+	scope, _, err := s.reader(r)
+	return scope, err
+}
+
+// reader says what the one who asks may see, and who he is: the id of his token, or
+// "local" for the machine's own people.
+func (s *Server) reader(r *http.Request) (query.Scope, string, error) {
 	p, err := s.Authority.Identify(r)
 	switch {
 	case err != nil:
-		return query.Scope{}, err
+		return query.Scope{}, "", err
 	case p.Role != entry.Viewer:
-		return query.Scope{}, fault.WithHint(fmt.Errorf("agents do not read: %w", fault.ErrDenied), "ask with a token of the role viewer")
-	case p.Cluster == "":
-		return query.Scope{All: true}, nil
+		return query.Scope{}, "", fault.WithHint(fmt.Errorf("role %s does not read: %w", p.Role, fault.ErrDenied), "ask with a token of the role viewer")
 	}
-	return query.Scope{Clusters: []string{p.Cluster}}, nil
+	who := cmp.Or(p.Token, "local")
+	if p.Cluster == "" {
+		return query.Scope{All: true}, who, nil
+	}
+	return query.Scope{Clusters: []string{p.Cluster}}, who, nil
+}
+
+// writer says into which cluster the one who asks may write series.
+func (s *Server) writer(r *http.Request) (string, error) {
+	p, err := s.Authority.Identify(r)
+	if err == nil && (p.Role != entry.Writer || p.Cluster == "") {
+		err = fault.WithHint(fmt.Errorf("role %s does not write series: %w", p.Role, fault.ErrDenied), "ask with a token of mete token create --role writer --cluster NAME")
+	}
+	return p.Cluster, err
 }
 
 // A Way is the way to a server in the same process, for one node.

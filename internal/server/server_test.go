@@ -71,11 +71,16 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 // enrol makes this test an agent of the server.
 func (b *bench) enrol(t *testing.T, role entry.Role, machine string) *enrol.Identity {
 	t.Helper()
+	return b.enrolAs(t, role, machine, "alpha")
+}
+
+func (b *bench) enrolAs(t *testing.T, role entry.Role, machine, name string) *enrol.Identity {
+	t.Helper()
 	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: role, Cluster: "lab", Uses: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: b.url, Role: role, Facts: enrol.Facts{Machine: machine, Boot: "b", Name: "alpha"},
+	id, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: b.url, Role: role, Facts: enrol.Facts{Machine: machine, Boot: "b", Name: name},
 		Token: func() (token.Token, error) { return token.Parse(text) }}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +96,12 @@ func (b *bench) enrol(t *testing.T, role entry.Role, machine string) *enrol.Iden
 // second in ten.
 func aBatch(t *testing.T, node string) ([]byte, batch.Clock) {
 	t.Helper()
+	return aBatchOf(t, node, 7, "web")
+}
+
+// aBatchOf is aBatch of a stream, with a service of some name.
+func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batch.Clock) {
+	t.Helper()
 	now := time.Now()
 	w := meter.Window{Boot: "b", Start: 100e9, End: 110e9, Offset: now.UnixNano() - 110e9, CPUs: 1}
 	add := func(kind workload.Kind, key, name string, cpu int64) {
@@ -99,11 +110,11 @@ func aBatch(t *testing.T, node string) ([]byte, batch.Clock) {
 		r.Usage.Covered = 10 * time.Second
 		w.Rows = append(w.Rows, r)
 	}
-	add(workload.Service, "web.service", "web", 1e9)
+	add(workload.Service, name+".service", name, 1e9)
 	add(workload.System, "", "system", 2e9)
 	add(workload.Idle, "", "idle", 7e9)
 	w.Balance = meter.Balance{Whole: meter.Shares{10e9}, Workloads: meter.Shares{1e9}, System: meter.Shares{2e9}, Idle: meter.Shares{7e9}}
-	b := batch.Batch{Stream: batch.Stream{7}, Number: 1, Windows: []batch.Window{wire.FromWindow(&w, nil)}}
+	b := batch.Batch{Stream: batch.Stream{stream}, Number: 1, Windows: []batch.Window{wire.FromWindow(&w, nil)}}
 	for i := range w.Rows {
 		b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
 	}
@@ -170,6 +181,47 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 		t.Fatal(err)
 	}
 	return resp.StatusCode, string(body)
+}
+
+// What machines do now is told together and by the busiest, to those who may see
+// them.
+func TestSummary(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	id := b.enrol(t, entry.Agent, "m")
+	sent, clock := aBatch(t, id.Node())
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+		t.Fatalf("the batch: %+v, %v", r, err)
+	}
+	for cluster, measured := range map[string]float64{"": 1, "lab": 1, "other": 0} {
+		viewer, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest("GET", "https://server/v1/summary?nodes=1&top=2", nil)
+		r.Header.Set("Authorization", "Bearer "+viewer)
+		w := httptest.NewRecorder()
+		b.Handler().ServeHTTP(w, r)
+		var m struct {
+			Measured float64
+			Sum      struct {
+				CPU *struct{ Workloads, System, Idle, Whole float64 } `json:"cpu_cores"`
+			}
+			Nodes []struct{ Name string }
+			Top   map[string][]struct{ Name, Node string }
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil {
+			t.Fatalf("%v: %s", err, w.Body)
+		}
+		if m.Measured != measured || len(m.Nodes) != int(measured) || len(m.Top["cpu"]) != int(measured) {
+			t.Errorf("a viewer of %q: %s", cluster, w.Body)
+		}
+		if measured == 0 {
+			continue
+		}
+		if c := m.Sum.CPU; c == nil || c.Workloads != 0.1 || c.System != 0.2 || c.Idle != 0.7 || m.Top["cpu"][0].Name != "web" || m.Top["cpu"][0].Node != "alpha" {
+			t.Errorf("a viewer of %q: %s", cluster, w.Body)
+		}
+	}
 }
 
 // Who shows nothing is asked who he is; who is known and may not is refused.

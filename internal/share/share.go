@@ -21,7 +21,8 @@ import (
 // All are the groups that there are on the machines, of whatever keys come
 // before those two; groups are those that were asked for, which are the same or
 // fewer, or cut otherwise. What those get that nobody asked for is in no group.
-// Idle and system claim nothing: they are the machine's own. Where nobody claims
+// Idle and system claim nothing: they are the machine's own. Nor do virtual machines,
+// which were given their part when they were booked. Where nobody claims
 // anything, or p is energy.None, idle keeps it. What a group gets is in its Idle,
 // and what idle had is nowhere else any more, so that the parts sum to the idle
 // energy exactly. How far that may be off is divided likewise.
@@ -37,9 +38,9 @@ func Idle(p energy.Policy, groups, all []query.Group) {
 		switch u := &all[i].Usage; kind {
 		case idle:
 			m.idle.Add(u)
-		case system:
+		case system, guest:
 		default:
-			m.used = m.used.Plus(u.Sum[meter.CPU])
+			m.used = m.used.Plus(u.ClaimCPU)
 			m.present = m.present.Plus(present(u))
 		}
 	}
@@ -52,8 +53,8 @@ func Idle(p energy.Policy, groups, all []query.Group) {
 		switch u := &groups[i].Usage; kind {
 		case idle:
 			m.empty = append(m.empty, u)
-		case system:
-			m.system = append(m.system, u)
+		case system, guest:
+			m.others = append(m.others, u)
 		default:
 			m.claimants = append(m.claimants, u)
 		}
@@ -63,19 +64,19 @@ func Idle(p energy.Policy, groups, all []query.Group) {
 	}
 }
 
-var idle, system = workload.Idle.String(), workload.System.String()
+var idle, system, guest = workload.Idle.String(), workload.System.String(), workload.VM.String()
 
 // ends are the node and the kind of a group.
 func ends(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
 
-func present(u *query.Total) unit.Sum { return unit.Sum{}.Add(max(0, int64(u.Covered))) }
+func present(u *query.Total) unit.Sum { return unit.Sum{}.Add(max(0, int64(u.ClaimCovered))) }
 
 // A machine is one node, with what is asked of it.
 type machine struct {
 	idle          query.Total // all of it
 	used, present unit.Sum    // what all workloads on it can claim with
 
-	claimants, system, empty []*query.Total
+	claimants, others, empty []*query.Total
 }
 
 func (m *machine) divide(p energy.Policy) {
@@ -83,7 +84,7 @@ func (m *machine) divide(p energy.Policy) {
 	if quality == meter.Absent {
 		return
 	}
-	for _, u := range slices.Concat(m.claimants, m.system, m.empty) {
+	for _, u := range slices.Concat(m.claimants, m.others, m.empty) {
 		u.IdleQuality = max(quality, meter.Apportioned)
 	}
 	claims, out := m.claims(), make([]int64, len(m.claimants)+1)
@@ -110,7 +111,7 @@ func (m *machine) divide(p energy.Policy) {
 		for _, r := range meter.Energies {
 			u.Sum[r] = unit.Sum{}
 		}
-		u.Sum[meter.EnergyError] = unit.Sum{}
+		u.Sum[meter.EnergyError], u.Sum[meter.EnergyIdle] = unit.Sum{}, unit.Sum{}
 	}
 }
 
@@ -118,7 +119,7 @@ func (m *machine) divide(p energy.Policy) {
 func (m *machine) claims() []energy.Claim {
 	var used, here []unit.Sum
 	for _, u := range m.claimants {
-		used, here = append(used, u.Sum[meter.CPU]), append(here, present(u))
+		used, here = append(used, u.ClaimCPU), append(here, present(u))
 	}
 	claims := make([]energy.Claim, len(m.claimants)+1)
 	for i, w := range weights(m.used, used) {

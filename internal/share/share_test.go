@@ -29,11 +29,16 @@ func draw(t *rapid.T) (groups []query.Group) {
 	for n := range rapid.IntRange(1, 3).Draw(t, "nodes") {
 		add := func(job, kind string) {
 			g := query.Group{Keys: []string{job, fmt.Sprint("n", n), kind}, Nodes: 1}
-			g.Usage.Covered = time.Duration(amount.Draw(t, "covered"))
 			for range rapid.IntRange(0, 2).Draw(t, "rows") {
-				put(&g.Usage, meter.CPU, amount.Draw(t, "cpu"))
+				covered, cpu := time.Duration(amount.Draw(t, "covered")/2), amount.Draw(t, "cpu")
+				g.Usage.Covered += covered
+				put(&g.Usage, meter.CPU, cpu)
+				if rapid.IntRange(0, 3).Draw(t, "has its part") > 0 {
+					g.Usage.ClaimCovered += covered
+					g.Usage.ClaimCPU = g.Usage.ClaimCPU.Add(cpu)
+				}
 			}
-			for _, r := range []meter.Resource{meter.EnergyPackage, meter.EnergyRest, meter.EnergyError} {
+			for _, r := range []meter.Resource{meter.EnergyPackage, meter.EnergyRest, meter.EnergyError, meter.EnergyIdle} {
 				if rapid.Bool().Draw(t, "there") {
 					put(&g.Usage, r, amount.Draw(t, "energy"))
 				}
@@ -46,7 +51,7 @@ func draw(t *rapid.T) (groups []query.Group) {
 			}
 		}
 		for j := range rapid.IntRange(0, 4).Draw(t, "groups") {
-			add(fmt.Sprint("j", j), rapid.SampledFrom([]string{"", "job", "container"}).Draw(t, "kind"))
+			add(fmt.Sprint("j", j), rapid.SampledFrom([]string{"", "job", "container", "vm"}).Draw(t, "kind"))
 		}
 	}
 	return groups
@@ -76,13 +81,17 @@ func TestNothingIsLost(t *testing.T) {
 			if a, b := before.Sum[meter.EnergyError], after.Sum[meter.EnergyError].Plus(after.IdleError); a != b {
 				t.Fatalf("%v: it may be off by %v, want %v", p, b, a)
 			}
+			if before.Sum[meter.EnergyIdle].Compare(after.Sum[meter.EnergyIdle]) < 0 {
+				t.Fatalf("%v: more idle energy by itself", p)
+			}
 			if before.Sum[meter.CPU] != after.Sum[meter.CPU] || before.Covered != after.Covered {
 				t.Fatalf("%v: CPU time or time covered has changed", p)
 			}
 		}
 		for i := range groups {
 			g := &groups[i]
-			if kind := g.Keys[2]; kind == "system" && g.Usage.Idle != (unit.Sum{}) || kind != "idle" && p == energy.None && g.Usage.Idle != (unit.Sum{}) {
+			claims := g.Usage.ClaimCPU != unit.Sum{} && p == energy.Used || g.Usage.ClaimCovered > 0 && p == energy.Equal
+			if kind := g.Keys[2]; (kind == "system" || kind == "vm" || kind != "idle" && !claims) && g.Usage.Idle != (unit.Sum{}) || kind != "idle" && p == energy.None && g.Usage.Idle != (unit.Sum{}) {
 				t.Fatalf("%v: %q has %v of idle energy", p, g.Keys, g.Usage.Idle)
 			}
 		}
@@ -117,26 +126,27 @@ func TestIdle(t *testing.T) {
 	group := func(job, node, kind string, hours time.Duration, cpu, joules int64) query.Group {
 		g := query.Group{Keys: []string{job, node, kind}, Nodes: 1}
 		g.Usage.Covered = hours * time.Hour
+		g.Usage.ClaimCovered, g.Usage.ClaimCPU = g.Usage.Covered, unit.Sum{}.Add(cpu*1e9)
 		put(&g.Usage, meter.CPU, cpu*1e9)
 		put(&g.Usage, meter.EnergyRest, joules*1e6)
 		put(&g.Usage, meter.EnergyError, joules*1e5)
 		return g
 	}
 	for p, want := range map[energy.Policy]string{
-		energy.None:  "web 40+0 ±4, db 5+0 ±0.5, idle 0+360 ±36, system 7+0 ±0.7",
-		energy.Equal: "web 40+270 ±31, db 5+90 ±9.5, idle 0+0 ±0, system 7+0 ±0.7",
-		energy.Used:  "web 40+320 ±36, db 5+40 ±4.5, idle 0+0 ±0, system 7+0 ±0.7",
+		energy.None:  "web 40+0 ±4, db 5+0 ±0.5, idle 0+360 ±36, guest 50+0 ±5, system 7+0 ±0.7",
+		energy.Equal: "web 40+270 ±31, db 5+90 ±9.5, idle 0+0 ±0, guest 50+0 ±5, system 7+0 ±0.7",
+		energy.Used:  "web 40+320 ±36, db 5+40 ±4.5, idle 0+0 ±0, guest 50+0 ±5, system 7+0 ±0.7",
 	} {
 		groups := []query.Group{
 			group("web", "a", "container", 2, 300, 30), group("db", "a", "container", 2, 100, 5), group("idle", "a", "idle", 0, 0, 160+20),
-			group("web", "b", "container", 1, 10, 10), group("idle", "b", "idle", 0, 0, 180), group("system", "b", "system", 9, 900, 7),
+			group("web", "b", "container", 1, 10, 10), group("guest", "b", "vm", 3, 500, 50), group("idle", "b", "idle", 0, 0, 180), group("system", "b", "system", 9, 900, 7),
 		}
 		if p == energy.Used {
 			// All of it is a's to be divided 3 to 1, with what b has beside.
 			groups[2].Usage.Sum[meter.EnergyRest] = unit.Sum{}.Add(160e6)
 			groups[2].Usage.Sum[meter.EnergyError] = unit.Sum{}.Add(16e6)
-			groups[4].Usage.Sum[meter.EnergyRest] = unit.Sum{}.Add(200e6)
-			groups[4].Usage.Sum[meter.EnergyError] = unit.Sum{}.Add(20e6)
+			groups[5].Usage.Sum[meter.EnergyRest] = unit.Sum{}.Add(200e6)
+			groups[5].Usage.Sum[meter.EnergyError] = unit.Sum{}.Add(20e6)
 		}
 		share.Idle(p, groups, groups)
 		got := ""

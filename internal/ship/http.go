@@ -30,6 +30,9 @@ const (
 
 // HTTP is a Server at a URL.
 type HTTP struct {
+	// Spool says how full the spool is, in bytes; nil says nothing of it.
+	Spool func() (bytes, limit int64)
+
 	batches, lost string
 	client        *http.Client
 	version       string
@@ -51,11 +54,15 @@ func NewHTTP(base *url.URL, client *http.Client, version string) *HTTP {
 
 // Offer implements Server.
 func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
-	return h.post(ctx, h.batches, wire.MediaType, sent, http.Header{
+	header := http.Header{
 		wire.HeaderBoot:     {c.Boot},
 		wire.HeaderBoottime: {strconv.FormatInt(c.Boottime, 10)},
 		wire.HeaderWall:     {strconv.FormatInt(c.Wall, 10)},
-	})
+	}
+	if h.Spool != nil {
+		header.Set(wire.HeaderSpool, wire.FormatSpool(h.Spool()))
+	}
+	return h.post(ctx, h.batches, wire.MediaType, sent, header)
 }
 
 // Lost implements Server.

@@ -35,12 +35,13 @@ type Client struct {
 	mu    sync.Mutex
 	after time.Time      // not to be asked before
 	jobs  map[string]Job // that have begun and not ended
+	selfs map[string]Self
 }
 
 // Dial finds the agent that listens at path. It is fault.ErrUnavailable where
 // none does, and fault.ErrDenied where who does is neither root nor this user.
 func Dial(path string) (*Client, error) {
-	c := &Client{path: path, limit: clientLimit, sulk: sulk, jobs: map[string]Job{}}
+	c := &Client{path: path, limit: clientLimit, sulk: sulk, jobs: map[string]Job{}, selfs: map[string]Self{}}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, path) },
@@ -92,7 +93,25 @@ func (c *Client) Register(ctx context.Context, j Job) error {
 	c.mu.Lock()
 	c.jobs[j.ID] = j
 	c.mu.Unlock()
-	return c.call(ctx, http.MethodPost, "/v1/jobs", j, nil)
+	var told Registered
+	if err := c.call(ctx, http.MethodPost, "/v1/jobs", j, &told); err != nil {
+		return err
+	}
+	if told.Self != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.selfs[j.ID] = *told.Self
+	}
+	return nil
+}
+
+// Self is what a job that was registered needs to ask for its own use; false where
+// the agent gave it nothing.
+func (c *Client) Self(id string) (Self, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.selfs[id]
+	return s, ok && s.URL != "" && s.Token != ""
 }
 
 // Snapshot makes the agent take a tick, and returns when it is taken.

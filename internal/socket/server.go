@@ -149,13 +149,14 @@ func (s *Server) register(r *http.Request, body []byte) (any, error) {
 		return nil, err
 	}
 	j.User = name(p.UID)
-	if err := s.hooks.Register(j); err != nil {
+	told, err := s.hooks.Register(j)
+	if err != nil {
 		if !known {
 			s.Forget(j.ID)
 		}
 		return nil, err
 	}
-	return struct{}{}, nil
+	return told, nil
 }
 
 // add opens a job, and says whether it was open already.

@@ -3,7 +3,7 @@
 //
 // It carries HTTP with JSON, and problem+json for errors:
 //
-//	POST /v1/jobs                a job begins: Job
+//	POST /v1/jobs                a job begins: Job; the answer is Registered
 //	POST /v1/jobs/{id}/snapshot  take a tick now; answered when it is taken
 //	PUT  /v1/jobs/{id}/end       it ended: Outcome; answered when its last values are read
 //	GET  /v1/status              how the agent is doing
@@ -46,6 +46,19 @@ type Outcome struct {
 	Signal int       `json:"signal,omitempty"` // that ended it; 0 is none
 }
 
+// A Registered is what a job is told that was taken.
+type Registered struct {
+	// Self is absent where the agent has nothing to ask with.
+	Self *Self `json:"self,omitempty"`
+}
+
+// A Self is what a job needs to ask a server for its own use.
+type Self struct {
+	URL   string `json:"url"`
+	Token string `json:"token"`
+	CA    string `json:"ca,omitempty"` // file with the certificate of the server's authority; "" where it speaks without TLS
+}
+
 // A Peer is who asks, as the kernel knows him (SO_PEERCRED, unix(7)): what he was
 // when he connected.
 type Peer struct {
@@ -59,7 +72,7 @@ type Hooks interface {
 	// directory of its group is his, or he is in it.
 	Owns(p Peer, id string) bool
 	// Register takes a job, or the same again.
-	Register(j Job) error
+	Register(j Job) (Registered, error)
 	// Snapshot takes a tick now.
 	Snapshot(ctx context.Context) error
 	// End takes a job's outcome, and returns when its last values are read.

@@ -36,7 +36,8 @@ type fakeAgent struct {
 	end    socket.Outcome
 	peer   socket.Peer
 	owns   func(p socket.Peer, id string) bool
-	fail   error         // of Register
+	fail   error // of Register
+	self   *socket.Self
 	hang   chan struct{} // Snapshot and End wait for it to close, or for ctx
 	status any
 }
@@ -54,10 +55,10 @@ func (a *fakeAgent) Owns(p socket.Peer, id string) bool {
 	return a.owns == nil || a.owns(p, id)
 }
 
-func (a *fakeAgent) Register(j socket.Job) error {
+func (a *fakeAgent) Register(j socket.Job) (socket.Registered, error) {
 	a.note("register " + j.ID)
 	a.job = j
-	return a.fail
+	return socket.Registered{Self: a.self}, a.fail
 }
 
 func (a *fakeAgent) Snapshot(ctx context.Context) error {
@@ -134,6 +135,24 @@ func job() socket.Job {
 		ID: id, Name: "nightly", Labels: map[string]string{"team": "web"}, User: "somebody else", Project: "shop",
 		Command: []string{"make", "-j8", "\x1b[31m"}, Groups: []string{"/user.slice/mete-run-" + id, "/mete-run-" + id + ".scope"},
 		Started: time.Now().UTC(),
+	}
+}
+
+// A job is told what its agent gives it to ask for its own use, if anything.
+func TestSelf(t *testing.T) {
+	path := filepath.Join(dir(t), "agent.sock")
+	a := &fakeAgent{}
+	listen(t, path, a)
+	for _, self := range []*socket.Self{nil, {}, {URL: "https://server/v1/self", Token: "t", CA: "/run/mete/ca.pem"}} {
+		c := dial(t, path)
+		a.self = self
+		if err := c.Register(t.Context(), job()); err != nil {
+			t.Fatal(err)
+		}
+		given := self != nil && self.Token != ""
+		if s, ok := c.Self(id); ok != given || given && s != *self {
+			t.Errorf("it is to ask by %+v, want %+v", s, self)
+		}
 	}
 }
 

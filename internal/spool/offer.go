@@ -3,6 +3,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -131,8 +132,16 @@ func (s *Spool) sent(k kept) ([]byte, error) {
 // giveUp notes that a batch will never be sent, and why.
 func (s *Spool) giveUp(st *stream, k kept, why meter.Reason, detail string) {
 	s.drop(k.Stream, k.Number)
-	st.Missing = append(st.Missing, missing{k.Number, k.gap(why, detail)})
+	st.miss(k.Number, k.gap(why, detail))
 	s.dirty[st.ID] = true
+}
+
+// miss notes a batch that was given up. One that was found again on the disk may be
+// given up twice.
+func (st *stream) miss(number uint64, g meter.Gap) {
+	if !slices.ContainsFunc(st.Missing, func(m missing) bool { return m.Number == number }) {
+		st.Missing = append(st.Missing, missing{number, g})
+	}
 }
 
 // compose makes the next batch of a stream of what waits, and makes it durable.

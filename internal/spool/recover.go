@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -15,11 +16,13 @@ type recovery struct {
 	// uncertain are the streams that a lost record may have changed, and the
 	// last window that there was then.
 	uncertain map[batch.Stream]uint64
-	last      uint64 // number of the last window of the log of windows
-	since     uint64 // first window that was appended after a record that is lost at the end of the log of batches
-	hole      bool   // a record of the log of batches is lost
-	broken    bool   // a part of the checkpoint is lost
-	corrupt   int    // records that are whole and yet make no sense
+	// told is the serial of the last record in which a stream stands.
+	told    map[batch.Stream]uint64
+	last    uint64 // number of the last window of the log of windows
+	since   uint64 // first window that was appended after a record that is lost at the end of the log of batches
+	hole    bool   // a record of the log of batches is lost
+	broken  bool   // a part of the checkpoint is lost
+	corrupt int    // records that are whole and yet make no sense
 }
 
 // state takes a record of the log of batches.
@@ -43,6 +46,7 @@ func (r *recovery) state(p place, kind byte, payload []byte) {
 	changed := make([]*stream, len(head.Streams))
 	for i := range head.Streams {
 		changed[i] = &head.Streams[i]
+		r.told[changed[i].ID] = head.Serial
 		delete(r.uncertain, changed[i].ID)
 	}
 	if head.All {
@@ -99,17 +103,12 @@ func (r *recovery) resolve() error {
 		s.checkpoints = nil
 	}
 	s.top = max(r.top, r.last)
+	r.clip()
 	for _, st := range s.streams {
 		if r.since > 0 {
 			r.uncertain[st.ID] = max(r.uncertain[st.ID], r.since-1)
 		}
 		s.top = max(s.top, st.Taken, st.To, st.From-1)
-	}
-	for i, st := range s.streams {
-		if st.Live && i+1 < len(s.streams) {
-			// The record that closed it is lost, but not that of the one after.
-			st.Live, st.To = false, max(st.Taken, s.streams[i+1].From-1)
-		}
 	}
 	var changed []*stream
 	if n := len(s.streams); n == 0 || !s.streams[n-1].Live {
@@ -124,8 +123,8 @@ func (r *recovery) resolve() error {
 		}
 		c := st.copy()
 		c.Doubt = c.Next
-		if changed = append(changed, c); top > c.Taken {
-			changed = append(changed, r.doubt(c, top))
+		if changed = append(changed, c); top > c.Taken || len(c.Inherit)+len(c.Gaps) > 0 {
+			changed = append(changed, r.doubt(c, max(top, c.Taken)))
 		}
 	}
 	if len(orphans) > 0 {
@@ -152,6 +151,23 @@ func (r *recovery) resolve() error {
 	return nil
 }
 
+// clip takes from streams the windows that went to another one by a record that
+// is lost: what a later record says of the other one holds. It is always the end
+// of a stream that goes, and with it that it is live.
+func (r *recovery) clip() {
+	s := r.s
+	for _, st := range s.streams {
+		for _, other := range s.streams {
+			// As long as it took windows before, it did not have those of the other one.
+			later := r.told[other.ID] > r.told[st.ID] && (other.Live || other.To > st.Taken)
+			if later && (st.Live || other.From <= st.To) {
+				st.Live, st.To = false, max(st.Taken, other.From-1)
+			}
+		}
+	}
+	s.streams = with(s.streams, nil)
+}
+
 // orphans are gaps for windows and batches that no stream has, where a record of
 // one is lost. Nobody knows which of them were sent.
 func (r *recovery) orphans() (gaps []meter.Gap) {
@@ -163,7 +179,8 @@ func (r *recovery) orphans() (gaps []meter.Gap) {
 		if !slices.ContainsFunc(s.streams, func(st *stream) bool {
 			return w.First >= st.From && (st.Live || w.First <= max(st.To, st.Taken))
 		}) {
-			gaps = addGap(gaps, gap(w.since(), w.wallEnd(), meter.Corrupt, ""))
+			from, to := r.around(w)
+			gaps = addGap(gaps, gap(from, to, meter.Corrupt, ""))
 		}
 	}
 	for id, list := range s.kept {
@@ -177,9 +194,46 @@ func (r *recovery) orphans() (gaps []meter.Gap) {
 	return gaps
 }
 
+// around is the time of a window, and of those at its sides that are lost: the
+// stream that would tell of them is not known.
+func (r *recovery) around(w window) (from, to int64) {
+	s := r.s
+	from, to = w.since(), w.wallEnd()
+	before, after := uint64(0), uint64(math.MaxUint64)
+	ends := func(number uint64, at int64) {
+		if number < w.First && number > before && at != 0 {
+			before, from = number, min(w.since(), at)
+		}
+	}
+	begins := func(number uint64, at int64) {
+		if number > w.Last && number < after && at != 0 {
+			after, to = number, max(w.wallEnd(), at)
+		}
+	}
+	for i := range s.index {
+		ends(s.index[i].Last, s.index[i].wallEnd())
+		begins(s.index[i].First, s.index[i].wallStart())
+	}
+	for _, st := range s.streams {
+		ends(st.Taken, st.Through)
+		if st.Taken < st.From {
+			begins(st.From, st.Through)
+		} else {
+			begins(st.From, st.Began)
+		}
+	}
+	if before+1 == w.First {
+		from = w.since()
+	}
+	if after == w.Last+1 {
+		to = w.wallEnd()
+	}
+	return from, to
+}
+
 // doubt ends a stream of which a record is lost that may have been of a batch.
-// Its windows through top may have been in that batch: they are given up, as a
-// server may have them. What came later goes into the stream that it returns.
+// Its windows through top, or what it inherited, may have been in that batch: they
+// are given up, as a server may have them. What came later goes into the stream that it returns.
 func (r *recovery) doubt(st *stream, top uint64) *stream {
 	s := r.s
 	if !st.Live {
@@ -200,7 +254,9 @@ func (r *recovery) doubt(st *stream, top uint64) *stream {
 	heir := s.newStream()
 	heir.From, heir.Taken, heir.To, heir.Live = top+1, top, st.To, st.Live
 	heir.Through, heir.Gaps = to, st.Gaps
-	heir.lose(gap(from, to, meter.Corrupt, ""))
+	if to > from {
+		heir.lose(gap(from, to, meter.Corrupt, ""))
+	}
 	for _, i := range st.Inherit {
 		heir.lose(i.gap(meter.Corrupt, ""))
 	}

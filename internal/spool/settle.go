@@ -118,7 +118,13 @@ func (s *Spool) probe(which func(*stream) bool) {
 func (s *Spool) lost(st *stream, why meter.Reason) *batch.Lost {
 	l := &batch.Lost{Stream: st.ID, From: st.Want, To: st.Next - 1, Hash: st.Last}
 	to := st.Through
-	if k, ok := s.find(st.ID, st.Want); ok && k.Number < st.Next {
+	k, ok := s.find(st.ID, st.Want)
+	if ok && k.Number > st.Want && k.Number < st.Doubt {
+		// The server would take what follows, and cannot say that it went into
+		// another stream: that shows in the batch which it wants.
+		k, ok = s.find(st.ID, st.Doubt)
+	}
+	if ok && k.Number < st.Next {
 		l.To, l.Hash, to = k.Number-1, k.Previous, k.Start
 	}
 	if l.To < l.From {

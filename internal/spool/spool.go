@@ -103,6 +103,8 @@ func (c Config) batchSize() int { return min(c.Batch, int(c.segmentSize())) }
 // opened.
 type Stats struct {
 	Bytes   int64     // of both logs
+	Waiting int64     // of Bytes, those that no server has, about
+	Limit   int64     // that both logs may take together
 	Windows int       // in no batch yet
 	Oldest  time.Time // end of the oldest of those; zero where there is none
 	Batches int       // on the disk, those that a server has included
@@ -174,7 +176,7 @@ func (s *Spool) open() (err error) {
 	if s.lock, err = s.fs.Lock(filepath.Join(s.cfg.Dir, "lock")); err != nil {
 		return err
 	}
-	r := recovery{s: s, uncertain: map[batch.Stream]uint64{}}
+	r := recovery{s: s, uncertain: map[batch.Stream]uint64{}, told: map[batch.Stream]uint64{}}
 	var ofBatches, ofWindows damage
 	size := s.cfg.segmentSize()
 	if s.batches, ofBatches, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "batches"), size, r.state); err != nil {
@@ -342,8 +344,14 @@ func (s *Spool) Stats() Stats {
 	if len(s.index) > 0 {
 		st.Oldest = wall(s.index[0].wallEnd())
 	}
+	st.Waiting, st.Limit = s.windows.bytes(), s.cfg.Cap
 	for _, list := range s.kept {
 		st.Batches += len(list)
+		for i := range list {
+			if list[i].acked == 0 {
+				st.Waiting += int64(list[i].place.n)
+			}
+		}
 	}
 	for _, stream := range s.streams {
 		if !s.drained(stream) {

@@ -237,7 +237,7 @@ func (s *Spool) dropBatches() (bool, error) {
 func (st *stream) renounce(k kept) {
 	lost := k.gap(meter.Overflow, "")
 	if k.Stream == st.ID && k.Number >= st.Want && k.Number < st.Next {
-		st.Missing = append(st.Missing, missing{k.Number, lost})
+		st.miss(k.Number, lost)
 	}
 	st.Inherit = slices.DeleteFunc(st.Inherit, func(i piece) bool {
 		given := i.Stream == k.Stream && i.Number == k.Number

@@ -83,11 +83,12 @@ type Page struct {
 	NodeRows  []NodeRow
 	Gaps      []Gap
 	Shifts    []Shift
+	Nestings  []Nesting
 }
 
 // Empty reports whether there is nothing in the page.
 func (p *Page) Empty() bool {
-	return len(p.Nodes)+len(p.Workloads)+len(p.Rows)+len(p.NodeRows)+len(p.Gaps)+len(p.Shifts) == 0
+	return len(p.Nodes)+len(p.Workloads)+len(p.Rows)+len(p.NodeRows)+len(p.Gaps)+len(p.Shifts)+len(p.Nestings) == 0
 }
 
 // A Node is what a server knows of a node.
@@ -98,6 +99,23 @@ type Node struct {
 	CPUMinute int64 // in which it had them
 	Revoked   time.Time
 	Through   time.Time
+	Host      Host // in which it is a guest now
+}
+
+// A Host says in which other node a node is now, and what it is there.
+type Host struct {
+	Node        string // its id; "" where the node is no guest
+	Workload    batch.Short
+	Since, Seen time.Time // when that was found first, and last
+}
+
+// A Nesting says that a node was a guest on a day: what it used is within what its
+// host had. It is never taken back.
+type Nesting struct {
+	Node     int   // in Page.Nodes
+	Host     int   // the same; -1 is not known
+	Workload int   // in Page.Workloads: what it is on its host; -1 is not known
+	Minute   int64 // the day's first, since 1970
 }
 
 // A Workload is one that rows are of, and what it is called if that has
@@ -186,6 +204,11 @@ func (p *Page) Check() error {
 	for i := range p.Shifts {
 		if n := p.Shifts[i].Node; n < 0 || n >= len(p.Nodes) {
 			return invalid("shift %d is of node %d of %d", i, n, len(p.Nodes))
+		}
+	}
+	for i, n := range p.Nestings {
+		if n.Node < 0 || n.Host < -1 || max(n.Node, n.Host) >= len(p.Nodes) || n.Workload < -1 || n.Workload >= len(p.Workloads) || !span(Day, n.Minute) {
+			return invalid("nesting %d: node %d in %d as %d on the day of minute %d", i, n.Node, n.Host, n.Workload, n.Minute)
 		}
 	}
 	return nil

@@ -36,6 +36,7 @@ func page() *states.Page {
 		NodeRows: []states.NodeRow{{Level: states.Minute, NodeMinute: entry.NodeMinute{Minute: 121}}},
 		Gaps:     []states.Gap{{Gap: meter.Gap{Detail: "secret"}}},
 		Shifts:   []states.Shift{{Shift: entry.Shift{Boot: "secret", At: time.Unix(1, 0)}}},
+		Nestings: []states.Nesting{{Host: -1, Workload: 3, Minute: 1440}},
 	}
 	p.Rows[0].Usage.Put(meter.CPU, 1, meter.Measured)
 	return p
@@ -70,18 +71,22 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*states.Page){
-		"no id":             func(p *states.Page) { p.Nodes[0].ID = "" },
-		"no such node":      func(p *states.Page) { p.Workloads[0].Node = 1 },
-		"another short":     func(p *states.Page) { p.Workloads[0].Short++ },
-		"no such workload":  func(p *states.Page) { p.Rows[0].Workload = 4 },
-		"half an hour":      func(p *states.Page) { p.Rows[0].Minute = 90 },
-		"no level":          func(p *states.Page) { p.Rows[0].Level = 3 },
-		"before 1970":       func(p *states.Page) { p.Rows[0].Minute = -60 },
-		"less than nothing": func(p *states.Page) { p.Rows[0].Usage.Amount[meter.CPU] = -1 },
-		"less of a node":    func(p *states.Page) { p.NodeRows[0].Whole[1] = -1 },
-		"no node of a row":  func(p *states.Page) { p.NodeRows[0].Node = -1 },
-		"no node of a gap":  func(p *states.Page) { p.Gaps[0].Node = 1 },
-		"nor of a shift":    func(p *states.Page) { p.Shifts[0].Node = 1 },
+		"no id":                func(p *states.Page) { p.Nodes[0].ID = "" },
+		"no such node":         func(p *states.Page) { p.Workloads[0].Node = 1 },
+		"another short":        func(p *states.Page) { p.Workloads[0].Short++ },
+		"no such workload":     func(p *states.Page) { p.Rows[0].Workload = 4 },
+		"half an hour":         func(p *states.Page) { p.Rows[0].Minute = 90 },
+		"no level":             func(p *states.Page) { p.Rows[0].Level = 3 },
+		"before 1970":          func(p *states.Page) { p.Rows[0].Minute = -60 },
+		"less than nothing":    func(p *states.Page) { p.Rows[0].Usage.Amount[meter.CPU] = -1 },
+		"less of a node":       func(p *states.Page) { p.NodeRows[0].Whole[1] = -1 },
+		"no node of a row":     func(p *states.Page) { p.NodeRows[0].Node = -1 },
+		"no node of a gap":     func(p *states.Page) { p.Gaps[0].Node = 1 },
+		"no node of a nesting": func(p *states.Page) { p.Nestings[0].Node = -1 },
+		"no host of it":        func(p *states.Page) { p.Nestings[0].Host = 1 },
+		"no workload of it":    func(p *states.Page) { p.Nestings[0].Workload = 4 },
+		"no day of it":         func(p *states.Page) { p.Nestings[0].Minute = 60 },
+		"nor of a shift":       func(p *states.Page) { p.Shifts[0].Node = 1 },
 	} {
 		p := page()
 		change(p)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,9 @@ type head struct {
 	By     []query.Dimension `json:"by"`
 	Gaps   int               `json:"gaps"`
 	Idle   string            `json:"idle"` // by what idle energy is divided
+	// Nested is what became of guests, and NestedNodes how many the groups are without.
+	Nested      string `json:"nested"`
+	NestedNodes int    `json:"nested_nodes"`
 }
 
 // JSON writes an answer as one object, with a line for each group and a newline
@@ -35,71 +39,118 @@ type head struct {
 // integer above 2^53, which many readers would round, is a string. What the
 // groups above the limit used is the rest, the sum of all is the total, and
 // the whole is what the machines had. The energy of idle machines stands beside
-// the rest where it was divided; else it is in the groups of what is idle.
-func JSON(a *query.Answer) []byte {
-	h := marshal(head{format, a.From.UTC(), a.To.UTC(), seconds(a.Over), a.By, a.Gaps, cmp.Or(a.Idle, none)})
+// the rest where it was divided; else it is in the groups of what is idle. What
+// nodes used that are guests of others is in groups of their own, if at all, and in
+// no sum.
+func JSON(a *query.Answer) []byte { return JSONOf(a, nil) }
+
+// JSONOf is JSON with these figures alone, by their keys; nil is all.
+func JSONOf(a *query.Answer, keys []string) []byte {
+	only := figuresOf(keys)
+	h := marshal(head{format, a.From.UTC(), a.To.UTC(), seconds(a.Over), a.By, a.Gaps, cmp.Or(a.Idle, none), cmp.Or(a.Nested, none), a.NestedNodes})
 	var b bytes.Buffer
 	b.Write(h[:len(h)-1])
 	b.WriteString(",\"groups\":[")
-	for i := range a.Groups {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString("\n")
-		writeGroup(&b, a, &a.Groups[i])
-	}
-	b.WriteString("\n],\"rest_groups\":" + strconv.Itoa(a.RestGroups) + ",\"rest\":")
-	writeTotal(&b, &a.Rest, a.Over)
+	writeGroups(&b, a, a.Groups, only)
+	b.WriteString("\n],\"nested_groups\":[")
+	writeGroups(&b, a, a.NestedGroups, only)
+	b.WriteString("\n],\"nested_more\":" + strconv.Itoa(a.NestedMore) + ",\"rest_groups\":" + strconv.Itoa(a.RestGroups) + ",\"rest\":")
+	writeTotal(&b, &a.Rest, a.Over, only)
 	sum := Sum(a)
 	b.WriteString(",\n\"total\":")
-	writeTotal(&b, &sum, a.Over)
+	writeTotal(&b, &sum, a.Over, only)
 	b.WriteString(",\n\"whole\":")
-	writeTotal(&b, &a.Whole, a.Over)
+	writeTotal(&b, &a.Whole, a.Over, only)
 	b.WriteString("}\n")
 	return b.Bytes()
 }
 
-func writeGroup(b *bytes.Buffer, a *query.Answer, g *query.Group) {
+// figuresOf are the figures with these keys; all of them where that is nil.
+func figuresOf(keys []string) []figure {
+	if keys == nil {
+		return figures
+	}
+	return slices.DeleteFunc(slices.Clone(figures), func(f figure) bool { return !slices.Contains(keys, f.key) })
+}
+
+// There may be thousands of groups: what is written of them is put together by hand.
+func writeGroups(b *bytes.Buffer, a *query.Answer, groups []query.Group, only []figure) {
+	before := b.Len()
+	for i := range groups {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString("\n")
+		writeGroup(b, a, &groups[i], only)
+		if i == 0 { // the others take about as much
+			b.Grow(min(b.Len()-before, 4<<10) * len(groups) * 9 / 8)
+		}
+	}
+}
+
+func writeGroup(b *bytes.Buffer, a *query.Answer, g *query.Group, only []figure) {
 	b.WriteByte('{')
 	for i, d := range a.By {
-		b.Write(marshal(string(d)))
+		writeText(b, string(d))
 		b.WriteByte(':')
-		b.Write(marshal(g.Keys[i]))
+		writeText(b, g.Keys[i])
 		b.WriteByte(',')
 	}
 	fmt.Fprintf(b, `"nodes":%d,"first_at":%s,"last_at":%s,"wall_seconds":%s,`, g.Nodes, instant(g.First), instant(g.Last), wall(g))
-	writeFigures(b, &g.Usage, a.Over)
+	writeFigures(b, &g.Usage, a.Over, only)
 	b.WriteByte('}')
+}
+
+// writeText writes a string.
+func writeText(b *bytes.Buffer, s string) {
+	if strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }) {
+		b.Write(marshal(s))
+		return
+	}
+	b.WriteByte('"')
+	b.WriteString(s)
+	b.WriteByte('"')
 }
 
 // writeTotal writes the figures of a sum that is of no group; null where it has
 // none.
-func writeTotal(b *bytes.Buffer, t *query.Total, over time.Duration) {
+func writeTotal(b *bytes.Buffer, t *query.Total, over time.Duration, only []figure) {
 	if t.Present == 0 {
 		b.WriteString("null")
 		return
 	}
 	b.WriteByte('{')
-	writeFigures(b, t, over)
+	writeFigures(b, t, over, only)
 	b.WriteByte('}')
 }
 
-func writeFigures(b *bytes.Buffer, t *query.Total, over time.Duration) {
-	var quality strings.Builder
-	for i := range figures {
-		f := &figures[i]
+func writeFigures(b *bytes.Buffer, t *query.Total, over time.Duration, only []figure) {
+	qualities := make([]meter.Quality, len(only))
+	for i := range only {
+		f := &only[i]
 		v, q := f.get(t, over)
-		amount := json.RawMessage("null")
-		if q != meter.Absent {
-			amount = number(v, f.unit)
+		qualities[i] = q
+		writeText(b, f.key)
+		b.WriteByte(':')
+		if q == meter.Absent {
+			b.WriteString("null,")
+			continue
 		}
-		fmt.Fprintf(b, "%q:%s,", f.key, amount)
-		if i > 0 {
-			quality.WriteByte(',')
-		}
-		fmt.Fprintf(&quality, "%q:%q", f.key, q)
+		b.Write(number(v, f.unit))
+		b.WriteByte(',')
 	}
-	fmt.Fprintf(b, `"covered_seconds":%s,"quality":{%s}`, seconds(t.Covered), quality.String())
+	b.WriteString(`"covered_seconds":`)
+	b.Write(seconds(t.Covered))
+	b.WriteString(`,"quality":{`)
+	for i, q := range qualities {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		writeText(b, only[i].key)
+		b.WriteByte(':')
+		writeText(b, q.String())
+	}
+	b.WriteByte('}')
 }
 
 // wall is the time from the start of the first minute with use to the end of
@@ -117,11 +168,14 @@ func seconds(d time.Duration) json.RawMessage {
 
 func number(v unit.Sum, u unit.Unit) json.RawMessage {
 	s := v.Decimal(u)
-	if !strings.Contains(s, ".") && u != unit.Nanosecond && u != unit.Microjoule && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
+	if integral(u) && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
 		s = strconv.Quote(s)
 	}
 	return json.RawMessage(s)
 }
+
+// integral says that decimals of a unit are integers.
+func integral(u unit.Unit) bool { return u != unit.Nanosecond && u != unit.Microjoule }
 
 func instant(t time.Time) json.RawMessage {
 	if t.IsZero() {
@@ -147,6 +201,8 @@ func Parse(body []byte) (*query.Answer, error) {
 	var h head
 	var m struct {
 		Groups     []map[string]json.RawMessage `json:"groups"`
+		Nested     []map[string]json.RawMessage `json:"nested_groups"`
+		NestedMore int                          `json:"nested_more"`
 		RestGroups int                          `json:"rest_groups"`
 		Rest       map[string]json.RawMessage   `json:"rest"`
 		Whole      map[string]json.RawMessage   `json:"whole"`
@@ -162,21 +218,30 @@ func Parse(body []byte) (*query.Answer, error) {
 	if len(h.By) == 0 {
 		return nil, fmt.Errorf("%w answer: by is empty", fault.ErrInvalid)
 	}
-	a := &query.Answer{From: h.From.UTC(), To: h.To.UTC(), By: h.By, Gaps: h.Gaps, RestGroups: m.RestGroups}
+	a := &query.Answer{From: h.From.UTC(), To: h.To.UTC(), By: h.By, Gaps: h.Gaps, RestGroups: m.RestGroups,
+		NestedNodes: h.NestedNodes, NestedMore: m.NestedMore}
 	if h.Idle != none {
 		a.Idle = h.Idle
+	}
+	if h.Nested != none {
+		a.Nested = h.Nested
 	}
 	over, err := parseNumber(h.Over, unit.Nanosecond)
 	if err != nil {
 		return nil, fmt.Errorf("%w answer: averages_over_seconds: %w", fault.ErrInvalid, err)
 	}
 	a.Over = duration(over)
-	for _, row := range m.Groups {
-		g, err := parseGroup(a.By, row)
-		if err != nil {
-			return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
+	for _, part := range []struct {
+		rows []map[string]json.RawMessage
+		to   *[]query.Group
+	}{{m.Groups, &a.Groups}, {m.Nested, &a.NestedGroups}} {
+		for _, row := range part.rows {
+			g, err := parseGroup(a.By, row)
+			if err != nil {
+				return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
+			}
+			*part.to = append(*part.to, g)
 		}
-		a.Groups = append(a.Groups, g)
 	}
 	for _, part := range []struct {
 		name string

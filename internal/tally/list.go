@@ -16,54 +16,64 @@ import (
 )
 
 type nodeJSON struct {
-	Node     string     `json:"node"`
-	Name     string     `json:"name"`
-	Cluster  string     `json:"cluster"`
-	State    string     `json:"state"`
-	Machine  string     `json:"machine_id"`
-	Boot     string     `json:"boot"`
-	CPUs     int        `json:"cpus"`
-	Streams  int        `json:"streams"`
-	Enrolled *time.Time `json:"enrolled_at"`
-	Through  *time.Time `json:"booked_through"`
-	Revoked  *time.Time `json:"revoked_at"` // null where it is not
-	Source   string     `json:"source"`     // the server below that tells of it
+	Node     string      `json:"node" doc:"id: a ULID that it got when it enrolled"`
+	Name     string      `json:"name" doc:"what the machine calls itself"`
+	Cluster  string      `json:"cluster" doc:"of the token that it enrolled with"`
+	State    string      `json:"state" doc:"live: booked up to the last minute; behind: sends, and is not; silent: sends nothing; revoked: may not send"`
+	Machine  string      `json:"machine_id" doc:"of the operating system"`
+	Boot     string      `json:"boot" doc:"id of its latest boot"`
+	CPUs     int         `json:"cpus" doc:"online CPUs; 0 where only jobs are measured"`
+	Streams  int         `json:"streams" doc:"streams that are open"`
+	Enrolled *time.Time  `json:"enrolled_at" doc:"null where it never did itself"`
+	Through  *time.Time  `json:"booked_through" doc:"up to when it is booked; null before the first batch"`
+	Revoked  *time.Time  `json:"revoked_at" doc:"null where it is not"`                                             // null where it is not
+	Source   string      `json:"source" doc:"id of the server below that tells of it; empty where it sends itself"` // the server below that tells of it
+	Nested   *nestedJSON `json:"nested_in" doc:"the node in which it is a guest now; null where it is in none that can be seen"`
+}
+
+type nestedJSON struct {
+	Node     string      `json:"node" doc:"id of the host"`
+	Name     string      `json:"name" doc:"name of the host"`
+	Workload workload.ID `json:"workload" doc:"id of what the guest is there; empty where that has no name yet"`
+	As       string      `json:"workload_name" doc:"what that workload is called"`
+	Since    *time.Time  `json:"since" doc:"the first equal share of energy; null where that is not known here"`
+	Seen     *time.Time  `json:"seen_at" doc:"the latest equal share"`
 }
 
 type gapJSON struct {
-	Node    string     `json:"node"`
-	Name    string     `json:"name"`
+	Node    string     `json:"node" doc:"id"`
+	Name    string     `json:"name" doc:"name of the node"`
 	From    *time.Time `json:"from"`
 	To      *time.Time `json:"to"`
-	Seconds float64    `json:"seconds"`
-	Reason  string     `json:"reason"`
-	Why     string     `json:"why"`
-	Meaning string     `json:"meaning"`
+	Seconds float64    `json:"seconds" doc:"length, in seconds"`
+	Reason  string     `json:"reason" doc:"the word for why, or clock-shifted"`
+	Why     string     `json:"why" doc:"what happened, for people"`
+	Meaning string     `json:"meaning" doc:"what that means for the figures, for people"`
 	Detail  string     `json:"detail"`
-	Booked  *time.Time `json:"booked_at"`
+	Booked  *time.Time `json:"booked_at" doc:"when the server learned of it"`
 	// Shift is what was added to a clock that was wrong: then from and to are when
 	// that began, and there is no gap.
-	Shift json.RawMessage `json:"shift_seconds,omitempty"`
+	Shift json.RawMessage `json:"shift_seconds,omitempty" doc:"what was added to a clock that was wrong, in seconds: then from and to are when that began, and there is no gap"`
 }
 
 type workloadJSON struct {
-	ID      workload.ID       `json:"workload"`
+	ID      workload.ID       `json:"workload" doc:"id: 26 characters of base32"`
 	Kind    workload.Kind     `json:"kind"`
 	Name    string            `json:"name"`
-	Job     string            `json:"job"`
+	Job     string            `json:"job" doc:"empty where it is of none"`
 	User    string            `json:"user"`
 	Project string            `json:"project"`
-	Node    string            `json:"node"`
+	Node    string            `json:"node" doc:"id"`
 	Cluster string            `json:"cluster"`
-	Key     string            `json:"key"`
-	Path    string            `json:"path"`
-	Parent  workload.ID       `json:"parent"`
+	Key     string            `json:"key" doc:"what the id is made of: a container id, a pod UID, a path"`
+	Path    string            `json:"path" doc:"its control group"`
+	Parent  workload.ID       `json:"parent" doc:"id of the workload around it; empty is none"`
 	Labels  map[string]string `json:"labels"`
-	Started *time.Time        `json:"started_at"`
-	Ended   *time.Time        `json:"ended_at"`
-	Exit    *int              `json:"exit_code"`
-	First   *time.Time        `json:"first_at"`
-	Last    *time.Time        `json:"last_at"`
+	Started *time.Time        `json:"started_at" doc:"null where nobody told"`
+	Ended   *time.Time        `json:"ended_at" doc:"null while it runs, or where nobody told"`
+	Exit    *int              `json:"exit_code" doc:"null where nobody told"`
+	First   *time.Time        `json:"first_at" doc:"start of the first minute with use in the range"`
+	Last    *time.Time        `json:"last_at" doc:"end of the last one"`
 }
 
 // some is an instant as JSON has it: null where there is none.
@@ -121,25 +131,40 @@ func each[A, B any](list []A, f func(A) B) []B {
 // NodesJSON writes nodes under the key nodes.
 func NodesJSON(list []query.Node) []byte {
 	return document("nodes", each(list, func(n query.Node) nodeJSON {
-		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, some(n.Enrolled), some(n.Through), some(n.Revoked), n.Source}
+		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, some(n.Enrolled), some(n.Through), some(n.Revoked), n.Source, nestedOf(n.Nested)}
 	}))
+}
+
+func nestedOf(n *query.Nesting) *nestedJSON {
+	if n == nil {
+		return nil
+	}
+	return &nestedJSON{n.Host, n.HostName, n.Workload, n.Name, some(n.Since), some(n.Seen)}
 }
 
 // ParseNodes reads what NodesJSON wrote.
 func ParseNodes(body []byte) ([]query.Node, error) {
 	list, err := undocument[nodeJSON]("nodes", body)
 	return each(list, func(n nodeJSON) query.Node {
-		return query.Node{ID: n.Node, Name: n.Name, Cluster: n.Cluster, MachineID: n.Machine, Boot: n.Boot, CPUs: n.CPUs,
+		out := query.Node{ID: n.Node, Name: n.Name, Cluster: n.Cluster, MachineID: n.Machine, Boot: n.Boot, CPUs: n.CPUs,
 			Enrolled: or(n.Enrolled), Through: or(n.Through), Streams: n.Streams, State: n.State, Revoked: or(n.Revoked), Source: n.Source}
+		if in := n.Nested; in != nil {
+			out.Nested = &query.Nesting{Host: in.Node, HostName: in.Name, Workload: in.Workload, Name: in.As, Since: or(in.Since), Seen: or(in.Seen)}
+		}
+		return out
 	}), err
 }
 
 // NodesCSV writes nodes with the keys of the JSON form.
 func NodesCSV(list []query.Node) []byte {
-	rows := [][]string{{"node", "name", "cluster", "state", "machine_id", "boot", "cpus", "streams", "enrolled_at", "booked_through", "revoked_at", "source"}}
+	rows := [][]string{{"node", "name", "cluster", "state", "machine_id", "boot", "cpus", "streams", "enrolled_at", "booked_through", "revoked_at", "source", "nested_in", "nested_in_name", "nested_in_workload"}}
 	for _, n := range list {
+		var in query.Nesting
+		if n.Nested != nil {
+			in = *n.Nested
+		}
 		rows = append(rows, []string{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, strconv.Itoa(n.CPUs), strconv.Itoa(n.Streams),
-			stamp(n.Enrolled), stamp(n.Through), stamp(n.Revoked), n.Source})
+			stamp(n.Enrolled), stamp(n.Through), stamp(n.Revoked), n.Source, in.Host, in.HostName, string(in.Workload)})
 	}
 	return writeCSV(rows)
 }
@@ -156,9 +181,20 @@ func NodesText(list []query.Node, s Style) string {
 			cpus = strconv.Itoa(n.CPUs)
 		}
 		rows = append(rows, []string{s.text(n.Name), s.text(n.ID), s.text(n.Cluster), s.text(n.State), s.time(n.Through),
-			cpus, strconv.Itoa(n.Streams)})
+			cpus, strconv.Itoa(n.Streams), s.nested(n.Nested)})
 	}
-	return table(append(names("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numbers("CPUS", "STREAMS")...), rows)
+	return table(slices.Concat(names("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numbers("CPUS", "STREAMS"), names("NESTED IN")), rows)
+}
+
+// nested says in which node one is a guest, and as what.
+func (s Style) nested(n *query.Nesting) string {
+	switch {
+	case n == nil:
+		return ""
+	case n.Name == "":
+		return s.text(n.HostName)
+	}
+	return s.text(n.HostName) + " as " + s.text(n.Name)
 }
 
 // A cause is what a reason for a gap means to people.
@@ -182,6 +218,8 @@ var causes = map[meter.Reason]cause{
 		"figures of that time are not booked; the agent has put them aside"},
 	meter.Killed: {"the meter of a job was killed",
 		"what that job used afterwards is not known: its sums are too low by it"},
+	meter.MeterFailed: {"an energy meter could not be used",
+		"energy of that time is what other meters of the machine show, or a model; nothing else is missing"},
 }
 
 // shifted is instead of a reason where a clock was corrected.
@@ -283,11 +321,7 @@ func GapsText(list []query.Gap, s Style) string {
 // WorkloadsJSON writes workloads under the key workloads.
 func WorkloadsJSON(list []query.Workload) []byte {
 	return document("workloads", each(list, func(w query.Workload) workloadJSON {
-		labels := w.Labels
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		return workloadJSON{w.ID, w.Kind, w.Name.Name, w.Job, w.User, w.Project, w.Node, w.Cluster, w.Key, w.Path, w.Parent, labels,
+		return workloadJSON{w.ID, w.Kind, w.Name.Name, w.Job, w.User, w.Project, w.Node, w.Cluster, w.Key, w.Path, w.Parent, orEmpty(w.Labels),
 			some(w.Started), some(w.Ended), w.Exit, some(w.First), some(w.Last)}
 	}))
 }

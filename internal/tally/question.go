@@ -21,6 +21,15 @@ const (
 	ParamLimit   = "limit"
 	ParamNode    = "node"
 	ParamIdle    = "idle"
+	ParamNested  = "nested"
+	ParamFields  = "fields"
+	ParamSort    = "sort"
+	ParamNodes   = "nodes"
+	ParamTop     = "top"
+	ParamCursor  = "cursor"
+	ParamFormat  = "format"
+	ParamState   = "state"
+	ParamCluster = "cluster"
 )
 
 // none is the word of the policy by which idle energy stays where it is.
@@ -54,7 +63,7 @@ func Only(given map[string][]string, allowed ...string) error {
 // to the caller. Without a range it is about the last 24 hours, without
 // dimensions by job.
 func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
-	if err := Only(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle); err != nil {
+	if err := Only(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle, ParamNested, ParamFields, ParamSort, ParamFormat); err != nil {
 		return query.Query{}, err
 	}
 	q, err := ParseFilter(given, now)
@@ -72,8 +81,27 @@ func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
 	case s != "0" && s != "false":
 		return query.Query{}, invalid("write 1 to leave out what mete itself used", "parameter %s=%q", ParamOmitOwn, s)
 	}
-	q.Idle, err = parseIdle(given)
+	if q.Idle, err = parseIdle(given); err != nil {
+		return q, err
+	}
+	q.Nested, err = parseNested(given)
 	return q, err
+}
+
+// Nestings are the words for what becomes of guests.
+func Nestings() []string { return []string{query.NestedOnly, query.NestedAlso} }
+
+// parseNested reads what becomes of nodes that are guests: "" where they are left
+// out.
+func parseNested(given map[string][]string) (string, error) {
+	s, err := single(given, ParamNested, none)
+	switch {
+	case err != nil || s == none:
+		return "", err
+	case !slices.Contains(Nestings(), s):
+		return "", invalid("it is only, for what runs in guest machines and nothing else, or also, for that beside all other", "parameter %s=%q", ParamNested, s)
+	}
+	return s, nil
 }
 
 // Policies are the words for how idle energy can be divided.
@@ -104,14 +132,21 @@ func ParseFilter(given map[string][]string, now time.Time) (q query.Query, err e
 	if q.Where, err = ParseWhere(given[ParamWhere]); err != nil {
 		return q, err
 	}
+	q.Limit, err = parseLimit(given)
+	return q, err
+}
+
+// parseLimit reads how many elements an answer may have: 0 where that is not said.
+func parseLimit(given map[string][]string) (int, error) {
 	s, err := single(given, ParamLimit, "")
-	if err != nil || s == "" {
-		return q, err
+	if err != nil || given[ParamLimit] == nil {
+		return 0, err
 	}
-	if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > MaxGroups {
-		return q, invalid("from 1 to "+strconv.Itoa(MaxGroups), "parameter %s=%q", ParamLimit, s)
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > MaxGroups {
+		return 0, invalid("from 1 to "+strconv.Itoa(MaxGroups), "parameter %s=%q", ParamLimit, s)
 	}
-	return q, nil
+	return n, nil
 }
 
 // ParseRange reads the range of a question: the last 24 hours where it says
@@ -227,6 +262,9 @@ func Parameters(q query.Query) map[string][]string {
 	if q.Idle != "" && q.Idle != none {
 		p[ParamIdle] = []string{q.Idle}
 	}
+	if q.Nested != "" {
+		p[ParamNested] = []string{q.Nested}
+	}
 	if q.Limit > 0 {
 		p[ParamLimit] = []string{strconv.Itoa(q.Limit)}
 	}
@@ -240,6 +278,24 @@ func stamp(t time.Time) string {
 	}
 	return t.UTC().Format(time.RFC3339Nano)
 }
+
+// ParseText reads a parameter that may be given once, "" where it is not.
+func ParseText(given map[string][]string, name string) (string, error) {
+	return single(given, name, "")
+}
+
+// ParseWord reads a parameter that is one of some words, "" where it is not given.
+func ParseWord(given map[string][]string, name string, words []string) (string, error) {
+	s, err := single(given, name, "")
+	if err == nil && given[name] != nil && !slices.Contains(words, s) {
+		err = invalid("it is one of "+strings.Join(words, ", "), "parameter %s=%q", name, s)
+	}
+	return s, err
+}
+
+// NodeStates and AlertStates are the words for the states of nodes and of alerts.
+func NodeStates() []string  { return []string{"live", "behind", "silent", "revoked"} }
+func AlertStates() []string { return []string{"pending", "firing"} }
 
 // ParseNode reads of which node a question is, "" for all.
 func ParseNode(given map[string][]string) (string, error) { return single(given, ParamNode, "") }

@@ -169,10 +169,11 @@ func TestParseWish(t *testing.T) {
 
 func TestTokenText(t *testing.T) {
 	for want, tok := range map[string]entry.Token{
-		"token x enrols 1 machine into the server's cluster, without end; it is shown this once":           {ID: "x", Role: entry.Agent, Uses: 1},
-		"token x enrols any number of servers into cluster lab, without end; it is shown this once":        {ID: "x", Role: entry.Upstream, Uses: -1, Cluster: "lab"},
-		"token x lets who has it read all clusters, until 2026-03-01 12:00:00; it is shown this once":      {ID: "x", Role: entry.Viewer, Uses: -1, Expires: noon},
-		"token x lets who has it read cluster \uFFFDlab, until 2026-03-01 12:00:00; it is shown this once": {ID: "x", Role: entry.Viewer, Cluster: "\rlab", Expires: noon},
+		"token x enrols 1 machine into the server's cluster, without end; it is shown this once":                  {ID: "x", Role: entry.Agent, Uses: 1},
+		"token x enrols any number of servers into cluster lab, without end; it is shown this once":               {ID: "x", Role: entry.Upstream, Uses: -1, Cluster: "lab"},
+		"token x lets who has it read all clusters, until 2026-03-01 12:00:00; it is shown this once":             {ID: "x", Role: entry.Viewer, Uses: -1, Expires: noon},
+		"token x lets who has it write series into cluster lab, until 2026-03-01 12:00:00; it is shown this once": {ID: "x", Role: entry.Writer, Cluster: "lab", Uses: -1, Expires: noon},
+		"token x lets who has it read cluster \uFFFDlab, until 2026-03-01 12:00:00; it is shown this once":        {ID: "x", Role: entry.Viewer, Cluster: "\rlab", Expires: noon},
 	} {
 		if got := tally.TokenText(tok, utc); got != want {
 			t.Errorf("TokenText = %q, want %q", got, want)

@@ -4,17 +4,18 @@ import (
 	"strconv"
 	"time"
 
+	"mete.dev/mete/internal/live"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/workload"
 )
 
 type latestJSON struct {
-	Node    string     `json:"node"`
+	Node    string     `json:"node" doc:"id"`
 	Name    string     `json:"name"`
 	Cluster string     `json:"cluster"`
-	From    *time.Time `json:"from"`
-	To      *time.Time `json:"to"`
+	From    *time.Time `json:"from" doc:"start of its latest window"`
+	To      *time.Time `json:"to" doc:"end of that window"`
 	CPUs    int        `json:"cpus"`
 	Rows    []rateJSON `json:"workloads"`
 }
@@ -22,23 +23,28 @@ type latestJSON struct {
 // rateJSON is one workload at present, with the keys of the snapshot of a live
 // machine.
 type rateJSON struct {
-	ID   workload.ID   `json:"id"`
+	ID   workload.ID   `json:"id" doc:"of the workload"`
 	Kind workload.Kind `json:"kind"`
 	Name string        `json:"name"`
 	Job  string        `json:"job"`
+	// Parent is the workload in which it is, and which does not count it.
+	Parent workload.ID `json:"parent,omitempty" doc:"id of the workload in which it is, and which does not count it"`
 
 	CPU            *float64 `json:"cpu_cores"`
-	Memory         *int64   `json:"memory_bytes"`
+	Memory         *int64   `json:"memory_bytes" doc:"average over the window"`
 	DiskRead       *float64 `json:"disk_read_bytes_per_second"`
 	DiskWritten    *float64 `json:"disk_written_bytes_per_second"`
 	NetworkRx      *float64 `json:"network_rx_bytes_per_second"`
 	NetworkTx      *float64 `json:"network_tx_bytes_per_second"`
 	PIDs           *float64 `json:"pids"`
-	PressureCPU    *float64 `json:"pressure_cpu_ratio"`
-	PressureMemory *float64 `json:"pressure_memory_ratio"`
-	PressureIO     *float64 `json:"pressure_io_ratio"`
+	PressureCPU    *float64 `json:"pressure_cpu_ratio" doc:"share of time in which some task waited for a CPU"`
+	PressureMemory *float64 `json:"pressure_memory_ratio" doc:"share of time in which some task waited for memory"`
+	PressureIO     *float64 `json:"pressure_io_ratio" doc:"share of time in which some task waited for a disk"`
 
-	Quality map[string]meter.Quality `json:"quality"`
+	Power      *float64 `json:"power_watts"`
+	PowerError *float64 `json:"power_error_watts" doc:"by how much that may be off"`
+
+	Quality map[string]meter.Quality `json:"quality" doc:"of each figure that is there, by resource"`
 }
 
 // RatesJSON writes what every workload uses at present, by the latest window of
@@ -52,7 +58,7 @@ func RatesJSON(list []query.Latest) []byte {
 }
 
 func rate(r *query.LatestRow, length float64) rateJSON {
-	out := rateJSON{ID: r.ID, Kind: r.Kind, Name: r.Name.Name, Job: r.Job, Quality: map[string]meter.Quality{}}
+	out := rateJSON{ID: r.ID, Kind: r.Kind, Name: r.Name.Name, Job: r.Job, Parent: r.Parent, Quality: map[string]meter.Quality{}}
 	get := func(res meter.Resource) *float64 {
 		amount, ok := r.Usage.Get(res)
 		if !ok || length <= 0 {
@@ -72,6 +78,14 @@ func rate(r *query.LatestRow, length float64) rateJSON {
 	out.NetworkRx, out.NetworkTx = get(meter.NetworkRx), get(meter.NetworkTx)
 	out.PIDs = get(meter.PIDs)
 	out.PressureCPU, out.PressureMemory, out.PressureIO = get(meter.PressureCPU), get(meter.PressureMemory), get(meter.PressureIO)
+	if watts, q, ok := BusyBy("power", &r.Usage, length); ok {
+		watts = round(watts)
+		out.Power, out.Quality[live.Power] = &watts, q
+		if amount, ok := r.Usage.Get(meter.EnergyError); ok {
+			off := round(meter.EnergyError.Detail().Unit.Float(amount) / length)
+			out.PowerError = &off
+		}
+	}
 	return out
 }
 

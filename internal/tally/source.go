@@ -9,17 +9,17 @@ import (
 )
 
 type sourceJSON struct {
-	Source   string     `json:"source"`
+	Source   string     `json:"source" doc:"id"`
 	Name     string     `json:"name"`
 	Cluster  string     `json:"cluster"`
-	State    string     `json:"state"`
-	Nodes    int        `json:"nodes"`
-	Pages    uint64     `json:"pages"`
-	Epoch    string     `json:"epoch"`
+	State    string     `json:"state" doc:"as that of nodes"`
+	Nodes    int        `json:"nodes" doc:"that it tells of"`
+	Pages    uint64     `json:"pages" doc:"that were taken of it"`
+	Epoch    string     `json:"epoch" doc:"of its ledger, as far as it was taken"`
 	Enrolled *time.Time `json:"enrolled_at"`
-	Seen     *time.Time `json:"seen_at"`
-	Through  *time.Time `json:"booked_through"`
-	Revoked  *time.Time `json:"revoked_at"`
+	Seen     *time.Time `json:"seen_at" doc:"when a page of it was taken last"`
+	Through  *time.Time `json:"booked_through" doc:"up to when the furthest of its nodes is booked there"`
+	Revoked  *time.Time `json:"revoked_at" doc:"null where it is not"`
 }
 
 // SourcesJSON writes servers below under the key sources.

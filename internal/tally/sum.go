@@ -2,6 +2,8 @@ package tally
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/meter"
@@ -18,24 +20,83 @@ func Sum(a *query.Answer) (sum query.Total) {
 	return sum
 }
 
-// Limit keeps the first n groups of an answer and puts the others into its rest.
-// What no job caused stays, and is not counted: the rest shall be of what others
-// used.
+// Limit keeps the first n groups of an answer and puts the others into its rest:
+// that is of what jobs used. What no job caused is kept of the machines on which a
+// kept group ran. Of all others it is one group for each of idle and system, whose
+// machine has no name. Of the groups of guests, which are in no sum, the first n
+// stay too.
 func Limit(a *query.Answer, n int) {
-	var kept []query.Group
-	for i := range a.Groups {
-		switch g := &a.Groups[i]; {
-		case noJob(a.By, g.Keys) != "":
-			kept = append(kept, *g)
-		case n > 0:
-			kept = append(kept, *g)
-			n--
-		default:
-			a.Rest.Add(&g.Usage)
-			a.RestGroups++
+	most, own := n, slices.ContainsFunc(a.By, machines)
+	known := map[string]bool{} // the machines of groups that are kept
+	before := len(a.Groups) + a.RestGroups
+	a.Groups = slices.DeleteFunc(a.Groups, func(g query.Group) bool {
+		if noJob(a.By, g.Keys) != "" {
+			return false
+		}
+		if n--; n >= 0 {
+			known[machineOf(a.By, g.Keys)] = true
+			return false
+		}
+		a.Rest.Add(&g.Usage)
+		a.RestGroups++
+		return true
+	})
+	if own && before > most {
+		var away []query.Group
+		a.Groups = slices.DeleteFunc(a.Groups, func(g query.Group) bool {
+			if noJob(a.By, g.Keys) == "" || known[machineOf(a.By, g.Keys)] {
+				return false
+			}
+			away = append(away, g)
+			return true
+		})
+		a.Groups = append(a.Groups, nameless(a.By, away)...)
+	}
+	if over := len(a.NestedGroups) - most; over > 0 {
+		a.NestedGroups, a.NestedMore = a.NestedGroups[:most], over
+	}
+}
+
+// machineOf is the machines of some keys, as one text.
+func machineOf(by []query.Dimension, keys []string) string {
+	var names []string
+	for i, d := range by {
+		if machines(d) {
+			names = append(names, keys[i])
 		}
 	}
-	a.Groups = kept
+	return strings.Join(names, "\x00")
+}
+
+// nameless makes one group of those that are alike but for their machines.
+func nameless(by []query.Dimension, groups []query.Group) (out []query.Group) {
+	at := map[string]int{}
+	for i := range groups {
+		g := groups[i]
+		g.Keys = slices.Clone(g.Keys)
+		for k, d := range by {
+			if machines(d) {
+				g.Keys[k] = ""
+			}
+		}
+		name := strings.Join(g.Keys, "\x00")
+		n, ok := at[name]
+		if !ok {
+			at[name] = len(out)
+			out = append(out, g)
+			continue
+		}
+		o := &out[n]
+		o.Nodes += g.Nodes // each is of other machines
+		if g.First.Before(o.First) {
+			o.First = g.First
+		}
+		if g.Last.After(o.Last) {
+			o.Last = g.Last
+		}
+		o.Usage.Add(&g.Usage)
+	}
+	return out
 }
 
 // Narrow sets the length over which the answer's averages are taken, where the

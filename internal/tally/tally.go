@@ -96,9 +96,12 @@ func list() (all []figure) {
 	return all
 }
 
-// key names an amount with its base unit.
+// key names an amount with its base unit. Idle energy that was booked to a row is
+// part of its energy; what --idle gave to it is beside it, and is another figure.
 func key(d meter.Detail) string {
 	switch base := d.Unit.Base(); {
+	case d.Name == meter.EnergyIdle.String():
+		return d.Name + "_booked_" + base
 	case base != "":
 		if strings.HasSuffix(d.Name, "_"+base) {
 			return d.Name

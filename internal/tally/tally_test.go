@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,7 +115,21 @@ func nodes() []query.Node {
 			Through: noon, Streams: 2, State: "live"},
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "we\x1bb", Cluster: "", State: "silent"},
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y61", Name: "web-2", State: "revoked", Revoked: noon.Add(time.Hour), Source: "01K5X3V7QZ8R9S0T1V2W3X4Y62"},
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y64", Name: "guest", State: "live", Nested: &query.Nesting{Host: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", HostName: "we\x1bb-1",
+			Workload: workload.NewID("web-1", workload.VM, "k"), Name: "vm\u202e7", Since: noon.Add(-length), Seen: noon}},
+		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y65", Name: "told above", State: "live", Nested: &query.Nesting{Host: "H"}},
 	}
+}
+
+func vms() []query.VM {
+	full := query.VM{Guest: "00112233-4455-6677-8899-aabbccddeeff", Name: "v\x1bm", Host: "H", HostName: "metal", Workload: workload.NewID("H", workload.VM, "k"), Node: "G", NodeName: "guest",
+		Compared: 8640, Differing: 2, Largest: 1_500_000, N: 1<<53 + 1, Last: noon}
+	put(&full.Usage, meter.EnergyRest, meter.Apportioned, 7_200_000e6)
+	put(&full.Usage, meter.EnergyIdle, meter.Apportioned, 1_800_000e6)
+	put(&full.Usage, meter.EnergyError, meter.Apportioned, 360_000e6)
+	plain := query.VM{Guest: "00112233-4455-6677-8899-aabbccddeef0", Host: "H", HostName: "metal"}
+	put(&plain.Usage, meter.EnergyRest, meter.Modelled, 500)
+	return []query.VM{full, plain, {Guest: "00112233-4455-6677-8899-aabbccddeef1", Name: "silent", Host: "H", HostName: "metal"}}
 }
 
 func sources() []query.Source {
@@ -174,6 +189,9 @@ func TestForms(t *testing.T) {
 	golden(t, "gaps.txt", []byte(tally.GapsText(gaps(), utc)))
 	golden(t, "gaps.json", tally.GapsJSON(gaps()))
 	golden(t, "gaps.csv", tally.GapsCSV(gaps()))
+	golden(t, "vms.txt", []byte(tally.VMsText(vms(), utc)))
+	golden(t, "vms.json", tally.VMsJSON(vms()))
+	golden(t, "vms.csv", tally.VMsCSV(vms()))
 	golden(t, "workloads.txt", []byte(tally.WorkloadsText(workloads(), utc)))
 	golden(t, "workloads.json", tally.WorkloadsJSON(workloads()))
 	golden(t, "workloads.csv", tally.WorkloadsCSV(workloads()))
@@ -214,8 +232,21 @@ func TestTextVariants(t *testing.T) {
 	golden(t, "divided.json", tally.JSON(c))
 	golden(t, "divided.csv", tally.CSV(c))
 
+	d := hour()
+	d.By, d.Nested, d.NestedNodes, d.NestedMore = []query.Dimension{query.ByNode}, query.NestedAlso, 2, 3
+	d.NestedGroups = slices.Clone(d.Groups[1:4])
+	golden(t, "nested.txt", []byte(tally.Text(d, utc)))
+	golden(t, "nested.json", tally.JSON(d))
+	golden(t, "nested.csv", tally.CSV(d))
+	e := hour()
+	e.Nested, e.NestedNodes = query.NestedOnly, 1
+	left := hour()
+	left.NestedNodes = 1
+	none := &query.Answer{From: noon.Add(-length), To: noon, By: e.By, Nested: query.NestedOnly}
+	golden(t, "guests.txt", []byte(tally.Text(e, tally.Style{Zone: time.UTC, ASCII: true})+"\n"+tally.Text(left, utc)+"\n"+tally.Text(none, utc)))
+
 	golden(t, "empty.txt", []byte(tally.Text(&query.Answer{From: noon.Add(-24 * time.Hour), To: noon, By: b.By}, utc)))
-	for _, text := range []string{tally.NodesText(nil, utc), tally.SourcesText(nil, noon, utc), tally.GapsText(nil, utc), tally.WorkloadsText(nil, utc), tally.TokensText(nil, noon, utc)} {
+	for _, text := range []string{tally.NodesText(nil, utc), tally.SourcesText(nil, noon, utc), tally.GapsText(nil, utc), tally.VMsText(nil, utc), tally.WorkloadsText(nil, utc), tally.TokensText(nil, noon, utc)} {
 		if strings.Count(text, "\n") != 1 {
 			t.Errorf("an empty list is %q, want one line that says so", text)
 		}
@@ -277,12 +308,20 @@ func draw(t *rapid.T) *query.Answer {
 	a.Over = time.Duration(rapid.Int64Range(1, 1<<50).Draw(t, "over"))
 	a.To = a.From.Add(a.Over)
 	a.By = rapid.SampledFrom([][]query.Dimension{{"job"}, {"node", "kind"}, {"label:job"}, {"label:<&\"", "user"}}).Draw(t, "by")
-	for range rapid.IntRange(0, 4).Draw(t, "groups") {
+	a.Nested = rapid.SampledFrom([]string{"", "only", "also"}).Draw(t, "nested")
+	a.NestedNodes, a.NestedMore = rapid.IntRange(0, 2).Draw(t, "guests"), rapid.IntRange(0, 2).Draw(t, "more")
+	group := func() query.Group {
 		g := query.Group{Nodes: rapid.IntRange(0, 9).Draw(t, "nodes"), First: at(stamp.Draw(t, "first")), Last: at(stamp.Draw(t, "last")), Usage: total()}
 		for range a.By {
 			g.Keys = append(g.Keys, rapid.String().Draw(t, "key"))
 		}
-		a.Groups = append(a.Groups, g)
+		return g
+	}
+	for range rapid.IntRange(0, 4).Draw(t, "groups") {
+		a.Groups = append(a.Groups, group())
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "groups of guests") {
+		a.NestedGroups = append(a.NestedGroups, group())
 	}
 	if rapid.Bool().Draw(t, "rest") {
 		a.Rest, a.RestGroups, a.Whole = total(), 7, total()
@@ -312,7 +351,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 		}
 		rows, err := csv.NewReader(bytes.NewReader(tally.CSV(got))).ReadAll()
-		if want := len(got.Groups) + 1 + min(got.RestGroups, 1); err != nil || len(rows) != want {
+		if want := len(got.Groups) + 1 + min(got.RestGroups, 1) + len(got.NestedGroups); err != nil || len(rows) != want {
 			t.Fatalf("CSV has %d rows, %v, want %d", len(rows), err, want)
 		}
 	})
@@ -330,6 +369,10 @@ func TestListsRoundTrip(t *testing.T) {
 	g, err := tally.ParseGaps(tally.GapsJSON(gaps()))
 	if d := cmp.Diff(gaps(), g); d != "" || err != nil {
 		t.Errorf("gaps: %v %s", err, d)
+	}
+	v, err := tally.ParseVMs(tally.VMsJSON(vms()))
+	if d := cmp.Diff(vms(), v, sums); d != "" || err != nil {
+		t.Errorf("virtual machines: %v %s", err, d)
 	}
 	w, err := tally.ParseWorkloads(tally.WorkloadsJSON(workloads()))
 	if d := cmp.Diff(workloads(), w); d != "" || err != nil {
@@ -361,6 +404,35 @@ func TestLimitKeepsTheSum(t *testing.T) {
 			t.Fatalf("%d groups and %d in the rest, of %d", len(a.Groups), a.RestGroups, groups)
 		}
 	})
+}
+
+// What is idle on machines of which no job is shown is one group, without a name.
+func TestLimitOfMachines(t *testing.T) {
+	a := &query.Answer{By: []query.Dimension{query.ByJob, query.ByNode}}
+	for i := range 40 {
+		node := fmt.Sprint("n", i)
+		for k, name := range []string{"job" + node, "idle", "system"} {
+			g := query.Group{Keys: []string{name, node}, Nodes: 1, First: noon.Add(time.Duration(-i) * time.Hour), Last: noon.Add(time.Duration(i) * time.Hour)}
+			put(&g.Usage, meter.CPU, meter.Measured, int64(100*i+k))
+			a.Groups = append(a.Groups, g)
+		}
+	}
+	before := tally.Sum(a)
+	tally.Limit(a, 2)
+	if d := cmp.Diff(before, tally.Sum(a), sums); d != "" {
+		t.Fatalf("-want +got:\n%s", d)
+	}
+	var got []string
+	for _, g := range a.Groups {
+		got = append(got, fmt.Sprintf("%s %s %d %v", g.Keys[0], g.Keys[1], g.Nodes, g.Usage.Sum[meter.CPU]))
+	}
+	want := []string{"jobn0 n0 1 0", "idle n0 1 1", "system n0 1 2", "jobn1 n1 1 100", "idle n1 1 101", "system n1 1 102", "idle  38 77938", "system  38 77976"}
+	if d := cmp.Diff(want, got); d != "" || a.RestGroups != 38 {
+		t.Errorf("%d in the rest, -want +got:\n%s", a.RestGroups, d)
+	}
+	if g := a.Groups[6]; !g.First.Equal(noon.Add(-39*time.Hour)) || !g.Last.Equal(noon.Add(39*time.Hour)) {
+		t.Errorf("idle from %v to %v", g.First, g.Last)
+	}
 }
 
 func TestPeaksDoNotAdd(t *testing.T) {

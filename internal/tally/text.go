@@ -43,8 +43,13 @@ var columns = []shown{
 func Text(a *query.Answer, s Style) string {
 	var b strings.Builder
 	b.WriteString(span(a, s) + "\n")
-	if len(a.Groups) == 0 && a.RestGroups == 0 {
-		b.WriteString("nothing is booked in this range\n")
+	if len(a.Groups) == 0 && a.RestGroups == 0 && len(a.NestedGroups) == 0 {
+		if a.Nested == query.NestedOnly {
+			b.WriteString("no machine was a guest of another one in this range\n")
+		} else {
+			b.WriteString("nothing is booked in this range\n")
+		}
+		b.WriteString(s.guests(a))
 		b.WriteString(gaps(a))
 		return b.String()
 	}
@@ -92,11 +97,54 @@ func Text(a *query.Answer, s Style) string {
 	if a.Whole.Present != 0 {
 		rows = append(rows, s.row(label("MACHINE HAD"), &a.Whole, a.Over, &seen, func(c shown) bool { return c.peak || c.quality(&a.Whole) == meter.Absent }))
 	}
+	if len(a.NestedGroups) > 0 {
+		rows = append(rows, nil)
+	}
+	for i := range a.NestedGroups {
+		g := &a.NestedGroups[i]
+		keys := []string{s.inside() + s.text(g.Keys[0])}
+		for _, k := range g.Keys[1:] {
+			keys = append(keys, s.text(k))
+		}
+		empty := func(c shown) bool { return noJob(a.By, g.Keys) == "idle" && c.quality(&g.Usage) == meter.Absent }
+		rows = append(rows, s.row(keys, &g.Usage, a.Over, &seen, empty))
+	}
+	if a.NestedMore > 0 {
+		rows = append(rows, append(label(s.inside()+plural(a.NestedMore, "other")), make([]string, len(columns))...))
+	}
 	b.WriteString(table(cols, rows))
 	b.WriteString(notes(a, &sum))
+	b.WriteString(s.guests(a))
 	b.WriteString(s.legend(&seen))
 	b.WriteString(gaps(a))
 	return b.String()
+}
+
+// inside marks the name of a row of guests.
+func (s Style) inside() string {
+	if s.ASCII {
+		return "> "
+	}
+	return "↳ "
+}
+
+// guests says what was left out because it is within other figures.
+func (s Style) guests(a *query.Answer) string {
+	if a.NestedNodes == 0 {
+		return ""
+	}
+	verb, whose := "is", "its host's"
+	if a.NestedNodes > 1 {
+		verb, whose = "are", "their hosts'"
+	}
+	text := fmt.Sprintf("%s %s within %s figures", plural(a.NestedNodes, "guest machine"), verb, whose)
+	switch {
+	case len(a.NestedGroups) > 0:
+		text = s.inside() + text + ", and in no sum"
+	case a.Nested == "":
+		text += "; --nested only shows what ran inside"
+	}
+	return text + "\n"
 }
 
 // span says what time the table is about.

@@ -50,7 +50,7 @@ func tokenState(t entry.Token, now time.Time) string {
 		return "revoked"
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
 		return "expired"
-	case t.Uses == 0 && t.Role != entry.Viewer:
+	case t.Uses == 0 && !t.Role.Bears():
 		return "used up"
 	}
 	return "valid"
@@ -93,16 +93,18 @@ func ParseWish(body []byte, now time.Time) (t entry.Token, err error) {
 	if err := d.Decode(&f); err != nil {
 		return t, fmt.Errorf("%w wish for a token: %w", fault.ErrInvalid, err)
 	}
-	roles := []entry.Role{entry.Agent, entry.Viewer, entry.Upstream}
+	roles := []entry.Role{entry.Agent, entry.Viewer, entry.Upstream, entry.Writer}
 	switch {
 	case d.More():
 		return t, invalid("send one object", "wish for a token: more than one")
 	case !slices.Contains(roles, f.Role):
-		return t, invalid("it is one of agent, viewer, upstream", "role %q", f.Role)
+		return t, invalid("it is one of agent, viewer, upstream, writer", "role %q", f.Role)
 	case f.Uses < -1:
 		return t, invalid("1 or more, or -1 for any number", "uses %d", f.Uses)
 	case f.Role == entry.Viewer && f.Uses > 0:
 		return t, invalid("what reads may read until it expires or is revoked", "uses %d of a viewer's token", f.Uses)
+	case f.Role == entry.Writer && f.Uses > 0:
+		return t, invalid("what writes may write until it expires or is revoked", "uses %d of a writer's token", f.Uses)
 	case f.Expires != nil && !f.Expires.After(now):
 		return t, invalid("choose a time to come", "expires_at %s is past", stamp(*f.Expires))
 	}
@@ -128,7 +130,7 @@ func TokensText(list []entry.Token, now time.Time, s Style) string {
 	var rows [][]string
 	for _, t := range list {
 		uses, expires := "any", "never"
-		if t.Uses >= 0 && t.Role != entry.Viewer {
+		if t.Uses >= 0 && !t.Role.Bears() {
 			uses = strconv.Itoa(t.Uses)
 		}
 		if !t.Expires.IsZero() {
@@ -167,7 +169,10 @@ func TokenText(t entry.Token, s Style) string {
 		}
 	}
 	what := "lets who has it read " + cluster
-	if t.Role != entry.Viewer {
+	if t.Role == entry.Writer {
+		what = "lets who has it write series into " + cluster
+	}
+	if !t.Role.Bears() {
 		things := map[entry.Role]string{entry.Agent: "machine", entry.Upstream: "server"}[t.Role]
 		many := plural(max(t.Uses, 0), things)
 		if t.Uses < 0 {

@@ -34,4 +34,7 @@ type Grant struct {
 	Role        entry.Role `json:"role"`
 	Certificate string     `json:"certificate,omitempty"` // in PEM; none on the loopback
 	CA          string     `json:"ca,omitempty"`          // in PEM; older servers tell none on the loopback
+	// JobKey is the text of the key by which an agent makes tokens for its jobs;
+	// older servers give none.
+	JobKey string `json:"job_key,omitempty"`
 }

@@ -216,7 +216,7 @@ func (r *rig) run(long time.Duration) {
 	for late := false; ; {
 		if now := time.Now(); now.After(r.end) {
 			lacks := append(r.missed(), r.scarce()...)
-			if len(lacks) == 0 || now.After(r.end.Add(max(long, time.Minute))) {
+			if len(lacks) == 0 || now.After(r.end.Add(max(long, 2*time.Minute))) {
 				break
 			}
 			if !late {
@@ -361,18 +361,22 @@ func (r *rig) harm() {
 		return
 	}
 	r.weather = now.Add(time.Duration(100+r.rnd.IntN(500)) * time.Millisecond)
+	over := now.After(r.end) // now it is only about crash points: nothing else is to keep anyone from them
 	switch n := r.rnd.IntN(10); {
-	case n < 1:
+	case over && now.After(r.outage) && !r.fair:
+		r.blow()
+	case n < 1 && !over:
 		r.pause([]*child{r.server, r.agent}[r.rnd.IntN(2)])
-	case n < 3:
+	case n < 3 && !over:
 		r.fill()
-	case (n < 4 || now.After(r.end)) && !r.v.upstream && now.After(r.outage.Add(5*time.Second)) && r.agent.hits()["spool.merged"] < 3:
+	case (n < 4 || over) && !r.v.upstream && now.After(r.outage.Add(5*time.Second)) && r.agent.hits()["spool.merged"] < 3:
 		// Long enough that what waits is merged when an agent begins within it.
 		r.faults["outage"]++
 		r.outage = now.Add(time.Duration(4500+r.rnd.IntN(1500)) * time.Millisecond)
 		r.agent.limit = now.Sub(r.agent.began) + 2500*time.Millisecond
+		r.fair = false
 		r.proxy.Set(cut.Weather{Down: true})
-	case now.After(r.outage):
+	case !over && now.After(r.outage):
 		r.blow()
 	}
 }

@@ -14,7 +14,7 @@ import (
 // Arrange orders the workloads of m. Idle and system are always last.
 func Arrange(m *live.Machine, o Options) *Table {
 	f := plant(m, o.Filter)
-	t := &Table{Count: len(m.Rows)}
+	t := &Table{Count: len(m.Rows), fleet: m.Fleet}
 	for i := range f.nodes {
 		t.Total = t.Total.plus(&f.nodes[i].own)
 	}
@@ -34,7 +34,9 @@ func Arrange(m *live.Machine, o Options) *Table {
 	for i := range f.nodes {
 		if n := &f.nodes[i]; !n.shown {
 			t.Rest = t.Rest.plus(&n.own)
-			t.RestCount++
+			if n.row.Group == "" {
+				t.RestCount++
+			}
 		}
 	}
 	return t
@@ -46,6 +48,7 @@ type node struct {
 	label    string // in the list
 	short    string // in the tree
 	own, sum Figures
+	free     Figures // CPU and memory that nobody used, here and below
 	kids     []int
 	below    int
 	match    bool // by itself or by an ancestor
@@ -69,6 +72,9 @@ func plant(m *live.Machine, filter string) *forest {
 		r := &m.Rows[i]
 		n := node{row: r, label: Label(r), own: figuresOf(r)}
 		n.sum = n.own
+		if r.Kind == workload.Idle {
+			n.free[CPU], n.free[Memory] = n.own[CPU], n.own[Memory]
+		}
 		n.match = filter == "" || matches(r, n.label, filter)
 		p, ok := seen[r.Parent]
 		if r.Parent == "" || !ok {
@@ -96,14 +102,22 @@ func plant(m *live.Machine, filter string) *forest {
 		if p := parents[i]; p >= 0 {
 			n, up := &f.nodes[i], &f.nodes[p]
 			up.sum = up.sum.plus(&n.sum)
+			up.free = up.free.plus(&n.free)
 			up.below += n.below + 1
+		}
+	}
+	for i := range f.nodes {
+		if n := &f.nodes[i]; n.row.Group != "" {
+			// That a machine has CPUs and memory says nothing of what it does.
+			n.sum[CPU].Value -= n.free[CPU].Value
+			n.sum[Memory].Value -= n.free[Memory].Value
 		}
 	}
 	return f
 }
 
 func matches(r *live.Row, label, filter string) bool {
-	for _, s := range []string{label, r.Name, r.Path, r.Kind.String()} {
+	for _, s := range []string{label, r.Name, r.Path, kindOf(r), r.Node, r.State} {
 		if strings.Contains(strings.ToLower(s), filter) {
 			return true
 		}
@@ -140,6 +154,13 @@ func (f *forest) list(t *Table, o Options) {
 	for i := range f.nodes {
 		n := &f.nodes[i]
 		n.sum = n.own // a list is ordered by what it shows
+		if n.row.Group != "" {
+			n.shown = true // it has nothing of its own
+			continue
+		}
+		if n.row.Node != "" {
+			n.label = Clean(n.row.Node) + ": " + n.label
+		}
 		if n.keep {
 			all = append(all, i)
 		}
@@ -170,7 +191,7 @@ func (f *forest) draw(t *Table, o Options, i int, before string, last, root bool
 	}
 	n.shown = true
 	row.Folded = o.Folded[n.row.ID] && o.Filter == "" && len(n.kids) > 0
-	if row.Folded || o.Sums {
+	if row.Folded || o.Sums || n.row.Group != "" {
 		row.Figures = n.sum
 	}
 	t.Rows = append(t.Rows, row)

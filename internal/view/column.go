@@ -127,6 +127,9 @@ func (r *Row) cells() int {
 	if r.Row.Ended || r.Folded {
 		w += len("▸ +12345")
 	}
+	if r.Row.State != "" {
+		w += 1 + Width(r.Row.State)
+	}
 	return w
 }
 
@@ -168,7 +171,7 @@ func (t *Table) Line(r *Row, width int, o Options) Line {
 	l, name := t.layoutFor(width, o)
 	line := cell(r.name(name, o), name, o)
 	if l.kind {
-		line = append(line, Span{" ", Plain}, Span{pad(r.Row.Kind.String(), kindWidth), Dim})
+		line = append(line, Span{" ", Plain}, Span{pad(kindOf(r.Row), kindWidth), Dim})
 	}
 	line = append(line, figures(l, &r.Figures, o)...)
 	return line.Fit(widthOr(width, line), o.ASCII)
@@ -199,6 +202,12 @@ func (t *Table) Foot(width int, o Options) []Line {
 		out = append(out, sum(Line{{"not shown: " + plural(t.RestCount, "workload"), Dim}}, &t.Rest))
 	}
 	label := Line{{"TOTAL ", Title}, {"= the machine", Dim}}
+	if t.fleet != nil {
+		label[1].Text = "= the fleet"
+		if t.fleet.Stale > 0 {
+			label[1].Text = "= what is heard"
+		}
+	}
 	if len(t.Differs) > 0 {
 		label = Line{{"TOTAL ", Title}, {"is not the machine's " + strings.Join(t.Differs, ", "), Alarm}}
 	}
@@ -229,7 +238,13 @@ func (r *Row) name(width int, o Options) Line {
 	case o.Filter != "" || residual(r.Row) || r.Row.Ended:
 		role = Dim
 	}
+	if r.Row.Group != "" && role == Plain {
+		role = Strong
+	}
 	line = append(line, Span{label, role})
+	if r.Row.State != "" {
+		line = append(line, Span{" " + safe(r.Row.State, o), Notice})
+	}
 	switch {
 	case r.Row.Ended:
 		line = append(line, Span{" ended", Dim})

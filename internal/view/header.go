@@ -16,6 +16,9 @@ import (
 // where its CPU time and memory are, its power, its traffic. Width 0 is a screen without a
 // border.
 func Header(m *live.Machine, width int, o Options) []Line {
+	if m.Fleet != nil {
+		return fleetHeader(m, width, o)
+	}
 	lines := []Line{
 		title(m, width, o),
 		processor(m, width, o),
@@ -25,6 +28,9 @@ func Header(m *live.Machine, width int, o Options) []Line {
 			pair("read ", in(m.Disk, o)), pair("written ", out(m.Disk, o)),
 			Line{{"Net ", Title}, {"received ", Dim}, {in(m.Network, o), Plain}}, pair("sent ", out(m.Network, o)),
 			pair("mete itself ", fmt.Sprintf("%.2f CPU s/min, %s", m.Self.CPUSecondsPerMinute, unit.Bytes(float64(m.Self.RSSBytes))))),
+	}
+	if m.Simulated != "" {
+		lines = slices.Insert(lines, 1, Line{{"SIMULATED POWER ", Alarm}, {safe(m.Simulated, o) + ": nobody measured it, nor what follows from it", Plain}})
 	}
 	for i := range lines {
 		lines[i] = lines[i].Fit(widthOr(width, lines[i]), o.ASCII)
@@ -76,6 +82,7 @@ func title(m *live.Machine, width int, o Options) Line {
 		Line{{"tick ", Dim}, {strconv.FormatFloat(m.Tick.Seconds(), 'f', 2, 64) + " s", Plain}})
 }
 
+// processor says where the CPU time went.
 func processor(m *live.Machine, width int, o Options) Line {
 	c := &m.CPU
 	n := func(v float64) string {

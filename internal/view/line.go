@@ -11,18 +11,24 @@ import (
 type Role uint8
 
 const (
-	Plain  Role = iota
-	Dim         // there, but not to be looked at: branches, zeroes, units
-	Strong      // what the eye should find first
-	Title       // of a column
-	Sorted      // title of the column that orders the rows
-	Work        // used by workloads
-	Sys         // used by the system
-	Free        // not used
-	Found       // what the filter looked for
-	Notice      // worth a look: a quality mark, some pressure
-	Alarm       // worth a look now
-	Key         // on the keyboard
+	Plain   Role = iota
+	Dim          // there, but not to be looked at: branches, zeroes, units
+	Strong       // what the eye should find first
+	Title        // of a column
+	Sorted       // title of the column that orders the rows
+	Work         // used by workloads
+	Sys          // used by the system
+	Free         // not used
+	Found        // what the filter looked for
+	Notice       // worth a look: a quality mark, some pressure
+	Alarm        // worth a look now
+	Key          // on the keyboard
+	Series1      // the lines of a chart, each of its own look
+	Series2
+	Series3
+	Series4
+	Series5
+	Series6
 
 	// Roles is the number of roles.
 	Roles

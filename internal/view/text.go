@@ -42,7 +42,9 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 		}
 	}
 	add(Line{{safe(Label(r), o), Strong}})
-	fact("kind", r.Kind.String())
+	fact("kind", kindOf(r))
+	fact("node", r.Node)
+	fact("state", r.State)
 	fact("id", string(r.ID))
 	fact("path", r.Path)
 	fact("within", parents(m, r))
@@ -61,6 +63,12 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 	add(nil)
 	for _, l := range processes(m, r, o) {
 		add(l)
+	}
+	if m.Fleet != nil {
+		for _, l := range window(r, o) {
+			add(l)
+		}
+		return out
 	}
 	add(Line{{pad("SINCE FIRST SEEN", 20) + padLeft("AMOUNT", 14), Title}, {"  QUALITY      WHAT", Title}})
 	if l := total(r, o); l != nil {

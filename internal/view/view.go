@@ -101,7 +101,8 @@ type Table struct {
 	// which is always a defect; empty where the books balance.
 	Differs []string
 
-	longest int // cells of the longest name
+	longest int         // cells of the longest name
+	fleet   *live.Fleet // of the machine
 }
 
 // Label returns what a workload is called on a screen: its name, else the end
@@ -117,3 +118,11 @@ func Label(r *live.Row) string {
 
 // residual reports whether r is one of the two that no job caused.
 func residual(r *live.Row) bool { return r.Kind == workload.Idle || r.Kind == workload.System }
+
+// kindOf is what stands in the column of kinds.
+func kindOf(r *live.Row) string {
+	if r.Group != "" {
+		return r.Group
+	}
+	return r.Kind.String()
+}

@@ -45,6 +45,9 @@ func fromMessage(m *pb.Batch, l Limits) (*batch.Batch, error) {
 	if err := balancesFrom(b.Windows, m.Balances); err != nil {
 		return nil, fmt.Errorf("balances: %w", err)
 	}
+	if err := handoversFrom(b.Windows, m.Handovers, l); err != nil {
+		return nil, fmt.Errorf("handovers: %w", err)
+	}
 	if err := rowsFrom(b, m, l); err != nil {
 		return nil, fmt.Errorf("rows: %w", err)
 	}

@@ -248,7 +248,7 @@ func decodeCounting(sent []byte, l wire.Limits) (uint64, error) {
 // FuzzDecode feeds messages in a frame of their own: what decodes is encoded to
 // what decodes equal, and memory is bounded.
 func FuzzDecode(f *testing.F) {
-	for _, b := range []*batch.Batch{{}, small(), manyTotals()} {
+	for _, b := range []*batch.Batch{{}, small(), manyTotals(), handed(2, 3, 5)} {
 		f.Add(content(f, encode(f, b)))
 	}
 	files, err := filepath.Glob("testdata/batch-*")
@@ -267,7 +267,7 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	l := wire.Default()
-	l.Sent, l.Size, l.Rows = 64<<10, 64<<10, 1000
+	l.Sent, l.Size, l.Rows, l.Handovers, l.Shares = 64<<10, 64<<10, 1000, 1000, 4000
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		sent := e.EncodeAll(raw, nil)
 		allocated, err := decodeCounting(sent, l)
@@ -295,7 +295,7 @@ func FuzzFrame(f *testing.F) {
 	f.Add(encode(f, small()))
 	f.Add([]byte("\x28\xb5\x2f\xfd"))
 	l := wire.Default()
-	l.Sent, l.Size, l.Rows = 64<<10, 64<<10, 1000
+	l.Sent, l.Size, l.Rows, l.Handovers, l.Shares = 64<<10, 64<<10, 1000, 1000, 4000
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		allocated, err := decodeCounting(sent, l)
 		if err != nil && !errors.Is(err, fault.ErrInvalid) {

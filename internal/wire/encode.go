@@ -34,6 +34,10 @@ func toMessage(b *batch.Batch) (*pb.Batch, error) {
 		m.Windows = append(m.Windows, windowMessage(b.Windows, i))
 	}
 	m.Balances = balancesMessage(b.Windows)
+	var err error
+	if m.Handovers, err = handoversMessage(b.Windows); err != nil {
+		return nil, err
+	}
 	lines := linesOf(b, m.Workloads)
 	m.Rows = tableMessage(lines, len(m.Workloads))
 	m.Rows.Workload = steps(b, lines)

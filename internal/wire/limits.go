@@ -20,11 +20,15 @@ type Limits struct {
 	Gaps    int
 	Labels  int // of one name
 	Text    int // bytes of one text
+
+	Handovers int // of all windows together, and guests
+	Shares    int // of all handovers together
 }
 
 // Default is what both sides use.
 func Default() Limits {
-	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: batch.MaxLabels, Text: 4096}
+	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: batch.MaxLabels, Text: 4096,
+		Handovers: 20_000, Shares: 400_000}
 }
 
 // weigh counts the messages in a batch before memory is given to them: an
@@ -32,7 +36,7 @@ func Default() Limits {
 func weigh(raw []byte, l Limits) error {
 	most := map[protoreflect.Name]int{
 		"Name": l.Names, "LabelsEntry": l.Names * l.Labels, "Gap": l.Gaps, "Window": l.Windows,
-		"Table": 2, "Shape": l.Rows, "Column": 2 * meter.Limit, "Balances": 1,
+		"Handovers": 1, "Guest": l.Handovers, "Table": 2, "Shape": l.Rows, "Column": 2 * meter.Limit, "Balances": 1,
 	}
 	return weighMessage(raw, pb.File_mete_proto.Messages().ByName("Batch"), most)
 }

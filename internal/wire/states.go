@@ -25,10 +25,14 @@ func EncodeStates(dst []byte, p *states.Page) ([]byte, error) {
 	m := &pb.States{Version: version, Sequence: p.From.Sequence, From: p.From.Position, To: p.To}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		m.Nodes = append(m.Nodes, &pb.StateNode{
+		sn := &pb.StateNode{
 			Id: clip(n.ID), Cluster: clip(n.Cluster), Name: clip(n.Name), MachineId: clip(n.MachineID), Boot: clip(n.Boot),
 			Enrolled: nano(n.At), Pool: clip(n.Pool), Cpus: uint32(n.CPUs), CpuMinute: n.CPUMinute, Revoked: nano(n.Revoked), Through: nano(n.Through),
-		})
+		}
+		if h := &n.Host; h.Node != "" {
+			sn.Host = &pb.StateHost{Node: clip(h.Node), Workload: uint64(h.Workload), Since: nano(h.Since), Seen: nano(h.Seen)}
+		}
+		m.Nodes = append(m.Nodes, sn)
 	}
 	for i := range p.Workloads {
 		w := &p.Workloads[i]
@@ -63,6 +67,9 @@ func EncodeStates(dst []byte, p *states.Page) ([]byte, error) {
 	for i := range p.Shifts {
 		s := &p.Shifts[i]
 		m.Shifts = append(m.Shifts, &pb.StateShift{Node: uint32(s.Node), Boot: clip(s.Boot), At: nano(s.At), By: int64(s.By), From: nano(s.From)})
+	}
+	for _, n := range p.Nestings {
+		m.Nestings = append(m.Nestings, &pb.StateNesting{Node: uint32(n.Node), Host: uint32(n.Host + 1), Workload: uint32(n.Workload + 1), Minute: n.Minute})
 	}
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -175,6 +182,7 @@ func DecodeStates(src []byte, l Limits) (*states.Page, error) {
 	most := map[protoreflect.Name]int{
 		"StateNode": l.Names, "StateWorkload": l.Names, "Name": l.Names, "LabelsEntry": l.Names * l.Labels,
 		"StateTable": 6, "StateColumn": 6 * 64, "StateGap": l.Gaps, "Gap": l.Gaps, "StateShift": l.Gaps,
+		"StateHost": l.Names, "StateNesting": l.Names,
 	}
 	if err := weighMessage(raw, pb.File_states_proto.Messages().ByName("States"), most); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
@@ -212,6 +220,12 @@ func pageFrom(m *pb.States, l Limits) (*states.Page, error) {
 			Node: entry.Node{ID: n.Id, Cluster: n.Cluster, Name: n.Name, MachineID: n.MachineId, Boot: n.Boot, At: toTime(n.Enrolled)},
 			Pool: n.Pool, CPUs: int(n.Cpus), CPUMinute: n.CpuMinute, Revoked: toTime(n.Revoked), Through: toTime(n.Through),
 		})
+		if h := n.Host; h != nil && h.Node != "" {
+			if err := check(l, h.Node); err != nil {
+				return nil, fmt.Errorf("node %d: host: %w", i, err)
+			}
+			p.Nodes[i].Host = states.Host{Node: h.Node, Workload: batch.Short(h.Workload), Since: toTime(h.Since), Seen: toTime(h.Seen)}
+		}
 	}
 	for i, sw := range m.Workloads {
 		w := states.Workload{Node: int(sw.Node), Short: batch.Short(sw.Short)}
@@ -245,6 +259,9 @@ func pageFrom(m *pb.States, l Limits) (*states.Page, error) {
 			return nil, fmt.Errorf("shift %d: %w", i, err)
 		}
 		p.Shifts = append(p.Shifts, states.Shift{Node: int(s.Node), Shift: entry.Shift{Boot: s.Boot, At: toTime(s.At), By: time.Duration(s.By), From: toTime(s.From)}})
+	}
+	for _, n := range m.Nestings {
+		p.Nestings = append(p.Nestings, states.Nesting{Node: int(n.Node), Host: int(n.Host) - 1, Workload: int(n.Workload) - 1, Minute: n.Minute})
 	}
 	return p, tablesFrom(p, m, l)
 }

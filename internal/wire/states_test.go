@@ -66,6 +66,10 @@ func drawPage(t *rapid.T) *states.Page {
 		p.Gaps = []states.Gap{{Gap: meter.Gap{From: at(), To: at(), Reason: meter.Rebooted, Detail: "d"}, Booked: at()}}
 		p.Shifts = []states.Shift{{Shift: entry.Shift{Boot: "b", At: at(), By: -5, From: at()}}}
 	}
+	if rapid.Bool().Draw(t, "nesting") {
+		p.Nodes[0].Host = states.Host{Node: "h", Workload: 7, Since: at(), Seen: at()}
+		p.Nestings = []states.Nesting{{Host: len(p.Nodes) - 1, Workload: len(p.Workloads) - 1, Minute: 2880}, {Host: -1, Workload: -1}}
+	}
 	return p
 }
 

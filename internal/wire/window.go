@@ -19,7 +19,7 @@ import (
 func FromWindow(w *meter.Window, total func(*meter.Row) bool) batch.Window {
 	b := batch.Window{
 		Boot: w.Boot, Start: w.Start, End: w.End, Offset: w.Offset, Opening: w.Opening, CPUs: w.CPUs,
-		Total: tidy(&w.Total), Balance: w.Balance,
+		Total: tidy(&w.Total), Balance: w.Balance, Handovers: handoversOf(w),
 	}
 	kept := make([]named, 0, len(w.Rows))
 	for i := range w.Rows {

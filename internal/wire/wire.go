@@ -8,6 +8,8 @@ package wire
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -21,20 +23,35 @@ import (
 const MediaType = "application/vnd.mete.batch"
 
 // Headers of the request that carries a batch: the sender's clocks as it sends
-// (batch.Clock), and its program's version.
+// (batch.Clock), its program's version, and how full its spool is (FormatSpool),
+// which may be absent.
 const (
 	HeaderBoot     = "Mete-Boot"
 	HeaderBoottime = "Mete-Boottime-Ns"
 	HeaderWall     = "Mete-Wall-Ns"
 	HeaderVersion  = "Mete-Version"
+	HeaderSpool    = "Mete-Spool"
 )
+
+// FormatSpool writes the bytes of a spool, and how many it holds at most.
+func FormatSpool(bytes, limit int64) string {
+	return strconv.FormatInt(bytes, 10) + "/" + strconv.FormatInt(limit, 10)
+}
+
+// ParseSpool reads what FormatSpool wrote; false is something else.
+func ParseSpool(s string) (bytes, limit int64, ok bool) {
+	a, b, _ := strings.Cut(s, "/")
+	bytes, err := strconv.ParseInt(a, 10, 64)
+	limit, err2 := strconv.ParseInt(b, 10, 64)
+	return bytes, limit, err == nil && err2 == nil && bytes >= 0 && limit > 0
+}
 
 // version is that of the layout. A reader refuses a higher one.
 const version = 1
 
 // Encode appends b to dst as it is sent. The same batch gives the same bytes.
 //
-// It fails only where a name's ID is malformed or a time is not within ns of
+// It fails only where a name's ID or a guest's is malformed or a time is not within ns of
 // an int64 since 1970. Text is for display, so it never stops a batch: what is
 // longer than the limit of Default is clipped, and so are labels in excess;
 // bytes that are no UTF-8, and NUL, which databases do not hold, become U+FFFD.

@@ -80,6 +80,9 @@ func drawWindows(t *rapid.T) (list []batch.Window) {
 			}
 			b.Violations, b.Lost = any.Draw(t, "violations"), any.Draw(t, "lost")
 		}
+		for range rapid.IntRange(0, 3).Draw(t, "handovers") {
+			w.Handovers = append(w.Handovers, drawHandover(t))
+		}
 		for range rapid.IntRange(0, 6).Draw(t, "rows") {
 			w.Rows = append(w.Rows, drawRow(t))
 		}
@@ -232,6 +235,18 @@ func TestSizeOf(t *testing.T) {
 	for _, bad := range [][]byte{nil, []byte("batch"), b[:3]} {
 		if n := wire.Size(bad); n != 0 {
 			t.Errorf("Size(%q) = %d", bad, n)
+		}
+	}
+}
+
+// How full a spool is survives a header; what else is there says nothing.
+func TestSpool(t *testing.T) {
+	if a, b, ok := wire.ParseSpool(wire.FormatSpool(5, 1<<40)); a != 5 || b != 1<<40 || !ok {
+		t.Errorf("%d of %d, %v", a, b, ok)
+	}
+	for _, s := range []string{"", "5", "5/", "/5", "-1/5", "5/0", "5/-5", "5/5/5", "a/b", "99999999999999999999/5"} {
+		if a, b, ok := wire.ParseSpool(s); ok {
+			t.Errorf("%q is %d of %d", s, a, b)
 		}
 	}
 }

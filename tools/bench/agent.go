@@ -55,6 +55,7 @@ func agent(args []string) (over bool, err error) {
 	length := fs.Duration("for", time.Minute, "how long to measure")
 	readers := fs.String("reader", "bpf,files", "readers to measure, one after the other")
 	alone := fs.Bool("alone", false, "measure only, without a spool and a server to send to")
+	packages := fs.Int("zones", 2, "CPU packages of which a simulated powercap tree shows the energy, and that of their memory; 0 is what this machine has")
 	given := fs.String("bin", "", "measure this program instead of building ./cmd/mete-agent")
 	output := fs.String("o", "text", "text or json")
 	if err := fs.Parse(args); err != nil {
@@ -83,6 +84,16 @@ func agent(args []string) (over bool, err error) {
 	}
 	defer func() { err = errors.Join(err, f.clear()) }()
 
+	var power []string
+	if *packages > 0 {
+		z, err := plantZones(filepath.Join(dir, "powercap"), *packages)
+		if err != nil {
+			return false, err
+		}
+		defer func() { err = errors.Join(err, z.close()) }()
+		power = []string{"-powercap", z.dir}
+	}
+
 	var to *sink
 	if !*alone {
 		if to, err = openSink(dir); err != nil {
@@ -94,7 +105,8 @@ func agent(args []string) (over bool, err error) {
 	var results []result
 	for reader := range strings.SplitSeq(*readers, ",") {
 		fmt.Fprintf(os.Stderr, "measuring mete-agent -reader %s for %v\n", reader, *length)
-		r, err := measure(exec.Command(bin, append(to.flags(filepath.Join(dir, reader)), "-reader", reader, "-tick", tick.String())...), reader, *tick, *length)
+		flags := append(to.flags(filepath.Join(dir, reader)), "-reader", reader, "-tick", tick.String())
+		r, err := measure(exec.Command(bin, append(flags, power...)...), reader, *tick, *length)
 		if err != nil {
 			return false, err
 		}
@@ -137,6 +149,7 @@ func show(results []result) error {
 // measure runs the agent and reads what it costs once it is under way.
 func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r result, err error) {
 	cmd.Stderr = os.Stderr
+	cmd.Env = append(cmd.Environ(), "METE_HOST_VSOCK=false") // that is not what is measured
 	if err := cmd.Start(); err != nil {
 		return r, err
 	}

@@ -83,7 +83,7 @@ func (c *serverFlags) drain(ctx context.Context, dir string) (out *drain, err er
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	c.say("enrolling %d machines, and writing the backlog of each", c.backlog)
-	f, err := openFleet(ctx, t, dir, c.backlog, c.workloads)
+	f, err := openFleet(ctx, t, dir, c.backlog, c.workloads, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,9 @@ type fleet struct {
 	origins []*origin
 	windows []batch.Window // to choose among; their times are set when they are sent
 	names   []batch.Name
-	samples int // in one of the windows, on average
+	samples int       // in one of the windows, on average
+	since   time.Time // when their first window ended
+	dir     string
 	retries atomic.Int64
 }
 
@@ -55,21 +57,21 @@ type stream struct {
 const window = 10 * time.Second
 
 // openFleet enrols n machines with so many workloads each, and one more for
-// whoever watches. It introduces them: each sends the names of its workloads.
-func openFleet(ctx context.Context, t *target, dir string, n, workloads int) (*fleet, error) {
-	f := &fleet{}
+// whoever watches. It introduces them: each sends the names of its workloads, with
+// a window that ended at since.
+func openFleet(ctx context.Context, t *target, dir string, n, workloads int, since time.Time) (*fleet, error) {
+	f := &fleet{since: since, dir: dir}
 	f.make(workloads)
 	base, err := url.Parse(t.url)
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
 	f.origins = make([]*origin, n+1)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for i := range f.origins {
 		g.Go(func() error {
-			o := &origin{fleet: f, boot: fmt.Sprintf("boot-%06d", i), up: now.Add(-72 * time.Hour)}
+			o := &origin{fleet: f, boot: fmt.Sprintf("boot-%06d", i), up: time.Now().Add(-72 * time.Hour)}
 			id, err := enrol.Open(enrol.Config{
 				Dir: filepath.Join(dir, "identity", o.boot), Server: t.url, Token: func() (token.Token, error) { return t.agents, nil },
 				Facts: enrol.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: fmt.Sprintf("host-%06d", i)},
@@ -82,7 +84,7 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int) (*f
 			}
 			o.node, o.way = id.Node(), ship.NewHTTP(base, id.Client(), "bench")
 			o.live = newStream()
-			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []batch.Window{f.window(i, o, now.Add(-window), window)}})
+			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []batch.Window{f.window(i, o, since.Add(-window), window)}})
 			if err == nil {
 				err = o.send(ctx, b)
 			}

@@ -19,7 +19,7 @@ type sink struct {
 
 // openSink starts a server that keeps its ledger in dir.
 func openSink(dir string) (*sink, error) {
-	bin, err := build(dir, "mete")
+	bin, err := build(dir, "mete-server")
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,8 @@ agent   CPU and memory of mete-agent beside n groups (sleepers, 4 busy, 1 that
 run     what mete run adds to a command that does nothing
 server  what mete server costs: simulated machines send to a real one as agents
         do. Without flags all that is published, on SQLite and PostgreSQL, which
-        takes most of an hour; -part live,full,scale,query,drain and -database
-        sqlite,postgres choose
+        takes most of an hour; -part live,full,scale,query,drain,metrics and
+        -database sqlite,postgres choose; metrics is against a real Prometheus
 
 Exit code 1 says that a budget was exceeded, 2 that the bench could not run.
 `

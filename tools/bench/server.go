@@ -65,6 +65,8 @@ type report struct {
 	Queries   []asked `json:"queries,omitempty"`
 	Drain     *drain  `json:"drain,omitempty"`
 
+	Compared *compared `json:"metrics,omitempty"`
+
 	OverBudget []string `json:"over_budget"`
 }
 
@@ -84,8 +86,8 @@ func serve(args []string) (over bool, err error) {
 	fs.IntVar(&c.workloads, "workloads", 20, "workloads of each")
 	fs.DurationVar(&c.length, "for", 5*time.Minute, "how long to measure live and full")
 	databases := fs.String("database", "sqlite,postgres", "ledgers, one after another: sqlite, postgres (starts one), or postgres://...")
-	fs.StringVar(&c.bin, "bin", "", "measure this program instead of building ./cmd/mete")
-	fs.StringVar(&c.parts, "part", "live,full,scale,query,drain", "what to measure")
+	fs.StringVar(&c.bin, "bin", "", "measure this program instead of building ./cmd/mete-server")
+	fs.StringVar(&c.parts, "part", "live,full,scale,query,drain,metrics", "what to measure; metrics is with a Prometheus (Debian's package) beside")
 	fs.IntVar(&c.history.workloads, "history", 100_000, "workloads of the ledger for queries, each with a row a day for 30 days")
 	fs.IntVar(&c.backlog, "backlog", 1000, "machines with a backlog of a day, for drain")
 	output := fs.String("o", "text", "text or json")
@@ -132,7 +134,7 @@ func (c *serverFlags) run(ctx context.Context) (r *report, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if c.bin == "" {
-		if c.bin, err = build(dir, "mete"); err != nil {
+		if c.bin, err = build(dir, "mete-server"); err != nil {
 			return nil, err
 		}
 		defer func() { c.bin = "" }()
@@ -144,12 +146,13 @@ func (c *serverFlags) run(ctx context.Context) (r *report, err error) {
 	for _, part := range []struct {
 		run  bool
 		name string
+		ago  time.Duration // that its machines begin
 		do   func(context.Context, *target, *fleet, *report) error
-	}{{c.has("live") || c.has("full"), "book", c.book}, {c.has("scale"), "scale", c.scale}} {
+	}{{c.has("live") || c.has("full"), "book", 0, c.book}, {c.has("scale"), "scale", 0, c.scale}, {c.has("metrics"), "metrics", comparedWindows * window, c.compare}} {
 		if !part.run {
 			continue
 		}
-		if err := c.with(ctx, dir, part.name, r, part.do); err != nil {
+		if err := c.with(ctx, dir, part.name, part.ago, r, part.do); err != nil {
 			return nil, err
 		}
 	}
@@ -173,7 +176,7 @@ func sub(dir, part string) (string, error) {
 }
 
 // with starts a server and its machines for a part.
-func (c *serverFlags) with(ctx context.Context, dir, part string, r *report, do func(context.Context, *target, *fleet, *report) error) (err error) {
+func (c *serverFlags) with(ctx context.Context, dir, part string, ago time.Duration, r *report, do func(context.Context, *target, *fleet, *report) error) (err error) {
 	if dir, err = sub(dir, part); err != nil {
 		return err
 	}
@@ -188,7 +191,7 @@ func (c *serverFlags) with(ctx context.Context, dir, part string, r *report, do 
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	c.say("enrolling %d machines", c.origins)
-	f, err := openFleet(ctx, t, dir, c.origins, c.workloads)
+	f, err := openFleet(ctx, t, dir, c.origins, c.workloads, time.Now().Add(-ago))
 	if err != nil {
 		return err
 	}
@@ -472,6 +475,9 @@ func (r *report) judge() {
 		fail(q.Budget > 0 && q.Seconds > q.Budget, "%s: %.2f s, budget %.0f s", q.What, q.Seconds, q.Budget)
 		fail(q.PeakRSS > budgetMemory, "%s: %d MiB, budget %d", q.What, q.PeakRSS>>20, budgetMemory>>20)
 	}
+	if m := r.Compared; m != nil {
+		fail(m.Ratio > budgetPrometheus, "a sample costs %.2f times what it costs Prometheus, budget %.1f", m.Ratio, budgetPrometheus)
+	}
 	if d := r.Drain; d != nil {
 		fail(d.PeakRSS > budgetMemory, "drain: %d MiB, budget %d", d.PeakRSS>>20, budgetMemory>>20)
 		fail(d.VisibleP99 > budgetVisible || d.AnswerP99 > budgetVisible, "live windows are visible after %.0f ms while backlogs drain, budget %d", max(d.VisibleP99, d.AnswerP99), budgetVisible)
@@ -511,6 +517,9 @@ func (r *report) show() error {
 	}
 	if r.Drain != nil {
 		fmt.Printf("drain: %d backlog rows in %.0f s, %d retries\n", r.Drain.BacklogRows, r.Drain.Seconds, r.Drain.Retries)
+	}
+	if r.Compared != nil {
+		r.Compared.show()
 	}
 	for _, o := range r.OverBudget {
 		fmt.Println("OVER BUDGET:", o)

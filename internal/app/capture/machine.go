@@ -194,26 +194,6 @@ func (m *machine) partitions(from, to string) {
 	}
 }
 
-// meters takes the energy counters of powercap and the names of hwmon.
-func (m *machine) meters() {
-	for dir, files := range map[string][]string{
-		"/sys/class/powercap": {"name", "energy_uj", "max_energy_range_uj", "enabled"},
-		"/sys/class/hwmon":    {"name"},
-	} {
-		es, err := m.host.ReadDir(dir)
-		if err != nil {
-			continue
-		}
-		for _, e := range es {
-			for _, f := range files {
-				p := path.Join(dir, e.Name(), f)
-				m.file(p, nil)
-			}
-			m.counts["meters"]++
-		}
-	}
-}
-
 // writeIDs lists what host.ID answers.
 func (m *machine) writeIDs() {
 	var b []byte

@@ -10,22 +10,23 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/calibrate"
 	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/power"
 )
 
-const long = `Show which meters of energy and power this machine has, which of them cannot be
-read and why, and what is gone by where no meter shows anything: a curve of power
-by load, with where it is from and how far it may be off.`
+const long = `Show which meters of energy and power this machine has and what they show at
+present, which of them cannot be read and why, and what is gone by where no meter
+shows anything: a curve of power by load, with where it is from and how far it may
+be off. And show the virtual machines that run here: how much CPU they use and wait
+for, how often they leave it for the hypervisor, and whether each has a share of
+this machine's energy or why not.
+
+It looks twice, a second apart.`
 
 const calibrateLong = `Keep this machine busy for a share of its time, from nothing to all of it in
 steps, measure with its meters what power each load takes, and fit a curve to
@@ -47,16 +48,18 @@ const calibrateExamples = `  mete power calibrate -o curve.json
 // Command returns mete power with its command.
 func Command() *cobra.Command {
 	cfg := calibrate.Default()
+	var output string
 	cmd := &cobra.Command{
 		Use:     "power",
 		Short:   "Show what measures this machine's power, and what is gone by without",
 		Long:    long,
-		Example: "  mete power\n  mete power --ipmi /dev/ipmi0",
+		Example: "  mete power\n  mete power -o json\n  mete power --ipmi /dev/ipmi0",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cfg.Machine, cmd.OutOrStdout())
+			return show(cmd.Context(), cfg.Machine, output, cmd.OutOrStdout())
 		},
 	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "print `FORM`: text or json")
 	f := cmd.PersistentFlags()
 	f.StringVar(&cfg.Machine.Energy.Powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
 	f.StringVar(&cfg.Machine.Energy.IPMI, "ipmi", "", "ask the management controller at `DEVICE`, as /dev/ipmi0, too")
@@ -82,50 +85,14 @@ func calibration(cfg *calibrate.Config) *cobra.Command {
 	return cmd
 }
 
-// show prints the meters and the curve.
-func show(cfg machine.Config, out io.Writer) (err error) {
-	h, err := host.Open("/")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, h.Close()) }()
-	p, err := machine.OpenPower(h, cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.Meters.Close()) }()
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(p.Meters.Meters()) == 0 {
-		fmt.Fprintln(w, "no meter: the energy of this machine is modelled")
-	} else {
-		fmt.Fprintln(w, "METER\tFROM\tLEVEL\tDOMAIN\tSHOWS\tMAY BE OFF")
-	}
-	for _, m := range p.Meters.Meters() {
-		fmt.Fprintf(w, "%s\t%v\t%v\t%v\t%v\t%s\n", m.Name, m.From, m.Level, m.Domain, m.Kind, percent(m.ErrorPPM))
-	}
-	for _, err := range p.Meters.Refused() {
-		fmt.Fprintf(w, "cannot be read: %v\n", err)
-		if hint := fault.Hint(err); hint != "" {
-			fmt.Fprintf(w, "  hint: %s\n", hint)
-		}
-	}
-	of := "the whole machine"
-	if p.Curve.Domain == power.Package {
-		of = "its CPU packages"
-	}
-	fmt.Fprintf(w, "\nwithout a meter: %s, %s of %s\n", p.Curve.Source, percent(p.Curve.ErrorPPM), of)
-	fmt.Fprintf(w, "processor: %s\n", p.Processor)
-	fmt.Fprintf(w, "load\tpower (modelled)\n")
-	for _, load := range []int64{0, 25, 50, 75, 100} {
-		fmt.Fprintf(w, "%d %%\t%.1f W\n", load, watts(energy.At(&p.Curve, load*power.PPM/100)))
-	}
-	return w.Flush()
-}
-
 // measure calibrates, and writes the curve.
 func measure(ctx context.Context, cfg calibrate.Config, file string, out, progress io.Writer) error {
-	fmt.Fprintf(progress, "%8s %12s\n", "load", "power")
+	head := false
 	r, err := calibrate.Run(ctx, cfg, func(s energy.Sample) {
+		if !head {
+			fmt.Fprintf(progress, "%8s %12s\n", "load", "power")
+			head = true
+		}
 		fmt.Fprintf(progress, "%6.1f %% %10.2f W\n", float64(s.Load)*100/power.PPM, watts(s.Power))
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -161,6 +128,7 @@ func write(file string, b []byte) error {
 	return nil
 }
 
+// watts is uW in W.
 func watts(uW int64) float64 { return float64(uW) / 1e6 }
 
 func percent(ppm int64) string { return fmt.Sprintf("±%.3g %%", float64(ppm)*100/power.PPM) }

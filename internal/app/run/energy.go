@@ -157,6 +157,7 @@ func (j *joules) tick(at host.Clocks, m *report.Measured) {
 	if m != nil {
 		cpu, memory = j.uses(&now, m)
 		span.Elapsed = now.boot - j.last.boot
+		span.Asleep = span.Elapsed - (now.mono - j.last.mono) // CLOCK_MONOTONIC stands still then
 		if whole := int64(now.cpus)*(now.mono-j.last.mono) - (now.steal - j.last.steal); whole > 0 {
 			span.Load = int64(float64(min(whole, cpu.All)) / float64(whole) * power.PPM)
 		}
@@ -172,9 +173,10 @@ func (j *joules) tick(at host.Clocks, m *report.Measured) {
 // hear keeps what happened to meters, each thing once.
 func (j *joules) hear(events []energy.Event) {
 	for _, e := range events {
-		text := strings.TrimSpace(fmt.Sprintf("energy meter %s is not used for a time: %s %s", e.Meter, e.Reason, e.Detail))
-		if e.To == 0 && !slices.Contains(j.trouble, text) {
-			j.trouble = append(j.trouble, text)
+		what := fmt.Sprintf("energy meter %s is not used for a time: %s, ", e.Meter, e.Reason)
+		told := func(text string) bool { return strings.HasPrefix(text, what) }
+		if e.To == 0 && !slices.ContainsFunc(j.trouble, told) {
+			j.trouble = append(j.trouble, what+e.Detail)
 		}
 	}
 }

@@ -143,6 +143,8 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	books := j.register(group)
 	defer books.close()
 	own.know(books)
+	c.Env = withSelf(c.Env, j.self(own, books))
+	books.seek()
 	c.Before = func() {
 		// The thread that is to become the job does nothing but wait.
 		ready := make(chan struct{})
@@ -157,14 +159,13 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
 		Sampled: func(at host.Clocks, m *report.Measured) {
 			j.energy.tick(at, m)
-			own.sampled(at, m, books)
+			own.sampled(at, m)
 		},
 	})
 	if err != nil {
 		own.cancel()
 		return exit, err
 	}
-	own.hear()
 	books.end(measured, exit)
 	own.end(measured, exit, s.c)
 	j.report.Fill(measured)

@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"mete.dev/mete/internal/claim"
 	"mete.dev/mete/internal/cli"
@@ -81,21 +79,17 @@ func (c *config) token() (token.Token, error) {
 // own is a job that sends its figures itself. Its zero value does nothing.
 type own struct {
 	j     *job
-	group *launch.Group
 	run   *origin.Run // nil where it does not send
 	claim *claim.Claim
 	whole claim.Holder // who measures the machine for the ledger; where that has no scope, nobody
 	at    host.Clocks  // of the last sample
 	left  bool         // to an agent that came while the job ran
-
-	stop context.CancelFunc // of what tells that agent of the job
-	told sync.WaitGroup
 }
 
 // own claims the job's scope for the ledger, and begins to measure for it. An
 // error says that a part of it is measured already, by another job.
 func (j *job) own(group *launch.Group) (*own, error) {
-	o := &own{j: j, group: group}
+	o := &own{j: j}
 	if j.origin == nil {
 		return o, nil
 	}
@@ -171,7 +165,7 @@ func (o *own) know(books *account) {
 // sampled takes what there is of the job. When it closes a window it looks
 // whether an agent has come for the same ledger: that measures the job from then
 // on, and what it used before stays as it is.
-func (o *own) sampled(at host.Clocks, m *report.Measured, books *account) {
+func (o *own) sampled(at host.Clocks, m *report.Measured) {
 	if o.run == nil || o.left {
 		return
 	}
@@ -189,29 +183,6 @@ func (o *own) sampled(at host.Clocks, m *report.Measured, books *account) {
 	o.run.Leave(at, m)
 	o.unclaim()
 	o.left = true
-	ctx, stop := context.WithCancel(context.Background())
-	o.stop = stop
-	o.told.Go(func() { o.tell(ctx, books) })
-}
-
-// tell tells the agent that came of the job, as soon as it can be told.
-func (o *own) tell(ctx context.Context, books *account) {
-	for o.group != nil && books.client == nil {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(200 * time.Millisecond):
-		}
-		books.find(o.group)
-	}
-}
-
-// hear returns when the agent that came is not to be told any more.
-func (o *own) hear() {
-	if o.left {
-		o.stop()
-		o.told.Wait()
-	}
 }
 
 // end sends what is left, and makes the report say what was booked.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/local"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/report"
@@ -558,5 +560,53 @@ func TestServerOrdinaryUser(t *testing.T) {
 	out = as("run", "-q", "--server", b.url(), "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), "--", "true")
 	if out.code != 125 || !strings.Contains(out.stderr, "measures ") {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+}
+
+// An agent that starts while the job runs is told its name: by itself within a
+// second, and at the end at the latest.
+func TestAgentComesLater(t *testing.T) {
+	hosttest.Need(t, "root")
+	for name, await := range map[string]bool{"long": true, "short": false} {
+		t.Run(name, func(t *testing.T) {
+			m := program(t)
+			sock := filepath.Join(m.dir, "agent.sock")
+			m.env = append(m.env, "METE_SOCKET="+sock)
+			run := m.command("run", "-q", "--name", name, "--", "cat")
+			in, err := run.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := run.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
+			cfg := local.Default(filepath.Join(m.dir, "up"))
+			cfg.Agent.Socket = sock
+			cfg.Agent.Machine.Window = 2 * time.Second
+			up, err := local.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := up.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			named := func() bool {
+				r := httptest.NewRequest("GET", "/v1/workloads?from=-1h&where=job="+name, nil)
+				r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+				w := httptest.NewRecorder()
+				up.Handler().ServeHTTP(w, r)
+				return strings.Contains(w.Body.String(), `"name":"`+name+`"`)
+			}
+			if await {
+				eventually(t, "the ledger has the name while the job runs", named)
+			}
+			if err := errors.Join(in.Close(), run.Wait()); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the ledger has the name", named)
+		})
 	}
 }

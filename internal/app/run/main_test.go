@@ -15,14 +15,17 @@ import (
 
 	"mete.dev/mete/internal/app/run"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/powersim"
 	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/xtest/powersim"
 )
 
 // TestMain lets the test program be mete: run changes what a process does with
 // signals and children, which tests of one process would share.
 func TestMain(m *testing.M) {
 	powersim.Main()
+	if os.Getenv("METE_TEST_SELF") != "" {
+		os.Exit(askSelf())
+	}
 	if os.Getenv("METE_TEST_MAIN") == "" {
 		os.Exit(m.Run())
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"time"
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/launch"
+	"mete.dev/mete/internal/pause"
 	"mete.dev/mete/internal/report"
 	"mete.dev/mete/internal/socket"
 )
@@ -16,9 +18,12 @@ import (
 // runs: the agent measures the job's group as it does every other, and mete run
 // tells it what the job is called and when to look.
 type account struct {
-	client *socket.Client // nil where there is no agent
+	client *socket.Client // nil where there is no agent; that of seek until it has ended
 	job    socket.Job
 	note   func(...string)
+
+	stop   context.CancelFunc // of seek, nil where it is not needed
+	seeker sync.WaitGroup
 }
 
 // register tells this machine's agent of the job, before it starts. Without an
@@ -27,19 +32,50 @@ func (j *job) register(group *launch.Group) *account {
 	a := &account{job: socket.Job{
 		ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Command: j.report.Command,
 	}, note: j.note}
-	for _, why := range a.find(group) {
+	if group == nil {
+		return a // the agent counts groups
+	}
+	a.job.Groups, a.job.Started = []string{group.Path()}, time.Now().UTC()
+	for _, why := range a.find() {
 		j.note(why)
 	}
 	return a
 }
 
+// seek goes on to look for an agent, where none was found: one that comes while the
+// job runs is told its name too.
+func (a *account) seek() {
+	if a.client != nil || a.job.Groups == nil {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	a.seeker.Go(func() {
+		for a.client == nil {
+			if err := pause.For(ctx, time.Second); err != nil {
+				return
+			}
+			a.find()
+		}
+	})
+}
+
+// settle ends the looking, with a last look.
+func (a *account) settle() {
+	if a.stop == nil {
+		return
+	}
+	a.stop()
+	a.seeker.Wait()
+	a.stop = nil
+	if a.client == nil {
+		a.find()
+	}
+}
+
 // find looks for an agent that can be told of the job, and tells it. What it
 // returns is for people.
-func (a *account) find(group *launch.Group) (notes []string) {
-	if group == nil {
-		return nil // the agent counts groups
-	}
-	a.job.Groups, a.job.Started = []string{group.Path()}, time.Now().UTC()
+func (a *account) find() (notes []string) {
 	ctx := context.Background() // the client has time limits of its own
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
 		c, err := socket.Dial(path)
@@ -67,6 +103,7 @@ func (a *account) find(group *launch.Group) (notes []string) {
 // end tells the agent how the job ended, and returns when the agent has read
 // the group for the last time, so that it can be removed.
 func (a *account) end(m *report.Measured, e launch.Exit) {
+	a.settle()
 	if a.client == nil {
 		return
 	}
@@ -82,6 +119,10 @@ func (a *account) end(m *report.Measured, e launch.Exit) {
 
 // close gives the connection back.
 func (a *account) close() {
+	if a.stop != nil { // the job did not start
+		a.stop()
+		a.seeker.Wait()
+	}
 	if a.client != nil {
 		_ = a.client.Close() // nothing is left to be said
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/report"
@@ -35,7 +36,7 @@ this ID (six characters of its beginning or end will do), or of the last one.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("-o", output, "text", "json", "csv"); err != nil {
+			if err := cli.OneOf("-o", output, "text", "json", "csv"); err != nil {
 				return err
 			}
 			if (last && list) || len(args) > 0 && (last || list) {
@@ -61,7 +62,7 @@ this ID (six characters of its beginning or end will do), or of the last one.`,
 	f.StringVarP(&output, "output", "o", "text", "print the report as `FORM`: text, json or csv")
 	f.BoolVar(&last, "last", false, "the job that started last (the default)")
 	f.BoolVar(&list, "list", false, "list all jobs")
-	choices(cmd, "output", "text", "json", "csv")
+	cli.Choices(cmd, "output", "text", "json", "csv")
 	return cmd
 }
 

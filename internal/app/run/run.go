@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/launch"
 	"mete.dev/mete/internal/origin"
@@ -46,6 +46,9 @@ func (e *Exit) Error() string {
 }
 func (e *Exit) Unwrap() error { return e.Err }
 
+// Exit implements cli.Exit.
+func (e *Exit) Exit() (code int, show error) { return e.Code, e.Err }
+
 // options are the flags as they were given.
 type options struct {
 	name    string
@@ -57,6 +60,7 @@ type options struct {
 	json    string
 	quiet   bool
 	waitAll bool
+	self    bool
 
 	powercap string
 
@@ -76,6 +80,7 @@ type config struct {
 	json    string
 	quiet   bool
 	waitAll bool
+	self    bool
 	command []string
 
 	powercap string // the directory of the energy meters; "" is the machine's
@@ -108,6 +113,13 @@ An agent of this machine is told of the job, so that its ledger knows it by name
 Where there is none, --server sends the job's figures to a server, as long as it
 runs and at its end: a token of mete token create --role agent is needed once.
 What cannot be sent waits in the state directory, and goes with the next job.
+
+Where the job is in the ledger of a server, it can ask for its own use while it
+runs. Its environment then has METE_SELF_URL, the address to ask; METE_SELF_TOKEN,
+which it shows there and which is good for nothing else; and METE_SELF_CA, a file
+with the certificate to check the server by, where it speaks TLS:
+curl --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL"
+mete usage --self does the same.
 
 Sizes take K M G T (powers of 1000) and Ki Mi Gi Ti (powers of 1024).`
 
@@ -155,19 +167,14 @@ func Command() *cobra.Command {
 	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report; only what lives on is named, in one line on standard error")
 	f.BoolVar(&o.waitAll, "wait-all", false, "wait for everything that the command left running")
+	f.BoolVar(&o.self, "self", true, "give the job what it needs to ask for its own use; --self=false gives it nothing")
 	f.StringVar(&o.powercap, "powercap", "", "read the energy meters in `DIR`, laid out as /sys/class/powercap, in place of the machine's")
 	f.StringVar(&o.server, "server", "", "send what the job used to the ledger of the server at `URL`; METE_SERVER alone does not")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrols with the server once (default: $METE_TOKEN)")
 	f.DurationVar(&o.wait, "server-wait", origin.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
-	choices(cmd, "reader", "auto", "bpf", "files")
-	choices(cmd, "output", "text", "json", "csv")
+	cli.Choices(cmd, "reader", "auto", "bpf", "files")
+	cli.Choices(cmd, "output", "text", "json", "csv")
 	return cmd
-}
-
-// choices lets the shell complete a flag.
-func choices(cmd *cobra.Command, flag string, values ...string) {
-	// The only error is a flag that does not exist, which the tests would see.
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // config checks the options.
@@ -177,7 +184,7 @@ func (o *options) config(args []string) (*config, error) {
 	}
 	c := &config{
 		name: o.name, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
-		quiet: o.quiet, waitAll: o.waitAll, command: args, powercap: o.powercap,
+		quiet: o.quiet, waitAll: o.waitAll, self: o.self, command: args, powercap: o.powercap,
 		server: o.server, tokenFile: o.tokenFile, wait: o.wait,
 	}
 	if c.name == "" {
@@ -202,10 +209,10 @@ func (o *options) config(args []string) (*config, error) {
 	if len(c.labels) > batch.MaxLabels {
 		return nil, fmt.Errorf("--label: %d labels are more than %d: %w", len(c.labels), batch.MaxLabels, fault.ErrInvalid)
 	}
-	if err := oneOf("--reader", o.reader, "auto", "bpf", "files"); err != nil {
+	if err := cli.OneOf("--reader", o.reader, "auto", "bpf", "files"); err != nil {
 		return nil, err
 	}
-	if err := oneOf("-o", o.output, "text", "json", "csv"); err != nil {
+	if err := cli.OneOf("-o", o.output, "text", "json", "csv"); err != nil {
 		return nil, err
 	}
 	switch {
@@ -246,13 +253,6 @@ func parseCPUs(s string) (float64, error) {
 		return 0, fault.WithHint(fmt.Errorf("--cpus %q: %w", s, fault.ErrInvalid), "write a number of CPUs from 0.01, such as 1.5")
 	}
 	return v, nil
-}
-
-func oneOf(flag, have string, values ...string) error {
-	if slices.Contains(values, have) {
-		return nil
-	}
-	return fault.WithHint(fmt.Errorf("%s %q: %w", flag, have, fault.ErrInvalid), "it is one of "+strings.Join(values, ", "))
 }
 
 // printable replaces what is not plain text.

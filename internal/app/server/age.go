@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/unit"
 )
 
 // An age is a flag of a length of time, in days where there are any.
@@ -25,3 +26,27 @@ func (a *age) Set(s string) error {
 
 // Type names the kind of value.
 func (*age) Type() string { return "time" }
+
+// A size is a flag of a number of bytes; 0 is no limit.
+type size int64
+
+// String writes it for the help.
+func (s *size) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return unit.Bytes(float64(*s))
+}
+
+// Set reads it.
+func (s *size) Set(text string) error {
+	n, err := unit.ParseBytes(text)
+	if err != nil {
+		return errors.New("write it as 20GiB or 500M")
+	}
+	*s = size(n)
+	return nil
+}
+
+// Type names the kind of value.
+func (*size) Type() string { return "size" }

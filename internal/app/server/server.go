@@ -23,6 +23,9 @@ type config struct {
 	server.Config
 	listen   string
 	up       ups
+	meters   string
+	told     tells
+	remote   remotes
 	insecure bool
 	debug    bool
 }
@@ -51,11 +54,30 @@ that one to a third. It keeps them all the same. The server above gives the
 token:
 
   mete token create --role upstream --cluster lab
-  mete server --upstream https://CORE:9797 --upstream-token TOKEN`,
+  mete server --upstream https://CORE:9797 --upstream-token TOKEN
+
+Power strips, management controllers and smart plugs that feed machines are read
+by the server where a file names them:
+
+  meters:
+    - name: plug-1
+      type: http
+      url: http://10.0.0.7/rpc/Switch.GetStatus?id=0
+      path: aenergy.total
+      unit: Wh
+      nodes: [web-1]
+
+The server evaluates rules that are shipped with it, and those of --rules, in
+Prometheus's format, and tells an Alertmanager or a webhook of the alerts. On
+SIGHUP it reads the files of --rules again; docs/guide/alerts.md says more.
+
+What its metrics take goes on to receivers of Prometheus's remote write that
+--remote-write names.`,
 		Example: `  mete server
   mete server --database postgres://mete@db/mete --name mete.example.org
   mete server --listen 10.0.0.1:9797 --state /srv/mete
-  mete server --upstream https://core:9797 --upstream-resolution 1h --upstream-pseudonyms`,
+  mete server --upstream https://core:9797 --upstream-resolution 1h --upstream-pseudonyms
+  mete server --alertmanager http://alertmanager:9093 --rules /etc/mete/rules --power-cap lab=5000`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -71,6 +93,15 @@ token:
 			if c.Upstreams, err = c.up.configs(); err != nil {
 				return err
 			}
+			if c.Meters, err = readMeters(c.meters); err != nil {
+				return err
+			}
+			if err := c.told.into(&c.Config); err != nil {
+				return err
+			}
+			if c.Remote, err = c.remote.receivers(); err != nil {
+				return err
+			}
 			return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -82,7 +113,13 @@ token:
 	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to the programs of this machine and nobody else")
 	f.Var((*age)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
 	f.Var((*age)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
+	f.Var((*age)(&c.Metrics.Retention), "keep-metrics", "keep samples for `TIME`: what charts and PromQL see")
+	f.Var((*size)(&c.Metrics.MaxBytes), "metrics-size", "keep at most `SIZE` of samples on disk, as 20GiB; the oldest go first (default: no limit)")
+	asks(f, &c.Query)
 	c.up.flags(f)
+	f.StringVar(&c.meters, "meters", "", "`FILE` of meters outside the machines (YAML), which are read and booked here")
+	c.told.flags(f)
+	c.remote.flags(f)
 	f.BoolVar(&c.debug, "debug", false, "log more")
 	return cmd
 }
@@ -102,6 +139,9 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	if host, _, err := net.SplitHostPort(c.listen); err == nil && host != "" {
 		c.Names = append(c.Names, host)
 	}
+	if c.Alerts.Page == "" {
+		c.Alerts.Page = page(ln.Addr(), c.Names, c.insecure)
+	}
 	s, err := server.Open(ctx, c.Config, log)
 	if err != nil {
 		return err
@@ -117,8 +157,11 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	if c.insecure {
 		scheme, tls = "http", nil
 	}
+	hup, stop := hangups()
+	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(gctx) })
+	g.Go(func() error { reload(gctx, hup, s, log); return nil })
 	g.Go(func() error { return server.Serve(gctx, ln, s.Handler(), tls) })
 	g.Go(func() error { return server.Serve(gctx, admin, s.Admin(), nil) })
 	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n", scheme, ln.Addr(), c.describe()); err != nil {

@@ -5,12 +5,12 @@ package token
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/client"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
@@ -23,12 +23,14 @@ func Command() *cobra.Command {
 		Use:   "token",
 		Short: "Make, list and revoke the tokens that open this machine's server",
 		Long: `Make, list and revoke the tokens that open this machine's server: to agents that
-enrol, to people who read, to servers that send what they have.
+enrol, to people who read, to servers that send what they have, to programs that
+write series of their own.
 
 The server takes these orders on a socket in its state directory, so only who may
 use that can give them.`,
 		Example: `  mete token create --uses 20 --expires 1h
   mete token create --role viewer --cluster lab
+  mete token create --role writer --cluster lab --expires 90d
   mete token list
   mete token revoke abcd2345`,
 	}
@@ -44,21 +46,7 @@ func state(cmd *cobra.Command, dir *string) {
 // output adds the flag for the form to print.
 func output(cmd *cobra.Command, form *string, forms ...string) {
 	cmd.Flags().StringVarP(form, "output", "o", forms[0], "print `FORM`: "+strings.Join(forms[:len(forms)-1], ", ")+" or "+forms[len(forms)-1])
-	choices(cmd, "output", forms...)
-}
-
-// choices lets the shell complete a flag.
-func choices(cmd *cobra.Command, flag string, values ...string) {
-	// The only error is a flag that does not exist, which the tests would see.
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// oneOf checks the value of a flag.
-func oneOf(flag, value string, values ...string) error {
-	if slices.Contains(values, value) {
-		return nil
-	}
-	return fault.WithHint(fmt.Errorf("%s %q: %w", flag, value, fault.ErrInvalid), "it is one of "+strings.Join(values, ", "))
+	cli.Choices(cmd, "output", forms...)
 }
 
 func create() *cobra.Command {
@@ -79,7 +67,7 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := oneOf("-o", form, "text", "json"); err != nil {
+			if err := cli.OneOf("-o", form, "text", "json"); err != nil {
 				return err
 			}
 			want, err := wish(role, cluster, expires, uses)
@@ -106,11 +94,11 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&role, "role", "agent", "what it opens: agent, viewer or upstream")
-	f.StringVar(&cluster, "cluster", "", "the cluster that it enrols into, or that its bearer sees (default: the server's, or all)")
+	f.StringVar(&role, "role", "agent", "what it opens: agent, viewer, upstream or writer")
+	f.StringVar(&cluster, "cluster", "", "the cluster that it enrols into, or that its bearer sees or writes into (default: the server's, or all)")
 	f.IntVar(&uses, "uses", 0, "how many machines may enrol with it; -1 is any number (default: one)")
 	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
-	choices(cmd, "role", "agent", "viewer", "upstream")
+	cli.Choices(cmd, "role", "agent", "viewer", "upstream", "writer")
 	output(cmd, &form, "text", "json")
 	state(cmd, &dir)
 	return cmd
@@ -142,7 +130,7 @@ func list() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := oneOf("-o", form, "table", "csv", "json"); err != nil {
+			if err := cli.OneOf("-o", form, "table", "csv", "json"); err != nil {
 				return err
 			}
 			l, err := client.Here(dir)

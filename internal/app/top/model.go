@@ -4,9 +4,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/paint"
 	"mete.dev/mete/internal/view"
 	"mete.dev/mete/internal/workload"
 )
@@ -23,7 +24,7 @@ const (
 
 // A model is the state of the screen. Only bubbletea's goroutine touches it.
 type model struct {
-	paint         *painter
+	paint         *paint.Painter
 	width, height int
 
 	shown  *live.Machine // on the screen
@@ -46,7 +47,7 @@ type model struct {
 	watch func(workload.ID)
 }
 
-func newModel(o view.Options, p *painter) *model {
+func newModel(o view.Options, p *paint.Painter) *model {
 	o.Folded = map[workload.ID]bool{}
 	// Before the terminal has said how large it is, the size of old.
 	return &model{paint: p, opt: o, width: 80, height: 24}
@@ -63,33 +64,33 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case ticked:
 		m.latest, m.missed = msg.machine, nil
 		if !m.paused {
+			if m.shown == nil {
+				m.foldNodes(m.latest)
+			}
 			m.shown = m.latest
 			m.arrange()
 		}
 	case missed:
 		m.missed = msg.err
-	case tea.KeyMsg:
-		return m, m.keys(msg)
+	case tea.KeyPressMsg:
+		return m, m.key(msg)
+	case tea.PasteMsg:
+		m.paste(msg.Content)
 	}
 	return m, nil
 }
 
-// keys acts on each key of a message: letters that come fast, as those of a key
-// held down, come together.
-func (m *model) keys(msg tea.KeyMsg) tea.Cmd {
-	if msg.Type != tea.KeyRunes || len(msg.Runes) < 2 {
-		return m.key(msg)
+// paste takes text into the filter. Elsewhere it is a slip, and nobody knows what
+// it would press.
+func (m *model) paste(text string) {
+	if m.mode == filter {
+		m.opt.Filter += typed(text)
+		m.arrange()
 	}
-	if msg.Paste && m.mode != filter {
-		return nil // a slip, and nobody knows what it would press
-	}
-	for _, r := range msg.Runes {
-		if cmd := m.key(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{r}, Alt: msg.Alt}); cmd != nil {
-			return cmd
-		}
-	}
-	return nil
 }
+
+// typed is what a filter takes of a text.
+func typed(text string) string { return strings.ReplaceAll(view.Clean(text), "\uFFFD", "") }
 
 // arrange makes the table anew and finds the cursor in it.
 func (m *model) arrange() {
@@ -136,7 +137,7 @@ func (m *model) row() *view.Row {
 }
 
 // key acts on a key and arranges anew.
-func (m *model) key(k tea.KeyMsg) tea.Cmd {
+func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	if k.String() == "ctrl+c" {
 		return tea.Quit
 	}
@@ -155,7 +156,7 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 }
 
 // filterKey edits the filter; the table follows each letter.
-func (m *model) filterKey(k tea.KeyMsg) {
+func (m *model) filterKey(k tea.KeyPressMsg) {
 	switch k.String() {
 	case "enter":
 		m.mode = list
@@ -169,8 +170,8 @@ func (m *model) filterKey(k tea.KeyMsg) {
 	case "up", "down", "pgup", "pgdown", "home", "end":
 		m.moveKey(k.String())
 	default:
-		if (k.Type == tea.KeyRunes || k.Type == tea.KeySpace) && !k.Alt {
-			m.opt.Filter += strings.ReplaceAll(view.Clean(string(k.Runes)), "\uFFFD", "")
+		if !k.Mod.Contains(tea.ModAlt) {
+			m.opt.Filter += typed(k.Text)
 		}
 	}
 }
@@ -184,7 +185,7 @@ func (m *model) pageKey(k string) tea.Cmd {
 		m.scroll++
 	case "pgup":
 		m.scroll = max(0, m.scroll-m.body())
-	case "pgdown", " ":
+	case "pgdown", "space":
 		m.scroll += m.body()
 	case "home", "g":
 		m.scroll = 0
@@ -281,7 +282,7 @@ func (m *model) foldKey(k string) {
 	}
 	id := r.Row.ID
 	switch k {
-	case " ", "enter":
+	case "space", "enter":
 		if r.Below > 0 {
 			m.opt.Folded[id] = !m.opt.Folded[id]
 			m.cursor = id
@@ -304,6 +305,18 @@ func (m *model) foldKey(k string) {
 			}
 		}
 		m.cursor = ""
+	}
+}
+
+// foldNodes folds the machines of a fleet of several, so that all are seen at once.
+func (m *model) foldNodes(first *live.Machine) {
+	if first.Fleet == nil || first.Fleet.Nodes < 2 {
+		return
+	}
+	for i := range first.Rows {
+		if r := &first.Rows[i]; r.Group == live.Node {
+			m.opt.Folded[r.ID] = true
+		}
 	}
 }
 

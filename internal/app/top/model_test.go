@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/paint"
 	"mete.dev/mete/internal/view"
 	"mete.dev/mete/internal/view/viewtest"
 )
@@ -23,26 +24,28 @@ type screen struct {
 }
 
 func open(t *testing.T, width, height int) *screen {
-	s := &screen{t, newModel(view.Options{}, newPainter(&bytes.Buffer{}))}
+	s := &screen{t, newModel(view.Options{}, paint.New(&bytes.Buffer{}))}
 	s.m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 	return s
 }
 
-var special = map[string]tea.KeyType{"enter": tea.KeyEnter, "esc": tea.KeyEsc, "up": tea.KeyUp, "down": tea.KeyDown, "left": tea.KeyLeft,
-	"right": tea.KeyRight, "home": tea.KeyHome, "end": tea.KeyEnd, "pgup": tea.KeyPgUp, "pgdown": tea.KeyPgDown, "backspace": tea.KeyBackspace,
-	"ctrl+c": tea.KeyCtrlC, "ctrl+u": tea.KeyCtrlU}
+var special = map[string]tea.Key{"enter": {Code: tea.KeyEnter}, "esc": {Code: tea.KeyEscape}, "up": {Code: tea.KeyUp}, "down": {Code: tea.KeyDown},
+	"left": {Code: tea.KeyLeft}, "right": {Code: tea.KeyRight}, "home": {Code: tea.KeyHome}, "end": {Code: tea.KeyEnd}, "pgup": {Code: tea.KeyPgUp},
+	"pgdown": {Code: tea.KeyPgDown}, "backspace": {Code: tea.KeyBackspace}, " ": {Code: tea.KeySpace, Text: " "},
+	"ctrl+c": {Code: 'c', Mod: tea.ModCtrl}, "ctrl+u": {Code: 'u', Mod: tea.ModCtrl}}
 
-// press types keys, and reports whether the last one quits.
+// press types keys, each of them special or a text, and reports whether the last
+// one quits.
 func (s *screen) press(keys ...string) bool {
 	var cmd tea.Cmd
 	for _, k := range keys {
-		msg := tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(k)}
-		if t, ok := special[k]; ok {
-			msg = tea.KeyMsg{Type: t}
-		} else if k == " " {
-			msg.Type = tea.KeySpace
+		if key, ok := special[k]; ok {
+			_, cmd = s.m.Update(tea.KeyPressMsg(key))
+			continue
 		}
-		_, cmd = s.m.Update(msg)
+		for _, r := range k {
+			_, cmd = s.m.Update(tea.KeyPressMsg{Code: r, Text: string(r)})
+		}
 	}
 	return cmd != nil
 }
@@ -50,12 +53,12 @@ func (s *screen) press(keys ...string) bool {
 func (s *screen) tick(step int) { s.m.Update(ticked{viewtest.Machine(step)}) }
 
 // text is the screen without looks.
-func (s *screen) text() string { return ansi.Strip(s.m.View()) }
+func (s *screen) text() string { return ansi.Strip(s.m.screen()) }
 
 // selected is the text of the row under the cursor.
 func (s *screen) selected() string {
 	s.t.Helper()
-	_, after, ok := strings.Cut(s.m.View(), "\x1b[7m")
+	_, after, ok := strings.Cut(s.m.screen(), "\x1b[7m")
 	if !ok {
 		s.t.Fatalf("no row is selected:\n%s", s.text())
 	}
@@ -206,16 +209,17 @@ func TestViewKeys(t *testing.T) {
 	}
 }
 
-// Keys that come together act one by one; what is pasted by mistake does nothing.
-func TestFastKeysAndPaste(t *testing.T) {
+// What is pasted by mistake does nothing; a filter takes it.
+func TestPaste(t *testing.T) {
 	s := open(t, 120, 50)
 	s.tick(0)
-	s.press("jjj")
-	if s.m.at != 3 {
-		t.Errorf("jjj moves the cursor to row %d, want 3", s.m.at)
-	}
-	if _, cmd := s.m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("tq"), Paste: true}); cmd != nil || s.m.opt.Flat {
+	if _, cmd := s.m.Update(tea.PasteMsg{Content: "tq"}); cmd != nil || s.m.opt.Flat {
 		t.Errorf("pasted text presses keys")
+	}
+	s.press("/")
+	s.m.Update(tea.PasteMsg{Content: "ssh\x1b[31md\n"})
+	if s.press("x", "backspace"); !strings.HasPrefix(s.m.opt.Filter, "ssh") || strings.ContainsAny(s.m.opt.Filter, "\x1b\n") {
+		t.Errorf("the filter is %q", s.m.opt.Filter)
 	}
 }
 
@@ -250,7 +254,7 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 			if s.m.width == 0 || s.m.height == 0 {
 				continue
 			}
-			lines := strings.Split(s.m.View(), "\n")
+			lines := strings.Split(s.m.screen(), "\n")
 			if len(lines) != s.m.height {
 				t.Fatalf("seed %d, %d x %d, keys %q: %d lines", seed, s.m.width, s.m.height, pressed, len(lines))
 			}
@@ -267,7 +271,7 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 func TestPainter(t *testing.T) {
 	s := open(t, 100, 30)
 	s.tick(0)
-	if v := s.m.View(); strings.Contains(v, "\x1b[38") || strings.Contains(v, "\x1b[3") {
+	if v := s.m.screen(); strings.Contains(v, "\x1b[38") || strings.Contains(v, "\x1b[3") {
 		t.Errorf("colours on a writer that is no terminal: %q", v)
 	}
 	s.selected()
@@ -280,7 +284,7 @@ func TestPosition(t *testing.T) {
 	rows := len(s.m.table.Rows)
 	s.wants(true, fmt.Sprintf("1-%d of %d", s.m.body(), rows))
 	s.press("end")
-	s.m.View()
+	s.m.screen()
 	s.wants(true, fmt.Sprintf("%d-%d of %d", rows-s.m.body()+1, rows, rows))
 	s.m.Update(tea.WindowSizeMsg{Width: 140, Height: 100})
 	s.wants(false, fmt.Sprintf("of %d", rows))

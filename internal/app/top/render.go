@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	tea "charm.land/bubbletea/v2"
+
 	"mete.dev/mete/internal/view"
 )
 
@@ -40,15 +42,22 @@ func (m *model) feet() int {
 	return 1
 }
 
-// View implements tea.Model: exactly height lines, none wider than width.
-func (m *model) View() string {
+// View implements tea.Model.
+func (m *model) View() tea.View {
+	v := tea.NewView(m.screen())
+	v.AltScreen = true
+	return v
+}
+
+// screen is exactly height lines, none wider than width.
+func (m *model) screen() string {
 	if m.width <= 0 || m.height <= 0 {
 		return ""
 	}
 	var lines []string
 	put := func(ls ...view.Line) {
 		for _, l := range ls {
-			lines = append(lines, m.paint.line(l.Fit(m.width, m.opt.ASCII)))
+			lines = append(lines, m.paint.Line(l.Fit(m.width, m.opt.ASCII)))
 		}
 	}
 	switch {
@@ -88,13 +97,13 @@ func (m *model) rows() []string {
 	for i := m.top; i < min(m.top+n, len(m.table.Rows)); i++ {
 		l := m.table.Line(&m.table.Rows[i], m.width, m.opt)
 		if i == m.at {
-			out = append(out, m.paint.selected(l, m.width))
+			out = append(out, m.paint.Selected(l, m.width))
 		} else {
-			out = append(out, m.paint.line(l))
+			out = append(out, m.paint.Line(l))
 		}
 	}
 	if len(m.table.Rows) == 0 {
-		out = append(out, m.paint.line(view.Line{{Text: "Nothing matches. Esc clears the filter.", Role: view.Dim}}.Fit(m.width, m.opt.ASCII)))
+		out = append(out, m.paint.Line(view.Line{{Text: "Nothing matches. Esc clears the filter.", Role: view.Dim}}.Fit(m.width, m.opt.ASCII)))
 	}
 	return out
 }

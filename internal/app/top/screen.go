@@ -3,14 +3,16 @@ package top
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/term"
 
 	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/paint"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -25,16 +27,19 @@ type missed struct{ err error }
 func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	input := tea.WithInput(in)
 	if f, ok := in.(*os.File); ok && !term.IsTerminal(f.Fd()) {
-		input = tea.WithInputTTY() // mete top < file: the keyboard is elsewhere
+		tty, _, err := tea.OpenTTY() // mete top < file: the keyboard is elsewhere
+		if err != nil {
+			return fmt.Errorf("no keyboard: standard input is not a terminal: %w", err)
+		}
+		defer func() { _ = tty.Close() }() // nothing was written
+		in = tty
 	}
-	screen := newModel(c.view, newPainter(out))
+	screen := newModel(c.view, paint.New(out))
 	if w, ok := m.(watcher); ok {
 		screen.watch = w.Watch
 	}
-	p := tea.NewProgram(screen, input, tea.WithOutput(out), tea.WithContext(ctx),
-		tea.WithAltScreen(), tea.WithoutSignalHandler())
+	p := tea.NewProgram(screen, tea.WithInput(in), tea.WithOutput(out), tea.WithContext(ctx), tea.WithoutSignalHandler())
 	done := make(chan error, 1)
 	go func() {
 		err := pump(ctx, c, m, p.Send)

@@ -1,5 +1,5 @@
-// Package top is the command mete top: every workload of this machine, live,
-// on a terminal, or as text or JSON for scripts.
+// Package top is the command mete top: every workload of this machine, or of those
+// that a server knows, live, on a terminal, or as text or JSON for scripts.
 package top
 
 import (
@@ -15,6 +15,7 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/live"
 	"mete.dev/mete/internal/unit"
@@ -32,8 +33,17 @@ type Meter = interface {
 	Close() error
 }
 
-// Open starts a meter that reads with the reader auto, bpf or files.
-type Open = func(ctx context.Context, tick time.Duration, reader string) (Meter, error)
+// Open starts a meter.
+type Open = func(context.Context, Options) (Meter, error)
+
+// Options say how to measure.
+type Options struct {
+	Tick   time.Duration
+	Reader string // auto, bpf or files
+	// Powercap is the directory of RAPL's counters; this machine's own where it is
+	// empty.
+	Powercap string
+}
 
 // The bounds of --interval: below the first the meter would mostly meter
 // itself, above the second it would miss too much of what comes and goes.
@@ -45,13 +55,15 @@ const (
 type config struct {
 	interval string
 	reader   string
+	powercap string
 	batch    bool
 	count    int
 	output   string
 	sort     string
 	view     view.Options
 
-	tick time.Duration // of interval
+	tick   time.Duration // of interval
+	remote remote
 }
 
 // Command returns the command. It ends without an error when its context does.
@@ -67,50 +79,66 @@ Amounts are exclusive: a row shows what a workload used and nothing below it did
 so the rows add up to the machine. A folded row shows all that is in it.
 –  nobody can see it here (not zero)   ~  a total, apportioned   ≈  computed
 
+With --server it shows the machines that a server knows, as of the latest window of
+each: below a machine stand its workloads, and its own row shows what it uses, with
+all power that it draws. A machine that is not heard is marked, and its figures are
+absent; so are those of a guest, which are within its host's: --node NAME shows it.
+
 Where the output is not a terminal, or with -b, the table is printed as plain
 text, tick after tick.`,
 		Example: `  mete top
   mete top -b -n 1 --sort memory
+  mete top --server http://127.0.0.1:9797 --sort power
   mete top -o json -n 1 | jq '.workloads[] | select(.cpu_cores > 0.5) | .name'`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.validate(); err != nil {
+			if err := c.remote.conflict(cmd); err != nil {
+				return err
+			}
+			if c.remote.URL != "" {
+				open = func(ctx context.Context, o Options) (Meter, error) {
+					return openFleet(ctx, c.remote, o.Tick)
+				}
+			}
+			if err := c.validate(cmd.Flags().Changed("interval")); err != nil {
 				return err
 			}
 			return run(cmd.Context(), &c, open, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
+	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds (default with --server: 5s)`)
 	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
+	f.StringVar(&c.powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
 	f.BoolVarP(&c.batch, "batch", "b", false, "print plain text instead of taking the screen")
 	f.IntVarP(&c.count, "iterations", "n", 0, "end after this many ticks (0: never)")
 	f.StringVarP(&c.output, "output", "o", "text", "text, or json: one document a line and tick")
+	c.remote.flags(cmd)
 	f.StringVar(&c.sort, "sort", "cpu", "order by "+strings.Join(view.Sorts(), ", "))
 	f.BoolVar(&c.view.Reverse, "reverse", false, "turn the order round")
 	f.BoolVar(&c.view.Flat, "flat", false, "a list instead of a tree")
 	f.StringVar(&c.view.Filter, "filter", "", "keep workloads that have this in name, path or kind")
 	f.BoolVar(&c.view.ASCII, "ascii", false, "draw with ASCII characters only")
-	choices(cmd, "reader", "auto", "bpf", "files")
-	choices(cmd, "output", "text", "json")
-	choices(cmd, "sort", view.Sorts()...)
+	cli.Choices(cmd, "reader", "auto", "bpf", "files")
+	cli.Choices(cmd, "output", "text", "json")
+	cli.Choices(cmd, "sort", view.Sorts()...)
 	return cmd
 }
 
-// choices lets the shell complete a flag.
-func choices(cmd *cobra.Command, flag string, values ...string) {
-	// The only error is a flag that does not exist, which the tests would see.
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// validate checks the flags and reads those that have to be read.
-func (c *config) validate() (err error) {
+// validate checks the flags and reads those that have to be read. chosen says that
+// somebody gave the interval.
+func (c *config) validate(chosen bool) (err error) {
 	if c.tick, err = unit.ParseSeconds(c.interval); err != nil {
 		return fmt.Errorf("--interval: %w", err)
 	}
+	if c.remote.URL != "" && !chosen {
+		c.tick = fleetTick
+	}
 	switch {
+	case c.remote.URL != "" && c.tick < minFleetTick:
+		return fault.WithHint(fmt.Errorf("--interval %s with --server: %w", c.interval, fault.ErrInvalid), "from 1s to 1m: agents close a window every ten seconds")
 	case c.tick < minTick || c.tick > maxTick:
 		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1m")
 	case c.count < 0:
@@ -131,7 +159,7 @@ func run(ctx context.Context, c *config, open Open, in io.Reader, out io.Writer)
 	if screen && os.Getenv("TERM") == "dumb" {
 		return fault.WithHint(fmt.Errorf("terminal of type dumb: %w", fault.ErrUnsupported), "print plain text with: mete top -b")
 	}
-	m, err := open(ctx, c.tick, c.reader)
+	m, err := open(ctx, Options{Tick: c.tick, Reader: c.reader, Powercap: c.powercap})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"mete.dev/mete/internal/app/top"
 	"mete.dev/mete/internal/fault"
@@ -17,8 +16,8 @@ import (
 
 // run executes the command with a fake meter.
 func run(ctx context.Context, m *viewtest.Meter, args ...string) (string, error) {
-	cmd := top.Command(func(_ context.Context, tick time.Duration, reader string) (top.Meter, error) {
-		if reader == "bpf" {
+	cmd := top.Command(func(_ context.Context, o top.Options) (top.Meter, error) {
+		if o.Reader == "bpf" {
 			return nil, fault.ErrUnsupported
 		}
 		return m, nil

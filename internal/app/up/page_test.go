@@ -9,22 +9,47 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/view/viewtest"
 )
 
-// The page works in a real browser: it shows every workload, and its script has
-// nothing to complain of.
+// The live page works in a real browser: it shows every workload, and its script
+// has nothing to complain of but the ledger, which this command is without.
 func TestPageInChromium(t *testing.T) {
+	dom := dump(t, &viewtest.Meter{Tick: 200 * time.Millisecond})
+	for _, want := range []string{"postgres", "system", "idle", "rapl/package-0", "36.5 W"} {
+		if !strings.Contains(dom, want) {
+			t.Errorf("the page does not show %q", want)
+		}
+	}
+	if strings.Contains(dom, `id="simulated"`) {
+		t.Error("the page says that power is simulated, which it is not")
+	}
+}
+
+// Where power is simulated the page says so above all else.
+func TestSimulatedInChromium(t *testing.T) {
+	dom := dump(t, &viewtest.Meter{Tick: 200 * time.Millisecond, Simulated: power.Demo})
+	for _, want := range []string{`role="note" id="simulated">`, `<span id="simulated-text">` + power.Demo + `</span>`} {
+		if !strings.Contains(dom, want) {
+			t.Errorf("the page does not show %q", want)
+		}
+	}
+}
+
+// dump is what a browser makes of the page.
+func dump(t *testing.T, m *viewtest.Meter) string {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a browser")
 	}
 	hosttest.Need(t, "chromium")
-	printed, _ := start(t, &viewtest.Meter{Tick: 200 * time.Millisecond})
+	printed, _ := start(t, m)
 	url := strings.Fields(printed)[2]
 
 	cmd := exec.CommandContext(t.Context(), "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
 		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-		"--user-data-dir="+t.TempDir(), "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", url)
+		"--user-data-dir="+t.TempDir(), "--enable-logging=stderr", "--virtual-time-budget=3000", "--window-size=1440,2400", "--dump-dom", url+"/live")
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
 	var dom, log bytes.Buffer
@@ -33,13 +58,9 @@ func TestPageInChromium(t *testing.T) {
 		t.Fatalf("chromium: %v\n%s", err, log.String())
 	}
 	for line := range strings.Lines(log.String()) {
-		if strings.Contains(line, "CONSOLE") {
+		if strings.Contains(line, "CONSOLE") && !strings.Contains(line, "/v1/") {
 			t.Errorf("console: %s", line)
 		}
 	}
-	for _, want := range []string{"postgres", "system", "idle", "rapl/package-0", "36.5 W"} {
-		if !strings.Contains(dom.String(), want) {
-			t.Errorf("the page does not show %q", want)
-		}
-	}
+	return dom.String()
 }

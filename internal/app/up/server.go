@@ -2,38 +2,32 @@ package up
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"embed"
-	"encoding/hex"
 	"io"
-	"io/fs"
 	"log"
-	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"path"
 	"strings"
 	"time"
+
+	"mete.dev/mete/internal/page"
 )
-
-//go:embed web
-var web embed.FS
-
-// policy lets the page load nothing but itself from here, and nobody frame it.
-// Trusted Types forbid it to make elements of text, so that no workload's name
-// can become one.
-const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'"
 
 // newServer returns the server of a feed for requests to allowed hosts. Its
 // time limits are such that a slow or silent visitor holds nothing for long.
 func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.Server {
 	mux := http.NewServeMux()
-	pages(mux)
+	shown := page.New(true)
+	shown.Mount(mux)
+	mux.Handle("/", shown.Elsewhere(http.NotFoundHandler()))
 	if kept != nil {
 		mux.Handle("/v1/", kept)
+		mux.Handle("/api/v1/", kept)
 		mux.Handle("/metrics", kept)
+		mux.Handle("/docs", kept)
+		mux.Handle("/docs/", kept)
+		mux.Handle("/openapi.json", kept)
 	}
 	mux.HandleFunc("/api/v0/snapshot", f.snapshot)
 	mux.HandleFunc("/healthz", f.health)
@@ -53,21 +47,14 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 // do with the answer.
 func guard(next http.Handler, allow func(host string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		h.Set("Cache-Control", "no-cache")
+		page.Protect(w.Header())
 		switch {
 		case !allow(r.Host):
 			// A name that someone else points at this machine would make their
 			// page and this one the same origin.
 			http.Error(w, "this name is not served here: use the address that mete up printed", http.StatusMisdirectedRequest)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			h.Set("Allow", "GET, HEAD")
+			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		default:
 			next.ServeHTTP(w, r)
@@ -100,43 +87,6 @@ func allowed(addr net.Addr, listen string) func(host string) bool {
 		_, err := netip.ParseAddr(host)
 		return open && (err == nil || own != "" && strings.EqualFold(host, own))
 	}
-}
-
-// pages serves the files of the page.
-func pages(mux *http.ServeMux) {
-	files, err := fs.ReadDir(web, "web")
-	if err != nil {
-		panic(err) // they are part of the program
-	}
-	for _, file := range files {
-		body, err := web.ReadFile("web/" + file.Name())
-		if err != nil {
-			panic(err)
-		}
-		sum := sha256.Sum256(body)
-		tag := `"` + hex.EncodeToString(sum[:8]) + `"`
-		kind := contentType(file.Name())
-		pattern := "/" + file.Name()
-		if pattern == "/index.html" {
-			pattern = "/{$}"
-		}
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { serve(w, r, kind, tag, body) })
-	}
-}
-
-// contentType is by the file's name, and not by what the machine thinks of it.
-func contentType(name string) string {
-	switch path.Ext(name) {
-	case ".html":
-		return "text/html; charset=utf-8"
-	case ".css":
-		return "text/css; charset=utf-8"
-	case ".js":
-		return "text/javascript; charset=utf-8"
-	case ".svg":
-		return "image/svg+xml"
-	}
-	return mime.TypeByExtension(path.Ext(name))
 }
 
 // serve answers with body, or that it has not changed.

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/live"
@@ -37,10 +38,25 @@ type Meter = interface {
 	Close() error
 }
 
-// Open starts a meter that reads with the reader auto, bpf or files and keeps
-// what it reads in the state directory. The handler, which may be nil, answers
-// questions about what is kept, below /v1/ and at /metrics.
-type Open = func(ctx context.Context, tick time.Duration, reader, state string) (Meter, http.Handler, error)
+// Open starts a meter. The handler, which may be nil, answers questions about
+// what is kept, below /v1/ and /api/v1/ and at /metrics.
+type Open = func(context.Context, Options) (Meter, http.Handler, error)
+
+// Options say how to measure.
+type Options struct {
+	Tick   time.Duration
+	Reader string // auto, bpf or files
+	State  string // directory of what is kept
+	// Powercap is the directory of RAPL's counters; this machine's own where it is
+	// empty.
+	Powercap string
+	// Demo plays power meters in place of the machine's own, and keeps what is
+	// measured in a directory that goes with the end.
+	Demo bool
+}
+
+// listens is where the page is, and where commands look for it.
+const listens = "127.0.0.1:9797"
 
 // The bounds of --interval: below the first the meter would mostly meter
 // itself, above the second it would miss too much of what comes and goes.
@@ -49,12 +65,17 @@ const (
 	maxTick = time.Minute
 )
 
+// A served is a Meter that tells jobs where they can ask for their own use.
+type served interface{ Serve(url string) }
+
 type config struct {
 	listen   string
 	insecure bool
 	interval string
 	reader   string
 	state    string
+	powercap string
+	demo     bool
 
 	tick time.Duration // of interval
 	host string        // of listen
@@ -69,8 +90,9 @@ func Command(open Open) *cobra.Command {
 		Long: `Measure what every workload of this machine uses, keep it for years in a ledger
 in the state directory, and serve it, on this machine alone:
 
-  /                  the page
-  /api/v0/snapshot   the same as JSON
+  /                  the dashboard
+  /api/v0/snapshot   this machine in its latest second, as JSON
+  /api/v1/query      PromQL, as Prometheus answers it
   /v1/usage          what was used over time; mete usage asks here, as do
                      mete nodes and mete gaps
   /metrics           how the ledger is doing, for Prometheus
@@ -88,7 +110,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 			if err := c.validate(); err != nil {
 				return err
 			}
-			if c.state == "" {
+			if c.state == "" && !c.demo {
 				dir, err := keep.Default(os.Getenv, os.Geteuid())
 				if err != nil {
 					return err
@@ -99,13 +121,14 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.listen, "listen", "127.0.0.1:9797", "address and port to serve on (port 0: any free one)")
+	f.StringVar(&c.listen, "listen", listens, "address and port to serve on (port 0: any free one)")
 	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, for everyone who reaches them, in the clear")
 	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
 	f.StringVar(&c.state, "state", "", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
+	f.StringVar(&c.powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
+	f.BoolVar(&c.demo, "demo-power", false, "play power meters over this machine's real load, to see what energy looks like: nothing of it is measured, all of it says so, and the ledger goes with the end")
 	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
-	// The only error is a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("reader", cobra.FixedCompletions([]string{"auto", "bpf", "files"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.Choices(cmd, "reader", "auto", "bpf", "files")
 	return cmd
 }
 
@@ -119,6 +142,10 @@ func (c *config) validate() (err error) {
 	}
 	if c.reader != "auto" && c.reader != "bpf" && c.reader != "files" {
 		return fault.WithHint(fmt.Errorf("--reader %q: %w", c.reader, fault.ErrInvalid), "auto, bpf or files")
+	}
+	if c.demo && c.state != "" {
+		return fault.WithHint(fmt.Errorf("--demo-power with --state %s: %w", c.state, fault.ErrInvalid),
+			"what is simulated is never kept beside what was measured: leave --state out")
 	}
 	if c.host, _, err = net.SplitHostPort(c.listen); err != nil {
 		return fault.WithHint(fmt.Errorf("--listen %q: %w", c.listen, fault.ErrInvalid), "write an address and a port: 127.0.0.1:9797, [::1]:9797, localhost:9797")
@@ -152,12 +179,19 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	// The server closes it too, which is no error; an early return must.
 	defer func() { _ = ln.Close() }()
 
-	m, kept, err := open(ctx, c.tick, c.reader, c.state)
+	m, kept, err := open(ctx, Options{Tick: c.tick, Reader: c.reader, State: c.state, Powercap: c.powercap, Demo: c.demo})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 
+	// Without TLS the ledger knows who asks only of those on this machine.
+	at := visit(ln.Addr(), c.host)
+	if host, _, err := net.SplitHostPort(at); err == nil && loopback(host) {
+		if s, ok := m.(served); ok {
+			s.Serve("http://" + at)
+		}
+	}
 	f := newFeed()
 	srv := newServer(f, kept, allowed(ln.Addr(), c.host))
 	g, gctx := errgroup.WithContext(ctx)
@@ -204,7 +238,18 @@ func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "mete up: http://%s\n", visit(addr, c.host))
 	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", view.Clean(m.Host), m.CPUs, len(m.Rows), view.Clean(m.Reader), c.tick)
-	fmt.Fprintf(&b, "  kept in %s: ask with mete usage\n", view.Clean(c.state))
+	if m.Simulated != "" {
+		fmt.Fprintf(&b, "  SIMULATED POWER %s: nobody measured it, nor what follows from it\n", view.Clean(m.Simulated))
+	}
+	ask := "mete usage"
+	if at := "http://" + visit(addr, c.host); at != "http://"+listens {
+		ask += " --server " + at
+	}
+	if c.demo {
+		fmt.Fprintf(&b, "  kept until the end: ask with %s\n", ask)
+	} else {
+		fmt.Fprintf(&b, "  kept in %s: ask with %s\n", view.Clean(c.state), ask)
+	}
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", view.Clean(n))
 	}

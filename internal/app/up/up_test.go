@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/view/viewtest"
 )
 
@@ -30,7 +31,7 @@ func start(t *testing.T, m *viewtest.Meter, args ...string) (printed string, sto
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	out := lines{make(chan string, 1)}
-	cmd := Command(func(context.Context, time.Duration, string, string) (Meter, http.Handler, error) { return m, nil, nil })
+	cmd := Command(func(context.Context, Options) (Meter, http.Handler, error) { return m, nil, nil })
 	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
 	cmd.SetOut(out)
 	done := make(chan error, 1)
@@ -85,7 +86,7 @@ func TestMeterEnds(t *testing.T) {
 		}
 		return nil
 	}}
-	cmd := Command(func(context.Context, time.Duration, string, string) (Meter, http.Handler, error) { return m, nil, nil })
+	cmd := Command(func(context.Context, Options) (Meter, http.Handler, error) { return m, nil, nil })
 	cmd.SetArgs([]string{"--listen", "127.0.0.1:0"})
 	cmd.SetOut(io.Discard)
 	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || m.Closed != 1 {
@@ -119,8 +120,9 @@ func TestErrors(t *testing.T) {
 		{[]string{"--interval", "1us"}, fault.ErrInvalid, "interval"},
 		{[]string{"--interval", "often"}, fault.ErrInvalid, "interval"},
 		{[]string{"--reader", "x"}, fault.ErrInvalid, "reader"},
+		{[]string{"--demo-power", "--state", "/x"}, fault.ErrInvalid, "--state /x"},
 	} {
-		cmd := Command(func(context.Context, time.Duration, string, string) (Meter, http.Handler, error) {
+		cmd := Command(func(context.Context, Options) (Meter, http.Handler, error) {
 			t.Errorf("%v: the meter is opened", c.args)
 			return nil, nil, errors.ErrUnsupported
 		})
@@ -140,5 +142,29 @@ func TestInsecureIsAllowedWhenAsked(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who plays power meters is told so at once, and what is simulated is never kept
+// beside what was measured.
+func TestDemo(t *testing.T) {
+	printed, stop := start(t, &viewtest.Meter{Tick: time.Millisecond, Simulated: power.Demo}, "--demo-power")
+	for _, want := range []string{"SIMULATED POWER " + power.Demo, "kept until the end"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("printed %q, want %q in it", printed, want)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	var got Options
+	cmd := Command(func(_ context.Context, o Options) (Meter, http.Handler, error) {
+		got = o
+		return nil, nil, errUnsupported
+	})
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--demo-power", "-d", "2s", "--reader", "files"})
+	cmd.SetOut(io.Discard)
+	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || got != (Options{Tick: 2 * time.Second, Reader: "files", Demo: true}) {
+		t.Errorf("it was opened with %+v (%v)", got, err)
 	}
 }

@@ -67,7 +67,7 @@ func TestFromALedger(t *testing.T) {
 	}
 
 	authorize := func(*http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
-	s := httptest.NewServer(api.New(l, nil, authorize, time.Now, slog.New(slog.NewTextHandler(t.Output(), nil))))
+	s := httptest.NewServer(api.New(l, nil, nil, authorize, time.Now, slog.New(slog.NewTextHandler(t.Output(), nil))))
 	defer s.Close()
 	t.Setenv("METE_SERVER", s.URL)
 	for line, want := range map[string][]string{

@@ -19,7 +19,8 @@ func Nodes() *cobra.Command {
 		Use:   "nodes",
 		Short: "List the machines that a server knows, and revoke them",
 		Long: `List the machines that a server knows: how far each is booked, and whether it is
-live, behind (what it sends is of the past), silent, or revoked.`,
+live, behind (what it sends is of the past), silent, or revoked. NESTED IN is the
+machine in which it is a guest now, and as what: sums have it there.`,
 		Example: `  mete nodes
   mete nodes -o json | jq -r '.nodes[] | select(.state == "silent") | .name'`,
 		Args:          cobra.NoArgs,
@@ -69,6 +70,39 @@ that can give it.`,
 		},
 	}
 	cmd.Flags().StringVar(&state, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
+	return cmd
+}
+
+// VMs returns mete vms.
+func VMs() *cobra.Command {
+	var s server
+	var q question
+	cmd := &cobra.Command{
+		Use:   "vms",
+		Short: "List the virtual machines that hosts gave energy, and what these say of it",
+		Long: `List the virtual machines that hosts gave energy in a range of time, by the hosts'
+figures: active is what their activity used, idle their part of what the host draws
+anyway. Where a mete agent runs in one (NODE), it tells of the shares that it booked,
+and the server compares these with its host's: COMPARED is how many both told of, on
+the days of the range, and DIFFERING how many of them were not equal to the
+microjoule. A guest is left out of sums from the day on of which a share was equal.`,
+		Example: `  mete vms
+  mete vms --from -7d -o json | jq -r '.vms[] | select(.differing > 0) | .guest'`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.VM, error) {
+				from, to, err := tally.ParseRange(q.parameters(), time.Now())
+				if err != nil {
+					return nil, err
+				}
+				return c.VMs(ctx, from, to)
+			}, tally.VMsText, tally.VMsCSV, tally.VMsJSON)
+		},
+	}
+	q.rangeFlags(cmd)
+	s.flags(cmd)
 	return cmd
 }
 

@@ -1,10 +1,9 @@
 // Package usage is the commands that ask a server what its ledger knows: mete
-// usage, mete nodes, mete sources, mete workloads and mete gaps.
+// usage, mete nodes, mete sources, mete workloads, mete vms and mete gaps.
 package usage
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -13,61 +12,39 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/client/ask"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/view"
 )
 
 // server are the flags that every command has.
 type server struct {
-	url    string
-	token  string
+	ask.Server
 	output string
 	ascii  bool
 }
 
 func (s *server) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&s.url, "server", "", "ask the server at `URL` (default: $METE_SERVER, else "+client.Default+")")
-	f.StringVar(&s.token, "token", "", "show this viewer's `TOKEN` to the server, which one on another machine wants (default: $METE_TOKEN, which others cannot see in the list of processes)")
+	s.Flags(f)
 	f.StringVarP(&s.output, "output", "o", "table", "print `FORM`: table, csv or json")
 	f.BoolVar(&s.ascii, "ascii", false, "print ASCII characters only")
-	choices(cmd, "output", "table", "csv", "json")
-}
-
-// choices lets the shell complete a flag.
-func choices(cmd *cobra.Command, flag string, values ...string) {
-	// The only error is a flag that does not exist, which the tests would see.
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	cli.Choices(cmd, "output", "table", "csv", "json")
 }
 
 // open checks the flags and returns the way to the server.
 func (s *server) open() (*client.Client, error) {
-	if !slices.Contains([]string{"table", "csv", "json"}, s.output) {
-		return nil, fault.WithHint(fmt.Errorf("-o %q: %w", s.output, fault.ErrInvalid), "it is one of table, csv, json")
+	if err := s.forms(); err != nil {
+		return nil, err
 	}
-	url, text := s.url, s.token
-	if url == "" {
-		url = os.Getenv("METE_SERVER")
-	}
-	if url == "" {
-		url = client.Default
-	}
-	if text == "" {
-		text = os.Getenv("METE_TOKEN")
-	}
-	var t token.Token
-	if text != "" {
-		var err error
-		if t, err = token.Parse(text); err != nil {
-			return nil, err
-		}
-	}
-	return client.New(url, t)
+	return s.Open()
 }
+
+// forms checks the form that is asked for.
+func (s *server) forms() error { return cli.OneOf("-o", s.output, "table", "csv", "json") }
 
 func (s *server) style() tally.Style { return tally.Style{Zone: time.Local, ASCII: s.ascii} }
 
@@ -120,9 +97,12 @@ type question struct {
 	where    []string
 	by       []string
 	node     string
+	only     string // of usage: the one node that it is about
 	omitOwn  bool
 	idle     string
+	nested   string
 	limit    string
+	self     bool
 }
 
 func (q *question) rangeFlags(cmd *cobra.Command) {
@@ -148,11 +128,17 @@ func (q *question) parameters() map[string][]string {
 	if q.where != nil {
 		given[tally.ParamWhere] = q.where
 	}
+	if q.only != "" {
+		given[tally.ParamWhere] = append(slices.Clone(q.where), string(query.ByNode)+"="+q.only)
+	}
 	if q.omitOwn {
 		given[tally.ParamOmitOwn] = []string{"1"}
 	}
 	if q.idle != "" {
 		given[tally.ParamIdle] = []string{q.idle}
+	}
+	if q.nested != "" {
+		given[tally.ParamNested] = []string{q.nested}
 	}
 	if q.limit != "" {
 		given[tally.ParamLimit] = []string{q.limit}
@@ -187,6 +173,10 @@ ENERGY is with how far it may be off either way, POWER the average. What machine
 draw because they are on is in the row idle; --idle divides it on reading: equal by
 the time that each workload was there, used by the CPU time that it used.
 
+What ran in a virtual machine whose host gives it energy is within the host's
+figures, so sums leave such a guest out; it stands below the sum where the rows are
+by node. --node NAME is about it alone, --nested only about all of them.
+
 –  nobody could see it (not zero)   ~  a total, apportioned   ≈  computed
 
 Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
@@ -194,11 +184,16 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
   mete usage --by user,job --from today
   mete usage --by workload --where job=nightly --from -7d
   mete usage --by project --from -30d --idle used
+  mete usage --by namespace --nested only
+  mete usage --self
   mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if q.self {
+				return s.self(cmd)
+			}
 			if s.output == "table" && q.limit == "" {
 				q.limit = screenful
 			}
@@ -214,12 +209,16 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "a row for each `DIMENSION`, or several with commas")
 	q.rangeFlags(cmd)
 	q.whereFlag(cmd)
+	cmd.Flags().StringVar(&q.only, "node", "", "only the machine with this `NAME` or id, as --where node=NAME")
+	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guest machines, which is within their hosts' figures: only that, or also, beside all other")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
 	cmd.Flags().StringVar(&q.idle, "idle", tally.Policies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
+	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job that this command is part of used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; no other flag but -o says anything to that")
 	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+screenful+" of a table, else all)")
 	s.flags(cmd)
-	choices(cmd, "by", tally.Dimensions()...)
-	choices(cmd, "idle", tally.Policies()...)
+	cli.Choices(cmd, "by", tally.Dimensions()...)
+	cli.Choices(cmd, "idle", tally.Policies()...)
+	cli.Choices(cmd, "nested", tally.Nestings()...)
 	return cmd
 }
 

@@ -47,7 +47,7 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 	if len(q.Where["pod"]) > 0 {
 		return nil, fault.WithHint(fmt.Errorf("dimension pod: %w", fault.ErrInvalid), "there are no pods here")
 	}
-	a := &query.Answer{From: q.From, To: q.To, By: q.By, Gaps: 1, Idle: q.Idle}
+	a := &query.Answer{From: q.From, To: q.To, By: q.By, Gaps: 1, Idle: q.Idle, Nested: q.Nested, NestedNodes: 1}
 	for i, name := range []string{"idle", "bu\x1bild", "web", "", "system"} {
 		g := query.Group{Nodes: 1, First: q.From, Last: q.To}
 		for range q.By {
@@ -68,16 +68,34 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 		}
 		a.Groups = append(a.Groups, g)
 	}
+	if q.Nested == query.NestedAlso {
+		a.NestedGroups = a.Groups[1:3]
+	}
 	return a, nil
 }
 
 func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {
-	return []query.Node{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", Enrolled: noon.AddDate(-1, 0, 0), Through: noon, State: "live", CPUs: 8, Streams: 1}}, nil
+	return []query.Node{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", Enrolled: noon.AddDate(-1, 0, 0), Through: noon, State: "live", CPUs: 8, Streams: 1,
+		Nested: &query.Nesting{Host: "01K5X3V7QZ8R9S0T1V2W3X4Y61", HostName: "metal", Name: "vm\x1b1", Since: noon.Add(-time.Hour), Seen: noon}}}, nil
+}
+
+func (b *book) VMs(_ context.Context, from, to time.Time, _ query.Scope) ([]query.VM, error) {
+	b.asked = query.Query{From: from, To: to}
+	v := query.VM{Guest: "00112233-4455-6677-8899-aabbccddeeff", Name: "vm\x1b1", Host: "01K5X3V7QZ8R9S0T1V2W3X4Y61", HostName: "metal", Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", NodeName: "web-1",
+		Workload: workload.NewID("metal", workload.VM, "k"), Compared: 360, N: 12345678, Last: noon}
+	for r, joules := range map[meter.Resource]int64{meter.EnergyRest: 1200, meter.EnergyIdle: 300, meter.EnergyError: 120} {
+		v.Usage.Present |= meter.SetOf(r)
+		v.Usage.Quality.Set(r, meter.Apportioned)
+		v.Usage.Sum[r] = unit.Sum{}.Add(joules * 1e6)
+	}
+	return []query.VM{v}, nil
 }
 
 func (b *book) Below(context.Context, query.Scope) ([]query.Source, error) {
 	return []query.Source{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "core-1", Cluster: "eu", Nodes: 2, Pages: 17, Epoch: "EPOCH", Seen: noon, State: "behind"}}, nil
 }
+
+func (b *book) Streams(context.Context, query.Scope) ([]query.Stream, error) { return nil, nil }
 
 func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
 	b.asked = q
@@ -91,11 +109,15 @@ func (b *book) Gaps(_ context.Context, from, to time.Time, node string, _ query.
 	return []query.Gap{{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Gap: meter.Gap{From: noon, To: noon.Add(90 * time.Second), Reason: meter.Unwatched}}}, nil
 }
 
+func (b *book) EachGap(context.Context, time.Time, time.Time, query.Scope, func(*query.Gap)) error {
+	return nil
+}
+
 // mete runs a command line against a server of b.
 func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 	t.Helper()
 	authorize := func(r *http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
-	s := httptest.NewServer(api.New(b, nil, authorize, func() time.Time { return noon }, slog.New(slog.DiscardHandler)))
+	s := httptest.NewServer(api.New(b, nil, nil, authorize, func() time.Time { return noon }, slog.New(slog.DiscardHandler)))
 	defer s.Close()
 	t.Setenv("METE_SERVER", s.URL)
 	return run(line...)
@@ -104,7 +126,7 @@ func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 // run runs a command line.
 func run(line ...string) (string, error) {
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads())
+	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs())
 	cli.Complete(root)
 	var out bytes.Buffer
 	root.SetOut(&out)
@@ -125,10 +147,14 @@ func TestCommands(t *testing.T) {
 		"usage --by user,label:app --where job=web --where label:a=b=c --omit-own --limit 2 --ascii " + hour,
 		"usage --by node " + hour,
 		"usage --idle used " + hour,
+		"usage --node web-1 " + hour,
+		"usage --by user,node --nested also " + hour,
+		"usage --nested only -o csv --limit 1 " + hour,
 		"usage -o csv " + hour,
 		"usage -o json " + hour,
 		"nodes", "nodes -o csv", "nodes -o json", "sources", "sources -o csv", "sources -o json",
 		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
+		"vms " + hour, "vms -o csv " + hour, "vms -o json " + hour,
 		"workloads --where kind=job --limit 7 " + hour, "workloads -o json " + hour, "workloads -o csv " + hour,
 	} {
 		b := &book{}
@@ -138,7 +164,7 @@ func TestCommands(t *testing.T) {
 		}
 		fmt.Fprintf(&all, "$ mete %s\n", c)
 		if q := b.asked; !q.From.IsZero() {
-			fmt.Fprintf(&all, "(asked: %s to %s by %v where %v, own left out %v, idle %q, limit %d)\n", q.From.UTC().Format(time.TimeOnly), q.To.UTC().Format(time.TimeOnly), q.By, q.Where, q.OmitOwn, q.Idle, q.Limit)
+			fmt.Fprintf(&all, "(asked: %s to %s by %v where %v, own left out %v, idle %q, nested %q, limit %d)\n", q.From.UTC().Format(time.TimeOnly), q.To.UTC().Format(time.TimeOnly), q.By, q.Where, q.OmitOwn, q.Idle, q.Nested, q.Limit)
 		}
 		all.WriteString(out + "\n")
 	}
@@ -182,6 +208,8 @@ func TestErrors(t *testing.T) {
 		{"usage --where web", `filter "web" has no =: invalid`, "write it as job=NAME", cli.Invalid},
 		{"usage --idle some", `parameter idle="some": invalid`, "it is one of none, equal, used", cli.Invalid},
 		{"usage --idle reserved", `parameter idle="reserved": invalid`, "divide it by what was used, or equally", cli.Invalid},
+		{"usage --nested some", `parameter nested="some": invalid`, "it is only, for what runs", cli.Invalid},
+		{"vms --from x", `time "x": invalid`, "write a time as", cli.Invalid},
 		{"usage --limit many", `parameter limit="many": invalid`, "from 1 to 10000", cli.Invalid},
 		{"usage --where pod=x", "dimension pod: invalid", "there are no pods here", cli.Invalid},
 		{"usage x", `unexpected argument "x"`, "mete usage --help", cli.Invalid},

@@ -1,5 +1,6 @@
 // Package energy reads the meters inside a machine: RAPL by the kernel's
-// powercap files, the sensors of hwmon, and the management controller by DCMI.
+// powercap files, the sensors of hwmon, and the management controller by DCMI; in
+// a virtual machine, what its host gives it. Accelerators are read by collect/gpu.
 //
 // [Source.Read] belongs before and after a snapshot. It reads the meters that
 // count energy. Those that show present power may take many milliseconds to
@@ -15,10 +16,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
 
+	"mete.dev/mete/internal/collect/gpu"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/power"
@@ -40,15 +43,28 @@ type Config struct {
 	// takes some 10 ms to answer when it is opened, at most two seconds. "" leaves
 	// it alone.
 	IPMI string
+	// NVML says whether to read the accelerators of NVIDIA: gpu.Auto, gpu.On, gpu.Off,
+	// or the path of mete-nvml; "" leaves them alone.
+	NVML string
 	// Sample is the time between two looks at meters that show present power; 0
 	// is a second, as sensors and controllers have nothing newer to show.
 	Sample time.Duration
+	// Shares is the directory in which the host puts what it gives this machine,
+	// where it is a virtual one; "" is none.
+	Shares string
+	// VSock says to ask the host for that by AF_VSOCK too.
+	VSock bool
+	// Dial connects to the host in place of AF_VSOCK; nil is that.
+	Dial func(context.Context) (net.Conn, error)
 }
 
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
 	if c.Sample != 0 && (c.Sample < 10*time.Millisecond || c.Sample > time.Minute) {
 		return fmt.Errorf("power samples each %v: not between 10ms and a minute: %w", c.Sample, fault.ErrInvalid)
+	}
+	if err := gpu.Validate(c.NVML); err != nil {
+		return err
 	}
 	return nil
 }
@@ -61,11 +77,15 @@ type Source struct {
 	meters []power.Meter
 	closes []func() error
 	// refused says what there is that Open made no meter of.
-	refused []error
+	refused   []error
+	simulated string // what the meters are called where they are; else ""
 
 	counts []*gauge // Energy meters: the first of meters
 	levels []*gauge // Power meters in files: the next ones
-	dcmi   *dcmi    // the last one; nil where there is none
+	dcmi   *dcmi    // the next one; nil where there is none
+	shares *shares  // the next one; nil where this is no virtual machine
+	gpus   *gpu.Reader
+	gpu    int // index of its first meter: they are the last ones
 
 	mu     sync.Mutex
 	latest []power.Reading // of levels and dcmi
@@ -113,6 +133,12 @@ func Open(h *host.Host, cfg Config) (*Source, error) {
 		}
 	}
 	s.latest = make([]power.Reading, len(s.meters)-len(s.counts))
+	if s.shares = openShares(h, cfg); s.shares != nil {
+		s.shares.first()
+		s.shares.index = len(s.meters)
+		s.meters = append(s.meters, s.shares.meter())
+	}
+	s.openGPUs(cfg.NVML)
 	if err := s.look(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -128,6 +154,13 @@ func (s *Source) find(cfg Config) ([]*gauge, error) {
 		}
 		s.closes = append(s.closes, h.Close)
 		zones, refused, err := powercap(h, cfg.Powercap)
+		switch {
+		case err != nil:
+			err = fault.WithHint(fmt.Errorf("powercap: %w", err), layout)
+		case len(zones)+len(refused) == 0:
+			refused = append(refused, fault.WithHint(fmt.Errorf("powercap: no counter in %s: %w", cfg.Powercap, fault.ErrUnsupported), layout))
+		}
+		s.simulated = simulated(h, cfg.Powercap, zones)
 		for _, g := range zones {
 			if cfg.Every > 0 {
 				g.meter.Every = cfg.Every.Nanoseconds()
@@ -150,6 +183,9 @@ func (s *Source) find(cfg Config) ([]*gauge, error) {
 	}
 	return distinct(zones, sensors), nil
 }
+
+// layout is what a directory of counters has in it.
+const layout = "it takes a directory that is like /sys/class/powercap: with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
 
 // ask opens the management controller, and keeps it where it answers.
 func (s *Source) ask(device string) {
@@ -236,11 +272,22 @@ func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 		r.At = now
 		into = append(into, r)
 	}
-	return into, nil
+	if s.shares != nil {
+		into = append(into, s.shares.read(now))
+	}
+	return s.gpus.Read(into, s.gpu, now), nil
 }
 
-// Run samples the Power meters until ctx ends.
+// Run samples the Power meters until ctx ends, and hears what the host gives.
 func (s *Source) Run(ctx context.Context) error {
+	if s.shares != nil {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.shares.run(ctx)
+		}()
+		defer func() { <-ended }()
+	}
 	if len(s.latest) == 0 {
 		<-ctx.Done()
 		return nil

@@ -21,8 +21,12 @@ const reopenEvery = int64(10 * time.Second)
 // have 64 bits, and what is written above 63 is nothing that counts joules.
 const highest = 1 << 62
 
-// errText is what a meter's file holds where that is no number.
-var errText = fmt.Errorf("no number: %w", fault.ErrInvalid)
+// errText is what a meter's file holds where that is no number, and errKind is
+// what stands in its place where that cannot be read as one is.
+var (
+	errText = fmt.Errorf("no number: %w", fault.ErrInvalid)
+	errKind = fmt.Errorf("a pipe or a device, and no file: %w", fault.ErrInvalid)
+)
 
 // A gauge is a meter that is a file with a number in it.
 type gauge struct {
@@ -33,6 +37,7 @@ type gauge struct {
 	same  string // the zone that shows the same thing, or the zone itself
 
 	file   *host.File
+	value  int64 // that it showed last
 	tried  int64 // when it was opened or tried to be, ns
 	last   error // of reading the file, as the operating system says it
 	reason error // last, or why the file could not be opened, with path and kind
@@ -41,14 +46,25 @@ type gauge struct {
 }
 
 // open opens the file, or keeps why it could not.
-func (g *gauge) open(now int64) {
+func (g *gauge) open(now int64) (ok bool) {
 	g.tried = now
 	f, err := g.host.Open(g.path)
+	if err == nil && stat(f).Mode&unix.S_IFMT != unix.S_IFREG && stat(f).Mode&unix.S_IFMT != unix.S_IFDIR {
+		_ = f.Close() // nothing was written
+		err = host.Kind(g.path, errKind)
+	}
 	if err != nil {
 		g.reason, g.text = err, err.Error()
-		return
+		return false
 	}
 	g.file, g.last, g.reason = f, nil, nil
+	return true
+}
+
+// stat is what the operating system says of an open file; nothing where it fails.
+func stat(f *host.File) (st unix.Stat_t) {
+	_ = unix.Fstat(f.Fd(), &st) // of an open descriptor
+	return st
 }
 
 // failed is the reading that says why there is no value. The text is made when
@@ -71,20 +87,44 @@ func (g *gauge) read(now int64) power.Reading {
 	if g.file == nil {
 		return power.Reading{Meter: g.index, Err: g.text}
 	}
-	n, err := g.file.Pread(g.buf[:])
-	if err != nil {
+	v, err := g.show()
+	gone := errors.Is(err, unix.ENODEV)
+	if !gone && (err != nil || v == g.value) && stat(g.file).Nlink == 0 {
+		// In a directory that is not the kernel's a new file may have taken the
+		// place of this one, which stands still for ever.
+		if g.shut(); !g.open(now) {
+			return power.Reading{Meter: g.index, Err: g.text}
+		}
+		v, err = g.show()
+	}
+	if gone {
 		// A descriptor of a zone that was taken away stays dead when the zone
 		// comes back.
-		if errors.Is(err, unix.ENODEV) {
-			_ = g.file.Close() // nothing was written
-			g.file, g.tried = nil, now
-		}
+		g.shut()
+		g.tried = now
+	}
+	if err != nil {
 		return g.failed(err)
+	}
+	g.value, g.last, g.reason = v, nil, nil
+	return power.Reading{Meter: g.index, Value: v}
+}
+
+// show reads the number in the file.
+func (g *gauge) show() (int64, error) {
+	n, err := g.file.Pread(g.buf[:])
+	if err != nil {
+		return 0, err
 	}
 	v, err := kernfmt.Int(g.buf[:n])
 	if err != nil || v > highest {
-		return g.failed(errText)
+		return 0, errText
 	}
-	g.last, g.reason = nil, nil
-	return power.Reading{Meter: g.index, Value: v}
+	return v, nil
+}
+
+// shut closes the file.
+func (g *gauge) shut() {
+	_ = g.file.Close() // nothing was written
+	g.file = nil
 }

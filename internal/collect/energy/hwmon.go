@@ -14,9 +14,11 @@ import (
 
 const hwmonDir = "/sys/class/hwmon"
 
-// boardError is the class of a board's power meter that does not state its own:
-// what ENERGY STAR for Computer Servers asks of the reported input power, "at
-// least +-5% of the actual value".
+// boardError is the class of the power meter of a board or of a management
+// controller that does not state its own. It is an assumption: ACPI lets a meter
+// state its accuracy (_PMC) and asks for none, and DCMI's answer has no room for
+// one. What makers and energy labels promise is about the plug of whole machines
+// at some load, and could not be held against any one meter here.
 const boardError = 50_000
 
 // hwmon finds the sensors that are known to show energy or power of a part of

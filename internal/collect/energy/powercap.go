@@ -2,8 +2,10 @@ package energy
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
+	"unicode"
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
@@ -82,6 +84,9 @@ const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount the
 // zoneName reads the name of a zone, behind that of the zone that it is in.
 func zoneName(h *host.Host, dir, id string) (string, error) {
 	name, err := word(h, path.Join(dir, id, "name"))
+	if err == nil && (name == "" || strings.ContainsFunc(name, unicode.IsControl)) {
+		err = fmt.Errorf("%s: no name: %w", path.Join(dir, id, "name"), fault.ErrInvalid)
+	}
 	up := id[:strings.LastIndexByte(id, ':')]
 	if err != nil || !strings.Contains(up, ":") {
 		return name, err
@@ -114,11 +119,11 @@ func zone(name string) (power.Meter, bool) {
 // again and its unit, rounded up. RAPL's counters have 32 bits; the kernel
 // multiplies them by their unit, 61 uJ on most machines.
 func span(h *host.Host, p string) (wrap, step int64) {
-	b, err := h.ReadFile(p)
+	text, err := word(h, p)
 	if err != nil {
 		return 0, 1 // a counter that is not known to wrap
 	}
-	top, err := kernfmt.Int(b)
+	top, err := kernfmt.Int([]byte(text))
 	if err != nil || top <= 0 || top > 1<<62 {
 		return 0, 1
 	}
@@ -126,8 +131,18 @@ func span(h *host.Host, p string) (wrap, step int64) {
 	return top + max(1, (top+max32/2)/max32), (top + max32 - 1) / max32
 }
 
-// word reads a file of one word or line.
+// word reads a file of one word or line, which the kernel's are: of what is
+// longer, the beginning.
 func word(h *host.Host, p string) (string, error) {
-	b, err := h.ReadFile(p)
-	return strings.TrimSpace(string(b)), err
+	f, err := h.Open(p)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	var buf [256]byte
+	n, err := f.Pread(buf[:])
+	if err != nil {
+		return "", host.Kind(p, err)
+	}
+	return strings.TrimSpace(string(buf[:n])), nil
 }

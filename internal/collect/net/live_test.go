@@ -17,6 +17,7 @@ import (
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/net"
 	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/meter"
 )
 
@@ -213,9 +214,7 @@ func wire(t testing.TB, pid int) (here, there, name string) {
 
 func live(t testing.TB, k *bpf.Kernel) (*host.Host, *net.Table) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root")
-	}
+	hosttest.Need(t, "root", "netns")
 	if _, err := exec.LookPath("nsenter"); err != nil {
 		t.Skip(err)
 	}
@@ -225,7 +224,7 @@ func live(t testing.TB, k *bpf.Kernel) (*host.Host, *net.Table) {
 	}
 	tab, err := net.Open(h, k, net.Default())
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(tab.Close(), h.Close()); err != nil {
@@ -338,9 +337,10 @@ func TestLiveLastValue(t *testing.T) {
 func TestLiveSockets(t *testing.T) {
 	cfg := bpf.Default()
 	cfg.Parts, cfg.Groups = bpf.Net, 64
+	hosttest.Need(t, "root", "bpf", "cgroup2")
 	k, err := bpf.Open(cfg)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := k.Close(); err != nil {
@@ -349,7 +349,7 @@ func TestLiveSockets(t *testing.T) {
 	})
 	h, tab := live(t, k)
 	if why := tab.Uncounted(); why != "" {
-		t.Skip(why)
+		t.Fatal(why)
 	}
 	for i, short := range []bool{false, true} {
 		to := start(t, "sink", "", true, nil)
@@ -376,6 +376,81 @@ func TestLiveSockets(t *testing.T) {
 			t.Errorf("short %v: Forget = %+v, want %d, headers, and what was sent twice", short, got, payload)
 		}
 	}
+}
+
+// TestLiveBelow has a job send from a group below its own, which is looked for as
+// soon as the job ran.
+func TestLiveBelow(t *testing.T) {
+	cfg := bpf.Default()
+	cfg.Parts, cfg.Groups = bpf.Net, 64
+	hosttest.Need(t, "root", "bpf", "cgroup2")
+	k, err := bpf.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h, tab := live(t, k)
+	to := start(t, "sink", "", true, nil)
+	_, there, _ := wire(t, to.cmd.Process.Pid)
+	name := fmt.Sprintf("mete-test-net-%d-below", os.Getpid())
+	p := start(t, "send", name, false, groups(t, h, name))
+	tab.Track(net.Target{Slot: 1, Path: "/" + name, Born: true})
+	read(t, tab, false)
+	read(t, tab, false)
+	want(t, tab, 1, net.Sockets, net.Count{}, "")
+	tab.Ran(1, 1000)
+	read(t, tab, true)
+
+	unified, ok := v2(t, h).Dir("/" + name)
+	if !ok {
+		t.Fatal("no group in cgroup v2")
+	}
+	below := filepath.Join(unified, "below")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte(strconv.Itoa(p.cmd.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	to.say(there + ":7000")
+	to.hear("ready")
+	p.say(there + ":7000")
+	p.hear("sent")
+	to.hear(strconv.Itoa(payload))
+	p.end()
+	to.end()
+	for range 2 {
+		tab.Ran(1, 1000) // as if it had not
+		read(t, tab, true)
+		want(t, tab, 1, net.Sockets, net.Count{}, "")
+	}
+	tab.Ran(1, 2000)
+	read(t, tab, true)
+	if got := tab.Of(1); got.TxBytes < payload || got.TxBytes > payload*12/10 {
+		t.Errorf("Of = %+v, want %d and headers, sent from below", got, payload)
+	}
+	if err := os.Remove(below); err != nil {
+		t.Error(err)
+	}
+}
+
+func v2(t testing.TB, h *host.Host) host.Hierarchy {
+	t.Helper()
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, y := range ys {
+		if y.V2 {
+			return y
+		}
+	}
+	t.Fatal("no cgroup v2")
+	return host.Hierarchy{}
 }
 
 // BenchmarkRead reads 50 namespaces, each with lo only.

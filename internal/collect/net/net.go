@@ -234,6 +234,16 @@ func (t *Table) Track(g Target) {
 	t.order = slices.Insert(t.order, i, x)
 }
 
+// Ran says how much CPU time a workload has used up to now, in ns. Where its owner
+// says so, the groups below a workload are looked for only if it ran since: who did
+// not run sent nothing from where it was moved to.
+func (t *Table) Ran(slot meter.Slot, cpu int64) {
+	if x := t.targets[slot]; x != nil {
+		x.ran, x.rested = cpu, x.timed && cpu == x.ran
+		x.timed = true
+	}
+}
+
 func bySlot(x *target, s meter.Slot) int { return int(x.Slot - s) }
 
 // Forget ends the reading of a workload that is gone, after the Read of the same
@@ -290,9 +300,10 @@ func (t *Table) Read(ctx context.Context, all bool) error {
 			return err
 		}
 		t.look(x, all)
-		if all && x.reading.Source == Sockets {
+		if all && x.reading.Source == Sockets && !x.rested {
 			t.fold(x)
 		}
+		x.rested = false // as long as nobody says so again
 		if x.reading.Source != Interfaces {
 			continue
 		}

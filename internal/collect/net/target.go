@@ -26,6 +26,9 @@ type target struct {
 	groups  []uint64         // of cgroup v2 whose sockets are its own
 	counts  map[uint64]Count // what those did
 	reading Reading
+	ran     int64 // see Ran
+	timed   bool  // it is known
+	rested  bool  // it was the same the time before
 }
 
 // Reasons for which there is no figure.
@@ -194,7 +197,7 @@ func (t *Table) pids(x *target) (pids []int32) {
 	if !ok {
 		return nil
 	}
-	t.walk(top, x, func(dir string) bool {
+	t.walk(top, x, func(dir string, _ uint64) bool {
 		b, err := t.h.ReadInto(dir+"/cgroup.procs", t.buf)
 		if err != nil {
 			return true // gone: the next one may be there
@@ -212,14 +215,15 @@ func (t *Table) pids(x *target) (pids []int32) {
 	return pids
 }
 
-// walk calls f for the directory of x's group and those of the groups below
+// walk calls f for the directory, and its id, of x's group and of the groups below
 // that are part of it, parents first, until it returns false.
-func (t *Table) walk(top string, x *target, f func(dir string) bool) {
+func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) {
 	for dirs, n := []string{top}, 0; n < len(dirs) && n < most; n++ {
-		if !f(dirs[n]) {
+		id, leaf := t.h.Dir(dirs[n])
+		if !f(dirs[n], id) {
 			return
 		}
-		if t.h.Leaf(dirs[n]) {
+		if leaf {
 			continue
 		}
 		names, err := t.h.ReadDir(dirs[n])
@@ -245,10 +249,8 @@ func (t *Table) fold(x *target) {
 	if !ok {
 		return
 	}
-	t.walk(top, x, func(dir string) bool {
-		if id, err := t.h.ID(dir); err == nil {
-			t.join(x, id)
-		}
+	t.walk(top, x, func(_ string, id uint64) bool {
+		t.join(x, id)
 		return true
 	})
 }

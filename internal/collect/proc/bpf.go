@@ -77,7 +77,7 @@ func openBPF(h *host.Host, k *bpf.Kernel, y host.Hierarchy) (reader, error) {
 		return nil, fmt.Errorf("proc: bpf: /proc is of another PID namespace: %w", fault.ErrUnsupported)
 	}
 	return &tasks{
-		h: h, k: k, hierarchy: y, clock: hasClock(h), index: map[uint32]int{}, groups: map[uint64]*path{},
+		h: h, k: k, hierarchy: y, clock: HasClock(h), index: map[uint32]int{}, groups: map[uint64]*path{},
 		known: map[breakdown.ID]ran{}, next: map[breakdown.ID]ran{},
 	}, nil
 }
@@ -162,7 +162,7 @@ func (r *tasks) cpu(id breakdown.ID, tasks int64, threads int) int64 {
 		// Two clock ticks of 10 ms for each thread: any more is the clock of
 		// another process, which has the PID by now.
 		const most = 20_000_000
-		if c, err := clock(id.PID); err == nil && c >= tasks && c-tasks <= most*int64(threads) {
+		if c, err := Clock(id.PID); err == nil && c >= tasks && c-tasks <= most*int64(threads) {
 			now.clock = c
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"mete.dev/mete/internal/host"
 )
 
-// clock returns the CPU time that a process used, with all its threads, ns: its
+// Clock returns the CPU time that a process used, with all its threads, ns: its
 // CPU clock as clock_getcpuclockid(3) names it. Anybody may ask. An error says that
 // there is no such process. It may be another than the caller thinks: only who
 // holds a descriptor of it knows.
-func clock(pid int32) (int64, error) {
+func Clock(pid int32) (int64, error) {
 	// CPUCLOCK_SCHED and MAKE_PROCESS_CPUCLOCK, linux/posix-timers_types.h.
 	const sched = 2
 	var ts unix.Timespec
@@ -23,9 +23,9 @@ func clock(pid int32) (int64, error) {
 	return ts.Nano(), nil
 }
 
-// hasClock reports whether the PIDs of h are those of this process, so that the
+// HasClock reports whether the PIDs of h are those of this process, so that the
 // clocks are of the same processes as the files.
-func hasClock(h *host.Host) bool {
+func HasClock(h *host.Host) bool {
 	if !h.Live() {
 		return false
 	}
@@ -33,6 +33,6 @@ func hasClock(h *host.Host) bool {
 	if err != nil || self != strconv.Itoa(os.Getpid()) {
 		return false
 	}
-	_, err = clock(int32(os.Getpid()))
+	_, err = Clock(int32(os.Getpid()))
 	return err == nil
 }

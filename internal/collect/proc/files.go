@@ -60,7 +60,7 @@ func openFiles(h *host.Host, y host.Hierarchy, descriptors int) (*files, error) 
 		return nil, err
 	}
 	return &files{
-		h: h, hierarchy: y.ID, page: int64(os.Getpagesize()), clock: hasClock(h), proc: proc,
+		h: h, hierarchy: y.ID, page: int64(os.Getpagesize()), clock: HasClock(h), proc: proc,
 		known: map[int32]*entry{}, spare: descriptors, buf: make([]byte, 16<<10), names: make([]byte, 32<<10),
 	}, nil
 }
@@ -141,7 +141,7 @@ func (r *files) sleeps(e *entry) bool {
 	if !r.clock {
 		return false
 	}
-	cpu, err := clock(e.ID.PID)
+	cpu, err := Clock(e.ID.PID)
 	return err == nil && cpu == e.CPU
 }
 
@@ -177,7 +177,7 @@ func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, e
 	cpu := int64(-1)
 	if r.clock && !fresh {
 		// Before the files, which then vouch for it. What fails here fails there.
-		if c, err := clock(pid); err == nil {
+		if c, err := Clock(pid); err == nil {
 			cpu = c
 		}
 	}
@@ -198,7 +198,7 @@ func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, e
 		p.Name = string(st.Comm)
 	}
 	if r.clock && cpu < 0 {
-		if cpu, err = clock(pid); err != nil {
+		if cpu, err = Clock(pid); err != nil {
 			return p, false, fmt.Errorf("%s: clock: %w", dir(pid), fault.ErrNotFound)
 		}
 	}

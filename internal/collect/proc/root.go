@@ -58,7 +58,7 @@ func OpenRoot(h *host.Host, descriptors int) (*Root, error) {
 	if !ok {
 		return nil, fmt.Errorf("root group: not below %s: %w", ys[i].Mount, fault.ErrUnsupported)
 	}
-	r := &Root{h: h, procs: root + "/cgroup.procs", clock: hasClock(h), tasks: map[int32]*task{}, spare: descriptors, buf: make([]byte, 4096)}
+	r := &Root{h: h, procs: root + "/cgroup.procs", clock: HasClock(h), tasks: map[int32]*task{}, spare: descriptors, buf: make([]byte, 4096)}
 	return r, r.Refresh()
 }
 
@@ -150,7 +150,7 @@ func (r *Root) update(t *task) {
 	cpu := int64(-1)
 	if r.clock {
 		var err error
-		if cpu, err = clock(t.pid); err != nil {
+		if cpu, err = Clock(t.pid); err != nil {
 			r.leave(t)
 			return
 		}
@@ -175,7 +175,7 @@ func (r *Root) cpu(t *task, p kernfmt.Process) (int64, error) {
 	if !r.clock {
 		return p.User + p.System, nil
 	}
-	cpu, err := clock(t.pid)
+	cpu, err := Clock(t.pid)
 	if err != nil {
 		return 0, fmt.Errorf("%s: clock: %w", dir(t.pid), fault.ErrNotFound)
 	}

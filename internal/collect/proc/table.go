@@ -97,7 +97,7 @@ func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	y, err := primary(h)
+	y, err := Primary(h)
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +120,9 @@ func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// primary returns the hierarchy by which CPU time is counted: that of cpuacct,
+// Primary returns the hierarchy by which CPU time is counted: that of cpuacct,
 // else v2.
-func primary(h *host.Host) (host.Hierarchy, error) {
+func Primary(h *host.Host) (host.Hierarchy, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
 		return host.Hierarchy{}, err

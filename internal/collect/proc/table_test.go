@@ -13,6 +13,7 @@ import (
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/proc"
 	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/hosttest"
 )
 
 func open(t testing.TB, root string) *host.Host {
@@ -51,8 +52,9 @@ func reader(t testing.TB, name string) *proc.Table {
 		var err error
 		cfg := bpf.Default()
 		cfg.Parts = bpf.Tasks
+		hosttest.Need(t, "root", "bpf")
 		if k, err = bpf.Open(cfg); err != nil {
-			t.Skip("no BPF here: ", err)
+			t.Fatal(err)
 		}
 		t.Cleanup(func() {
 			if err := k.Close(); err != nil {

@@ -79,6 +79,8 @@ type bookedNode struct {
 	through int64 // ns, the end of the latest window
 	cpus    int   // in the latest minute
 	minute  int64
+	host    int64 // in which it is a guest now; 0 is none
+	revoked int64 // ns, when it was; 0 is never
 	changed bool
 }
 
@@ -106,7 +108,7 @@ func (b *booking) entry(e *entry.Entry) (r entry.Result, err error) {
 		return r, err
 	}
 	if n.id == 0 {
-		return refuse(fmt.Errorf("node %q is not enrolled: %w", e.Node, fault.ErrDenied)), nil
+		return refuse(n.denied(e.Node)), nil
 	}
 	s, err := b.stream(e.Stream)
 	switch {
@@ -189,7 +191,7 @@ func (b *booking) take(e *entry.Entry, n *bookedNode) (nameless []batch.Short, e
 			return nil, err
 		}
 	}
-	return nameless, nil
+	return nameless, b.handovers(e, n)
 }
 
 // node finds the node that an entry came from.
@@ -198,16 +200,30 @@ func (b *booking) node(id string) (*bookedNode, error) {
 		return n, nil
 	}
 	n := &bookedNode{}
-	err := b.queryRow("SELECT id, through_ns, cpus, cpus_minute FROM node WHERE node_id = $1 AND revoked_ns = 0 AND source = 0", clean(id)).
-		scan(&n.id, &n.through, &n.cpus, &n.minute)
+	err := b.queryRow("SELECT id, through_ns, cpus, cpus_minute, host, revoked_ns FROM node WHERE node_id = $1 AND source = 0", clean(id)).
+		scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.revoked)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
+	}
+	if n.revoked != 0 {
+		n.id = 0
 	}
 	b.nodes[id] = n
 	return n, nil
 }
 
+// denied is why nothing is booked of a node without an id.
+func (n *bookedNode) denied(id string) error {
+	if n.revoked != 0 {
+		return entry.Revoked(id)
+	}
+	return fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
+}
+
 func (t *txn) gap(node int64, g meter.Gap, now int64) error {
+	if is, err := t.longer(node, g); is || err != nil {
+		return err
+	}
 	_, err := t.exec("INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns, rev) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
 		node, nano(g.From), nano(g.To), g.Reason.String(), clean(g.Detail), now, t.rev)
 	return err
@@ -333,6 +349,12 @@ func (t *txn) put(table string, h heap, conflict string) error {
 		return nil
 	}
 	keys := h.sorted()
+	v := h.shape.levelOf(table)
+	for i, k := range keys { // by minute
+		if i == 0 || k.minute != keys[i-1].minute {
+			t.touched[cell{v, k.minute}] = true
+		}
+	}
 	width := len(h.shape.cols) + 2
 	insert := fmt.Sprintf("INSERT INTO %s (%s) ", table, h.shape.names())
 	if t.l.d == lite {

@@ -342,7 +342,8 @@ func (c *checking) groups(day int64) error {
 			groups[i] = fmt.Sprintf("CAST(sum(%[1]s_hi) AS {int}), CAST(sum(%[1]s_lo) AS {int})", col.name)
 		}
 	}
-	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, %s FROM day WHERE minute = $1 GROUP BY minute
+	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, %s FROM day u WHERE minute = $1
+		AND workload NOT IN (SELECT w.id FROM workload w JOIN nested_day x ON x.node = w.node WHERE x.minute = $1) GROUP BY minute
 		UNION ALL SELECT 1, minute, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), strings.Join(groups, ", "))
 	return c.pairs(cols, func(p *pair) {
 		for i, col := range cols {

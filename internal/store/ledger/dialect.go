@@ -127,8 +127,8 @@ func postgresFault(err error) error {
 }
 
 // open opens the database that dsn names: one handle for writing and one for
-// reading, which can give rows to scanners.
-func open(dsn string, s *scanners) (d *dialect, writer, reader *sql.DB, err error) {
+// reading, which can give rows to readings.
+func open(dsn string, s *readings) (d *dialect, writer, reader *sql.DB, err error) {
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
 		writer, err = sql.Open("pgx", dsn)
 		if err != nil {

@@ -139,3 +139,54 @@ func move(ctx context.Context, db *sql.DB, from, to int64) error {
 	}
 	return tx.Commit()
 }
+
+// TestChosen: what a filter chooses is looked up where that costs less than to read all
+// rows, and workloads of the past are not gone through for a range that has few.
+func TestChosen(t *testing.T) {
+	const workloads, days = 4000, 3
+	dsn := ledgertest.SQLite(t)
+	l := ledgertest.Open(t, dsn)
+	db := ledgertest.DB(t, dsn)
+	from, to := fill(t, db, workloads, days)
+	// Of the last day there are a hundred, and after it is nothing.
+	if _, err := db.ExecContext(t.Context(), "DELETE FROM day WHERE minute = $1 AND workload > 100", to.Unix()/60-1440); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		job      string
+		from, to time.Time
+		want     int
+	}{
+		{"job5", from, to, 108}, {"nosuch", from, to, 0}, {"", from, to, -1},
+		{"job5", to.AddDate(0, 0, -1), to, -1}, {"nosuch", to.AddDate(0, 0, -1), to, -1}, {"job5", to, to.Add(time.Hour), -1},
+	} {
+		q := query.Query{From: c.from, To: c.to, By: []query.Dimension{query.ByJob}, Scope: query.Scope{All: true}}
+		if c.job != "" {
+			q.Where = map[query.Dimension][]string{query.ByJob: {c.job}}
+		}
+		if n, err := l.Chosen(t.Context(), q); err != nil || n != c.want {
+			t.Errorf("%q from %v: %d, want %d; %v", c.job, c.from, n, c.want, err)
+		}
+		a, err := l.Usage(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var covered time.Duration
+		for i := range a.Groups {
+			covered += a.Groups[i].Usage.Covered
+		}
+		// On day i each row is of i ms.
+		var want time.Duration
+		for id := 1; id <= workloads; id++ {
+			for day := range days {
+				at := from.AddDate(0, 0, day)
+				if is := fmt.Sprintf("job%d", (id-1)%37); !at.Before(c.from) && at.Before(c.to) && (c.job == "" || c.job == is) && (day < days-1 || id <= 100) {
+					want += time.Duration(day) * time.Millisecond
+				}
+			}
+		}
+		if covered != want {
+			t.Errorf("%q from %v: %v, want %v", c.job, c.from, covered, want)
+		}
+	}
+}

@@ -10,10 +10,18 @@ import (
 )
 
 // groups are the groups of all stretches in their order, with the energy of idle
-// machines divided among them as it was asked for.
-func (s *selection) groups(stretches []stretch) ([]query.Group, error) {
+// machines divided among them as it was asked for. Those that nobody will see may be
+// in the rest of the answer instead.
+func (s *selection) groups(stretches []stretch, a *query.Answer) ([]query.Group, error) {
 	if s.idle == energy.None {
-		return s.listed(stretches)
+		sums, err := s.sum(stretches)
+		if err != nil {
+			return nil, s.l.d.fault(err)
+		}
+		if s.q.Top != nil && a.Over > 0 {
+			return sums.top(s.q.Top, a), nil
+		}
+		return sums.list(), nil
 	}
 	ends := []query.Dimension{query.ByNode, query.ByKind}
 	fine := *s.q
@@ -25,14 +33,14 @@ func (s *selection) groups(stretches []stretch) ([]query.Group, error) {
 	all := groups
 	if s.filtered() {
 		// What was not asked for has its share all the same.
-		all, err = s.listedOf(&query.Query{By: ends, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}}, stretches)
+		all, err = s.listedOf(&query.Query{By: ends, Resources: s.want, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}}, stretches)
 		if err != nil {
 			return nil, err
 		}
 	}
 	share.Idle(s.idle, groups, all)
 	groups = share.Merge(groups)
-	slices.SortFunc(groups, byUse)
+	slices.SortFunc(groups, func(a, b query.Group) int { return byUse(&a, &b) })
 	return groups, nil
 }
 
@@ -40,6 +48,9 @@ func (s *selection) listedOf(q *query.Query, stretches []stretch) ([]query.Group
 	other, err := s.l.newSelection(s.v, q)
 	if err != nil {
 		return nil, err
+	}
+	if other.nest = s.nest; s.nest.only || !s.nest.all {
+		other.grouped = false
 	}
 	return other.listed(stretches)
 }
@@ -60,9 +71,9 @@ func (s *selection) filtered() bool {
 // energies says of the energy that nodes had how it came about, which stands with
 // its parts: a part is apportioned where the whole was measured. Of what no part
 // has, nobody saw the whole.
-func energies(groups []query.Group, whole *query.Total) {
+func energies(groups []query.Group, rest, whole *query.Total) {
 	for _, r := range meter.Energies {
-		worst := meter.Absent
+		worst := rest.Quality.Get(r)
 		for i := range groups {
 			if u := &groups[i].Usage; u.Present.Has(r) {
 				worst = max(worst, u.Quality.Get(r))

@@ -74,8 +74,10 @@ type Ledger struct {
 	conn   *sql.Conn // the one that writes, of SQLite only; its statements stay prepared
 	epoch  string
 
-	scanners *scanners     // that use reader
-	helpers  chan struct{} // has an entry for each scanner that helps another one
+	readings *readings     // that use reader
+	helpers  chan struct{} // has an entry for each that helps another one
+	shelf    *shelf        // of SQLite
+	rolls    *rolls        // of SQLite
 
 	// turn is held by the one who writes. It guards what is below.
 	turn      chan struct{}
@@ -112,13 +114,13 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	scans := &scanners{}
-	d, writer, reader, err := open(dsn, scans)
+	reads := &readings{}
+	d, writer, reader, err := open(dsn, reads)
 	if err != nil {
 		return nil, err
 	}
 	l := &Ledger{
-		cfg: cfg.tune(), log: log, d: d, writer: writer, reader: reader, scanners: scans,
+		cfg: cfg.tune(), log: log, d: d, writer: writer, reader: reader, readings: reads,
 		helpers:   make(chan struct{}, helping()),
 		turn:      make(chan struct{}, 1),
 		workloads: map[workloadKey]workloadRef{}, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{},
@@ -135,6 +137,13 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	}
 	if l.epoch, err = l.Meta(ctx, metaEpoch); err != nil {
 		return nil, errors.Join(err, l.Close())
+	}
+	err = l.view(ctx, func(v *view) error {
+		l.shelf, l.rolls = newShelf(v.rev), &rolls{all: map[[32]byte]*roll{}}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ledger: %w", err), l.Close())
 	}
 	return l, nil
 }

@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,19 +27,26 @@ const (
 
 // Nodes lists the nodes that a scope covers, by cluster and name. One that is
 // "live" is booked up to the last minute, one that is "behind" sends but is not,
-// one that is "silent" sends nothing, and one that is "revoked" may not send.
+// one that is "silent" sends nothing, and one that is "revoked" may not send. A guest
+// whose host the scope does not cover is told as none: nothing else here has its use.
 func (l *Ledger) Nodes(ctx context.Context, s query.Scope) (out []query.Node, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
 	}
 	var args arguments
-	where := clusters(&args, s)
+	where, host := clusters(&args, s), clustersOf("h", &args, s)
 	now := time.Now()
 	err = l.view(ctx, func(v *view) error {
 		return each(ctx, v.tx, func(scan func(...any) error) error {
 			var n query.Node
-			var enrolled, through, seen, revoked int64
-			err := scan(&n.ID, &n.Name, &n.Cluster, &n.MachineID, &n.Boot, &n.CPUs, &enrolled, &through, &n.Streams, &seen, &revoked, &n.Source)
+			var enrolled, through, seen, revoked, since, equal int64
+			var in query.Nesting
+			err := scan(&n.ID, &n.Name, &n.Cluster, &n.MachineID, &n.Boot, &n.CPUs, &enrolled, &through, &n.Streams, &seen, &revoked, &n.Source,
+				&in.Host, &in.HostName, &in.Workload, &in.Name, &since, &equal)
+			if in.Host != "" {
+				in.Since, in.Seen = fromNano(since), fromNano(equal)
+				n.Nested = &in
+			}
 			n.Enrolled, n.Through, n.Revoked = fromNano(enrolled), fromNano(through), fromNano(revoked)
 			switch {
 			case !n.Revoked.IsZero():
@@ -53,8 +62,9 @@ func (l *Ledger) Nodes(ctx context.Context, s query.Scope) (out []query.Node, er
 			return err
 		}, `SELECT n.node_id, n.name, n.cluster, n.machine_id, n.boot, n.cpus, n.enrolled_ns, n.through_ns,
 			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id),
-			n.revoked_ns, coalesce(o.source_id, '')
-			FROM node n LEFT JOIN source o ON o.id = n.source WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+			n.revoked_ns, coalesce(o.source_id, ''),
+			coalesce(h.node_id, ''), coalesce(h.name, ''), coalesce(w.wid, ''), coalesce(w.name, ''), n.nested_ns, n.equal_ns
+			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
 	})
 	return out, about(l.d.fault(err), "nodes")
 }
@@ -97,12 +107,47 @@ func (l *Ledger) Below(ctx context.Context, s query.Scope) (out []query.Source, 
 	return out, about(l.d.fault(err), "servers below")
 }
 
-// Gaps lists the gaps that touch [from, to), and the corrections of clocks that
-// begin in it, the latest first: of one node, by its id or name, or of all where
-// that is "".
-func (l *Ledger) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
+// Streams lists the streams of the nodes that a scope covers, by cluster, name and
+// when they were opened.
+func (l *Ledger) Streams(ctx context.Context, s query.Scope) (out []query.Stream, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
+	}
+	var args arguments
+	where := clusters(&args, s)
+	err = l.view(ctx, func(v *view) error {
+		return each(ctx, v.tx, func(scan func(...any) error) error {
+			var t query.Stream
+			var id []byte
+			var next, opened, seen int64
+			err := scan(&id, &next, &t.Boot, &opened, &seen, &t.Node, &t.Name, &t.Cluster)
+			t.ID, t.Next, t.Opened, t.Seen = hex.EncodeToString(id), uint64(next), fromNano(opened), fromNano(seen)
+			out = append(out, t)
+			return err
+		}, `SELECT s.id, s.next, s.boot, s.opened_ns, s.seen_ns, n.node_id, n.name, n.cluster
+			FROM stream s JOIN node n ON n.id = s.node WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id, s.opened_ns, s.id", args...)
+	})
+	return out, about(l.d.fault(err), "streams")
+}
+
+// Gaps lists the gaps that touch [from, to), and the corrections of clocks that
+// begin in it, the latest first: of one node, by its id or name, or of all where
+// that is "". It lists the latest 10,000.
+func (l *Ledger) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
+	err = l.eachGap(ctx, from, to, node, s, " ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", func(g *query.Gap) { out = append(out, *g) })
+	return out, err
+}
+
+// EachGap calls f for all that [Ledger.Gaps] is about, however many there are, in no
+// order. What f is given is its own only as long as it runs.
+func (l *Ledger) EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error {
+	return l.eachGap(ctx, from, to, "", s, "", f)
+}
+
+// eachGap is EachGap of one node, or of all; end is of the statement.
+func (l *Ledger) eachGap(ctx context.Context, from, to time.Time, node string, s query.Scope, end string, f func(*query.Gap)) error {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil
 	}
 	args := arguments{nanoBound(to), nanoBound(from)}
 	where := clusters(&args, s)
@@ -110,19 +155,37 @@ func (l *Ledger) Gaps(ctx context.Context, from, to time.Time, node string, s qu
 		place := args.put(clean(node))
 		where += " AND (n.node_id = " + place + " OR n.name = " + place + ")"
 	}
-	err = l.view(ctx, func(v *view) error {
+	err := l.view(ctx, func(v *view) error {
 		return each(ctx, v.tx, func(scan func(...any) error) error {
 			var g query.Gap
 			var from, to, booked, by int64
 			var reason string
-			err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked, &by)
+			if err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked, &by); err != nil {
+				return err
+			}
 			g.From, g.To, g.Booked, g.Reason, g.Shift = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason), time.Duration(by)
-			out = append(out, g)
-			return err
+			f(&g)
+			return nil
 		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns, g.by_ns
 			FROM (SELECT node, from_ns, to_ns, reason, detail, booked_ns, 0 AS by_ns FROM gap WHERE from_ns < $1 AND to_ns > $2
 				UNION ALL SELECT node, from_ns, from_ns, '', '', at_ns, by_ns FROM shift WHERE from_ns < $1 AND from_ns >= $2) AS g
-			JOIN node n ON n.id = g.node WHERE true`+where+" ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", args...)
+			JOIN node n ON n.id = g.node WHERE true`+where+end, args...)
+	})
+	return about(l.d.fault(err), "gaps")
+}
+
+// GapTimes returns how long all gaps of each node are together, by its id. Nodes
+// without any are not in it.
+func (l *Ledger) GapTimes(ctx context.Context) (map[string]time.Duration, error) {
+	out := map[string]time.Duration{}
+	err := l.view(ctx, func(v *view) error {
+		return each(ctx, v.tx, func(scan func(...any) error) error {
+			var id string
+			var ms int64
+			err := scan(&id, &ms)
+			out[id] = time.Duration(ms) * time.Millisecond
+			return err
+		}, `SELECT n.node_id, CAST(sum((g.to_ns - g.from_ns) / 1000000) AS bigint) FROM gap g JOIN node n ON n.id = g.node GROUP BY n.node_id`)
 	})
 	return out, about(l.d.fault(err), "gaps")
 }
@@ -144,10 +207,8 @@ func (l *Ledger) Workloads(ctx context.Context, q query.Query) ([]query.Workload
 		}
 		from, to := v.minutesOf(q.From, q.To)
 		found := map[int64]*query.Workload{}
-		for _, p := range v.stretches(from, to, v.days) {
-			if err := s.workloads(p, found); err != nil {
-				return l.d.fault(err)
-			}
+		if err := s.within(v.stretches(from, to, v.days), found); err != nil {
+			return l.d.fault(err)
 		}
 		for _, w := range found {
 			out = append(out, *w)
@@ -191,6 +252,54 @@ func (r *nameRow) take() batch.Name {
 		n.Exit = &code
 	}
 	return n
+}
+
+// within finds those that have rows in some stretches.
+func (s *selection) within(stretches []stretch, found map[int64]*query.Workload) error {
+	if s.l.d != lite {
+		for _, p := range stretches {
+			if err := s.workloads(p, found); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	chosen, err := s.chosen(stretches)
+	if err != nil {
+		return err
+	}
+	ends := map[int64]span{}
+	err = s.v.gather(s.l, usageSlab, 0, stretches, false, chosen, func(b *slab) error {
+		for i, w := range b.keys {
+			first, end := b.ends(i)
+			if e, ok := ends[w]; ok {
+				first, end = min(first, e.first), max(end, e.last)
+			}
+			ends[w] = span{first, end}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookup) {
+		text := fmt.Sprintf("SELECT w.id, n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s", nameColumns, s.joins, join(some), s.where)
+		err := each(s.v.ctx, s.v.tx, func(scan func(...any) error) error {
+			var id int64
+			var node, cluster string
+			var r nameRow
+			if err := scan(append([]any{&id, &node, &cluster}, r.into()...)...); err != nil {
+				return err
+			}
+			e := ends[id]
+			found[id] = &query.Workload{Node: node, Cluster: cluster, Name: r.take(), First: time.Unix(e.first*60, 0).UTC(), Last: time.Unix(e.last*60, 0).UTC()}
+			return nil
+		}, text, s.args...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // workloads adds those that have rows in one stretch.

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -14,14 +13,17 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
 )
 
 // Usage sums what was used in a range of time, by group. It returns at most
-// q.Limit groups, those with the most CPU time. A dimension that it does not
-// know is fault.ErrInvalid.
+// q.Limit groups, those with the most CPU time; what q.Top leaves out is the rest. A
+// dimension that it does not know is fault.ErrInvalid.
 func (l *Ledger) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
-	out := &query.Answer{By: q.By, Idle: q.Idle}
+	out := &query.Answer{By: q.By, Idle: q.Idle, Nested: q.Nested}
+	also := q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
+	if also {
+		out.Nested, q.Nested = query.NestedAlso, ""
+	}
 	err := l.view(ctx, func(v *view) error {
 		from, to := v.minutesOf(q.From, q.To)
 		out.From, out.To = time.Unix(from*60, 0).UTC(), time.Unix(to*60, 0).UTC()
@@ -29,18 +31,30 @@ func (l *Ledger) Usage(ctx context.Context, q query.Query) (*query.Answer, error
 		if err != nil || s.blind() {
 			return err
 		}
-		stretches := v.stretches(from, to, v.days)
-		groups, err := s.groups(stretches)
-		if err != nil {
+		if err := s.nesting(from, to); err != nil {
 			return err
 		}
+		out.NestedNodes = s.nest.count
+		stretches := v.stretches(from, to, v.days)
 		if out.Over, err = s.covered(stretches); err != nil {
+			return err
+		}
+		groups, err := s.groups(stretches, out)
+		if err != nil {
 			return err
 		}
 		if err := s.whole(stretches, &out.Whole); err != nil {
 			return err
 		}
-		energies(groups, &out.Whole)
+		energies(groups, &out.Rest, &out.Whole)
+		if also && s.nest.count > 0 {
+			if out.NestedGroups, err = s.guests(from, to, stretches); err != nil {
+				return err
+			}
+		}
+		if q.Limit > 0 && len(out.NestedGroups) > q.Limit {
+			out.NestedGroups = out.NestedGroups[:q.Limit]
+		}
 		if out.Groups = groups; q.Limit > 0 && len(groups) > q.Limit {
 			out.Groups = groups[:q.Limit]
 		}
@@ -81,6 +95,8 @@ type selection struct {
 	args    arguments // $1 and $2 are the stretch's ends
 	grouped bool      // group_day has all that is asked
 	idle    energy.Policy
+	want    meter.Set // the resources that are asked for
+	nest    nesting
 	nodes   map[int64]string // names, for keys
 }
 
@@ -91,10 +107,15 @@ func (s *selection) blind() bool {
 
 func (l *Ledger) newSelection(v *view, q *query.Query) (*selection, error) {
 	s := &selection{l: l, v: v, q: q, args: arguments{int64(0), int64(0)}, grouped: !q.OmitOwn}
+	if s.want = q.Resources & meter.All; s.want == 0 {
+		s.want = meter.All
+	}
+	s.want |= meter.SetOf(meter.CPU) // by which groups are ordered, and claim
 	if q.Idle != "" {
 		if err := s.idle.UnmarshalText([]byte(q.Idle)); err != nil {
 			return nil, err
 		}
+		s.want |= meter.SetOf(meter.Energies[:]...) | meter.SetOf(meter.EnergyError, meter.EnergyIdle)
 	}
 	if len(q.By) == 0 {
 		return nil, fmt.Errorf("no dimension to group by: %w", fault.ErrInvalid)
@@ -188,11 +209,14 @@ func (a *arguments) list(values []string) string {
 }
 
 // clusters is the condition on a node that keeps to the clusters of a scope.
-func clusters(a *arguments, s query.Scope) string {
+func clusters(a *arguments, s query.Scope) string { return clustersOf("n", a, s) }
+
+// clustersOf is clusters for the node of another name.
+func clustersOf(node string, a *arguments, s query.Scope) string {
 	if s.All || len(s.Clusters) == 0 {
 		return ""
 	}
-	return " AND n.cluster IN " + a.list(s.Clusters)
+	return " AND " + node + ".cluster IN " + a.list(s.Clusters)
 }
 
 // nodes is the condition that keeps to the nodes that a scope covers, if only by
@@ -258,113 +282,4 @@ func (s *selection) gaps(from, to time.Time) (n int, err error) {
 func nanoBound(t time.Time) int64 {
 	const last = math.MaxInt64 / int64(time.Second)
 	return min(max(t.Unix(), 0), last-1)*int64(time.Second) + int64(t.Nanosecond())
-}
-
-// groups are the groups of an answer by their keys.
-type groups map[string]*group
-
-// A group is a query.Group on its way.
-type group struct {
-	query.Group
-	first, last int64 // minutes
-	rough       int64
-	node        int64          // the first one, from 1 on
-	nodes       map[int64]bool // all, where there are several
-}
-
-// on notes a node.
-func (g *group) on(node int64) {
-	switch {
-	case g.node == 0 || g.nodes == nil && g.node == node:
-		g.node = node
-	case g.nodes == nil:
-		g.nodes = map[int64]bool{g.node: true, node: true}
-	default:
-		g.nodes[node] = true
-	}
-}
-
-// at is the group of some keys.
-func (gs groups) at(keys []string) *group {
-	k := strings.Join(keys, "\x00")
-	g := gs[k]
-	if g == nil {
-		g = &group{first: math.MaxInt64}
-		g.Keys = slices.Clone(keys)
-		gs[k] = g
-	}
-	return g
-}
-
-// sum adds an amount of resource r.
-func (g *group) sum(r int, v unit.Sum) {
-	s := &g.Usage.Sum[r]
-	if !isPeak[r] {
-		*s = s.Plus(v)
-	} else if v.Compare(*s) > 0 {
-		*s = v
-	}
-}
-
-// isPeak says of each resource whether the largest amount stays.
-var isPeak = func() (is [meter.Limit]bool) {
-	meter.All.Each(func(r meter.Resource) { is[r] = r.Detail().Kind == meter.Peak })
-	return is
-}()
-
-// merge adds groups of other rows, each of which has a node and is not used any
-// more.
-func (gs groups) merge(others groups) {
-	for k, o := range others {
-		g := gs[k]
-		if g == nil {
-			gs[k] = o
-			continue
-		}
-		g.seen(o.first, o.last)
-		g.Usage.Present |= o.Usage.Present
-		g.Usage.Covered += o.Usage.Covered
-		g.rough |= o.rough
-		g.on(o.node)
-		for node := range o.nodes {
-			g.on(node)
-		}
-		for r, v := range o.Usage.Sum {
-			g.sum(r, v)
-		}
-	}
-}
-
-// list orders the groups.
-func (gs groups) list() []query.Group {
-	out := make([]query.Group, 0, len(gs))
-	for _, g := range gs {
-		if g.Nodes = len(g.nodes); g.nodes == nil && g.node != 0 {
-			g.Nodes = 1
-		}
-		g.First, g.Last = time.Unix(g.first*60, 0).UTC(), time.Unix(g.last*60, 0).UTC()
-		g.Usage.Quality = fromRough(g.Usage.Present, g.rough)
-		out = append(out, g.Group)
-	}
-	slices.SortFunc(out, byUse)
-	return out
-}
-
-// byUse is the order of groups.
-func byUse(a, b query.Group) int {
-	return cmp.Or(b.Usage.Sum[meter.CPU].Compare(a.Usage.Sum[meter.CPU]), slices.Compare(a.Keys, b.Keys))
-}
-
-// seen widens the time of a group to the minutes [first, last).
-func (g *group) seen(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
-
-// mark notes what is there, and how good, of rows of the group.
-func (g *group) mark(present, rough, coveredMS int64) {
-	set := meter.Set(present)
-	g.Usage.Present |= set
-	g.Usage.Covered += time.Duration(coveredMS) * time.Millisecond
-	if rough != 0 {
-		// What a row says of what it does not have is nothing.
-		set.Each(func(r meter.Resource) { g.rough |= rough & (3 << (2 * r)) })
-	}
 }

@@ -33,7 +33,21 @@ func (l *Ledger) Retain(ctx context.Context, now time.Time) error {
 			return about(err, "dropping hours")
 		}
 	}
-	return about(l.dropBatches(ctx, now.Add(-l.cfg.Batches).UnixNano()), "forgetting batches")
+	for _, old := range []struct {
+		table, column string
+		before        int64
+	}{
+		{"batch", "taken_ns", now.Add(-l.cfg.Batches).UnixNano()},
+		{"share_part", "booked_ns", now.Add(-sharesKept).UnixNano()},
+		{"closing", "booked_ns", now.Add(-sharesKept).UnixNano()},
+		{"share_series", "last_ns", now.Add(-l.cfg.Hours - sharesKept).UnixNano()},
+		{"reconciled", "minute", day(l.cfg.Hours)},
+	} {
+		if err := l.forget(ctx, old.table, old.column, old.before); err != nil {
+			return about(err, "forgetting rows of %s", old.table)
+		}
+	}
+	return nil
 }
 
 // droppable are the days whose minutes are folded and are before the limit, or
@@ -177,10 +191,15 @@ func (l *Ledger) dropHours(ctx context.Context, s *shape, limit int64) error {
 	})
 }
 
-// dropBatches forgets the batches that were taken before a time.
-func (l *Ledger) dropBatches(ctx context.Context, before int64) error {
+// forget deletes the rows of a table whose column is less than a value, but no
+// series that has shares.
+func (l *Ledger) forget(ctx context.Context, table, column string, before int64) error {
+	var only string
+	if table == "share_series" {
+		only = " AND NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)"
+	}
+	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE %[1]s < $1%[3]s ORDER BY %[1]s LIMIT 1 OFFSET $2", column, table, only)
 	return l.thin(ctx, func(v *view, rows int64) (place []int64, full bool, err error) {
-		const query = "SELECT taken_ns FROM batch WHERE taken_ns < $1 ORDER BY taken_ns LIMIT 1 OFFSET $2"
 		if place, err = numbers(ctx, v.tx, query, before, rows); err != nil || len(place) > 0 {
 			return place, true, err
 		}
@@ -189,7 +208,7 @@ func (l *Ledger) dropBatches(ctx context.Context, before int64) error {
 		}
 		return place, false, err
 	}, func(t *txn, place []int64) error {
-		_, err := t.exec("DELETE FROM batch WHERE taken_ns <= $1", place[0])
+		_, err := t.exec(fmt.Sprintf("DELETE FROM %[1]s WHERE %[2]s <= $1%[3]s", table, column, only), place[0])
 		return err
 	})
 }

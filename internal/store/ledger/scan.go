@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,55 +12,49 @@ import (
 	"modernc.org/sqlite"
 
 	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/unit"
 )
 
-// A scanner adds rows of usage to their groups one by one. SQLite has no
-// grouping but by sorting, which costs three times as much. It hands the rows to
-// a function of SQL within the database, for half of what it costs to fetch
-// them.
-type scanner struct {
-	*selection
-	v       *view // the moment, by a connection of the scanner's own
-	groups  groups
-	known   roll
-	width   int64
-	row     [scanColumns]int64
-	waiting [][scanColumns]int64 // rows of workloads that have not been looked up
+// A reading puts rows into a slab one by one. SQLite has no grouping but by
+// sorting, which costs three times as much. It hands the rows to a function of
+// SQL within the database, for half of what it costs to fetch them.
+type reading struct {
+	*slab
+	into []int   // where the values of a row stand in a slab's
+	row  []int64 // of the slab
 }
 
-// scanners are those at work, by the numbers that SQL knows them by.
-type scanners struct {
+// readings are those at work, by the numbers that SQL knows them by.
+type readings struct {
 	last atomic.Int64
-	all  sync.Map // of *scanner, by int64; each row asks for one
+	all  sync.Map // of *reading, by int64; each row asks for one
 }
 
-// enter gives a scanner its number, until it leaves.
-func (s *scanners) enter(c *scanner) (number int64, leave func()) {
+// enter gives a reading its number, until it leaves.
+func (s *readings) enter(r *reading) (number int64, leave func()) {
 	number = s.last.Add(1)
-	s.all.Store(number, c)
+	s.all.Store(number, r)
 	return number, func() { s.all.Delete(number) }
 }
 
-// at finds a scanner by its number.
-func (s *scanners) at(number any) *scanner {
-	c, _ := s.all.Load(number)
-	return c.(*scanner)
+// at finds a reading by its number.
+func (s *readings) at(number any) *reading {
+	r, _ := s.all.Load(number)
+	return r.(*reading)
 }
 
 // A liteReader opens connections of SQLite that have the function mete_take: it
-// gives a row to a scanner, and says whether the row has to be fetched, as its
-// workload has not been looked up.
+// gives a row to a reading.
 type liteReader struct {
 	driver *sqlite.Driver
 	dsn    string
 }
 
-func openReader(dsn string, s *scanners) (*sql.DB, error) {
+func openReader(dsn string, s *readings) (*sql.DB, error) {
 	r := liteReader{&sqlite.Driver{}, dsn}
-	err := r.driver.RegisterFunction("mete_take", &sqlite.FunctionImpl{NArgs: 1 + scanColumns,
+	err := r.driver.RegisterFunction("mete_take", &sqlite.FunctionImpl{NArgs: -1,
 		Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
-			return s.at(args[0]).take(args[1:]), nil // all are integers
+			s.at(args[0]).take(args[1:]) // all are integers
+			return nil, nil
 		}})
 	return sql.OpenDB(r), err
 }
@@ -72,154 +65,87 @@ func (r liteReader) Connect(context.Context) (driver.Conn, error) { return r.dri
 // Driver implements driver.Connector.
 func (r liteReader) Driver() driver.Driver { return r.driver }
 
-// Where the columns of a scan are.
-const (
-	scanWorkload = iota
-	scanMinute
-	scanPresent
-	scanRough
-	scanCovered
-	scanAmounts
-	scanColumns = scanAmounts + meter.Limit - 1
-)
-
-// lookup is for how many rows workloads are looked up at a time.
-const lookup = 1000
-
-// A roll is the groups of workloads. Rows come in the order of workloads, mostly,
-// so that the next one is on the same page.
-type roll struct {
-	pages map[int64]*[rollPage]*group
-	page  *[rollPage]*group
-	at    int64 // number of page
-}
-
-const (
-	rollPage  = 1 << 8
-	rollPages = 1 << 13 // about; beyond it all is forgotten, and looked up again
-)
-
-// nobody is the group of workloads that were not asked for.
-var nobody = &group{}
-
-// of is the place for the group of a workload, in which nil stands where it has
-// not been looked up.
-func (r *roll) of(w int64) **group {
-	if n := w / rollPage; r.page == nil || r.at != n {
-		if r.page = r.pages[n]; r.page == nil {
-			if r.pages == nil {
-				r.pages = map[int64]*[rollPage]*group{}
-			}
-			r.page = &[rollPage]*group{}
-			r.pages[n] = r.page
-		}
-		r.at = n
+// take adds a row: its minute, its key, and the columns that into says.
+func (r *reading) take(values []driver.Value) {
+	minute, _ := values[0].(int64)
+	key, _ := values[1].(int64)
+	for i, to := range r.into {
+		r.row[to], _ = values[2+i].(int64)
 	}
-	return &r.page[w%rollPage]
+	if r.kind == usageSlab {
+		r.row[slabRough] &= roughOf(meter.Set(r.row[slabPresent]))
+		r.row[slabGivenCPU], r.row[slabGivenCovered] = 0, 0
+		if meter.Set(r.row[slabPresent]).Has(meter.EnergyIdle) {
+			r.row[slabGivenCPU], r.row[slabGivenCovered] = r.row[slabAmounts+int(meter.CPU)], r.row[slabCovered]
+		}
+	}
+	r.add(key, minute, minute, r.row)
 }
 
-// scan adds the rows of a stretch.
-func (c *scanner) scan(p stretch) error {
-	c.width = p.level.width()
-	number, leave := c.l.scanners.enter(c)
+// roughOf is the bits of column rough that are of some resources: what a row says
+// of what it does not have is nothing.
+func roughOf(set meter.Set) int64 {
+	// Each bit goes to twice its place.
+	v := uint64(set)
+	for _, s := range [...]struct {
+		by   int
+		mask uint64
+	}{{16, 0x0000ffff0000ffff}, {8, 0x00ff00ff00ff00ff}, {4, 0x0f0f0f0f0f0f0f0f}, {2, 0x3333333333333333}, {1, 0x5555555555555555}} {
+		v = (v | v<<s.by) & s.mask
+	}
+	return int64(v | v<<1)
+}
+
+// columns are SQL for what a slab holds of a row of u, and where each stands.
+func (k *slabKind) columns(want meter.Set) (list []string, into []int) {
+	put := func(at int, text string) { list, into = append(list, text), append(into, at) }
+	if k == nodeSlab {
+		put(slabCPUs, "u.cpus")
+		// A node without a CPU is a machine of which only single jobs were measured.
+		put(slabMeasured, "CASE WHEN u.cpus > 0 THEN u.covered_ms ELSE 0 END")
+		for i, r := range meter.Wholes {
+			put(slabWholes+2*i, "u.whole_"+r.String())
+			put(slabWholes+2*i+1, "u.skew_"+r.String())
+		}
+		return list, into
+	}
+	put(slabPresent, "u.present")
+	put(slabRough, "u.rough")
+	put(slabCovered, "u.covered_ms")
+	want.Each(func(r meter.Resource) { put(slabAmounts+int(r), "u."+r.String()) })
+	return list, into
+}
+
+// read makes a slab of the rows of a stretch; where keys is not nil, of those keys
+// alone.
+func (l *Ledger) read(v *view, k *slabKind, p stretch, want meter.Set, keys []int64) (*slab, error) {
+	columns, into := k.columns(want)
+	rows := len(keys)
+	if keys == nil {
+		// The pages of one minute are in memory when the next is read.
+		query := fmt.Sprintf("SELECT count(*) FROM %s u WHERE u.minute = $1", p.table(k.shape))
+		if err := v.tx.QueryRowContext(v.ctx, query, p.from).Scan(&rows); err != nil {
+			return nil, err
+		}
+	}
+	r := &reading{newSlab(k, p, want, rows), into, make([]int64, len(k.hows))}
+	number, leave := l.readings.enter(r)
 	defer leave()
-	columns := []string{"u.workload", "u.minute", "u.present", "u.rough", "u.covered_ms"}
-	for _, r := range resourceColumns() {
-		columns = append(columns, "u."+r.name)
-	}
-	list := strings.Join(columns, ", ")
-	args := c.args[:2]
-	var chosen string
-	if c.where != "" {
-		args = c.args
-		chosen = " AND u.workload IN (SELECT w.id FROM workload w JOIN node n ON n.id = w.node" + c.joins + " WHERE true" + c.where + ")"
-	}
-	text := fmt.Sprintf("SELECT %[1]s FROM %[2]s u WHERE u.minute >= $1 AND u.minute < $2%[3]s AND mete_take(%[4]d, %[1]s)",
-		list, p.table(usageShape), chosen, number)
-	into := make([]any, scanColumns)
-	for i := range into {
-		into[i] = &c.row[i]
-	}
-	err := c.v.eachOf(p, args, func(scan func(...any) error) error {
-		if err := scan(into...); err != nil {
-			return err
+	chosen := "u.minute >= $1 AND u.minute < $2"
+	args := arguments{p.from, p.to}
+	if keys != nil {
+		var minutes []int64
+		for _, part := range p.parts() {
+			minutes = append(minutes, part.from)
 		}
-		if c.waiting = append(c.waiting, c.row); len(c.waiting) < lookup {
-			return nil
-		}
-		return c.lookUp()
-	}, text)
-	if err != nil {
-		return err
+		// So each row is looked up by the primary key.
+		chosen, args = fmt.Sprintf("u.minute IN (%s) AND u.%s IN (%s)", join(minutes), k.shape.key, join(keys)), nil
 	}
-	return c.lookUp()
-}
-
-// take adds a row, unless its workload has to be looked up first.
-func (c *scanner) take(values []driver.Value) bool {
-	w, _ := values[scanWorkload].(int64)
-	g := *c.known.of(w)
-	if g == nil || g == nobody {
-		return g == nil
+	text := fmt.Sprintf("SELECT count(mete_take(%d, u.minute, u.%s, %s)) FROM %s u WHERE %s", number, k.shape.key, strings.Join(columns, ", "), p.table(k.shape), chosen)
+	var none int64
+	if err := v.tx.QueryRowContext(v.ctx, text, args...).Scan(&none); err != nil {
+		return nil, err
 	}
-	for i, v := range values {
-		c.row[i], _ = v.(int64)
-	}
-	g.add(&c.row, c.width)
-	return false
-}
-
-// lookUp finds the groups of the workloads that wait.
-func (c *scanner) lookUp() error {
-	if len(c.waiting) == 0 {
-		return nil
-	}
-	if len(c.known.pages) > rollPages {
-		c.known = roll{}
-	}
-	ids := make([]string, 0, len(c.waiting))
-	for i := range c.waiting {
-		w := c.waiting[i][scanWorkload]
-		if g := c.known.of(w); *g == nil {
-			*g = nobody
-			ids = append(ids, strconv.FormatInt(w, 10))
-		}
-	}
-	text := fmt.Sprintf("SELECT w.id, n.id, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s",
-		strings.Join(c.keys, ", "), c.joins, strings.Join(ids, ", "), c.where)
-	keys := make([]string, len(c.keys))
-	var id, node int64
-	into := []any{&id, &node}
-	for i := range keys {
-		into = append(into, &keys[i])
-	}
-	err := each(c.v.ctx, c.v.tx, func(scan func(...any) error) error {
-		if err := scan(into...); err != nil {
-			return err
-		}
-		g := c.at(c.groups, keys, node)
-		g.on(node)
-		*c.known.of(id) = g
-		return nil
-	}, text, c.args...)
-	if err != nil {
-		return err
-	}
-	for i := range c.waiting {
-		row := &c.waiting[i]
-		if g := *c.known.of(row[scanWorkload]); g != nobody {
-			g.add(row, c.width)
-		}
-	}
-	c.waiting = c.waiting[:0]
-	return nil
-}
-
-// add adds a row that spans width.
-func (g *group) add(row *[scanColumns]int64, width int64) {
-	g.seen(row[scanMinute], row[scanMinute]+width)
-	g.mark(row[scanPresent], row[scanRough], row[scanCovered])
-	for i, v := range row[scanAmounts:] {
-		g.sum(i+1, unit.Sum{}.Add(v))
-	}
+	r.at = nil
+	return r.slab, nil
 }

@@ -118,6 +118,17 @@ func (s *shape) names() string {
 func (s *shape) hourTable() string { return s.prefix() + "hour" }
 func (s *shape) dayTable() string  { return s.prefix() + "day" }
 
+// levelOf is the level of the rows of a table.
+func (s *shape) levelOf(table string) level {
+	switch table {
+	case s.hourTable():
+		return hours
+	case s.dayTable():
+		return days
+	}
+	return minutes
+}
+
 // minuteTable is where the minutes of the day are that begins with minute day.
 func (s *shape) minuteTable(day int64) string {
 	return s.prefix() + "minute_" + time.Unix(day*60, 0).UTC().Format("20060102")

@@ -166,7 +166,7 @@ var sumGroups = func() string {
 		}
 	})
 	return fmt.Sprintf(`INSERT INTO group_day (%s) SELECT %s FROM day d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node
-		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
+		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 AND `+rowsOutside+` GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
 		strings.Join(cols, ", "), strings.Join(exprs, ", "), group, strings.Join(sets, ", "))
 }()
 

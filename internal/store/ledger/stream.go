@@ -146,7 +146,7 @@ func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Lost, now tim
 			return err
 		}
 		if n.id == 0 {
-			return fmt.Errorf("node %q is not enrolled: %w", node, fault.ErrDenied)
+			return n.denied(node)
 		}
 		s, err := t.stream(lost.Stream)
 		switch {

@@ -8,6 +8,9 @@ type stretch struct {
 	from, to int64
 }
 
+// units is how many minutes, hours or days it has.
+func (p stretch) units() int64 { return (p.to - p.from) / p.level.width() }
+
 // table is where the rows of the stretch are.
 func (p stretch) table(s *shape) string {
 	switch p.level {

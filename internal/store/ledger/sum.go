@@ -2,20 +2,17 @@ package ledger
 
 import (
 	"fmt"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/unit"
 )
 
 // sum is the sums of the rows of all stretches, by group.
-func (s *selection) sum(stretches []stretch) (groups, error) {
-	gs := groups{}
+func (s *selection) sum(stretches []stretch) (*groups, error) {
+	gs := newGroups(s.want)
 	var single []stretch
 	for _, p := range stretches {
 		if p.level != days || !s.grouped {
@@ -51,13 +48,17 @@ const planning = "SET LOCAL enable_sort = off; SET LOCAL work_mem = '64MB'; SET 
 
 // aggregate adds rows of usage that PostgreSQL has summed, in 128 bits. A sum comes
 // in two parts, of 32 bits and of those above, since those of a large group do not fit 64.
-func (s *selection) aggregate(p stretch, gs groups) error {
+func (s *selection) aggregate(p stretch, gs *groups) error {
 	if _, err := s.v.tx.ExecContext(s.v.ctx, planning); err != nil {
 		return err
 	}
 	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
 	meter.All.Each(func(r meter.Resource) {
 		name := "u." + r.String()
+		if !s.want.Has(r) {
+			cols = append(cols, "0", "0")
+			return
+		}
 		if isPeak[r] {
 			cols = append(cols, "0", "max("+name+")")
 			return
@@ -65,8 +66,8 @@ func (s *selection) aggregate(p stretch, gs groups) error {
 		cols = append(cols, "CAST(div(sum("+name+"), 4294967296) AS {int})", "CAST(mod(sum("+name+"), 4294967296) AS {int})")
 	})
 	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s
-		WHERE u.minute >= $1 AND u.minute < $2%s GROUP BY %s, n.id, u.present, u.rough`,
-		strings.Join(cols, ", "), p.table(usageShape), s.joins, s.where, strings.Join(s.keys, ", "))
+		WHERE u.minute >= $1 AND u.minute < $2%s%s GROUP BY %s, n.id, u.present, u.rough`,
+		strings.Join(cols, ", "), p.table(usageShape), s.joins, s.where, s.outside("n.id"), strings.Join(s.keys, ", "))
 	var r summed
 	return s.each(p, func(scan func(...any) error) error {
 		var node int64
@@ -75,20 +76,24 @@ func (s *selection) aggregate(p stretch, gs groups) error {
 		}
 		g := s.at(gs, r.keys, node)
 		g.on(node)
-		g.addSummed(&r, p.level.width())
+		gs.addSummed(g, &r, p.level.width())
 		return nil
 	}, text)
 }
 
 // groupDays adds days from where they are summed by group already, but not those
 // where that is out of date.
-func (s *selection) groupDays(p stretch, gs groups) error {
+func (s *selection) groupDays(p stretch, gs *groups) error {
 	// The table has the columns of workload and of node that it groups by.
 	own := strings.NewReplacer("n.cluster", "w.cluster")
 	keys := own.Replace(strings.Join(s.keys, ", "))
 	cols := []string{keys, "w.present", "w.rough", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
 	meter.All.Each(func(r meter.Resource) {
 		name := "w." + r.String()
+		if !s.want.Has(r) {
+			cols = append(cols, "0", "0")
+			return
+		}
 		if isPeak[r] {
 			cols = append(cols, "0", "max("+name+"_hi * 4294967296 + "+name+"_lo)")
 			return
@@ -103,7 +108,7 @@ func (s *selection) groupDays(p stretch, gs groups) error {
 		if err := scan(r.into(s, nil)...); err != nil {
 			return err
 		}
-		gs.at(r.keys).addSummed(&r, dayMinutes)
+		gs.addSummed(gs.at(r.keys), &r, dayMinutes)
 		return nil
 	}, text)
 	if err != nil {
@@ -115,16 +120,16 @@ func (s *selection) groupDays(p stretch, gs groups) error {
 // groupNodes counts the nodes of groups in days. A workload whose first or last
 // row is in the range has been there for sure; of one that began before and went
 // on after its rows are looked for.
-func (s *selection) groupNodes(p stretch, gs groups) error {
+func (s *selection) groupNodes(p stretch, gs *groups) error {
 	var list []string
 	for day := p.from; day < p.to; day += dayMinutes {
 		list = append(list, strconv.FormatInt(day, 10))
 	}
 	keys := strings.Join(s.keys, ", ")
 	text := fmt.Sprintf(`SELECT %[1]s, n.id FROM workload w JOIN node n ON n.id = w.node
-		WHERE w.last_minute >= $1 AND w.first_minute < $2%[2]s
+		WHERE w.last_minute >= $1 AND w.first_minute < $2%[2]s%[4]s
 		AND (w.first_minute >= $1 OR w.last_minute < $2 OR EXISTS (SELECT 1 FROM day u WHERE u.minute IN (%[3]s) AND u.workload = w.id))
-		GROUP BY %[1]s, n.id`, keys, s.where, strings.Join(list, ", "))
+		GROUP BY %[1]s, n.id`, keys, s.where, strings.Join(list, ", "), s.groupedOutside(strings.Join(list, ", ")))
 	names := make([]string, len(s.keys))
 	var node int64
 	into := make([]any, 0, len(names)+1)
@@ -168,17 +173,21 @@ func (r *summed) into(s *selection, node *int64) []any {
 }
 
 // addSummed adds a row whose last minute spans width.
-func (g *group) addSummed(row *summed, width int64) {
+func (gs *groups) addSummed(g *group, row *summed, width int64) {
 	g.seen(row.first, row.last+width)
 	g.mark(row.present, row.rough, row.coveredMS)
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	gs.want.Each(func(r meter.Resource) {
 		hi, lo := row.halves[2*r], row.halves[2*r+1]
-		g.sum(int(r), unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo))
-	}
+		v := unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo)
+		if r == meter.CPU {
+			g.claim(row.present, row.coveredMS, v)
+		}
+		gs.add(g, r, v)
+	})
 }
 
 // at is the group of keys as the database has them, of a node.
-func (s *selection) at(gs groups, keys []string, node int64) *group {
+func (s *selection) at(gs *groups, keys []string, node int64) *group {
 	for _, i := range s.names {
 		keys[i] = s.nodes[node]
 	}
@@ -195,84 +204,4 @@ func (v *view) eachOf(p stretch, args arguments, f func(scan func(...any) error)
 	args = slices.Clone(args)
 	args[0], args[1] = p.from, p.to
 	return each(v.ctx, v.tx, f, text, args...)
-}
-
-// whole sums what the nodes had, where nothing but nodes is chosen among, and
-// one was measured as a whole. Others had what their jobs used, as far as that is
-// known.
-func (s *selection) whole(stretches []stretch, into *query.Total) error {
-	if s.filtered() {
-		return nil
-	}
-	var cols []string
-	for _, r := range meter.Wholes {
-		for _, kind := range []string{"whole_", "skew_"} {
-			name := "u." + kind + r.String()
-			cols = append(cols, "CAST(coalesce(sum("+name+" >> 32), 0) AS {int})", "CAST(coalesce(sum("+name+" & 4294967295), 0) AS {int})")
-		}
-	}
-	sums := make([]*big.Int, len(meter.Wholes))
-	for i := range sums {
-		sums[i] = new(big.Int)
-	}
-	// A node without a CPU is a machine of which only single jobs were measured.
-	cols = append(cols, "CAST(coalesce(max(u.cpus), -1) AS {int})")
-	parts := make([]int64, len(cols))
-	dest := make([]any, len(cols))
-	for i := range parts {
-		dest[i] = &parts[i]
-	}
-	most := int64(-1)
-	for _, p := range stretches {
-		args := arguments{p.from, p.to}
-		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s",
-			strings.Join(cols, ", "), p.table(nodeShape), clusters(&args, s.q.Scope))
-		if err := s.v.tx.QueryRowContext(s.v.ctx, s.l.d.words.Replace(text), args...).Scan(dest...); err != nil {
-			return s.l.d.fault(err)
-		}
-		last := len(parts) - 1
-		most = max(most, parts[last])
-		for i := range parts[:last] {
-			v := big.NewInt(parts[i])
-			if i%2 == 0 {
-				v.Lsh(v, 32)
-			}
-			sums[i/4].Add(sums[i/4], v)
-		}
-	}
-	if most == 0 {
-		return nil
-	}
-	mask := new(big.Int).SetUint64(1<<64 - 1)
-	for i, r := range meter.Wholes {
-		if sums[i].Sign() < 0 || sums[i].BitLen() > 128 {
-			continue // skew that is worked off in a range of a few minutes
-		}
-		into.Sum[r] = unit.SumOf(new(big.Int).Rsh(sums[i], 64).Uint64(), new(big.Int).And(sums[i], mask).Uint64())
-		into.Present |= meter.SetOf(r)
-		into.Quality.Set(r, meter.Measured)
-	}
-	return nil
-}
-
-// covered is for how long the node that was measured longest was measured, of
-// those that were as a whole: of the jobs of another several may run at once.
-func (s *selection) covered(stretches []stretch) (longest time.Duration, err error) {
-	sums := map[int64]int64{}
-	for _, p := range stretches {
-		args := arguments{p.from, p.to}
-		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2 AND u.cpus > 0%s GROUP BY n.id",
-			p.table(nodeShape), nodes(&args, s.q.Scope))
-		err := each(s.v.ctx, s.v.tx, func(scan func(...any) error) error {
-			var node, ms int64
-			err := scan(&node, &ms)
-			sums[node] += ms
-			longest = max(longest, time.Duration(sums[node])*time.Millisecond)
-			return err
-		}, s.l.d.words.Replace(text), args...)
-		if err != nil {
-			return 0, s.l.d.fault(err)
-		}
-	}
-	return longest, nil
 }

@@ -64,6 +64,8 @@ type txn struct {
 	// may use them once it is committed.
 	found  map[workloadKey]workloadRef
 	tables map[string]bool // the same of tables of minutes
+	// touched are the cells of usage and of nodes that it wrote to.
+	touched map[cell]bool
 }
 
 // write calls f within a transaction, which is committed if f returns nil. Else
@@ -88,7 +90,7 @@ func (l *Ledger) write(ctx context.Context, f func(*txn) error) error {
 	if err != nil {
 		return l.d.fault(err)
 	}
-	t := &txn{l: l, ctx: ctx, tx: tx}
+	t := &txn{l: l, ctx: ctx, tx: tx, touched: map[cell]bool{}}
 	t.forget()
 	if err = t.begin(); err == nil && t.rev <= l.rev {
 		// The database went back to an older copy of itself meanwhile.
@@ -99,7 +101,11 @@ func (l *Ledger) write(ctx context.Context, f func(*txn) error) error {
 	}
 	if err == nil {
 		crash.At("ledger.before-commit")
-		err = l.d.fault(tx.Commit())
+		// Who reads may see it before this goes on.
+		l.noted(t)
+		if err = l.d.fault(tx.Commit()); err != nil {
+			l.shelf.failed(t)
+		}
 	}
 	if err != nil {
 		// A transaction that the database has ended already cannot be rolled back.
@@ -110,6 +116,14 @@ func (l *Ledger) write(ctx context.Context, f func(*txn) error) error {
 	t.share()
 	l.rev = t.rev
 	return nil
+}
+
+// noted says to what keeps answers in memory what a transaction has written.
+func (l *Ledger) noted(t *txn) {
+	if t.rev <= l.rev {
+		l.rolls.forget()
+	}
+	l.shelf.writes(t, l.rev)
 }
 
 // begin locks the counter and takes the next revision.
@@ -281,6 +295,27 @@ func numbers(ctx context.Context, q queryer, query string, args ...any) (all []i
 		return err
 	}, query, args...)
 	return all, err
+}
+
+// each calls f for every row of the answer, which may not use the transaction.
+func (t *txn) each(f func(scan func(...any) error) error, query string, args ...any) error {
+	var q queryer = t.tx
+	s, err := t.statement(query)
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		q = prepared{s}
+	}
+	return t.l.d.fault(each(t.ctx, q, f, query, args...))
+}
+
+// A prepared is a statement as a queryer of that one query.
+type prepared struct{ *sql.Stmt }
+
+// QueryContext implements queryer.
+func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {
+	return p.Stmt.QueryContext(ctx, args...)
 }
 
 func (t *txn) numbers(query string, args ...any) ([]int64, error) {

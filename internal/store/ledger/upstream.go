@@ -78,7 +78,8 @@ const (
 	ofHour
 	ofNodeDay
 	ofDay
-	ofAll // after everything of a revision
+	ofNesting // a and b are node and minute
+	ofAll     // after everything of a revision
 )
 
 // A cursor is a place in that order. a and b are minute and key of a row, or

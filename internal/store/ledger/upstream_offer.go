@@ -73,6 +73,8 @@ type item struct {
 	gap   states.Gap
 	shift states.Shift
 	node  int64 // of a gap or a shift
+	// in and as are where a node was a guest, and as what; 0 is not known.
+	in, as int64
 }
 
 // wait keeps back all that changed since the first of the minutes that are not
@@ -136,7 +138,10 @@ func (f *finder) find(m states.Mark, o states.Offer) error {
 	if err := f.gaps(); err != nil {
 		return err
 	}
-	return f.shifts()
+	if err := f.shifts(); err != nil {
+		return err
+	}
+	return f.nestings()
 }
 
 // after is what a row of a kind has to be greater than: the revision, and two
@@ -229,6 +234,18 @@ func (f *finder) shifts() error {
 	return f.l.d.fault(err)
 }
 
+func (f *finder) nestings() error {
+	rev, a, b := f.after(ofNesting)
+	err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: ofNesting}}
+		err := scan(&i.at.rev, &i.at.a, &i.at.b, &i.in, &i.as)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, node, minute, host, workload FROM nested_day WHERE (rev, node, minute) > ($1, $2, $3) AND rev <= $4 ORDER BY rev, node, minute LIMIT $5", rev, a, b, f.last, f.limit+1)
+	f.trim()
+	return f.l.d.fault(err)
+}
+
 // fill makes the page of what was found.
 func (f *finder) fill() error {
 	changed := map[int64]bool{} // workloads
@@ -243,6 +260,14 @@ func (f *finder) fill() error {
 			nodes[i.node] = 0
 		case ofNodeMinute, ofNodeHour, ofNodeDay:
 			nodes[i.at.b] = 0
+		case ofNesting:
+			nodes[i.at.a] = 0
+			if i.in != 0 {
+				nodes[i.in] = 0
+			}
+			if i.as != 0 {
+				workloads[i.as] = 0
+			}
 		default:
 			workloads[i.at.b] = 0
 		}
@@ -259,6 +284,15 @@ func (f *finder) fill() error {
 		case ofShift:
 			i.shift.Node = nodes[i.node]
 			p.Shifts = append(p.Shifts, i.shift)
+		case ofNesting:
+			n := states.Nesting{Node: nodes[i.at.a], Host: -1, Workload: -1, Minute: i.at.b}
+			if i.in != 0 {
+				n.Host = nodes[i.in]
+			}
+			if i.as != 0 {
+				n.Workload = workloads[i.as]
+			}
+			p.Nestings = append(p.Nestings, n)
 		case ofNodeMinute, ofNodeHour, ofNodeDay:
 			p.NodeRows = append(p.NodeRows, states.NodeRow{Level: i.level, Node: nodes[i.at.b], NodeMinute: nodeOf(i.at.a, i.value)})
 		case ofMinute, ofHour, ofDay:
@@ -298,14 +332,20 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 	}
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
 		err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
-			var id, at, revoked, through int64
+			var id, at, revoked, through, short, since, seen int64
 			var n states.Node
-			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute)
+			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute,
+				&n.Host.Node, &short, &since, &seen)
+			if n.Host.Node != "" {
+				n.Host.Workload, n.Host.Since, n.Host.Seen = batch.Short(short), fromNano(since), fromNano(seen)
+			}
 			n.At, n.Revoked, n.Through = fromNano(at), fromNano(revoked), fromNano(through).Truncate(time.Minute)
 			nodes[id] = len(f.page.Nodes)
 			f.page.Nodes = append(f.page.Nodes, n)
 			return err
-		}, "SELECT id, node_id, cluster, name, machine_id, boot, pool, enrolled_ns, revoked_ns, through_ns, cpus, cpus_minute FROM node WHERE id IN ("+join(ids)+") ORDER BY id")
+		}, `SELECT n.id, n.node_id, n.cluster, n.name, n.machine_id, n.boot, n.pool, n.enrolled_ns, n.revoked_ns, n.through_ns, n.cpus, n.cpus_minute,
+			coalesce(h.node_id, ''), coalesce(w.short, 0), n.nested_ns, n.equal_ns
+			FROM node n LEFT JOIN node h ON h.id = n.host LEFT JOIN workload w ON w.id = n.host_workload WHERE n.id IN (`+join(ids)+") ORDER BY n.id")
 		if err != nil {
 			return f.l.d.fault(err)
 		}

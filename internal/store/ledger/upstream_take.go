@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/crash"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
@@ -167,6 +168,9 @@ func (t *taking) takeAll() error {
 			return err
 		}
 	}
+	if err := t.takeNestings(); err != nil {
+		return err
+	}
 	for i := range t.page.NodeRows {
 		if r := &t.page.NodeRows[i]; t.nodes[r.Node] != 0 {
 			t.whole.want(r.Level, rowKey{r.Minute, t.nodes[r.Node]}, nodeValues(&r.NodeMinute, t.rev))
@@ -201,6 +205,52 @@ func (t *taking) takeShift(node int64, s *entry.Shift) error {
 	return err
 }
 
+// host finds in which node one is a guest, and as what; 0 is none. The source tells
+// of the host as well, so where that is still to come there is room made for it.
+func (t *taking) host(id string, short batch.Short) (node, workload int64, err error) {
+	if id == "" {
+		return 0, 0, nil
+	}
+	err = t.queryRow("SELECT id FROM node WHERE node_id = $1", clean(id)).scan(&node)
+	if errors.Is(err, sql.ErrNoRows) {
+		node, err = t.newNode(id)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	ref, err := t.workload(node, short)
+	return node, ref.id, err
+}
+
+// newNode makes room for a node of the source.
+func (t *taking) newNode(id string) (node int64, err error) {
+	err = t.queryRow("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, source) VALUES ($1, '', '', '', '', 0, $2, $3) RETURNING id",
+		clean(id), t.rev, t.source).scan(&node)
+	return node, err
+}
+
+// takeNestings keeps on which days nodes of the source were guests.
+func (t *taking) takeNestings() error {
+	for _, n := range t.page.Nestings {
+		if t.nodes[n.Node] == 0 {
+			continue
+		}
+		var id string
+		var short batch.Short
+		if n.Host >= 0 && n.Workload >= 0 {
+			id, short = t.page.Nodes[n.Host].ID, t.page.Workloads[n.Workload].Short
+		}
+		host, workload, err := t.host(id, short)
+		if err == nil {
+			err = t.nestDay(t.nodes[n.Node], n.Minute, host, workload)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // takeNodes keeps what the page says of nodes. It reports whether the source
 // got a node that was another's: then it has to tell all of it.
 func (t *taking) takeNodes() (reset bool, err error) {
@@ -212,8 +262,7 @@ func (t *taking) takeNodes() (reset bool, err error) {
 		err := t.queryRow("SELECT id, source, cluster, pool FROM node WHERE node_id = $1", clean(n.ID)).scan(&id, &owner, &cluster, &pool)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			err = t.queryRow("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, source) VALUES ($1, '', '', '', '', 0, $2, $3) RETURNING id",
-				clean(n.ID), t.rev, t.source).scan(&id)
+			id, err = t.newNode(n.ID)
 		case err == nil && owner != t.source:
 			var got bool
 			if got, err = t.foreign(id, owner, n.ID); err == nil && !got {
@@ -225,10 +274,14 @@ func (t *taking) takeNodes() (reset bool, err error) {
 			return false, err
 		}
 		t.nodes[i] = id
+		host, workload, err := t.host(n.Host.Node, n.Host.Workload)
+		if err != nil {
+			return false, err
+		}
 		_, err = t.exec(`UPDATE node SET cluster = $2, name = $3, machine_id = $4, boot = $5, pool = $6, enrolled_ns = $7, revoked_ns = $8, through_ns = $9,
-			cpus = $10, cpus_minute = $11, rev = $12, source = $13 WHERE id = $1`,
+			cpus = $10, cpus_minute = $11, rev = $12, source = $13, host = $14, host_workload = $15, nested_ns = $16, equal_ns = $17 WHERE id = $1`,
 			id, clean(t.src.Of(n.Cluster)), clean(n.Name), clean(n.MachineID), clean(n.Boot), clean(n.Pool), nano(n.At), nano(n.Revoked), nano(n.Through),
-			int64(n.CPUs), n.CPUMinute, t.rev, t.source)
+			int64(n.CPUs), n.CPUMinute, t.rev, t.source, host, workload, nano(n.Host.Since), nano(n.Host.Seen))
 		if err != nil {
 			return false, err
 		}

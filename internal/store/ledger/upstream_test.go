@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/states"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
@@ -156,6 +157,14 @@ func (s *side) gaps() []string {
 	// Where the same shift is there twice it is told once.
 	return slices.Compact(append(s.query("SELECT n.node_id, g.from_ns, g.to_ns, g.reason, g.detail FROM gap g JOIN node n ON n.id = g.node"),
 		s.query("SELECT n.node_id, s.boot, s.at_ns, s.by_ns, s.from_ns FROM shift s JOIN node n ON n.id = s.node")...))
+}
+
+// guests is which nodes were guests, on which days, and which are now.
+func (s *side) guests() []string {
+	return append(s.query(`SELECT n.node_id, x.minute, h.node_id AS host, w.short FROM nested_day x
+		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host JOIN workload w ON w.id = x.workload`),
+		s.query(`SELECT n.node_id, h.node_id AS host, w.short, n.nested_ns, n.equal_ns FROM node n
+		JOIN node h ON h.id = n.host JOIN workload w ON w.id = n.host_workload`)...)
 }
 
 func (s *side) groups() []string {
@@ -368,6 +377,15 @@ func (c *climb) entry() *entry.Entry {
 		e.Nodes = append(e.Nodes, n)
 		e.Through = time.Unix(60*(row.Minute+1), 0)
 	}
+	if n := rapid.Int64Range(-3, 5).Draw(c.T, "share"); n >= 0 {
+		// Node b is a guest of a, as one workload or another.
+		h := entry.Handover{From: at(n % 3 * day), To: at(n%3*day + 1)}
+		h.Guest, h.Shares = "00112233-4455-6677-8899-aabbccddeeff", []power.Share{{Epoch: "e", N: n, Active: n}}
+		if node == "a" {
+			h.Workload = workload.NewID("a", workload.Job, rapid.SampledFrom([]string{"x", "y"}).Draw(c.T, "as"))
+		}
+		e.Handovers = []entry.Handover{h}
+	}
 	if rapid.Bool().Draw(c.T, "gap") {
 		e.Gaps = []meter.Gap{{From: at(0), To: c.now(), Reason: meter.Rebooted, Detail: "d"}}
 		e.Shifts = []entry.Shift{{Boot: "boot", At: c.now(), By: time.Hour, From: at(0)}}
@@ -445,6 +463,7 @@ func (c *climb) end() {
 		{"names", c.below.names(), c.above.names()},
 		{"gaps", c.below.gaps(), c.above.gaps()},
 		{"groups", c.below.groups(), c.above.groups()},
+		{"guests", c.below.guests(), c.above.guests()},
 	} {
 		if diff := cmp.Diff(d.want, d.have); diff != "" {
 			c.Fatalf("%s (-below +above):\n%s", d.what, diff)
@@ -460,6 +479,9 @@ func (c *climb) end() {
 	}
 	if diff := cmp.Diff(c.below.usage("day", 0), c.top.usage("day", 0)); diff != "" {
 		c.Fatalf("days (-below +top):\n%s", diff)
+	}
+	if diff := cmp.Diff(c.below.guests(), c.top.guests()); diff != "" {
+		c.Fatalf("guests (-below +top):\n%s", diff)
 	}
 	floor := max(c.below.floor("hour_floor"), c.above.floor("hour_floor"))
 	if diff := cmp.Diff(c.below.usage("hour", floor), c.above.usage("hour", floor)); diff != "" {

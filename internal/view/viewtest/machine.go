@@ -187,6 +187,8 @@ type Meter struct {
 	// Err, where set, is what the tick of that number returns instead.
 	Err  func(step int) error
 	step int
+	// Simulated is what its meters are called where they are.
+	Simulated string
 	// Closed counts the calls of Close.
 	Closed int
 }
@@ -207,7 +209,9 @@ func (t *Meter) Next(ctx context.Context) (*live.Machine, error) {
 			return nil, err
 		}
 	}
-	return Machine(step), nil
+	m := Machine(step)
+	m.Simulated = t.Simulated
+	return m, nil
 }
 
 // Close counts.

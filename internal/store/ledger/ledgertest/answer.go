@@ -23,6 +23,53 @@ type ledgerBook struct {
 type bookNode struct {
 	id, name, cluster string
 	minutes           map[int64]*bookMinute
+	hosts             map[int64]*bookWorkload // by day: what it was on its host
+	// in is what it is now, equal when its last equal share was, and handed when its
+	// last share was.
+	in            *bookWorkload
+	equal, handed time.Time
+}
+
+// nest has a node be a guest on a day, unless its host is within it.
+func (n *bookNode) nest(as *bookWorkload, day int64) bool {
+	for up := as.node; ; up = up.hosts[day].node {
+		if up == n {
+			return false
+		}
+		if up.hosts[day] == nil {
+			break
+		}
+	}
+	n.hosts[day] = as
+	return true
+}
+
+// compared has an equal share of a window that ended at some time.
+func (n *bookNode) compared(as *bookWorkload, day int64, at time.Time) {
+	if n.nest(as, day) && !at.Before(n.equal) {
+		n.in, n.equal = as, at
+		if at.After(n.handed) {
+			n.handed = at
+		}
+	}
+}
+
+// told is what a guest's entry does that ends at some time, with a share of a window
+// or without.
+func (n *bookNode) told(from, to, through time.Time) {
+	if n.in == nil {
+		return
+	}
+	if !to.IsZero() && to.Sub(n.equal) <= 48*time.Hour && !from.Before(n.equal) {
+		if to.After(n.handed) {
+			n.handed = to
+		}
+		m := from.Unix() / 60
+		n.nest(n.in, m-m%dayMinutes)
+	}
+	if through.Sub(n.handed) > time.Hour {
+		n.in = nil
+	}
 }
 
 // A bookMinute is what a node had in a minute.
@@ -120,6 +167,26 @@ func (b *ledgerBook) sees(w *bookWorkload, q *query.Query) bool {
 	return !q.OmitOwn || !slices.Contains(query.Own, w.told.Name)
 }
 
+// hides reports whether what a node used in a minute is left out of the answer to a
+// query, or is not, where that is about guests only.
+func (b *ledgerBook) hides(n *bookNode, minute int64, q *query.Query) bool {
+	as := n.hosts[minute-minute%dayMinutes]
+	nested := as != nil
+	if nested {
+		h, s := as.node, q.Scope
+		if !s.All {
+			nested = (len(s.Clusters) == 0 || slices.Contains(s.Clusters, h.cluster)) && (len(s.Projects) == 0 || slices.Contains(s.Projects, as.told.Project))
+		}
+		if c, ok := q.Where[query.ByCluster]; ok {
+			nested = nested && slices.Contains(c, h.cluster)
+		}
+		if c, ok := q.Where[query.ByNode]; ok {
+			nested = nested && (slices.Contains(c, h.id) || slices.Contains(c, h.name) || slices.Contains(c, h.name+" "+h.id))
+		}
+	}
+	return nested != (q.Nested == query.NestedOnly)
+}
+
 // A tally is a group of an answer.
 type tally struct {
 	keys        []string
@@ -137,7 +204,7 @@ func (b *ledgerBook) groups(q *query.Query, from, to int64) []*tally {
 	found := map[string]*tally{}
 	for i := range b.rows {
 		row := &b.rows[i]
-		if row.minute < from || row.minute >= to || !b.sees(row.workload, q) {
+		if row.minute < from || row.minute >= to || !b.sees(row.workload, q) || b.hides(row.workload.node, row.minute, q) {
 			continue
 		}
 		var keys []string

@@ -13,6 +13,7 @@ import (
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/workload"
@@ -50,6 +51,8 @@ func testAnswers(t *testing.T, dsn string) {
 			}
 			r.ask()
 		}
+		r.nested()
+		r.selves()
 	})
 }
 
@@ -67,6 +70,7 @@ type inquiry struct {
 	book      *ledgerBook
 	workloads []*bookWorkload
 	marks     map[*bookNode]batch.Mark
+	told      int // shares
 }
 
 // hostile is text that means something to SQL, or to the ledger's own words.
@@ -86,7 +90,7 @@ func (r *inquiry) enrol() {
 	for i := range 3 {
 		n := &bookNode{
 			id: fmt.Sprintf("n%d-%d", r.round, i), name: fmt.Sprintf("n%d-%s", r.round, r.oneOf("node", "x", "y", "z")),
-			cluster: r.cluster(i % 2), minutes: map[int64]*bookMinute{},
+			cluster: r.cluster(i % 2), minutes: map[int64]*bookMinute{}, hosts: map[int64]*bookWorkload{},
 		}
 		r.book.nodes = append(r.book.nodes, n)
 		r.marks[n] = batch.Mark{Next: 1}
@@ -130,7 +134,9 @@ func (r *inquiry) step() {
 	ctx := r.t.Context()
 	now := time.Unix(60*(r.day+int64(rapid.IntRange(0, (inquiryDays+3)*24).Draw(r.T, "now"))*hourMinutes+7), 0)
 	var err error
-	switch r.oneOf("step", "book", "book", "book", "fold", "retain") {
+	switch r.oneOf("step", "book", "book", "book", "nest", "fold", "retain") {
+	case "nest":
+		r.nest()
 	case "book":
 		for range 3 {
 			r.send()
@@ -169,6 +175,13 @@ func (r *inquiry) send() {
 			if w.name.Kind == workload.Idle {
 				row.Usage.Put(meter.EnergyRest, rapid.Int64Range(1, 1<<40).Draw(r.T, "idle energy"), meter.Modelled)
 			}
+			// Who has idle energy by itself has it in each row.
+			u := &row.Usage
+			u.Present, u.Amount[meter.EnergyIdle] = u.Present&^meter.SetOf(meter.EnergyIdle), 0
+			u.Quality.Set(meter.EnergyIdle, meter.Absent)
+			if w.short%3 == 0 {
+				u.Put(meter.EnergyIdle, rapid.Int64Range(0, 1<<40).Draw(r.T, "own idle energy"), meter.Apportioned)
+			}
 			for i, res := range meter.Wholes {
 				had[i] += row.Usage.Amount[res]
 			}
@@ -203,6 +216,85 @@ func (r *inquiry) send() {
 	}
 	r.marks[n] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 	book(r.t, r.l, batch.Taken, e)
+	if !e.Through.IsZero() {
+		n.told(time.Time{}, time.Time{}, e.Through)
+	}
+}
+
+// nest has a host and a guest tell of the same share on some day, in any order. The
+// guest is one then, unless its host is within it.
+func (r *inquiry) nest() {
+	pick := func(what string) *bookNode {
+		return r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, what)]
+	}
+	host, guest, m := pick("host"), pick("guest"), r.minute()
+	day := m - m%dayMinutes
+	var as *bookWorkload
+	for _, w := range r.workloads {
+		if w.node == host {
+			as = w // the last one
+		}
+	}
+	r.told++
+	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
+	h := entry.Handover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
+	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round), N: int64(r.told), Active: 5, Idle: 6}}
+	told := h
+	told.Workload = as.name.ID
+	both := 0
+	for _, of := range rapid.Permutation([]*bookNode{host, guest}).Draw(r.T, "order") {
+		mark := r.marks[of]
+		e := &entry.Entry{Node: of.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), of.id[len(of.id)-1]}, Number: mark.Next, Previous: mark.Last,
+			Through: h.To, Handovers: []entry.Handover{told}}
+		if of == guest {
+			e.Handovers[0] = h
+		}
+		e.Hash = batch.HashOf(fmt.Append(nil, of.id, e.Number))
+		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+		book(r.t, r.l, batch.Taken, e)
+		if both++; both == 2 && host != guest {
+			guest.compared(as, day, h.To)
+		}
+		if of == guest {
+			guest.told(h.From, h.To, h.To)
+		} else {
+			of.told(time.Time{}, time.Time{}, h.To)
+		}
+	}
+}
+
+// nested compares which nodes are guests, and were on which days.
+func (r *inquiry) nested() {
+	days := map[string]string{}
+	r.db.rows(func(row map[string]any) {
+		days[fmt.Sprint(row["guest"], " on ", row["minute"].(int64)-r.day)] = row["host"].(string)
+	}, "SELECT n.node_id AS guest, x.minute, h.node_id AS host FROM nested_day x JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host WHERE x.minute >= $1", r.day)
+	want := map[string]string{}
+	in := map[string]string{}
+	for _, n := range r.book.nodes {
+		for day, as := range n.hosts {
+			want[fmt.Sprint(n.id, " on ", day-r.day)] = as.node.id
+		}
+		if in[n.id] = ""; n.in != nil {
+			in[n.id] = n.in.node.id
+		}
+	}
+	if !maps.Equal(days, want) {
+		r.Fatalf("guests %v, want %v", days, want)
+	}
+	nodes, err := r.l.Nodes(r.t.Context(), query.Scope{All: true})
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, n := range nodes {
+		var host string
+		if n.Nested != nil {
+			host = n.Nested.Host
+		}
+		if want, ok := in[n.ID]; ok && host != want {
+			r.Fatalf("node %s is in %q, want %q", n.ID, host, want)
+		}
+	}
 }
 
 // usage draws amounts, large ones too: sums of a few are past 63 bits.
@@ -257,6 +349,7 @@ func (r *inquiry) query() query.Query {
 	case "both":
 		q.Scope.Clusters, q.Scope.Projects = []string{r.cluster(1)}, []string{"q", "p"}
 	}
+	q.Nested = r.oneOf("nested", "", "", query.NestedOnly, query.NestedAlso)
 	end := rapid.IntRange(-5, inquiryDays*24*60+100)
 	a, b := int64(end.Draw(r.T, "from")), int64(end.Draw(r.T, "to"))
 	from, to := min(a, b), max(a, b)
@@ -316,9 +409,37 @@ func (r *inquiry) ask() {
 	for i, g := range want {
 		r.group(&q, &got.Groups[i], g)
 	}
+	r.guests(q, got, from, to)
 	r.list(q, from, to)
+	if rapid.Bool().Draw(r.T, "few") {
+		r.top(q)
+	}
 	if rapid.Bool().Draw(r.T, "shared") {
 		r.shared(q, from, to)
+	}
+}
+
+// guests compares the groups of guests that stand beside the others.
+func (r *inquiry) guests(q query.Query, got *query.Answer, from, to int64) {
+	mode, also := q.Nested, q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
+	if also {
+		mode = query.NestedAlso
+	}
+	if got.Nested != mode {
+		r.Fatalf("%+v: nested %q, want %q", q, got.Nested, mode)
+	}
+	var want []*tally
+	if q.Nested = query.NestedOnly; also {
+		want = r.book.groups(&q, from, to)
+	}
+	if q.Limit > 0 && len(want) > q.Limit {
+		want = want[:q.Limit]
+	}
+	if len(got.NestedGroups) != len(want) {
+		r.Fatalf("%+v: %d groups of guests %v, want %d", q, len(got.NestedGroups), got.NestedGroups, len(want))
+	}
+	for i, g := range want {
+		r.group(&q, &got.NestedGroups[i], g)
 	}
 }
 
@@ -370,7 +491,9 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 			if m < from || m >= to {
 				continue
 			}
-			covered += at.covered
+			if covered += at.covered; r.book.hides(n, m, q) {
+				continue
+			}
 			for i, res := range meter.Wholes {
 				if whole[res] == nil {
 					whole[res] = new(big.Int)

@@ -10,6 +10,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,7 +59,8 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Model": testModel, "Streams": testStreams, "Lost": testLost, "Names": testNames,
 		"Range": testRange, "Text": testText, "Late": testLate, "Large": testLarge, "Retain": testRetain,
 		"Nodes": testNodes, "Tokens": testTokens, "Audit": testAudit, "Schema": testSchema,
-		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups,
+		"Handovers": testHandovers, "Forged": testForged, "NestedEnds": testNestedEnds, "Guests": testGuests,
+		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}
@@ -153,7 +155,7 @@ func testStreams(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	results, err = l.Book(ctx, []*entry.Entry{Entry("b", batch.Stream{4}, batch.Mark{Next: 1}, 7, 5, m)})
-	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) {
+	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !strings.Contains(results[0].Err.Error(), "node b is revoked") || fault.Hint(results[0].Err) == "" {
 		t.Errorf("of a revoked node: %v, %v", results, err)
 	}
 
@@ -230,9 +232,38 @@ func testLost(t *testing.T, dsn string) {
 			t.Errorf("gaps of %q in [%v, %v): %v\n%s", c.node, c.from, c.to, err, d)
 		}
 	}
+	if got, err := l.GapTimes(ctx); err != nil || len(got) != 1 || got["a"] != lost.Gap.To.Sub(lost.Gap.From) {
+		t.Errorf("gaps are %v long, %v; want those of a, %v", got, err, lost.Gap)
+	}
 	db := reader{t, DB(t, dsn)}
 	if n := db.number("SELECT count(*) FROM gap WHERE reason = 'forgotten' AND detail = 'gone'"); n != 1 {
 		t.Errorf("%d gaps, want 1", n)
+	}
+	// Of many the latest are listed, and all are told one by one to who sees them.
+	_, err := DB(t, dsn).ExecContext(ctx, fmt.Sprintf(`WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < 10050)
+		INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns, rev) SELECT n.id, %d + s.i, %[1]d + s.i + 1000000, 'rebooted', '', 1, 1 FROM s, node n WHERE n.node_id = 'b'`, Day.UnixNano()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		scope        query.Scope
+		listed, told int
+	}{{query.Scope{All: true}, 10_000, 10_052}, {query.Scope{Clusters: []string{"c"}}, 10_000, 10_052}, {query.Scope{Clusters: []string{"d"}}, 0, 0}, {query.Scope{}, 0, 0}} {
+		list, err := l.Gaps(ctx, Day, Day.Add(2*time.Hour), "", c.scope)
+		if err != nil || len(list) != c.listed {
+			t.Errorf("%+v: %d gaps, %v; want %d", c.scope, len(list), err, c.listed)
+		}
+		told := map[meter.Reason]int{}
+		var nodes []string
+		err = l.EachGap(ctx, Day, Day.Add(2*time.Hour), c.scope, func(g *query.Gap) {
+			told[g.Reason]++
+			if !slices.Contains(nodes, g.Node) {
+				nodes = append(nodes, g.Node)
+			}
+		})
+		if sum := told[meter.Rebooted] + told[lost.Gap.Reason] + told[meter.UnknownReason]; err != nil || sum != c.told || c.told > 0 && (told[meter.Rebooted] != 10_050 || len(nodes) != 2) {
+			t.Errorf("%+v: told of %v of %v, %v; want %d", c.scope, told, nodes, err, c.told)
+		}
 	}
 }
 

@@ -81,7 +81,8 @@ func (r *inquiry) shares(q *query.Query, from, to int64) map[string]lot {
 	claims := map[*bookWorkload]*big.Rat{}
 	for i := range r.book.rows {
 		row := &r.book.rows[i]
-		if row.minute < from || row.minute >= to || !q.Scope.All && len(q.Scope.Clusters) > 0 && !slices.Contains(q.Scope.Clusters, row.workload.node.cluster) {
+		if row.minute < from || row.minute >= to || !q.Scope.All && len(q.Scope.Clusters) > 0 && !slices.Contains(q.Scope.Clusters, row.workload.node.cluster) ||
+			r.book.hides(row.workload.node, row.minute, q) {
 			continue
 		}
 		node := row.workload.node
@@ -95,8 +96,11 @@ func (r *inquiry) shares(q *query.Query, from, to int64) map[string]lot {
 				idle[node][0].Add(idle[node][0], new(big.Rat).SetInt64(row.usage.Amount[res]))
 			}
 			idle[node][1].Add(idle[node][1], new(big.Rat).SetInt64(row.usage.Amount[meter.EnergyError]))
-		case workload.System:
+		case workload.System, workload.VM:
 		default:
+			if row.usage.Present.Has(meter.EnergyIdle) {
+				continue // it was given its part
+			}
 			v := new(big.Rat).SetInt64(row.usage.Amount[meter.CPU])
 			if q.Idle == "equal" {
 				v.SetInt64(int64(row.usage.Covered.Round(1e6)))

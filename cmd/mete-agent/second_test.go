@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/local"
+	"mete.dev/mete/internal/machine"
+)
+
+// A second meter of one kernel: another agent for the same ledger is refused,
+// whatever it keeps where. So is one for another ledger at the socket where jobs
+// find the first, unless it is given a socket of its own: then each ledger has all
+// of the machine, energy too, and has it once.
+func TestSecondAgent(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	dir, _ := plantZones(t)
+	one, two := newSite(t), newSite(t)
+	one.serve()
+	two.serve()
+	one.measure("-powercap", dir, "-reader", "files")
+
+	refused := func(what string, s *site, token, want, hint string, flags ...string) {
+		t.Helper()
+		c := s.agent(flags...)
+		c.Env = append(c.Env, "METE_TOKEN="+token)
+		p := s.start(what, c)
+		p.wait()
+		log := p.log.String()
+		if code := c.ProcessState.ExitCode(); code != 1 || !strings.Contains(log, want) || !strings.Contains(log, "hint: "+hint) || strings.Contains(log, "msg=measuring") {
+			t.Errorf("%s: exit code %d, %s\nwant %q, and what to do", what, code, log, want)
+		}
+	}
+	other := filepath.Join(one.dir, "other")
+	refused("agent for the same ledger", one, one.token, "measures this machine for this ledger already: conflict", "one meter is enough",
+		"-state", other, "-socket", filepath.Join(other, "s"))
+	refused("agent for the same ledger, without a socket", one, one.token, "measures this machine for this ledger already: conflict", "one meter is enough",
+		"-state", other, "-socket", "")
+	socket := filepath.Join(one.dir, "s")
+	refused("agent at the same socket", two, two.token, socket+": another agent listens: conflict", "stop it, or set METE_SOCKET to another path", "-socket", socket)
+
+	// mete up is server and agent of a ledger of its own.
+	cfg := local.Default(filepath.Join(one.dir, "up"))
+	cfg.Agent.Machine = machine.Config{Config: collect.Default(), Reader: machine.Files}
+	cfg.Agent.Socket = socket
+	_, err := local.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(fmt.Sprint(err), "another agent listens") || !strings.HasPrefix(fault.Hint(err), "stop it") {
+		t.Errorf("mete up beside an agent: %v, hint %q", err, fault.Hint(err))
+	}
+
+	two.measure("-powercap", dir, "-reader", "files")
+	time.Sleep(2 * time.Second)
+	one.node.stop() // with its last window
+	two.node.stop()
+	for _, s := range []*site{one, two} {
+		s.server.await("all that was measured, booked", func() bool { return energyOf(t, s) })
+	}
+}
+
+// energyOf asks for the energy that the ledger of a site has, and says whether
+// there is some. Its rows sum to what the machine had, and that is what the zones
+// show: not the double.
+func energyOf(t *testing.T, s *site) bool {
+	t.Helper()
+	out := s.run("usage", "--by", "kind", "-o", "json", "--server", s.url, "--token", s.viewer, "--from", "-1h")
+	var a struct {
+		Groups []struct {
+			Package *float64 `json:"energy_package_joules"`
+		}
+		Whole *struct {
+			Package float64 `json:"energy_package_joules"`
+			CPU     float64 `json:"cpu_seconds"`
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &a); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if a.Whole == nil || a.Whole.Package == 0 {
+		return false
+	}
+	sum := 0.0
+	for _, g := range a.Groups {
+		if g.Package != nil {
+			sum += *g.Package
+		}
+	}
+	seconds := a.Whole.CPU / float64(cpus(t))
+	watts := a.Whole.Package / seconds
+	t.Logf("%s: %.1f J of packages in %.2f s: %.1f W", s.url, a.Whole.Package, seconds, watts)
+	if math.Abs(sum-a.Whole.Package) > 1e-5 {
+		t.Errorf("the rows sum to %.6f J, the machine had %.6f J", sum, a.Whole.Package)
+	}
+	if want := float64(len(troubles) * zoneWatts); watts < want*.7 || watts > want*1.3 {
+		t.Errorf("%.1f W, the zones show %.0f W", watts, want)
+	}
+	return true
+}
+
+// cpus is how many CPUs are online.
+func cpus(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := kernfmt.Stat(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CPUs
+}

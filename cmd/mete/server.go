@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/become"
+	"mete.dev/mete/internal/cli"
+)
+
+// far are the commands of mete-server, and what they do.
+var far = []struct{ name, short string }{
+	{"server", "Keep the ledger of many machines"},
+	{"up", "Measure this machine, keep what is measured, and serve a live page of it"},
+}
+
+// becomeServer becomes mete-server where a command line asks for one of its
+// commands, for the help of one or for a completion of one.
+func becomeServer(args []string) {
+	if !isFar(args) {
+		return
+	}
+	err := become.Program("mete-server", "mete", args, os.Stderr)
+	cli.Explain(os.Stderr, "mete", err)
+	os.Exit(cli.Code(err))
+}
+
+// isFar says whether a command line is for mete-server.
+func isFar(args []string) bool {
+	words := args
+	if len(words) > 1 && slices.Contains([]string{"help", "__complete", "__completeNoDesc"}, words[0]) {
+		if words = words[1:]; args[0] != "help" {
+			words = words[:len(words)-1] // the word that is being typed
+		}
+	}
+	for _, w := range words {
+		if strings.HasPrefix(w, "-") {
+			continue // no flag before a command has a value
+		}
+		for _, c := range far {
+			if c.name == w {
+				return true
+			}
+		}
+		return false
+	}
+	return false
+}

@@ -1,0 +1,248 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+)
+
+// An asked is a question: its parameters, and what who asks may see.
+type asked struct {
+	given map[string][]string
+	scope query.Scope
+	job   token.Job  // that asks for its own use, where the question is for jobs alone
+	part  tally.Part // of a list; all of it where the question has no pages
+}
+
+// A found is an answer in the forms in which it can be had.
+type found struct {
+	json, csv func() []byte
+	next      string // cursor of the next page
+}
+
+// A question finds the answer to a request.
+type question func(ctx context.Context, a asked) (*found, error)
+
+// The media types of answers.
+const (
+	typeJSON = "application/json"
+	typeCSV  = "text/csv; charset=utf-8"
+)
+
+// read makes a handler of a question that takes some parameters. alone says that it
+// is for jobs about themselves.
+func (h *handler) read(name string, allowed []string, alone bool, ask question) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a, form, err := h.asked(w, r, allowed, alone)
+		if err != nil {
+			return // it is told
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		f, err := ask(ctx, a)
+		switch {
+		case r.Context().Err() != nil:
+			return // who asked has gone
+		case err != nil:
+			h.fail(w, r, timely(err))
+			return
+		}
+		head := w.Header()
+		if f.next != "" {
+			head.Set("Link", "<"+following(r.URL, f.next)+`>; rel="next"`)
+		}
+		if f.csv != nil {
+			head.Add("Vary", "Accept")
+			if form == tally.FormCSV || form == "" && wantsCSV(r.Header.Get("Accept")) {
+				head.Set("Content-Type", typeCSV)
+				head.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
+				sendTagged(w, r, f.csv())
+				return
+			}
+		}
+		head.Set("Content-Type", typeJSON)
+		sendTagged(w, r, f.json())
+	}
+}
+
+// timely is an error, in words for people where the time was over.
+func timely(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.WithHint(fmt.Errorf("no answer within %s: %w", patience, fault.ErrUnavailable), "ask about less time or fewer groups")
+	}
+	return err
+}
+
+// asked reads a request, and answers it where it may not be asked or makes no
+// sense.
+func (h *handler) asked(w http.ResponseWriter, r *http.Request, allowed []string, alone bool) (a asked, form string, err error) {
+	if alone {
+		a.job, err = h.who(r)
+	} else {
+		a.scope, err = h.authorize(r)
+	}
+	if err != nil {
+		h.refuse(w, r, err)
+		return a, "", err
+	}
+	// The standard library's Query leaves out what it cannot read, and so
+	// would answer another question.
+	if a.given, err = parameters(r.URL.RawQuery); err == nil {
+		err = tally.Only(a.given, allowed...)
+	}
+	if err == nil && slices.Contains(allowed, tally.ParamFormat) {
+		form, err = tally.ParseForm(a.given)
+	}
+	if err == nil && slices.Contains(allowed, tally.ParamCursor) {
+		a.part, err = tally.ParsePart(a.given)
+	}
+	if err != nil {
+		problem(w, err)
+	}
+	return a, form, err
+}
+
+// following is the address of the next page.
+func following(u *url.URL, cursor string) string {
+	q := u.Query()
+	q.Set(tally.ParamCursor, cursor)
+	return (&url.URL{Path: u.Path, RawQuery: q.Encode()}).String()
+}
+
+// wantsCSV says whether an Accept header asks for CSV rather than for JSON.
+func wantsCSV(accept string) bool {
+	var csv, other float64
+	for s := range strings.SplitSeq(accept, ",") {
+		kind, rest, _ := strings.Cut(s, ";")
+		q := 1.0
+		for p := range strings.SplitSeq(rest, ";") {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(p), "q="); ok {
+				var err error
+				if q, err = strconv.ParseFloat(v, 64); err != nil {
+					q = 0
+				}
+			}
+		}
+		switch strings.ToLower(strings.TrimSpace(kind)) {
+		case "text/csv":
+			csv = max(csv, q)
+		case typeJSON:
+			other = max(other, q)
+		}
+	}
+	return csv > other
+}
+
+// sendTagged answers with a body, or that it is still what who asks has.
+func sendTagged(w http.ResponseWriter, r *http.Request, body []byte) {
+	sum := sha256.Sum256(body)
+	tag := `"` + hex.EncodeToString(sum[:12]) + `"`
+	h := w.Header()
+	h.Set("ETag", tag)
+	// It may be kept by who asked, and has to be asked for anew each time.
+	h.Set("Cache-Control", "private, no-cache")
+	h.Add("Vary", "Authorization")
+	if has(r.Header.Values("If-None-Match"), tag) {
+		h.Del("Content-Type")
+		h.Del("Content-Disposition")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(body) // who has gone away needs no answer
+}
+
+// has says whether an If-None-Match header names a tag.
+func has(headers []string, tag string) bool {
+	for _, h := range headers {
+		for s := range strings.SplitSeq(h, ",") {
+			if s = strings.TrimSpace(s); s == "*" || strings.TrimPrefix(s, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refuse answers who may not ask.
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	p := fault.ProblemOf(err)
+	_, stranger := errors.AsType[*Stranger](err)
+	wait, limited := errors.AsType[interface {
+		error
+		RetryAfter() time.Duration
+	}](err)
+	switch {
+	case limited:
+		p.Status, p.Title = http.StatusTooManyRequests, "too many requests"
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.RetryAfter().Seconds()))))
+	case stranger, errors.Is(err, fault.ErrDenied) && r.Header.Get("Authorization") == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0):
+		p.Status, p.Title = http.StatusUnauthorized, "who are you?"
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if p.Status >= http.StatusInternalServerError {
+		h.log.Error("request not authorized", "path", r.URL.Path, "err", err)
+	}
+	write(w, p)
+}
+
+// fail answers with an error, and logs one that is the server's own.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := fault.ProblemOf(err)
+	if p.Status >= http.StatusInternalServerError {
+		h.log.Error("question not answered", "path", r.URL.Path, "err", err)
+	}
+	write(w, p)
+}
+
+// only refuses all methods but those given, and reports whether to go on.
+func only(w http.ResponseWriter, r *http.Request, methods ...string) bool {
+	if slices.Contains(methods, r.Method) {
+		return true
+	}
+	w.Header().Set("Allow", strings.Join(methods, ", "))
+	write(w, fault.Problem{Title: "method not allowed", Detail: "there is only " + strings.Join(methods, " and "), Status: http.StatusMethodNotAllowed})
+	return false
+}
+
+func problem(w http.ResponseWriter, err error) { write(w, fault.ProblemOf(err)) }
+
+func write(w http.ResponseWriter, p fault.Problem) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic("api: " + err.Error()) // it is plain text and a number
+	}
+	w.Header().Set("Content-Type", fault.ProblemType)
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	send(w, p.Status, append(body, '\n'))
+}
+
+func answer(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", typeJSON)
+	send(w, status, body)
+}
+
+func send(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // who has gone away needs no answer
+}

@@ -1,0 +1,104 @@
+package api_test
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/api/apitest"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+)
+
+// words are values that mean something to the example. Of ranges and cursors not
+// every right value goes with every other, so these are few.
+var words = map[string][]string{
+	"from": {"-1h", "2026-02-28", "-7d"}, "to": {"now", "2026-03-02T00:00:00Z", "1772400000"}, "by": {"job", "kind,node", "label:app"},
+	"where": {"job=build", "kind=", "label:app=web&"}, "node": {"N1", "web-1", "none"}, "cluster": {"", "lab"}, "cursor": {"TjE"}, "If-None-Match": {`"x"`, "*"},
+}
+
+func TestDocument(t *testing.T) {
+	h := handler(example(), all)
+	d := apitest.Read(t, h)
+	for _, path := range []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/vms",
+		"/v1/sources", "/v1/health", "/v1/gaps", "/v1/streams", "/v1/alerts", "/healthz"} {
+		if q := d.Paths[path].Get; q.OperationID == "" || q.Summary == "" {
+			t.Errorf("%s is not described: %+v", path, q)
+		}
+	}
+	for path, item := range d.Paths {
+		for _, p := range item.Get.Parameters {
+			if p.Description == "" {
+				t.Errorf("%s: %s has no description", path, p.Name)
+			}
+		}
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if d.Check(t, r, w); w.Code != 200 {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+// What is described is answered, what is not is refused, and nothing fails.
+func TestFuzz(t *testing.T) {
+	h := handler(example(), all)
+	apitest.Read(t, h).Fuzz(t, h, words)
+}
+
+// A refusal has the described form too, whoever is refused.
+func TestRefusalsAsDescribed(t *testing.T) {
+	d := apitest.Read(t, handler(example(), all))
+	nobody := handler(example(), func(*http.Request) (query.Scope, error) { return query.Scope{}, nil })
+	for path := range d.Paths {
+		for _, target := range []string{path + "?no=1", path + "?limit=0", path} {
+			r := httptest.NewRequest(http.MethodGet, target, nil)
+			w := httptest.NewRecorder()
+			nobody.ServeHTTP(w, r)
+			d.Check(t, r, w)
+			if strings.Contains(target, "?no") && path != "/healthz" && w.Code != 400 {
+				t.Errorf("%s: %d, want 400", target, w.Code)
+			}
+		}
+	}
+}
+
+// laden is a ledger of which each group held much memory for long.
+type laden struct{ *book }
+
+func (l laden) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
+	a, err := l.book.Usage(ctx, q)
+	for i := range a.Groups {
+		all := query.Total{Present: meter.All}
+		meter.All.Each(func(r meter.Resource) {
+			all.Sum[r] = unit.Sum{}.Add(math.MaxInt64).Add(math.MaxInt64)
+			all.Quality.Set(r, meter.Measured)
+		})
+		a.Groups[i].Usage.Add(&all)
+	}
+	return a, err
+}
+
+// What is too large for many readers of numbers is described as it is written: a day
+// of 105 GB is.
+func TestLargeAsDescribed(t *testing.T) {
+	b := laden{example()}
+	h := api.New(b, b, b, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	d := apitest.Read(t, h)
+	for _, target := range []string{"/v1/usage", "/v1/jobs"} {
+		r := httptest.NewRequest(http.MethodGet, target, nil)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if d.Check(t, r, w); !strings.Contains(w.Body.String(), `"memory_byte_seconds":"18`) {
+			t.Errorf("%s: %d %.2000s", target, w.Code, w.Body)
+		}
+	}
+}

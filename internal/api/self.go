@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+)
+
+// Jobs knows of jobs that ask for their own use.
+type Jobs interface {
+	// Who says which job asks, by the token that it shows. An error of one who cannot
+	// be known by it is a [Stranger].
+	Who(r *http.Request) (token.Job, error)
+	// Self is what that workload of that node used in all its life, and uses at present.
+	Self(ctx context.Context, j token.Job) (*query.Self, error)
+}
+
+// A Stranger is the error of one who shows nothing, or nothing any more, that says
+// who asks.
+type Stranger struct{ Err error }
+
+func (s *Stranger) Error() string { return s.Err.Error() }
+
+// Unwrap implements what package errors looks for.
+func (s *Stranger) Unwrap() error { return s.Err }
+
+type askSelf struct {
+	Form
+	Kept
+}
+
+func (d *description) self() {
+	register[askSelf](d, about{path: "/v1/self", id: "self", tag: "use", schema: "self", csv: true, alone: true, unknown: true, summary: "What the job that asks used itself",
+		text: "For a job of mete run, by the token in its METE_SELF_TOKEN: its own use in all its life, up to complete_through, and what it uses at present. No other token is good here, and that one nowhere else."}, d.handler.self)
+}
+
+func (h *handler) self(ctx context.Context, a asked) (*found, error) {
+	s, err := h.asking.Self(ctx, a.job)
+	if err != nil {
+		return nil, err
+	}
+	return &found{json: func() []byte { return tally.SelfJSON(s) }, csv: func() []byte { return tally.SelfCSV(s) }}, nil
+}
+
+// who says which job asks.
+func (h *handler) who(r *http.Request) (token.Job, error) {
+	if h.asking == nil {
+		return token.Job{}, fmt.Errorf("the use of who asks: %w", fault.ErrUnsupported)
+	}
+	return h.asking.Who(r)
+}

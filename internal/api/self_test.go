@@ -1,0 +1,82 @@
+package api_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+)
+
+func TestSelf(t *testing.T) {
+	nobody := func(*http.Request) (query.Scope, error) { return query.Scope{}, fault.ErrDenied }
+	h := handler(example(), nobody) // which is not asked who may see what
+	code, _, m := ask(t, h, "GET", "/v1/self", "")
+	usage, _ := m["usage"].(map[string]any)
+	latest, _ := m["latest"].(map[string]any)
+	rates, _ := latest["rates"].(map[string]any)
+	if code != 200 || m["workload"] != "w" || m["node_name"] != "web-1" || m["complete_through"] != "2026-03-01T11:59:59Z" || m["gaps"] != 1.0 || m["ended_at"] != nil ||
+		usage["cpu_seconds"] != 90.0 || usage["memory_byte_seconds"] != float64(3600<<20) || usage["disk_read_bytes"] != nil || usage["covered_seconds"] != 3600.0 ||
+		rates["cpu_cores"] != 1.5 || latest["to"] != "2026-03-01T12:00:00Z" {
+		t.Errorf("%d %v", code, m)
+	}
+	w := get(h, "/v1/self")
+	s, err := tally.ParseSelf(w.Body.Bytes())
+	if err != nil || s.Usage.Sum[meter.CPU].String() != "90000000000" || s.Usage.Quality.Get(meter.Memory) != meter.Apportioned || s.Name.Job != "build" || !s.Through.Equal(noon.Add(-time.Second)) {
+		t.Errorf("read as %+v, %v", s, err)
+	}
+	if w := get(h, "/v1/self?format=csv"); w.Code != 200 || !strings.Contains(w.Body.String(), "web-1,make,1,") {
+		t.Errorf("as CSV: %d %s", w.Code, w.Body)
+	}
+	if code, _, m := ask(t, h, "GET", "/v1/self?node=N2", ""); code != 400 {
+		t.Errorf("about another: %d %v", code, m)
+	}
+	r := httptest.NewRequest("GET", "/v1/self", nil)
+	r.Header.Set("Authorization", "Bearer wrong")
+	wrong := httptest.NewRecorder()
+	if h.ServeHTTP(wrong, r); wrong.Code != 401 || wrong.Header().Get("WWW-Authenticate") == "" {
+		t.Errorf("wrong: %d %s", wrong.Code, wrong.Body)
+	}
+}
+
+// held is who asks too often.
+type held struct{ book }
+
+type later struct{ error }
+
+func (later) RetryAfter() time.Duration { return 1500 * time.Millisecond }
+
+func (held) Who(*http.Request) (token.Job, error) {
+	return token.Job{}, later{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable)}
+}
+
+func TestSelfHeldUp(t *testing.T) {
+	b := &held{*example()}
+	w := get(api.New(b, b, b, all, time.Now, slog.New(slog.DiscardHandler)), "/v1/self")
+	if w.Code != 429 || w.Header().Get("Retry-After") != "2" || !strings.Contains(w.Body.String(), `"status":429`) {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+// Without jobs there is no such question, and an answer that is none is told.
+func TestSelfNone(t *testing.T) {
+	b := example()
+	if w := get(api.New(b, b, nil, all, time.Now, slog.New(slog.DiscardHandler)), "/v1/self"); w.Code != 501 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for _, body := range []string{"", "{}", `{"format":2}`, `{"format":1,"usage":{"cpu_seconds":"x","quality":{"cpu_seconds":"measured"}}}`, "[]"} {
+		if s, err := tally.ParseSelf([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %+v, %v", body, s, err)
+		}
+	}
+}

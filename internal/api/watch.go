@@ -1,0 +1,113 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+)
+
+// maxTop is how many of the busiest workloads a summary names at most.
+const maxTop = 100
+
+func (h *handler) rates(ctx context.Context, a asked) (*found, error) {
+	if h.live == nil {
+		return nil, fmt.Errorf("present rates: %w", fault.ErrUnsupported)
+	}
+	list, err := h.live.Latest(ctx, a.scope)
+	return &found{json: func() []byte { return tally.RatesJSON(list) }}, err
+}
+
+func (h *handler) summary(ctx context.Context, a asked) (*found, error) {
+	if h.live == nil {
+		return nil, fmt.Errorf("what is used at present: %w", fault.ErrUnsupported)
+	}
+	node, err := tally.ParseNode(a.given)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := tally.ParseNumber(a.given, tally.ParamNodes, 1)
+	if err != nil {
+		return nil, err
+	}
+	top, err := tally.ParseNumber(a.given, tally.ParamTop, maxTop)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := h.live.Summary(ctx, a.scope, node, top)
+	if err == nil && len(sum.Nodes) == 0 && node != "" {
+		err = h.knows(ctx, node, a.scope)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &found{json: func() []byte { return tally.SummaryJSON(sum, nodes > 0) }}, nil
+}
+
+func (h *handler) alerts(ctx context.Context, a asked) (*found, error) {
+	if h.live == nil {
+		return nil, fmt.Errorf("alerts: %w", fault.ErrUnsupported)
+	}
+	list, err := h.live.Alerts(ctx, a.scope)
+	if err == nil {
+		list, err = narrow(a, list, tally.AlertStates(), map[string]func(*query.Alert) string{
+			tally.ParamCluster: func(l *query.Alert) string { return l.Cluster },
+			tally.ParamState:   func(l *query.Alert) string { return l.State },
+		})
+	}
+	tally.SortAlerts(list)
+	return listed(a, list, func(l *query.Alert) string { return tally.Key(l.State, l.Rule, l.Cluster, tally.LabelsText(l.Labels)) },
+		tally.AlertsJSON, tally.AlertsCSV), err
+}
+
+// health puts together what is known of how well is measured.
+func (h *handler) health(ctx context.Context, a asked) (*found, error) {
+	now := h.now().UTC()
+	from, to, err := tally.ParseRange(a.given, now)
+	if err != nil {
+		return nil, err
+	}
+	out := query.Health{From: from, To: to, States: map[string]int{}, Alerts: map[string]int{}}
+	nodes, err := h.ledger.Nodes(ctx, a.scope)
+	if err != nil {
+		return nil, err
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		out.States[n.State]++
+		out.Streams += n.Streams
+		if (n.State == "live" || n.State == "behind") && !n.Through.IsZero() {
+			out.Behind = max(out.Behind, now.Sub(n.Through))
+		}
+	}
+	var gaps tally.GapSums
+	if err := h.ledger.EachGap(ctx, from, to, a.scope, gaps.Add); err != nil {
+		return nil, err
+	}
+	out.Gaps = gaps.List()
+	vms, err := h.ledger.VMs(ctx, from, to, a.scope)
+	if err != nil {
+		return nil, err
+	}
+	for i := range vms {
+		out.Compared += vms[i].Compared
+		out.Differ += vms[i].Differing
+	}
+	if h.live != nil {
+		alerts, err := h.live.Alerts(ctx, a.scope)
+		if err != nil {
+			return nil, err
+		}
+		for i := range alerts {
+			out.Alerts[alerts[i].State]++
+		}
+		if a.scope.All {
+			if out.Server, err = h.live.Condition(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return &found{json: func() []byte { return tally.HealthJSON(&out) }}, nil
+}

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/promtext"
+)
+
+// statusOf is what an agent that sends to a server answers of itself.
+func statusOf(a *agent.Agent, shown *show) status {
+	return status{failing: func() string { return a.State().Failing }, metrics: func() string { return metrics(a.State()) }, show: shown}
+}
+
+// alone measures until ctx ends without a server: nothing is kept, and who wants
+// to know asks for metrics.
+func alone(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	name, err := h.Hostname()
+	if err != nil {
+		return err
+	}
+	m, err := machine.New(h, cfg.Machine, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
+	log.Warn("there is no server: nothing is kept", "metrics", cfg.Status, "hint", "name one with -server or METE_SERVER")
+	hand, err := agent.NewHand(cfg.Agent.Handover, m, log)
+	if err != nil {
+		return err
+	}
+	// Without a server the machine has no id: it goes by its name.
+	var count counts
+	shown := cfg.newShow(name)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return m.Run(gctx, hand.Tick, func(w *meter.Window) {
+			count.add(&w.Balance)
+			if b := w.Balance; b.Violations > 0 || b.Lost > 0 {
+				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
+			}
+			shown.take(w, nil, m.Books().Energy())
+		})
+	})
+	g.Go(func() error { return hand.Run(gctx) })
+	if cfg.Status != "" {
+		g.Go(func() error {
+			return serveStatus(gctx, cfg.Status, status{failing: func() string { return "" }, metrics: func() string { return count.text(hand.Status()) }, show: shown})
+		})
+	}
+	g.Go(func() error { return slim(gctx, cfg.Machine.Window) })
+	return g.Wait()
+}
+
+// counts is what should not be in windows.
+type counts struct{ violations, missed atomic.Int64 }
+
+func (c *counts) add(b *meter.Balance) {
+	c.violations.Add(b.Violations)
+	c.missed.Add(b.Lost)
+}
+
+// text is the counts as metrics, with how energy is passed on.
+func (c *counts) text(s agent.HandStatus) string {
+	var t promtext.Text
+	wrong(&t, c.violations.Load(), c.missed.Load())
+	handMetrics(&t, s)
+	return t.String()
+}
+
+// wrong writes what there should be none of.
+func wrong(t *promtext.Text, violations, missed int64) {
+	t.Counter("mete_conservation_violations_total", "Books that did not add up: always a defect.", float64(violations))
+	t.Counter("mete_agent_missed_total", "Births and deaths of groups that were not seen.", float64(missed))
+}

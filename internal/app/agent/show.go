@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/promtext"
+	"mete.dev/mete/internal/scrape"
+	"mete.dev/mete/internal/workload"
+)
+
+// kepler is the value of -compat that adds Kepler's names.
+const kepler = "kepler"
+
+// A show hands what each window says to who asks for metrics. One goroutine calls
+// take; any number call text.
+type show struct {
+	host string
+	// open says that workloads are shown to everyone who reaches the address, and
+	// kepler that Kepler's names are there too.
+	open, kepler bool
+	tally        scrape.Tally
+	view         atomic.Pointer[scrape.View]
+}
+
+// newShow shows the machine of this host name.
+func (c *Config) newShow(host string) *show {
+	return &show{host: host, open: c.StatusWorkloads, kepler: c.Compat == kepler}
+}
+
+// take takes a window that was just closed, and what is known of meters. name says
+// what a workload is called; nil is what it is called in the window.
+func (s *show) take(w *meter.Window, name func(*workload.Workload) string, m *energy.Meters) {
+	s.tally.Name = name
+	s.view.Store(s.tally.Close(s.host, w, m))
+}
+
+// text is the machine's metrics for who asked at an address for a host. Workloads
+// are among them where only this machine can ask, and elsewhere if that was said.
+func (s *show) text(at net.Addr, host string) string {
+	v := s.view.Load()
+	if v == nil {
+		return "" // no window was closed yet
+	}
+	var t promtext.Text
+	workloads := s.open || local(at.String()) && local(host)
+	v.Mete(&t, workloads)
+	if s.kepler {
+		v.Kepler(&t, workloads)
+	}
+	return t.String()
+}
+
+// local reports whether an address, or the host that a request is for, is this
+// machine alone. A page that points a name of its own at the loopback address asks
+// for a host that is not.
+func local(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = strings.Trim(address, "[]")
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().IsLoopback()
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// validateShow reports what is wrong with the flags of metrics, and says what they
+// leave out.
+func (c *Config) validateShow(log *slog.Logger) error {
+	if c.Compat != "" && c.Compat != kepler {
+		return fault.WithHint(fmt.Errorf("-compat %q: %w", c.Compat, fault.ErrInvalid), "the only one is kepler")
+	}
+	if c.Status == "" && (c.Compat != "" || c.StatusWorkloads) {
+		return fault.WithHint(fmt.Errorf("-compat and -status-workloads: there are no metrics with -status '': %w", fault.ErrInvalid), "give an address with -status")
+	}
+	if c.Status != "" && !c.StatusWorkloads && !local(c.Status) {
+		log.Info("metrics of workloads are left out, as others reach this address", "status", c.Status, "hint", "-status-workloads shows them to everyone who does")
+	}
+	return nil
+}

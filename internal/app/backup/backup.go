@@ -1,0 +1,105 @@
+// Package backup is the command mete backup: a copy of what this machine's server
+// keeps.
+package backup
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/tally"
+)
+
+// Command returns the command.
+func Command() *cobra.Command {
+	var form, state string
+	cmd := &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Copy what this machine's server keeps, while it runs",
+		Long: `Copy what the server of this machine keeps into a new directory: the ledger, the
+metrics, its certificate authority, its certificates at servers above, and the state
+of its alerts. The server goes on meanwhile.
+
+The copy is a state directory itself: mete server --state DIR continues from it.
+What the ledger has beyond the metrics is filled in then, and agents are asked for
+what they sent since. A ledger in PostgreSQL is no part of the copy: take it with
+pg_dump, right after.
+
+The server writes the copy, with its rights. On the file system of its metrics the
+samples of the past are linked: they take room once the server has dropped them, and
+what changes the files of the copy in place changes the server's. A copy elsewhere is
+whole. It holds the authority's key: keep it as safe as the server. What was revoked
+later is valid again in a server that is started from it.`,
+		Example: `  mete backup /srv/backup/mete-1
+  mete backup /mnt/nas/mete-1 --state /srv/mete -o json`,
+		Args:          cobra.ExactArgs(1),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.OneOf("-o", form, "text", "json"); err != nil {
+				return err
+			}
+			dir, err := filepath.Abs(args[0])
+			if err != nil {
+				return err
+			}
+			l, err := client.Here(state)
+			if err != nil {
+				return err
+			}
+			stop := tell(cmd.Context(), cmd.ErrOrStderr(), dir)
+			b, err := l.Backup(cmd.Context(), dir)
+			stop()
+			if err != nil {
+				return err
+			}
+			if form == "json" {
+				_, err = cmd.OutOrStdout().Write(tally.BackupJSON(b))
+				return err
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), tally.BackupText(b))
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&form, "output", "o", "text", "print `FORM`: text or json")
+	f.StringVar(&state, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
+	cli.Choices(cmd, "output", "text", "json")
+	return cmd
+}
+
+// tell tells a terminal each second that it goes on, until the function is called.
+func tell(ctx context.Context, to io.Writer, dir string) (stop func()) {
+	f, ok := to.(*os.File)
+	if !ok || !term.IsTerminal(f.Fd()) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	began, tick := time.Now(), time.NewTicker(time.Second)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				fmt.Fprint(to, "\r\x1b[K")
+				return
+			case <-tick.C:
+				fmt.Fprintf(to, "\r\x1b[Kcopying to %s: %.0f s", dir, time.Since(began).Seconds())
+			}
+		}
+	})
+	return func() {
+		tick.Stop()
+		cancel()
+		done.Wait()
+	}
+}

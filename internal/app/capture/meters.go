@@ -1,0 +1,93 @@
+package capture
+
+import (
+	"errors"
+	"path"
+	"regexp"
+	"strings"
+
+	"mete.dev/mete/internal/fault"
+)
+
+// meters takes what shows energy and power: RAPL's counters by powercap, and the
+// sensors of hwmon.
+func (m *machine) meters() {
+	const powercap, hwmon = "/sys/class/powercap", "/sys/class/hwmon"
+	for _, name := range m.names(powercap) {
+		for _, f := range []string{"name", "energy_uj", "max_energy_range_uj", "enabled"} {
+			m.file(path.Join(powercap, name, f), nil)
+		}
+		m.counts["meters"]++
+	}
+	for _, name := range m.names(hwmon) {
+		m.sensors(path.Join(hwmon, name))
+		m.counts["meters"]++
+	}
+}
+
+// names lists a directory, empty where it cannot be read.
+func (m *machine) names(dir string) (names []string) {
+	es, err := m.host.ReadDir(dir)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		m.missing++
+	}
+	for _, e := range es {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// sensors takes one device of hwmon: its driver's name and what shows energy or
+// power. Older kernels have that at the device behind it, which is known by its
+// name alone.
+func (m *machine) sensors(dir string) {
+	m.file(path.Join(dir, "name"), nil)
+	m.attributes(dir, dir)
+	to, err := m.host.Readlink(path.Join(dir, "device"))
+	if err != nil {
+		return
+	}
+	name := path.Base(to)
+	if !busForm.MatchString(name) {
+		name = m.redact.text(name)
+	}
+	behind := path.Join("/sys/devices", name)
+	m.out.link(path.Join(dir, "device"), "../../../devices/"+name)
+	m.attributes(path.Join(dir, "device"), behind)
+}
+
+// attributes takes the files of a directory that show energy or power.
+func (m *machine) attributes(from, to string) {
+	for _, name := range m.names(from) {
+		parts := sensorForm.FindStringSubmatch(name)
+		if parts == nil {
+			continue
+		}
+		var keep func([]byte) []byte
+		if what := parts[1]; what == "label" || what == "oem_info" {
+			keep = m.sensorText
+		}
+		m.fileAs(path.Join(from, name), path.Join(to, name), keep)
+	}
+}
+
+// sensorText redacts what a sensor says of itself, unless that is a text by which
+// a meter is known.
+func (m *machine) sensorText(b []byte) []byte {
+	text := strings.TrimSpace(string(b))
+	if !textForm.MatchString(text) {
+		text = m.redact.text(text)
+	}
+	return []byte(text + "\n")
+}
+
+var (
+	// sensorForm matches the attributes of hwmon that belong to energy and power
+	// (the kernel's hwmon/sysfs-interface.rst and hwmon/acpi_power_meter.rst). Model
+	// and serial numbers are not among them.
+	sensorForm = regexp.MustCompile(`^(?:energy|power)[0-9]{1,5}_(label|input|average|average_interval|accuracy|is_battery|oem_info)$`)
+	// textForm matches what amd_energy and NVIDIA's Grace call their sensors.
+	textForm = regexp.MustCompile(`^(?:E(?:socket|core)[0-9]{1,5}|(?:Grace|Module|CPU|SysIO) Power Socket [0-9]{1,3})$`)
+	// busForm matches names that the kernel gives to devices of ACPI and platforms.
+	busForm = regexp.MustCompile(`^(?:[A-Z]{3,4}[0-9A-F]{4}:[0-9A-F]{2}|amd_energy\.[0-9]{1,3})$`)
+)

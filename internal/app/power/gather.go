@@ -1,0 +1,128 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/collect/vm"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/pause"
+	"mete.dev/mete/internal/power"
+)
+
+// apart is the time between the two looks.
+const apart = time.Second
+
+// show prints what there is, as text or JSON.
+func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) error {
+	if form != "text" && form != "json" {
+		return fault.WithHint(fmt.Errorf("output %q: %w", form, fault.ErrInvalid), "it is text or json")
+	}
+	l, err := gather(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	b := l.text()
+	if form == "json" {
+		if b, err = l.encode(); err != nil {
+			return err
+		}
+	}
+	_, err = out.Write(b)
+	return err
+}
+
+// gather looks at the machine twice. Where its groups cannot be read, it looks at
+// its meters alone.
+func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
+	cfg.Config = collect.Config{Tick: apart, Window: time.Hour}
+	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return metersAlone(ctx, cfg, err)
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if _, err := m.Tick(); err != nil {
+		return nil, err
+	}
+	before := append([]power.Reading{}, m.Snapshot().Before...)
+	begun := m.Snapshot().At
+	list := m.Guests()
+	first := look(ctx, m, list, nil)
+	if err := pause.For(ctx, apart); err != nil {
+		return nil, err
+	}
+	if _, err := m.Tick(); err != nil {
+		return nil, err
+	}
+	second := look(ctx, m, list, first)
+	l = listed(m.Power(), before, m.Snapshot().Before)
+	l.Time, l.Over = m.Snapshot().Wall(), float64(m.Snapshot().At-begun)/1e9
+	l.Machine = m.Live().Energy
+	for i, v := range list {
+		l.VMs = append(l.VMs, guestOf(v, &first[i], &second[i]))
+	}
+	return l, nil
+}
+
+// metersAlone is gather where the machine as a whole cannot be read, and why.
+func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing, err error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	p, err := machine.OpenPower(h, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.Meters.Close()) }()
+	begun := time.Now()
+	before, err := p.Meters.Read(nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := pause.For(ctx, apart); err != nil {
+		return nil, err
+	}
+	after, err := p.Meters.Read(nil)
+	if err != nil {
+		return nil, err
+	}
+	l = listed(p, before, after)
+	l.Time, l.Over, l.VMsWhy = time.Now().UTC(), time.Since(begun).Seconds(), why.Error()
+	return l, nil
+}
+
+// listed is a listing without virtual machines.
+func listed(p *machine.Power, before, after []power.Reading) *listing {
+	return &listing{Processor: p.Processor, Meters: meters(p.Meters.Meters(), before, after), Refused: refusals(p.Refused),
+		Curve: curveOf(&p.Curve), VMs: []guest{}}
+}
+
+// look reads what each virtual machine used, and asks all at once how often they
+// left guest mode: one that does not answer takes a second, and is not asked again.
+func look(ctx context.Context, m *machine.Machine, list []*vm.VM, before []sight) []sight {
+	out := make([]sight, len(list))
+	var all sync.WaitGroup
+	for i, v := range list {
+		s := &out[i]
+		if s.times, s.timesErr = m.GuestTimes(v); before != nil && before[i].exitsErr != nil {
+			s.exitsErr = before[i].exitsErr
+			continue
+		}
+		all.Go(func() {
+			s.exits, s.exitsErr = m.GuestExits(ctx, v)
+			s.exitsAt = time.Now()
+		})
+	}
+	all.Wait()
+	return out
+}

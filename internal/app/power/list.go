@@ -1,0 +1,237 @@
+package power
+
+import (
+	"encoding/json"
+	"time"
+
+	"mete.dev/mete/internal/collect/vm"
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/workload"
+)
+
+// A listing is what mete power shows, and its JSON. What is absent is null, with
+// the reason beside it.
+type listing struct {
+	Time      time.Time `json:"time"`
+	Over      float64   `json:"over_seconds"` // between the two looks
+	Processor string    `json:"processor"`
+	Meters    []shown   `json:"meters"`
+	Refused   []refusal `json:"refused"`
+	// Machine is what the machine draws, as mete books it; nil is absent.
+	Machine *live.Energy `json:"machine"`
+	Curve   curve        `json:"curve"`
+	VMs     []guest      `json:"virtual_machines"`
+	// VMsWhy says why virtual machines are not looked for; "" where they are.
+	VMsWhy string `json:"virtual_machines_why,omitempty"`
+}
+
+// A shown is a meter and what it shows.
+type shown struct {
+	Name    string        `json:"name"`
+	From    string        `json:"from"`
+	Level   string        `json:"level"`
+	Domain  string        `json:"domain"`
+	Shows   string        `json:"shows"` // energy or power
+	Class   float64       `json:"class_percent"`
+	Watts   *float64      `json:"watts"`
+	Error   *float64      `json:"error_watts"`
+	Quality meter.Quality `json:"quality"`
+	Why     string        `json:"why,omitempty"` // it is absent
+}
+
+// A refusal is a meter that cannot be read.
+type refusal struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// A curve is power by load, modelled.
+type curve struct {
+	Of      string        `json:"of"` // what it is the power of
+	Source  string        `json:"source"`
+	Class   float64       `json:"class_percent"`
+	Idle    float64       `json:"class_idle_percent"`
+	Quality meter.Quality `json:"quality"`
+	Points  []point       `json:"points"`
+}
+
+type point struct {
+	Load  int64   `json:"load_percent"`
+	Watts float64 `json:"watts"`
+}
+
+// A guest is a virtual machine. CPU times are in CPUs of this machine.
+type guest struct {
+	Name     string         `json:"name"`
+	UUID     *string        `json:"uuid"`
+	PID      int32          `json:"pid"`
+	VCPUs    int            `json:"vcpus"`
+	MaxVCPUs int            `json:"max_vcpus"`
+	CID      *uint32        `json:"cid"`
+	Group    string         `json:"group"`
+	Workload *guestWorkload `json:"workload"`
+	// Energy says whether it has a share of the machine's energy of its own, and
+	// EnergyWhy why not.
+	Energy    bool   `json:"has_share_of_energy"`
+	EnergyWhy string `json:"share_of_energy_why,omitempty"`
+
+	CPU      *float64           `json:"cpu_cores"`
+	CPUWhy   string             `json:"cpu_why,omitempty"`
+	Roles    map[string]float64 `json:"cpu_cores_by_role"` // vcpu, vhost, io, emulator
+	Steal    *float64           `json:"steal_cores"`
+	StealWhy string             `json:"steal_why,omitempty"`
+	Exits    *float64           `json:"exits_per_second"`
+	// Counted holds all that KVM counts, by QEMU's names, each a second; those
+	// that end in _ns in seconds a second.
+	Counted   map[string]float64       `json:"exits_by_name"`
+	ExitsWhy  string                   `json:"exits_why,omitempty"`
+	ExitsHint string                   `json:"exits_hint,omitempty"`
+	Quality   map[string]meter.Quality `json:"quality"`
+}
+
+type guestWorkload struct {
+	ID   workload.ID   `json:"id"`
+	Kind workload.Kind `json:"kind"`
+	Name string        `json:"name"`
+	Path string        `json:"path"`
+}
+
+// meters makes lines of meters and two readings of each.
+func meters(list []power.Meter, before, after []power.Reading) []shown {
+	out := []shown{}
+	for i := range list {
+		m := &list[i]
+		s := shown{Name: m.Name, From: m.From.String(), Level: m.Level.String(), Domain: m.Domain.String(), Shows: m.Kind.String(), Class: float64(m.ErrorPPM) * 100 / power.PPM}
+		p := energy.Present(m, reading(before, i), reading(after, i))
+		if s.Why = p.Why; s.Why == "" {
+			w, e := watts(p.Power), watts(p.Error)
+			s.Watts, s.Error, s.Quality = &w, &e, meter.Measured
+			if p.Modelled || m.From == power.Model {
+				s.Quality = meter.Modelled
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func reading(rs []power.Reading, i int) power.Reading {
+	for _, r := range rs {
+		if r.Meter == i {
+			return r
+		}
+	}
+	return power.Reading{Meter: i, Err: "it was not read"}
+}
+
+func refusals(errs []error) []refusal {
+	out := []refusal{}
+	for _, err := range errs {
+		out = append(out, refusal{err.Error(), fault.Hint(err)})
+	}
+	return out
+}
+
+// loads are those at which a curve is shown, in percent.
+var loads = []int64{0, 25, 50, 75, 100}
+
+func curveOf(c *power.Curve) curve {
+	out := curve{Of: "the whole machine", Source: c.Source, Class: float64(c.ErrorPPM) * 100 / power.PPM,
+		Idle: float64(max(c.ErrorPPM, c.IdleErrorPPM)) * 100 / power.PPM, Quality: meter.Modelled}
+	if c.Domain == power.Package {
+		out.Of = "its CPU packages"
+	}
+	for _, l := range loads {
+		out.Points = append(out.Points, point{l, watts(energy.At(c, l*power.PPM/100))})
+	}
+	return out
+}
+
+// A sight is one of two looks at a virtual machine.
+type sight struct {
+	times    vm.Times
+	timesErr error
+	exits    vm.Exits
+	exitsErr error
+	exitsAt  time.Time
+}
+
+// guestOf makes a line of a virtual machine and two looks at it.
+func guestOf(v *vm.VM, a, b *sight) guest {
+	g := guest{Name: v.Name, PID: v.PID, VCPUs: v.VCPUs, MaxVCPUs: v.MaxVCPUs, Group: v.Group,
+		Energy: v.Refused == "", EnergyWhy: v.Refused, Quality: map[string]meter.Quality{}}
+	if v.UUID != "" {
+		g.UUID = &v.UUID
+	}
+	if v.CID != 0 {
+		g.CID = &v.CID
+	}
+	if w := v.Workload; w.ID != "" {
+		g.Workload = &guestWorkload{w.ID, w.Kind, w.Name, w.Path}
+	}
+	g.used(a, b)
+	g.left(a, b)
+	for key, have := range map[string]bool{"cpu": g.CPU != nil, "steal": g.Steal != nil, "exits": g.Exits != nil} {
+		if have {
+			g.Quality[key] = meter.Measured
+		} else {
+			g.Quality[key] = meter.Absent
+		}
+	}
+	return g
+}
+
+// unnamed is why the roles of threads are not known.
+const unnamed = "its threads have no names: start it with -name NAME,debug-threads=on"
+
+// used fills in the CPU time.
+func (g *guest) used(a, b *sight) {
+	for _, err := range []error{a.timesErr, b.timesErr} {
+		if err != nil {
+			g.CPUWhy, g.StealWhy = err.Error(), err.Error()
+			return
+		}
+	}
+	r, ok := b.times.Since(a.times)
+	if !ok {
+		g.CPUWhy, g.StealWhy = "no time went by", "no time went by"
+		return
+	}
+	g.CPU = &r.CPU
+	if r.Named {
+		g.Roles = map[string]float64{}
+		for role, rate := range r.Role {
+			g.Roles[vm.Role(role).String()] = rate
+		}
+	}
+	if g.Steal = &r.Wait; !r.HasWait {
+		g.Steal, g.StealWhy = nil, unnamed
+	}
+}
+
+// left fills in how often it left guest mode.
+func (g *guest) left(a, b *sight) {
+	for _, err := range []error{a.exitsErr, b.exitsErr} {
+		if err != nil {
+			g.ExitsWhy, g.ExitsHint = err.Error(), fault.Hint(err)
+			return
+		}
+	}
+	r, why := b.exits.Since(a.exits, b.exitsAt.Sub(a.exitsAt))
+	if why != "" {
+		g.ExitsWhy = why
+		return
+	}
+	all := r["exits"]
+	g.Exits, g.Counted = &all, r
+}
+
+// encode is the listing's JSON.
+func (l *listing) encode() ([]byte, error) {
+	b, err := json.MarshalIndent(l, "", "  ")
+	return append(b, '\n'), err
+}

@@ -1,0 +1,239 @@
+// Package query is the command mete query: PromQL, asked of a server, as a table,
+// a chart, CSV or JSON.
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/client/ask"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/paint"
+	"mete.dev/mete/internal/plot"
+	"mete.dev/mete/internal/tally"
+)
+
+// forms are what -o takes.
+var forms = []string{"table", "chart", "csv", "json"}
+
+type config struct {
+	ask.Server
+	from, to, step string
+	output         string
+	ascii          bool
+}
+
+// Command returns the command.
+func Command() *cobra.Command {
+	var c config
+	cmd := &cobra.Command{
+		Use:   "query PROMQL",
+		Short: "Ask for metrics in PromQL, and draw them",
+		Long: `Ask a server, mete up or mete server, for metrics in PromQL, Prometheus's language.
+At an instant the answer is a table; from --from on it is a range, and on a terminal a
+chart: the six series that are largest on average.
+
+Units follow from the names of metrics and from functions: the rate of seconds of CPU
+time is cores, that of joules watts, that of byte-seconds bytes. Tables and charts are
+rounded for people; CSV and JSON (as Prometheus answers) have the values as they are.
+
+Series are of measured, apportioned and modelled amounts alike: mete usage and mete top
+say of each which it is. What a workload is called is in mete_workload_info, which has
+the value 1, so that a product with it adds names.`,
+		Example: `  mete query 'sum by (part) (mete_node_power_watts)'
+  mete query 'topk(5, rate(mete_workload_cpu_seconds_total[5m]))' --from -1h
+  mete query 'sum by (domain) (rate(mete_workload_energy_joules_total[5m]))' --from today --step 5m
+  mete query 'mete_node_cpu_cores' --from -7d --step 1h -o csv > week.csv`,
+		Args:          cobra.ExactArgs(1),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.from, "from", "", "ask for a range that begins at `TIME`: 2026-03-01, 2026-03-01T12:00:00Z, today, yesterday, -90m, -7d")
+	f.StringVar(&c.to, "to", "now", "end of the range, or the instant to ask for, `TIME`")
+	f.StringVar(&c.step, "step", "", "`LENGTH` between two points of a range: 30s, 5m, 1h (default: about 240 points)")
+	f.StringVarP(&c.output, "output", "o", "", "print `FORM`: table, chart, csv or json (default: chart of a range on a terminal, else table)")
+	f.BoolVar(&c.ascii, "ascii", false, "print ASCII characters only")
+	c.Flags(f)
+	cli.Choices(cmd, "output", forms...)
+	return cmd
+}
+
+// run asks and prints.
+func (c *config) run(cmd *cobra.Command, promql string) error {
+	if c.output != "" {
+		if err := cli.OneOf("-o", c.output, forms...); err != nil {
+			return err
+		}
+	}
+	if strings.TrimSpace(promql) == "" {
+		return fault.WithHint(fmt.Errorf("an empty query: %w", fault.ErrInvalid), "mete query --help has examples")
+	}
+	when, err := c.when(time.Now())
+	if err != nil {
+		return err
+	}
+	server, err := c.Open()
+	if err != nil {
+		return err
+	}
+	a, err := request(cmd.Context(), server, promql, when)
+	if err != nil {
+		return explain(promql, err)
+	}
+	return c.print(cmd.OutOrStdout(), cmd.ErrOrStderr(), a, plot.Options{From: when.from, To: when.to, Step: when.step, Zone: time.Local,
+		Unit: plot.UnitOf(promql), ASCII: c.ascii})
+}
+
+// A span is the range that is asked for, or an instant, to, where step is 0.
+type span struct {
+	from, to time.Time
+	step     time.Duration
+}
+
+// when reads the flags of time.
+func (c *config) when(now time.Time) (s span, err error) {
+	if s.to, err = tally.ParseTime(c.to, now); err != nil {
+		return s, fmt.Errorf("--to: %w", err)
+	}
+	from := c.from
+	switch {
+	case from != "":
+	case c.output == "chart":
+		from = "-1h"
+	case c.step != "":
+		return s, fault.WithHint(fmt.Errorf("--step without --from: %w", fault.ErrInvalid), "a range begins with --from, such as --from -1h")
+	default:
+		return s, nil
+	}
+	if s.from, err = tally.ParseTime(from, now); err != nil {
+		return s, fmt.Errorf("--from: %w", err)
+	}
+	if !s.from.Before(s.to) {
+		return s, fault.WithHint(fmt.Errorf("the range from %s to %s is empty: %w", from, c.to, fault.ErrInvalid), "--from is before --to")
+	}
+	if s.step = plot.StepFor(s.to.Sub(s.from)); c.step != "" {
+		if s.step, err = tally.ParseLength(c.step); err != nil {
+			return s, fmt.Errorf("--step: %w", err)
+		}
+	}
+	if s.step < time.Millisecond || s.to.Sub(s.from)/s.step > plot.MaxPoints {
+		return s, fault.WithHint(fmt.Errorf("--step %s: a range of more than %d points: %w", c.step, plot.MaxPoints, fault.ErrInvalid), "take a longer --step, or less time")
+	}
+	// At round instants, so that the same question soon after has the same points.
+	s.from = s.from.Truncate(s.step)
+	return s, nil
+}
+
+func request(ctx context.Context, server *client.Client, promql string, s span) (*plot.Answer, error) {
+	if s.step == 0 {
+		return server.Query(ctx, promql, s.to)
+	}
+	return server.QueryRange(ctx, promql, s.from, s.to, s.step)
+}
+
+// explain shows where in the query an error is.
+func explain(promql string, err error) error {
+	if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) != "" {
+		return err
+	}
+	const hint = "mete query --help has examples, docs/metrics.md the names of metrics"
+	marked, about, ok := plot.Mark(promql, err.Error())
+	if !ok {
+		return fault.WithHint(err, hint)
+	}
+	return fault.WithHint(&flawed{"query: " + about + "\n  " + strings.ReplaceAll(marked, "\n", "\n  ")}, hint)
+}
+
+// flawed is a query with something wrong in it.
+type flawed struct{ text string }
+
+func (f *flawed) Error() string      { return f.text }
+func (*flawed) Is(target error) bool { return target == fault.ErrInvalid }
+
+// empty is what to do where nothing comes back.
+const empty = `hint: a metric begins some two minutes after its machine does, and rate() wants two samples, as [5m] has;
+hint: the names that there are now: mete query 'count by (__name__) ({__name__=~"mete_.+"})'
+`
+
+// print writes an answer in the form that was asked for.
+func (c *config) print(out, aside io.Writer, a *plot.Answer, o plot.Options) (err error) {
+	width, terminal := columns(out)
+	form := c.output
+	if form == "" {
+		form = "table"
+		if terminal && o.Step > 0 {
+			form = "chart"
+		}
+	}
+	var body []byte
+	switch form {
+	case "json":
+		body = append(a.Raw, '\n')
+	case "csv":
+		body = plot.CSV(a)
+	case "chart":
+		body = chart(out, a, o, width)
+	default:
+		if len(a.Series) > 0 {
+			body = []byte(plot.Table(a, o))
+		}
+	}
+	if len(body) == 0 {
+		body = []byte("nothing matches, or has a value then\n")
+	}
+	for _, w := range a.Warnings {
+		_, _ = fmt.Fprintln(aside, "note:", plot.Clean(w))
+	}
+	if a.Histograms > 0 && form != "json" {
+		_, _ = fmt.Fprintf(aside, "note: %d histograms are not shown; -o json has them\n", a.Histograms)
+	}
+	_, err = out.Write(body)
+	if len(a.Series) == 0 && a.Histograms == 0 {
+		_, _ = io.WriteString(aside, empty)
+	}
+	return err
+}
+
+// height is how many lines a chart has where the terminal is not smaller.
+const height = 18
+
+// chart paints a chart for out.
+func chart(out io.Writer, a *plot.Answer, o plot.Options, width int) []byte {
+	p := paint.New(out)
+	o.Width, o.Height, o.Colour = width, height, p.Colour
+	var b strings.Builder
+	for _, l := range plot.Chart(a, o) {
+		text := p.Line(l)
+		if !p.Colour {
+			text = l.String() // nor bold: it may be a file
+		}
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+	return []byte(b.String())
+}
+
+// columns returns the width of a terminal, 80 for all else, and whether it is one.
+func columns(out io.Writer) (int, bool) {
+	const without = 80
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(f.Fd()) {
+		return without, false
+	}
+	width, _, err := term.GetSize(f.Fd())
+	if err != nil || width <= 0 {
+		return without, true
+	}
+	return width, true
+}

@@ -1,0 +1,40 @@
+package run
+
+import (
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/token"
+)
+
+// self is what the job is given to ask for its own use: by the server that it sends
+// its figures to itself, else by this machine's agent.
+func (j *job) self(own *own, books *account) token.Self {
+	switch {
+	case !j.cfg.self:
+		return token.Self{}
+	case own.run != nil:
+		return j.origin.Self(j.report.ID)
+	case books.client != nil:
+		s, _ := books.client.Self(j.report.ID)
+		return token.Self{URL: s.URL, Token: s.Token, CA: s.CA}
+	}
+	return token.Self{}
+}
+
+// withSelf is an environment in which a job asks for its own use. What is in it of
+// another job, in which this one was started, is not this one's.
+func withSelf(env []string, s token.Self) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return name == token.SelfURL || name == token.SelfToken || name == token.SelfCA
+	})
+	if s.Token == "" {
+		return env
+	}
+	env = append(env, token.SelfURL+"="+s.URL, token.SelfToken+"="+s.Token)
+	if s.CA != "" {
+		env = append(env, token.SelfCA+"="+s.CA)
+	}
+	return env
+}

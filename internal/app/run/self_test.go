@@ -1,0 +1,196 @@
+package run_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/app/agent"
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/local"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/token"
+)
+
+// askSelf is a job that uses a CPU until it is told that it has used some of it.
+func askSelf() int {
+	c, err := client.ForJob(os.Getenv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		s, text, err := c.Self(context.Background())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 3
+		}
+		if cpu := s.Usage.Sum[meter.CPU]; s.Usage.Present.Has(meter.CPU) && cpu.String() != "0" {
+			_, _ = os.Stdout.Write(text) // whoever runs it sees
+			return 0
+		}
+		for spin := time.Now().Add(50 * time.Millisecond); time.Now().Before(spin); {
+		}
+	}
+	fmt.Fprintln(os.Stderr, "it is told of nothing within 20 s")
+	return 4
+}
+
+// asks runs a job that asks for its own use, and checks what it is told.
+func asks(t *testing.T, m *mete, args ...string) {
+	t.Helper()
+	r, out := m.job(append(append([]string{"--name", "asker"}, args...), "--", "env", "METE_TEST_SELF=1", os.Args[0])...)
+	if out.code != 0 {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	s, err := tally.ParseSelf([]byte(out.stdout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Name.Name != "asker" || s.Key != "" || s.Gaps != 0 || time.Since(s.Through) > time.Minute || !s.Ended.IsZero() || s.User == "" {
+		t.Errorf("%+v", s)
+	}
+	var told int64
+	if _, err := fmt.Sscan(s.Usage.Sum[meter.CPU].String(), &told); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := r.Get(report.CPU); told > all || told <= 0 {
+		t.Errorf("it was told of %d ns of CPU while it ran, and used %d in all", told, all)
+	}
+}
+
+// A job that is sent to a server by itself asks there.
+func TestSelfServer(t *testing.T) {
+	b := newBench(t)
+	m := b.program()
+	asks(t, m, "--server", b.url())
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("needs curl to ask as any job would")
+	}
+	out := m.run("run", "-q", "--server", b.url(), "--name", "curious", "--", "sh", "-c", `curl -fsS --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL" &&
+		curl -sS -o /dev/null -w '%{http_code}' --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "${METE_SELF_URL%self}usage"`)
+	if out.code != 0 || !strings.Contains(out.stdout, `"node_name":`) || !strings.HasSuffix(out.stdout, "403") {
+		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+	// Who refuses it is given nothing.
+	out = m.run("run", "-q", "--self=false", "--server", b.url(), "--", "env")
+	if out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
+		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+// A job that this machine's agent measures for a server asks there, over TLS.
+func TestSelfAgent(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Agent, Cluster: "lab", Uses: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := program(t)
+	dir := shortDir(t)
+	cfg := agent.Default()
+	cfg.Server, cfg.Token, cfg.State, cfg.Socket, cfg.Status = b.url(), text, t.TempDir(), filepath.Join(dir, "s"), ""
+	cfg.Machine.Tick, cfg.Machine.Window, cfg.Machine.Reader = 100*time.Millisecond, 500*time.Millisecond, "files"
+	m.env = append(m.env, "METE_SOCKET="+cfg.Socket)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Run(ctx, cfg, io.Discard, slog.New(slog.DiscardHandler)) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually(t, "the agent listens", func() bool { _, err := os.Stat(cfg.Socket); return err == nil })
+	asks(t, m)
+	// Others than root check the server by that file too.
+	found, err := filepath.Glob(filepath.Join(dir, "ca-*.pem"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("certificates %v, %v", found, err)
+	}
+	if info, err := os.Stat(found[0]); err != nil || info.Mode() != 0o644 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// A job on a machine with mete up asks there, without TLS, and one in it has its own
+// use.
+func TestSelfUp(t *testing.T) {
+	hosttest.Need(t, "root")
+	dir := shortDir(t)
+	cfg := local.Default(t.TempDir())
+	cfg.Agent.Socket = filepath.Join(dir, "s")
+	cfg.Agent.Machine.Tick, cfg.Agent.Machine.Window, cfg.Agent.Machine.Reader = 100*time.Millisecond, 500*time.Millisecond, "files"
+	s, err := local.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m := program(t)
+	m.env = append(m.env, "METE_SOCKET="+cfg.Agent.Socket)
+	// Before it is known where that is, there is nothing to ask with.
+	if out := m.run("run", "-q", "--", "env"); out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
+		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+	h := httptest.NewServer(s.Handler())
+	defer h.Close()
+	s.Serve(h.URL)
+	asks(t, m)
+	out := m.run("run", "-q", "--", "sh", "-c", `echo $METE_SELF_TOKEN$METE_SELF_CA; METE_TEST_MAIN=1 "$0" run -q -- sh -c 'echo $METE_SELF_TOKEN'`, os.Args[0])
+	tokens := strings.Fields(out.stdout)
+	if out.code != 0 || len(tokens) != 2 || tokens[0] == tokens[1] || !token.IsJob(tokens[0]) || !token.IsJob(tokens[1]) {
+		t.Fatalf("exit %d: %q %s", out.code, out.stdout, out.stderr)
+	}
+	// One in a job that nobody can be asked about is not given the outer one's.
+	out = m.run("run", "-q", "--", "env", "METE_TEST_MAIN=1", "METE_SOCKET="+filepath.Join(dir, "none"), os.Args[0], "run", "-q", "--", "env")
+	if out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
+		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+	// What such a token is good for is no other's.
+	r, err := http.NewRequestWithContext(t.Context(), "GET", h.URL+"/v1/usage", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+tokens[0])
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil || resp.StatusCode != 403 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	if err == nil {
+		err = errors.Join(err, resp.Body.Close())
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// shortDir is a directory with a path that is short enough for a socket, and that
+// every user may enter.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mete-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}

@@ -1,0 +1,29 @@
+package server
+
+import (
+	"fmt"
+	"os"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/outer"
+)
+
+// readMeters reads the file of meters outside the machines; none where path is "".
+func readMeters(path string) ([]outer.Spec, error) {
+	if path == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("--meters: %w", err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--meters: %w", err)
+	}
+	specs, err := outer.Parse(text, info.Mode().Perm()&0o077 == 0)
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("--meters %s: %w", path, err), "docs/guide/energy.md shows what such a file has")
+	}
+	return specs, nil
+}

@@ -1,0 +1,45 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/remote"
+)
+
+// remotes are the flags about the receivers of samples.
+type remotes struct{ urls, versions, headers []string }
+
+func (r *remotes) flags(f *pflag.FlagSet) {
+	f.StringArrayVar(&r.urls, "remote-write", nil, "`URL` of a receiver of Prometheus's remote write, which is told of all samples from now on; may be repeated")
+	f.StringArrayVar(&r.versions, "remote-write-version", nil, "1.0 or 2.0, of remote write: the first for the first --remote-write, and so on, the last for all that follow (default 1.0)")
+	f.StringArrayVar(&r.headers, "remote-write-header", nil, "`FILE` with lines \"Name: value\", headers of requests to it, as for a secret: the first for the first --remote-write, and so on")
+}
+
+// receivers are what the flags say.
+func (r *remotes) receivers() (list []remote.Receiver, err error) {
+	for _, of := range []struct {
+		flag   string
+		values []string
+	}{{"--remote-write-version", r.versions}, {"--remote-write-header", r.headers}} {
+		if len(of.values) > len(r.urls) {
+			return nil, fault.WithHint(fmt.Errorf("%d times %s for %d receivers: %w", len(of.values), of.flag, len(r.urls), fault.ErrInvalid),
+				"name each receiver with a --remote-write of its own")
+		}
+	}
+	version := "1.0"
+	for i, url := range r.urls {
+		one := remote.Receiver{URL: url}
+		if i < len(r.versions) {
+			version = r.versions[i]
+		}
+		if i < len(r.headers) {
+			one.Header = r.headers[i]
+		}
+		one.Version = version
+		list = append(list, one)
+	}
+	return list, nil
+}

@@ -1,0 +1,101 @@
+package top
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/client/ask"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/fleet"
+	"mete.dev/mete/internal/live"
+)
+
+// The bounds of --interval with --server: windows of agents close every ten
+// seconds, so that more questions have no other answers.
+const (
+	fleetTick    = 5 * time.Second // where nobody says
+	minFleetTick = time.Second
+)
+
+// remote are the flags of a fleet.
+type remote struct {
+	ask.Server
+	node string
+}
+
+func (r *remote) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.URL, "server", "", "show the machines that the server at `URL` knows, in place of this one")
+	r.TokenFlag(f)
+	f.StringVar(&r.node, "node", "", "of these only the one with this `NAME` or id")
+}
+
+// conflict refuses flags of this machine's meter.
+func (r *remote) conflict(cmd *cobra.Command) error {
+	f := cmd.Flags()
+	for _, name := range []string{"token", "node"} {
+		if r.URL == "" && f.Changed(name) {
+			return fault.WithHint(fmt.Errorf("--%s without --server: %w", name, fault.ErrInvalid), "name the server too: --server "+client.Default)
+		}
+	}
+	for _, name := range []string{"reader", "powercap"} {
+		if r.URL != "" && f.Changed(name) {
+			return fault.WithHint(fmt.Errorf("--%s with --server: %w", name, fault.ErrInvalid), "it says how this machine is read; leave it out")
+		}
+	}
+	return nil
+}
+
+// machines is a Meter that asks a server.
+type machines struct {
+	remote
+	client *client.Client
+	tick   time.Duration
+	asked  time.Time     // when it did last
+	first  *live.Machine // the answer that it began with, until it is given
+}
+
+// openFleet asks once, so that what cannot work is told before the screen is taken.
+func openFleet(ctx context.Context, r remote, tick time.Duration) (Meter, error) {
+	c, err := r.Open()
+	if err != nil {
+		return nil, err
+	}
+	m := &machines{remote: r, client: c, tick: tick}
+	m.first, err = m.ask(ctx)
+	return m, err
+}
+
+// Next implements Meter.
+func (m *machines) Next(ctx context.Context) (*live.Machine, error) {
+	if first := m.first; first != nil {
+		m.first = nil
+		return first, nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Until(m.asked.Add(m.tick))):
+	}
+	return m.ask(ctx)
+}
+
+func (m *machines) ask(ctx context.Context) (*live.Machine, error) {
+	m.asked = time.Now()
+	nodes, err := m.client.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rates, err := m.client.Rates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return fleet.View{Server: m.URL, At: time.Now(), Nodes: nodes, Rates: rates, Only: m.node}.Machine()
+}
+
+// Close implements Meter.
+func (m *machines) Close() error { return nil }

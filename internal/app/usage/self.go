@@ -1,0 +1,38 @@
+package usage
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"mete.dev/mete/internal/client"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/tally"
+)
+
+// self shows what the job used that this program is part of.
+func (s *server) self(cmd *cobra.Command) error {
+	var other string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "self" && f.Name != "output" && f.Name != "ascii" {
+			other = f.Name
+		}
+	})
+	if other != "" {
+		return fault.WithHint(fmt.Errorf("--self with --%s: %w", other, fault.ErrInvalid), "a job is told its own use, in all its life, by the server that keeps it")
+	}
+	if err := s.forms(); err != nil {
+		return err
+	}
+	c, err := client.ForJob(os.Getenv)
+	if err != nil {
+		return err
+	}
+	a, text, err := c.Self(cmd.Context())
+	if err != nil {
+		return err
+	}
+	return s.print(cmd, func() string { return tally.SelfText(a, s.style()) }, func() []byte { return tally.SelfCSV(a) }, func() []byte { return text })
+}

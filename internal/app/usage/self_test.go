@@ -1,0 +1,80 @@
+package usage_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/workload"
+)
+
+// mete usage --self shows what the server tells the job.
+func TestSelf(t *testing.T) {
+	self := &query.Self{Node: "n", NodeName: "web-1", Name: batch.Name{ID: workload.NewID("n", workload.Job, "k"), Kind: workload.Job, Name: "make"},
+		First: noon.Add(-2 * time.Minute), Last: noon, Through: noon.Add(-time.Second)}
+	var shown string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown = r.URL.Path + " " + r.Header.Get("Authorization")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(tally.SelfJSON(self)) // the test sees
+	}))
+	defer s.Close()
+	t.Setenv("METE_SELF_URL", s.URL+"/prefix/v1/self")
+	t.Setenv("METE_SELF_TOKEN", "secret")
+	t.Setenv("METE_SELF_CA", "")
+	if out, err := run("usage", "--self"); err != nil || !strings.Contains(out, "nothing is booked") || shown != "/prefix/v1/self Bearer secret" {
+		t.Errorf("%v, shown %q:\n%s", err, shown, out)
+	}
+	self.Usage.Present, self.Usage.Covered = meter.SetOf(meter.CPU), 2*time.Minute
+	self.Usage.Quality.Set(meter.CPU, meter.Measured)
+	self.Usage.Sum[meter.CPU] = self.Usage.Sum[meter.CPU].Add(90e9)
+	for line, want := range map[string][]string{
+		"usage --self": {"web-1 ", "make ", "90.000 s", "complete through "}, "usage --self -o json": {string(tally.SelfJSON(self))},
+		"usage --self -o csv": {"node,workload,nodes,", "web-1,make,1,", ",90,"},
+	} {
+		out, err := run(strings.Fields(line)...)
+		for _, w := range want {
+			if err != nil || !strings.Contains(out, w) {
+				t.Errorf("mete %s: %v, no %q in\n%s", line, err, w, out)
+			}
+		}
+	}
+	for line, want := range map[string]string{"usage --self --by user": "--self with --by", "usage --self -o xml": "xml", "usage --self --server http://127.0.0.1": "--self with --server"} {
+		if _, err := run(strings.Fields(line)...); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("mete %s: %v, want %s", line, err, want)
+		}
+	}
+	for name, set := range map[string]func(*testing.T){
+		"no URL":          func(t *testing.T) { t.Setenv("METE_SELF_URL", "") },
+		"no token":        func(t *testing.T) { t.Setenv("METE_SELF_TOKEN", "") },
+		"another URL":     func(t *testing.T) { t.Setenv("METE_SELF_URL", s.URL+"/v1/usage") },
+		"in the clear":    func(t *testing.T) { t.Setenv("METE_SELF_URL", "http://mete.example.org/v1/self") },
+		"TLS, no CA":      func(t *testing.T) { t.Setenv("METE_SELF_URL", "https://127.0.0.1:1/v1/self") },
+		"CA that is gone": func(t *testing.T) { t.Setenv("METE_SELF_CA", filepath.Join(t.TempDir(), "none")) },
+		"CA that is none": func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "ca.pem")
+			if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("METE_SELF_URL", "https://127.0.0.1:1/v1/self")
+			t.Setenv("METE_SELF_CA", file)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set(t)
+			if _, err := run("usage", "--self"); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

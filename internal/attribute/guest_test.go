@@ -1,0 +1,339 @@
+package attribute_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/workload"
+)
+
+const watt = int64(1_000_000)
+
+// packages are metered, and draw 40 W when nothing runs.
+var packages = energy.Config{Meters: fuses[:1], Static: [power.DomainLimit]int64{power.Package: 40 * watt}}
+
+// Of 40 W that are idle each virtual machine has as much as it has of the CPUs, or of
+// all that they have where those are more. One that came in the tick has none.
+func TestGuestsHaveIdle(t *testing.T) {
+	for _, c := range []struct {
+		vcpus [2]int
+		late  bool
+		want  [3]int64 // of the two, and of idle, in W
+	}{
+		{[2]int{1, 2}, false, [3]int64{10, 20, 10}},
+		{[2]int{0, 2}, false, [3]int64{0, 20, 20}},
+		{[2]int{-1, 0}, false, [3]int64{0, 0, 40}},
+		{[2]int{4, 4}, false, [3]int64{20, 20, 0}},
+		{[2]int{3, 5}, false, [3]int64{15, 25, 0}},
+		{[2]int{1 << 40, 1}, false, [3]int64{40, 0, 0}},
+		{[2]int{1, 2}, true, [3]int64{10, 0, 30}},
+	} {
+		b := attribute.New("n")
+		b.Meter(energy.New(packages))
+		var w meter.Window
+		for i := range int64(3) {
+			s := two((i+1)*second, i*2*second, i*second, i*second/2)
+			s.Node.CPUs = 4
+			for j := range c.vcpus {
+				if j == 0 || !c.late || i == 2 {
+					s.Groups[j+1].Guest = &meter.Guest{UUID: fmt.Sprint("uuid ", j), Name: "vm", VCPUs: c.vcpus[j]}
+				}
+			}
+			s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
+			b.Close(&w)
+			if bal := b.Tick(s); !bal.Closed(meter.EnergyPackage) {
+				t.Errorf("%v: the parts do not sum to the whole: %+v", c.vcpus, bal)
+			}
+		}
+		b.Close(&w)
+		idle := map[string]int64{}
+		var all int64
+		for i := range w.Rows {
+			u := &w.Rows[i].Usage
+			idle[w.Rows[i].Workload.Name] = u.Amount[meter.EnergyIdle]
+			all += u.Amount[meter.EnergyPackage]
+			if u.Present.Has(meter.EnergyIdle) != (w.Rows[i].Workload.Name != "0") {
+				t.Errorf("%v: row %q, idle energy is there: %v", c.vcpus, w.Rows[i].Workload.Name, u.Present.Has(meter.EnergyIdle))
+			}
+		}
+		for i, name := range []string{"1", "2", "idle"} {
+			if got, want := idle[name], c.want[i]*watt; got > want+watt/1000 || got < want-watt/1000 {
+				t.Errorf("%v: %q has %d uJ of idle energy, want %d", c.vcpus, name, got, want)
+			}
+		}
+		if all != 100*watt || w.Balance.Violations > 0 {
+			t.Errorf("%v: %d uJ in all, %d violations", c.vcpus, all, w.Balance.Violations)
+		}
+	}
+}
+
+// By how much idle energy may be off goes with it.
+func TestGuestsHaveIdleError(t *testing.T) {
+	b := attribute.New("n")
+	b.Meter(energy.New(packages))
+	for i := range int64(3) {
+		s := two((i+1)*second, i*2*second, 0, 0) // who does nothing has nothing else
+		s.Node.CPUs = 4
+		s.Groups[1].Guest, s.Groups[2].Guest = &meter.Guest{UUID: "a", VCPUs: 1}, &meter.Guest{UUID: "b", VCPUs: 2}
+		s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
+		b.Tick(s)
+	}
+	var w meter.Window
+	b.Close(&w)
+	off := map[string]int64{}
+	for i := range w.Rows {
+		off[w.Rows[i].Workload.Name] = w.Rows[i].Usage.Amount[meter.EnergyError]
+	}
+	one := off["idle"]
+	if d1, d2 := off["1"]-one, off["2"]-2*one; one <= 0 || max(d1, -d1) > 2 || max(d2, -d2) > 4 {
+		t.Errorf("idle energy is off by %v, want 1 to 2 to 1", off)
+	}
+}
+
+// The epoch of a virtual machine is another one whenever its count began anew, and
+// the same one where books were restored, also from before it was seen.
+func TestEpochs(t *testing.T) {
+	seen := map[string]string{}
+	begin := func(boot string, at int64) *attribute.Books {
+		b := attribute.New("n")
+		b.Meter(energy.New(packages))
+		s := two(at, 0, 0)
+		s.Boot = boot
+		b.Tick(s)
+		return b
+	}
+	epoch := func(b *attribute.Books, boot string, at int64, uuid string, life uint64) string {
+		s := two(at, at, at/2)
+		s.Boot, s.Groups[1].Life.ID, s.Groups[1].New = boot, life, life != 2
+		s.Groups[1].Guest = &meter.Guest{UUID: uuid, VCPUs: 1}
+		s.Before = []power.Reading{{At: at, Value: at / 1000}}
+		b.Tick(s)
+		s.At, s.Mono, s.Before = s.At+second, s.Mono+second, []power.Reading{{At: at + second, Value: at/1000 + 9}}
+		b.Tick(s)
+		return b.Guests()[0].Share.Epoch
+	}
+	other := func(what, epoch string) {
+		t.Helper()
+		if was := seen[epoch]; was != "" || len(epoch) != 26 {
+			t.Errorf("%s has the epoch %q, as %q", what, epoch, was)
+		}
+		seen[epoch] = what
+	}
+	b := begin("b", second)
+	var v vault
+	v.save(b, true)
+	first := epoch(b, "b", 2*second, "one", 2)
+	other("the first", first)
+	again := v.restore(t)
+	again.Meter(energy.New(packages))
+	if got := epoch(again, "b", 9*second, "one", 2); got != first {
+		t.Errorf("after a restart it is %q, before it was %q", got, first)
+	}
+	other("another in its place", epoch(b, "b", 4*second, "two", 2))
+	other("the first in its place again", epoch(b, "b", 6*second, "one", 2))
+	other("another life", epoch(b, "b", 8*second, "one", 7))
+	other("another beginning", epoch(begin("b", second+1), "b", 2*second, "one", 2))
+	other("another boot", epoch(begin("c", second), "c", 2*second, "one", 2))
+}
+
+// A landlord puts virtual machines into groups of a forest.
+type landlord struct {
+	t      *rapid.T
+	guests map[uint64]*meter.Guest // by life
+	next   int
+}
+
+func (l *landlord) show(s *meter.Snapshot) *meter.Snapshot {
+	for _, g := range s.Groups[1:] {
+		switch rapid.IntRange(0, 12).Draw(l.t, "guest") {
+		case 0:
+			l.next++
+			l.guests[g.Life.ID] = &meter.Guest{UUID: fmt.Sprint("uuid ", l.next), Name: "vm", VCPUs: rapid.IntRange(-1, 6).Draw(l.t, "vcpus")}
+		case 1: // hot plugged
+			if was := l.guests[g.Life.ID]; was != nil {
+				l.guests[g.Life.ID] = &meter.Guest{UUID: was.UUID, Name: "vm, renamed", VCPUs: rapid.IntRange(0, 6).Draw(l.t, "vcpus")}
+			}
+		case 2:
+			continue // not found this time
+		}
+		g.Guest = l.guests[g.Life.ID]
+	}
+	return s
+}
+
+// A tally is what the books said of one virtual machine.
+type tally struct {
+	share  power.Share
+	opened power.Share
+	window int64 // uJ booked in it
+}
+
+// Whatever the workloads, virtual machines, meters and failures, and however often the
+// books are killed between two windows: the parts of each tick and window sum to what
+// was metered, what a virtual machine is given in a tick is what its row was booked in
+// it, and a window hands over what its ticks gave.
+func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newPanel(t, rapid.Bool().Draw(t, "sick"))
+		f.use(f.add(nil, 0, false), 1e12)
+		l := &landlord{t: t, guests: map[uint64]*meter.Guest{}}
+		blind := rapid.Bool().Draw(t, "no memory")
+		show := func() *meter.Snapshot {
+			s := l.show(p.show(f.snapshot()))
+			if blind { // then nobody has a part of its energy
+				s.Node.MemTotal, s.Node.MemFree = 0, 0
+				for _, g := range s.Groups {
+					g.Has &^= meter.SetOf(meter.Memory)
+				}
+			}
+			return s
+		}
+		b := attribute.New("n")
+		b.Meter(energy.New(p.config))
+		src := &source{slots: map[uint64]meter.Slot{}, base: 1}
+		b.Tick(src.show(show()))
+		var v vault
+		var w meter.Window
+		known, saved := map[string]tally{}, map[string]tally{} // by epoch
+		var whole meter.Shares
+		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
+			f.step()
+			snap := src.show(show())
+			bal := b.Tick(snap)
+			for i, r := range meter.Wholes {
+				if whole[i] += bal.Whole[i]; !bal.Closed(r) {
+					t.Fatalf("%v: the parts do not sum to the whole: %+v", r, bal)
+				}
+			}
+			checkGuests(t, b, snap, known)
+			if rapid.Bool().Draw(t, "window goes on") {
+				continue
+			}
+			b.Close(&w)
+			sum := energies(t, &w)
+			for i, r := range meter.Wholes {
+				if r >= meter.EnergyPackage && (sum[r] != whole[i] || w.Balance.Violations > 0) {
+					t.Fatalf("%v: the ticks of the window booked %d, its rows hold %d; %d violations", r, whole[i], sum[r], w.Balance.Violations)
+				}
+			}
+			whole = meter.Shares{}
+			checkHandovers(t, &w, known)
+			switch rapid.IntRange(0, 3).Draw(t, "then") {
+			case 0, 1:
+				v.save(b, rapid.Bool().Draw(t, "full"))
+				saved = maps.Clone(known)
+			case 2:
+				if len(v.records) == 0 {
+					continue
+				}
+				if rapid.Bool().Draw(t, "saved before") {
+					v.save(b, false)
+					saved = maps.Clone(known)
+					checkSame(t, b, v.restore(t))
+				}
+				b = v.restore(t)
+				b.Meter(energy.New(p.config))
+				src.restart()
+				known = maps.Clone(saved)
+			}
+		}
+	})
+}
+
+// checkGuests holds what was given in a tick to what was booked in it.
+func checkGuests(t *rapid.T, b *attribute.Books, s *meter.Snapshot, known map[string]tally) {
+	slots := map[workload.ID]meter.Slot{}
+	shown := 0
+	for _, g := range s.Groups {
+		slots[g.Workload.ID] = g.Slot
+		if g.Guest != nil {
+			shown++
+		}
+	}
+	list := b.Guests()
+	if len(list) != 0 && len(list) != shown {
+		t.Fatalf("%d virtual machines of %d", len(list), shown)
+	}
+	for _, g := range list {
+		was, is := known[g.Share.Epoch], g.Share
+		if is.Guest != g.Guest.UUID || is.Epoch == "" || is.At != s.At || is.N <= was.share.N || is.N < is.At/1e6 {
+			t.Fatalf("share %+v of %+v after %+v", is, g.Guest, was.share)
+		}
+		u, ok := b.Share(slots[g.Workload])
+		if !ok { // it ended in this tick
+			continue
+		}
+		if was.share.At != s.At-second {
+			continue // it was not shown for a while, or never
+		}
+		var all int64
+		for _, r := range meter.Energies {
+			all += u.Amount[r]
+		}
+		if got := is.Energy() - was.share.Energy(); got != all {
+			t.Fatalf("%s was given %d uJ and is booked %d", is.Guest, got, all)
+		}
+		if got := is.Idle - was.share.Idle; got != u.Amount[meter.EnergyIdle] || got > all {
+			t.Fatalf("%s was given %d uJ of idle energy and is booked %d of %d", is.Guest, got, u.Amount[meter.EnergyIdle], all)
+		}
+		if got := is.Error - was.share.Error; got != u.Amount[meter.EnergyError] {
+			t.Fatalf("%s is off by %d uJ more and is booked %d", is.Guest, got, u.Amount[meter.EnergyError])
+		}
+		if got := is.Modelled - was.share.Modelled; got < 0 || got > all || got > 0 && all > 0 && worst(&u) != meter.Modelled {
+			t.Fatalf("of %d uJ %d are modelled, and the row is %v", all, got, worst(&u))
+		}
+	}
+	for _, g := range list {
+		is := known[g.Share.Epoch]
+		is.window += g.Share.Energy() - is.share.Energy()
+		is.share = g.Share
+		known[g.Share.Epoch] = is
+	}
+}
+
+func worst(u *meter.Usage) (q meter.Quality) {
+	for _, r := range meter.Energies {
+		q = max(q, u.Quality.Get(r))
+	}
+	return q
+}
+
+// checkHandovers holds what a window hands over to what its ticks gave.
+func checkHandovers(t *rapid.T, w *meter.Window, known map[string]tally) {
+	handed := map[string]bool{}
+	for _, h := range w.Handovers {
+		last := h.Shares[len(h.Shares)-1]
+		k := known[last.Epoch]
+		if handed[last.Epoch] || h.Guest != last.Guest || last.N < k.share.N || h.Workload == "" || h.Name == "" {
+			t.Fatalf("handed over %+v, given %+v", h, k)
+		}
+		handed[last.Epoch] = true
+		if h.Opened.Epoch != "" && (h.Opened.Epoch != last.Epoch || h.Opened != k.opened && k.opened.Epoch != "") {
+			t.Fatalf("opened with %+v, the window before closed with %+v", h.Opened, k.opened)
+		}
+		if got := last.Energy() - h.Opened.Energy(); got != h.Booked {
+			t.Fatalf("%d uJ more than before, and %d booked", got, h.Booked)
+		}
+		if k.share == last && h.Booked != k.window {
+			t.Fatalf("%d uJ booked in the window, %d given", h.Booked, k.window)
+		}
+		if !slices.IsSortedFunc(h.Shares, func(a, b power.Share) int { return int(a.N - b.N) }) {
+			t.Fatalf("shares out of order: %+v", h.Shares)
+		}
+		k.opened, k.share, k.window = last, last, 0
+		known[last.Epoch] = k
+	}
+	for epoch, k := range known {
+		if k.window != 0 {
+			t.Fatalf("epoch %s was given %d uJ, and nothing was handed over", epoch, k.window)
+		}
+	}
+}

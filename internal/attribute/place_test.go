@@ -1,0 +1,29 @@
+package attribute
+
+import (
+	"testing"
+
+	"mete.dev/mete/internal/meter"
+)
+
+// Each resource that an account keeps apart has a place of its own.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	seen := map[[2]int]meter.Resource{}
+	own := func(table int, r meter.Resource, place uint8, last int) {
+		k := [2]int{table, int(place)}
+		if other, ok := seen[k]; ok || int(place) >= last-1 {
+			t.Errorf("%s has no place of its own: it is that of %d", r, other)
+		}
+		seen[k] = r
+	}
+	for r := meter.Resource(1); r < meter.Limit; r++ {
+		d := r.Detail()
+		if d.Inclusive && d.Kind != meter.Peak {
+			own(0, r, within[r], inner)
+		}
+		if d.Kind == meter.Integral {
+			own(1, r, lasting[r], levels)
+		}
+	}
+}

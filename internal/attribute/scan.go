@@ -1,0 +1,117 @@
+package attribute
+
+import (
+	"encoding/binary"
+	"math"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/unit"
+)
+
+// A scanner reads numbers and texts, zeroes once anything was wrong.
+type scanner struct {
+	rest []byte
+	bad  bool
+}
+
+func (s *scanner) byte() byte {
+	if s.bad || len(s.rest) == 0 {
+		s.bad = true
+		return 0
+	}
+	v := s.rest[0]
+	s.rest = s.rest[1:]
+	return v
+}
+
+func (s *scanner) bool() bool {
+	v := s.byte()
+	s.bad = s.bad || v > 1
+	return v == 1
+}
+
+func (s *scanner) uint() uint64 {
+	v, n := binary.Uvarint(s.rest)
+	return uint64(s.took(int64(v), n))
+}
+
+func (s *scanner) int() int64 {
+	v, n := binary.Varint(s.rest)
+	return s.took(v, n)
+}
+
+func (s *scanner) took(v int64, n int) int64 {
+	if s.bad || n <= 0 {
+		s.bad = true
+		return 0
+	}
+	s.rest = s.rest[n:]
+	return v
+}
+
+func (s *scanner) string() string {
+	n := s.uint()
+	if s.bad || n > uint64(len(s.rest)) {
+		s.bad = true
+		return ""
+	}
+	v := string(s.rest[:n])
+	s.rest = s.rest[n:]
+	return v
+}
+
+// share reads what appendShare wrote.
+func (s *scanner) share() (sh power.Share) {
+	if sh.Epoch = s.string(); sh.Epoch != "" {
+		sh.Guest = s.string()
+		s.amounts(&sh)
+	}
+	return sh
+}
+
+// amounts reads the numbers of a share, none of which is negative or so large that
+// it cannot be added to.
+func (s *scanner) amounts(sh *power.Share) {
+	for _, v := range [...]*int64{&sh.N, &sh.At, &sh.Active, &sh.Idle, &sh.Error, &sh.Modelled} {
+		*v = s.int()
+		s.bad = s.bad || *v < 0 || *v > math.MaxInt64/4
+	}
+}
+
+func (s *scanner) set() meter.Set {
+	v := meter.Set(s.uint())
+	s.bad = s.bad || v&^meter.All != 0
+	return v & meter.All
+}
+
+// shown is a set of what groups show, which is no energy.
+func (s *scanner) shown() meter.Set {
+	const below = meter.Set(1<<meter.EnergyPackage - 1)
+	v := s.set()
+	s.bad = s.bad || v&^below != 0
+	return v & below
+}
+
+func (s *scanner) level(v int64) int64 {
+	if v < 0 || v >= levelLimit {
+		s.bad = true
+		return 0
+	}
+	return v
+}
+
+func (s *scanner) integral() unit.Integral {
+	v, ok := unit.IntegralOf(s.uint())
+	s.bad = s.bad || !ok
+	return v
+}
+
+func (s *scanner) sum() unit.Sum {
+	lo := s.uint()
+	hi := uint64(0)
+	if lo&1 != 0 {
+		hi = s.uint()
+	}
+	return unit.SumOf(hi>>1, hi<<63|lo>>1)
+}

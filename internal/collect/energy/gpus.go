@@ -1,0 +1,11 @@
+package energy
+
+import "mete.dev/mete/internal/collect/gpu"
+
+// openGPUs opens the meters of accelerators, the last ones.
+func (s *Source) openGPUs(mode string) {
+	s.gpus, s.gpu = gpu.Open(s.host, mode), len(s.meters)
+	s.meters = append(s.meters, s.gpus.Meters()...)
+	s.refused = append(s.refused, s.gpus.Refused()...)
+	s.closes = append(s.closes, s.gpus.Close)
+}

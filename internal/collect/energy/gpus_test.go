@@ -1,0 +1,60 @@
+package energy_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/power"
+)
+
+// answers stands in for mete-nvml: one device, at 5 J always.
+const answers = `#!/bin/sh
+printf 'meters\tenergy GPU-1\t!GPU-2 shows nothing\n'
+while read -r line; do echo 5000; done
+`
+
+// Accelerators are the last meters, read with all others.
+func TestGPUs(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "mete-nvml")
+	if err := os.WriteFile(program, []byte(answers), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cap := filepath.Join(dir, "powercap", "intel-rapl:0")
+	if err := os.MkdirAll(cap, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"name": "package-0", "energy_uj": "1000"} {
+		if err := os.WriteFile(filepath.Join(cap, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := open(t, h, energy.Config{Powercap: filepath.Dir(cap), NVML: program})
+	if ms := s.Meters(); len(ms) != 2 || ms[1].Name != "gpu/GPU-1" || ms[1].Domain != power.GPU || ms[1].From != power.NVML {
+		t.Fatalf("meters %+v", ms)
+	}
+	if got := strings.Join(show(t, s), ", "); got != "rapl/package-0 1000, gpu/GPU-1 5000000" {
+		t.Errorf("they show %s", got)
+	}
+	if errs := s.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-2") {
+		t.Errorf("refused %v, want the other one", errs)
+	}
+	if err := (energy.Config{NVML: "often"}).Validate(); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+		t.Errorf("a mode that is none: %v", err)
+	}
+}

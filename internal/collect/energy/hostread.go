@@ -1,0 +1,166 @@
+package energy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/pause"
+	"mete.dev/mete/internal/sharefmt"
+)
+
+// readDir reads what is in the directory: a message, in it or in its zone, else
+// the counter alone.
+func (s *shares) readDir() error {
+	for _, name := range []string{sharefmt.File, path.Join(sharefmt.Zone, sharefmt.File)} {
+		b, err := readShort(s.host.Path(path.Join(s.dir, name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return s.decode(byFile, b)
+	}
+	b, err := readShort(s.host.Path(path.Join(s.dir, sharefmt.ZoneEnergy)))
+	if err != nil {
+		return err
+	}
+	v, err := kernfmt.Int(b)
+	if err != nil || v < 0 || v > highest {
+		return refusal{fmt.Errorf("%s: %w", path.Join(s.dir, sharefmt.ZoneEnergy), errText)}
+	}
+	s.takePlain(v)
+	return nil
+}
+
+// decode takes a message that came by a way. That the host says why it has none is
+// no refusal of this machine's.
+func (s *shares) decode(by int, b []byte) error {
+	m, err := sharefmt.Decode(b)
+	if errors.Is(err, fault.ErrUnavailable) {
+		return err
+	}
+	if err == nil {
+		err = s.take(by, &m)
+	}
+	if err != nil {
+		return refusal{err}
+	}
+	return nil
+}
+
+// readShort reads a file that holds one message at most. What is no file is not
+// waited for.
+func readShort(name string) (_ []byte, err error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, refusal{fmt.Errorf("%s: not a file: %w", name, fault.ErrInvalid)}
+	}
+	return io.ReadAll(io.LimitReader(f, sharefmt.MaxLine+1))
+}
+
+const (
+	// dialLimit is how long the host may take to answer.
+	dialLimit = 2 * time.Second
+	// silence is how long it may say nothing: twice its longest tick.
+	silence = 2 * time.Minute
+	// ackLimit is how long it may leave unread what the socket has no room for.
+	ackLimit = 5 * time.Second
+	// soonest and latest are the shortest and the longest time between two tries
+	// to connect.
+	soonest, latest = 250 * time.Millisecond, 10 * time.Second
+)
+
+// stay keeps connected to the host until ctx ends. What cannot be is tried again.
+func (s *shares) stay(ctx context.Context) {
+	for wait := soonest; ; wait = min(2*wait, latest) {
+		began := time.Now()
+		s.failed(byStream, s.follow(ctx, 0))
+		if time.Since(began) > latest {
+			wait = soonest
+		}
+		if pause.For(ctx, wait) != nil {
+			return
+		}
+	}
+}
+
+// follow connects to the host and takes its shares, as many as there are where
+// most is 0. It returns why there are no more.
+func (s *shares) follow(ctx context.Context, most int) error {
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends Read
+	defer stop()
+	answering := make(chan struct{})
+	go func() {
+		defer close(answering)
+		s.answer(ctx, conn)
+		cancel()
+	}()
+	defer func() {
+		cancel()
+		_ = conn.Close()
+		<-answering
+	}()
+	r := bufio.NewReaderSize(conn, sharefmt.MaxLine)
+	for n := 1; ; n++ {
+		if err := conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return err
+		}
+		line, err := r.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return refusal{fmt.Errorf("share: longer than %d bytes: %w", sharefmt.MaxLine, fault.ErrInvalid)}
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("the host closed the connection: %w", fault.ErrUnavailable)
+		case err != nil:
+			return err
+		}
+		if err := s.decode(byStream, line); err != nil || n == most {
+			return err
+		}
+	}
+}
+
+// answer writes what is to be told to the host, until ctx ends or it cannot.
+func (s *shares) answer(ctx context.Context, conn net.Conn) {
+	var buf []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-s.acks:
+			buf = sharefmt.AppendAck(buf[:0], a)
+		}
+		if conn.SetWriteDeadline(time.Now().Add(ackLimit)) != nil {
+			return
+		}
+		if _, err := conn.Write(buf); err != nil {
+			return
+		}
+	}
+}

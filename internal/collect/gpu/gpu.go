@@ -1,0 +1,311 @@
+// Package gpu reads the meters of NVIDIA's accelerators, by asking mete-nvml, which
+// is a process of its own: their library needs a dynamic loader and much memory,
+// and what goes wrong in it is not to end who measures.
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/power"
+)
+
+// What to do about accelerators; anything else is the path of mete-nvml.
+const (
+	Off  = "off"  // leave them alone
+	Auto = "auto" // read those of a driver that is loaded, unless that keeps one awake that may sleep
+	On   = "on"   // read them in any case
+)
+
+// Validate reports whether a mode is one.
+func Validate(mode string) error {
+	switch mode {
+	case "", Off, Auto, On:
+		return nil
+	}
+	if !filepath.IsAbs(mode) {
+		return fault.WithHint(fmt.Errorf("nvml %q: %w", mode, fault.ErrInvalid), "auto, on, off, or the path of mete-nvml")
+	}
+	return nil
+}
+
+// program is what is asked. It is beside this program.
+const program = "mete-nvml"
+
+const (
+	// startTimeout is how long the library may take: it wakes each device.
+	startTimeout = 20 * time.Second
+	// answerTimeout is how long a tick waits for an answer, which takes well below
+	// a millisecond. The next ticks do not wait, until one has come.
+	answerTimeout = 20 * time.Millisecond
+	// stale is when an answer is too old to be used, in ns.
+	stale = int64(5 * time.Second)
+	// restart is the time between two starts of a program that ends.
+	restart = 10 * time.Second
+)
+
+// deviceError is the class of NVML's figures, an assumption: of "Fermi and Kepler"
+// it is said that power is "accurate to within +/- 5% of current power draw" (NVML
+// API Reference, nvmlDeviceGetPowerUsage), and of all since nothing. Yang, Adamek and
+// Armour ("Part-time Power Measurements: nvidia-smi's Lack of Attention", 2023)
+// held 70 devices against a meter: on some, work that comes and goes within a tenth of
+// a second is off by far more, as the sensor does not look all the time.
+const deviceError = 50_000
+
+// energyEvery is how old an energy counter may be, in ns. NVIDIA does not say; it
+// moves some ten times a second.
+const energyEvery = 100e6
+
+// meter describes a device: mJ since the driver was loaded, or mW, which are the
+// mean of a second on all but old ones.
+func meter(kind, uuid string) power.Meter {
+	m := power.Meter{Name: "gpu/" + uuid, Level: power.Part, Domain: power.GPU, From: power.NVML,
+		Kind: power.Energy, Step: 1000, Every: energyEvery, ErrorPPM: deviceError}
+	if kind == "power" {
+		m.Kind, m.Every = power.Power, int64(time.Second)
+	}
+	return m
+}
+
+// A Reader reads the accelerators of this machine. Read is called by one
+// goroutine.
+type Reader struct {
+	host    *host.Host // has the clock
+	path    string
+	meters  []power.Meter
+	refused []error
+
+	asks chan struct{} // one tick wants to know
+	told chan struct{} // there is an answer
+	slow bool          // the latest answer did not come in time
+
+	mu     sync.Mutex
+	latest []power.Reading // by meter
+
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// Open starts mete-nvml, and reads what it has until Close. A Reader without meters
+// reads nothing, and costs nothing: the machine has no accelerators, or as
+// [Reader.Refused] says.
+func Open(h *host.Host, mode string) *Reader {
+	r := &Reader{host: h, path: mode, asks: make(chan struct{}, 1), told: make(chan struct{}, 1)}
+	if mode == Off || mode == "" || !h.Live() {
+		return r
+	}
+	if mode == Auto || mode == On {
+		switch err := here(h, mode); {
+		case errors.Is(err, fault.ErrNotFound):
+			return r
+		case err != nil:
+			r.refused = append(r.refused, err)
+			return r
+		}
+		self, err := os.Executable()
+		if err != nil {
+			r.refused = append(r.refused, err)
+			return r
+		}
+		r.path = filepath.Join(filepath.Dir(self), program)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p, err := start(ctx, r.path)
+	if err != nil {
+		cancel()
+		if errors.Is(err, errNone) {
+			return r
+		}
+		r.refused = append(r.refused, fmt.Errorf("accelerators: %w", err))
+		return r
+	}
+	r.adopt(p)
+	if len(r.meters) == 0 {
+		cancel()
+		_ = p.wait() // it has nothing to tell
+		return r
+	}
+	r.cancel, r.ended = cancel, make(chan struct{})
+	go r.run(ctx, p)
+	return r
+}
+
+// here reports whether the machine has accelerators that may be asked: it is
+// fault.ErrNotFound where there is no driver.
+func here(h *host.Host, mode string) error {
+	found := false
+	for _, p := range []string{"/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"} {
+		_, err := os.Stat(h.Path(p))
+		found = found || err == nil
+	}
+	if !found {
+		return fmt.Errorf("driver of accelerators: %w", fault.ErrNotFound)
+	}
+	if mode == On {
+		return nil
+	}
+	const dir = "/sys/bus/pci/drivers/nvidia"
+	es, err := h.ReadDir(dir)
+	if err != nil {
+		return nil // none that could sleep
+	}
+	for _, e := range es {
+		b, err := h.ReadFile(filepath.Join(dir, e.Name(), "power/control"))
+		if err == nil && strings.TrimSpace(string(b)) == "auto" {
+			return fault.WithHint(fmt.Errorf("accelerator %s: it may be switched off while nothing uses it, and reading would keep it on: %w", e.Name(), fault.ErrUnsupported),
+				"read it all the same with -nvml on")
+		}
+	}
+	return nil
+}
+
+// adopt takes over what there is to read.
+func (r *Reader) adopt(p *process) {
+	for _, d := range p.devices {
+		if why, ok := strings.CutPrefix(d, "!"); ok {
+			r.refused = append(r.refused, errors.New(why))
+			continue
+		}
+		kind, uuid, _ := strings.Cut(d, " ")
+		r.meters = append(r.meters, meter(kind, uuid))
+	}
+	r.latest = make([]power.Reading, len(r.meters))
+	for i := range r.latest {
+		r.latest[i].Err = "not read yet"
+	}
+}
+
+// Meters lists what is read. The list stays as it is.
+func (r *Reader) Meters() []power.Meter { return r.meters }
+
+// Refused says what there is that cannot be read, and why.
+func (r *Reader) Refused() []error { return r.refused }
+
+// Read appends to into a reading of each meter; first is the index of the first
+// one among all that are read, and now the time in ns of CLOCK_BOOTTIME.
+func (r *Reader) Read(into []power.Reading, first int, now int64) []power.Reading {
+	if len(r.meters) == 0 {
+		return into
+	}
+	select {
+	case <-r.told: // of before
+		r.slow = false
+	default:
+	}
+	select {
+	case r.asks <- struct{}{}:
+	default: // it has not answered what was asked before
+	}
+	if !r.slow {
+		t := time.NewTimer(answerTimeout)
+		select {
+		case <-r.told:
+		case <-t.C:
+			r.slow = true
+		}
+		t.Stop()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, l := range r.latest {
+		l.Meter = first + i
+		if l.Err == "" && now-l.At > stale {
+			l.Value, l.Err = 0, "no answer from "+program
+		}
+		if l.At == 0 || l.Err != "" {
+			l.At = now
+		}
+		into = append(into, l)
+	}
+	return into
+}
+
+// Close ends mete-nvml. One that hangs in the driver cannot be ended: it is left to
+// the kernel.
+func (r *Reader) Close() error {
+	if r.cancel == nil {
+		return nil
+	}
+	r.cancel()
+	select {
+	case <-r.ended:
+		return nil
+	case <-time.After(time.Second):
+		return fmt.Errorf("%s: it does not end, as a driver hangs: %w", program, fault.ErrUnavailable)
+	}
+}
+
+// run asks whenever somebody wants to know, and starts the program anew where it
+// has ended.
+func (r *Reader) run(ctx context.Context, p *process) {
+	defer close(r.ended)
+	for {
+		err := r.serve(ctx, p)
+		if e := p.wait(); e != nil {
+			err = fmt.Errorf("%w; %w", err, e)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		for p = nil; p == nil; {
+			r.fail(err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(restart):
+			}
+			p, err = start(ctx, r.path)
+		}
+	}
+}
+
+// serve answers until the program or ctx ends.
+func (r *Reader) serve(ctx context.Context, p *process) error {
+	place := r.places(p.devices)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.asks:
+		}
+		before, err := r.host.Boottime()
+		if err != nil {
+			return err
+		}
+		values, err := p.ask()
+		if err != nil {
+			return err
+		}
+		after, err := r.host.Boottime()
+		if err != nil {
+			return err
+		}
+		r.put(place, values, before+(after-before)/2)
+	}
+}
+
+// places says which meter each device of a program is; -1 is none.
+func (r *Reader) places(devices []string) (at []int) {
+	for _, d := range devices {
+		kind, uuid, ok := strings.Cut(d, " ")
+		if !ok || strings.HasPrefix(d, "!") {
+			continue
+		}
+		place := -1
+		for i := range r.meters {
+			if r.meters[i] == meter(kind, uuid) {
+				place = i
+			}
+		}
+		at = append(at, place)
+	}
+	return at
+}

@@ -1,0 +1,188 @@
+package gpu_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/collect/gpu"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/nvml/nvmltest"
+	"mete.dev/mete/internal/power"
+)
+
+func TestMain(m *testing.M) { nvmltest.Main(m) }
+
+func machine(t *testing.T) *host.Host {
+	t.Helper()
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// open reads what the stub has.
+func open(t *testing.T) (*host.Host, *gpu.Reader) {
+	t.Helper()
+	t.Setenv("METE_TEST_NVML", "1")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := machine(t)
+	r := gpu.Open(h, self)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h, r
+}
+
+func read(t *testing.T, h *host.Host, r *gpu.Reader) []power.Reading {
+	t.Helper()
+	now, err := h.Boottime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Read(nil, 7, now)
+}
+
+// The stub's accelerators are two meters, and what they show is in uJ and uW.
+func TestReader(t *testing.T) {
+	nvmltest.Stub(t)
+	h, r := open(t)
+	want := []power.Meter{
+		{Name: "gpu/GPU-00000001-1111-2222-3333-444455556666", Level: power.Part, Domain: power.GPU, Kind: power.Energy, From: power.NVML, Step: 1000, Every: 100e6, ErrorPPM: 50_000},
+		{Name: "gpu/GPU-00000002-1111-2222-3333-444455556666", Level: power.Part, Domain: power.GPU, Kind: power.Power, From: power.NVML, Step: 1000, Every: 1e9, ErrorPPM: 50_000},
+	}
+	if diff := cmp.Diff(want, r.Meters()); diff != "" {
+		t.Fatalf("meters (-want +got):\n%s", diff)
+	}
+	if errs := r.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-00000003") {
+		t.Errorf("refused %v, want the third", errs)
+	}
+	a := read(t, h, r)
+	time.Sleep(200 * time.Millisecond)
+	b := read(t, h, r)
+	for i, rs := range [][]power.Reading{a, b} {
+		if len(rs) != 2 || rs[0].Meter != 7 || rs[1].Meter != 8 || rs[0].Err != "" || rs[1].Err != "" || rs[1].Value != 40_000_000 {
+			t.Fatalf("reading %d: %+v, want energy, and 40 W", i, rs)
+		}
+	}
+	watts := float64(b[0].Value-a[0].Value) / 1e6 / (float64(b[0].At-a[0].At) / 1e9)
+	if watts < 97 || watts > 103 {
+		t.Errorf("%d uJ in %d ns are %.1f W, want 100", b[0].Value-a[0].Value, b[0].At-a[0].At, watts)
+	}
+}
+
+// A device that is lost shows why, and nothing, until it is back.
+func TestLost(t *testing.T) {
+	nvmltest.Stub(t)
+	lost := filepath.Join(t.TempDir(), "lost")
+	t.Setenv("STUB_NVML_LOST", lost)
+	h, r := open(t)
+	if rs := read(t, h, r); rs[0].Err != "" {
+		t.Fatalf("at first: %+v", rs)
+	}
+	if err := os.WriteFile(lost, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if rs := read(t, h, r); !strings.Contains(rs[0].Err, "GPU is lost") || rs[0].Value != 0 || rs[1].Err != "" {
+		t.Errorf("with a lost device: %+v", rs)
+	}
+	if err := os.Remove(lost); err != nil {
+		t.Fatal(err)
+	}
+	if rs := read(t, h, r); rs[0].Err != "" || rs[0].Value == 0 {
+		t.Errorf("when it is back: %+v", rs)
+	}
+}
+
+// A driver that takes its time holds up one tick a little, and no other; what it
+// says late is of when it was asked.
+func TestSlow(t *testing.T) {
+	nvmltest.Stub(t)
+	t.Setenv("STUB_NVML", "slow")
+	h, r := open(t)
+	took := func() time.Duration {
+		begin := time.Now()
+		read(t, h, r)
+		return time.Since(begin)
+	}
+	if d := took(); d > 250*time.Millisecond {
+		t.Errorf("the first reading took %v", d)
+	}
+	if d := took(); d > 15*time.Millisecond {
+		t.Errorf("the second reading took %v, want no waiting", d)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if rs := read(t, h, r); rs[0].Err != "" || rs[0].Value == 0 {
+		t.Errorf("after an answer: %+v", rs)
+	}
+}
+
+// When the library ends its process, the readings say so.
+func TestDies(t *testing.T) {
+	nvmltest.Stub(t)
+	t.Setenv("STUB_NVML", "die")
+	h, r := open(t)
+	var last power.Reading
+	for range 20 {
+		if last = read(t, h, r)[0]; last.Err != "" {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if !strings.Contains(last.Err, "the stub dies") {
+		t.Errorf("the reading is %+v, want what it died of", last)
+	}
+}
+
+// Where there is nothing to read nothing runs, and where something is wrong it is
+// said with what to do.
+func TestNothing(t *testing.T) {
+	captured := hosttest.Open(t, "hybrid")
+	for _, c := range []struct {
+		h    *host.Host
+		mode string
+		want string
+	}{
+		{machine(t), gpu.Off, ""}, {machine(t), "", ""}, {captured, gpu.On, ""},
+		{machine(t), "/nosuch/mete-nvml", "/nosuch/mete-nvml"},
+		{machine(t), "/bin/false", "mete-nvml"},
+	} {
+		r := gpu.Open(c.h, c.mode)
+		errs := r.Refused()
+		if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && !strings.Contains(errs[0].Error(), c.want) {
+			t.Errorf("%q: refused %v, want %q", c.mode, errs, c.want)
+		}
+		if c.mode == "/nosuch/mete-nvml" && fault.Hint(errs[0]) == "" {
+			t.Error("there is no hint at what to install")
+		}
+		if len(r.Meters()) > 0 || len(r.Read(nil, 0, 1)) > 0 {
+			t.Errorf("%q: it has meters", c.mode)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	nvmltest.Stub(t)
+	t.Setenv("STUB_NVML", "noinit")
+	_, r := open(t)
+	if errs := r.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Driver Not Loaded") || fault.Hint(errs[0]) == "" {
+		t.Errorf("without a driver: %v", errs)
+	}
+}

@@ -1,0 +1,164 @@
+package gpu
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/power"
+)
+
+// errNone says that the machine has no library of accelerators.
+var errNone = errors.New("none")
+
+// mostLine is the longest answer that is read.
+const mostLine = 64 << 10
+
+// A process is mete-nvml, running.
+type process struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	stderr  bytes.Buffer
+	devices []string // "energy GPU-...", "power GPU-...", "!why"
+}
+
+// start starts the program and waits for what it has. It ends with ctx.
+func start(ctx context.Context, path string) (_ *process, err error) {
+	p := &process{cmd: exec.CommandContext(ctx, path)}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
+	p.cmd.Stderr = &limited{b: &p.stderr, left: 4 << 10}
+	p.cmd.WaitDelay = time.Second
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewReaderSize(out, mostLine)
+	if err := p.cmd.Start(); err != nil {
+		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" beside this program, or leave accelerators alone with -nvml off")
+	}
+	late := time.AfterFunc(startTimeout, func() { _ = p.cmd.Process.Kill() })
+	fields, err := p.line()
+	if !late.Stop() {
+		err = fmt.Errorf("%s: no answer within %v: %w", path, startTimeout, fault.ErrUnavailable)
+	}
+	if err == nil {
+		switch fields[0] {
+		case "meters":
+			p.devices = fields[1:]
+			return p, nil
+		case "none":
+			err = errNone
+		case "failed":
+			err = fmt.Errorf("%s: %w", strings.Join(fields[1:min(2, len(fields))], ""), fault.ErrUnavailable)
+			if len(fields) > 2 && fields[2] != "" {
+				err = fault.WithHint(err, fields[2])
+			}
+		default:
+			err = fmt.Errorf("%s: it says %q: %w", path, fields[0], fault.ErrInvalid)
+		}
+	}
+	_ = p.cmd.Process.Kill() // one that has ended does not mind
+	if e := p.wait(); e != nil && !errors.Is(err, errNone) && fault.Hint(err) == "" {
+		err = fmt.Errorf("%w; %w", err, e)
+	}
+	return nil, err
+}
+
+// line reads an answer.
+func (p *process) line() ([]string, error) {
+	b, err := p.out.ReadSlice('\n')
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", program, err, fault.ErrUnavailable)
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\t"), nil
+}
+
+// ask asks what the devices show now.
+func (p *process) ask() ([]string, error) {
+	if _, err := io.WriteString(p.in, "\n"); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", program, err, fault.ErrUnavailable)
+	}
+	return p.line()
+}
+
+// wait ends the program and says what it complained of.
+func (p *process) wait() error {
+	_ = p.in.Close() // that is how it is told
+	err := p.cmd.Wait()
+	if text := bytes.TrimSpace(p.stderr.Bytes()); len(text) > 0 && err != nil {
+		text, _, _ = bytes.Cut(text, []byte("\n"))
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return err
+}
+
+// put keeps an answer: of each device the number that it shows, or ! and why it
+// shows none, at a time.
+func (r *Reader) put(place []int, values []string, at int64) {
+	r.mu.Lock()
+	for i, k := range place {
+		if k < 0 {
+			continue
+		}
+		l := power.Reading{At: at}
+		if i >= len(values) {
+			l.Err = "no answer for it"
+		} else if why, ok := strings.CutPrefix(values[i], "!"); ok {
+			l.Err = why
+		} else if v, err := strconv.ParseInt(values[i], 10, 64); err != nil || v < 0 || v > most {
+			l.Err = "no number: " + strconv.Quote(values[i])
+		} else {
+			l.Value = v * 1000 // mJ and mW, as uJ and uW
+		}
+		r.latest[k] = l
+	}
+	r.mu.Unlock()
+	r.tell()
+}
+
+// most is more than a device can show, in mJ and mW.
+const most = 1 << 53
+
+// fail keeps why there is no answer.
+func (r *Reader) fail(err error) {
+	r.mu.Lock()
+	for i := range r.latest {
+		r.latest[i] = power.Reading{Err: err.Error()}
+	}
+	r.mu.Unlock()
+	r.tell()
+}
+
+// tell says that there is an answer.
+func (r *Reader) tell() {
+	select {
+	case r.told <- struct{}{}:
+	default:
+	}
+}
+
+// limited keeps the beginning of what is written to it.
+type limited struct {
+	b    *bytes.Buffer
+	left int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	n := min(len(p), l.left)
+	l.b.Write(p[:n])
+	l.left -= n
+	return len(p), nil
+}

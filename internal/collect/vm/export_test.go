@@ -1,0 +1,33 @@
+package vm
+
+import "encoding/json"
+
+// What the tests outside see of the inside.
+
+// P is a process for Alone.
+type P struct {
+	PID, Parent  int32
+	Name         string
+	QEMU, Kernel bool
+}
+
+func Alone(them ...P) (pid int32, why string) {
+	var in []inhabitant
+	for _, p := range them {
+		in = append(in, inhabitant{p.PID, p.Parent, p.Name, p.QEMU, p.Kernel})
+	}
+	return alone(in)
+}
+
+var (
+	RoleOf     = roleOf
+	IsQEMU     = isQEMU
+	VCPUs      = vcpus
+	Speak      = ask
+	ParseStats = func(b json.RawMessage) (Exits, error) { return parseStats(b) }
+)
+
+const (
+	Settled = settled
+	OneIn   = oneIn
+)

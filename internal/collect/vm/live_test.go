@@ -1,0 +1,269 @@
+package vm_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/collect/proc"
+	"mete.dev/mete/internal/collect/vm"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+)
+
+// A virtual machine in a group of its own, which says nothing of what it is: found
+// at the next look, with its name, its UUID, its CPUs and what its threads use; and
+// gone when it is.
+func TestFound(t *testing.T) {
+	for _, reader := range []string{"bpf", "files"} {
+		for accel := range accelerators {
+			t.Run(reader+"/"+accel, func(t *testing.T) {
+				s := openStand(t, reader, 1)
+				p := top(t, "one")
+				g := boot(t, s.mkdir(p), accel, "-name", "guest=one,debug-threads=on", "-uuid", strings.ToUpper(uuid), "-smp", "2,maxcpus=4",
+					"-object", "iothread,id=disks")
+				s.until("a guest", func() bool { o := s.group(p); return o != nil && o.Guest != nil && s.of("one").Named })
+				if got, want := *s.group(p).Guest, (meter.Guest{UUID: uuid, Name: "one", VCPUs: 2}); got != want {
+					t.Errorf("guest %+v, want %+v", got, want)
+				}
+				v := s.of("one")
+				if v == nil || v.Refused != "" || !v.Named || v.MaxVCPUs != 4 || v.Workload.Path != p || int(v.PID) != g.cmd.Process.Pid {
+					t.Fatalf("%+v", v)
+				}
+				s.checkTimes(v)
+				g.kill(t)
+				s.tick()
+				if o := s.group(p); o == nil || o.Guest != nil || s.of("one") != nil {
+					t.Errorf("after its end: %+v, %+v", o, s.of("one"))
+				}
+				if !strings.Contains(s.log.String(), "uuid="+uuid) {
+					t.Errorf("log:\n%s", s.log)
+				}
+			})
+		}
+	}
+}
+
+// checkTimes compares what v used with what the kernel says of its process.
+func (s *stand) checkTimes(v *vm.VM) {
+	s.t.Helper()
+	before, err := s.vms.Times(v)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	low, err := proc.Clock(v.PID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	after, err := s.vms.Times(v)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	high, err := proc.Clock(v.PID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if after.CPU < low || after.CPU > high {
+		s.t.Errorf("CPU time %d, not in %d..%d", after.CPU, low, high)
+	}
+	sum := int64(0)
+	for _, ns := range after.Role {
+		sum += ns
+	}
+	if sum != after.CPU {
+		s.t.Errorf("roles %v sum to %d of %d", after.Role, sum, after.CPU)
+	}
+	r, ok := after.Since(before)
+	if !ok || !r.Named || !r.HasWait {
+		s.t.Fatalf("%+v %v", r, ok)
+	}
+	// One of its CPUs never rests; the machine may be shared with others.
+	if r.Role[vm.VCPU] < 0.02 || r.Role[vm.VCPU] > 2.1 || r.Role[vm.VCPU] < 0.8*r.CPU {
+		s.t.Errorf("rates %+v, want nearly all of a CPU by threads that run the guest", r)
+	}
+	if after.Role[vm.IOThread] <= 0 {
+		s.t.Errorf("times %+v, want some of the I/O thread", after)
+	}
+}
+
+// A group that says that it is a virtual machine's is looked into at once.
+func TestFoundAtOnce(t *testing.T) {
+	for _, reader := range []string{"bpf", "files"} {
+		t.Run(reader, func(t *testing.T) {
+			s := openStand(t, reader, 1_000_000)
+			over := top(t, "scope")
+			s.mkdir(over)
+			p := over + `/machine-qemu\x2d1\x2dsoon.scope`
+			s.mkdir(p)
+			boot(t, s.mkdir(p+"/libvirt"), "tcg", "-name", "soon,debug-threads=on", "-S") // its threads are below the scope
+			s.until("a guest", func() bool { o := s.group(p); return o != nil && o.Guest != nil })
+			if g := s.group(p); g.Guest.Name != "soon" || g.Guest.UUID != "" || g.Workload.Name != "soon" {
+				t.Errorf("%+v in %+v", g.Guest, g.Workload)
+			}
+		})
+	}
+}
+
+// A group in which a virtual machine is not alone has none, and the reason.
+func TestRefused(t *testing.T) {
+	s := openStand(t, "files", 1)
+	p := top(t, "shared")
+	dir := s.mkdir(p)
+	boot(t, dir, "tcg", "-name", "a,debug-threads=on", "-S")
+	s.until("a guest", func() bool { o := s.group(p); return o != nil && o.Guest != nil })
+
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = other.Process.Kill() // it may have ended already
+		_ = other.Wait()
+	})
+	enter(t, dir, other.Process.Pid)
+	s.tick()
+	why := fmt.Sprintf("it shares its group with sleep (PID %d); give it its own", other.Process.Pid)
+	if g, v := s.group(p), s.of("a"); g.Guest != nil || v == nil || v.Refused != why {
+		t.Errorf("%+v, %+v, want %q", g.Guest, v, why)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait() // as it was killed
+	s.until("a guest again", func() bool { return s.group(p).Guest != nil })
+
+	second := boot(t, dir, "tcg", "-name", "b,debug-threads=on", "-S")
+	s.until("a refusal", func() bool { return s.group(p).Guest == nil })
+	for range 5 {
+		s.tick()
+	}
+	for _, name := range []string{"a", "b"} {
+		if v := s.of(name); v == nil || !strings.HasPrefix(v.Refused, "2 virtual machines are in one group: ") {
+			t.Errorf("%s: %+v", name, v)
+		}
+		if n := strings.Count(s.log.String(), "booked as any workload\" vm="+name); n != 1 {
+			t.Errorf("%s: told of %d times, want once:\n%s", name, n, s.log)
+		}
+	}
+	second.kill(t)
+	s.until("a guest again", func() bool { g := s.group(p).Guest; return g != nil && g.Name == "a" })
+
+	third := boot(t, "", "tcg", "-name", "c", "-S") // where this process is
+	s.until("its reason", func() bool { v := s.of("c"); return v != nil && v.Refused != "" })
+	if v := s.of("c"); v.Named || v.VCPUs != 1 {
+		t.Errorf("%+v, want one whose threads have no names", v)
+	}
+	var times vm.Times
+	s.until("its CPU time", func() (ok bool) { // the kernel counts some of it only at its own ticks
+		v := s.of("c")
+		if v == nil {
+			return false
+		}
+		var err error
+		if times, err = s.vms.Times(v); err != nil {
+			t.Fatal(err)
+		}
+		return times.CPU > 0
+	})
+	if times.Named || times.HasWait {
+		t.Errorf("times %+v, want no roles", times)
+	}
+	third.kill(t)
+}
+
+// How often a virtual machine left guest mode is counted by KVM, and not without.
+func TestAsk(t *testing.T) {
+	s := openStand(t, "files", 1)
+	tmp := t.TempDir()
+	for accel := range accelerators {
+		t.Run(accel, func(t *testing.T) {
+			socket := filepath.Join(tmp, accel)
+			boot(t, "", accel, "-name", accel+",debug-threads=on", "-smp", "2", "-qmp", "unix:"+socket+",server=on,wait=off")
+			s.until("two CPUs", func() bool { v := s.of(accel); return v != nil && v.Named && v.VCPUs == 2 })
+			v := s.of(accel)
+			first, err := vm.Ask(t.Context(), s.h, v)
+			if accel == "tcg" {
+				if first != nil || !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "without KVM") {
+					t.Errorf("%v, %v, want that nothing is counted", first, err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A CPU that has not entered the guest yet has not left it either.
+			for end := time.Now().Add(10 * time.Second); first["exits"] == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if first, err = vm.Ask(t.Context(), s.h, v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(300 * time.Millisecond)
+			then, err := vm.Ask(t.Context(), s.h, v)
+			if err != nil || then["exits"] <= first["exits"] || first["exits"] <= 0 {
+				t.Errorf("exits %v, then %v, %v", first, then, err)
+			}
+			t.Logf("%v, then %v", first, then)
+		})
+	}
+}
+
+// A monitor that somebody else has, or that is somebody else's, is left alone.
+func TestAskRefused(t *testing.T) {
+	s := openStand(t, "files", 1)
+	tmp := t.TempDir()
+	long := filepath.Join(tmp, strings.Repeat("d", 60))
+	if err := os.Mkdir(long, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	boot(t, "", "tcg", "-name", "m", "-S", "-chardev", "socket,id=mon,path="+tmp+"/m,server=on,wait=off", "-mon", "chardev=mon,mode=control")
+	s.until("it", func() bool { return s.of("m") != nil })
+	v := *s.of("m")
+	var held net.Conn
+	var err error
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if held, err = net.Dial("unix", tmp+"/m"); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Read(make([]byte, 1)); err != nil { // now it is ours
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
+		t.Errorf("held by another: %v, %v", e, err)
+	}
+	if d := time.Since(begun); d > 5*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	l, err := net.Listen("unix", filepath.Join(tmp, "ours"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, l)
+	v.Monitor.Path = filepath.Join(tmp, "ours")
+	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("of another process: %v, %v", e, err)
+	}
+	v.Monitor.Path = filepath.Join(tmp, "nosuch")
+	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("none: %v, %v", e, err)
+	}
+	v.Monitor = vm.Monitor{Why: "w", Hint: "h"}
+	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) != "h" {
+		t.Errorf("no monitor: %v, %v", e, err)
+	}
+}

@@ -1,0 +1,115 @@
+package vm
+
+import "strings"
+
+// monitors gathers what a command line says of QMP.
+type monitors struct {
+	chardevs map[string]argument
+	control  []argument // what QMP is spoken on, where it is told in place
+	ids      []string   // the same by the id of a chardev
+}
+
+// option takes in an option, if it is one of QMP's.
+func (m *monitors) option(option, text string) {
+	switch option {
+	case "chardev":
+		a := plain(parseArgument(text, "backend"))
+		if m.chardevs == nil {
+			m.chardevs = map[string]argument{}
+		}
+		m.chardevs[a["id"]] = a
+	case "mon":
+		if a := parseArgument(text, "chardev"); a["mode"] == "control" {
+			m.ids = append(m.ids, a["chardev"])
+		}
+	case "qmp", "qmp-pretty":
+		if id, ok := strings.CutPrefix(text, "chardev:"); ok {
+			m.ids = append(m.ids, id)
+			return
+		}
+		if a := short(text); a != nil {
+			m.control = append(m.control, a)
+		}
+	}
+}
+
+// plain gives the keys of a chardev in JSON, as QMP has them, the names that they
+// have in the other form.
+func plain(a argument) argument {
+	const data = "backend.data."
+	for long, key := range map[string]string{"backend.type": "backend", data + "server": "server", data + "addr.data.path": "path",
+		data + "addr.data.str": "fd", data + "addr.data.abstract": "abstract"} {
+		if v, ok := a[long]; ok {
+			a[key] = v
+		}
+	}
+	return a
+}
+
+// short reads a device in its short form, "unix:PATH,server=on,wait=off"; nil
+// where it is none.
+func short(text string) argument {
+	if text == "none" || text == "" {
+		return nil
+	}
+	path, ok := strings.CutPrefix(text, "unix:")
+	if !ok {
+		return argument{"backend": "other"}
+	}
+	a := parseArgument(path, "path")
+	a["backend"] = "socket"
+	return a
+}
+
+// Why a monitor cannot be joined, and what to do about it.
+const (
+	noMonitor    = "it has no QMP monitor"
+	byLibvirt    = "libvirt holds its QMP monitor"
+	handedOver   = "its QMP monitor is held by what started it"
+	notUnix      = "its QMP monitor is not a unix socket"
+	calls        = "its QMP monitor calls somebody, and cannot be called"
+	hintOption   = "start it with -qmp unix:PATH,server=on,wait=off as well"
+	hintLibvirt  = "give the domain a second monitor, in its XML: <qemu:commandline><qemu:arg value='-qmp'/><qemu:arg value='unix:/run/NAME.qmp,server=on,wait=off'/></qemu:commandline>"
+	libvirtID    = "charmonitor"
+	libvirtPlace = "/libvirt/"
+)
+
+// best returns the first monitor that can be joined, else why there is none.
+func (m *monitors) best() Monitor {
+	all := m.control
+	for _, id := range m.ids {
+		if a := m.chardevs[id]; a != nil {
+			all = append(all, a)
+		}
+	}
+	best := Monitor{Why: noMonitor, Hint: hintOption}
+	for i, a := range all {
+		switch why := unjoinable(a); {
+		case why == "":
+			return Monitor{Path: a["path"]}
+		case i == 0 && why == byLibvirt:
+			best = Monitor{Why: why, Hint: hintLibvirt}
+		case i == 0:
+			best.Why = why
+		}
+	}
+	return best
+}
+
+// unjoinable says why a monitor cannot be joined, or "". A socket of libvirt's is
+// left alone: QEMU answers one caller at a time, and libvirt is that one.
+func unjoinable(a argument) string {
+	switch {
+	case a["backend"] != "socket":
+		return notUnix
+	case a["id"] == libvirtID || strings.Contains(a["path"], libvirtPlace):
+		return byLibvirt
+	case a["fd"] != "":
+		return handedOver
+	case a["path"] == "" || a.on("abstract"):
+		return notUnix
+	case !a.on("server"):
+		return calls
+	}
+	return ""
+}

@@ -1,0 +1,268 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/meter"
+)
+
+// A glance is what is known of a process that is no QEMU.
+type glance struct {
+	looks  uint8 // how often it was looked at, up to settled
+	vhost  int32 // of a kernel thread: the process whose packets it moves
+	kernel bool  // a kernel thread, which stays one
+}
+
+// A process may become QEMU some time after it was started: a shell that prepares
+// it first. So the first looks take in each process, and then one in eight.
+const (
+	settled = 3
+	oneIn   = 8
+)
+
+// infancy is how long after its start QEMU has all of its threads, in ns.
+const infancy = 5_000_000_000
+
+// crowd is how many processes of a workload are looked at, to find out who is in
+// it beside a virtual machine.
+const crowd = 256
+
+// look looks at all processes. Most of them are skipped: they were seen to be
+// something else, which few change.
+func (t *Table) look() error {
+	entries, err := t.h.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	t.looks++
+	t.Unreadable = 0
+	next := make(map[int32]glance, len(t.seen))
+	there := map[int32]bool{}
+	vhosts := map[int32][]int32{}
+	for _, e := range entries {
+		n, err := strconv.ParseInt(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		pid := int32(n)
+		g, known := t.seen[pid]
+		if !known || !g.kernel && (g.looks < settled || (int(pid)+t.looks)%oneIn == 0) {
+			looks := g.looks
+			if g, err = t.take(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
+				t.Unreadable++
+			}
+			g.looks = min(looks+1, settled)
+		}
+		if t.vms[pid] != nil {
+			there[pid] = true
+			continue
+		}
+		if next[pid] = g; g.vhost != 0 {
+			vhosts[g.vhost] = append(vhosts[g.vhost], pid)
+		}
+	}
+	t.seen = next
+	for pid, v := range t.vms {
+		switch {
+		case !there[pid]:
+			t.forget(pid)
+		case !slices.Equal(v.vhosts, vhosts[pid]):
+			changed := *v
+			changed.vhosts = vhosts[pid]
+			t.vms[pid] = &changed
+		}
+	}
+	return nil
+}
+
+// identify returns the virtual machine that a process is, or nil and what else
+// it is.
+func (t *Table) identify(pid int32) (*VM, glance, error) {
+	name, kernel, err := t.program(pid)
+	if err != nil || kernel {
+		owner, _ := vhostOwner(name)
+		return nil, glance{kernel: kernel, vhost: owner}, err
+	}
+	if !isQEMU(name) {
+		return nil, glance{}, nil
+	}
+	v := &VM{PID: pid}
+	st, err := t.stat(pid)
+	if err != nil {
+		return nil, glance{}, err
+	}
+	v.Start = st.Start
+	if v.Group, err = t.group(pid); err != nil {
+		return nil, glance{}, err
+	}
+	cmdline, err := t.h.ReadFile(dir(pid) + "/cmdline")
+	if err != nil {
+		return nil, glance{}, err
+	}
+	if len(cmdline) == 0 {
+		return nil, glance{}, nil // it has ended, and nobody has asked how
+	}
+	v.cmdline = string(cmdline)
+	if old := t.vms[pid]; old != nil && old.Start == v.Start && old.cmdline == v.cmdline {
+		v.Domain, v.vhosts = old.Domain, old.vhosts
+	} else {
+		v.Domain = Parse(cmdline)
+	}
+	var threads []string
+	if err := t.threads(pid, func(_ int32, name string) { threads = append(threads, name) }); err != nil {
+		return nil, glance{}, err
+	}
+	v.VCPUs, v.Named = vcpus(threads, v.Domain.VCPUs)
+	if now, err := t.h.Boottime(); err == nil && now-v.Start < infancy {
+		v.VCPUs = max(v.VCPUs, v.Domain.VCPUs) // some of its threads may be still to come
+	}
+	// What was read is of one process if it is still the same.
+	if st, err := t.stat(pid); err != nil || st.Start != v.Start {
+		return nil, glance{}, fmt.Errorf("%s: another process: %w", dir(pid), fault.ErrNotFound)
+	}
+	return v, glance{}, nil
+}
+
+// program returns the name of the program that a process runs, and whether it is a
+// kernel thread, of which it is the thread's. A process of another user may be
+// known by its own name only, which QEMU keeps unless it is told otherwise.
+func (t *Table) program(pid int32) (name string, kernel bool, err error) {
+	exe, err := t.h.Readlink(dir(pid) + "/exe")
+	if err == nil {
+		return path.Base(exe), false, nil
+	}
+	if !errors.Is(err, fault.ErrDenied) && !errors.Is(err, fault.ErrNotFound) {
+		return "", false, err
+	}
+	st, serr := t.stat(pid)
+	return string(st.Comm), st.Kernel, serr
+}
+
+func (t *Table) stat(pid int32) (kernfmt.Process, error) {
+	b, err := t.h.ReadFile(dir(pid) + "/stat")
+	if err != nil {
+		return kernfmt.Process{}, err
+	}
+	p, err := kernfmt.ProcStat(b)
+	if err != nil {
+		return p, fmt.Errorf("%s/stat: %w", dir(pid), err)
+	}
+	return p, nil
+}
+
+// group returns the path of a process's group in the hierarchy that counts CPU.
+func (t *Table) group(pid int32) (string, error) {
+	b, err := t.h.ReadFile(dir(pid) + "/cgroup")
+	if err != nil {
+		return "", err
+	}
+	ms, err := kernfmt.Cgroups(b)
+	if err != nil {
+		return "", fmt.Errorf("%s/cgroup: %w", dir(pid), err)
+	}
+	for _, m := range ms {
+		if m.Hierarchy == int(t.hierarchy.ID) {
+			return m.Path, nil
+		}
+	}
+	return "", fmt.Errorf("%s/cgroup: hierarchy %d is not there: %w", dir(pid), t.hierarchy.ID, fault.ErrInvalid)
+}
+
+// threads calls f for each thread of a process, with its name.
+func (t *Table) threads(pid int32, f func(tid int32, name string)) error {
+	tasks := dir(pid) + "/task"
+	entries, err := t.h.ReadDir(tasks)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		tid, err := strconv.ParseInt(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		b, err := t.h.ReadFile(tasks + "/" + e.Name() + "/comm")
+		if errors.Is(err, fault.ErrNotFound) {
+			continue // it has just ended
+		}
+		if err != nil {
+			return err
+		}
+		if n := len(b); n > 0 && b[n-1] == '\n' {
+			b = b[:n-1]
+		}
+		f(int32(tid), string(b))
+	}
+	return nil
+}
+
+// inhabitant reads who a process is, and false for one that has ended.
+func (t *Table) inhabitant(pid int32) (inhabitant, bool) {
+	st, err := t.stat(pid)
+	if err != nil || st.State == 'Z' || st.State == 'X' {
+		return inhabitant{}, false
+	}
+	return inhabitant{pid: pid, parent: int32(st.Parent), name: string(st.Comm), kernel: st.Kernel, qemu: t.vms[pid] != nil}, true
+}
+
+// members lists the processes that count for g: in its group and in those below
+// that are no workloads of their own. Where there are more than a crowd it stops.
+func (t *Table) members(g *meter.Group, owner Owner) ([]int32, error) {
+	var pids []int32
+	err := t.walk(g.Workload.Path, func(group string) bool { return owner(group) == g }, &pids)
+	slices.Sort(pids)
+	// With cgroup v1 a process is listed in each group that has a thread of it.
+	return slices.Compact(pids), err
+}
+
+// walk adds the processes of a group, whose path is below the mount, and of those
+// below it that are wanted.
+func (t *Table) walk(below string, want func(group string) bool, pids *[]int32) error {
+	at := path.Join(t.hierarchy.Mount, below)
+	b, err := t.h.ReadFile(at + "/cgroup.procs")
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return nil // it is gone, or its memory is charged here and its CPU time is not
+	case errors.Is(err, fault.ErrUnsupported): // a threaded group: its processes are listed above
+	case err != nil:
+		return err
+	}
+	for len(b) > 0 && len(*pids) <= crowd {
+		n := slices.Index(b, '\n')
+		if n < 0 {
+			n = len(b) - 1
+		}
+		// Processes of an outer PID namespace are written 0.
+		if pid, err := strconv.ParseInt(string(b[:n]), 10, 32); err == nil && pid > 0 {
+			*pids = append(*pids, int32(pid))
+		}
+		b = b[n+1:]
+	}
+	if len(*pids) > crowd || t.h.Leaf(at) {
+		return nil
+	}
+	entries, err := t.h.ReadDir(at)
+	if err != nil {
+		if errors.Is(err, fault.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	for _, e := range entries {
+		p := path.Join(below, e.Name())
+		if !e.IsDir() || !want(path.Join(t.hierarchy.Root, p)) {
+			continue
+		}
+		if err := t.walk(p, want, pids); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func dir(pid int32) string { return "/proc/" + strconv.Itoa(int(pid)) }

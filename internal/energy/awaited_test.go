@@ -1,0 +1,47 @@
+package energy_test
+
+import (
+	"testing"
+
+	"mete.dev/mete/internal/energy"
+	"mete.dev/mete/internal/power"
+)
+
+// A host that never gave anything is not told of as a meter that is missing; one
+// that did and ceased is, and so is its return.
+func TestAwaited(t *testing.T) {
+	m := energy.New(energy.Config{Meters: []power.Meter{{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9}}})
+	var told []energy.Event
+	at := int64(0)
+	tick := func(share *power.Share) {
+		at += 1e9
+		r := power.Reading{At: at, Err: "nobody"}
+		if share != nil {
+			r = power.Reading{At: at, Value: share.Energy(), Share: share}
+		}
+		told = append(told, m.Tick(energy.Span{At: at, Elapsed: 1e9, Load: 500_000, CPUs: 2}, []power.Reading{r}, []power.Reading{r}).Events...)
+	}
+	given := func(n int64) *power.Share {
+		return &power.Share{Guest: "g", Epoch: "E", N: n * 1000, At: n * 1e9, Active: n * 5e6, Idle: n * 5e6}
+	}
+	for range 5 {
+		tick(nil)
+	}
+	if len(told) > 0 || len(m.States()) > 0 {
+		t.Errorf("%+v, %+v of a host that gives nothing", told, m.States())
+	}
+	for n := range int64(5) {
+		tick(given(n + 1))
+	}
+	if s := m.States(); len(told) > 0 || len(s) != 1 || s[0].Reason != energy.Fine {
+		t.Errorf("%+v, %+v of one that gives", told, s)
+	}
+	tick(nil)
+	if len(told) != 1 || told[0].Reason != energy.Gone || told[0].Detail != "nobody" {
+		t.Errorf("%+v of one that ceased", told)
+	}
+	tick(given(20))
+	if len(told) != 2 || told[1].To != at {
+		t.Errorf("%+v of one that is back", told)
+	}
+}

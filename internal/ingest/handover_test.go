@@ -1,0 +1,37 @@
+package ingest_test
+
+import (
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/workload"
+)
+
+// What a window says of virtual machines is booked with the window's time, by the
+// clock that is believed.
+func TestHandovers(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m := newMachine("b1", time.Minute, 1)
+	quiet, w := m.window(10*time.Second), m.window(10*time.Second)
+	share := power.Share{Epoch: "e", N: 7, Active: 5, Idle: 3}
+	w.Handovers = []meter.Handover{
+		{Guest: "00112233-4455-6677-8899-aabbccddeeff", Workload: workload.NewID("n1", workload.VM, "k"), Shares: []power.Share{share}, Booked: 8},
+		{Guest: "00112233-4455-6677-8899-aabbccddee00", Shares: []power.Share{share}, Booked: 8},
+	}
+	quiet.Offset += int64(time.Hour)
+	w.Offset += int64(time.Hour) // its wall clock is wrong
+	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Taken)
+	hs := l.taken()[0].Handovers
+	if len(hs) != 2 || hs[0].Workload == "" || hs[1].Workload != "" || hs[1].Shares[0] != share {
+		t.Fatalf("handovers %+v", hs)
+	}
+	for _, h := range hs {
+		if from := h.From.Sub(m.began.Add(10 * time.Second)); from.Abs() > time.Second || h.To.Sub(h.From) != 10*time.Second {
+			t.Errorf("from %v to %v, %v off", h.From, h.To, from)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+// What the server knows. Every answer is JSON; every failure is a Failure that
+// says what to do.
+
+const key = "mete.token";
+let token = "";
+try { token = sessionStorage.getItem(key) || ""; } catch { /* no storage: until the page is left */ }
+
+export function signIn(t) { token = t.trim(); try { sessionStorage.setItem(key, token); } catch { /* as above */ } }
+export function signOut() { token = ""; try { sessionStorage.removeItem(key); } catch { /* as above */ } }
+export const signedIn = () => token !== "";
+
+export class Failure extends Error {
+  constructor(title, hint, status) { super(title); this.hint = hint || ""; this.status = status || 0; }
+}
+
+// capital begins a sentence; a command stays as it is typed.
+function capital(s) { return s && !s.startsWith("mete ") ? s[0].toUpperCase() + s.slice(1) : s; }
+
+async function ask(path, signal) {
+  try {
+    return await fetch(path, { signal, headers: token ? { Authorization: "Bearer " + token } : {}, credentials: "omit", cache: "no-store" });
+  } catch (e) {
+    if (e.name === "AbortError") throw e;
+    throw new Failure("The server does not answer.", "Check that it still runs, and the tunnel if you came through one. This page tries again by itself.");
+  }
+}
+
+// address is a path with parameters; a list gives one of them several times.
+export function address(path, params = {}) {
+  const q = new URLSearchParams();
+  for (const [k, v] of Object.entries(params)) {
+    for (const one of Array.isArray(v) ? v : [v]) if (one !== undefined && one !== null && one !== "") q.append(k, one);
+  }
+  const s = q.toString();
+  return path + (s ? "?" + s : "");
+}
+
+export async function get(path, params = {}, signal) {
+  const r = await ask(address(path, params), signal);
+  const body = await r.text();
+  let v;
+  try { v = JSON.parse(body); } catch { v = null; }
+  if (r.ok && v !== null) return v;
+  if (r.status === 401) throw new Failure("This server wants a token.", "Sign in with a token of the role viewer.", 401);
+  throw new Failure(capital((v && (v.detail || v.error || v.title)) || body.trim() || "The server answers " + r.status + "."), v && v.hint && capital(v.hint) + ".", r.status);
+}
+
+// plain asks for text.
+export async function plain(path, signal) {
+  const r = await ask(path, signal);
+  if (!r.ok) throw new Failure("The server answers " + r.status + " for " + path + ".", "", r.status);
+  return r.text();
+}
+
+// instant and range ask in PromQL. Times are seconds since 1970.
+export async function instant(query, time, signal) {
+  return (await get("/api/v1/query", { query, time }, signal)).data.result;
+}
+
+export async function range(query, span, signal) {
+  return (await get("/api/v1/query_range", { query, start: span.from, end: span.to, step: span.step }, signal)).data.result;
+}
+
+// save gives the reader an answer as a file.
+export async function save(path, params, name) {
+  const r = await ask(address(path, params));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await r.blob());
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// alarms are alerts that fire and want somebody to look: not one that fires always,
+// to show that alerts arrive.
+export const alarms = (a) => a.state === "firing" && a.labels.severity !== "none";

@@ -1,0 +1,114 @@
+// The frame around all pages: where one is, where one can go, which range is
+// looked at.
+import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
+import { signIn, signedIn, signOut, get, alarms } from "./api.js";
+import { go, href, ranged } from "./route.js";
+import { ranges, choose, spanOf, begin, firstRange } from "./span.js";
+import { useHere, useData, Segments, Legend, Dialog } from "./ui.js";
+import { when } from "./fmt.js";
+import { Icon } from "./icon.js";
+import { pages, missing } from "./pages/all.js";
+
+const root = document.documentElement;
+
+function flipTheme() {
+  const next = root.dataset.theme === "dark" ? "light" : "dark";
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  try { if (next === system) localStorage.removeItem("mete.theme"); else localStorage.setItem("mete.theme", next); } catch { root.dataset.theme = next; dispatchEvent(new Event("mete-theme")); return; }
+  window.meteTheme();
+}
+
+function useTheme() {
+  const [t, set] = useState(root.dataset.theme);
+  useEffect(() => {
+    const changed = () => set(root.dataset.theme);
+    addEventListener("mete-theme", changed);
+    return () => removeEventListener("mete-theme", changed);
+  }, []);
+  return t;
+}
+
+function SignIn({ done, why }) {
+  const field = useRef();
+  const [tried, setTried] = useState(signedIn());
+  useEffect(() => { document.title = "Sign in · mete"; field.current.focus(); }, []);
+  const submit = (e) => { e.preventDefault(); if (!field.current.value.trim()) return; signIn(field.current.value); setTried(true); done(); };
+  return html`<main class="alone"><div class="brand"><img src="/icon.svg" alt="" /><b>mete</b></div><h1>Sign in</h1>
+    <p class="muted">This server shows what its machines used to those who have a token of the role <b>viewer</b>. On the server, this makes one:</p>
+    <pre class="mono">mete token create --role viewer</pre>
+    <form class="bar" onSubmit=${submit}><label class="hidden" for="token">token</label><input id="token" type="password" ref=${field} autocomplete="off" spellcheck="false" placeholder="token" /><button class="primary">Sign in</button></form>
+    ${tried && html`<p role="alert" class="notice bad">This token is not good here.${why && html`<span class="small">${why.message}</span>`}</p>`}
+    <p class="muted small">It is kept until this tab is closed, and sent to this server alone.</p></main>`;
+}
+
+function Keys({ close }) {
+  const keys = [["/", "filter"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
+    ["[  ]", "a shorter or a longer range"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
+  return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
+}
+
+// useKeys answers the keys that work everywhere.
+function useKeys(query, showKeys) {
+  useEffect(() => {
+    let before = "";
+    const press = (e) => {
+      if (e.metaKey || e.ctrlKey || e.altKey || document.querySelector("dialog[open]")) return;
+      if (/^(INPUT|TEXTAREA|SELECT)$/.test(e.target.tagName)) { if (e.key === "Escape") e.target.blur(); return; }
+      const was = before;
+      before = e.key;
+      if (was === "g") { const p = pages.find((p) => p.key === e.key); if (p) { e.preventDefault(); before = ""; go(href(p.path, ranged(query))); return; } }
+      if (e.key === "/") { const s = document.querySelector("[data-search]"); if (s) { e.preventDefault(); s.focus(); s.select(); } }
+      if (e.key === "?") showKeys(true);
+      if (e.key === "t") flipTheme();
+      if (e.key === "[" || e.key === "]") {
+        const i = ranges.findIndex(([n]) => n === spanOf(query).name), j = i + (e.key === "[" ? -1 : 1);
+        if (i >= 0 && ranges[j]) choose(ranges[j][0]);
+      }
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, [query]);
+}
+
+function Side({ page, keep, dark, showKeys, leave, alarms }) {
+  return html`<aside class="side"><a class="brand" href=${href("/", keep)}><img src="/icon.svg" alt="" /><b>mete</b></a>
+    <nav aria-label="pages">${pages.filter((p) => p.key).map((p) => html`<a href=${href(p.path, keep)} aria-current=${page === p || (page && page.under === p.path) ? "page" : null} title=${p.title + " (g " + p.key + ")"}><${Icon} name=${p.icon} /><span>${p.title}</span>${p.path === "/alerts" && alarms > 0 && html`<span class="count">${alarms}</span>`}</a>`)}</nav>
+    <footer><${Legend} /><div class="tools"><button class="quiet" onClick=${flipTheme} aria-label=${dark ? "light" : "dark"} title="light or dark (t)"><${Icon} name=${dark ? "sun" : "moon"} /></button>
+      <button class="quiet" onClick=${() => showKeys(true)} aria-label="keys" title="keys (?)"><kbd>?</kbd></button><a href="/docs" data-native title="what programs can ask">API</a>${signedIn() && html`<button class="quiet" onClick=${leave} aria-label="sign out" title="sign out"><${Icon} name="leave" /></button>`}</div></footer></aside>`;
+}
+
+// Head says where one is, and which time is looked at.
+function Head({ page, title, path, keep, span }) {
+  const above = page && page.under !== undefined && pages.find((p) => p.path === page.under);
+  return html`<header class="top"><div class="where">${above && html`<a class="crumb" href=${href(above.path, keep)}>${above.title}</a><span class="crumb" aria-hidden="true">/</span>`}<h1 title=${title}>${title}</h1></div>
+    ${page && page.ranged !== false && html`<div class="bar">${span.name === "" && html`<span class="muted num">${when(span.from * 1000)} – ${when(span.to * 1000)}</span><button onClick=${() => choose(firstRange())}>Back to now</button>`}
+      <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`}</header>`;
+}
+
+function App() {
+  const { path, query } = useHere();
+  const [keys, showKeys] = useState(false);
+  const [tries, again] = useState(0);
+  const theme = useTheme();
+  const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000);
+  const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms).length, [tries], 30000);
+  const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [], 60000);
+  const page = pages.find((p) => p.match(path));
+  const oldest = useMemo(() => (who.data ? Math.min(...who.data.nodes.map((n) => Date.parse(n.enrolled_at))) : 0), [Boolean(who.data)]);
+  if (oldest && Number.isFinite(oldest)) begin((Date.now() - oldest) / 1000);
+  const title = page ? (page.name ? page.name(path, query) : page.title) : "Not found";
+  useEffect(() => { document.title = title + " · mete"; }, [title]);
+  useKeys(query, showKeys);
+
+  if (who.error && (who.error.status === 401 || (who.error.status === 403 && signedIn()))) return html`<${SignIn} key=${tries} why=${who.error.status === 403 ? who.error : null} done=${() => again(tries + 1)} />`;
+  const View = page ? page.view : missing;
+  const keep = ranged(query);
+  return html`<div class="frame"><a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
+    <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${firing.data} leave=${() => { signOut(); again(tries + 1); }} />
+    <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
+      <main class="page" id="main" tabindex="-1">${played.data && html`<div class="notice bad" role="note" id="simulated"><div><b>Simulated power</b> <span id="simulated-text">${played.data}</span><span>: nobody measured it, nor what follows from it.</span></div></div>`}${who.error && html`<div class="notice bad" role="alert"><div><b>${who.error.message}</b> <span>${who.error.hint}</span></div></div>`}
+        ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} theme=${theme} />`}</main></div>
+    ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,140 @@
+// Figures as people read them: a number, its unit, and how it came about.
+
+const binary = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const metric = ["", "k", "M", "G", "T", "P"];
+
+// digits writes v with three that count.
+export function digits(v) {
+  const a = Math.abs(v);
+  if (v === 0) return "0";
+  if (a >= 99.95) return v.toFixed(0);
+  if (a >= 9.995) return v.toFixed(1);
+  if (a >= 0.0995) return v.toFixed(2);
+  if (a >= 0.00095) return v.toFixed(3);
+  return Number(v.toPrecision(2)).toString();
+}
+
+// scaled writes v with the prefix that like has, which is v itself but for what
+// stands beside another figure.
+function scaled(v, like, base, names) {
+  let i = 0;
+  for (let a = Math.abs(like); a >= (base === 1024 ? 1000 : 999.5) && i < names.length - 1; i++) { v /= base; a /= base; }
+  return [i === 0 && base === 1024 ? v.toFixed(0) : digits(v), names[i]];
+}
+
+function withUnit(unit) {
+  return (v, like = v) => {
+    const a = Math.abs(like);
+    if (a > 0 && a < 0.9995) return a >= 0.0009995 ? [digits(v * 1000), "m" + unit] : [digits(v * 1e6), "µ" + unit];
+    const [n, prefix] = scaled(v, like, 1000, metric);
+    return [n, prefix + unit];
+  };
+}
+
+// Units: each turns a value in base units into its text and its unit.
+export const units = {
+  bytes: (v, like = v) => scaled(v, like, 1024, binary),
+  rate: (v, like = v) => { const [n, u] = scaled(v, like, 1024, binary); return [n, u + "/s"]; },
+  cores: (v) => [Math.abs(v) < 0.0005 ? "0" : digits(v), "cores"],
+  watts: withUnit("W"),
+  joules: (v, like = v) => (Math.abs(like) >= 3.6e6 ? [digits(v / 3.6e6), "kWh"] : Math.abs(like) >= 3600 ? [digits(v / 3600), "Wh"] : withUnit("J")(v, like)),
+  seconds: (v, like = v) => {
+    const a = Math.abs(like);
+    if (a === 0) return ["0", "s"];
+    if (a < 1e-3) return [digits(v * 1e6), "µs"];
+    if (a < 1) return [digits(v * 1e3), "ms"];
+    if (a < 120) return [digits(v), "s"];
+    if (a < 7200) return [digits(v / 60), "min"];
+    if (a < 172800) return [digits(v / 3600), "h"];
+    return [digits(v / 86400), "d"];
+  },
+  bytehours: (v, like = v) => { const [n, u] = scaled(v / 3600, like / 3600, 1024, binary); return [n, u + " h"]; },
+  percent: (v) => [digits(v * 100), "%"],
+  count: (v) => (Number.isInteger(v) && Math.abs(v) < 1e5 ? [v.toLocaleString(), ""] : scaled(v, v, 1000, metric)),
+  persecond: (v) => { const [n, u] = scaled(v, v, 1000, metric); return [n, u + "/s"]; },
+  none: (v) => [Math.abs(v) >= 1e6 ? scaled(v, v, 1000, metric).join(" ") : Number.isInteger(v) ? String(v) : digits(v), ""],
+};
+
+export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
+
+// text is a figure as one string; what is not known is a dash.
+export function text(v, unit, like = v) {
+  if (!known(v)) return "–";
+  const [n, u] = (units[unit] || units.none)(Number(v), Number(like));
+  return u ? n + " " + u : n;
+}
+
+// unitOf guesses the unit of a metric by its name, as Prometheus's names say it;
+// rated says that the query made a rate of it.
+export function unitOf(query) {
+  const rated = /\b(rate|irate|deriv)\s*\(/.test(query), has = (s) => query.includes(s);
+  if (/(^|[^-+*/]*)\bcount\b/.test(query) && /^\s*count/.test(query)) return "count";
+  if (has("_ratio")) return "percent";
+  if (has("watts")) return "watts";
+  if (has("_cores")) return "cores";
+  if (has("bytes_per_second")) return "rate";
+  if (has("joules")) return rated ? "watts" : "joules";
+  if (has("byte_seconds")) return rated ? "bytes" : "bytehours";
+  if (has("bytes")) return rated ? "rate" : "bytes";
+  if (/cpu(_user|_system|_throttled)?_seconds/.test(query)) return rated ? "cores" : "seconds";
+  if (has("seconds")) return rated ? "percent" : "seconds";
+  return rated ? "persecond" : "none";
+}
+
+// fieldUnit is the unit of a figure of the ledger, by its key.
+export function fieldUnit(key) {
+  if (key.endsWith("_byte_seconds")) return "bytehours";
+  if (key.endsWith("_bytes")) return "bytes";
+  if (key.endsWith("_joules")) return "joules";
+  if (key.endsWith("_watts")) return "watts";
+  if (key === "pids_seconds") return "count";
+  if (key.endsWith("_seconds")) return "seconds";
+  return "count";
+}
+
+export const qualities = {
+  measured: "measured: read from a counter or a meter",
+  apportioned: "apportioned: a measured total, divided by a rule",
+  modelled: "modelled: computed, as no meter shows it",
+  absent: "absent: not known, which is not zero",
+};
+const order = ["measured", "apportioned", "modelled"];
+
+// worst is the quality of a sum.
+export const worst = (list) => order[Math.max(-1, ...list.map((q) => order.indexOf(q)))] || "absent";
+
+// length is a span of so many seconds that is a round one.
+export const length = (s) => (s % 86400 === 0 && s > 0 ? s / 86400 + " d" : s % 3600 === 0 && s > 0 ? s / 3600 + " h" : s % 60 === 0 && s > 0 ? s / 60 + " min" : s + " s");
+
+// ago is how long before now an instant was.
+export function ago(date, now = Date.now()) {
+  const s = Math.round((now - new Date(date)) / 1000);
+  return s < 1 ? "now" : (s < 120 ? s + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d") + " ago";
+}
+
+const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+export const when = (date) => short.format(new Date(date));
+export const time = (date) => clock.format(new Date(date));
+export const exactly = (date) => long.format(new Date(date)) + " " + zone;
+
+// brief is a name that is short enough for a legend: of a path the end, of an id
+// both ends.
+export function brief(name, most = 26) {
+  if (name.length <= most) return name;
+  const last = name.startsWith("/") ? name.slice(name.lastIndexOf("/") + 1) : name;
+  if (last.length <= most - 2) return last === name ? last : "…/" + last;
+  return last.slice(0, most - 9) + "…" + last.slice(-6);
+}
+
+// ticker writes the instants of an axis that are so many seconds apart: one line
+// each, in the reader's zone.
+const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), minute = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
+export function ticks(at, apart) {
+  return at.map((t) => { const d = new Date(t * 1000); return apart >= 86400 || (apart >= 3600 && d.getHours() === 0 && d.getMinutes() === 0) ? day.format(d) : apart < 60 ? clock.format(d) : minute.format(d); });
+}
+
+// few is a whole number with its noun.
+export const few = (n, one, many = one + "s") => n.toLocaleString() + " " + (n === 1 ? one : many);

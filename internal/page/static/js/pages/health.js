@@ -1,0 +1,84 @@
+// Health of the measuring: what is not known, whether sums hold, what measuring
+// costs, how the server does.
+import { html, useRef } from "../../vendor/preact.mjs";
+import { get, plain, instant } from "../api.js";
+import { ledger, steps, useSpan } from "../span.js";
+import { Card, Stat, Shown, Empty, Facts, Figure, Job, useData, useHere } from "../ui.js";
+import { Table } from "../table.js";
+import { Gaps, Whole } from "../parts.js";
+import { State } from "./nodes.js";
+import { text, few, ago, exactly } from "../fmt.js";
+import { nodeAt } from "../route.js";
+
+const own = ["mete", "mete-agent", "mete-server", "mete.service", "mete-agent.service", "mete-server.service", "mete-up.service"];
+
+// parse reads Prometheus's text format: name to [{ labels, value }], with help.
+export function parse(body) {
+  const found = {}, help = {};
+  for (const line of body.split("\n")) {
+    const h = /^# HELP (\S+) (.*)$/.exec(line);
+    if (h) { help[h[1]] = h[2]; continue; }
+    const m = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/.exec(line);
+    if (!m) continue;
+    const labels = Object.fromEntries([...(m[2] || "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((x) => [x[1], x[2]]));
+    (found[m[1]] = found[m[1]] || []).push({ labels, value: Number(m[3]) });
+  }
+  return { found, help };
+}
+
+// useMetrics is what the server says of itself, with rates between two readings.
+function useMetrics() {
+  const before = useRef(null);
+  return useData(async (signal) => {
+    const now = { at: performance.now(), ...parse(await plain("/metrics", signal)) }, was = before.current;
+    before.current = now;
+    const of = (name, labels = {}) => { const s = (now.found[name] || []).filter((x) => Object.entries(labels).every(([k, v]) => x.labels[k] === v)); return s.length ? s.reduce((a, x) => a + x.value, 0) : null; };
+    const sum = (m, name) => (m.found[name] || []).reduce((a, x) => a + x.value, 0);
+    const rate = (name) => (was && now.found[name] ? (sum(now, name) - sum(was, name)) / ((now.at - was.at) / 1000) : null);
+    const books = await instant("sum(mete_conservation_violations_total)", undefined, signal).catch(() => []);
+    return { of, rate, found: now.found, help: now.help, broken: books.length ? Number(books[0].value[1]) : null };
+  }, [], 5000);
+}
+
+function Server({ m }) {
+  const refused = m.of("mete_server_refused_total"), broken = m.broken;
+  const failing = ["conflict", "clone"].map((v) => m.of("mete_server_batches_total", { verdict: v }) || 0).reduce((a, b) => a + b, 0);
+  return html`<section class="card stats" aria-label="the server">
+    <${Stat} title="Rows taken" v=${m.rate("mete_server_rows_total")} unit="persecond" below=${html`<span>${text(m.of("mete_server_rows_total"), "count")} since it started</span>`} />
+    <${Stat} title="Waiting" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row" : "rows"} to be booked</span>`} />
+    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests and batches</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
+    <${Stat} title="Series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span><span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`} />
+    <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>${text(m.of("mete_server_ledger_minute_rows"), "count")} minute rows</span><span>${text(m.of("mete_server_ledger_day_rows"), "count")} day rows</span>`} />
+    <${Stat} title="Broken sums" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a defect: please report it</span>` : html`<span>${broken === null ? "not counted here" : "every window adds up"}</span>`} /></section>`;
+}
+
+// Own is what mete's own programs used in the range.
+function Own({ span }) {
+  const data = useData((signal) => get("/v1/usage", { by: "workload", where: own.map((w) => "workload=" + w), fields: "cpu_seconds,memory_average_bytes,energy_joules,energy_error_joules,disk_written_bytes", ...ledger(span) }, signal), [steps(span)]);
+  const live = useData(async (signal) => (document.getElementById("app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).self : null), [], 30000);
+  const over = data.data ? Math.max(1, data.data.averages_over_seconds) : 1;
+  const columns = [{ key: "workload", title: "Program", class: "name", value: (r) => r.workload, cell: (r) => html`<${Job} name=${r.workload} />` },
+    { key: "cpu", title: "CPU s a minute", num: true, first: true, value: (r) => Number(r.cpu_seconds), cell: (r) => html`<span title=${text(r.cpu_seconds, "seconds") + " in all"}>${text(Number(r.cpu_seconds) / over * 60, "none")}</span>` },
+    { key: "mem", title: "Memory", num: true, value: (r) => Number(r.memory_average_bytes), cell: (r) => html`<${Figure} v=${r.memory_average_bytes} unit="bytes" />` },
+    { key: "disk", title: "Written", num: true, value: (r) => Number(r.disk_written_bytes), cell: (r) => html`<${Figure} v=${r.disk_written_bytes} unit="bytes" />` },
+    { key: "energy", title: "Energy", num: true, value: (r) => Number(r.energy_joules), cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` }];
+  return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One reading", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
+    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No program of mete has a control group of its own"><span>Run as services, they show here as any workload does.</span></${Empty}>`}`}</${Shown}>`;
+}
+
+export function Health({ nodes }) {
+  const { query } = useHere();
+  const span = useSpan(query);
+  const m = useMetrics();
+  const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
+  const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules", ...ledger(span) }, signal), [steps(span)]);
+  const late = nodes.filter((n) => n.state !== "live" && n.state !== "revoked");
+  return html`<${Shown} of=${m} height=${108}>${(d) => html`<${Server} m=${d} />`}</${Shown}>
+    <div class="grid"><${Card} title="Gaps" note="time of which not all is known" flush width="w8"><${Shown} of=${gaps} lines=${4}>${(g) => html`<${Gaps} gaps=${g} />`}</${Shown}></${Card}>
+      <${Card} title="Parts and whole" note="in the range" width="w4"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+      <${Card} title="What measuring costs" flush width="w6"><${Own} span=${span} /></${Card}>
+      <${Card} title="Nodes that need a look" width="w6">${late.length === 0 ? html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>${nodes.length === 1 ? "The node is" : "All " + few(nodes.length, "node") + " are"} up to date</b><div class="muted">Windows arrive as they close.</div></div></div>`
+        : html`<ul class="attention">${late.slice(0, 50).map((n) => html`<li class=${n.state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><${State} of=${n.state} /><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "booked up to " + ago(n.booked_through) : "never heard"}</span></li>`)}</ul>`}</${Card}>
+      <${Card} title="All figures of the server" note="/metrics" flush width="w12"><${Shown} of=${m} lines=${6}>${(d) => html`<${Table} columns=${[{ key: "name", title: "Figure", class: "mono", value: (r) => r.name }, { key: "labels", title: "Of", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "What it is", class: "wrap muted", value: (r) => r.help }]}
+        rows=${Object.entries(d.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: d.help[name] || "" })))} id=${(r) => r.name + r.labels} name="figures" label="figures of the server" wraps />`}</${Shown}></${Card}></div>`;
+}

@@ -1,0 +1,135 @@
+// Job: all that one job used, over time, where, and how that is known.
+import { html, useMemo } from "../../vendor/preact.mjs";
+import { get, range, save } from "../api.js";
+import { ledger, steps, useSpan } from "../span.js";
+import { oneOf } from "../series.js";
+import { Card, Stat, Shown, Empty, Figure, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
+import { Chart } from "../chart.js";
+import { Table } from "../table.js";
+import { bandOf } from "../parts.js";
+import { text, few, when, exactly, fieldUnit, qualities, known } from "../fmt.js";
+import { nodeAt, jobAt, put } from "../route.js";
+
+const most = 300; // workloads whose series are shown
+
+// charts are what is drawn of a job: title, unit and the lines, each by a query.
+const charts = (w, match) => {
+  const rate = (m, more = "") => `rate(mete_workload_${m}_total{${match}${more}}[${w}s])`;
+  return [
+    { title: "CPU", unit: "cores", split: rate("cpu_seconds"), lines: [["user", `sum(${rate("cpu_user_seconds")})`], ["in the kernel", `sum(${rate("cpu_system_seconds")})`]], extra: [["throttled", `sum(${rate("cpu_throttled_seconds")})`]], q: "cpu_seconds" },
+    { title: "Memory", unit: "bytes", split: rate("memory_byte_seconds"), lines: [["anonymous", `sum(${rate("memory_anon_byte_seconds")})`], ["page cache", `sum(${rate("memory_file_byte_seconds")})`]], extra: [["charged", `sum(${rate("memory_byte_seconds")})`]], q: "memory_byte_seconds" },
+    { title: "Power", unit: "watts", split: `sum by (cluster,node,workload) (${rate("energy_joules")})`, by: `sum by (domain) (${rate("energy_joules")})`, off: `sum(${rate("energy_error_joules")})`, q: "energy_joules" },
+    { title: "Disk", unit: "rate", lines: [["read", `sum(${rate("disk_read_bytes")})`], ["written", `sum(${rate("disk_written_bytes")})`]], plain: true, q: "disk_read_bytes" },
+    { title: "Network", unit: "rate", lines: [["received", `sum(${rate("network_rx_bytes")})`], ["sent", `sum(${rate("network_tx_bytes")})`]], plain: true, q: "network_rx_bytes" },
+    { title: "Pressure", unit: "percent", note: "time in which some task waited", lines: [["CPU", `max(${rate("pressure_cpu_seconds")})`], ["memory", `max(${rate("pressure_memory_seconds")})`], ["I/O", `max(${rate("pressure_io_seconds")})`]], plain: true, q: "pressure_cpu_seconds" },
+    { title: "Tasks", unit: "count", note: "alive", lines: [["tasks", `sum(${rate("pids")})`]], plain: true, q: "pids_seconds" },
+  ];
+};
+
+const domains = { package: "CPU packages", dram: "memory", gpu: "accelerators" };
+
+async function linesOf(c, split, names, span, signal) {
+  const numbers = (r) => r.values.map(([t, v]) => [t, Number(v)]);
+  if (split && c.split) {
+    const found = await range(`topk(10, ${c.split})`, span, signal);
+    const list = found.map((r) => ({ key: r.metric.workload, name: names.get(r.metric.workload) || r.metric.workload, values: numbers(r) }));
+    const seen = {};
+    for (const s of list) { seen[s.name] = (seen[s.name] || 0) + 1; if (seen[s.name] > 1) s.name += " (" + seen[s.name] + ")"; }
+    return { series: list };
+  }
+  if (c.by) {
+    const [parts, off] = await Promise.all([range(c.by, span, signal), range(c.off, span, signal)]);
+    const series = parts.map((r) => ({ name: domains[r.metric.domain] || (parts.length === 1 ? "its part of the machine" : "rest of the machine"), values: numbers(r) }));
+    return { series, band: bandOf(series, off) };
+  }
+  const all = await Promise.all([...c.lines, ...(c.extra || [])].map(async ([name, q]) => ({ name, found: await range(q, span, signal) })));
+  const series = all.filter((a) => a.found.length).map((a) => ({ name: a.name, values: numbers(a.found[0]), dash: (c.extra || []).some(([n]) => n === a.name) && all.some((b) => b.found.length && c.lines.some(([n]) => n === b.name)) ? [4, 3] : undefined }));
+  return { series };
+}
+
+function JobChart({ c, split, names, span, quality, width }) {
+  const data = useData((signal) => linesOf(c, split, names, span, signal), [c.title, c.split || c.lines[0][1], split, span.from, span.to]);
+  const stacked = !c.plain && !(c.extra && !split);
+  return html`<${Card} title=${html`${c.title}<${Quality} of=${quality} />`} note=${c.note} width=${width}><${Shown} of=${data} height=${214}>${({ series, band }) => (series.every((s) => s.values.length === 0)
+    ? html`<div class="hollow" style=${{ minHeight: "214px" }}><${Empty} title=${"No " + c.title.toLowerCase() + " known in this range"}>${quality === "absent" && html`<span>It cannot be seen for this job: absent, not zero.</span>`}</${Empty}></div>`
+    : html`<${Chart} series=${series} span=${span} unit=${c.unit} height=${180} stacked=${stacked || Boolean(split)} band=${split ? undefined : band} legend="always" label=${c.title} />`)}</${Shown}></${Card}>`;
+}
+
+// Parts lists where the job ran, and of what it is made.
+function Parts({ by, where, span }) {
+  const dims = { node: "node", workload: "workload,node,kind", container: "namespace,pod,container" }[by];
+  const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: "cpu_seconds,memory_average_bytes,memory_peak_bytes,disk_written_bytes,network_rx_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [by, where.join(), steps(span)]);
+  const keys = dims.split(",").filter((d) => d !== "kind");
+  const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
+  const figure = (key, title, unit, off) => ({ key, title, num: true, value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} unit=${unit} quality=${r.quality[key]} off=${off && r[off]} />` });
+  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })),
+    { ...figure("cpu_seconds", "CPU", "seconds"), first: true }, figure("memory_average_bytes", "Memory", "bytes"), figure("memory_peak_bytes", "Peak", "bytes"), figure("disk_written_bytes", "Written", "bytes"), figure("network_rx_bytes", "Received", "bytes"), figure("energy_joules", "Energy", "joules", "energy_error_joules")];
+  return html`<${Shown} of=${data} lines=${4}>${(d) => html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} empty=${html`<${Empty} title="Nothing in this range" />`} />`}</${Shown}>`;
+}
+
+const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");
+
+// Raw is every figure as the ledger has it.
+function Raw({ sum, by }) {
+  const rows = Object.keys(sum.quality).map((k) => ({ key: k, v: sum[k], q: sum.quality[k] })).filter((r) => !(r.q === "absent" && /idle/.test(r.key)));
+  return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exactly</th><th scope="col">Quality</th></tr></thead><tbody>
+    ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${known(r.v) ? text(r.v, fieldUnit(r.key)) : html`<span class="absent">–</span>`}</td><td class="num mono">${known(r.v) ? String(r.v) : ""}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>`;
+}
+
+// Requests is what was asked for, where a label or the exit says something.
+function About({ list, job, group, span }) {
+  const one = list[0], labels = Object.entries(one ? one.labels : {});
+  const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
+  const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
+  const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
+  return html`<${Facts} of=${[["Kind", kinds.join(", ")], ["User", one && one.user], ["Project", one && one.project], ["Cluster", one && one.cluster],
+    ["Nodes", nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : few(nodes.length, "node")],
+    ["Workloads", list.length > 1 ? (list.length >= most ? "more than " + most : list.length.toLocaleString()) : null],
+    ["First use", started && html`<span title=${exactly(started)}>${when(started)}</span>`], ["Ended", ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "still there" : null],
+    ["Exit code", exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
+    ["Requested", html`<span class="absent" title="nothing tells this server what was requested">– not known here</span>`],
+    ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
+    ["In a terminal", html`<code>mete usage --where job=${/^[\w./:-]+$/.test(job) ? job : JSON.stringify(job)} --by node</code>`]]} />`;
+}
+
+// life is for how many seconds of a span some of the workloads were there; null where
+// that is not known.
+function life(list, span) {
+  if (!list || list.length >= most) return null;
+  const at = (t, or) => (t ? Date.parse(t) / 1000 : or);
+  const lives = list.map((w) => [Math.max(span.from, at(w.started_at || w.first_at, span.from)), Math.min(span.to, at(w.ended_at, span.to))]).filter(([a, b]) => b > a).sort((a, b) => a[0] - b[0]);
+  let sum = 0, end = 0;
+  for (const [a, b] of lives) { sum += Math.max(0, b - Math.max(a, end)); end = Math.max(end, b); }
+  return sum > 0 ? sum : null;
+}
+
+export function Job({ nodes }) {
+  const { query } = useHere();
+  const span = useSpan(query), job = query.job || "";
+  const where = ["job=" + job, ...(query.node ? ["node=" + query.node] : [])];
+  const split = query.split === "1", by = ["node", "workload", "container"].includes(query.parts) ? query.parts : "node";
+  const used = useData((signal) => get("/v1/usage", { by: "job", where, ...ledger(span) }, signal), [where.join(), steps(span)]);
+  const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
+  const ids = list.data ? list.data.map((w) => w.workload) : [];
+  const names = useMemo(() => new Map((list.data || []).map((w) => [w.workload, w.name && w.name !== job ? w.name : w.node])), [list.data]);
+  const several = ids.length > 1, key = ids.join();
+  const drawn = useMemo(() => charts(span.window, `workload=~${oneOf(ids)}`), [key, span.window]);
+  const lived = useMemo(() => life(list.data, span), [list.data, span.from, span.to]);
+  if (!job) return html`<section class="card"><${Empty} title="Which job?"><a href="/jobs">Choose one</a></${Empty}></section>`;
+  const sum = used.data && used.data.groups[0];
+  if (used.data && !sum) return html`<section class="card"><${Empty} title=${"Nothing of " + job + " in this range"}><span>It may have ended before, or be spelled in another way.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Look at 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
+  const q = sum ? sum.quality : {}, share = (f, of) => (sum && used.data.whole === null ? "" : "");
+  const mean = (v) => (known(v) && lived ? Number(v) / lived : null);
+  const cores = sum && mean(sum.cpu_seconds), bytes = sum && mean(sum.memory_byte_seconds), watts = sum && mean(sum.energy_joules);
+  return html`<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
+      <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${known(cores) ? html`<span>${text(cores, "cores")} while it ran</span>` : ""} />
+      <${Stat} title="Memory" v=${known(bytes) ? bytes : sum.memory_average_bytes} unit="bytes" quality=${q.memory_average_bytes} below=${html`<span>average ${known(bytes) ? "while it ran" : "over the range"}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
+      <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${known(watts) ? text(watts, "watts") + " while it ran " : ""} />
+      <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not seen here" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
+      <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not seen here" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
+    ${several && html`<div class="bar"><${Segments} label="lines" options=${[["", "what it is"], ["1", "each workload"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />${split && ids.length > 10 && html`<span class="muted">the ten that use most at each instant</span>`}</div>`}
+    <div class="grid">${list.data && ids.length > 0 ? drawn.map((c, i) => html`<${JobChart} key=${c.title} c=${c} split=${split && several} names=${names} span=${span} quality=${q[c.q]} width=${i < 2 ? "w6" : "w4"} />`) : list.data ? html`<section class="card"><${Empty} title="No series of it in this range" /></section>` : [0, 1].map(() => html`<section class="card w6"><div class="skeleton" style=${{ height: "244px" }}></div></section>`)}
+      <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} group=${sum} span=${span} />`}</${Shown}></${Card}>
+      <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
+      <${Card} title="All figures" note="over the range, as the ledger has them" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Save as JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
+}

@@ -1,0 +1,133 @@
+// Jobs: who used what in the range, as many rows as there are.
+import { html, useState, useRef, useEffect, useMemo } from "../../vendor/preact.mjs";
+import { get, save, range } from "../api.js";
+import { ledger, steps, useSpan } from "../span.js";
+import { oneOf } from "../series.js";
+import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere } from "../ui.js";
+import { Table, Columns } from "../table.js";
+import { text, few } from "../fmt.js";
+import { put } from "../route.js";
+
+const some = 2000; // rows that are loaded at first
+
+const amount = (key, title, unit, help, more = {}) => ({ key, title, num: true, fields: [key], help, width: "7.4rem", ...more,
+  value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} unit=${unit} quality=${r.quality[key]} off=${more.off && r[more.off]} />` });
+const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) => r[key] || null, cell: (r) => (r[key] ? html`<span title=${r[key]}>${r[key]}</span>` : html`<span class="absent" title="none">–</span>`) });
+
+function allColumns(trend, total) {
+  return [
+    { key: "job", title: "Job", always: true, width: "19rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
+    { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
+    named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
+    { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => r.nodes.toLocaleString() },
+    { key: "trend", title: "CPU over time", width: "8.6rem", help: "the cores that it kept busy over the range; each line to its own height", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
+    { ...amount("cpu_seconds", "CPU", "seconds", "CPU time", { first: true }), width: "9.6rem", cell: (r) => html`<${Figure} v=${r.cpu_seconds} unit="seconds" quality=${r.quality.cpu_seconds} /><span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of all CPU time that was used"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
+    amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held runnable tasks back"),
+    amount("memory_average_bytes", "Memory", "bytes", "average over the range of memory charged, page cache included"),
+    amount("memory_peak_bytes", "Peak", "bytes", "highest memory charged", { long: "Memory peak" }),
+    amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
+    amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
+    amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed for want of memory"),
+    { ...amount("energy_joules", "Energy", "joules", "energy that its activity took, and by how much that may be off"), width: "12rem", fields: ["energy_joules", "energy_error_joules"], cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` },
+    { ...amount("energy_average_watts", "Power", "watts", "average over the range", { long: "Power, average" }) },
+  ];
+}
+const usual = ["kind", "trend", "cpu_seconds", "memory_average_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+
+// sameAs says whether a workload is of a row, by what rows are told apart by.
+const apart = ["kind", "namespace", "user", "project", "cluster"];
+const sameAs = (info, row) => (info.job || info.name) === row.job && apart.every((d) => row[d] === undefined || (info[d] || "") === row[d]);
+const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
+
+// trendsOf asks for the lines of rows: key to values, or null where there is none.
+async function trendsOf(rows, span, signal) {
+  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), null])), names = [...new Set(rows.map((r) => r.job))];
+  const infos = (await get("/api/v1/series", { "match[]": [`mete_workload_info{job=~${oneOf(names)}}`, `mete_workload_info{job="",name=~${oneOf(names)}}`], start: span.from, end: span.to, limit: 2000 }, signal)).data;
+  const of = new Map(), count = {};
+  for (const i of infos) {
+    const r = rows.find((r) => sameAs(i, r));
+    if (!r || of.has(i.workload)) continue;
+    of.set(i.workload, keyOf(r));
+    count[keyOf(r)] = (count[keyOf(r)] || 0) + 1;
+  }
+  // A line of some of a job's workloads would be no line of the job.
+  const ids = [...of.keys()].filter((id) => count[of.get(id)] <= 100).slice(0, 350);
+  const step = Math.max(span.step, Math.ceil(span.length / 48 / span.step) * span.step);
+  const series = ids.length ? await range(`sum by (workload) (rate(mete_workload_cpu_seconds_total{workload=~${oneOf(ids)}}[${Math.max(60, step * 2)}s]))`, { ...span, step }, signal) : [];
+  for (const s of series) {
+    const k = of.get(s.metric.workload), line = lines[k] || (lines[k] = new Array(Math.floor(span.length / step) + 1).fill(0));
+    for (const [t, v] of s.values) line[Math.round((t - span.from) / step)] += Number(v);
+  }
+  return lines;
+}
+
+// useTrends finds the small lines of the rows that are seen, a few at a time. Those
+// of before stay until there are newer ones.
+function useTrends(span) {
+  const [found, set] = useState({});
+  const work = useRef({ rows: [], have: new Set(), busy: false, timer: 0, control: new AbortController() });
+  const at = useRef(span);
+  at.current = span;
+  const load = async () => {
+    const w = work.current, rows = w.rows.filter((r) => !w.have.has(keyOf(r))).slice(0, 40);
+    if (w.busy || rows.length === 0) return;
+    w.busy = true;
+    const { have } = w;
+    for (const r of rows) have.add(keyOf(r));
+    try {
+      const lines = await trendsOf(rows, at.current, w.control.signal);
+      set((was) => ({ ...was, ...lines }));
+    } catch (e) { if (e.name === "AbortError") return; }
+    w.busy = false;
+    load();
+  };
+  useEffect(() => { work.current.have = new Set(); load(); }, [steps(span)]);
+  useEffect(() => () => { clearTimeout(work.current.timer); work.current.control.abort(); }, []);
+  const seen = (rows) => { const w = work.current; w.rows = rows; clearTimeout(w.timer); w.timer = setTimeout(load, 120); };
+  return [found, seen];
+}
+
+export function Jobs({ nodes }) {
+  const { query } = useHere();
+  const span = useSpan(query);
+  const [trend, seen] = useTrends(span);
+  const shown = query.cols ? query.cols.split("~") : usual;
+  const columns = allColumns(trend, { cpu: 1, most: 1 });
+  const picked = columns.filter((c) => c.always || shown.includes(c.key));
+  const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
+  const wanted = new Set(picked.flatMap((c) => c.fields || []).concat("cpu_seconds"));
+  const fields = [...wanted].join(","), sort = (query.sort || "cpu_seconds").split(".")[0];
+  const where = [...["cluster", "namespace", "user", "project", "kind"].filter((d) => query[d]).map((d) => d + "=" + query[d]), ...(query.label ? ["label:" + query.label] : [])];
+  const limit = query.all ? 10000 : some, params = { by, fields, where, limit, sort: wanted.has(sort) && sort !== "trend" ? sort : "" };
+  const data = useData((signal) => get("/v1/usage", { ...params, ...ledger(span) }, signal), [JSON.stringify(params), steps(span)], 0);
+  const offers = useData(async (signal) => {
+    const [a, b, c] = await Promise.all(["namespace", "user", "kind"].map((d) => get("/v1/usage", { by: d, fields: "cpu_seconds", limit: 500, ...ledger(span) }, signal)));
+    const list = (u, d) => u.groups.map((g) => g[d]).filter((v) => v && v !== "idle" && v !== "system").sort();
+    return { namespace: list(a, "namespace"), user: list(b, "user"), kind: list(c, "kind") };
+  }, [span.length]);
+  const clusters = [...new Set(nodes.map((n) => n.cluster))].sort();
+  const q = (query.q || "").toLowerCase();
+  const rows = useMemo(() => (data.data ? data.data.groups : []).filter((g) => g.kind !== "idle" && g.kind !== "system" && (!q || [g.job, g.namespace, g.user, g.project].some((v) => v && v.toLowerCase().includes(q)))), [data.data, q]);
+  const total = data.data && data.data.total, share = { cpu: Math.max(1e-9, total ? Number(total.cpu_seconds) - idleOf(data.data) : 1), most: Math.max(1e-9, ...rows.slice(0, 3000).map((r) => Number(r.cpu_seconds))) };
+  const o = offers.data || { namespace: [], user: [], kind: [] };
+  const filtered = where.length > 0 || q;
+  return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
+      ${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}
+      ${(o.namespace.length > 0 || query.namespace) && html`<${Select} name="namespace" label="Namespace" all="all" options=${o.namespace} />`}
+      ${(o.user.length > 0 || query.user) && html`<${Select} name="user" label="User" all="all" options=${o.user} />`}
+      <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />
+      <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? rows.length.toLocaleString() + " of " + few(rows.length + data.data.rest_groups, "job") : few(rows.length, "job")) : "…"}</span><${Columns} columns=${columns} shown=${shown} />
+      <button type="button" onClick=${() => save("/v1/usage", { by, where, ...ledger(span) }, "usage.json")} title="all figures of all rows, as JSON">Save</button></div></header>
+    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${allColumns(trend, share).filter((c) => c.always || shown.includes(c.key))} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+      empty=${html`<${Empty} title=${filtered ? "No job passes the filters" : "No job used anything in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Look at a longer range, or start one: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
+      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load ${query.all === "1" ? "no more than 10,000" : "up to 10,000"}</button></footer>`}`}</${Shown}></section>`;
+}
+
+const idleOf = (u) => u.groups.filter((g) => g.kind === "idle").reduce((a, g) => a + Number(g.cpu_seconds), 0);
+
+// Label filters by a label and its value.
+function Label({ value }) {
+  const field = useRef();
+  const set = (e) => { e.preventDefault(); const v = field.current.value.trim(); if (v === "" || /^[^=]+=/.test(v)) { field.current.setCustomValidity(""); put({ label: v }); } else { field.current.setCustomValidity("write it as KEY=VALUE"); field.current.reportValidity(); } };
+  return html`<form class="select" onSubmit=${set}><label for="label">Label</label><input id="label" type="text" ref=${field} value=${value || ""} placeholder="KEY=VALUE" onInput=${(e) => e.target.setCustomValidity("")} onBlur=${set} autocomplete="off" spellcheck="false" /></form>`;
+}

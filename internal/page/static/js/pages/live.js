@@ -1,0 +1,181 @@
+// Live: this machine as it was in its latest second, each workload of it.
+import { html, useState, useEffect, useMemo, useRef } from "../../vendor/preact.mjs";
+import { arrange, label, residual, pressing, quality } from "../tree.js";
+import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty, Spark, useHere } from "../ui.js";
+import { useWindow, Gap } from "../table.js";
+import { text, known, time, qualities, few, fieldUnit } from "../fmt.js";
+import { put } from "../route.js";
+import { get } from "../api.js";
+
+const kept = 240; // seconds of the small lines
+
+// watch keeps asking for the latest tick, and says what is wrong with it.
+function watch(state, tell) {
+  let timer = 0, gone = false, machine = null, since = performance.now(), tag = "";
+  const history = [];
+  const ask = async () => {
+    const r = await fetch("/api/v0/snapshot", { signal: AbortSignal.timeout(8000), credentials: "omit", headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    if (r.status === 503) throw new Error("mete is up and waits for a reading. " + (await r.text()).trim());
+    if (r.status !== 304) {
+      if (!r.ok) throw new Error(`mete answers ${r.status}: ${(await r.text()).trim()}`);
+      const m = await r.json();
+      tag = r.headers.get("ETag") || "";
+      if (!machine || m.time !== machine.time) {
+        if (machine && m.boot !== machine.boot) history.length = 0;
+        since = performance.now();
+        machine = m;
+        history.push({ cpu: m.cpu_cores.workloads + m.cpu_cores.system, memory: m.memory_bytes.workloads + m.memory_bytes.system, power: m.energy ? m.energy.watts : 0, disk: both(m.disk), network: both(m.network) });
+        if (history.length > kept) history.shift();
+      }
+    }
+    if (performance.now() - since < 5 * Math.max(machine.tick_ns / 1e6, 1000) + 2000) return "";
+    const health = await fetch("/healthz", { signal: AbortSignal.timeout(8000), credentials: "omit" });
+    const why = health.ok ? "mete answers, but its readings stand still: look at its terminal." : (await health.text()).trim();
+    return `No new reading since ${time(machine.time)}. What you see is from then. ${why}`;
+  };
+  const poll = async () => {
+    clearTimeout(timer);
+    let next = 2000, trouble = "";
+    try {
+      if (!state.paused) trouble = await ask();
+      if (machine) next = Math.min(Math.max(machine.tick_ns / 1e6, 500), 60000);
+    } catch (e) {
+      const known = /^mete /.test(e.message);
+      trouble = known ? e.message : `The connection to mete${machine ? " on " + machine.host : ""} is lost. ${machine ? `What you see is from ${time(machine.time)}. ` : ""}Check that “mete up” still runs there, and the tunnel if you came through one. This page connects again by itself.`;
+    }
+    if (gone) return;
+    if (!state.paused) tell({ machine, trouble, history: [...history] });
+    if (!document.hidden) timer = setTimeout(poll, next);
+  };
+  const seen = () => { if (!document.hidden) poll(); };
+  document.addEventListener("visibilitychange", seen);
+  poll();
+  return { poll, stop: () => { gone = true; clearTimeout(timer); document.removeEventListener("visibilitychange", seen); } };
+}
+
+const both = (f) => (f ? f.in_bytes_per_second + f.out_bytes_per_second : 0);
+
+function Cards({ m, history }) {
+  const cpu = m.cpu_cores, mem = m.memory_bytes, e = m.energy;
+  const parts = (p, unit) => [["workloads", "var(--accent)"], ["system", "var(--c-system)"]].map(([k, color]) => ({ share: p[k] / p.whole, color, title: `${k} ${text(p[k], unit)}` }));
+  const spark = (k) => html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
+  const flow = (name, f, a, b, k) => html`<${Stat} title=${name} v=${f ? both(f) : null} unit="rate" below=${f ? html`<span>${a} ${text(f.in_bytes_per_second, "rate")}</span><span>${b} ${text(f.out_bytes_per_second, "rate")}</span>` : "not seen here"}>${spark(k)}</${Stat}>`;
+  return html`<section class="card stats five" aria-label="the machine">
+    <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "none")} CPUs</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
+    <${Stat} title="Memory" v=${mem.workloads + mem.system} unit="bytes" parts=${parts(mem, "bytes")} below=${html`<span>of ${text(mem.whole, "bytes")}</span><span>workloads ${text(mem.workloads, "bytes")}</span><span>free ${text(mem.idle, "bytes")}</span><span title="what programs could get without swapping">available ${text(mem.available, "bytes")}</span>`}>${spark("memory")}</${Stat}>
+    <${Stat} title="Power" v=${e && e.watts} unit="watts" quality=${e && e.quality} off=${e && e.error_watts} parts=${e && [{ share: (e.watts - e.idle_watts) / e.watts, color: "var(--accent)", title: "active " + text(e.watts - e.idle_watts, "watts") }]}
+      below=${e ? html`<span>active ${text(e.watts - e.idle_watts, "watts")}</span><span>idle ${text(e.idle_watts, "watts")}</span>${e.domains.length > 1 && e.domains.map((d) => html`<span>${d.domain} ${text(d.watts, "watts")} ± ${text(d.error_watts, "watts")}</span>`)}${Object.entries(e.inside_ratio || {}).map(([l, r]) => html`<span title="how much of what the outer meter shows was seen by the meters inside">parts/${l} ${text(r, "percent")}</span>`)}` : "not seen here"}>${spark("power")}</${Stat}>
+    ${flow("Disk", m.disk, "read", "written", "disk")}${flow("Network", m.network, "received", "sent", "network")}
+    ${e && html`<p class="source small muted">Power is ${e.domains.map((d, i) => html`${i > 0 && "; "}${e.domains.length > 1 && d.domain + " "}<b>${d.quality}</b> <${Quality} of=${d.quality} />: ${d.source}`)}</p>`}</section>`;
+}
+
+const columns = [
+  ["cpu", "CPU", "cores", "cpu", "cores that it keeps busy"], ["memory", "Memory", "bytes", "memory", "memory charged to it, page cache included"],
+  ["power", "Power", "watts", "power", "what the row's own activity makes the machine draw; what it draws anyway is in the row idle"],
+  ["diskRead", "Disk read", "rate", "disk"], ["diskWritten", "written", "rate", "disk"], ["networkRx", "Net in", "rate", "network"], ["networkTx", "out", "rate", "network"], ["pids", "PIDs", "count", "pids"],
+];
+
+function Cell({ f, unit, share }) {
+  if (!f) return html`<span class="absent" title=${qualities.absent}>–</span>`;
+  const zero = f.value === 0 || (unit === "cores" && f.value < 0.0005);
+  return html`<span class=${zero ? "zero" : ""}>${zero ? "0" : unit === "cores" ? text(f.value, "cores").replace(/ cores?$/, "") : text(f.value, unit)}<${Quality} of=${quality(f.quality)} /></span>${share > 0 && html`<i class="under" style=${{ width: Math.min(100, share * 100).toFixed(1) + "%" }}></i>`}`;
+}
+
+const press = (v) => (v >= 0.4 ? "hot" : v >= 0.1 ? "warm" : v < 0.0005 ? "zero" : "");
+
+function Row({ r, opt, wholes, fold, show }) {
+  const { row, figures } = r, none = residual(row);
+  const kind = (none || row.kind === "path" ? "" : row.kind) + (row.ended ? " ended" : "");
+  return html`<tr class=${(none ? "residual " : "") + (opt.filter && !r.match ? "way" : "")}>
+    <td class="name"><div style=${{ paddingInlineStart: Math.min(r.depth, 12) * 1.05 + "em" }}>
+      ${r.below > 0 ? html`<button type="button" class="twist" aria-expanded=${r.folded ? "false" : "true"} aria-label=${`${r.label}: ${r.below} below`} onClick=${() => fold(row.id)}>${r.folded ? "▸" : "▾"}</button>` : html`<span class="twist"></span>`}
+      <button type="button" class="label" title=${row.path || r.label} onClick=${() => show(row.id)}>${r.label}</button>${kind && html`<span class="tag">${kind}</span>`}${r.folded && html`<span class="tag">+${r.below}</span>`}</div></td>
+    ${columns.map(([k, , unit]) => html`<td class="num"><${Cell} f=${figures[k]} unit=${unit} share=${wholes[k] > 0 && figures[k] ? figures[k].value / wholes[k] : 0} /></td>`)}
+    <td class="num psi">${pressing.map(([k]) => html`<span class=${figures[k] ? press(figures[k].value) : "absent"}>${figures[k] ? (figures[k].value < 0.0005 ? "0" : Math.round(figures[k].value * 1000) / 10 + "%") : "–"}</span>`)}</td></tr>`;
+}
+
+function Foot({ t, wholes }) {
+  const off = ["cpu", "memory", "power"].some((k) => t.total[k] && wholes[k] > 0 && Math.abs(t.total[k].value - wholes[k]) > 1e-5 * wholes[k] + 1e-6);
+  const line = (name, f, cls) => html`<tr class=${cls}><th scope="row">${name}</th>${columns.map(([k, , unit]) => html`<td class="num"><${Cell} f=${f[k]} unit=${unit} /></td>`)}<td></td></tr>`;
+  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Total, which is not the machine: a defect" : "Total = the machine", t.total, off ? "bad" : "")}</tfoot>`;
+}
+
+const resourceName = (n) => n.replaceAll("_", " ");
+
+function Details({ row, close }) {
+  const names = Object.keys(row.total || {});
+  const energies = ["energy_package", "energy_dram", "energy_gpu", "energy_rest"].filter((n) => names.includes(n));
+  const pressure = [["CPU", row.pressure_cpu_ratio], ["memory", row.pressure_memory_ratio], ["I/O", row.pressure_io_ratio]].filter(([, v]) => known(v)).map(([k, v]) => k + " " + text(v, "percent")).join(", ");
+  const unit = (n) => (/^energy/.test(n) ? "joules" : /^(cpu|pressure)/.test(n) ? "seconds" : /^memory/.test(n) && n !== "memory_peak" ? "bytehours" : /^(memory_peak|disk_read|disk_written|network_rx|network_tx)$/.test(n) ? "bytes" : "count");
+  return html`<${Dialog} title=${label(row)} close=${close} wide>
+    <${Facts} of=${[["Kind", row.kind], ["Path", row.path && html`<code>${row.path}</code>`], ["ID", html`<code>${row.id}</code>`], ["PIDs now", known(row.pids) && row.pids.toLocaleString()],
+      ["Power now", known(row.power_watts) ? html`<${Figure} v=${row.power_watts} unit="watts" off=${row.power_error_watts || 0} quality=${row.quality.power} />` : null],
+      ["Energy", energies.length ? html`<${Figure} v=${energies.reduce((a, n) => a + Number(row.total[n]), 0)} unit="joules" off=${Number(row.total.energy_error || 0)} quality=${row.quality[energies[0]]} />` : null],
+      ["Pressure now", pressure], ["Over time", residual(row) ? null : html`<a href=${"/job?job=" + encodeURIComponent(label(row))} onClick=${close}>charts and raw figures</a>`]]} />
+    <div class="table"><table><thead><tr><th scope="col">Since first seen</th><th scope="col" class="num">Amount</th><th scope="col">Quality</th></tr></thead><tbody>
+      ${names.length === 0 && html`<tr><td colspan="3" class="muted">nothing yet</td></tr>`}
+      ${names.map((n) => html`<tr><td>${resourceName(n)}</td><td class="num">${text(Number(row.total[n]), unit(n))}</td><td><${Quality} of=${row.quality[n]} all=${true} /> ${row.quality[n]}</td></tr>`)}</tbody></table></div></${Dialog}>`;
+}
+
+const sorts = [["cpu", "CPU"], ["memory", "memory"], ["power", "power"], ["disk", "disk"], ["network", "network"], ["pids", "PIDs"], ["pressure", "pressure"], ["name", "name"]];
+
+// useNames knows what jobs are called that were told to the ledger alone.
+function useNames(m) {
+  const names = useRef(new Map()), asked = useRef(0);
+  useEffect(() => {
+    const strange = m && (m.workloads || []).some((w) => w.kind === "job" && !names.current.has(w.id));
+    if (!strange || performance.now() - asked.current < 15000) return;
+    asked.current = performance.now();
+    get("/v1/workloads", { where: "kind=job", from: "-1h", limit: 2000 }).then((a) => { for (const w of a.workloads) if (w.job) names.current.set(w.workload, w.job); }, () => { /* asked again with the next tick */ });
+  }, [m]);
+  return names.current;
+}
+
+// Tree is the table of all workloads, as a tree or a list.
+function Tree({ m, query }) {
+  const box = useRef();
+  const [folded, setFolded] = useState(() => new Set());
+  const [shown, show] = useState("");
+  const [sort, way] = (query.sort || "cpu").split(".");
+  const opt = { filter: query.q || "", flat: query.show === "list", sums: query.show === "sums", sort, reverse: way === "up", busy: query.busy === "1", folded };
+  const t = useMemo(() => arrange(m, opt), [m, query.q, query.show, query.sort, query.busy, folded]);
+  const { first, last, look } = useWindow(t.rows.length, box);
+  const wholes = { cpu: m.cpu_cores.whole, memory: m.memory_bytes.whole, power: m.energy ? m.energy.watts : 0 };
+  const fold = (id) => setFolded((s) => { const n = new Set(s); if (!n.delete(id)) n.add(id); return n; });
+  const by = (key) => put({ sort: key === sort && way !== "up" ? key + ".up" : key === "cpu" ? "" : key }, true);
+  const head = (key, name, help, cls) => html`<th scope="col" class=${cls} title=${help || null} aria-sort=${sort === key ? ((key === "name") === (way === "up") ? "descending" : "ascending") : null}><button type="button" onClick=${() => by(key)}>${name}<span class="arrow" aria-hidden="true">${sort === key ? ((way === "up") === (key === "name") ? "↓" : "↑") : ""}</span></button></th>`;
+  const row = shown && (m.workloads || []).find((w) => w.id === shown);
+  return html`<div class="table tall" ref=${box} onScroll=${look} tabindex="0" role="region" aria-label="workloads"><table class="fixed tree" aria-rowcount=${t.rows.length}>
+    <thead><tr>${head("name", "Workload", "", "name")}${columns.map(([, name, , key, help]) => head(key, name, help, "num"))}${head("pressure", html`<span class="three">Pressure<br /><i>CPU</i><i>mem</i><i>I/O</i></span>`, "share of the time in which some task waited for CPU, memory, I/O", "num psi")}</tr></thead>
+    <tbody><${Gap} rows=${first} columns=${10} />${t.rows.slice(first, last).map((r, i) => html`<${Row} key=${r.row.id + (i && r.row.id === t.rows[first + i - 1].row.id ? i : "")} r=${r} opt=${opt} wholes=${wholes} fold=${fold} show=${show} />`)}<${Gap} rows=${t.rows.length - last} columns=${10} /></tbody>
+    <${Foot} t=${t} wholes=${wholes} /></table></div>
+    ${t.rows.length === 0 && html`<${Empty} title="No workload matches"><span>The filter looks at names, paths and kinds.</span></${Empty}>`}
+    ${row && html`<${Details} row=${row} close=${() => show("")} />`}`;
+}
+
+export function Live() {
+  const { query } = useHere();
+  const [seen, set] = useState({ machine: null, trouble: "", history: [] });
+  const [paused, pause] = useState(false);
+  const state = useRef({ paused: false }), watcher = useRef();
+  useEffect(() => { watcher.current = watch(state.current, set); return () => watcher.current.stop(); }, []);
+  const flip = () => { state.current.paused = !paused; pause(!paused); if (paused) watcher.current.poll(); };
+  const names = useNames(seen.machine);
+  const m = useMemo(() => seen.machine && { ...seen.machine, workloads: (seen.machine.workloads || []).map((w) => (names.has(w.id) ? { ...w, name: names.get(w.id) } : w)) }, [seen.machine, names.size]);
+  useEffect(() => { if (m) document.title = `${text(m.cpu_cores.workloads + m.cpu_cores.system, "none")} CPUs · ${m.host} · mete`; }, [m]);
+  const notes = m ? [...(m.balance && m.balance.violations > 0 ? [`Defect: ${m.balance.violations} sums of parts were not their whole. Please report this.`] : []),
+    ...(m.balance && m.balance.lost > 0 ? [`${m.balance.lost} births or ends of groups in the last tick were not seen; their parents hold what they used.`] : []), ...(m.notes || [])] : [];
+  return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
+    ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
+    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted">${few((m.workloads || []).length, "workload")}</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
+      <span class="muted num" title="what mete up itself costs">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
+      <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
+    <${Cards} m=${m} history=${seen.history} />
+    <section class="card flush" aria-label="workloads"><header class="bar"><${Search} placeholder="Filter by name, path or kind" />
+      <${Segments} label="show" options=${[["", "tree"], ["sums", "tree, sums", "a row holds all below it too"], ["list", "list"]]} value=${query.show || ""} choose=${(v) => put({ show: v }, true)} />
+      <label class="select"><span>Sort by</span><select onChange=${(e) => put({ sort: e.target.value === "cpu" ? "" : e.target.value }, true)}>${sorts.map(([v, n]) => html`<option value=${v} selected=${(query.sort || "cpu").split(".")[0] === v}>${n}</option>`)}</select></label>
+      <label class="check"><input type="checkbox" checked=${query.busy === "1"} onChange=${(e) => put({ busy: e.target.checked ? "1" : "" }, true)} /> hide idle</label></header>
+      <${Tree} m=${m} query=${query} />
+      <p class="small muted reading">A row is what its workload used without those below it, so that rows add up to the machine; a folded row holds all below it. Power is what a row's activity makes the machine draw; what the machine draws anyway is in the row idle, undivided.</p>
+      ${notes.length > 0 && html`<ul class="small notes">${notes.map((n) => html`<li>${n}</li>`)}</ul>`}</section></div>`}`;
+}

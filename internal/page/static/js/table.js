@@ -1,0 +1,92 @@
+// Tables that are sorted by a column, and draw only the rows that are seen.
+import { html, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
+import { put } from "./route.js";
+import { useHere, Empty } from "./ui.js";
+
+const rowHeight = 34;
+
+// sortBy puts rows in the order of a column; what is absent is last either way.
+export function sortBy(rows, column, down) {
+  const list = rows.map((r) => [column.value(r), r]);
+  list.sort(([a], [b]) => {
+    if (a === b) return 0;
+    if (a === null || a === undefined) return 1;
+    if (b === null || b === undefined) return -1;
+    return (a < b ? -1 : 1) * (down ? -1 : 1);
+  });
+  return list.map(([, r]) => r);
+}
+
+// useOrder is the column by which a table is sorted, as the URL says it.
+function useOrder(columns, name) {
+  const { query } = useHere();
+  const [by, way] = (query[name] || "").split(".");
+  const column = columns.find((c) => c.key === by) || columns.find((c) => c.first) || columns[0];
+  return { column, down: way ? way !== "up" : Boolean(column.num) };
+}
+
+function Head({ columns, column, down, name }) {
+  const sort = (c) => put({ [name]: c.key + (c.key === column.key && down ? ".up" : ".down") }, true);
+  return html`<thead><tr>${columns.map((c) => html`<th scope="col" class=${(c.num ? "num " : "") + (c.class || "")} title=${c.help || null} aria-sort=${c.key === column.key ? (down ? "descending" : "ascending") : null} style=${c.width ? { width: c.width } : null}>
+    ${c.value ? html`<button type="button" onClick=${() => sort(c)}>${c.title}<span class="arrow" aria-hidden="true">${c.key === column.key ? (down ? "↓" : "↑") : ""}</span></button>` : c.title}</th>`)}</tr></thead>`;
+}
+
+// useWindow says which rows of so many are seen in a box that scrolls.
+export function useWindow(count, box, all) {
+  const [at, set] = useState([0, 40]);
+  const look = () => {
+    if (!box.current) return;
+    const top = Math.floor(box.current.scrollTop / rowHeight), seen = Math.ceil(box.current.clientHeight / rowHeight);
+    const next = [Math.max(0, top - 10), top + seen + 12];
+    set((was) => (was[0] === next[0] && was[1] === next[1] ? was : next));
+  };
+  useEffect(() => {
+    look();
+    const resized = new ResizeObserver(look);
+    if (box.current) resized.observe(box.current);
+    return () => resized.disconnect();
+  }, [count]);
+  const first = Math.min(at[0], Math.max(0, count - 1));
+  return all === undefined ? { first, last: Math.min(count, at[1]), look } : { first: 0, last: all, look: () => {} };
+}
+
+export const Gap = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="true" class="gap"><td colspan=${columns} style=${{ height: rows * rowHeight + "px" }}></td></tr>` : null);
+
+// Table draws rows. Columns are { key, title, num, value(row), cell(row), help,
+// width }; one without value cannot be sorted by. seen is told which rows are.
+// Where wraps says that rows are of different heights, all are drawn, up to 500.
+export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps }) {
+  const { column, down } = useOrder(columns, name);
+  const box = useRef();
+  const sorted = useMemo(() => sortBy(rows, column, down), [rows, column.key, down]);
+  const { first, last, look } = useWindow(wraps ? 0 : sorted.length, box, wraps ? Math.min(sorted.length, 500) : undefined);
+  const shown = sorted.slice(first, last), names = shown.map(id).join("\n");
+  useEffect(() => { if (seen) seen(shown); }, [names]);
+  const wide = columns.reduce((a, c) => a + (parseFloat(c.width) || 0), 0);
+  if (rows.length === 0) return empty || html`<${Empty} title="Nothing here" />`;
+  return html`<div class=${"table" + (tall ? " tall" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${look}>
+    <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
+    <tbody><${Gap} rows=${first} columns=${columns.length} />
+      ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
+      <${Gap} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>`;
+}
+
+// Columns chooses which columns are shown; the choice stands in the URL as cols.
+export function Columns({ columns, shown }) {
+  const [open, set] = useState(false);
+  const box = useRef();
+  useEffect(() => {
+    if (!open) return undefined;
+    const away = (e) => { if (!box.current.contains(e.target) || e.key === "Escape") set(false); };
+    addEventListener("pointerdown", away);
+    addEventListener("keydown", away);
+    return () => { removeEventListener("pointerdown", away); removeEventListener("keydown", away); };
+  }, [open]);
+  const flip = (key) => {
+    const next = columns.filter((c) => (c.key === key ? !shown.includes(key) : shown.includes(c.key))).map((c) => c.key);
+    put({ cols: next.join("~") }, true);
+  };
+  return html`<div class="menu" ref=${box}><button type="button" aria-expanded=${open ? "true" : "false"} onClick=${() => set(!open)}>Columns</button>
+    ${open && html`<fieldset class="pop"><legend class="hidden">columns</legend>${columns.filter((c) => !c.always).map((c) => html`<label><input type="checkbox" checked=${shown.includes(c.key)} onChange=${() => flip(c.key)} /> ${c.long || c.title}</label>`)}
+      <button type="button" class="quiet" onClick=${() => put({ cols: "" }, true)}>As at first</button></fieldset>`}</div>`;
+}

@@ -1,0 +1,179 @@
+// The pieces that pages are made of.
+import { html, useState, useEffect, useRef } from "../vendor/preact.mjs";
+import { Failure } from "./api.js";
+import { units, qualities, text, known } from "./fmt.js";
+import { here, onMove, put, jobAt } from "./route.js";
+
+// useHere follows the URL.
+export function useHere() {
+  const [at, set] = useState(here());
+  useEffect(() => {
+    const off = onMove(set), now = here();
+    set((was) => (JSON.stringify(was) === JSON.stringify(now) ? was : now)); // it may have moved since this was drawn
+    return off;
+  }, []);
+  return at;
+}
+
+// useData asks, and asks again every so many ms while the page is seen. What was
+// known stays while something newer is on its way, and after a failure.
+export function useData(ask, keys, every = 0) {
+  const [state, set] = useState({ data: null, error: null, loading: true });
+  const latest = useRef(ask), got = useRef(false);
+  latest.current = ask;
+  useEffect(() => {
+    const control = new AbortController();
+    let timer = 0, gone = false;
+    const run = async () => {
+      clearTimeout(timer);
+      timer = 0;
+      if (document.hidden && got.current) return; // until the page is seen again
+      let next = every;
+      try {
+        const data = await latest.current(control.signal);
+        if (gone) return;
+        got.current = true;
+        set({ data, error: null, loading: false });
+      } catch (error) {
+        if (error.name === "AbortError" || gone) return;
+        if (!(error instanceof Failure)) console.error(error);
+        set((s) => ({ ...s, error, loading: false }));
+        if (error.status === 0 || error.status >= 500) next = Math.min(next || 3000, 3000);
+      }
+      if (next && !gone) timer = setTimeout(run, next);
+    };
+    const seen = () => { if (!document.hidden && every && !timer) run(); };
+    document.addEventListener("visibilitychange", seen);
+    set((s) => ({ ...s, loading: true }));
+    run();
+    return () => { gone = true; clearTimeout(timer); control.abort(); document.removeEventListener("visibilitychange", seen); };
+  }, keys);
+  return state;
+}
+
+// Figure is a value with its unit and its quality.
+export function Figure({ v, unit, quality, off }) {
+  if (!known(v)) return html`<span class="absent" title=${qualities.absent}>–</span>`;
+  const [n, u] = (units[unit] || units.none)(Number(v));
+  return html`<span class="num">${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="by how much it may be off, either way">± ${text(off, unit, v)}</span>` : null}<${Quality} of=${quality} /></span>`;
+}
+
+// Quality marks how a figure came about. What is measured is the rule, and has a
+// mark only where all says so.
+export function Quality({ of, all }) {
+  if (!qualities[of] || of === "absent" || (of === "measured" && !all)) return null;
+  return html`<span class=${"quality " + of} role="img" aria-label=${of} title=${qualities[of]}></span>`;
+}
+
+export function Legend() {
+  return html`<ul class="marks" aria-label="what the marks of figures mean">
+    <li title=${qualities.measured}><${Quality} of="measured" all=${true} /> measured <small>no mark</small></li>
+    <li title=${qualities.apportioned}><${Quality} of="apportioned" /> apportioned</li>
+    <li title=${qualities.modelled}><${Quality} of="modelled" /> modelled</li>
+    <li title=${qualities.absent}><span class="absent">–</span> absent, not zero</li></ul>`;
+}
+
+export function Card({ title, aside, width, flush, children, id, note }) {
+  return html`<section class=${"card " + (width || "") + (flush ? " flush" : "")} aria-label=${title || null} id=${id}>
+    ${title && html`<header><h2>${title}</h2>${note && html`<span class="note">${note}</span>`}${aside && html`<div class="aside">${aside}</div>`}</header>`}${children}</section>`;
+}
+
+export function Stat({ title, v, unit, quality, off, below, parts, children }) {
+  return html`<div class="stat"><h3>${title}</h3><div class="value"><${Figure} v=${v} unit=${unit} quality=${quality} /></div>
+    <div class="below">${below}${known(off) && html`<span title="by how much it may be off, either way">± ${text(off, unit, v)}</span>`}</div>${parts && html`<${Bar} parts=${parts} />`}${children}</div>`;
+}
+
+// Bar shows parts of a whole: [{ share, color, title }].
+export function Bar({ parts, slim }) {
+  return html`<div class=${"meterbar" + (slim ? " slim" : "")} role="img" aria-label=${parts.map((p) => p.title).join(", ")}>${parts.map((p) =>
+    html`<i title=${p.title} style=${{ width: Math.max(0, Math.min(100, p.share * 100 || 0)) + "%", background: p.color }}></i>`)}</div>`;
+}
+
+// partsOf are the parts of a node's or fleet's resource for a Bar.
+export function partsOf(p, unit) {
+  if (!p || !(p.whole > 0)) return null;
+  return [["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([name, color]) =>
+    ({ share: p[name] / p.whole, color, title: `${name} ${text(p[name], unit)}` }));
+}
+
+export function Skeleton({ height = 160, lines = 0 }) {
+  if (lines) return html`<div class="lines" role="status" aria-label="loading">${Array.from({ length: lines }, () => html`<div class="skeleton"></div>`)}</div>`;
+  return html`<div class="skeleton" style=${{ height: height + "px" }} role="status" aria-label="loading"></div>`;
+}
+
+export function Empty({ title, children }) {
+  return html`<div class="empty"><b>${title}</b>${children}</div>`;
+}
+
+// Trouble says what went wrong and what to do.
+export function Trouble({ error, retry }) {
+  return html`<div class="notice bad" role="alert"><div><b>${error.message}</b>${error.hint && html`<div>${error.hint}</div>`}</div>
+    ${retry && html`<button onClick=${retry}>Try again</button>`}</div>`;
+}
+
+// Shown draws what data says, or why there is none.
+export function Shown({ of, height, lines, children }) {
+  if (of.data === null && of.error) return html`<${Trouble} error=${of.error} />`;
+  if (of.data === null) return html`<${Skeleton} height=${height} lines=${lines} />`;
+  return html`${of.error && html`<${Trouble} error=${of.error} />`}${children(of.data)}`;
+}
+
+export function Segments({ label, options, value, choose }) {
+  return html`<div class="segments" role="group" aria-label=${label}>${options.map(([v, name, title]) =>
+    html`<button type="button" aria-pressed=${v === value ? "true" : "false"} title=${title} onClick=${() => choose(v)}>${name}</button>`)}</div>`;
+}
+
+// Select stands in the URL under its name.
+export function Select({ name, label, options, all }) {
+  const { query } = useHere();
+  const value = query[name] || "";
+  return html`<label class="select"><span>${label}</span><select onChange=${(e) => put({ [name]: e.target.value })}>
+    ${all !== undefined && html`<option value="" selected=${value === ""}>${all}</option>`}
+    ${value && !options.includes(value) && html`<option value=${value} selected>${value}</option>`}
+    ${options.map((o) => html`<option value=${o} selected=${o === value}>${o || "(none)"}</option>`)}</select></label>`;
+}
+
+// Search filters by text, which stands in the URL as q.
+export function Search({ placeholder = "Filter", name = "q" }) {
+  const { query } = useHere();
+  // What is typed stands in the field, also where all is drawn anew before it is in the URL.
+  const timer = useRef(), typing = useRef(null);
+  const typed = (e) => {
+    const v = typing.current = e.target.value;
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => { typing.current = null; put({ [name]: v }, true); }, 150);
+  };
+  return html`<div class="search"><input type="search" data-search placeholder=${placeholder} aria-label=${placeholder} value=${typing.current ?? (query[name] || "")} onInput=${typed} autocomplete="off" spellcheck="false" /><kbd aria-hidden="true">/</kbd></div>`;
+}
+
+// Dialog is one over the page, until it is closed.
+export function Dialog({ title, close, children, wide }) {
+  const box = useRef();
+  useEffect(() => { box.current.showModal(); }, []);
+  const outside = (e) => { if (e.target === box.current) box.current.close(); };
+  return html`<dialog ref=${box} class=${wide ? "wide" : ""} onClose=${close} onClick=${outside} aria-label=${title}>
+    <header><h2>${title}</h2><form method="dialog"><button aria-label="close">Close</button></form></header>${children}</dialog>`;
+}
+
+// Facts is a list of names and what they are; what is not known is left out.
+export function Facts({ of }) {
+  return html`<dl class="facts">${of.filter(([, v]) => known(v) && v !== "").map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>`;
+}
+
+// Kind is what sort of workload it is.
+export const Kind = ({ of }) => (of && of !== "path" ? html`<span class="tag">${of}</span>` : null);
+
+// Job is the name of a job, and the way to it.
+export function Job({ name, node, kind }) {
+  if (kind === "idle" || kind === "system") return html`<span class="muted">${name}</span>`;
+  if (!name) return html`<span class="muted" title="nobody said what it is called">unnamed</span>`;
+  return html`<a href=${jobAt(name, node ? { node } : {})} title=${name}>${name}</a>`;
+}
+
+// Spark is a small line of values over time.
+export function Spark({ values, label }) {
+  if (!values || values.length < 2) return html`<svg class="spark" aria-hidden="true"></svg>`;
+  const most = Math.max(...values, 1e-12), w = 104, h = 22;
+  const points = values.map((v, i) => `${((i / (values.length - 1)) * w).toFixed(1)},${(h - 2 - (v / most) * (h - 5)).toFixed(1)}`);
+  return html`<svg class="spark" viewBox="0 0 ${w} ${h}" preserveAspectRatio="none" role="img" aria-label=${label || "over time"}><path class="area" d=${"M0," + h + "L" + points.join("L") + "L" + w + "," + h + "Z"} /><path class="line" d=${"M" + points.join("L")} /></svg>`;
+}

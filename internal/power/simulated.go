@@ -1,0 +1,8 @@
+package power
+
+// SimulatedFile is beside the zones of a powercap tree that nobody measured: it
+// holds, in a line, what such meters are called.
+const SimulatedFile = "mete-simulated"
+
+// Demo is what the meters of a demonstration are called.
+const Demo = "simulated meter (demo)"

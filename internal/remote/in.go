@@ -1,0 +1,254 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/storage/remote"
+
+	"mete.dev/mete/internal/answer"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/series"
+)
+
+// What one request may have. Prometheus sends 2000 samples at once.
+const (
+	maxBody    = 8 << 20 // bytes, packed; unpacked they are 32 MiB at most
+	maxSamples = 100_000
+	maxSeries  = 20_000
+	maxLabels  = 64
+	maxLabel   = 4 << 10 // bytes of a name or of a value
+	// maxAhead is how far a sample may be in the future. What the server itself
+	// appends is looked for near the newest sample that there is.
+	maxAhead = 15 * time.Second
+)
+
+// A Taker takes what others write into the metrics: remote write 1.0 and 2.0. Each
+// writes into one cluster, whatever its series say of it, and nothing under a name
+// that is mete's own.
+type Taker struct {
+	handler   http.Handler
+	authorize func(*http.Request) (cluster string, err error)
+	log       *slog.Logger
+
+	taken, refused atomic.Int64 // samples
+}
+
+// NewTaker returns the taker of a database. authorize says into which cluster who
+// asks may write; its error says why nowhere.
+func NewTaker(db storage.Appendable, authorize func(*http.Request) (string, error), log *slog.Logger) *Taker {
+	// Its log would have a line for each sample that is refused.
+	accepted := listOf(versions["1.0"], versions["2.0"])
+	return &Taker{handler: remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db}, accepted, false, false, false), authorize: authorize, log: log}
+}
+
+// listOf is a list of a type that has no name here.
+func listOf[T any](of ...T) []T { return of }
+
+// Counts are of samples, since the start.
+type Counts struct{ Taken, Refused int64 }
+
+// Counts returns what was taken so far.
+func (t *Taker) Counts() Counts { return Counts{t.taken.Load(), t.refused.Load()} }
+
+// ServeHTTP takes one request.
+func (t *Taker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "remote write is POST", http.StatusMethodNotAllowed)
+		return
+	}
+	cluster, err := t.authorize(r)
+	if err != nil {
+		answer.Problem(w, fault.ProblemOf(err))
+		return
+	}
+	one := &taking{cluster: cluster}
+	r = r.WithContext(context.WithValue(r.Context(), takingKey{}, one))
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	got := &reply{header: w.Header(), status: http.StatusOK}
+	t.handler.ServeHTTP(got, r)
+	t.refused.Add(one.refused)
+	text := got.body.String()
+	switch {
+	case one.over != nil:
+		// All of it was left out, and would be again.
+		got.status, text = http.StatusRequestEntityTooLarge, one.over.Error()
+	case got.status/100 == 5:
+	default:
+		if one.committed {
+			t.taken.Add(one.taken)
+		}
+		if one.why == nil {
+			break
+		}
+		// What could be taken was; the rest would be refused again.
+		const written = "X-Prometheus-Remote-Write-Samples-Written"
+		if n, err := strconv.ParseInt(w.Header().Get(written), 10, 64); err == nil {
+			w.Header().Set(written, strconv.FormatInt(max(0, n-one.refused), 10))
+		}
+		got.status, text = http.StatusBadRequest, fmt.Sprintf("%d samples were refused: %v\n%s", one.refused, one.why, text)
+	}
+	switch {
+	case got.status/100 == 5:
+		t.log.Error("series that were written are not kept", "cluster", cluster, "status", got.status, "err", text)
+	case got.status/100 == 4: // anybody who may write can cause many
+		t.log.Debug("series that were written are refused", "cluster", cluster, "status", got.status, "err", text)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(got.status)
+	_, _ = w.Write([]byte(text)) // who went away asks again
+}
+
+// A reply keeps an answer until it is known what became of it.
+type reply struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *reply) Header() http.Header         { return r.header }
+func (r *reply) WriteHeader(status int)      { r.status = status }
+func (r *reply) Write(b []byte) (int, error) { return r.body.Write(b) }
+
+// taking is one request.
+type taking struct {
+	cluster        string
+	last           labels.Labels // of the series before
+	series         int
+	samples        int
+	taken, refused int64
+	why, over      error
+	committed      bool
+}
+
+type takingKey struct{}
+
+// into makes appenders that hold to the request in their context.
+type into struct{ storage.Appendable }
+
+func (i into) Appender(ctx context.Context) storage.Appender {
+	one, _ := ctx.Value(takingKey{}).(*taking)
+	return &appender{Appender: i.Appendable.Appender(ctx), one: one}
+}
+
+// An appender appends what a request may write, as series of its cluster.
+type appender struct {
+	storage.Appender
+	one *taking
+}
+
+// errOver is of a request that has too much.
+var errOver = errors.New("too much in one request")
+
+// admit returns the labels under which a sample is appended; false is that it is not,
+// which is counted.
+func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error) {
+	one := a.one
+	if one == nil {
+		return ls, false, errors.New("remote: a request of nobody")
+	}
+	one.samples++
+	if !labels.Equal(ls, one.last) {
+		one.series++
+		one.last = ls.Copy()
+	}
+	if one.samples > maxSamples || one.series > maxSeries {
+		one.over = fmt.Errorf("%w: at most %d samples of %d series", errOver, maxSamples, maxSeries)
+		return ls, false, one.over
+	}
+	err := admissible(ls)
+	if ahead := time.Until(time.UnixMilli(at)); err == nil && ahead > maxAhead {
+		err = fmt.Errorf("a sample of %.100q is %v in the future; look at the clocks", ls.Get(model.MetricNameLabel), ahead.Round(time.Second))
+	}
+	if err != nil {
+		one.refused++
+		one.why = err
+		return ls, false, nil
+	}
+	return labels.NewBuilder(ls).Set(series.Cluster, one.cluster).Labels(), true, nil
+}
+
+// admissible says why a series is not taken.
+func admissible(ls labels.Labels) (err error) {
+	name := ls.Get(model.MetricNameLabel)
+	switch {
+	case strings.HasPrefix(name, "mete_") || strings.Contains(name, ":mete_") || strings.HasPrefix(name, "ALERTS"):
+		return fmt.Errorf("%.100q is a name of mete's own series; leave it out with write_relabel_configs", name)
+	case ls.Len() > maxLabels:
+		return fmt.Errorf("a series of %.100q has %d labels, and at most %d are taken", name, ls.Len(), maxLabels)
+	}
+	ls.Range(func(l labels.Label) {
+		if len(l.Name) > maxLabel || len(l.Value) > maxLabel {
+			err = fmt.Errorf("label %.100q of %.100q is longer than %d bytes", l.Name, name, maxLabel)
+		}
+	})
+	return err
+}
+
+func (a *appender) Append(ref storage.SeriesRef, ls labels.Labels, at int64, v float64) (storage.SeriesRef, error) {
+	ls, ok, err := a.admit(ls, at)
+	if !ok {
+		return 0, err
+	}
+	return a.count(a.Appender.Append(ref, ls, at, v))
+}
+
+func (a *appender) AppendHistogram(ref storage.SeriesRef, ls labels.Labels, at int64, h *histogram.Histogram, fh *histogram.FloatHistogram) (storage.SeriesRef, error) {
+	ls, ok, err := a.admit(ls, at)
+	if !ok {
+		return 0, err
+	}
+	return a.count(a.Appender.AppendHistogram(ref, ls, at, h, fh))
+}
+
+// count counts what was appended.
+func (a *appender) count(ref storage.SeriesRef, err error) (storage.SeriesRef, error) {
+	if err == nil {
+		a.one.taken++
+	}
+	return ref, err
+}
+
+// Commit implements storage.Appender.
+func (a *appender) Commit() error {
+	err := a.Appender.Commit()
+	if a.one != nil {
+		a.one.committed = err == nil
+	}
+	return err
+}
+
+// Of exemplars, metadata and start times nothing is kept.
+
+func (a *appender) AppendExemplar(ref storage.SeriesRef, _ labels.Labels, _ exemplar.Exemplar) (storage.SeriesRef, error) {
+	return ref, nil
+}
+
+func (a *appender) UpdateMetadata(ref storage.SeriesRef, _ labels.Labels, _ metadata.Metadata) (storage.SeriesRef, error) {
+	return ref, nil
+}
+
+func (a *appender) AppendSTZeroSample(ref storage.SeriesRef, _ labels.Labels, _, _ int64) (storage.SeriesRef, error) {
+	return ref, nil
+}
+
+func (a *appender) AppendHistogramSTZeroSample(ref storage.SeriesRef, _ labels.Labels, _, _ int64, _ *histogram.Histogram, _ *histogram.FloatHistogram) (storage.SeriesRef, error) {
+	return ref, nil
+}

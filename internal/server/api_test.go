@@ -1,0 +1,162 @@
+package server_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/api/apitest"
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/server"
+)
+
+// tenants is a server with a machine in each of two clusters, orchard and quarry, and
+// what is asked with tokens: "" is one for all clusters.
+func tenants(t *testing.T) (b *bench, as map[string]http.Handler) {
+	t.Helper()
+	b = open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
+	for i, cluster := range []string{"orchard", "quarry"} {
+		id, now := "01J0000000000000000000000"+fmt.Sprint(i), time.Now().UTC()
+		if err := b.Ledger.PutNode(t.Context(), entry.Node{ID: id, MachineID: "machine-" + cluster, Cluster: cluster, Name: "box-" + cluster, At: now}); err != nil {
+			t.Fatal(err)
+		}
+		sent, clock := aBatchOf(t, id, byte(i+1), "job-"+cluster)
+		if r, err := b.Way(id).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Taken {
+			t.Fatalf("offer: %+v, %v", r, err)
+		}
+		lost := batch.Lost{Stream: batch.Stream{byte(i + 1)}, From: 2, To: 3, Gap: meter.Gap{From: now.Add(-time.Minute), To: now, Reason: meter.Overflow, Detail: "of " + cluster}}
+		if r, err := b.Way(id).Lost(t.Context(), lost); err != nil || r.Verdict != batch.Taken {
+			t.Fatalf("lost: %+v, %v", r, err)
+		}
+	}
+	as = map[string]http.Handler{}
+	for _, cluster := range []string{"", "orchard", "quarry", "desert"} {
+		text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := b.Handler()
+		as[cluster] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+			r.Header.Set("Authorization", "Bearer "+text)
+			h.ServeHTTP(w, r)
+		})
+	}
+	return b, as
+}
+
+func answerOf(h http.Handler, method, target string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// extra asks for all that a question can tell.
+var extra = map[string]string{"/v1/usage": "?by=cluster,node,job&from=-1h&to=2999-01-01", "/v1/summary": "?nodes=1&top=9", "/v1/gaps": "?from=-1h&to=2999-01-01", "/v1/workloads": "?from=-1h&to=2999-01-01",
+	"/v1/jobs": "?from=-1h&to=2999-01-01", "/v1/energy": "?from=-1h&to=2999-01-01"}
+
+// At every path who sees one cluster sees nothing of another.
+func TestTenancyOfEveryPath(t *testing.T) {
+	_, as := tenants(t)
+	d := apitest.Read(t, as[""])
+	told := []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/gaps", "/v1/streams"}
+	for path := range d.Paths {
+		if path == "/v1/self" {
+			for cluster, h := range as {
+				if w := answerOf(h, "GET", path); w.Code != 403 || strings.Contains(w.Body.String(), "complete_through") {
+					t.Errorf("%s as %q, who is no job: %d %s", path, cluster, w.Code, w.Body)
+				}
+			}
+			continue
+		}
+		for _, form := range []string{"application/json", "text/csv"} {
+			target := path + extra[path]
+			all := answerOf(as[""], "GET", target, "Accept", form).Body.String()
+			told := slices.Contains(told, path) && !(path == "/v1/energy" && form == "text/csv") // nobody saw energy
+			if told && (!strings.Contains(all, "orchard") || !strings.Contains(all, "quarry")) {
+				t.Errorf("%s: who sees all clusters sees %s", target, all)
+			}
+			for _, own := range []string{"orchard", "quarry", "desert"} {
+				w := answerOf(as[own], "GET", target, "Accept", form)
+				for _, other := range []string{"orchard", "quarry"} {
+					see, should := strings.Contains(w.Body.String(), other), own == other && told
+					if w.Code != 200 || see && own != other || !see && should {
+						t.Errorf("%s as %s: %d, of %s: %s", target, own, w.Code, other, w.Body)
+					}
+				}
+			}
+		}
+	}
+	// What is named by who may not see it is not there, as what there is not.
+	for _, target := range []string{"/v1/gaps?node=%s", "/v1/streams?node=%s", "/v1/summary?node=%s"} {
+		theirs, none := answerOf(as["orchard"], "GET", fmt.Sprintf(target, "box-quarry")), answerOf(as["orchard"], "GET", fmt.Sprintf(target, "box-quarrx"))
+		if theirs.Code != 404 || strings.ReplaceAll(theirs.Body.String(), "box-quarry", "") != strings.ReplaceAll(none.Body.String(), "box-quarrx", "") {
+			t.Errorf("%s: %d %s, want as %s", target, theirs.Code, theirs.Body, none.Body)
+		}
+	}
+	// A cursor of another's is a place in one's own list.
+	if w := answerOf(as["quarry"], "GET", "/v1/nodes?limit=1&cursor=b3JjaGFyZA"); strings.Contains(w.Body.String(), "box-orchard") || !strings.Contains(w.Body.String(), "box-quarry") {
+		t.Errorf("with a cursor: %s", w.Body)
+	}
+}
+
+// What is described is what the server does, with a ledger that has something.
+func TestServerAsDescribed(t *testing.T) {
+	_, as := tenants(t)
+	words := map[string][]string{"from": {"-1h", "2026-02-28", "-7d"}, "to": {"now", "2999-01-01"}, "by": {"job", "kind,node", "label:app", "cluster,namespace"},
+		"where": {"job=job-orchard", "kind=", "cluster=orchard", "label:a=b"}, "node": {"box-orchard", "box-quarry", "none"}, "cluster": {"", "orchard"}, "cursor": {"TjE"}, "If-None-Match": {`"x"`, "*"}}
+	for _, who := range []string{"", "orchard"} {
+		apitest.Read(t, as[who]).Fuzz(t, as[who], words)
+	}
+}
+
+// No answer can be framed or taken for another kind, whatever is asked, and no page
+// of another site can have something changed.
+func TestForBrowsers(t *testing.T) {
+	_, as := tenants(t)
+	h := as[""]
+	paths := slices.Collect(maps.Keys(apitest.Read(t, h).Paths))
+	paths = append(paths, "/", "/docs", "/docs/docs.js", "/openapi.json", "/metrics", "/none", "/api/v1/query?query=up", "/api/v1/write", "/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/states")
+	for _, path := range paths {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
+			w := answerOf(h, method, path)
+			got := w.Result().Header
+			if !strings.Contains(got.Get("Content-Security-Policy"), "frame-ancestors 'none'") || got.Get("X-Frame-Options") != "DENY" ||
+				got.Get("X-Content-Type-Options") != "nosniff" || got.Get("Cross-Origin-Resource-Policy") != "same-origin" || got.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("%s %s: %v", method, path, got)
+			}
+		}
+		for _, from := range [][]string{{"Origin", "https://evil.example"}, {"Sec-Fetch-Site", "cross-site"}, {"Origin", "null"}} {
+			if w := answerOf(h, "POST", path, from...); w.Code != 403 || !strings.Contains(w.Body.String(), "another site") {
+				t.Errorf("POST %s from %v: %d %s", path, from, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// Nothing that is asked with GET changes what is there.
+func TestAskingChangesNothing(t *testing.T) {
+	b, as := tenants(t)
+	before, err := b.Ledger.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range apitest.Read(t, as[""]).Paths {
+		answerOf(as[""], "GET", path+extra[path])
+	}
+	after, err := b.Ledger.Stats(t.Context())
+	if err != nil || after.Rev != before.Rev {
+		t.Errorf("revision %d after %d, %v", after.Rev, before.Rev, err)
+	}
+}

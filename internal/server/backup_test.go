@@ -1,0 +1,174 @@
+package server_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/tsdb"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/series"
+)
+
+// A copy of the metrics with a ledger that has more is filled in, and then both say
+// the same.
+func TestBackedUpMetrics(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, 9*time.Hour)
+	p.live(2 * time.Hour)
+	p.late(20 * time.Minute)
+	copied := filepath.Join(p.dir, "copy")
+	if err := p.metrics.Backup(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+	p.live(30 * time.Minute)
+	p.equal("beside the copy", p.begin)
+	p.close()
+	swap(t, copied, p.metricsDir())
+	p.open()
+	p.live(20 * time.Minute)
+	if p.fill() == 0 {
+		t.Error("nothing was filled in")
+	}
+	p.equal("from the copy", p.begin)
+	p.live(4 * time.Hour)
+	if err := p.metrics.DB().Compact(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.close()
+	p.open()
+	p.equal("hours later", p.begin)
+	if log := p.log.String(); strings.Contains(log, "level=ERROR") || strings.Contains(log, "set aside") {
+		t.Error(log)
+	}
+}
+
+// A copy of a server is one that knows its agents, and has what the first one had.
+func TestBackup(t *testing.T) {
+	state := t.TempDir()
+	first := open(t, state, nil)
+	id := first.enrol(t, entry.Agent, "m1")
+	sent, clock := aBatch(t, id.Node())
+	if r, err := offer(t, id, first, sent, clock); err != nil || r.Verdict != batch.Taken {
+		t.Fatal(r, err)
+	}
+	use := func(b *bench) (covered float64, workloads int) {
+		t.Helper()
+		f := 0.0
+		to := time.Now().Add(time.Minute)
+		l, err := b.Ledger.Through(t.Context(), id.Node())
+		if err != nil || l.IsZero() {
+			t.Errorf("booked through %v, %v", l, err)
+		}
+		err = b.Ledger.Minutes(t.Context(), []string{id.Node()}, to.Add(-time.Hour), to, func(_ int, m *entry.Minute) error {
+			f += float64(m.Usage.Covered)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		q, err := b.Metrics.Queryable().Querier(0, math.MaxInt64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = q.Close() }()
+		all, _, err := q.LabelValues(t.Context(), series.Workload, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		return f, len(all)
+	}
+	// A block, which is linked or copied.
+	head := first.Metrics.DB().Head()
+	if err := first.Metrics.DB().CompactHead(tsdb.NewRangeHead(head, head.MinTime(), head.MaxTime())); err != nil {
+		t.Fatal(err)
+	}
+	if len(first.Metrics.DB().Blocks()) != 1 {
+		t.Errorf("%d blocks", len(first.Metrics.DB().Blocks()))
+	}
+
+	places := map[string]string{"the same file system": t.TempDir()}
+	if other := elsewhere(t, places["the same file system"]); other != "" {
+		places["another file system"] = other
+	}
+	for where, place := range places {
+		t.Run(where, func(t *testing.T) {
+			dir := filepath.Join(place, "copy")
+			b, err := first.Backup(t.Context(), dir)
+			if err != nil || b.Dir != dir || b.Ledger < 4096 || b.Metrics < 1000 || b.Took <= 0 || b.Elsewhere {
+				t.Fatalf("%+v, %v", b, err)
+			}
+			if _, err := first.Backup(t.Context(), dir); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+				t.Errorf("once more: %v", err)
+			}
+			if err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				i, err := e.Info()
+				if rest, _ := filepath.Rel(dir, path); err == nil && i.Mode().Perm()&0o077 != 0 && !strings.HasPrefix(rest, "metrics/") {
+					t.Errorf("%s: %v", rest, i.Mode())
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+			left, err := os.ReadDir(place)
+			if err != nil || len(left) != 1 {
+				t.Errorf("%v, %v: want the copy alone", left, err)
+			}
+			second := open(t, dir, nil)
+			wantUse, wantSeries := use(first)
+			if gotUse, gotSeries := use(second); gotUse != wantUse || gotUse == 0 || gotSeries != wantSeries || gotSeries < 2 {
+				t.Errorf("%v of %d workloads, want %v of %d", gotUse, gotSeries, wantUse, wantSeries)
+			}
+			if r, err := offer(t, id, second, sent, clock); err != nil || r.Verdict == batch.Taken {
+				t.Errorf("the same batch again: %+v, %v", r, err)
+			}
+		})
+	}
+
+	for dir, want := range map[string]error{
+		"relative":                                 fault.ErrInvalid,
+		filepath.Join(state, "copy"):               fault.ErrInvalid,
+		filepath.Join(t.TempDir(), "no", "such"):   fault.ErrNotFound,
+		"/dev/null/under":                          nil,
+		filepath.Join("/proc", "mete-test-backup"): nil,
+	} {
+		if _, err := first.Backup(t.Context(), dir); err == nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", dir, err, want)
+		}
+	}
+}
+
+// elsewhere is a directory on another file system than dir; "" where there is none.
+func elsewhere(t *testing.T, dir string) string {
+	t.Helper()
+	other, err := os.MkdirTemp("/dev/shm", "mete-test-*")
+	if err != nil {
+		t.Log("no other file system:", err)
+		return ""
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(other); err != nil {
+			t.Error(err)
+		}
+	})
+	var one, two syscall.Stat_t
+	if err := errors.Join(syscall.Stat(dir, &one), syscall.Stat(other, &two)); err != nil {
+		t.Fatal(err)
+	}
+	if one.Dev == two.Dev {
+		t.Log("no other file system: /dev/shm is the same one")
+		return ""
+	}
+	return other
+}

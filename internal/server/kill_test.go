@@ -1,0 +1,116 @@
+package server_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/store/ledger"
+)
+
+// killed is the directory in which a process books windows until it is killed.
+const killed = "METE_TEST_KILLED"
+
+// A process is killed while it takes windows: when its ledger and its metrics are
+// opened again, each minute that is booked is in the series.
+func TestKilledMetrics(t *testing.T) {
+	if dir := os.Getenv(killed); dir != "" {
+		p := newPairIn(t, 9*time.Hour, dir, filepath.Join(dir, "ledger.db"))
+		for p.at < int64(8*time.Hour) {
+			p.put(p.batch())
+			_, _ = os.Stdout.WriteString("took\n")
+		}
+		return
+	}
+	t.Parallel()
+	for range 4 {
+		p := &pair{t: t, dir: t.TempDir()}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledMetrics$", fmt.Sprintf("-seed=%d", *seeded))
+		cmd.Env = append(os.Environ(), killed+"="+p.dir)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if strings.HasSuffix(lines.Text(), "took") {
+				if n++; n == 40 {
+					time.AfterFunc(time.Duration(time.Now().UnixNano()%50_000_000), func() { _ = cmd.Process.Kill() })
+				}
+			}
+		}
+		if err := cmd.Wait(); err == nil || n < 40 {
+			t.Fatalf("it ended by itself after %d batches: %v", n, err)
+		}
+		p.reopened()
+	}
+}
+
+// reopened compares, for all workloads, each minute that is booked whole.
+func (p *pair) reopened() {
+	p.t.Helper()
+	l, err := ledger.Open(p.t.Context(), filepath.Join(p.dir, "ledger.db"), ledger.Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.ledger = &nervous{Ledger: l}
+	p.open()
+	defer func() {
+		if err := errors.Join(p.metrics.Close(), l.Close()); err != nil {
+			p.t.Error(err)
+		}
+	}()
+	through, err := l.Through(p.t.Context(), "n1")
+	if err != nil || through.IsZero() {
+		p.t.Fatal(through, err)
+	}
+	to := through.Truncate(time.Minute)
+	used := map[batch.Short]int64{}
+	err = l.Minutes(p.t.Context(), []string{"n1"}, to.Add(-12*time.Hour), to, func(_ int, m *entry.Minute) error {
+		used[m.Workload] += m.Usage.Amount[meter.CPU]
+		return nil
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	shorts := make([]batch.Short, 0, len(used))
+	for short := range used {
+		shorts = append(shorts, short)
+	}
+	names, err := l.Names(p.t.Context(), "n1", shorts)
+	if err != nil || len(names) < 8 {
+		p.t.Fatal(names, err)
+	}
+	f, some := series.Of(meter.CPU), 0
+	for short, n := range names {
+		want := f.Value(used[short])
+		got, off, seen := p.grew(f, string(n.ID), time.Unix(0, 0), to)
+		if seen == 0 && !n.Ended.IsZero() {
+			continue // it lived for one window
+		}
+		if some++; math.Abs(got-want) > math.Max(1e-9*want, off) {
+			p.t.Errorf("%s grew by %v, the ledger says %v", n.Name, got, want)
+		}
+	}
+	if p.t.Failed() {
+		p.t.Log(p.log.String())
+	}
+	if some < 8 || p.metrics.Stats().Holes > 0 {
+		p.t.Errorf("%d workloads compared, %d holes", some, p.metrics.Stats().Holes)
+	}
+}

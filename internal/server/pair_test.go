@@ -1,0 +1,408 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/period"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/workload"
+)
+
+var seeded = flag.Uint64("seed", 0, "what random tests are made of; 0 is drawn")
+
+// A nervous ledger does not say what workloads are called while it is told not to.
+type nervous struct {
+	*ledger.Ledger
+	fails atomic.Bool
+}
+
+func (n *nervous) Names(ctx context.Context, node string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
+	if n.fails.Load() {
+		return nil, errors.New("no names today")
+	}
+	return n.Ledger.Names(ctx, node, shorts)
+}
+
+// A journal is what several goroutines log.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// A pair is a ledger and metrics that are fed alike.
+type pair struct {
+	t       *testing.T
+	dir     string
+	log     journal // of the metrics
+	ledger  *nervous
+	metrics *metrics.Store
+	rand    *rand.Rand
+	number  uint64
+	stream  byte
+	begin   time.Time
+	at      int64 // ns of boottime
+	alive   []*worker
+	names   []batch.Name
+	all     []batch.Name // that have been
+	count   int
+	brief   map[workload.ID]bool // all their life was in one window
+}
+
+// A worker is a workload that runs.
+type worker struct {
+	name  batch.Name
+	short batch.Short
+	total [meter.Limit]int64
+	still bool
+	first bool
+	again bool // it has had another life
+	stays bool // it does not end
+}
+
+var spent = []meter.Resource{meter.CPU, meter.Memory, meter.DiskRead, meter.EnergyRest}
+
+func newPair(t *testing.T, back time.Duration) *pair {
+	t.Helper()
+	dir := t.TempDir()
+	return newPairIn(t, back, dir, filepath.Join(dir, "ledger.db"))
+}
+
+func newPairIn(t *testing.T, back time.Duration, dir, at string) *pair {
+	t.Helper()
+	seed := *seeded
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-seed %d", seed)
+	p := &pair{t: t, dir: dir, brief: map[workload.ID]bool{}, rand: rand.New(rand.NewPCG(seed, 12))}
+	// Windows begin anywhere in a minute and in the two hours of a block, and holes
+	// where they come.
+	p.begin = time.Now().Truncate(2 * time.Hour).Add(-back - time.Duration(p.rand.Int64N(int64(2*time.Hour))))
+	l, err := ledger.Open(t.Context(), at, ledger.Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ledger = &nervous{Ledger: l}
+	if err := l.PutNode(t.Context(), entry.Node{ID: "n1", Cluster: "lab", Name: "box", At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	p.open()
+	t.Cleanup(func() {
+		if err := errors.Join(p.metrics.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	p.start(workload.Idle, "")
+	p.start(workload.System, "")
+	for i := range 6 {
+		p.start(workload.Container, fmt.Sprint("steady", i))
+	}
+	return p
+}
+
+func (p *pair) metricsDir() string { return filepath.Join(p.dir, "metrics") }
+
+func (p *pair) open() {
+	p.t.Helper()
+	cfg := metrics.Default()
+	cfg.Dir, cfg.Settle = p.metricsDir(), time.Second
+	var err error
+	if p.metrics, err = metrics.Open(cfg, p.ledger, nil, slog.New(slog.NewTextHandler(&p.log, nil))); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *pair) close() {
+	p.t.Helper()
+	if err := p.metrics.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *pair) start(kind workload.Kind, key string) *worker {
+	id := workload.NewID("n1", kind, key)
+	short, _ := batch.ShortOf(id)
+	w := &worker{name: batch.Name{ID: id, Kind: kind, Name: kind.String() + key, Started: p.wall()}, short: short, first: true}
+	p.alive = append(p.alive, w)
+	p.names = append(p.names, w.name)
+	p.all = append(p.all, w.name)
+	return w
+}
+
+func (p *pair) wall() time.Time { return p.begin.Add(time.Duration(p.at)) }
+
+// window is ten seconds, or as many as a tired agent takes.
+func (p *pair) window() batch.Window {
+	length := int64(9e9) + p.rand.Int64N(4e9)
+	win := batch.Window{Boot: "b", Start: p.at, End: p.at + length, Offset: p.begin.UnixNano(), CPUs: 2}
+	p.at += length
+	if p.rand.IntN(60) == 0 {
+		p.count++
+		p.start(workload.Container, fmt.Sprint("passing", p.count))
+	}
+	var left []*worker
+	for i, w := range p.alive {
+		switch {
+		case i < 2:
+		case !w.again && p.rand.IntN(90) == 0:
+			w.still = !w.still
+		case p.rand.IntN(400) == 0:
+			// Another life. One that rests from then on until the hole is filled in
+			// cannot be told from the life before.
+			w.total, w.again, w.still = [meter.Limit]int64{}, true, false
+		}
+		ends := i >= 8 && !w.stays && (p.rand.IntN(80) == 0 || w.first && p.rand.IntN(3) == 0)
+		if ends {
+			for j := range p.all {
+				if p.all[j].ID == w.name.ID {
+					w.name.Ended = p.wall()
+					p.all[j] = w.name
+				}
+			}
+			p.names = append(p.names, w.name)
+		} else {
+			left = append(left, w)
+		}
+		if w.still && !ends && !w.first {
+			continue
+		}
+		if ends && w.first {
+			p.brief[w.name.ID] = true
+		}
+		row := batch.Row{Workload: w.short, Ended: ends}
+		w.first = false
+		row.Usage.Covered = time.Duration(length)
+		for _, res := range spent {
+			v := p.rand.Int64N(1 << 33)
+			row.Usage.Put(res, v, meter.Measured)
+			w.total[res] += v
+			row.Has |= meter.SetOf(res)
+			row.Total[res] = w.total[res]
+		}
+		win.Rows = append(win.Rows, row)
+	}
+	p.alive = left
+	return win
+}
+
+// A sent is a batch that was made.
+type sent struct {
+	names []batch.Name
+	ws    []batch.Window
+}
+
+func (p *pair) batch() sent {
+	b := sent{}
+	for range 6 {
+		b.ws = append(b.ws, p.window())
+	}
+	b.names, p.names = p.names, nil
+	return b
+}
+
+// put gives a batch to both, as ingest does. Of a stream of its own come those that
+// are late.
+func (p *pair) put(b sent) {
+	p.t.Helper()
+	by := make([]time.Duration, len(b.ws))
+	cuts, err := period.Cut(b.ws, by)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.metrics.Append(p.t.Context(), "n1", b.names, b.ws, by); err != nil && !p.ledger.fails.Load() {
+		p.t.Fatal(err)
+	}
+	p.stream++
+	e := &entry.Entry{
+		Node: "n1", Stream: batch.Stream{p.stream, byte(p.number), byte(p.number >> 8)}, Number: 1, Hash: batch.Hash{1}, Boot: "b",
+		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: period.End(&b.ws[len(b.ws)-1], 0),
+	}
+	p.number++
+	r, err := p.ledger.Book(p.t.Context(), []*entry.Entry{e})
+	if err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+		p.t.Fatal(err, r)
+	}
+}
+
+// live puts batches until a time has passed.
+func (p *pair) live(d time.Duration) {
+	p.t.Helper()
+	for end := p.at + int64(d); p.at < end; {
+		p.put(p.batch())
+	}
+}
+
+// late puts ten batches after those of the time that follows them.
+func (p *pair) late(d time.Duration) {
+	p.t.Helper()
+	var held []sent
+	for range 10 {
+		held = append(held, p.batch())
+	}
+	for _, b := range held {
+		p.names = append(p.names, b.names...) // the server asked for them
+	}
+	p.live(d)
+	for _, b := range held {
+		p.put(b)
+	}
+}
+
+// fill waits until nothing is missing, and opens the metrics again, so that what
+// was filled in can be seen. It returns how many samples that took.
+func (p *pair) fill() (put int64) {
+	p.t.Helper()
+	ctx, stop := context.WithCancel(p.t.Context())
+	done := make(chan error)
+	go func() { done <- p.metrics.Run(ctx) }()
+	for end := time.Now().Add(time.Minute); p.metrics.Stats().Holes > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatal("it is not filled in")
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		p.t.Fatal(err)
+	}
+	put = p.metrics.Stats().Filled
+	p.close()
+	p.open()
+	for _, b := range p.metrics.DB().Blocks() {
+		// One that reaches into the time of what is in memory would hide that.
+		m, width := b.Meta(), (2 * time.Hour).Milliseconds()
+		if m.Compaction.Level == 1 && m.MinTime/width != (m.MaxTime-1)/width {
+			p.t.Errorf("a block is from %v to %v", time.UnixMilli(m.MinTime).UTC(), time.UnixMilli(m.MaxTime).UTC())
+		}
+	}
+	return put
+}
+
+// grew is how much the series of a workload grew within a range: what they went
+// up, from zero where they went down. It is still where it has no sample. off is by
+// how much that may be off as values have 53 bits: 2^-53 of each end of each life.
+func (p *pair) grew(f *series.Family, id string, from, to time.Time) (sum, off float64, seen int) {
+	p.t.Helper()
+	q, err := p.metrics.Queryable().Querier(0, to.UnixMilli())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = q.Close() }()
+	found := q.Select(p.t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, f.Name),
+		labels.MustNewMatcher(labels.MatchEqual, series.Domain, f.Domain), labels.MustNewMatcher(labels.MatchEqual, series.Workload, id))
+	for found.Next() {
+		begin, before := math.NaN(), math.NaN()
+		life := func() {
+			if !math.IsNaN(before) {
+				sum += before - begin
+				off += math.Ldexp(before+begin, -53)
+			}
+		}
+		it := found.At().Iterator(nil)
+		for it.Next() == chunkenc.ValFloat {
+			at, v := it.At()
+			switch {
+			case value.IsStaleNaN(v):
+				continue
+			case math.IsNaN(before), at <= from.UnixMilli():
+				begin = v
+			case v < before:
+				life()
+				begin = 0
+			}
+			before = v
+			seen++
+		}
+		life()
+	}
+	if err := found.Err(); err != nil {
+		p.t.Fatal(err)
+	}
+	return sum, off + math.Ldexp(sum, -52), seen
+}
+
+// equal compares what series grew by with what the ledger has, for random
+// workloads and ranges between minute edges, and the whole of them.
+func (p *pair) equal(when string, from time.Time) {
+	p.t.Helper()
+	first, last := from.Truncate(time.Minute).Add(time.Minute), p.wall().Truncate(time.Minute)
+	minutes := int(last.Sub(first) / time.Minute)
+	some := 0
+	for i := range 60 {
+		a := p.rand.IntN(minutes)
+		b := a + 1 + p.rand.IntN(minutes-a)
+		if i < 10 {
+			a, b = 0, minutes
+		}
+		t1, t2 := first.Add(time.Duration(a)*time.Minute), first.Add(time.Duration(b)*time.Minute)
+		n := p.all[p.rand.IntN(len(p.all))]
+		if i%2 == 0 {
+			n = p.all[p.rand.IntN(8)]
+		}
+		if p.brief[n.ID] {
+			continue // they share one series
+		}
+		answer, err := p.ledger.Usage(p.t.Context(), query.Query{Scope: query.Scope{All: true}, From: t1, To: t2,
+			By: []query.Dimension{query.ByWorkload}, Where: map[query.Dimension][]string{query.ByWorkload: {n.Name}}})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if !answer.From.Equal(t1) || !answer.To.Equal(t2) {
+			p.t.Fatalf("%s: asked for %v to %v, got %v to %v", when, t1, t2, answer.From, answer.To)
+		}
+		for _, res := range spent {
+			f := series.Of(res)
+			var want float64
+			if len(answer.Groups) > 0 {
+				want = f.Value(answer.Groups[0].Usage.Sum[res].Int64())
+			}
+			got, off, seen := p.grew(f, string(n.ID), t1, t2)
+			if want > 0 {
+				some++
+			}
+			if math.Abs(got-want) > math.Max(1e-9*want, off) {
+				p.t.Errorf("%s: %s of %s from %v to %v grew by %v in %d samples, the ledger says %v", when, res, n.Name, t1.UTC(), t2.UTC(), got, seen, want)
+			}
+		}
+	}
+	if p.t.Failed() {
+		p.t.FailNow()
+	}
+	if some < 80 {
+		p.t.Errorf("%s: only %d comparisons with something", when, some)
+	}
+}

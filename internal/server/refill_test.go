@@ -1,0 +1,137 @@
+package server_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/workload"
+)
+
+func TestMain(m *testing.M) { ledgertest.Main(m) }
+
+// Between two minute edges the series of a workload grow by what the ledger says:
+// live, after late batches, a restart, a fold, and after all or some of the metrics
+// were lost and filled in again.
+func TestMetricsEqualLedger(t *testing.T) {
+	t.Parallel()
+	testEqual(t, newPair(t, 9*time.Hour))
+}
+
+// The same where the ledger is in PostgreSQL.
+func TestMetricsEqualPostgreSQL(t *testing.T) {
+	t.Parallel()
+	testEqual(t, newPairIn(t, 9*time.Hour, t.TempDir(), ledgertest.PostgreSQL(t)))
+}
+
+func testEqual(t *testing.T, p *pair) {
+	t.Helper()
+	p.live(time.Hour)
+	p.equal("live", p.begin)
+	p.together("live")
+
+	p.late(10 * time.Minute)
+	p.equal("late", p.begin)
+
+	p.close()
+	p.open()
+	p.live(10 * time.Minute)
+	p.equal("started again", p.begin)
+
+	// The power fails: the last half hour was not on disk.
+	copied := filepath.Join(p.dir, "copy")
+	p.close()
+	if err := os.CopyFS(copied, os.DirFS(p.metricsDir())); err != nil {
+		t.Fatal(err)
+	}
+	p.open()
+	p.live(30 * time.Minute)
+	p.close()
+	swap(t, copied, p.metricsDir())
+	p.open()
+	p.live(10 * time.Minute)
+	if p.fill() == 0 {
+		t.Error("nothing was filled in")
+	}
+	p.equal("after the power failed", p.begin)
+
+	// The disk is full: for a while nothing is taken.
+	p.live(10 * time.Minute)
+	p.ledger.fails.Store(true)
+	w := p.start(workload.Container, "unheard of")
+	w.stays, w.again = true, true // it is in all batches
+	p.names = nil
+	p.live(20 * time.Minute)
+	p.ledger.fails.Store(false)
+	p.names = append(p.names, w.name)
+	p.live(15 * time.Minute)
+	if p.metrics.Stats().Holes != 1 {
+		t.Errorf("%d holes after samples were refused, want 1", p.metrics.Stats().Holes)
+	}
+	p.close()
+	p.open() // what is missing is known over a restart
+	p.live(5 * time.Minute)
+	if p.fill() == 0 {
+		t.Error("nothing was filled in")
+	}
+	p.equal("after samples were refused", p.begin)
+
+	p.close()
+	if err := os.RemoveAll(p.metricsDir()); err != nil {
+		t.Fatal(err)
+	}
+	p.open()
+	p.live(10 * time.Minute)
+	if p.fill() == 0 {
+		t.Error("nothing was filled in")
+	}
+	p.equal("filled in from nothing", p.begin)
+	p.together("filled in from nothing")
+
+	if err := p.ledger.Fold(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	p.live(5 * time.Minute)
+	p.equal("folded", p.begin)
+	p.together("folded")
+}
+
+func swap(t *testing.T, from, to string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(to), os.Rename(from, to)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// together compares what those used together that lived for less than a window, of
+// which none came late.
+func (p *pair) together(when string) {
+	p.t.Helper()
+	to := p.wall().Truncate(time.Minute)
+	for _, res := range spent {
+		var want int64
+		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, p.begin.Truncate(time.Minute), to, func(_ int, m *entry.Minute) error {
+			for id := range p.brief {
+				if short, _ := batch.ShortOf(id); short == m.Workload {
+					want += m.Usage.Amount[res]
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		f := series.Of(res)
+		got, _, seen := p.grew(f, series.Brief, time.Unix(0, 0), to)
+		if math.Abs(got-f.Value(want)) > 1e-9*got {
+			p.t.Errorf("%s: %s of %d brief ones grew by %v in %d samples, the ledger says %v", when, res, len(p.brief), got, seen, f.Value(want))
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/rule"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/store/metrics"
+)
+
+const (
+	// stateEvery is how often the metrics are told how measuring is doing.
+	stateEvery = 15 * time.Second
+	// gapsEvery is how often the ledger is asked for it how long gaps are.
+	gapsEvery = time.Minute
+)
+
+// watch puts into the metrics how the server and its nodes are doing, until ctx
+// ends.
+func (s *Server) watch(ctx context.Context) error {
+	state := s.Metrics.State()
+	var gaps map[string]time.Duration
+	var asked time.Time
+	failing := false
+	tick := time.NewTicker(stateEvery)
+	defer tick.Stop()
+	for {
+		now := time.Now()
+		var err error
+		if now.Sub(asked) >= gapsEvery {
+			if gaps, err = s.Ledger.GapTimes(ctx); err == nil {
+				asked = now
+			}
+		}
+		if err == nil {
+			err = s.putState(ctx, state, gaps, now)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !failing:
+			s.log.Warn("the metrics do not learn how nodes are doing; alerts about them are late", "err", err)
+		case err == nil && failing:
+			s.log.Info("the metrics learn again how nodes are doing")
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *Server) putState(ctx context.Context, state *metrics.State, gaps map[string]time.Duration, now time.Time) error {
+	nodes, err := s.Ledger.Nodes(ctx, query.Scope{All: true})
+	if err != nil {
+		return err
+	}
+	kept, err := s.Ledger.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	// A machine's jobs that send by themselves are a node of the same name: what its
+	// agent says comes first, and counts.
+	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobs(&a), jobs(&b)) })
+	var list []metrics.Sample
+	for i := range nodes {
+		list = s.nodeState(list, &nodes[i], gaps[nodes[i].ID], now)
+	}
+	list = append(list, caps(s.cfg.Caps)...)
+	t := s.metricsText(kept, nodes, now)
+	for _, f := range t.Families() {
+		if f.Name == series.Violations {
+			continue // of each node it is there already
+		}
+		for _, one := range f.Samples {
+			list = append(list, metrics.Sample{Name: f.Name, Labels: one.Labels, Value: one.Value})
+		}
+	}
+	return state.Put(ctx, now, list)
+}
+
+// nodeState adds what there is to say of one node. Nothing is said of those that may
+// not send any more, and of those that a server below knows better.
+func (s *Server) nodeState(list []metrics.Sample, n *query.Node, gaps time.Duration, now time.Time) []metrics.Sample {
+	if n.State == "revoked" || n.Source != "" {
+		return list
+	}
+	labels := []string{series.Cluster, n.Cluster, series.Node, cmp.Or(n.Name, n.ID)}
+	add := func(name string, v float64) {
+		list = append(list, metrics.Sample{Name: name, Labels: labels, Value: v})
+	}
+	flaws, spool := s.Ingest.Node(n.ID)
+	add(series.GapSeconds, gaps.Seconds())
+	add(series.Violations, float64(flaws.Violations))
+	add(series.Missed, float64(flaws.Missed))
+	if spool.Limit > 0 {
+		add(series.SpoolWaiting, float64(spool.Bytes))
+		add(series.SpoolLimit, float64(spool.Limit))
+	}
+	if n.Nested != nil {
+		add(series.Nested, 1)
+	}
+	if !n.Through.IsZero() {
+		add(series.LastWindow, float64(n.Through.UnixMilli())/1e3)
+	}
+	if jobs(n) > 0 {
+		return list // they are silent while there are none
+	}
+	up := 1.0
+	if n.State == "silent" {
+		up = 0
+	}
+	add(series.Up, up)
+	if !n.Through.IsZero() {
+		add(series.Behind, max(0, now.Sub(n.Through).Seconds()))
+	}
+	if t, ok := s.Authority.Ends(n.ID); ok {
+		add(series.NodeExpiry, float64(t.Unix()))
+	}
+	return list
+}
+
+// jobs is 1 for the node of a machine's jobs that send by themselves, which is called so
+// in its machine id.
+func jobs(n *query.Node) int {
+	if strings.HasSuffix(n.MachineID, " jobs") {
+		return 1
+	}
+	return 0
+}
+
+// caps are the caps of power as samples.
+func caps(list []rule.Cap) (out []metrics.Sample) {
+	for _, c := range list {
+		one := metrics.Sample{Name: series.ClusterCap, Labels: []string{series.Cluster, c.Cluster}, Value: c.Watts}
+		if c.Node != "" {
+			one.Name, one.Labels = series.NodeCap, append(one.Labels, series.Node, c.Node)
+		}
+		out = append(out, one)
+	}
+	return out
+}

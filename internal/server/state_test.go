@@ -1,0 +1,265 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/enrol"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/rule"
+	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/wire"
+)
+
+// ask asks the API of Prometheus, and puts the data of the answer into v.
+func (b *bench) ask(t *testing.T, c *http.Client, path string, v any) {
+	t.Helper()
+	status, body := get(t, c, b.url+"/api/v1/"+path)
+	answer := struct {
+		Status string
+		Data   any
+	}{Data: v}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK || answer.Status != "success" {
+		t.Fatalf("%s: %d %s, %v", path, status, body, err)
+	}
+}
+
+// values are what a query finds now, by the node of each series, or what it has
+// instead.
+func (b *bench) values(t *testing.T, c *http.Client, query string) map[string]float64 {
+	t.Helper()
+	var data struct {
+		Result []struct {
+			Metric map[string]string
+			Value  [2]any
+		}
+	}
+	b.ask(t, c, "query?query="+url.QueryEscape(query), &data)
+	out := map[string]float64{}
+	for _, r := range data.Result {
+		v, err := strconv.ParseFloat(r.Value[1].(string), 64)
+		if err != nil {
+			t.Error(err)
+		}
+		out[r.Metric["node"]+r.Metric["certificate"]] = v
+	}
+	return out
+}
+
+// viewer is one who may see a cluster, or all.
+func (b *bench) viewer(t *testing.T, cluster string) *http.Client {
+	t.Helper()
+	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := token.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := enrol.Reader(b.url, tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// How a node is doing is in the metrics, for those who may see its cluster: what its
+// books and its agent said, its gaps and its certificate.
+func TestState(t *testing.T) {
+	b := open(t, t.TempDir(), func(c *server.Config) {
+		c.Caps = []rule.Cap{{Cluster: "lab", Watts: 5000}, {Cluster: "lab", Node: "alpha", Watts: 400}}
+	})
+	id := b.enrol(t, entry.Agent, "m")
+	sent, clock := aBatch(t, id.Node())
+	decoded, err := wire.Decode(sent, wire.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded.Windows[0].Balance.Violations, decoded.Windows[0].Balance.Lost = 2, 3
+	if sent, err = wire.Encode(nil, decoded); err != nil {
+		t.Fatal(err)
+	}
+	base, err := url.Parse(b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	way := ship.NewHTTP(base, id.Client(), "test")
+	way.Spool = func() (int64, int64) { return 900, 1000 }
+	for range 2 { // the second one is known
+		if _, err := way.Offer(t.Context(), clock, sent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	gap := meter.Gap{From: now.Add(-time.Hour), To: now.Add(-time.Hour + 90*time.Second), Reason: meter.Forgotten}
+	if _, err := way.Lost(t.Context(), batch.Lost{Stream: batch.Stream{8}, From: 1, To: 1, Gap: gap}); err != nil {
+		t.Fatal(err)
+	}
+	b.enrolAs(t, entry.Agent, "m jobs", "alpha")
+	b.enrolAs(t, entry.Agent, "n jobs", "solo")
+	revoked := b.enrol(t, entry.Agent, "r")
+	if err := b.Authority.RevokeNode(t.Context(), revoked.Node()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PutState(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, lab, other := b.viewer(t, ""), b.viewer(t, "lab"), b.viewer(t, "other")
+	for query, want := range map[string]float64{
+		"mete_node_up":                                                                  1,
+		"mete_conservation_violations_total > 0":                                        2,
+		"mete_node_missed_lives_total > 0":                                              3,
+		"mete_node_gap_seconds_total > 0":                                               90,
+		"mete_agent_spool_waiting_bytes / mete_agent_spool_limit_bytes":                 0.9,
+		"mete_node_power_cap_watts":                                                     400,
+		"mete_node_behind_seconds < bool 60":                                            1,
+		"abs(time() - mete_node_last_window_timestamp_seconds) < bool 60":               1,
+		"(mete_node_certificate_expiry_timestamp_seconds - time()) / 86400 > bool 29.9": 1,
+	} {
+		for _, c := range []*http.Client{all, lab} {
+			if got := b.values(t, c, query); len(got) != 1 || got["alpha"] != want {
+				t.Errorf("%s is %v, want %v", query, got, want)
+			}
+		}
+		if got := b.values(t, other, query); len(got) != 0 {
+			t.Errorf("another cluster sees %s: %v", query, got)
+		}
+	}
+	for query, want := range map[string]map[string]float64{
+		`mete_server_nodes{state="live"}`:                                               {"": 1},
+		"(mete_server_certificate_expiry_timestamp_seconds - time()) / 86400 > bool 89": {"server": 1, "authority": 1},
+	} {
+		if got := b.values(t, all, query); len(got) != len(want) || got["server"] != want["server"] || got[""] != want[""] {
+			t.Errorf("%s is %v, want %v", query, got, want)
+		}
+		if got := b.values(t, lab, query); len(got) != 0 {
+			t.Errorf("one cluster sees %s: %v", query, got)
+		}
+	}
+	if got := b.values(t, lab, `{__name__=~"mete_node_.*|mete_conservation.*",node="solo"} == 0`); len(got) != 1 {
+		t.Errorf("of jobs without an agent: %v", got)
+	}
+}
+
+// alerts are the names of those that one sees.
+func (b *bench) alerts(t *testing.T, c *http.Client) (names []string) {
+	t.Helper()
+	var data struct {
+		Alerts []struct{ Labels map[string]string }
+	}
+	b.ask(t, c, "alerts", &data)
+	for _, a := range data.Alerts {
+		names = append(names, a.Labels["alertname"])
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Who sees one cluster sees its alerts, the rules that are shipped, and those of the
+// operator's that concern it, without what else they say.
+func TestAlerts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "own.yml")
+	const text = `groups:
+  - name: own
+    rules:
+      - {alert: Up, expr: 'mete_node_up == 1'}
+      - {alert: Hidden, expr: vector(1)}
+      - {record: hidden, expr: 'vector(2)'}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, t.TempDir(), func(c *server.Config) {
+		c.Alerts.Rules, c.Alerts.Interval = []string{path}, 200*time.Millisecond
+		c.Alerts.Alertmanagers = []string{"http://127.0.0.1:1"}
+	})
+	id := b.enrol(t, entry.Agent, "m")
+	sent, clock := aBatch(t, id.Node())
+	if _, err := offer(t, id, b, sent, clock); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PutState(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, lab, other := b.viewer(t, ""), b.viewer(t, "lab"), b.viewer(t, "other")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	has := func(c *http.Client, want ...string) bool {
+		list := b.alerts(t, c)
+		return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(list, w) })
+	}
+	for !has(all, "Up", "Hidden") {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("alerts: %v", b.alerts(t, all))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	if got := b.alerts(t, lab); !slices.Equal(got, []string{"Up"}) {
+		t.Errorf("one cluster sees the alerts %v", got)
+	}
+	if got := b.alerts(t, other); len(got) != 0 {
+		t.Errorf("another one sees the alerts %v", got)
+	}
+	type group struct {
+		Name, File string
+		Rules      []struct {
+			Name, State, LastError string
+			Alerts                 []any
+		}
+	}
+	// Those of the operator, and how many groups are shipped.
+	rules := func(c *http.Client, more string) (text string) {
+		var data struct{ Groups []group }
+		b.ask(t, c, "rules"+more, &data)
+		shipped := 0
+		for _, g := range data.Groups {
+			if g.File == rule.File {
+				shipped++
+				continue
+			}
+			text += g.File + ": "
+			for _, r := range g.Rules {
+				text += r.Name + " " + r.State + " " + strconv.Itoa(len(r.Alerts)) + ", "
+			}
+		}
+		return text + strconv.Itoa(shipped)
+	}
+	for _, c := range []struct {
+		who        *http.Client
+		more, want string
+	}{
+		{all, "", path + ": Up firing 1, Hidden firing 1, hidden  0, 5"},
+		{lab, "", "own.yml: Up firing 1, 5"},
+		{lab, "?exclude_alerts=true", "own.yml: Up firing 0, 5"},
+		{lab, "?type=record", "2"},
+		{other, "", "5"},
+	} {
+		if got := rules(c.who, c.more); got != c.want {
+			t.Errorf("rules%s: %q, want %q", c.more, got, c.want)
+		}
+	}
+	var ams struct {
+		Active []struct{ URL string } `json:"activeAlertmanagers"`
+	}
+	b.ask(t, all, "alertmanagers", &ams)
+	if len(ams.Active) != 1 || ams.Active[0].URL != "http://127.0.0.1:1/api/v2/alerts" {
+		t.Errorf("Alertmanagers: %+v", ams)
+	}
+	if status, _ := get(t, lab, b.url+"/api/v1/alertmanagers"); status != http.StatusNotFound {
+		t.Errorf("one cluster sees the Alertmanagers: %d", status)
+	}
+}

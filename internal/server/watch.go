@@ -1,0 +1,37 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/series"
+)
+
+// Alerts implements api.Live. Who sees some clusters sees the alerts that are
+// labelled with one of them; who sees some projects sees none, as alerts are of
+// clusters.
+func (r live) Alerts(_ context.Context, s query.Scope) (out []query.Alert, err error) {
+	for _, rule := range r.alerts.AlertingRules() {
+		for _, a := range rule.ActiveAlerts() {
+			cluster := a.Labels.Get(series.Cluster)
+			if !s.All && (len(s.Projects) > 0 || !slices.Contains(s.Clusters, cluster)) {
+				continue
+			}
+			out = append(out, query.Alert{Rule: rule.Name(), State: a.State.String(), Cluster: cluster, Labels: a.Labels.Map(),
+				Annotations: a.Annotations.Map(), Since: a.ActiveAt.UTC(), Value: a.Value})
+		}
+	}
+	return out, nil
+}
+
+// Condition implements api.Live.
+func (r live) Condition(ctx context.Context) (*query.Server, error) {
+	kept, err := r.Ledger.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in := r.Ingest.Stats()
+	return &query.Server{Violations: in.Violations, Conflicts: in.Conflicts, Refused: in.Invalid + in.Denied + in.Unavailable + in.Limited,
+		Missed: in.Unseen, Queue: in.Queue, Hours: kept.Hours, Days: kept.Days, Bytes: kept.Bytes}, nil
+}

@@ -1,0 +1,309 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/crash"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/outer"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
+)
+
+// SettleOuter books what meters outside the machines showed in a minute, and moves
+// each of them on to the next, all in one transaction: see [outer.Adjust] for what
+// becomes of the rows. Where one of the meters failed, nothing is booked but a gap.
+// It is false, and nothing has changed, where one of the meters is not at this minute
+// any more. A node whose minute was made what its meters showed before keeps that.
+func (l *Ledger) SettleOuter(ctx context.Context, bill *outer.Bill) (out []outer.Outcome, done bool, err error) {
+	err = l.write(ctx, func(t *txn) (err error) {
+		out, done = nil, false
+		if done, err = t.advance(bill); err != nil || !done {
+			return err
+		}
+		if len(bill.Failed) > 0 {
+			return t.failed(bill)
+		}
+		out, err = t.settle(bill)
+		crash.At("ledger.settling")
+		return err
+	})
+	return out, done && err == nil, about(err, "minute %s of meters", stamp(bill.Minute))
+}
+
+// advance moves the meters of a bill on, and forgets the samples that nobody needs any
+// more. It is false where one was moved on by another.
+func (t *txn) advance(bill *outer.Bill) (bool, error) {
+	for _, name := range slices.Sorted(maps.Keys(bill.Since)) {
+		next, err := t.numbers("SELECT next FROM outer_meter WHERE name = $1", clean(name))
+		if err != nil || len(next) != 1 || next[0] != bill.Minute {
+			return false, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(bill.Since)) {
+		if _, err := t.exec("UPDATE outer_meter SET next = $2 WHERE name = $1", clean(name), bill.Minute+1); err != nil {
+			return false, err
+		}
+		if _, err := t.exec("DELETE FROM outer_sample WHERE meter = $1 AND at_ns < $2", clean(name), bill.Since[name]); err != nil {
+			return false, err
+		}
+	}
+	if bill.Minute%hourMinutes != 0 {
+		return true, nil
+	}
+	_, err := t.exec("DELETE FROM outer_minute WHERE minute < $1", bill.Minute-int64(t.l.cfg.Minutes/time.Minute))
+	return true, err
+}
+
+// failed notes a gap of the nodes that meters of the bill feed.
+func (t *txn) failed(bill *outer.Bill) error {
+	from, to := outer.Start(bill.Minute), outer.Start(bill.Minute+1)
+	var why []string
+	for _, name := range slices.Sorted(maps.Keys(bill.Failed)) {
+		why = append(why, fmt.Sprintf("meter %s: %s", name, bill.Failed[name]))
+	}
+	detail := clean(strings.Join(why, "; "))
+	for _, id := range bill.Nodes() {
+		n, err := t.outerNode(id)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			continue
+		}
+		g := meter.Gap{From: fromNano(from), To: fromNano(to), Reason: meter.MeterFailed, Detail: detail}
+		if err := t.gap(n, g, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// longer makes a gap of a meter longer that goes on, here or at a server above. It is
+// false where there is none to go on.
+func (t *txn) longer(node int64, g meter.Gap) (bool, error) {
+	if g.Reason != meter.MeterFailed {
+		return false, nil
+	}
+	n, err := t.exec("UPDATE gap SET to_ns = $3, rev = $6 WHERE node = $1 AND from_ns <= $2 AND to_ns >= $2 AND to_ns < $3 AND reason = $4 AND detail = $5",
+		node, nano(g.From), nano(g.To), g.Reason.String(), clean(g.Detail), t.rev)
+	return n > 0, err
+}
+
+// outerNode is the surrogate id of a node that sends here; 0 where there is none.
+func (t *txn) outerNode(id string) (n int64, err error) {
+	err = t.queryRow("SELECT id FROM node WHERE node_id = $1 AND source = 0", clean(id)).scan(&n)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return n, err
+}
+
+// A settling is a minute that is made what meters showed.
+type settling struct {
+	*txn
+	minute       int64
+	rows         map[string][]outer.Row // of the nodes, by id
+	usage, whole *change
+	values       map[int64][]int64 // of the rows, as they are, by workload
+}
+
+func (t *txn) settle(bill *outer.Bill) (out []outer.Outcome, err error) {
+	s := &settling{txn: t, minute: bill.Minute, rows: map[string][]outer.Row{}, usage: newChange(usageShape), whole: newChange(nodeShape), values: map[int64][]int64{}}
+	if bill.Minute < t.MinuteFloor {
+		return nil, nil // its minutes are gone
+	}
+	if err := t.minutes(bill.Minute - bill.Minute%dayMinutes); err != nil {
+		return nil, err
+	}
+	nodes := map[string]int64{}
+	for _, id := range bill.Nodes() {
+		n, err := t.outerNode(id)
+		if err != nil || n == 0 {
+			return nil, err
+		}
+		if nodes[id] = n; err != nil {
+			return nil, err
+		}
+		if s.rows[id], err = s.read(n); err != nil {
+			return nil, err
+		}
+	}
+	parts := bill.Divide(s.rows)
+	for _, id := range bill.Nodes() {
+		o, fresh, err := s.node(nodes[id], id, parts[id], bill)
+		if err != nil {
+			return nil, err
+		}
+		if fresh {
+			out = append(out, o)
+		}
+	}
+	for _, c := range []*change{s.usage, s.whole} {
+		if _, err := c.apply(t, 0); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// read finds the rows of a node's minute.
+func (s *settling) read(node int64) (rows []outer.Row, err error) {
+	var id int64
+	var kind string
+	values := make([]int64, len(usageShape.cols))
+	dest := []any{&id, &kind}
+	for i := range values {
+		dest = append(dest, &values[i])
+	}
+	var cols []string
+	for _, c := range usageShape.cols {
+		cols = append(cols, "u."+c.name)
+	}
+	err = each(s.ctx, s.tx, func(scan func(...any) error) error {
+		if err := scan(dest...); err != nil {
+			return err
+		}
+		r := outer.Row{Key: id, Usage: usageOf(values, colRest)}
+		// A row that has no name yet is a workload of some kind.
+		_ = r.Kind.UnmarshalText([]byte(kind))
+		rows = append(rows, r)
+		s.values[id] = slices.Clone(values)
+		return nil
+	}, fmt.Sprintf("SELECT u.workload, w.kind, %s FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute = $1 AND w.node = $2 ORDER BY u.workload",
+		strings.Join(cols, ", "), minuteTable(s.minute-s.minute%dayMinutes)), s.minute, node)
+	return rows, s.l.d.fault(err)
+}
+
+// node adjusts the rows of one node. It is false where that was done before.
+func (s *settling) node(n int64, id string, part outer.Part, bill *outer.Bill) (o outer.Outcome, fresh bool, err error) {
+	covered, whole, err := s.covered(n)
+	if err != nil {
+		return o, false, err
+	}
+	before := map[int64]meter.Usage{}
+	for _, r := range s.rows[id] {
+		before[r.Key] = r.Usage
+	}
+	rows, o := outer.Adjust(s.rows[id], covered, part.Energy, part.Error)
+	o.Minute, o.Node = bill.Minute, id
+	var names []string
+	for _, c := range bill.Charges {
+		if slices.Contains(c.Nodes, id) {
+			names = append(names, c.Meter)
+		}
+	}
+	added, err := s.exec("INSERT INTO outer_minute (node, minute, meters, meter, inside, measured) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+		n, s.minute, clean(strings.Join(names, ", ")), o.Meter, o.Inside, o.Measured)
+	if err != nil || added == 0 {
+		return o, false, err
+	}
+	for i := range rows {
+		r := &rows[i]
+		if r.Key == 0 {
+			if r.Usage.Amount[meter.EnergyRest] == 0 {
+				continue
+			}
+			if r.Key, err = s.idle(n, id); err != nil {
+				return o, false, err
+			}
+		} else if was := before[r.Key]; was == r.Usage {
+			continue
+		}
+		values := usageValues(&r.Usage, s.rev)
+		if was, ok := s.values[r.Key]; ok {
+			values[colCovered] = was[colCovered]
+			values[colRough] |= was[colRough] & (holdsHour | holdsDay)
+		}
+		if !fits(&r.Usage) {
+			return o, false, fmt.Errorf("node %q: %w", id, errRange)
+		}
+		s.usage.want(states.Minute, rowKey{s.minute, r.Key}, values)
+	}
+	s.had(n, whole, &o)
+	return o, true, nil
+}
+
+// idle is the workload idle of a node that has no row of it in this minute.
+func (s *settling) idle(node int64, id string) (int64, error) {
+	name := batch.Name{ID: workload.NewID(id, workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
+	b := &booking{txn: s.txn}
+	if err := b.name(&name, node, 0); err != nil {
+		return 0, err
+	}
+	short, _ := batch.ShortOf(name.ID)
+	w, err := s.workload(node, short)
+	return w.id, err
+}
+
+// covered is for how much of the minute there are rows, and the row of what the node
+// had, which is made where there is none.
+func (s *settling) covered(node int64) (time.Duration, []int64, error) {
+	var found []int64
+	err := s.whole.each(s.txn, minutes, s.minute, s.minute+1, []int64{node}, func(_ rowKey, values []int64) { found = slices.Clone(values) })
+	if err != nil {
+		return 0, nil, err
+	}
+	if found == nil {
+		found = make([]int64, len(nodeShape.cols))
+		if err := s.queryRow("SELECT cpus FROM node WHERE id = $1", node).scan(&found[colRest]); err != nil {
+			return 0, nil, err
+		}
+	}
+	return time.Duration(found[colCovered]) * time.Millisecond, found, nil
+}
+
+// had changes what the node had by what its rows changed. Where it would have had less
+// than nothing that stands in the skew, as what windows left there when they were cut.
+func (s *settling) had(node int64, values []int64, o *outer.Outcome) {
+	const first = colRest + 3 // of nodeColumns
+	domains(func(d power.Domain) {
+		i := slices.Index(meter.Wholes[:], meter.EnergyOf(d))
+		whole, skew := &values[first+i], &values[first+len(meter.Wholes)+i]
+		if *whole += o.Changed[d]; *whole < 0 {
+			*skew, *whole = *skew+*whole, 0
+		}
+	})
+	values[colRev] = s.rev
+	s.whole.want(states.Minute, rowKey{s.minute, node}, values)
+}
+
+// OuterRatio is what the meters of a node showed and what its own rows had, since a
+// time.
+type OuterRatio struct {
+	Node, Name, Cluster string
+	Meters              string   // their names
+	Meter               unit.Sum // uJ
+	Inside, Measured    unit.Sum // uJ
+	Minutes             int64
+}
+
+// OuterRatios compares meters with what was seen inside machines, from a minute on.
+func (l *Ledger) OuterRatios(ctx context.Context, from time.Time) (out []OuterRatio, err error) {
+	err = l.view(ctx, func(v *view) error {
+		return l.d.fault(each(ctx, v.tx, func(scan func(...any) error) error {
+			var r OuterRatio
+			var p [6]int64
+			err := scan(&r.Node, &r.Name, &r.Cluster, &r.Meters, &r.Minutes, &p[0], &p[1], &p[2], &p[3], &p[4], &p[5])
+			for i, to := range []*unit.Sum{&r.Meter, &r.Inside, &r.Measured} {
+				*to = unit.SumOf(uint64(p[2*i])>>32, uint64(p[2*i])<<32).Add(p[2*i+1])
+			}
+			out = append(out, r)
+			return err
+		}, l.d.words.Replace(`SELECT n.node_id, n.name, n.cluster, max(o.meters), count(*),
+			CAST(sum(o.meter >> 32) AS {int}), CAST(sum(o.meter & 4294967295) AS {int}), CAST(sum(o.inside >> 32) AS {int}), CAST(sum(o.inside & 4294967295) AS {int}),
+			CAST(sum(o.measured >> 32) AS {int}), CAST(sum(o.measured & 4294967295) AS {int})
+			FROM outer_minute o JOIN node n ON n.id = o.node WHERE o.minute >= $1 GROUP BY n.node_id, n.name, n.cluster ORDER BY n.cluster, n.name, n.node_id`), from.Unix()/60))
+	})
+	return out, about(err, "meters and nodes")
+}

@@ -1,0 +1,478 @@
+package ledger_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/outer"
+	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/workload"
+)
+
+// onBoth runs a test on either database.
+func onBoth(t *testing.T, f func(t *testing.T, dsn string)) {
+	t.Run("SQLite", func(t *testing.T) { f(t, ledgertest.SQLite(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) { f(t, ledgertest.PostgreSQL(t)) })
+}
+
+var dayMinute = ledgertest.Day.Unix() / 60
+
+// machine is an entry of a node's minutes: 20 s of CPU of one service, 10 s of the
+// system, 30 s idle, and 10 J, 5 J and 15 J of energy.
+func machine(node string, number uint64, q meter.Quality, minutes ...int64) *entry.Entry {
+	e := &entry.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: number, Boot: "b", Sent: fmt.Appendf(nil, "%s %d", node, number)}
+	e.Hash = batch.HashOf(e.Sent)
+	if number > 1 {
+		e.Previous = batch.HashOf(fmt.Appendf(nil, "%s %d", node, number-1))
+	}
+	for _, m := range minutes {
+		n := entry.NodeMinute{Minute: m, Covered: time.Minute, CPUs: 1}
+		for i, r := range meter.Wholes {
+			switch r {
+			case meter.CPU:
+				n.Whole[i] = 60e9
+			case meter.EnergyPackage:
+				n.Whole[i] = 30e6
+			}
+		}
+		e.Nodes = append(e.Nodes, n)
+		for i, k := range []workload.Kind{workload.Service, workload.System, workload.Idle} {
+			id := workload.NewID(node, k, "")
+			short, _ := batch.ShortOf(id)
+			if m == minutes[0] {
+				e.Names = append(e.Names, batch.Name{ID: id, Kind: k, Name: k.String()})
+			}
+			u := meter.Usage{Covered: time.Minute}
+			u.Put(meter.CPU, []int64{20e9, 10e9, 30e9}[i], meter.Measured)
+			u.Put(meter.EnergyPackage, []int64{10e6, 5e6, 15e6}[i], q)
+			u.Put(meter.EnergyError, []int64{1e6, 5e5, 15e5}[i], q)
+			e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: m, Usage: u})
+		}
+		e.Through = time.Unix(60*(m+1), 0).UTC()
+	}
+	return e
+}
+
+func booked(t *testing.T, l *ledger.Ledger, es ...*entry.Entry) {
+	t.Helper()
+	results, err := l.Book(t.Context(), es)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Err != nil || r.Verdict != batch.Taken {
+			t.Fatalf("%v, %v", r.Verdict, r.Err)
+		}
+	}
+}
+
+// known makes meters known such that the first one's next minute is a minute.
+func known(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
+	t.Helper()
+	var ms []outer.Meter
+	for _, n := range names {
+		ms = append(ms, outer.Meter{Name: n, Kind: power.Energy, Wait: 26 * time.Hour})
+	}
+	kept, err := l.OuterMeters(t.Context(), ms, time.Unix(60*(next-1), 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if kept[n].Next != next {
+			t.Fatalf("meter %s is at minute %d, want %d", n, kept[n].Next, next)
+		}
+	}
+}
+
+// bill is what one meter showed for nodes.
+func bill(minute int64, uJ int64, nodes ...string) *outer.Bill {
+	return &outer.Bill{Minute: minute, Charges: []outer.Charge{{Meter: "pdu", Nodes: nodes, Energy: uJ, Error: uJ / 100}},
+		Since: map[string]int64{"pdu": outer.Start(minute)}, Failed: map[string]string{}}
+}
+
+func settle(t *testing.T, l *ledger.Ledger, b *outer.Bill, want bool) []outer.Outcome {
+	t.Helper()
+	out, done, err := l.SettleOuter(t.Context(), b)
+	if err != nil || done != want {
+		t.Fatalf("minute %d is settled: %v, %v; want %v", b.Minute, done, err, want)
+	}
+	return out
+}
+
+// energyOf asks for the energy of [from, to) by node and kind: joules, and the worst
+// quality.
+func energyOf(t *testing.T, l *ledger.Ledger, from, to int64) map[string]string {
+	t.Helper()
+	a, err := l.Usage(t.Context(), query.Query{From: time.Unix(60*from, 0), To: time.Unix(60*to, 0), By: []query.Dimension{query.ByNode, query.ByKind}, Scope: query.Scope{All: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, g := range a.Groups {
+		sum, q := g.Usage.Energy()
+		got[strings.TrimPrefix(strings.Join(g.Keys, " "), "name-")] = fmt.Sprintf("%s %s ± %s", sum, q, g.Usage.Sum[meter.EnergyError])
+	}
+	var whole, sum = query.Total{}, query.Total{}
+	for _, g := range a.Groups {
+		sum.Add(&g.Usage)
+	}
+	whole = a.Whole
+	w, _ := whole.Energy()
+	if s, _ := sum.Energy(); s != w {
+		t.Errorf("rows sum to %s uJ, and the nodes had %s", s, w)
+	}
+	return got
+}
+
+func sound(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	if faults, err := l.Check(t.Context()); err != nil || len(faults) > 0 {
+		t.Errorf("the ledger: %q, %v", faults, err)
+	}
+}
+
+// A minute becomes what its meter showed, once, and its hours and days with it,
+// whether they were folded before or are afterwards.
+func TestSettle(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		l := ledgertest.Open(t, dsn)
+		m := dayMinute
+		for _, n := range []string{"a", "b"} {
+			ledgertest.Node(t, l, n)
+		}
+		booked(t, l, machine("a", 1, meter.Apportioned, m, m+1, m+70), machine("b", 1, meter.Modelled, m, m+70))
+		known(t, l, m, "pdu")
+		out := settle(t, l, bill(m, 60e6, "a"), true)
+		if len(out) != 1 || out[0].Inside != 30e6 || out[0].Measured != 30e6 || out[0].Meter != 60e6 {
+			t.Errorf("the outcome is %+v", out)
+		}
+		settle(t, l, bill(m, 60e6, "a"), false) // it has moved on
+		want := map[string]string{
+			"a service": "20000000 apportioned ± 2200000", "a system": "10000000 apportioned ± 1100000", "a idle": "30000000 apportioned ± 3300000",
+			"b service": "10000000 modelled ± 1000000", "b system": "5000000 modelled ± 500000", "b idle": "15000000 modelled ± 1500000",
+		}
+		if diff := cmp.Diff(want, energyOf(t, l, m, m+1)); diff != "" {
+			t.Errorf("after the first minute (-want +got):\n%s", diff)
+		}
+		sound(t, l)
+
+		// What was modelled falls to what the meter showed, in folded rows too.
+		if err := l.Fold(t.Context(), ledgertest.Day.Add(72*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		known(t, l, m, "plug")
+		b := bill(m, 12e6, "b")
+		b.Charges[0].Meter, b.Since = "plug", map[string]int64{"plug": 0}
+		settle(t, l, b, true)
+		settle(t, l, bill(m+1, 0, "a"), true) // the machine measured more than nothing: that stays
+		if err := l.Fold(t.Context(), ledgertest.Day.Add(73*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		sound(t, l)
+		want["b service"], want["b system"], want["b idle"] = "4000000 apportioned ± 240000", "2000000 apportioned ± 120000", "6000000 apportioned ± 360000"
+		if diff := cmp.Diff(want, energyOf(t, l, m, m+1)); diff != "" {
+			t.Errorf("after the second (-want +got):\n%s", diff)
+		}
+		want = map[string]string{
+			"a service": "40000000 apportioned ± 4200000", "a system": "20000000 apportioned ± 2100000", "a idle": "60000000 apportioned ± 6300000",
+			"b service": "14000000 modelled ± 1240000", "b system": "7000000 modelled ± 620000", "b idle": "21000000 modelled ± 1860000",
+		}
+		if diff := cmp.Diff(want, energyOf(t, l, m, m+24*60)); diff != "" {
+			t.Errorf("the day (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Of a node that has told nothing all is the row idle's; one strip of two machines is
+// divided by what they measured; and what comes later is added.
+func TestSettleWithoutRows(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		l := ledgertest.Open(t, dsn)
+		m := dayMinute
+		for _, n := range []string{"a", "b"} {
+			ledgertest.Node(t, l, n)
+		}
+		known(t, l, m, "pdu")
+		booked(t, l, machine("a", 1, meter.Apportioned, m+1), machine("b", 1, meter.Apportioned, m+1))
+		settle(t, l, bill(m, 60e6, "a"), true)
+		settle(t, l, bill(m+1, 80e6, "a", "b"), true)
+		sound(t, l)
+		if diff := cmp.Diff(map[string]string{"a idle": "60000000 apportioned ± 600000"}, energyOf(t, l, m, m+1)); diff != "" {
+			t.Errorf("without rows (-want +got):\n%s", diff)
+		}
+		if got := energyOf(t, l, m+1, m+2); !strings.HasPrefix(got["a idle"], "20000000 ") || !strings.HasPrefix(got["b idle"], "20000000 ") {
+			t.Errorf("a strip of two: %v", got)
+		}
+		booked(t, l, machine("a", 2, meter.Apportioned, m))
+		if got := energyOf(t, l, m, m+1); !strings.HasPrefix(got["a idle"], "75000000 ") || !strings.HasPrefix(got["a service"], "10000000 ") {
+			t.Errorf("rows that came late: %v", got)
+		}
+		sound(t, l)
+		ratios, err := l.OuterRatios(t.Context(), ledgertest.Day)
+		if err != nil || len(ratios) != 2 || ratios[0].Meter.String() != "100000000" || ratios[0].Measured.String() != "30000000" || ratios[0].Minutes != 2 || ratios[1].Name != "name-b" {
+			t.Errorf("ratios: %+v, %v", ratios, err)
+		}
+	})
+}
+
+// A failed minute is a gap, and one that goes on is one gap; nothing else changes.
+func TestSettleFailed(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		l := ledgertest.Open(t, dsn)
+		m := dayMinute
+		ledgertest.Node(t, l, "a")
+		booked(t, l, machine("a", 1, meter.Apportioned, m, m+1, m+2))
+		known(t, l, m, "pdu")
+		before := energyOf(t, l, m, m+3)
+		for i := range int64(3) {
+			b := bill(m+i, 0, "a", "nobody")
+			b.Failed["pdu"] = "gone"
+			settle(t, l, b, true)
+		}
+		if diff := cmp.Diff(before, energyOf(t, l, m, m+3)); diff != "" {
+			t.Errorf("a failed meter changed (-before +after):\n%s", diff)
+		}
+		gaps, err := l.Gaps(t.Context(), ledgertest.Day, ledgertest.Day.Add(time.Hour), "", query.Scope{All: true})
+		want := meter.Gap{From: ledgertest.Day, To: ledgertest.Day.Add(3 * time.Minute), Reason: meter.MeterFailed, Detail: "meter pdu: gone"}
+		if err != nil || len(gaps) != 1 || gaps[0].Gap != want {
+			t.Errorf("gaps: %+v, %v", gaps, err)
+		}
+	})
+}
+
+// A server above comes to have what meters made of the rows, with the gaps, whether it
+// had folded them before or not.
+func TestSettleAbove(t *testing.T) {
+	below, above := pair(t)
+	offer := states.Offer{Finest: states.Minute, Rows: 2}
+	booked(t, below.Ledger, machine("a", 1, meter.Modelled, first, first+1, first+2, first+70), machine("b", 1, meter.Modelled, first))
+	known(t, below.Ledger, first, "pdu")
+	push(below, above, offer)
+	for _, s := range []*side{below, above} {
+		if err := s.Fold(t.Context(), at(3*day)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle(t, below.Ledger, bill(first, 12e6, "a"), true)
+	for i := range int64(2) {
+		b := bill(first+1+i, 0, "a")
+		b.Failed["pdu"] = "gone"
+		settle(t, below.Ledger, b, true)
+		push(below, above, offer)
+	}
+	for range 2 {
+		for _, s := range []*side{below, above} {
+			if err := s.Fold(t.Context(), at(4*day)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		push(below, above, offer)
+	}
+	for _, table := range []string{"minute_20100101", "hour", "day"} {
+		if diff := cmp.Diff(below.usage(table, 0), above.usage(table, 0)); diff != "" {
+			t.Errorf("%s (-below +above):\n%s", table, diff)
+		}
+	}
+	if diff := cmp.Diff(below.gaps(), above.gaps()); diff != "" || len(above.gaps()) != 1 {
+		t.Errorf("gaps (-below +above):\n%s", diff)
+	}
+	if diff := cmp.Diff(energyOf(t, below.Ledger, first, first+day), energyOf(t, above.Ledger, first, first+day)); diff != "" {
+		t.Errorf("the day (-below +above):\n%s", diff)
+	}
+	sound(t, below.Ledger)
+	sound(t, above.Ledger)
+}
+
+// Samples are there until nobody needs them, over restarts; a meter of another kind
+// begins anew, and one that was away for long does not go back for ever.
+func TestOuterSamples(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		l := ledgertest.Open(t, dsn)
+		ledgertest.Node(t, l, "a")
+		m := dayMinute
+		known(t, l, m, "pdu", "plug")
+		at := func(s int64) outer.Sample { return outer.Sample{At: outer.Start(m) + s*1e9, Value: s} }
+		for range 2 {
+			if err := l.PutOuterSamples(t.Context(), map[string][]outer.Sample{"pdu": {at(-5), at(55), at(65)}, "plug": {at(3)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := bill(m, 60e6, "a")
+		b.Since["pdu"] = at(55).At
+		settle(t, l, b, true)
+		pdu := outer.Meter{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}
+		look := func(m outer.Meter, now time.Time) *ledger.OuterMeter {
+			t.Helper()
+			kept, err := l.OuterMeters(t.Context(), []outer.Meter{m}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kept[m.Name]
+		}
+		if diff := cmp.Diff(&ledger.OuterMeter{Next: m + 1, Samples: []outer.Sample{at(55), at(65)}}, look(pdu, ledgertest.Day.Add(time.Hour))); diff != "" {
+			t.Errorf("what is kept (-want +got):\n%s", diff)
+		}
+		if got := look(pdu, ledgertest.Day.Add(100*time.Hour)).Next; got != m+74*60+1 {
+			t.Errorf("a meter that was away goes on at minute %d of the day", got-m)
+		}
+		pdu.Kind = power.Power
+		if diff := cmp.Diff(&ledger.OuterMeter{Next: m + 121}, look(pdu, ledgertest.Day.Add(2*time.Hour))); diff != "" {
+			t.Errorf("of another kind (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Nodes are found by what people call them, and tell how far they have come.
+func TestOuterNodes(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		l := ledgertest.Open(t, dsn)
+		ledgertest.Node(t, l, "a")
+		twin := entry.Node{ID: "z", Cluster: "d", Name: "name-a", MachineID: "m", Boot: "b", At: ledgertest.Day}
+		if err := l.PutNode(t.Context(), twin); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]string{"a": "a", "z": "z", "c/name-a": "a", "d/name-a": "z"} {
+			if id, err := l.OuterNode(t.Context(), name); err != nil || id != want {
+				t.Errorf("%s is %q, %v", name, id, err)
+			}
+		}
+		for name, want := range map[string]error{"name-a": fault.ErrConflict, "nobody": fault.ErrNotFound} {
+			if _, err := l.OuterNode(t.Context(), name); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", name, err, want)
+			}
+		}
+		booked(t, l, machine("a", 1, meter.Apportioned, dayMinute))
+		for minute, want := range map[int64]time.Duration{dayMinute: time.Minute, dayMinute + 1: 0, dayMinute + 3000: 0} {
+			n, err := l.OuterNodes(t.Context(), []string{"a"}, minute, time.Now())
+			if err != nil || len(n) != 1 || n[0].Covered != want || n[0].Streams != 1 || !n[0].Through.Equal(ledgertest.Day.Add(time.Minute)) {
+				t.Errorf("minute %d: %+v, %v", minute, n, err)
+			}
+		}
+	})
+}
+
+const settleDSN = "METE_TEST_SETTLE_DSN"
+
+// A program that settles minutes is killed at random moments: each minute is what its
+// meter showed, once, up to where the meter has come.
+func TestSettleCrash(t *testing.T) {
+	if dsn := os.Getenv(settleDSN); dsn != "" {
+		settleForEver(t, dsn)
+		return
+	}
+	const minutes = 2000
+	dsn := ledgertest.SQLite(t)
+	l := ledgertest.Open(t, dsn)
+	ledgertest.Node(t, l, "a")
+	var all []int64
+	for i := range int64(minutes) {
+		all = append(all, dayMinute+i)
+	}
+	booked(t, l, machine("a", 1, meter.Modelled, all...))
+	known(t, l, dayMinute, "pdu")
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		told := killed(t, dsn, 1+rand.IntN(30), time.Duration(rand.IntN(3000))*time.Microsecond)
+		l := ledgertest.Open(t, dsn)
+		kept, err := l.OuterMeters(t.Context(), []outer.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := kept["pdu"].Next
+		if next <= told {
+			t.Errorf("minute %d was settled, and %d is next", told, next)
+		}
+		db := ledgertest.DB(t, dsn)
+		for _, table := range []string{"minute_20260301", "minute_20260302"} {
+			rows, err := db.Query("SELECT minute, sum(energy_package), sum(energy_rest) FROM " + table + " GROUP BY minute")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for rows.Next() {
+				var m, pkg, rest int64
+				if err := rows.Scan(&m, &pkg, &rest); err != nil {
+					t.Fatal(err)
+				}
+				if done := m < next; done && (pkg != 0 || rest != shown(m)) || !done && (pkg != 30e6 || rest != 0) {
+					t.Errorf("minute %d of %d has %d and %d uJ", m-dayMinute, next-dayMinute, pkg, rest)
+				}
+			}
+			if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sound(t, l)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// shown is what the meter shows in a minute.
+func shown(minute int64) int64 { return 10e6 + minute%7*1e6 }
+
+func settleForEver(t *testing.T, dsn string) {
+	l := ledgertest.Open(t, dsn)
+	kept, err := l.OuterMeters(t.Context(), []outer.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m := kept["pdu"].Next; m < dayMinute+2000; m++ {
+		if _, done, err := l.SettleOuter(t.Context(), bill(m, shown(m), "a")); err != nil || !done {
+			t.Fatal(done, err)
+		}
+		fmt.Println("settled", m)
+	}
+	select {} // until it is killed
+}
+
+// killed runs settleForEver until it has told of some minutes and a little longer, and
+// returns the last of which it told.
+func killed(t *testing.T, dsn string, minutes int, later time.Duration) (told int64) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestSettleCrash$")
+	cmd.Env = append(os.Environ(), settleDSN+"="+dsn)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for n := 0; lines.Scan(); {
+		text, ok := strings.CutPrefix(lines.Text(), "settled ")
+		if !ok {
+			continue
+		}
+		if told, err = strconv.ParseInt(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+		if n++; n == minutes {
+			time.AfterFunc(later, func() { _ = cmd.Process.Kill() })
+		}
+	}
+	_ = cmd.Wait() // it was killed
+	return told
+}

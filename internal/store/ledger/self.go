@@ -1,0 +1,105 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/workload"
+)
+
+// Self sums what one workload of a node used in all its life. One of which nothing
+// is booked yet has used nothing, which is no error; a node that is not known is
+// fault.ErrNotFound. It costs as much however many other workloads there are: each
+// row is found by its key.
+func (l *Ledger) Self(ctx context.Context, node string, id workload.ID) (*query.Self, error) {
+	short, ok := batch.ShortOf(id)
+	if !ok {
+		return nil, fmt.Errorf("workload %.40q: %w", id, fault.ErrInvalid)
+	}
+	out := &query.Self{Node: node, Name: batch.Name{ID: id}}
+	err := l.view(ctx, func(v *view) error {
+		var n, through int64
+		err := v.tx.QueryRowContext(ctx, "SELECT id, name, cluster, through_ns FROM node WHERE node_id = $1", clean(node)).
+			Scan(&n, &out.NodeName, &out.Cluster, &through)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("node %q: %w", node, fault.ErrNotFound)
+		}
+		if err != nil {
+			return l.d.fault(err)
+		}
+		out.Through = fromNano(through)
+		var w, first, last int64
+		var r nameRow
+		err = v.tx.QueryRowContext(ctx, "SELECT w.id, w.first_minute, w.last_minute, "+nameColumns+" FROM workload w WHERE w.node = $1 AND w.short = $2 AND w.wid = $3", n, int64(short), string(id)).
+			Scan(append([]any{&w, &first, &last}, r.into()...)...)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return l.d.fault(err)
+		}
+		out.Name = r.take()
+		// What is folded begins at its first minute; all else is after the mark.
+		from := v.Hour
+		if last > 0 {
+			from = min(from, first)
+		}
+		g, err := l.life(v, w, from)
+		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == 0 {
+			return err
+		}
+		out.Usage, out.First, out.Last = g.Usage, g.First, g.Last
+		return l.d.fault(v.tx.QueryRowContext(ctx, "SELECT count(*) FROM gap g WHERE g.node = $1 AND g.from_ns < $2 AND g.to_ns > $3", n, nanoBound(out.Last), nanoBound(out.First)).
+			Scan(&out.Gaps))
+	})
+	if err != nil {
+		return nil, about(err, "usage")
+	}
+	return out, nil
+}
+
+// life sums the rows of one workload from a minute on.
+func (l *Ledger) life(v *view, w, from int64) (*query.Group, error) {
+	var minute, present, rough, covered int64
+	var amount [meter.Limit]int64
+	into := []any{&minute, &present, &rough, &covered}
+	for r := meter.Resource(1); r < meter.Limit; r++ {
+		into = append(into, &amount[r])
+	}
+	from, to := v.minutesOf(time.Unix(from*60, 0), time.Now().Add(aheadMinutes*time.Minute))
+	gs := newGroups(meter.All)
+	g := gs.at(nil)
+	for _, p := range v.stretches(from, to, v.days) {
+		// The spans come first, and each finds its row by the primary key.
+		text := l.d.words.Replace(fmt.Sprintf(`WITH RECURSIVE spans (at) AS (SELECT CAST($1 AS {int}) UNION ALL SELECT at + %d FROM spans WHERE at + %[1]d < $2)
+			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload = $3`,
+			p.level.width(), amounts(), p.table(usageShape)))
+		err := v.eachOf(p, arguments{nil, nil, w}, func(scan func(...any) error) error {
+			if err := scan(into...); err != nil {
+				return err
+			}
+			g.seen(minute, minute+p.level.width())
+			g.mark(present, rough, covered)
+			for r := meter.Resource(1); r < meter.Limit; r++ {
+				gs.add(g, r, unit.Sum{}.Add(amount[r]))
+			}
+			return nil
+		}, text)
+		if err != nil {
+			return nil, l.d.fault(err)
+		}
+	}
+	out := gs.made(g)
+	return &out, nil
+}
+
+// aheadMinutes is more than how far in the future anything is booked.
+const aheadMinutes = 3

@@ -1,0 +1,113 @@
+package ledger
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+)
+
+// Minutes calls f with the rows of minutes of some nodes that are kept of
+// [from, to), in the order of minutes; node says of which of them a row is. A row
+// is good until f returns. All are of one moment of the ledger.
+func (l *Ledger) Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *entry.Minute) error) error {
+	var short, covered, minute, present, rough, id int64
+	var m entry.Minute
+	into := []any{&short, &id, &minute, &present, &rough, &covered}
+	for r := meter.Resource(1); r < meter.Limit; r++ {
+		into = append(into, &m.Usage.Amount[r])
+	}
+	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amounts() +
+		" FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute >= $1 AND u.minute < $2 AND w.node IN (%s) ORDER BY u.minute"
+	return l.trace(ctx, usageShape, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
+		if err := scan(into...); err != nil {
+			return err
+		}
+		m.Workload, m.Minute = batch.Short(short), minute
+		m.Usage.Present, m.Usage.Covered = meter.Set(present), time.Duration(covered)*time.Millisecond
+		m.Usage.Quality = fromRough(m.Usage.Present, rough)
+		return f(at[id], &m)
+	})
+}
+
+// Wholes calls f with what some nodes had in each minute that is kept of
+// [from, to), as Minutes does with what their workloads used. What is not needed
+// to show it is left out: skew, violations and losses.
+func (l *Ledger) Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *entry.NodeMinute) error) error {
+	var covered, minute, present, rough, id int64
+	var m entry.NodeMinute
+	into := []any{&id, &minute, &present, &rough, &covered, &m.CPUs}
+	var text strings.Builder
+	text.WriteString("SELECT u.node, u.minute, u.present, u.rough, u.covered_ms, u.cpus")
+	for i, r := range meter.Wholes {
+		into = append(into, &m.Whole[i])
+		text.WriteString(", u.whole_" + r.String())
+	}
+	for r := meter.Resource(1); r < meter.Limit; r++ {
+		into = append(into, &m.Total.Amount[r])
+	}
+	text.WriteString(amounts() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
+	return l.trace(ctx, nodeShape, nodes, from, to, text.String(), func(at map[int64]int, scan func(...any) error) error {
+		if err := scan(into...); err != nil {
+			return err
+		}
+		m.Minute, m.Covered = minute, time.Duration(covered)*time.Millisecond
+		m.Total.Present, m.Total.Covered = meter.Set(present), m.Covered
+		m.Total.Quality = fromRough(m.Total.Present, rough)
+		return f(at[id], &m)
+	})
+}
+
+// amounts are the columns of all resources, by their number.
+func amounts() string {
+	var b strings.Builder
+	for _, c := range resourceColumns() {
+		b.WriteString(", u." + c.name)
+	}
+	return b.String()
+}
+
+// trace reads the tables of minutes of a range, one after another. In the text the
+// first %s is a table, and the second one the nodes.
+func (l *Ledger) trace(ctx context.Context, s *shape, nodes []string, from, to time.Time, text string, f func(map[int64]int, func(...any) error) error) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+	place := make(map[string]int, len(nodes))
+	for i, n := range nodes {
+		place[clean(n)] = i
+	}
+	return about(l.view(ctx, func(v *view) error {
+		var args arguments
+		list := args.list(nodes)
+		at := map[int64]int{}
+		err := each(ctx, v.tx, func(scan func(...any) error) error {
+			var id int64
+			var name string
+			err := scan(&id, &name)
+			at[id] = place[name]
+			return err
+		}, "SELECT id, node_id FROM node WHERE node_id IN "+list, args...)
+		if err != nil || len(at) == 0 {
+			return l.d.fault(err)
+		}
+		args = arguments{int64(0), int64(0)}
+		var places []string
+		for id := range at {
+			places = append(places, args.put(id))
+		}
+		in := strings.Join(places, ", ")
+		a, b := min(max(floorMinute(from), 0), lastMinute), min(max(floorMinute(to), 0), lastMinute)
+		for _, p := range minutesOf(a, b, v.days) {
+			query := strings.NewReplacer("%s u", p.table(s)+" u", "(%s)", "("+in+")").Replace(text)
+			err := v.eachOf(p, args, func(scan func(...any) error) error { return f(at, scan) }, query)
+			if err != nil {
+				return l.d.fault(err)
+			}
+		}
+		return nil
+	}), "minutes")
+}

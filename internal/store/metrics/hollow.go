@@ -1,0 +1,182 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/workload"
+)
+
+// A hollow is a node with a hole.
+type hollow struct {
+	job
+	first  int64 // the edge at which the hole begins, in minutes
+	last   int64 // and at which it ends
+	tracks map[batch.Short]*track
+	brief  *track
+	live   map[int64]struct{} // edges at which there are samples
+	minute int64              // whose rows come now; 0 is none yet
+	edge   int64              // the last one that was written, in minutes
+	parts  series.Parts
+	wholes map[int64]entry.NodeMinute // of a slice
+	refs   [gaugeCount]storage.SeriesRef
+	levels []storage.SeriesRef
+}
+
+func newHollow(j job) *hollow {
+	return &hollow{
+		job: j, first: j.from / minute, last: j.to / minute,
+		tracks: map[batch.Short]*track{}, live: map[int64]struct{}{}, levels: make([]storage.SeriesRef, len(series.Levels)),
+		brief: &track{k: &known{id: series.Brief, Name: j.node.brief.Name}},
+	}
+}
+
+// within says whether a row is of the node's hole.
+func (h *hollow) within(m int64) bool { return m >= h.first && m < h.last }
+
+// track finds that of a workload.
+func (h *hollow) track(short batch.Short) *track {
+	if short == briefly {
+		return h.brief
+	}
+	t := h.tracks[short]
+	if t == nil {
+		t = &track{}
+		h.tracks[short] = t
+	}
+	return t
+}
+
+// settle forgets what is as it should be, up to an edge. What lived for less than a
+// window is known at the end.
+func (h *hollow) settle(edge int64) {
+	for _, t := range h.tracks {
+		for i := range t.series {
+			t.series[i].settle(edge)
+		}
+	}
+}
+
+// plan finds out which series there are, and how they run. What is older than all
+// that is kept is not known.
+func (h *hollow) plan(names map[batch.Short]batch.Name, oldest time.Time) {
+	system, _ := batch.ShortOf(workload.NewID(h.node.id, workload.System, ""))
+	idle, _ := batch.ShortOf(workload.NewID(h.node.id, workload.Idle, ""))
+	var brief []*track
+	for short, t := range h.tracks {
+		switch short {
+		case system:
+			t.part = series.System
+		case idle:
+			t.part = series.Idle
+		}
+		name, ok := names[short]
+		switch {
+		case ok && t.short(&name):
+			t.brief, t.amiss = true, nil
+			brief = append(brief, t)
+		case !ok, !t.seen && name.Ended.IsZero() && name.Started.Before(oldest):
+			// Nobody says what it is; or it is still, and what it has come to is
+			// not known before it does something.
+			t.amiss = nil
+		default:
+			t.k = &known{id: name.ID, Name: name}
+			t.plan()
+		}
+	}
+	h.brief.join(brief, h)
+	h.brief.end(h.last, h.back)
+	h.brief.plan()
+}
+
+// forget forgets what belongs to a block.
+func (h *hollow) forget() {
+	clear(h.refs[:])
+	clear(h.levels)
+	h.wholes = map[int64]entry.NodeMinute{}
+	h.brief.refs, h.brief.info = [meter.Limit]storage.SeriesRef{}, 0
+	for _, t := range h.tracks {
+		t.refs, t.info = [meter.Limit]storage.SeriesRef{}, 0
+	}
+}
+
+// row takes a row of minutes.
+func (h *hollow) row(w *writer, m *entry.Minute) error {
+	if m.Minute != h.minute {
+		if err := h.close(w); err != nil {
+			return err
+		}
+		if h.minute = m.Minute; h.edge != h.minute {
+			// It was away, or the hole begins: here they begin to grow.
+			if err := h.put(w, h.minute); err != nil {
+				return err
+			}
+		}
+	}
+	t := h.tracks[m.Workload]
+	if t == nil {
+		return nil // it was booked since
+	}
+	h.parts[t.part].Add(&m.Usage)
+	if t.brief {
+		t = h.brief
+	}
+	return t.add(w, h.node, m)
+}
+
+// close writes the edge at which the minute ends whose rows came.
+func (h *hollow) close(w *writer) error {
+	if h.minute == 0 || h.edge > h.minute {
+		return nil
+	}
+	if err := h.put(w, h.minute+1); err != nil {
+		return err
+	}
+	return h.machine(w)
+}
+
+// put writes the values of all workloads at an edge.
+func (h *hollow) put(w *writer, edge int64) error {
+	h.edge = edge
+	for _, t := range h.tracks {
+		if err := t.put(w, h.node, edge); err != nil {
+			return err
+		}
+	}
+	return h.brief.put(w, h.node, edge)
+}
+
+// machine writes what the node as a whole had and did in the minute.
+func (h *hollow) machine(w *writer) error {
+	m, ok := h.wholes[h.minute]
+	parts := h.parts
+	h.parts = series.Parts{}
+	if _, live := h.live[h.minute+1]; live || !ok || m.Covered <= 0 {
+		return nil
+	}
+	n, at := h.node, (h.minute+1)*minute
+	if err := w.add(&h.refs[cpus], at, float64(m.CPUs), func() labels.Labels { return n.own(gauges[cpus]) }); err != nil {
+		return err
+	}
+	bytes := float64(m.Whole.Of(meter.Memory)) / m.Covered.Seconds()
+	if err := w.add(&h.refs[memory], at, bytes, func() labels.Labels { return n.own(gauges[memory]) }); err != nil {
+		return err
+	}
+	for i := range series.Levels {
+		l := &series.Levels[i]
+		v, ok := l.At(&parts, &m.Total, int64(m.Covered))
+		if !ok {
+			continue
+		}
+		if err := w.add(&h.levels[i], at, v, func() labels.Labels { return n.level(l) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+package metrics_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/period"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/workload"
+)
+
+// registry knows one node and its workloads.
+type registry map[batch.Short]batch.Name
+
+func (r registry) Node(_ context.Context, id string) (entry.Node, error) {
+	if id != "n1" {
+		return entry.Node{}, fault.ErrNotFound
+	}
+	return entry.Node{ID: id, Name: "box", Cluster: "lab"}, nil
+}
+
+func (r registry) Names(_ context.Context, _ string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
+	found := map[batch.Short]batch.Name{}
+	for _, s := range shorts {
+		if n, ok := r[s]; ok {
+			found[s] = n
+		}
+	}
+	return found, nil
+}
+
+func (r registry) put(key string) (batch.Short, workload.ID) {
+	id := workload.NewID("n1", workload.Container, key)
+	short, _ := batch.ShortOf(id)
+	r[short] = batch.Name{ID: id, Kind: workload.Container, Name: key}
+	return short, id
+}
+
+func open(t *testing.T, dir string, r registry) *metrics.Store {
+	t.Helper()
+	cfg := metrics.Default()
+	cfg.Dir = dir
+	s, err := metrics.Open(cfg, r, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A world makes windows of one node.
+type world struct {
+	rand   *rand.Rand
+	at     int64 // ns of boottime
+	offset int64
+	totals map[batch.Short]*[meter.Limit]int64
+}
+
+var used = []meter.Resource{meter.CPU, meter.Memory, meter.NetworkRx, meter.EnergyRest}
+
+func (w *world) window(length int64, shorts ...batch.Short) batch.Window {
+	win := batch.Window{Boot: "b", Start: w.at, End: w.at + length, Offset: w.offset, CPUs: 2}
+	w.at += length
+	for _, s := range shorts {
+		row := batch.Row{Workload: s}
+		row.Usage.Covered = time.Duration(length)
+		t := w.totals[s]
+		if t == nil {
+			t = new([meter.Limit]int64)
+			w.totals[s] = t
+		}
+		for _, res := range used {
+			v := w.rand.Int64N(1 << 30)
+			row.Usage.Put(res, v, meter.Measured)
+			t[res] += v
+			row.Has |= meter.SetOf(res)
+			row.Total[res] = t[res]
+		}
+		win.Rows = append(win.Rows, row)
+	}
+	return win
+}
+
+// ask is the value of an instant query that has one answer; false where it has none.
+func ask(t *testing.T, s *metrics.Store, query string, at time.Time) (float64, bool) {
+	t.Helper()
+	e := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: 10 * time.Second, Parser: parser.NewParser(parser.Options{})})
+	q, err := e.NewInstantQuery(t.Context(), s.Queryable(), nil, query, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	v, err := q.Exec(t.Context()).Vector()
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch len(v) {
+	case 0:
+		return 0, false
+	case 1:
+		return v[0].F, true
+	}
+	t.Fatalf("%s: %d answers", query, len(v))
+	return 0, false
+}
+
+// Between two minute edges a series grows by what the ledger books, whatever the
+// windows' edges, however often they come, and in whatever order.
+func TestMinutes(t *testing.T) {
+	t.Parallel()
+	names := registry{}
+	a, idA := names.put("a")
+	b, _ := names.put("b")
+	begin := time.Now().Add(-2 * time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(1, 2)), at: 7e9, totals: map[batch.Short]*[meter.Limit]int64{}}
+	w.offset = begin.UnixNano() - 7e9 + 13_000_000_017 // 13.000000017 s after a minute
+	var all []batch.Window
+	for range 120 {
+		all = append(all, w.window(int64(5e9)+w.rand.Int64N(40e9), a, b))
+	}
+	by := make([]time.Duration, len(all))
+	cuts, err := period.Cut(all, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	put := func(from, to int) {
+		t.Helper()
+		if err := s.Append(t.Context(), "n1", nil, all[from:to], by[from:to]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(0, 30)
+	put(60, 90) // live, while what is between drains
+	put(30, 45)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir, names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	put(90, 120)
+	put(40, 60)
+	put(0, 120) // again
+	if n := s.Stats().Refused; n > 0 {
+		t.Errorf("%d samples differ from what was there", n)
+	}
+	compared := 0
+	for _, res := range used {
+		f := series.Of(res)
+		query := fmt.Sprintf(`%s{workload=%q,node="box",cluster="lab"}`, f.Name, idA)
+		var sum int64
+		first := cuts.Minutes[0].Minute + 1
+		base, ok := ask(t, s, query, time.Unix(first*60, 0))
+		if !ok {
+			t.Fatalf("%s: nothing at the first edge", query)
+		}
+		for _, m := range cuts.Minutes {
+			if m.Workload != a || m.Minute < first {
+				continue
+			}
+			sum += m.Usage.Amount[res]
+			edge := time.Unix((m.Minute+1)*60, 0)
+			if edge.UnixNano() > all[len(all)-1].End+w.offset {
+				continue
+			}
+			v, ok := ask(t, s, query, edge)
+			if want := f.Value(sum); !ok || math.Abs(v-base-want) > 1e-9*v {
+				t.Fatalf("%s at %v: grew by %v (%v), the ledger says %v", query, edge, v-base, ok, want)
+			}
+			compared++
+		}
+	}
+	if compared < 100 {
+		t.Errorf("%d comparisons", compared)
+	}
+}
+
+// Who uses nothing is in no window: its series stay, also over a restart, until
+// it ends; then they are gone at once.
+func TestStill(t *testing.T) {
+	t.Parallel()
+	names := registry{}
+	a, id := names.put("a")
+	b, _ := names.put("b")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(3, 4)), totals: map[batch.Short]*[meter.Limit]int64{}, offset: begin.UnixNano()}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	put := func(win batch.Window) {
+		t.Helper()
+		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	query := fmt.Sprintf(`mete_workload_cpu_seconds_total{workload=%q}`, id)
+	there := func(query string, want bool) {
+		t.Helper()
+		if _, ok := ask(t, s, query, begin.Add(time.Duration(w.at))); ok != want {
+			t.Fatalf("%s at %v: %v, want %v", query, time.Duration(w.at), ok, want)
+		}
+	}
+	put(w.window(10e9, a, b))
+	for range 60 {
+		put(w.window(10e9, b))
+	}
+	there(query, true)
+	there(fmt.Sprintf(`mete_workload_info{workload=%q,name="a"}`, id), true)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir, names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 60 {
+		put(w.window(10e9, b))
+	}
+	there(query, true)
+
+	renamed := names[a]
+	renamed.Name = "a2"
+	if err := s.Append(t.Context(), "n1", []batch.Name{renamed}, []batch.Window{w.window(70e9, a, b)}, []time.Duration{0}); err != nil {
+		t.Fatal(err)
+	}
+	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), true)
+	there(fmt.Sprintf(`mete_workload_info{workload=%q,name="a2"}`, id), true)
+
+	last := w.window(10e9, a, b)
+	last.Rows[0].Ended = true
+	put(last)
+	put(w.window(10e9, b))
+	there(query, false)
+	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), false)
+}
+
+// What lives for less than a window has no series of its own; all of it together
+// has one, which counts each once.
+func TestBrief(t *testing.T) {
+	t.Parallel()
+	names := registry{}
+	a, _ := names.put("a")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(5, 6)), totals: map[batch.Short]*[meter.Limit]int64{}, offset: begin.UnixNano()}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	var want int64
+	for i := range 20 {
+		short, _ := names.put(fmt.Sprint("job", i))
+		win := w.window(10e9, a, short)
+		win.Rows[1].Ended = true
+		want += win.Rows[1].Usage.Amount[meter.CPU]
+		for range 2 { // it is offered twice
+			if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%7 == 6 {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dir, names)
+		}
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	at := begin.Add(time.Duration(w.at))
+	if v, ok := ask(t, s, `mete_workload_cpu_seconds_total{workload="brief"}`, at); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
+		t.Errorf("the brief ones used %v s, want %v", v, float64(want)/1e9)
+	}
+	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 2 {
+		t.Errorf("%v series, want that of a and that of the brief", v)
+	}
+}

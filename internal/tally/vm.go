@@ -1,0 +1,166 @@
+package tally
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/workload"
+)
+
+type vmJSON struct {
+	Guest     string          `json:"guest" doc:"UUID"` // UUID
+	Name      string          `json:"name" doc:"of the domain"`
+	Host      string          `json:"host" doc:"id of the node that it runs on"`
+	HostName  string          `json:"host_name"`
+	Workload  workload.ID     `json:"workload" doc:"id of what it is there"`
+	Node      string          `json:"node" doc:"id of its own node; empty where nothing in it tells of shares, or who asks may not see it"`
+	NodeName  string          `json:"node_name"`
+	Compared  int64           `json:"compared" doc:"shares that host and guest both told of"`
+	Differing int64           `json:"differing" doc:"those of them that were not equal"`
+	Largest   json.RawMessage `json:"largest_difference_joules" doc:"by how much at most, in joules"`
+	N         int64           `json:"number,string" doc:"of the latest share that was compared"` // of the latest share that was compared
+	Last      *time.Time      `json:"last_at" doc:"when that was"`
+	// Energy is by the host's figures; null where nobody could see it.
+	Energy  json.RawMessage `json:"energy_joules" doc:"by the host's figures; null where nobody could see it"`
+	Active  json.RawMessage `json:"energy_active_joules" doc:"null where it was not split"` // both null where it was not split
+	Idle    json.RawMessage `json:"energy_idle_joules" doc:"null where it was not split"`
+	Error   json.RawMessage `json:"energy_error_joules" doc:"by how much it may be off"`
+	Quality meter.Quality   `json:"quality"`
+}
+
+// vmEnergy is the energy of a virtual machine: all of it, what it used by being
+// active, and its part of what the host draws anyway. split is false where the last
+// two are not known apart.
+func vmEnergy(t *query.Total) (all, active, idle unit.Sum, split bool, q meter.Quality) {
+	all, q = t.Energy()
+	if q == meter.Absent || !t.Present.Has(meter.EnergyIdle) || t.Sum[meter.EnergyIdle].Compare(all) > 0 {
+		return all, all, unit.Sum{}, false, q
+	}
+	idle, active = t.Sum[meter.EnergyIdle], all
+	for left := idle; left != (unit.Sum{}); {
+		part := left.Int64()
+		left, active = left.Add(-part), active.Add(-part)
+	}
+	return all, active, idle, true, max(q, t.Quality.Get(meter.EnergyIdle))
+}
+
+// joulesOf is an energy as JSON has it: null where there is none.
+func joulesOf(v unit.Sum, there bool) json.RawMessage {
+	if !there {
+		return json.RawMessage("null")
+	}
+	return number(v, unit.Microjoule)
+}
+
+// VMsJSON writes virtual machines under the key vms.
+func VMsJSON(list []query.VM) []byte {
+	return document("vms", each(list, func(v query.VM) vmJSON {
+		all, active, idle, split, q := vmEnergy(&v.Usage)
+		return vmJSON{v.Guest, v.Name, v.Host, v.HostName, v.Workload, v.Node, v.NodeName, v.Compared, v.Differing,
+			joulesOf(unit.Sum{}.Add(v.Largest), true), v.N, some(v.Last), joulesOf(all, q != meter.Absent), joulesOf(active, split), joulesOf(idle, split),
+			joulesOf(v.Usage.Sum[meter.EnergyError], v.Usage.Present.Has(meter.EnergyError)), q}
+	}))
+}
+
+// ParseVMs reads what VMsJSON wrote. Its energy is in the domain rest, as the others
+// are not told apart.
+func ParseVMs(body []byte) ([]query.VM, error) {
+	list, err := undocument[vmJSON]("vms", body)
+	return each(list, func(v vmJSON) query.VM {
+		out := query.VM{Guest: v.Guest, Name: v.Name, Host: v.Host, HostName: v.HostName, Workload: v.Workload, Node: v.Node, NodeName: v.NodeName,
+			Compared: v.Compared, Differing: v.Differing, N: v.N, Last: or(v.Last)}
+		if largest, e := parseNumber(v.Largest, unit.Microjoule); e == nil {
+			out.Largest = largest.Int64()
+		}
+		for r, raw := range map[meter.Resource]json.RawMessage{meter.EnergyRest: v.Energy, meter.EnergyIdle: v.Idle, meter.EnergyError: v.Error} {
+			sum, e := parseNumber(raw, unit.Microjoule)
+			if e != nil || v.Quality == meter.Absent {
+				continue // null
+			}
+			out.Usage.Present |= meter.SetOf(r)
+			out.Usage.Quality.Set(r, v.Quality)
+			out.Usage.Sum[r] = sum
+		}
+		return out
+	}), err
+}
+
+// VMsCSV writes virtual machines with the keys of the JSON form.
+func VMsCSV(list []query.VM) []byte {
+	rows := [][]string{{"guest", "name", "host", "host_name", "workload", "node", "node_name", "compared", "differing", "largest_difference_joules",
+		"number", "last_at", "energy_joules", "energy_active_joules", "energy_idle_joules", "energy_error_joules", "quality"}}
+	for _, v := range list {
+		all, active, idle, split, q := vmEnergy(&v.Usage)
+		amount := func(sum unit.Sum, there bool) string {
+			if !there {
+				return ""
+			}
+			return sum.Decimal(unit.Microjoule)
+		}
+		rows = append(rows, []string{v.Guest, v.Name, v.Host, v.HostName, string(v.Workload), v.Node, v.NodeName,
+			strconv.FormatInt(v.Compared, 10), strconv.FormatInt(v.Differing, 10), unit.Microjoule.Decimal(v.Largest),
+			strconv.FormatInt(v.N, 10), stamp(v.Last), amount(all, q != meter.Absent), amount(active, split), amount(idle, split),
+			amount(v.Usage.Sum[meter.EnergyError], v.Usage.Present.Has(meter.EnergyError)), q.String()})
+	}
+	return writeCSV(rows)
+}
+
+// VMsText writes virtual machines as a table for people, and what its figures mean.
+func VMsText(list []query.VM, s Style) string {
+	if len(list) == 0 {
+		return "no host gave a virtual machine energy in this range\n"
+	}
+	var rows [][]string
+	var seen marks
+	differ := false
+	for i := range list {
+		v := &list[i]
+		node, last := s.absent(), s.absent()
+		if v.Node != "" {
+			node = s.text(v.NodeName)
+		}
+		if !v.Last.IsZero() {
+			last = s.time(v.Last)
+		}
+		differing := strconv.FormatInt(v.Differing, 10)
+		if v.Differing > 0 {
+			differing += ", by " + joules(unit.Sum{}.Add(v.Largest).Float(unit.Microjoule))
+			differ = true
+		}
+		rows = append(rows, []string{s.text(v.Guest), s.text(v.Name), s.text(v.HostName), s.text(string(v.Workload)), node,
+			strconv.FormatInt(v.Compared, 10), differing, last, s.vmEnergy(&v.Usage, &seen)})
+	}
+	cols := slices.Concat(names("GUEST", "NAME", "HOST", "WORKLOAD", "NODE"), numbers("COMPARED", "DIFFERING"), names("LAST"), numbers("ENERGY (ACTIVE + IDLE)"))
+	text := table(cols, rows)
+	if differ {
+		text += "shares that differ: host and guest do not say the same; one of them has lost its state, or does not tell the truth\n"
+	}
+	return text + s.legend(&seen)
+}
+
+// vmEnergy writes the energy of a virtual machine with its mark.
+func (s Style) vmEnergy(t *query.Total, seen *marks) string {
+	_, active, idle, split, q := vmEnergy(t)
+	switch q {
+	case meter.Absent:
+		seen.absent = true
+		return s.absent()
+	case meter.Apportioned:
+		seen.apportioned = true
+	case meter.Modelled:
+		seen.modelled = true
+	}
+	shown := query.Total{Present: meter.SetOf(meter.EnergyRest) | t.Present&meter.SetOf(meter.EnergyError)}
+	shown.Quality.Set(meter.EnergyRest, q)
+	shown.Sum[meter.EnergyRest], shown.Sum[meter.EnergyError] = active, t.Sum[meter.EnergyError]
+	if split {
+		shown.Idle, shown.IdleQuality = idle, q
+	}
+	return view.Mark(q, s.ASCII) + s.energy(&shown)
+}

@@ -1,0 +1,169 @@
+package vsockdev
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+)
+
+// The rings of the device, by the side that reads them.
+const (
+	toGuest = iota
+	toHost
+)
+
+// A session is a device while one QEMU has it.
+type session struct {
+	d     *Device
+	front *net.UnixConn
+	work  sync.WaitGroup
+
+	mu      sync.Mutex
+	mem     memory
+	rings   [2]ring
+	kicks   [2]*os.File
+	waiting []packet // for the guest, while its ring is full or stopped
+	buf     []byte
+	conns   map[key]*conn
+	over    bool
+}
+
+// A key tells the streams of a guest apart, all of them to the host.
+type key struct{ guest, host uint32 } // ports
+
+func newSession(d *Device, front *net.UnixConn) *session {
+	s := &session{d: d, front: front, conns: map[key]*conn{}}
+	for i := range s.rings {
+		s.rings[i].kick, s.rings[i].call = -1, -1
+	}
+	return s
+}
+
+// close ends the streams and lets the guest's memory go.
+func (s *session) close() error {
+	s.mu.Lock()
+	s.over = true
+	err := errors.Join(s.stop(toGuest), s.stop(toHost))
+	for _, c := range s.conns {
+		c.drop()
+	}
+	s.mu.Unlock()
+	s.work.Wait()
+	for i := range s.rings {
+		err = errors.Join(err, closeFD(&s.rings[i].call))
+	}
+	return errors.Join(err, s.mem.unmap())
+}
+
+// turn takes what the guest sends, and gives it what waits for it.
+func (s *session) turn() error {
+	if r := &s.rings[toHost]; r.on {
+		took := false
+		for {
+			c, ok, err := r.take(s.mem)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			b := c.gather()
+			r.give(c, 0)
+			took = true
+			if p, ok := decode(b); ok {
+				s.packet(p)
+			}
+		}
+		if took {
+			if err := r.tell(); err != nil {
+				return err
+			}
+		}
+	}
+	return s.pump()
+}
+
+// pump writes what waits into the guest's ring, as far as there is room.
+func (s *session) pump() error {
+	r := &s.rings[toGuest]
+	if !r.on {
+		return nil
+	}
+	gave := false
+	for len(s.waiting) > 0 {
+		c, ok, err := r.take(s.mem)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		p := &s.waiting[0]
+		rest := p.data
+		if room := max(0, c.writeable-headSize); len(rest) > room {
+			// The rest of it goes with the next one.
+			rest, p.data = p.data[room:], p.data[:room]
+		} else {
+			rest = nil
+		}
+		s.buf = p.append(s.buf[:0])
+		r.give(c, c.scatter(s.buf))
+		gave = true
+		if p.data = rest; rest == nil {
+			s.waiting = s.waiting[1:]
+		}
+	}
+	if !gave {
+		return nil
+	}
+	return r.tell()
+}
+
+// send has a packet of a stream go to the guest.
+func (s *session) send(k key, p packet) {
+	if s.over {
+		return
+	}
+	p.srcCID, p.srcPort, p.dstCID, p.dstPort, p.kind = Host, k.host, uint64(s.d.cid), k.guest, stream
+	if c := s.conns[k]; c != nil {
+		p.room, p.forwarded = window, c.taken
+		c.told = c.taken
+	}
+	s.waiting = append(s.waiting, p)
+	if err := s.pump(); err != nil {
+		s.d.log.Warn("vsock device", "err", err)
+		_ = s.front.Close() // ends serve
+	}
+}
+
+// packet does what a packet of the guest wants.
+func (s *session) packet(p packet) {
+	k := key{guest: p.srcPort, host: p.dstPort}
+	c := s.conns[k]
+	if p.srcCID != uint64(s.d.cid) || p.dstCID != Host || p.kind != stream {
+		s.send(k, packet{op: opReset})
+		return
+	}
+	if c == nil {
+		switch p.op {
+		case opRequest:
+			s.connect(k, p)
+		case opReset:
+		default:
+			s.send(k, packet{op: opReset})
+		}
+		return
+	}
+	c.credit(p)
+	switch p.op {
+	case opData:
+		c.take(p.data)
+	case opShutdown:
+		c.shutdown(p.flags)
+	case opAsk:
+		s.send(k, packet{op: opCredit})
+	case opReset, opRequest: // a request is one of a guest that has forgotten
+		c.drop()
+	}
+}

@@ -1,0 +1,342 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/prompb"
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/plot"
+	"mete.dev/mete/internal/series"
+)
+
+// budgetPrometheus is what a sample may cost a server, which books it too, times
+// what it costs a Prometheus.
+const budgetPrometheus = 1.2
+
+// A compared is what the same use cost a server and a Prometheus. A sample is one
+// amount of one row of one window: the server books it, and keeps a series of it;
+// Prometheus takes it by remote write, a request for each window.
+type compared struct {
+	Samples int64   `json:"samples"`
+	Series  int64   `json:"series"`
+	Kept    int64   `json:"kept"` // samples that the server's database took
+	Ratio   float64 `json:"cpu_ratio"`
+	Server  taker   `json:"server"`
+	Other   taker   `json:"prometheus"`
+
+	Queries []raced `json:"queries"`
+}
+
+// A taker is what taking samples cost one of the two.
+type taker struct {
+	CPU       float64 `json:"cpu_us_per_sample"`
+	PerSecond float64 `json:"samples_per_second"`
+	Bytes     float64 `json:"rss_bytes_per_series"` // that it grew by
+	Peak      int64   `json:"peak_rss_bytes"`
+}
+
+// A raced is how long a query took of both, in ms.
+type raced struct {
+	What               string  `json:"query"`
+	P50, P99           float64 // of the server
+	OtherP50, OtherP99 float64
+}
+
+// How the two are compared: windows of each machine, one after another, and how
+// long each may go on with what it took.
+const (
+	comparedWindows = 120
+	comparedRest    = 5 * time.Second
+)
+
+// compare has a server and a Prometheus take the same, one after the other.
+func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *report) error {
+	began := f.since
+	at := func(_, k int) (time.Time, time.Duration) { return began.Add(time.Duration(k) * window), window }
+	out := &compared{Samples: int64(c.origins) * comparedWindows * int64(f.samples)}
+	rss, _, err := memoryOf(t.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	c.say("%d windows of each machine to the server", comparedWindows)
+	before, start := cpuOf(t.cmd.Process.Pid), time.Now()
+	if _, err := t.paced(ctx, f, pace{n: c.origins, each: comparedWindows, at: at}); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	sleepUntil(ctx, time.Now().Add(comparedRest))
+	cpu := cpuOf(t.cmd.Process.Pid) - before
+	if out.Server, err = spent(t.cmd.Process.Pid, rss, cpu, took, out); err != nil {
+		return err
+	}
+
+	// The server notes its own metrics every quarter of a minute.
+	sleepUntil(ctx, time.Now().Add(16*time.Second))
+	kept, err := t.reader.Query(ctx, "mete_server_metrics_samples_total", time.Now())
+	if err != nil {
+		return err
+	}
+	if len(kept.Series) == 1 && len(kept.Series[0].Points) == 1 {
+		out.Kept = int64(kept.Series[0].Points[0].Value)
+	}
+
+	p, err := openPrometheus(ctx, f.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end(p.cmd, syscall.SIGTERM)) }()
+	sent, n, err := f.requests(c.origins, began)
+	if err != nil {
+		return err
+	}
+	out.Series = n
+	if rss, _, err = memoryOf(p.cmd.Process.Pid); err != nil {
+		return err
+	}
+	c.say("the same to Prometheus")
+	before, start = cpuOf(p.cmd.Process.Pid), time.Now()
+	if err := p.take(ctx, sent); err != nil {
+		return err
+	}
+	took = time.Since(start)
+	sleepUntil(ctx, time.Now().Add(comparedRest))
+	cpu = cpuOf(p.cmd.Process.Pid) - before
+	if out.Other, err = spent(p.cmd.Process.Pid, rss, cpu, took, out); err != nil {
+		return err
+	}
+	out.Server.Bytes /= float64(n)
+	out.Other.Bytes /= float64(n)
+	out.Ratio = out.Server.CPU / out.Other.CPU
+	c.say("queries of both")
+	if out.Queries, err = race(ctx, t, p, began.Add(comparedWindows*window)); err != nil {
+		return err
+	}
+	r.Compared = out
+	return nil
+}
+
+// spent is what taking all samples cost a process.
+func spent(pid int, rss int64, cpu, took time.Duration, c *compared) (k taker, err error) {
+	now, peak, err := memoryOf(pid)
+	return taker{CPU: cpu.Seconds() * 1e6 / float64(c.Samples), PerSecond: float64(c.Samples) / took.Seconds(), Bytes: float64(now - rss), Peak: peak}, err
+}
+
+// requests are the windows of n machines as requests of remote write, by machine,
+// and how many series they have. Values are cumulative, as those of the server's are.
+func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, err error) {
+	sent = make([][][]byte, n)
+	names := map[batch.Short]*batch.Name{}
+	for i := range f.names {
+		if short, ok := batch.ShortOf(f.names[i].ID); ok {
+			names[short] = &f.names[i]
+		}
+	}
+	for i, o := range f.origins[:n] {
+		have := map[string]*prompb.TimeSeries{}
+		for k := range comparedWindows {
+			w := f.window(i+k, o, began.Add(time.Duration(k)*window), window)
+			ms := began.Add(time.Duration(k+1) * window).UnixMilli()
+			req := &prompb.WriteRequest{}
+			for j := range w.Rows {
+				row := &w.Rows[j]
+				name := names[row.Workload]
+				put := func(key, family, domain string, add, set float64) {
+					one := have[key]
+					if one == nil {
+						one = &prompb.TimeSeries{Labels: seriesLabels(family, domain, o.node, string(name.ID)), Samples: make([]prompb.Sample, 1)}
+						if family == series.Info {
+							one.Labels = append(one.Labels, prompb.Label{Name: "name", Value: name.Name}, prompb.Label{Name: "namespace", Value: name.Labels["io.kubernetes.pod.namespace"]})
+							sort.Slice(one.Labels, func(a, b int) bool { return one.Labels[a].Name < one.Labels[b].Name })
+						}
+						have[key] = one
+					}
+					one.Samples[0] = prompb.Sample{Timestamp: ms, Value: one.Samples[0].Value*min(1, add) + set}
+					req.Timeseries = append(req.Timeseries, *one)
+				}
+				id := strconv.Itoa(j)
+				row.Usage.Present.Each(func(res meter.Resource) {
+					fam := series.Of(res)
+					if fam == nil {
+						return
+					}
+					add := 0.0
+					if fam.Counter {
+						add = 1
+					}
+					put(id+"/"+fam.Name+fam.Domain, fam.Name, fam.Domain, add, fam.Value(row.Usage.Amount[res]))
+				})
+				put(id, series.Info, "", 0, 1)
+			}
+			b, err := req.Marshal()
+			if err != nil {
+				return nil, 0, err
+			}
+			sent[i] = append(sent[i], snappy.Encode(nil, b))
+		}
+		count += int64(len(have))
+	}
+	return sent, count, nil
+}
+
+func seriesLabels(name, domain, node, id string) []prompb.Label {
+	ls := []prompb.Label{{Name: "__name__", Value: name}, {Name: series.Cluster, Value: "bench"}}
+	if domain != "" {
+		ls = append(ls, prompb.Label{Name: series.Domain, Value: domain})
+	}
+	return append(ls, prompb.Label{Name: series.Node, Value: node}, prompb.Label{Name: series.Workload, Value: id})
+}
+
+// A prom is a Prometheus that takes samples by remote write.
+type prom struct {
+	url string
+	cmd *exec.Cmd
+}
+
+func openPrometheus(ctx context.Context, dir string) (p *prom, err error) {
+	if dir, err = sub(dir, "prometheus"); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		return nil, err
+	}
+	p = &prom{url: "http://" + addr, cmd: exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+addr, "--web.enable-remote-write-receiver", "--log.level=error")}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%w: Debian's package prometheus has it", err)
+	}
+	for range 300 {
+		if err = p.ask(ctx, http.MethodGet, "/-/ready", nil); err == nil {
+			return p, nil
+		}
+		sleepUntil(ctx, time.Now().Add(100*time.Millisecond))
+	}
+	return nil, errors.Join(err, end(p.cmd, syscall.SIGTERM))
+}
+
+// take sends all requests: those of one machine one after another.
+func (p *prom) take(ctx context.Context, sent [][][]byte) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, of := range sent {
+		g.Go(func() error {
+			for _, b := range of {
+				if err := p.ask(ctx, http.MethodPost, "/api/v1/write", b); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// promClient keeps the connections that it has.
+var promClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2000}}
+
+func (p *prom) ask(ctx context.Context, method, path string, body []byte) (err error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.url+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Encoding", "snappy")
+		req.Header.Set("Content-Type", "application/x-protobuf")
+		req.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+	}
+	resp, err := promClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	b, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+	case resp.StatusCode/100 != 2:
+		err = fmt.Errorf("%s: %s: %s", path, resp.Status, strings.TrimSpace(string(b)))
+	case bytes.Contains(b, []byte(`"result":[]`)):
+		err = fmt.Errorf("%s: no series", path)
+	}
+	return err
+}
+
+// race asks both the same, in turn. An answer without series is an error: it would
+// be the fastest.
+func race(ctx context.Context, t *target, p *prom, at time.Time) (all []raced, err error) {
+	at = at.Add(-time.Minute)
+	from := at.Add(-15 * time.Minute)
+	const step = 15 * time.Second
+	for _, q := range []struct {
+		what, text string
+		rng        bool
+	}{
+		{"CPU of all, 15 min by 15 s", "sum by (cluster) (rate(mete_workload_cpu_seconds_total[5m]))", true},
+		{"the ten busiest, now", "topk(10, rate(mete_workload_cpu_seconds_total[5m]))", false},
+		{"memory by namespace, now", "sum by (namespace) (rate(mete_workload_memory_byte_seconds_total[5m]) * on (cluster, node, workload) group_left (namespace) mete_workload_info)", false},
+	} {
+		var own, other stopwatch
+		for range 50 {
+			begin := time.Now()
+			ask := url.Values{"query": {q.text}, "time": {strconv.FormatInt(at.Unix(), 10)}}
+			path := "/api/v1/query?"
+			if q.rng {
+				ask = url.Values{"query": {q.text}, "start": {strconv.FormatInt(from.Unix(), 10)}, "end": {strconv.FormatInt(at.Unix(), 10)}, "step": {"15"}}
+				path = "/api/v1/query_range?"
+			}
+			if err := p.ask(ctx, http.MethodGet, path+ask.Encode(), nil); err != nil {
+				return nil, err
+			}
+			other.add(time.Since(begin))
+			begin = time.Now()
+			var a *plot.Answer
+			if q.rng {
+				a, err = t.reader.QueryRange(ctx, q.text, from, at, step)
+			} else {
+				a, err = t.reader.Query(ctx, q.text, at)
+			}
+			if err == nil && len(a.Series) == 0 {
+				err = errors.New("the server has no series for it")
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", q.what, err)
+			}
+			own.add(time.Since(begin))
+		}
+		all = append(all, raced{q.what, own.at(0.5), own.at(0.99), other.at(0.5), other.at(0.99)})
+	}
+	return all, nil
+}
+
+func (c *compared) show() {
+	fmt.Printf("%d samples of %d series, of which the server keeps %d: server %.2f us of CPU each, Prometheus %.2f: ratio %.2f; %.0f and %.0f samples/s; RSS %.0f and %.0f bytes a series, peak %d and %d MiB\n",
+		c.Samples, c.Series, c.Kept, c.Server.CPU, c.Other.CPU, c.Ratio, c.Server.PerSecond, c.Other.PerSecond, c.Server.Bytes, c.Other.Bytes, c.Server.Peak>>20, c.Other.Peak>>20)
+	for _, q := range c.Queries {
+		fmt.Printf("%s: server p50 %.1f ms, p99 %.1f; Prometheus p50 %.1f, p99 %.1f\n", q.What, q.P50, q.P99, q.OtherP50, q.OtherP99)
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	xfleet "mete.dev/mete/internal/xtest/fleet"
+)
+
+// What is in deploy is what is made.
+func TestMade(t *testing.T) {
+	t.Parallel()
+	all, err := files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range all {
+		have, err := os.ReadFile(filepath.Join("../../deploy/grafana", name))
+		if err != nil || !bytes.Equal(have, want) {
+			t.Errorf("deploy/grafana/%s is stale (%v): go generate ./tools/grafana writes it anew", name, err)
+		}
+	}
+}
+
+// A dashboard that asks for what nobody can choose is refused.
+func TestUnknownChoice(t *testing.T) {
+	t.Parallel()
+	b := board{"x", "x", "", nil, []panel{{title: "p", queries: []ask{{`up{cluster=~"$cluster"}`, ""}}}}}
+	if _, err := b.render(); err == nil || !strings.Contains(err.Error(), "$cluster") {
+		t.Errorf("rendered: %v", err)
+	}
+	b.panels[0].queries[0].expr = `rate(x[$__rate_interval])` // Grafana's own
+	if _, err := b.render(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server answers as Grafana asks it: over TLS, with the header of the data source.
+type server struct {
+	t   *testing.T
+	f   *xfleet.Fleet
+	c   http.Client
+	now time.Time // at which panels are looked at
+}
+
+// ask is the result of a question: values, series, or streams of samples.
+func (s *server) ask(path string, form url.Values) []any {
+	s.t.Helper()
+	q, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.f.URL+path+"?"+form.Encode(), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	q.Header.Set("Authorization", "Bearer "+s.f.Viewer)
+	r, err := s.c.Do(q)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	var v struct {
+		Status, Error string
+		Warnings      []string
+		Data          json.RawMessage
+	}
+	if err := json.NewDecoder(r.Body).Decode(&v); err != nil || v.Status != "success" || len(v.Warnings) > 0 {
+		s.t.Errorf("%s %s: %s, %s, %q, %v", path, form, r.Status, v.Error, v.Warnings, err)
+		return nil
+	}
+	var list []any
+	if json.Unmarshal(v.Data, &list) == nil {
+		return list
+	}
+	var found struct{ Result []any }
+	if err := json.Unmarshal(v.Data, &found); err != nil {
+		s.t.Error(err)
+	}
+	return found.Result
+}
+
+// query asks as a panel does.
+func (s *server) query(p *panel, expr string) []any {
+	s.t.Helper()
+	now := s.now.Unix()
+	if p.instant() {
+		return s.ask("/api/v1/query", url.Values{"query": {expr}, "time": {strconv.FormatInt(now, 10)}})
+	}
+	return s.ask("/api/v1/query_range", url.Values{"query": {expr}, "start": {strconv.FormatInt(now-900, 10)}, "end": {strconv.FormatInt(now, 10)}, "step": {"15"}})
+}
+
+// Every query of every dashboard, and what its choices offer, is answered by a real
+// server, and finds what must be there: of all, and of each first choice.
+func TestQueries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for what a server says of itself")
+	}
+	t.Parallel()
+	const nodes = 6
+	s := &server{t, xfleet.Open(t, xfleet.Config{Nodes: nodes, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
+	// What a server says of itself, and of each node that it knows by then, comes every
+	// quarter of a minute. All panels are looked at as of the moment at which there
+	// are two samples of each node, the one that came last too.
+	moment := &panel{kind: table}
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		s.now = time.Now()
+		found := s.query(moment, "rate(mete_node_gap_seconds_total[1m])")
+		if len(found) == nodes {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the server says how %d of %d nodes are doing: %v", len(found), nodes, found)
+		}
+	}
+	asked := 0
+	for _, b := range boards() {
+		all := []string{"$__rate_interval", "1m", "$__range", "15m"}
+		first := append([]string{}, all...)
+		for _, c := range b.choices {
+			at := strings.LastIndex(c.query, ", ")
+			expr, label := strings.TrimPrefix(c.query[:at], "label_values("), strings.TrimSuffix(c.query[at+2:], ")")
+			found := s.ask("/api/v1/label/"+label+"/values", url.Values{"match[]": {strings.NewReplacer(first...).Replace(expr)}})
+			if len(found) == 0 {
+				t.Fatalf("%s: nothing to choose for %s", b.title, c.name)
+			}
+			all = append(all, "$"+c.name, ".*")
+			first = append(first, "$"+c.name, quoted(fmt.Sprint(found[len(found)-1])))
+		}
+		for i := range b.panels {
+			p := &b.panels[i]
+			for _, q := range p.queries {
+				for _, values := range [][]string{all, first} {
+					asked++
+					found := s.query(p, strings.NewReplacer(values...).Replace(q.expr))
+					if len(found) == 0 && !p.quiet {
+						t.Errorf("%s, %s: nothing found by %s with %q", b.title, p.title, q.expr, values)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d queries", asked)
+}
+
+// quoted is a value as Grafana puts it into a regular expression in a string.
+func quoted(v string) string {
+	var out strings.Builder
+	for _, r := range v {
+		if strings.ContainsRune(`\^$.*+?()[]{}|`, r) {
+			out.WriteString(`\\`)
+		}
+		if r == '\\' || r == '"' {
+			out.WriteString(`\`)
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
