@@ -270,6 +270,9 @@ func (r *rig) revive() {
 			if c.armed != "" {
 				kind = "crash"
 			}
+			if strings.HasPrefix(c.armed, "spool.merged") && time.Now().After(r.end) && time.Now().Before(r.outage) {
+				r.outage = time.Now() // it lasted for this
+			}
 			r.died(i, c, kind)
 		}
 		if c.up && !r.calm && time.Since(c.began) > c.limit {
@@ -307,8 +310,11 @@ func (r *rig) revive() {
 			}
 			r.down = append(r.down, span{c.ended, time.Now()})
 		}
-		if strings.HasPrefix(point, "spool.merged") && !time.Now().After(r.end) {
-			c.limit = 1500 * time.Millisecond
+		if strings.HasPrefix(point, "spool.merged") {
+			c.limit = 1500 * time.Millisecond // it merges when it begins, or has too little yet
+			if time.Now().After(r.end) {
+				c.limit *= 2
+			}
 		}
 		r.must(c.start(point))
 	}
@@ -373,6 +379,9 @@ func (r *rig) harm() {
 		// Long enough that what waits is merged when an agent begins within it.
 		r.faults["outage"]++
 		r.outage = now.Add(time.Duration(4500+r.rnd.IntN(1500)) * time.Millisecond)
+		if over {
+			r.outage = now.Add(20 * time.Second) // or until it was merged
+		}
 		r.agent.limit = now.Sub(r.agent.began) + 2500*time.Millisecond
 		r.fair = false
 		r.proxy.Set(cut.Weather{Down: true})
