@@ -56,7 +56,7 @@ func metricsPage(t *testing.T) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, metricsPreface, "`mete usage`", "`/v1/usage`")
 	for _, p := range []struct{ title, text, golden string }{
-		{"mete server, mete up", "At `/metrics` of the server's address, for who may read; nodes are counted as far as the reader may see them.", "../../internal/server/testdata/metrics.txt"},
+		{"mete server, mete up", "At `/metrics` of the server's address, for who may read. A reader of one cluster is told of its nodes alone (`mete_server_nodes`, `mete_server_meter_inside_ratio`, `mete_server_meter_measured_ratio`).", "../../internal/server/testdata/metrics.txt"},
 		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` beside it answers 503 while windows cannot be kept.", "../../internal/app/agent/testdata/metrics.txt"},
 		{"mete-agent: the machine and its workloads", meteText, "../../internal/scrape/testdata/mete.txt"},
 		{"mete-agent -compat kepler", keplerText, "../../internal/scrape/testdata/kepler.txt"},

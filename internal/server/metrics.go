@@ -15,13 +15,10 @@ import (
 	"mete.dev/mete/internal/store/metrics"
 )
 
-// metrics is how the server is doing, in Prometheus's text format. Nodes are
-// those that who asks may see.
+// metrics is how the server is doing, in Prometheus's text format. Who does not see
+// all is told of the nodes alone that he sees: the rest counts what others send and
+// ask, too.
 func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error) {
-	kept, err := s.Ledger.Stats(ctx)
-	if err != nil {
-		return "", err
-	}
 	nodes, err := s.Ledger.Nodes(ctx, scope)
 	if err != nil {
 		return "", err
@@ -30,17 +27,31 @@ func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error)
 	if err != nil {
 		return "", err
 	}
+	if !scope.All {
+		t := &promtext.Text{}
+		nodesText(t, inStates(nodes))
+		return t.String() + meters, nil
+	}
+	kept, err := s.Ledger.Stats(ctx)
+	if err != nil {
+		return "", err
+	}
 	return s.metricsText(kept, nodes, time.Now()).String() + meters, nil
 }
 
 func (s *Server) metricsText(kept ledger.Stats, nodes []query.Node, now time.Time) *promtext.Text {
-	states := map[string]int64{}
-	for i := range nodes {
-		states[nodes[i].State]++
-	}
 	var own expiry
 	own.server, own.authority = s.Authority.OwnEnds()
-	return metricsText(s.Ingest.Stats(), kept, s.Metrics.Stats(), s.alerts.Counts(), s.alerts.Firing(), own, s.remote.Status(), s.taker.Counts(), s.prom.Counts(), states, now)
+	return metricsText(s.Ingest.Stats(), kept, s.Metrics.Stats(), s.alerts.Counts(), s.alerts.Firing(), own, s.remote.Status(), s.taker.Counts(), s.prom.Counts(), inStates(nodes), now)
+}
+
+// inStates counts nodes by their states.
+func inStates(nodes []query.Node) map[string]int64 {
+	n := map[string]int64{}
+	for i := range nodes {
+		n[nodes[i].State]++
+	}
+	return n
 }
 
 // expiry is when certificates end.
@@ -65,9 +76,7 @@ func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told a
 	t.Counter("mete_server_commits_total", "Transactions that booked batches.", float64(in.Commits))
 	t.Counter("mete_server_commit_seconds_total", "Time spent in those transactions, waiting for the writer included.", in.Committing.Seconds())
 	t.Gauge("mete_server_queue_rows", "Rows that wait to be booked.", float64(in.Queue))
-	t.Gauges("mete_server_nodes", "Nodes that are enrolled, by state.",
-		by("state", "live", nodes["live"]), by("state", "behind", nodes["behind"]), by("state", "silent", nodes["silent"]),
-		by("state", "revoked", nodes["revoked"]))
+	nodesText(t, nodes)
 	t.Counter("mete_server_ledger_revision_total", "Transactions that wrote to the ledger, since it was made.", float64(kept.Rev))
 	lag := func(name, help string, mark time.Time) {
 		if !mark.IsZero() {
@@ -106,6 +115,15 @@ func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told a
 	t.Gauge("mete_server_queries_waiting", "Those that wait now.", float64(asked.Waiting))
 	remoteText(t, to)
 	return t
+}
+
+// nodesText is how many nodes are in each state.
+func nodesText(t *promtext.Text, nodes map[string]int64) {
+	var list []promtext.Sample
+	for _, state := range []string{"live", "behind", "silent", "revoked"} {
+		list = append(list, promtext.Sample{Labels: []string{"state", state}, Value: float64(nodes[state])})
+	}
+	t.Gauges("mete_server_nodes", "Nodes that are enrolled, by state.", list...)
 }
 
 // remoteText is how the receivers of samples are told; nothing where there are none.

@@ -72,7 +72,14 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, body := ask(other); !strings.Contains(body, "mete_server_nodes{state=\"live\"} 0\n") {
+	// What all send and ask together is told to who sees all.
+	_, body = ask(other)
+	if !strings.Contains(body, "mete_server_nodes{state=\"live\"} 0\n") {
 		t.Errorf("a viewer of another cluster sees\n%s", body)
+	}
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "mete_server_nodes{") {
+			t.Errorf("a viewer of another cluster sees %s", line)
+		}
 	}
 }
