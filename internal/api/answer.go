@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
 	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/turn"
 )
 
 // An asked is a question: its parameters, and what who asks may see.
@@ -54,7 +55,11 @@ func (h *handler) read(name string, allowed []string, alone bool, ask question) 
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
-		f, err := ask(ctx, a)
+		var f *found
+		err = h.inTurn(ctx, a, func() (err error) {
+			f, err = ask(ctx, a)
+			return err
+		})
 		switch {
 		case r.Context().Err() != nil:
 			return // who asked has gone
@@ -78,6 +83,20 @@ func (h *handler) read(name string, allowed []string, alone bool, ask question) 
 		head.Set("Content-Type", typeJSON)
 		sendTagged(w, r, f.json())
 	}
+}
+
+// inTurn asks when it is the turn of who asks: those who see the same share theirs,
+// as do a node's jobs.
+func (h *handler) inTurn(ctx context.Context, a asked, ask func() error) error {
+	who := fmt.Sprintf("%+v %s", a.scope, a.job.Node)
+	switch err := h.turns.Enter(ctx, who); {
+	case errors.Is(err, turn.ErrCrowd):
+		return fault.WithHint(fmt.Errorf("%w: %d questions of those who see the same: %w", err, maxQueue, fault.ErrUnavailable), "ask again later, or fewer at once")
+	case err != nil:
+		return err
+	}
+	defer h.turns.Leave(who)
+	return ask()
 }
 
 // timely is an error, in words for people where the time was over.
@@ -205,7 +224,7 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // fail answers with an error, and logs one that is the server's own.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
-	if p.Status >= http.StatusInternalServerError {
+	if p.Status >= http.StatusInternalServerError && !errors.Is(err, turn.ErrCrowd) { // of which there would be as many
 		h.log.Error("question not answered", "path", r.URL.Path, "err", err)
 	}
 	write(w, p)

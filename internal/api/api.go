@@ -23,10 +23,19 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/turn"
 )
 
 // patience is how long a ledger may look for an answer.
 const patience = 30 * time.Second
+
+// How many questions are answered at once, and how many wait of those who see the
+// same: a question holds a connection to the database, of which there are a few more,
+// and the one of a large ledger takes all CPUs for seconds.
+const (
+	atOnce   = 4
+	maxQueue = 256
+)
 
 // maxWorkloads is how many workloads a list has at most.
 const maxWorkloads = tally.MaxGroups
@@ -72,6 +81,7 @@ type handler struct {
 	authorize func(*http.Request) (query.Scope, error)
 	now       func() time.Time
 	log       *slog.Logger
+	turns     *turn.Turns
 }
 
 // New returns the handler of all questions. authorize says what who asks may
@@ -79,7 +89,7 @@ type handler struct {
 // request shows no credential at all. live may be nil: then there are no
 // /v1/rates, /v1/summary and /v1/alerts; as may jobs: then there is no /v1/self.
 func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
-	h := &handler{l, live, jobs, authorize, now, log}
+	h := &handler{l, live, jobs, authorize, now, log, turn.New(atOnce, maxQueue)}
 	mux := http.NewServeMux()
 	paths := h.describe(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

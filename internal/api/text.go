@@ -6,12 +6,13 @@ import (
 	"net/http"
 
 	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/turn"
 )
 
 // Text returns the handler of one question that takes no parameters and is
 // answered with text of a media type. authorize is that of [New].
 func Text(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
-	h := &handler{authorize: authorize, log: log}
+	h := &handler{authorize: authorize, log: log, turns: turn.New(1, maxQueue)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !only(w, r, http.MethodGet, http.MethodHead) {
 			return
@@ -22,7 +23,11 @@ func Text(kind string, ask func(context.Context, query.Scope) (string, error), a
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
-		text, err := ask(ctx, a.scope)
+		var text string
+		err = h.inTurn(ctx, a, func() (err error) {
+			text, err = ask(ctx, a.scope)
+			return err
+		})
 		switch {
 		case r.Context().Err() != nil: // who asked has gone
 		case err != nil:

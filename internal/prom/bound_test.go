@@ -144,8 +144,8 @@ func TestBounds(t *testing.T) {
 	if c.Answered < 10 || c.Invalid < 8 || c.Refused < 4 || c.Late != 1 || c.Large < 5 || c.Took <= 0 || c.Waiting != 0 {
 		t.Errorf("%+v", c)
 	}
-	if a.small.n != 0 || a.large.n != 0 {
-		t.Errorf("%d and %d turns have not ended", a.small.n, a.large.n)
+	if a.small.Running() != 0 || a.large.Running() != 0 {
+		t.Errorf("%d and %d turns have not ended", a.small.Running(), a.large.Running())
 	}
 }
 
@@ -155,15 +155,15 @@ func TestWaits(t *testing.T) {
 	cfg := Default()
 	cfg.Timeout, cfg.Parallel = 200*time.Millisecond, 1
 	a := many(t, cfg, 10, nil, slog.New(slog.DiscardHandler))
-	if err := a.small.enter(t.Context(), "other"); err != nil {
+	if err := a.small.Enter(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	w := ask(a, "query", "query", "1")
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), `"errorType":"timeout"`) || !strings.Contains(w.Body.String(), "no turn") || w.Header().Get("Retry-After") == "" {
 		t.Errorf("without a turn: %d %s", w.Code, w.Body)
 	}
-	a.small.leave("other")
-	if err := a.large.enter(t.Context(), "other"); err != nil {
+	a.small.Leave("other")
+	if err := a.large.Enter(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	a.limits.small.series = 1
@@ -173,7 +173,7 @@ func TestWaits(t *testing.T) {
 	if w = ask(a, "series", "match[]", "m"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "no turn for a large query") {
 		t.Errorf("series without a turn among the large: %d %s", w.Code, w.Body)
 	}
-	a.large.leave("other")
+	a.large.Leave("other")
 	if w = ask(a, "query", "query", "count(m)", "time", "1000000300"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"10"`) {
 		t.Errorf("with a turn: %d %s", w.Code, w.Body)
 	}

@@ -36,6 +36,7 @@ import (
 
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/turn"
 )
 
 // Rules knows the rules that are evaluated, and which Alertmanagers are told.
@@ -54,8 +55,8 @@ type API struct {
 	handler http.Handler
 	engines *engines
 	limits  limits
-	small   *turns
-	large   *turns
+	small   *turn.Turns
+	large   *turn.Turns
 	watch   *watch
 	told    *Log
 	counts  counts
@@ -97,7 +98,7 @@ func New(cfg Config, store *metrics.Store, rs Rules, who Who, told *Log, reg *pr
 // newAPI returns what bounds queries, without what answers them.
 func newAPI(cfg Config, who Who, told *Log, log *slog.Logger) *API {
 	l := cfg.limits()
-	a := &API{limits: l, small: newTurns(l.small.slots, l.waiting), large: newTurns(l.large.slots, l.waiting),
+	a := &API{limits: l, small: turn.New(l.small.slots, l.waiting), large: turn.New(l.large.slots, l.waiting),
 		watch: &watch{memory: l.Memory}, told: told, who: who, read: parser.NewParser(parser.Options{}), log: log}
 	a.engines = &engines{a,
 		promql.NewEngine(l.engine(l.small.samples, l.try, a.read, log)), promql.NewEngine(l.engine(l.large.samples, l.Timeout, a.read, log))}

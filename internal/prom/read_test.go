@@ -47,9 +47,7 @@ func TestRead(t *testing.T) {
 	// Who is slow to say what he asks has no turn meanwhile.
 	body, slow := io.Pipe()
 	time.AfterFunc(100*time.Millisecond, func() {
-		a.large.mu.Lock()
-		defer a.large.mu.Unlock()
-		if a.large.n != 0 {
+		if a.large.Running() != 0 {
 			t.Error("a request that has not arrived has a turn")
 		}
 		_ = slow.CloseWithError(io.ErrUnexpectedEOF)
@@ -73,15 +71,15 @@ func TestLongQuery(t *testing.T) {
 	defer srv.Close()
 	// It waits for its turn for a second.
 	for _, who := range []string{"one", "two"} {
-		for range a.small.most() {
-			if a.small.n < a.small.slots {
-				if err := a.small.enter(t.Context(), who); err != nil {
+		for range a.small.Most() {
+			if a.small.Running() < a.small.Slots() {
+				if err := a.small.Enter(t.Context(), who); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 	}
-	time.AfterFunc(time.Second, func() { a.small.leave("two") })
+	time.AfterFunc(time.Second, func() { a.small.Leave("two") })
 	res, err := http.Post(srv.URL+"/api/v1/query", "application/x-www-form-urlencoded", strings.NewReader("query=1"))
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func (a *API) Counts() Counts {
 	c := &a.counts
 	return Counts{
 		Answered: c.answered.Load(), Invalid: c.invalid.Load(), Refused: c.refused.Load(), Late: c.late.Load(), Large: c.large.Load(),
-		Waited: time.Duration(c.waited.Load()), Took: time.Duration(c.took.Load()), Waiting: a.small.waits() + a.large.waits(),
+		Waited: time.Duration(c.waited.Load()), Took: time.Duration(c.took.Load()), Waiting: a.small.Waits() + a.large.Waits(),
 	}
 }
 

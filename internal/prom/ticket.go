@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql"
 
+	"mete.dev/mete/internal/turn"
 	"mete.dev/mete/internal/unit"
 )
 
@@ -19,7 +20,7 @@ type ticket struct {
 	asked  map[string]string // how, for the log of queries
 	limit  int               // of what is answered, as who asks set it; 0 is none
 	large  bool
-	held   *turns
+	held   *turn.Turns
 	waited time.Duration
 	series int   // that were read as what it is
 	bytes  int64 // that they take
@@ -42,23 +43,23 @@ func (t *ticket) enter(ctx context.Context) error {
 	defer func() { t.waited += time.Since(began) }()
 	waiting, cancel := context.WithTimeout(ctx, t.a.limits.wait)
 	defer cancel()
-	err := among.enter(waiting, t.who)
+	err := among.Enter(waiting, t.who)
 	switch {
 	case err == nil:
 		t.held, t.series, t.bytes = among, 0, 0
 		return nil
-	case errors.Is(err, errCrowd):
+	case errors.Is(err, turn.ErrCrowd):
 		return late{fmt.Sprintf("%d queries of this reader wait already: ask again later, or fewer at once", t.a.limits.waiting)}
 	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return promql.ErrQueryCanceled("the wait for its turn")
 	}
-	return late{fmt.Sprintf("no turn for a %s within %v, at most %d at once: ask again later, or for less (a larger step, a shorter range, fewer series)", name, t.a.limits.wait, among.slots)}
+	return late{fmt.Sprintf("no turn for a %s within %v, at most %d at once: ask again later, or for less (a larger step, a shorter range, fewer series)", name, t.a.limits.wait, among.Slots())}
 }
 
 // leave ends the turn.
 func (t *ticket) leave() {
 	if t.held != nil {
-		t.held.leave(t.who)
+		t.held.Leave(t.who)
 		t.held = nil
 	}
 }
@@ -89,10 +90,7 @@ func (t *ticket) count(span time.Duration) error {
 	return nil
 }
 
-var (
-	errCrowd = errors.New("too many wait")
-	errLarge = errors.New("not a small query")
-)
+var errLarge = errors.New("not a small query")
 
 // late is the error of a query that was too long in coming: a timeout to those who
 // look what it wraps.

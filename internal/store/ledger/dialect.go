@@ -168,7 +168,9 @@ func open(dsn string, s *readings) (d *dialect, writer, reader *sql.DB, err erro
 	if reader, err = openReader(file+"&_pragma=query_only(1)", s); err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("ledger: %w", err), writer.Close())
 	}
-	reader.SetMaxOpenConns(4 + helping()) // so that nobody waits for one that helps
+	// Nobody waits for one that helps, nor who has to know whom to trust for the
+	// questions that run at once.
+	reader.SetMaxOpenConns(8 + helping())
 	reader.SetMaxIdleConns(4 + helping())
 	return lite, writer, reader, nil
 }

@@ -1,13 +1,18 @@
-package prom
+// Package turn lets some questions be answered at once, and the others wait.
+package turn
 
 import (
 	"context"
+	"errors"
 	"sync"
 )
 
-// turns lets some queries run at once, and the others wait: whoever has the fewest
-// that run is next. One reader alone never has all the turns, where there are several.
-type turns struct {
+// ErrCrowd is the error of who has too many questions that wait.
+var ErrCrowd = errors.New("too many wait")
+
+// Turns are those of questions: whoever has the fewest that run is next. One reader
+// alone never has all the turns, where there are several.
+type Turns struct {
 	slots   int
 	waiting int // of one reader, at most
 
@@ -17,28 +22,39 @@ type turns struct {
 	queue   []*turn        // in order of arrival
 }
 
-// turn is a query that waits.
+// turn is a question that waits.
 type turn struct {
 	who   string
 	ready chan struct{} // closed when it is its turn
 }
 
-func newTurns(slots, waiting int) *turns {
-	return &turns{slots: slots, waiting: waiting, running: map[string]int{}}
+// New lets so many run at once, and as many of one reader wait.
+func New(slots, waiting int) *Turns {
+	return &Turns{slots: slots, waiting: waiting, running: map[string]int{}}
 }
 
-// most is how many turns one reader has at once.
-func (t *turns) most() int { return max(1, t.slots*3/4) }
+// Slots is how many run at once.
+func (t *Turns) Slots() int { return t.slots }
 
-// waits is how many wait.
-func (t *turns) waits() int64 {
+// Most is how many turns one reader has at once.
+func (t *Turns) Most() int { return max(1, t.slots*3/4) }
+
+// Running is how many run.
+func (t *Turns) Running() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}
+
+// Waits is how many wait.
+func (t *Turns) Waits() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return int64(len(t.queue))
 }
 
-// enter waits for a turn, which leave ends. Its error is that of ctx, or errCrowd.
-func (t *turns) enter(ctx context.Context, who string) error {
+// Enter waits for a turn, which Leave ends. Its error is that of ctx, or ErrCrowd.
+func (t *Turns) Enter(ctx context.Context, who string) error {
 	t.mu.Lock()
 	same := 0
 	for _, q := range t.queue {
@@ -48,7 +64,7 @@ func (t *turns) enter(ctx context.Context, who string) error {
 	}
 	if same >= t.waiting {
 		t.mu.Unlock()
-		return errCrowd
+		return ErrCrowd
 	}
 	mine := &turn{who, make(chan struct{})}
 	t.queue = append(t.queue, mine)
@@ -71,14 +87,14 @@ func (t *turns) enter(ctx context.Context, who string) error {
 	return ctx.Err()
 }
 
-// leave ends a turn.
-func (t *turns) leave(who string) {
+// Leave ends a turn.
+func (t *Turns) Leave(who string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end(who)
 }
 
-func (t *turns) end(who string) {
+func (t *Turns) end(who string) {
 	t.n--
 	if t.running[who]--; t.running[who] == 0 {
 		delete(t.running, who)
@@ -87,11 +103,11 @@ func (t *turns) end(who string) {
 }
 
 // next gives turns to those who wait.
-func (t *turns) next() {
+func (t *Turns) next() {
 	for t.n < t.slots {
 		best := -1
 		for i, q := range t.queue {
-			if t.running[q.who] < t.most() && (best < 0 || t.running[q.who] < t.running[t.queue[best].who]) {
+			if t.running[q.who] < t.Most() && (best < 0 || t.running[q.who] < t.running[t.queue[best].who]) {
 				best = i
 			}
 		}
