@@ -19,6 +19,7 @@ import (
 
 const (
 	maxJobs   = 10000 // open at once
+	maxEnded  = 50000 // remembered
 	hookLimit = 5 * time.Second
 	farewell  = time.Second // for what is being answered as the server ends
 )
@@ -33,6 +34,10 @@ type Server struct {
 	mu   sync.Mutex
 	open map[string]uint32 // jobs that have not ended, and whose they are
 	of   map[uint32]int    // how many, by user
+	// Whose those are that have ended: their ids are no secret, and whoever names one
+	// is given a token for what it used.
+	ended map[string]uint32
+	order []string // of ended, the oldest first
 }
 
 // Listen makes the socket at path, and its directory where that is missing. A
@@ -43,7 +48,7 @@ func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, of: map[uint32]int{}}
+	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, of: map[uint32]int{}, ended: map[string]uint32{}}
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 2 * time.Second,
@@ -164,9 +169,10 @@ func (s *Server) add(id string, uid uint32) (known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner, known := s.open[id]
+	former, past := s.ended[id]
 	switch {
-	case known && owner != uid:
-		return true, fmt.Errorf("job %s is of another user: %w", id, fault.ErrConflict)
+	case known && owner != uid, past && former != uid && uid != 0:
+		return known, fmt.Errorf("job %s is of another user: %w", id, fault.ErrConflict)
 	case known:
 		return true, nil
 	// Half of the room is out of reach of any one user but root.
@@ -181,6 +187,13 @@ func (s *Server) add(id string, uid uint32) (known bool, err error) {
 // remove closes a job. s.mu is held.
 func (s *Server) remove(id string, uid uint32) {
 	delete(s.open, id)
+	if _, again := s.ended[id]; !again {
+		s.ended[id], s.order = uid, append(s.order, id)
+	}
+	if len(s.order) > maxEnded {
+		delete(s.ended, s.order[0])
+		s.order = s.order[1:]
+	}
 	if s.of[uid]--; s.of[uid] == 0 {
 		delete(s.of, uid)
 	}

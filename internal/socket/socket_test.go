@@ -348,6 +348,7 @@ func TestOthers(t *testing.T) {
 		{54321, "PUT", "jobs/" + id + "/end", "{", 400},
 		{54321, "PUT", "jobs/" + id + "/end", end, 200},
 		{54321, "PUT", "jobs/" + id + "/end", end, 404},
+		{54322, "POST", "jobs", begin, 409}, // its token would be one for what the other used
 		{54321, "POST", "jobs", begin, 200},
 		{0, "PUT", "jobs/" + id + "/end", end, 200},
 		{54322, "GET", "status", "", 200},

@@ -72,6 +72,7 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 	if old.id != "" && old.id != string(n.ID) {
 		return nil // two ids that begin alike: the first keeps the rows
 	}
+	n = old.own(n)
 	now := old.with(n, through)
 	if now.at != old.at || !now.equal(&old) {
 		_, err = b.exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
@@ -95,6 +96,17 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 		}
 	}
 	return nil
+}
+
+// own returns what of a name may be said of w: a job stays that of the user who began
+// it, and what another one calls it, and is to pay for, is not heard.
+func (w *named) own(n *batch.Name) *batch.Name {
+	if n.Kind != workload.Job || w.username == "" || n.User == "" || clean(n.User) == w.username {
+		return n
+	}
+	left := *n
+	left.Name, left.Job, left.User, left.Project, left.Labels = "", "", "", "", nil
+	return &left
 }
 
 // with is the row after a name of the given age.

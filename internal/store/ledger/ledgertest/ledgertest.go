@@ -302,6 +302,10 @@ func testNames(t *testing.T, dsn string) {
 	older := named("k")
 	older.Name, older.Path, older.Labels = "n0", "/p", map[string]string{"app": "old", "tier": "t"}
 	send(m+5, older)
+	// Another user does not take the job over.
+	theirs := named("k")
+	theirs.Name, theirs.Job, theirs.User, theirs.Project, theirs.Labels = "x", "x", "x", "x", map[string]string{"app": "x"}
+	send(m+30, theirs)
 
 	db := reader{t, DB(t, dsn)}
 	rows := 0
