@@ -68,7 +68,7 @@ func (r *rig) beginReign(point string) {
 	}
 	r.copy(r.state(), r.rightful())
 	r.putBack(r.ancient())
-	r.reign.point, r.reign.hits, r.reign.ends = point, r.hits()[point], time.Now().Add(4*time.Second)
+	r.reign.point, r.reign.hits, r.reign.ends = point, r.hits()[point], time.Now().Add(8*time.Second)
 	r.reign.n++
 	// Nothing else goes wrong, so that it is short.
 	r.weather, r.fair = r.reign.ends, true

@@ -45,7 +45,7 @@ func stages() []stage {
 		{"accuracy", "figures against real load on this kernel, one test at a time", false, 10 * m, accuracy},
 		{"torture", "the ledger against the jobs' own counters, while everything is killed", false, 8 * m, func(sh *shell) error {
 			sh.env = append(must(), "METE_TORTURE=1")
-			return sh.do("go", "test", "-timeout=10m", "-count=1", "-run=Torture", "./internal/torture")
+			return sh.do("go", "test", "-timeout=30m", "-count=1", "-run=Torture", "./internal/torture")
 		}},
 		{"readme", "the commands of the README", false, 30 * s, readme},
 		{"race", "all tests with the race detector, in random order", true, 20 * m, func(sh *shell) error {
