@@ -62,7 +62,7 @@ type Config struct {
 	Burst    int           // ... and so many at once
 	Parallel int           // requests of one node that are open at once
 
-	Live  int           // rows of the latest windows of all nodes
+	Live  int           // rows of the latest windows of all nodes; one has an eighth of them at most
 	Stale time.Duration // the age at which a latest window is not shown any more
 }
 
@@ -244,7 +244,7 @@ func (in *Ingest) prepare(ctx context.Context, n *lane, node string, c batch.Clo
 		o.lane = in.light
 	}
 	if last >= 0 && now.Sub(o.entry.Through) <= in.cfg.Stale {
-		o.latest = present(node, &b.Windows[last], by[last])
+		o.latest = present(node, &b.Windows[last], by[last], in.cfg.Live/share)
 	}
 	if len(b.Windows) > 0 && b.Windows[0].Opening == meter.First {
 		o.first = period.Start(&b.Windows[0], by[0])
@@ -356,7 +356,7 @@ func (in *Ingest) taken(o *offer, sent int) {
 		in.origin(o.entry.Node).shift = o.entry.Shifts[n-1]
 	}
 	if o.latest.Node != "" {
-		in.live.put(o.latest, in.cfg.Live)
+		in.live.put(o.latest, in.cfg.Live, time.Now().Add(-in.cfg.Stale))
 	}
 }
 

@@ -81,7 +81,7 @@ func TestViolations(t *testing.T) {
 
 func TestLatest(t *testing.T) {
 	cfg := quick()
-	cfg.Live = 7
+	cfg.Live = 24
 	in := start(t, cfg, newLedger())
 	names := func() (s string) {
 		for _, p := range in.Latest() {
@@ -89,7 +89,7 @@ func TestLatest(t *testing.T) {
 		}
 		return s
 	}
-	a, b, c := newMachine("a", time.Minute, 1), newMachine("b", 50*time.Second, 2), newMachine("c", 40*time.Second, 3)
+	a, b := newMachine("a", time.Minute, 1), newMachine("b", 50*time.Second, 2)
 	first := a.batch(t, a.window(10*time.Second), a.window(5*time.Second))
 	offer(t, in, "a", a.clock(), first, batch.Taken)
 	backlog := newMachine("a", time.Minute, 4)
@@ -99,15 +99,79 @@ func TestLatest(t *testing.T) {
 	if got, want := names(), "a 5s 3 of 4; b 10s 3 of 4; "; got != want {
 		t.Errorf("latest: %s, want %s", got, want)
 	}
-	offer(t, in, "c", c.clock(), c.batch(t, c.window(10*time.Second)), batch.Taken)
-	if got, want := names(), "b 10s 3 of 4; c 10s 3 of 4; "; got != want {
-		t.Errorf("with room for two, latest: %s, want %s", got, want)
+	want := "b 10s 3 of 4; "
+	for i, node := range []string{"c", "d", "e", "f", "g", "h", "i"} {
+		m := newMachine(node, 40*time.Second, byte(10+i))
+		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+		want += node + " 10s 3 of 4; "
+	}
+	if got := names(); got != want {
+		t.Errorf("with room for eight, latest: %s, want %s", got, want)
 	}
 	// What ended too long ago is not of the present.
-	old := newMachine("d", time.Hour, 5)
-	offer(t, in, "d", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Taken)
-	if got, want := names(), "b 10s 3 of 4; c 10s 3 of 4; "; got != want {
+	old := newMachine("old", time.Hour, 5)
+	offer(t, in, "old", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Taken)
+	if got := names(); got != want {
 		t.Errorf("after an old one, latest: %s, want %s", got, want)
+	}
+}
+
+// A node that sends as many rows as it may takes the room of no other one.
+func TestLatestOfMany(t *testing.T) {
+	cfg := quick()
+	cfg.Live = 80
+	in := start(t, cfg, newLedger())
+	for i := range 25 {
+		node := fmt.Sprint("small", i)
+		m := newMachine(node, 40*time.Second, byte(10+i))
+		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+	}
+	large := newMachine("large", time.Minute, 1)
+	send := func(present int) {
+		t.Helper()
+		w := large.window(10 * time.Second)
+		for i := range 80 {
+			r := batch.Row{Workload: batch.Short(i + 10)}
+			r.Usage.Covered = 10 * time.Second
+			if i < present {
+				r.Usage.Put(meter.Processes, int64(i), meter.Measured)
+			}
+			w.Rows = append(w.Rows, r)
+		}
+		offer(t, in, "large", large.clock(), large.batch(t, w), batch.Taken)
+	}
+	rows := func(node string) int {
+		p, ok := in.LatestOf(node)
+		if !ok {
+			return -1
+		}
+		return len(p.Rows)
+	}
+	send(0)
+	if n := rows("large"); n != 3 {
+		t.Errorf("%d rows of the node, want the 3 that say something", n)
+	}
+	send(80)
+	if n := len(in.Latest()); n != 25 || rows("large") != -1 {
+		t.Errorf("%d nodes are shown, and %d rows of the large one; want all of the small ones and not it", n, rows("large"))
+	}
+	for i := range 25 {
+		if node := fmt.Sprint("small", i); rows(node) != 3 {
+			t.Errorf("%s has %d rows, want 3", node, rows(node))
+		}
+	}
+
+	alone := start(t, cfg, newLedger())
+	in, large = alone, newMachine("large", time.Minute, 2)
+	send(80)
+	p, ok := in.LatestOf("large")
+	if !ok || len(p.Rows) != 10 {
+		t.Fatalf("%d rows of a node alone, want 10, an eighth", len(p.Rows))
+	}
+	for i := range 3 {
+		if p.Rows[i].Usage.Amount[meter.CPU] == 0 {
+			t.Errorf("row %d used no CPU: %+v", i, p.Rows[i])
+		}
 	}
 }
 

@@ -23,20 +23,36 @@ type Present struct {
 	Rows     []PresentRow
 }
 
-// A PresentRow is what one workload used in it. A workload that used nothing may
-// have none.
+// A PresentRow is what one workload used in it. A workload that used nothing has none,
+// nor has one that is not among the busiest of a node that has very many.
 type PresentRow struct {
 	Workload batch.Short
 	Usage    meter.Usage
 }
 
-func present(node string, w *batch.Window, by time.Duration) Present {
-	p := Present{Node: node, From: period.Start(w, by), To: period.End(w, by), CPUs: w.CPUs, Total: w.Total, Parts: series.PartsOf(node, w), Rows: make([]PresentRow, len(w.Rows))}
+// present is a window as it is shown, with at most so many rows. Of more, those stay
+// that used most of the processors.
+func present(node string, w *batch.Window, by time.Duration, most int) Present {
+	p := Present{Node: node, From: period.Start(w, by), To: period.End(w, by), CPUs: w.CPUs, Total: w.Total, Parts: series.PartsOf(node, w)}
+	var rows []*batch.Row
 	for i := range w.Rows {
-		p.Rows[i] = PresentRow{w.Rows[i].Workload, w.Rows[i].Usage}
+		if w.Rows[i].Usage.Present != 0 {
+			rows = append(rows, &w.Rows[i])
+		}
+	}
+	if len(rows) > most {
+		slices.SortStableFunc(rows, func(a, b *batch.Row) int { return cmp.Compare(b.Usage.Amount[meter.CPU], a.Usage.Amount[meter.CPU]) })
+		rows = rows[:most]
+	}
+	p.Rows = make([]PresentRow, len(rows))
+	for i, r := range rows {
+		p.Rows[i] = PresentRow{r.Workload, r.Usage}
 	}
 	return p
 }
+
+// share is the part of the rows of all nodes that one may have: one over it.
+const share = 8
 
 // live holds the latest window of each node.
 type live struct {
@@ -44,30 +60,35 @@ type live struct {
 	rows  int
 }
 
-// put replaces a node's latest window where p is later. Where more than limit
-// rows would be held, the nodes that were heard of longest ago go.
-func (l *live) put(p Present, limit int) {
+// put replaces a node's latest window where p is later. Where more than limit rows
+// would be held, the nodes go that ended before stale, which nobody is shown, and then
+// those that have the most rows: one that has many takes the room of none that has few.
+func (l *live) put(p Present, limit int, stale time.Time) {
 	old := l.nodes[p.Node]
 	if !p.To.After(old.To) {
 		return
 	}
-	delete(l.nodes, p.Node)
-	l.rows -= len(old.Rows)
-	if len(p.Rows) > limit {
-		return
-	}
-	for l.rows+len(p.Rows) > limit {
-		oldest := Present{}
+	l.nodes[p.Node] = p
+	l.rows += len(p.Rows) - len(old.Rows)
+	for l.rows > limit {
+		var first Present
 		for _, q := range l.nodes {
-			if len(q.Rows) > 0 && (oldest.Node == "" || q.To.Before(oldest.To)) {
-				oldest = q
+			if len(q.Rows) > 0 && (first.Node == "" || q.before(&first, stale)) {
+				first = q
 			}
 		}
-		delete(l.nodes, oldest.Node)
-		l.rows -= len(oldest.Rows)
+		delete(l.nodes, first.Node)
+		l.rows -= len(first.Rows)
 	}
-	l.nodes[p.Node] = p
-	l.rows += len(p.Rows)
+}
+
+// before says whether p goes before q where room is needed. Of nodes that have as many
+// rows, the one goes that was heard of longest ago.
+func (p *Present) before(q *Present, stale time.Time) bool {
+	if old := p.To.Before(stale); old != q.To.Before(stale) {
+		return old
+	}
+	return cmp.Or(cmp.Compare(len(q.Rows), len(p.Rows)), p.To.Compare(q.To)) < 0
 }
 
 // Latest returns the latest window of each node that was booked since the server

@@ -54,7 +54,7 @@ type Taker struct {
 func NewTaker(db storage.Appendable, authorize func(*http.Request) (string, error), log *slog.Logger) *Taker {
 	// Its log would have a line for each sample that is refused.
 	accepted := listOf(versions["1.0"], versions["2.0"])
-	return &Taker{handler: remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db}, accepted, false, false, false), authorize: authorize, log: log}
+	return &Taker{handler: remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db, newWritten(perCluster)}, accepted, false, false, false), authorize: authorize, log: log}
 }
 
 // listOf is a list of a type that has no name here.
@@ -141,17 +141,21 @@ type taking struct {
 type takingKey struct{}
 
 // into makes appenders that hold to the request in their context.
-type into struct{ storage.Appendable }
+type into struct {
+	storage.Appendable
+	written *written
+}
 
 func (i into) Appender(ctx context.Context) storage.Appender {
 	one, _ := ctx.Value(takingKey{}).(*taking)
-	return &appender{Appender: i.Appendable.Appender(ctx), one: one}
+	return &appender{Appender: i.Appendable.Appender(ctx), one: one, written: i.written}
 }
 
 // An appender appends what a request may write, as series of its cluster.
 type appender struct {
 	storage.Appender
-	one *taking
+	one     *taking
+	written *written
 }
 
 // errOver is of a request that has too much.
@@ -177,12 +181,16 @@ func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error
 	if ahead := time.Until(time.UnixMilli(at)); err == nil && ahead > maxAhead {
 		err = fmt.Errorf("a sample of %.100q is %v in the future; look at the clocks", ls.Get(model.MetricNameLabel), ahead.Round(time.Second))
 	}
+	ls = labels.NewBuilder(ls).Set(series.Cluster, one.cluster).Labels()
+	if err == nil {
+		err = a.written.admit(one.cluster, ls, time.Now())
+	}
 	if err != nil {
 		one.refused++
 		one.why = err
 		return ls, false, nil
 	}
-	return labels.NewBuilder(ls).Set(series.Cluster, one.cluster).Labels(), true, nil
+	return ls, true, nil
 }
 
 // admissible says why a series is not taken.

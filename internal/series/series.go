@@ -24,7 +24,8 @@ const (
 )
 
 // Brief is the workload of the series of all those together that lived for less
-// than a window of measuring, by node.
+// than a window of measuring, by node, and of those that are too many there to have
+// series of their own.
 const Brief = "brief"
 
 // Info is the series with a workload's names.

@@ -95,6 +95,7 @@ func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told a
 	t.Counter("mete_server_metrics_missed_total", "Batches that they took nothing of.", float64(in.Unseen))
 	t.Counter("mete_server_metrics_filled_total", "Samples that the metrics had lost, and were filled in from the ledger.", float64(shown.Filled))
 	t.Gauge("mete_server_metrics_behind_nodes", "Nodes of which the metrics lack something that the ledger has.", float64(shown.Holes))
+	t.Counter("mete_server_metrics_crowded_rows_total", "Rows of workloads that have no series of their own, as their nodes have too many: they are in that of the brief ones.", float64(shown.Crowded))
 	t.Gauge("mete_server_metrics_series", "Series in memory.", float64(shown.Series))
 	t.Gauge("mete_server_alerts_firing", "Alerts that fire.", float64(firing))
 	t.Counters("mete_server_alert_requests_total", "Requests with alerts to receivers, by kind of receiver and by whether it took them.",

@@ -80,6 +80,7 @@ type pair struct {
 	names   []batch.Name
 	all     []batch.Name // that have been
 	count   int
+	most    int                  // workloads with series of their own; 0 is as many as there may be
 	brief   map[workload.ID]bool // all their life was in one window
 }
 
@@ -141,6 +142,9 @@ func (p *pair) open() {
 	p.t.Helper()
 	cfg := metrics.Default()
 	cfg.Dir, cfg.Settle = p.metricsDir(), time.Second
+	if p.most > 0 {
+		cfg.Workloads = p.most
+	}
 	var err error
 	if p.metrics, err = metrics.Open(cfg, p.ledger, nil, slog.New(slog.NewTextHandler(&p.log, nil))); err != nil {
 		p.t.Fatal(err)

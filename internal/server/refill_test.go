@@ -103,6 +103,81 @@ func testEqual(t *testing.T, p *pair) {
 	p.together("folded")
 }
 
+// Where a node has more workloads than may have series of their own, all series together
+// grow by what the ledger says: live, and after some or all of the metrics were lost and
+// filled in again. What has no series of its own is no hole.
+func TestMetricsOfCrowdEqualLedger(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, 9*time.Hour)
+	p.close()
+	p.most = 5
+	p.open()
+	p.live(time.Hour)
+	p.sum("live")
+
+	copied := filepath.Join(p.dir, "copy")
+	p.close()
+	if err := os.CopyFS(copied, os.DirFS(p.metricsDir())); err != nil {
+		t.Fatal(err)
+	}
+	p.open()
+	p.live(30 * time.Minute)
+	p.close()
+	swap(t, copied, p.metricsDir())
+	p.open()
+	p.live(15 * time.Minute)
+	if p.fill() == 0 {
+		t.Error("nothing was filled in")
+	}
+	p.sum("after the power failed")
+
+	p.live(15 * time.Minute)
+	if n := p.metrics.Stats().Holes; n != 0 {
+		t.Errorf("%d holes of what has no series of its own", n)
+	}
+	p.close()
+	if err := os.RemoveAll(p.metricsDir()); err != nil {
+		t.Fatal(err)
+	}
+	p.open()
+	p.live(15 * time.Minute)
+	if p.fill() == 0 {
+		t.Error("nothing was filled in")
+	}
+	p.sum("filled in from nothing")
+}
+
+// sum compares what all workloads together grew by with what the ledger has.
+func (p *pair) sum(when string) {
+	p.t.Helper()
+	from, to := p.begin.Truncate(time.Minute).Add(time.Minute), p.wall().Truncate(time.Minute)
+	for _, res := range spent {
+		var want int64
+		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, from, to, func(_ int, m *entry.Minute) error {
+			want += m.Usage.Amount[res]
+			return nil
+		})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		f := series.Of(res)
+		own := 0
+		got, _, _ := p.grew(f, series.Brief, from, to)
+		for i := range p.all {
+			sum, _, seen := p.grew(f, string(p.all[i].ID), from, to)
+			if got += sum; seen > 0 {
+				own++
+			}
+		}
+		if math.Abs(got-f.Value(want)) > 1e-9*got {
+			p.t.Errorf("%s: %s of all grew by %v, the ledger says %v", when, res, got, f.Value(want))
+		}
+		if own > p.most+2 { // and the residuals
+			p.t.Errorf("%s: %d of %d workloads have series of %s of their own, want %d", when, own, len(p.all), res, p.most)
+		}
+	}
+}
+
 func swap(t *testing.T, from, to string) {
 	t.Helper()
 	if err := errors.Join(os.RemoveAll(to), os.Rename(from, to)); err != nil {

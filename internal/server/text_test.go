@@ -28,7 +28,7 @@ func TestMetricsText(t *testing.T) {
 		ingest.Stats{Taken: 1, Known: 2, Behind: 3, Conflicts: 4, Clones: 5, Invalid: 6, Denied: 7, Unavailable: 8, Limited: 9, Lost: 10, Rows: 11, Bytes: 12, Violations: 36, Commits: 13,
 			Committing: 14 * time.Second, Queue: 15, Unseen: 29},
 		ledger.Stats{Rev: 16, Hours: now.Add(-time.Hour), Days: now.Add(-24 * time.Hour), Rows: 17, LatestRows: 18, Bytes: 19, Folding: 20 * time.Second, Slices: 21},
-		metrics.Stats{Samples: 26, Refused: 27, Series: 28},
+		metrics.Stats{Samples: 26, Refused: 27, Series: 28, Crowded: 53},
 		alert.Counts{Sent: 30, Failed: 31, Hooked: 32, Unhooked: 33, Dropped: 34}, 35, expiry{now.Add(24 * time.Hour), now.Add(48 * time.Hour)},
 		[]remote.Status{{Name: "mimir:9009/api/v1/push", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}, remote.Counts{Taken: 43, Refused: 44},
 		prom.Counts{Answered: 45, Invalid: 46, Refused: 47, Late: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52},

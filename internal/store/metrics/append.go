@@ -80,11 +80,15 @@ func (a *appending) window(w *batch.Window, edges []period.Edge) error {
 	end := millis(edges[len(edges)-1].At)
 	began := millis(edges[0].At - edges[0].Past)
 	late := end <= a.node.brief.at
-	var brief []*batch.Row
+	var brief, crowd []*batch.Row
 	a.node.follow(w, began, end)
 	for i := range w.Rows {
 		r := &w.Rows[i]
 		k, ok := a.node.workloads[r.Workload]
+		if !ok && !a.node.room(r.Workload) {
+			crowd = append(crowd, r)
+			continue
+		}
 		if !ok {
 			continue // nobody says what it is yet
 		}
@@ -92,6 +96,13 @@ func (a *appending) window(w *batch.Window, edges []period.Edge) error {
 			delete(a.node.workloads, r.Workload)
 			if !late {
 				brief = append(brief, r)
+			}
+			continue
+		}
+		if k.at == 0 && !a.node.begins(r) {
+			crowd = append(crowd, r)
+			if r.Ended {
+				delete(a.node.workloads, r.Workload)
 			}
 			continue
 		}
@@ -111,6 +122,10 @@ func (a *appending) window(w *batch.Window, edges []period.Edge) error {
 				return err
 			}
 		}
+	}
+	a.crowd(len(crowd))
+	if !late {
+		brief = append(brief, crowd...)
 	}
 	if err := a.briefly(brief, edges, length); err != nil {
 		return err
@@ -144,13 +159,14 @@ func short(r *batch.Row) bool {
 
 // briefly appends what all workloads used that lived for less than a window: each
 // having series of its own would be all that there is on a machine that starts
-// many. They have one that grows with each of them.
+// many. They have one that grows with each of them, and with what those use that are
+// too many for series of their own.
 func (a *appending) briefly(rows []*batch.Row, edges []period.Edge, length int64) error {
 	b := a.node.brief
 	had := b.had
 	var sum [meter.Limit]int64
 	for _, r := range rows {
-		r.Has.Each(func(res meter.Resource) {
+		(r.Has | r.Usage.Present).Each(func(res meter.Resource) {
 			if series.Of(res).Counter {
 				sum[res] += r.Usage.Amount[res]
 				b.had |= meter.SetOf(res)
@@ -327,7 +343,13 @@ func (a *appending) linger(end int64) error {
 			continue
 		}
 		if k.at == 0 {
-			continue // named, and not seen
+			// It is named, and not seen. Who waits for long is asked for again.
+			if k.named == 0 {
+				k.named = end
+			} else if end-k.named > time.Hour.Milliseconds() {
+				delete(a.node.workloads, short)
+			}
+			continue
 		}
 		if err := a.put1(&k.info, end, 1, func() labels.Labels { return a.node.info(k) }); err != nil {
 			return err

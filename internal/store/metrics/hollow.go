@@ -10,7 +10,6 @@ import (
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/series"
-	"mete.dev/mete/internal/workload"
 )
 
 // A hollow is a node with a hole.
@@ -20,9 +19,11 @@ type hollow struct {
 	last   int64 // and at which it ends
 	tracks map[batch.Short]*track
 	brief  *track
-	live   map[int64]struct{} // edges at which there are samples
-	minute int64              // whose rows come now; 0 is none yet
-	edge   int64              // the last one that was written, in minutes
+	rest   map[int64]*[meter.Limit]int64 // used by those that have no track, by minute
+	begun  int                           // tracks of what has no samples, in this slice
+	live   map[int64]struct{}            // edges at which there are samples
+	minute int64                         // whose rows come now; 0 is none yet
+	edge   int64                         // the last one that was written, in minutes
 	parts  series.Parts
 	wholes map[int64]entry.NodeMinute // of a slice
 	refs   [gaugeCount]storage.SeriesRef
@@ -30,11 +31,15 @@ type hollow struct {
 }
 
 func newHollow(j job) *hollow {
-	return &hollow{
+	h := &hollow{
 		job: j, first: j.from / minute, last: j.to / minute,
 		tracks: map[batch.Short]*track{}, live: map[int64]struct{}{}, levels: make([]storage.SeriesRef, len(series.Levels)),
-		brief: &track{k: &known{id: series.Brief, Name: j.node.brief.Name}},
+		brief: &track{k: &known{id: series.Brief, Name: j.node.brief.Name}}, rest: map[int64]*[meter.Limit]int64{},
 	}
+	for _, short := range j.node.residuals {
+		h.track(short) // however many others there are
+	}
+	return h
 }
 
 // within says whether a row is of the node's hole.
@@ -53,6 +58,35 @@ func (h *hollow) track(short batch.Short) *track {
 	return t
 }
 
+// perHole is how many times as many workloads have series of their own in a hole, which may
+// be long, as have them at once.
+const perHole = 5
+
+// book takes a row of the ledger. As in what is live, what is one of too many is booked
+// to the series of the brief ones. Of a node that had too many since the start this is all
+// that has no samples: had it lived at another time than in the hole, it would be there.
+func (h *hollow) book(m *entry.Minute) {
+	if t := h.tracks[m.Workload]; t != nil {
+		t.book(m, h)
+		return
+	}
+	if most := h.node.quota.most; !h.node.crowded.Load() && h.begun < most && len(h.tracks) < perHole*most {
+		h.begun++
+		h.track(m.Workload).book(m, h)
+		return
+	}
+	sum := h.rest[m.Minute]
+	if sum == nil {
+		sum = new([meter.Limit]int64)
+		h.rest[m.Minute] = sum
+	}
+	m.Usage.Present.Each(func(r meter.Resource) {
+		if counted(r) {
+			sum[r] += m.Usage.Amount[r]
+		}
+	})
+}
+
 // settle forgets what is as it should be, up to an edge. What lived for less than a
 // window is known at the end.
 func (h *hollow) settle(edge int64) {
@@ -66,8 +100,7 @@ func (h *hollow) settle(edge int64) {
 // plan finds out which series there are, and how they run. What is older than all
 // that is kept is not known.
 func (h *hollow) plan(names map[batch.Short]batch.Name, oldest time.Time) {
-	system, _ := batch.ShortOf(workload.NewID(h.node.id, workload.System, ""))
-	idle, _ := batch.ShortOf(workload.NewID(h.node.id, workload.Idle, ""))
+	system, idle := h.node.residuals[0], h.node.residuals[1]
 	var brief []*track
 	for short, t := range h.tracks {
 		switch short {
@@ -120,12 +153,17 @@ func (h *hollow) row(w *writer, m *entry.Minute) error {
 		}
 	}
 	t := h.tracks[m.Workload]
-	if t == nil {
-		return nil // it was booked since
-	}
-	h.parts[t.part].Add(&m.Usage)
-	if t.brief {
+	switch {
+	case t != nil && m.Minute >= t.first:
+		h.parts[t.part].Add(&m.Usage)
+		if t.brief {
+			t = h.brief
+		}
+	case h.rest[m.Minute] != nil:
+		h.parts[series.Workloads].Add(&m.Usage)
 		t = h.brief
+	default:
+		return nil // it was booked since
 	}
 	return t.add(w, h.node, m)
 }

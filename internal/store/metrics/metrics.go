@@ -40,11 +40,16 @@ type Config struct {
 	// Settle is how long a node has sent again before what the metrics lack of it
 	// is filled in: all that lives has to be seen, and what waited to be sent.
 	Settle time.Duration
+	// Workloads is how many workloads of a node have series of their own at once, and
+	// begin to have them within an hour. What is one too many has that of the brief ones
+	// together: see [series.Brief].
+	Workloads int
 }
 
-// Default keeps 15 days, and takes what an agent's spool holds at most.
+// Default keeps 15 days, and takes what an agent's spool holds at most. A node has some
+// thousand workloads: one that makes up more does not fill the memory with them.
 func Default() Config {
-	return Config{Retention: 15 * 24 * time.Hour, Late: 26 * time.Hour, Settle: 6 * time.Minute}
+	return Config{Retention: 15 * 24 * time.Hour, Late: 26 * time.Hour, Settle: 6 * time.Minute, Workloads: 20_000}
 }
 
 // Validate reports what cannot work. The error wraps fault.ErrInvalid.
@@ -52,6 +57,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Retention < 2*time.Hour:
 		return fmt.Errorf("metrics kept for %v: at least two hours: %w", c.Retention, fault.ErrInvalid)
+	case c.Workloads < 1:
+		return fmt.Errorf("metrics of %d workloads of a node: at least one: %w", c.Workloads, fault.ErrInvalid)
 	case c.MaxBytes < 0 || c.Late < 0 || c.Settle < 0:
 		return fmt.Errorf("metrics: neither a size nor a delay is negative: %w", fault.ErrInvalid)
 	}
@@ -86,10 +93,11 @@ type Stats struct {
 	Refused int64 // too old, or other than what is there
 	Series  int64 // in memory
 	Filled  int64 // samples that were filled in from the ledger
+	Crowded int64 // rows of workloads without series of their own, as their nodes have too many
 	Holes   int64 // nodes of which samples are missing that the ledger can tell of
 }
 
-type counts struct{ samples, refused, filled atomic.Int64 }
+type counts struct{ samples, refused, filled, crowded atomic.Int64 }
 
 // Open opens the database in cfg.Dir, and makes it where there is none. What of it
 // cannot be read is set aside, so that the server starts; where names is a [Past]
@@ -251,6 +259,6 @@ func (s *Store) DB() *tsdb.DB { return s.db }
 func (s *Store) Stats() Stats {
 	return Stats{
 		Samples: s.stats.samples.Load(), Refused: s.stats.refused.Load(),
-		Series: int64(s.db.Head().NumSeries()), Filled: s.stats.filled.Load(), Holes: int64(s.Holes()),
+		Series: int64(s.db.Head().NumSeries()), Filled: s.stats.filled.Load(), Crowded: s.stats.crowded.Load(), Holes: int64(s.Holes()),
 	}
 }

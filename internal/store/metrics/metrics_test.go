@@ -1,11 +1,13 @@
 package metrics_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -291,5 +293,119 @@ func TestBrief(t *testing.T) {
 	}
 	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 2 {
 		t.Errorf("%v series, want that of a and that of the brief", v)
+	}
+}
+
+// A node that has too many workloads has series of its own for as many as it may; what
+// the others use is in that of the brief ones, so that nothing is missing from the sum.
+// It is told once.
+func TestCrowd(t *testing.T) {
+	t.Parallel()
+	names := registry{}
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(15, 16)), totals: map[batch.Short]*[meter.Limit]int64{}, offset: begin.UnixNano()}
+	var log bytes.Buffer
+	cfg := metrics.Default()
+	cfg.Dir, cfg.Workloads = t.TempDir(), 5
+	open := func() *metrics.Store {
+		s, err := metrics.Open(cfg, names, nil, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	var want int64
+	put := func(shorts ...batch.Short) {
+		t.Helper()
+		win := w.window(10e9, shorts...)
+		var news []batch.Name
+		for i, short := range shorts {
+			news = append(news, names[short])
+			want += win.Rows[i].Usage.Amount[meter.CPU]
+		}
+		for range 2 { // it is offered twice
+			if err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		at := begin.Add(time.Duration(w.at))
+		if v, ok := ask(t, s, `sum(mete_workload_cpu_seconds_total)`, at); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
+			t.Errorf("%s: all used %v s, want %v", when, v, float64(want)/1e9)
+		}
+		if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 6 {
+			t.Errorf("%s: %v series, want those of 5 and that of the others", when, v)
+		}
+	}
+	var all []batch.Short
+	for i := range 20 {
+		short, _ := names.put(fmt.Sprint("steady", i))
+		all = append(all, short)
+	}
+	for range 20 {
+		put(all...)
+	}
+	check("twenty")
+	crowded := s.Stats().Crowded
+	if crowded != 2*20*15 { // as they were offered
+		t.Errorf("%d rows of the others, want %d", crowded, 2*20*15)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, log.String())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 20 {
+		put(all...)
+	}
+	check("started again")
+}
+
+// Who gives other names to each window has no more series for it, whether they are of
+// other workloads, which end, or of the same.
+func TestCrowdInTurn(t *testing.T) {
+	t.Parallel()
+	names := registry{}
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(17, 18)), totals: map[batch.Short]*[meter.Limit]int64{}, offset: begin.UnixNano()}
+	cfg := metrics.Default()
+	cfg.Dir, cfg.Workloads = t.TempDir(), 10
+	s, err := metrics.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	a, _ := names.put("a")
+	before := a
+	for i := range 300 {
+		renamed := names[a]
+		renamed.Name = fmt.Sprint("a", i)
+		next, _ := names.put(fmt.Sprint("next", i))
+		win := w.window(3*60e9, a, before, next)
+		if win.Rows[1].Ended = true; i == 0 {
+			win.Rows = append(win.Rows[:1], win.Rows[2:]...)
+		}
+		if err := s.Append(t.Context(), "n1", []batch.Name{renamed, names[next]}, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+		before = next
+	}
+	// Each has 4 counters, a peak of memory at most, and a name.
+	if n := s.Stats().Series; n > 10*6+60 {
+		t.Errorf("%d series in memory of 10 workloads", n)
 	}
 }

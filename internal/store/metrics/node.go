@@ -23,6 +23,7 @@ import (
 type node struct {
 	id            string
 	cluster, name string
+	residuals     [2]batch.Short // system and idle
 
 	mu        sync.Mutex
 	workloads map[batch.Short]*known
@@ -35,9 +36,11 @@ type node struct {
 	spans     spans               // of its windows
 	boot      string              // of its latest window, and ...
 	last      int64               // ... its end in ns of boottime
+	quota     quota               // of workloads that have series of their own
 
 	seen    atomic.Int64 // at, for who does not hold it
 	drained atomic.Int64 // when something of a backlog came, ns since 1970
+	crowded atomic.Bool  // some had no series of their own since the start
 }
 
 // What a node has.
@@ -60,6 +63,7 @@ type known struct {
 	fresh meter.Set          // those of which its latest window says something
 	info  storage.SeriesRef
 	at    int64 // end of its latest window, ms since 1970; 0 is none yet
+	named int64 // since when it is known to be named and not seen, ms since 1970
 	ended bool
 	again bool // it begins from zero with its next window
 }
@@ -82,9 +86,9 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), workloads: map[batch.Short]*known{},
+	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[batch.Short]*known{},
 		brief:  &known{id: series.Brief, Name: batch.Name{Name: "lived for less than a window"}},
-		levels: make([]storage.SeriesRef, len(series.Levels))}
+		levels: make([]storage.SeriesRef, len(series.Levels)), quota: quota{most: s.cfg.Workloads}}
 	newest, err := s.newest(ctx, fresh)
 	if err != nil {
 		return nil, err
@@ -107,6 +111,14 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	return n, nil
 }
 
+// residuals are the workloads of a node that nobody runs: system and idle.
+func residuals(node string) (shorts [2]batch.Short) {
+	for i, kind := range []workload.Kind{workload.System, workload.Idle} {
+		shorts[i], _ = batch.ShortOf(workload.NewID(node, kind, ""))
+	}
+	return shorts
+}
+
 // amount is what the latest value of a series was made of. Sums are of amounts: sums
 // of values would stray by their rounding, and go back where a total comes that did
 // not, which is a counter that began anew to who asks for a rate.
@@ -118,7 +130,7 @@ func (k *known) amount(res meter.Resource) int64 {
 	return f.Amount(k.last[res])
 }
 
-// learn takes what workloads are called.
+// learn takes what workloads are called, of as many as may have series.
 func (n *node) learn(names []batch.Name) {
 	for i := range names {
 		short, ok := batch.ShortOf(names[i].ID)
@@ -127,15 +139,22 @@ func (n *node) learn(names []batch.Name) {
 		}
 		k := n.workloads[short]
 		if k == nil {
+			if !n.room(short) {
+				continue
+			}
 			k = &known{id: names[i].ID}
 			n.workloads[short] = k
 		}
 		if k.id != names[i].ID {
 			continue // two ids that begin alike: the first keeps the series
 		}
-		before := n.info(k)
+		before, was := n.info(k), k.Name
 		k.Name = names[i]
 		if k.info != 0 && !labels.Equal(before, n.info(k)) {
+			if !n.quota.take(time.Now()) {
+				k.Name = was // each name is a series
+				continue
+			}
 			n.outdated = append(n.outdated, k.info)
 			k.info = 0
 		}
@@ -148,7 +167,7 @@ func (s *Store) fetch(ctx context.Context, n *node, ws []batch.Window) error {
 	var unknown []batch.Short
 	for i := range ws {
 		for j := range ws[i].Rows {
-			if short := ws[i].Rows[j].Workload; n.workloads[short] == nil {
+			if short := ws[i].Rows[j].Workload; n.workloads[short] == nil && n.room(short) {
 				unknown = append(unknown, short)
 			}
 		}
@@ -181,6 +200,9 @@ func (s *Store) resume(ctx context.Context, n *node, newest int64) error {
 		return err
 	}
 	for short, k := range alive {
+		if !n.room(short) {
+			continue
+		}
 		if name, ok := found[short]; ok && name.ID == k.id && name.Ended.IsZero() {
 			n.workloads[short] = &known{id: k.id, Name: name, last: k.last, had: k.had, at: k.at}
 			n.at = max(n.at, k.at)

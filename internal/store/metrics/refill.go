@@ -156,6 +156,7 @@ func (f *filling) compare(ctx context.Context, from, to time.Time) error {
 		if err := f.look(ctx, h, a, b); err != nil {
 			return err
 		}
+		h.begun = 0
 	}
 	until := to
 	if b == f.to {
@@ -164,7 +165,7 @@ func (f *filling) compare(ctx context.Context, from, to time.Time) error {
 	err := f.past.Minutes(ctx, f.ids, from, until, func(node int, m *entry.Minute) error {
 		switch h := f.nodes[node]; {
 		case h.within(m.Minute):
-			h.track(m.Workload).book(m, h)
+			h.book(m)
 		case m.Minute == h.last && h.tracks[m.Workload] != nil:
 			h.tracks[m.Workload].covered += m.Usage.Covered // its life did not end with the hole
 		}

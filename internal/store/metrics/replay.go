@@ -80,9 +80,10 @@ func (t *track) short(name *batch.Name) bool {
 		name.Ended.UnixMilli() < (t.last+1)*minute+shortly.Milliseconds()
 }
 
-// join books what workloads used together that were there for two minutes at most.
+// join books what workloads used together that were there for two minutes at most, and
+// those that have no track.
 func (t *track) join(all []*track, h *hollow) {
-	used := map[int64]*[meter.Limit]int64{}
+	used := maps.Clone(h.rest)
 	for _, o := range all {
 		for m := o.first; m <= o.last; m++ {
 			sum := used[m]

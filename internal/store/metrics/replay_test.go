@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/batch"
+	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/meter"
 )
 
 // What lived for less than a window has no series of its own; what rested until after
@@ -28,5 +30,37 @@ func TestShort(t *testing.T) {
 		if got := c.track.short(&batch.Name{Ended: c.ended}); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// A node of which the ledger has very many workloads does not fill the memory as it is
+// filled in: what is too many is booked together.
+func TestHollowBounds(t *testing.T) {
+	n := &node{id: "n1", residuals: residuals("n1"), brief: &known{}, quota: quota{most: 10}}
+	h := newHollow(job{node: n, to: 10 * slice.Milliseconds()})
+	residuals := len(h.tracks)
+	var want, rest int64
+	next := batch.Short(1)
+	for at := range int64(10) {
+		h.begun = 0 // the next slice
+		for range 100 {
+			m := entry.Minute{Minute: at * perSlice, Workload: next}
+			m.Usage.Put(meter.CPU, int64(next), meter.Measured)
+			h.book(&m)
+			next++
+			want += int64(next) - 1
+		}
+		if n := len(h.tracks) - residuals; n > 10*int(at+1) || n > perHole*10 {
+			t.Fatalf("%d tracks after %d slices", n, at+1)
+		}
+	}
+	for _, sum := range h.rest {
+		rest += sum[meter.CPU]
+	}
+	for _, track := range h.tracks {
+		rest += track.head[meter.CPU] + track.tail[meter.CPU]
+	}
+	if rest != want {
+		t.Errorf("%d are booked, want %d", rest, want)
 	}
 }
