@@ -227,14 +227,14 @@ func TestReenrol(t *testing.T) {
 		t.Errorf("%+v, %v, want another node than %s", p, err, first)
 	}
 	// At most ten a day come from one node.
-	disk := t.TempDir()
-	if err := identity(t, disk, s.url, s.agents(1), blade).Enrol(t.Context()); err != nil {
+	disk, other := t.TempDir(), enrol.Facts{Machine: "another", Boot: "boot-1", Name: "other"}
+	if err := identity(t, disk, s.url, s.agents(1), other).Enrol(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var last error
 	n := 0
 	for nodes := map[string]bool{}; n < 12 && last == nil; n++ {
-		c := identity(t, copied(t, disk), s.url, token.Token{}, enrol.Facts{Machine: blade.Machine, Boot: fmt.Sprint(n), Name: "copy"})
+		c := identity(t, copied(t, disk), s.url, token.Token{}, enrol.Facts{Machine: other.Machine, Boot: fmt.Sprint(n), Name: "copy"})
 		if last = c.Reenrol(t.Context()); last == nil && nodes[c.Node()] {
 			t.Errorf("two clones are node %s", c.Node())
 		}
