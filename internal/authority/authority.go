@@ -54,7 +54,9 @@ const DefaultCluster = "default"
 
 // Registry is where nodes and tokens are kept; the ledger is one.
 type Registry interface {
-	PutNode(ctx context.Context, n entry.Node) error // in place of one with the same ID
+	// PutNode keeps a node, in place of one with the same ID, whose Root stays. A new
+	// one whose Root is revoked is fault.ErrDenied.
+	PutNode(ctx context.Context, n entry.Node) error
 	Node(ctx context.Context, id string) (entry.Node, error)
 	NodesByMachine(ctx context.Context, machineID string) ([]entry.Node, error)
 	// PutSource keeps a server that sends its rows here, in place of one with the
@@ -62,7 +64,8 @@ type Registry interface {
 	// first. For RevokeNode and RevokedNodes they are nodes.
 	PutSource(ctx context.Context, n entry.Node) error
 	Sources(ctx context.Context, machineID string) ([]entry.Node, error)
-	// RevokeNode remembers that a node is not to be let in any more.
+	// RevokeNode remembers that a node is not to be let in any more, nor those whose
+	// Root it is.
 	RevokeNode(ctx context.Context, id string, now time.Time) error
 	RevokedNodes(ctx context.Context) ([]string, error)
 

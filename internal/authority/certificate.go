@@ -142,21 +142,28 @@ func parseCSR(text string) (crypto.PublicKey, error) {
 		return nil, fmt.Errorf("csr is no certificate request in PEM: %w", fault.ErrInvalid)
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
 	if err != nil {
 		return nil, fmt.Errorf("csr: %w: %w", err, fault.ErrInvalid)
 	}
-	switch key := csr.PublicKey.(type) {
-	case ed25519.PublicKey:
-		return key, nil
-	case *ecdsa.PublicKey:
-		if key.Curve == elliptic.P256() {
-			return key, nil
-		}
+	// Before the signature: anybody may ask, and one by a huge RSA key takes seconds.
+	if !allowed(csr.PublicKey) {
+		return nil, fmt.Errorf("csr: key is neither ECDSA P-256 nor Ed25519: %w", fault.ErrInvalid)
 	}
-	return nil, fmt.Errorf("csr: key is neither ECDSA P-256 nor Ed25519: %w", fault.ErrInvalid)
+	if err := csr.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("csr: %w: %w", err, fault.ErrInvalid)
+	}
+	return csr.PublicKey, nil
+}
+
+// allowed says whether a certificate may be over a key of this kind.
+func allowed(key crypto.PublicKey) bool {
+	switch key := key.(type) {
+	case ed25519.PublicKey:
+		return true
+	case *ecdsa.PublicKey:
+		return key.Curve == elliptic.P256()
+	}
+	return false
 }
 
 // checkCluster says whether a cluster may be called so: what fits a URI and a

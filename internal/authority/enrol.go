@@ -28,7 +28,7 @@ import (
 type enrolments struct {
 	one    sync.Mutex
 	recent map[[sha256.Size]byte]enrolment // by what the claim was
-	clones map[string][]time.Time          // by node: when one was made of it within the last day
+	clones map[string][]time.Time          // by root: when one was made of it, or of its clones, within the last day
 }
 
 // An enrolment is one that was paid for with a use of a token. Until its machine
@@ -41,7 +41,7 @@ type enrolment struct {
 
 const (
 	repeatable = time.Hour
-	dayClones  = 10 // of one node
+	dayClones  = 10 // of one node and its clones
 )
 
 // A right is what a claim is granted for.
@@ -50,6 +50,7 @@ type right struct {
 	role    entry.Role
 	cluster string
 	node    string            // that it is a clone of; "" where it is none
+	root    string            // and the first one that this is a clone of, or is itself
 	paid    [sha256.Size]byte // key of the enrolment; zero of the loopback, whose claims cost nothing
 }
 
@@ -105,7 +106,7 @@ func (a *Authority) settle(ctx context.Context, n *entry.Node, by right) error {
 		}
 		old, others := choose(nodes, *n, a.cfg.Live)
 		if by.node != "" {
-			old, others = "", []string{by.node}
+			old, others, n.Root = "", []string{by.node}, by.root
 		}
 		switch {
 		case old != "":
@@ -140,7 +141,7 @@ func (a *Authority) settle(ctx context.Context, n *entry.Node, by right) error {
 		return err
 	}
 	if by.node != "" {
-		a.clones[by.node] = append(a.clones[by.node], n.At)
+		a.clones[by.root] = append(a.clones[by.root], n.At)
 	}
 	a.log.Info("enrolled", "node", n.ID, "role", string(by.role), "cluster", n.Cluster, "name", n.Name, "by", by.actor, "as", what)
 	return a.audit(ctx, by.actor, action, n.ID, fmt.Sprintf("%s: role %s, cluster %q, name %q, machine %q, boot %q", what, by.role, n.Cluster, n.Name, n.MachineID, n.Boot))
@@ -206,20 +207,34 @@ func (a *Authority) right(ctx context.Context, c token.Claim, key crypto.PublicK
 		if peer.Role != entry.Agent || c.Role != entry.Agent {
 			return right{}, fmt.Errorf("role %s by a certificate of role %s: %w", c.Role, peer.Role, fault.ErrDenied)
 		}
+		var err error
+		if by.root, err = a.root(ctx, peer.Node); err != nil {
+			return right{}, err
+		}
 		return by, a.payByNode(by, now)
 	}
 	return a.payByToken(ctx, c, key, from, now)
 }
 
-// payByNode takes one of the clones that a node may have in a day.
+// root is the node whose clone a node is, or the node itself: of all its clones, and
+// of theirs, the same one.
+func (a *Authority) root(ctx context.Context, node string) (string, error) {
+	n, err := a.reg.Node(ctx, node)
+	if errors.Is(err, fault.ErrNotFound) { // of a ledger that was restored from a backup
+		return node, nil
+	}
+	return cmp.Or(n.Root, node), err
+}
+
+// payByNode takes one of the clones that a node and its clones may have in a day.
 func (a *Authority) payByNode(by right, now time.Time) error {
 	if e, ok := a.recent[by.paid]; ok && now.Sub(e.at) < repeatable {
 		return nil
 	}
-	day := slices.DeleteFunc(a.clones[by.node], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
-	a.clones[by.node] = day
+	day := slices.DeleteFunc(a.clones[by.root], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
+	a.clones[by.root] = day
 	if len(day) >= dayClones {
-		return limited{fmt.Errorf("node %s became %d others within a day: %w", by.node, len(day), fault.ErrUnavailable), day[0].Add(24 * time.Hour).Sub(now)}
+		return limited{fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), day[0].Add(24 * time.Hour).Sub(now)}
 	}
 	a.pay(by.paid, now)
 	return nil
@@ -351,6 +366,10 @@ func checkClaim(c token.Claim) error {
 		if f.text == "" || len(f.text) > f.max || strings.ContainsFunc(f.text, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
 			return fmt.Errorf("%s %.60q: %w", f.name, f.text, fault.ErrInvalid)
 		}
+	}
+	// Nodes are told apart as CLUSTER/NAME, so a name must not read as another's.
+	if strings.Contains(c.Name, "/") {
+		return fault.WithHint(fmt.Errorf("name %.60q: %w", c.Name, fault.ErrInvalid), "give the machine a host name without a slash")
 	}
 	return nil
 }

@@ -227,14 +227,14 @@ func TestReenrol(t *testing.T) {
 		t.Errorf("%+v, %v, want another node than %s", p, err, first)
 	}
 	// At most ten a day come from one node.
-	disk := t.TempDir()
-	if err := identity(t, disk, s.url, s.agents(1), blade).Enrol(t.Context()); err != nil {
+	disk, other := t.TempDir(), enrol.Facts{Machine: "another", Boot: "boot-1", Name: "other"}
+	if err := identity(t, disk, s.url, s.agents(1), other).Enrol(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var last error
 	n := 0
 	for nodes := map[string]bool{}; n < 12 && last == nil; n++ {
-		c := identity(t, copied(t, disk), s.url, token.Token{}, enrol.Facts{Machine: blade.Machine, Boot: fmt.Sprint(n), Name: "copy"})
+		c := identity(t, copied(t, disk), s.url, token.Token{}, enrol.Facts{Machine: other.Machine, Boot: fmt.Sprint(n), Name: "copy"})
 		if last = c.Reenrol(t.Context()); last == nil && nodes[c.Node()] {
 			t.Errorf("two clones are node %s", c.Node())
 		}
@@ -246,6 +246,64 @@ func TestReenrol(t *testing.T) {
 	}](last)
 	if n != 11 || !errors.Is(last, fault.ErrUnavailable) || !ok || later.RetryAfter() < 23*time.Hour {
 		t.Errorf("number %d: %v", n, last)
+	}
+}
+
+// A clone's clones are the first node's: counted with it, and revoked with it.
+func TestClonesOfClones(t *testing.T) {
+	s := serve(t, authority.Config{})
+	disk := t.TempDir()
+	first := identity(t, disk, s.url, s.agents(1), blade)
+	if err := first.Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clone := identity(t, copied(t, disk), s.url, token.Token{}, enrol.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"})
+	var clones []string
+	var last error
+	for len(clones) < 12 && last == nil {
+		if last = clone.Reenrol(t.Context()); last == nil {
+			clones = append(clones, clone.Node())
+		}
+	}
+	if len(clones) != 10 || !errors.Is(last, fault.ErrUnavailable) || !strings.Contains(last.Error(), first.Node()) {
+		t.Errorf("%d clones, each of the one before, then %v", len(clones), last)
+	}
+	for _, id := range clones {
+		if n, err := s.reg.Node(t.Context(), id); err != nil || n.Root != first.Node() {
+			t.Errorf("%+v, %v, want the root %s", n, err, first.Node())
+		}
+	}
+	revoked := func(id string) bool { return errors.Is(s.Allowed(t.Context(), id), fault.ErrDenied) }
+	if err := s.RevokeNode(t.Context(), clones[0]); err != nil {
+		t.Fatal(err)
+	}
+	if !revoked(clones[0]) || revoked(clones[1]) || revoked(first.Node()) {
+		t.Error("a clone was not revoked alone")
+	}
+	if err := s.RevokeNode(t.Context(), first.Node()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range append(clones, first.Node()) {
+		if !revoked(id) {
+			t.Errorf("%s may still send", id)
+		}
+	}
+	if _, status, err := who(t, clone.Client(), s.url); status != 403 {
+		t.Errorf("the last clone gets %d, %v, want 403", status, err)
+	}
+}
+
+// A machine that enrols with a token of its own is nobody's clone, though its id is in
+// use.
+func TestNoClone(t *testing.T) {
+	s := serve(t, authority.Config{Live: func(string) (string, bool) { return "boot-1", true }})
+	first := s.enrolled(s.agents(1), blade)
+	second := s.enrolled(s.agents(1), enrol.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"})
+	if err := s.RevokeNode(t.Context(), first.Node()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Allowed(t.Context(), second.Node()); err != nil || second.Node() == first.Node() {
+		t.Errorf("node %s of %s: %v", second.Node(), first.Node(), err)
 	}
 }
 

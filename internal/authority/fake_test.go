@@ -33,6 +33,12 @@ func (m *memory) PutNode(_ context.Context, n entry.Node) error {
 	if err != nil {
 		return err
 	}
+	if slices.Contains(m.revoked, n.Root) {
+		return entry.Revoked(n.Root)
+	}
+	if i := slices.IndexFunc(m.nodes, func(o entry.Node) bool { return o.ID == n.ID }); i >= 0 {
+		n.Root = m.nodes[i].Root
+	}
 	m.nodes = append(slices.DeleteFunc(m.nodes, func(o entry.Node) bool { return o.ID == n.ID }), n)
 	return nil
 }
@@ -83,6 +89,11 @@ func (m *memory) RevokeNode(_ context.Context, id string, _ time.Time) error {
 	unlock, err := m.lock()
 	defer unlock()
 	m.revoked = append(m.revoked, id)
+	for _, n := range m.nodes {
+		if n.Root == id {
+			m.revoked = append(m.revoked, n.ID)
+		}
+	}
 	return err
 }
 

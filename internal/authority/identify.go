@@ -63,7 +63,8 @@ func Unidentified(err error) bool {
 // Identify says who asks: the holder of a certificate, the bearer of a viewer's
 // or writer's token, or this machine itself where Config.Local trusts it. One who shows both
 // a certificate and a token is refused, so that nobody has to think about whose
-// rights count. The error is fault.ErrDenied, or the registry's.
+// rights count. The error is fault.ErrDenied, or
+// fault.ErrUnavailable where the registry could not be read.
 func (a *Authority) Identify(r *http.Request) (token.Peer, error) {
 	text, bears := bearer(r)
 	switch cert := shown(r); {
@@ -179,7 +180,7 @@ func (a *Authority) byLoopback(r *http.Request) (token.Peer, error) {
 		return token.Peer{}, fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
 	}
 	if err != nil {
-		return token.Peer{}, err
+		return token.Peer{}, unread(err)
 	}
 	if err := a.Allowed(r.Context(), n.ID); err != nil {
 		return token.Peer{}, err
@@ -261,7 +262,8 @@ type known struct {
 
 // How long known believes what it read, which is how long another process's
 // revocation may go unseen; and an error, so that a registry that is out of
-// order is not asked by everybody at once.
+// order is not asked by everybody at once. Both count from the end of the reading:
+// it may have taken longer than that itself, with many waiting for it.
 const (
 	fresh  = 5 * time.Second
 	failed = time.Second
@@ -275,19 +277,27 @@ func (k *known) forget() {
 }
 
 func (k *known) load(ctx context.Context) error {
-	now := time.Now()
-	if now.Before(k.next) {
+	if time.Now().Before(k.next) {
 		return k.err
 	}
 	// The answer is for others too, who do not leave when this one does.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fresh)
 	defer cancel()
-	if k.err = k.read(ctx); k.err != nil {
-		k.next = now.Add(failed)
-	} else {
-		k.next = now.Add(fresh)
+	wait := fresh
+	if k.err = unread(k.read(ctx)); k.err != nil {
+		wait = failed
 	}
+	k.next = time.Now().Add(wait)
 	return k.err
+}
+
+// unread is the error of a reading of the registry that failed. Whatever it was, it
+// refuses nobody: they may try again.
+func unread(err error) error {
+	if err == nil || errors.Is(err, fault.ErrUnavailable) {
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("who is known here cannot be read: %v: %w", err, fault.ErrUnavailable), fault.Hint(err))
 }
 
 func (k *known) read(ctx context.Context) error {

@@ -6,16 +6,20 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/authority"
@@ -189,6 +193,53 @@ func csr(t *testing.T, curve elliptic.Curve) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
+// rsaCSR is a request for a certificate over an RSA key of so many bits, that nobody
+// signed.
+func rsaCSR(t *testing.T, bits uint) string {
+	t.Helper()
+	n := new(big.Int).Lsh(big.NewInt(1), bits-1)
+	key, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: n.Add(n, big.NewInt(1)), E: 1<<31 - 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type body struct {
+		Version      int
+		Subject, Key asn1.RawValue
+		Attributes   []asn1.RawValue `asn1:"tag:0"`
+	}
+	der, err := asn1.Marshal(struct {
+		Body      body
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}{
+		body{Subject: asn1.RawValue{FullBytes: []byte{0x30, 0}}, Key: asn1.RawValue{FullBytes: key}},
+		pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue},
+		asn1.BitString{Bytes: bytes.Repeat([]byte{1}, int(bits/8)), BitLength: int(bits)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// Whose key is of no good kind does not have the server check what it signed, which
+// costs as much as he likes.
+func TestHugeKey(t *testing.T) {
+	a := open(t, authority.Config{}, &memory{})
+	b, err := json.Marshal(token.Claim{CSR: rsaCSR(t, 176_000), Machine: "m", Boot: "b", Name: "n"})
+	if err != nil || len(b) > 64<<10 {
+		t.Fatal(len(b), err)
+	}
+	r := httptest.NewRequest("POST", "https://localhost/v1/enroll", bytes.NewReader(b))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	begin := time.Now()
+	a.Handler().ServeHTTP(w, r)
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "neither ECDSA P-256 nor Ed25519") {
+		t.Errorf("after %v: %d %s", time.Since(begin), w.Code, w.Body)
+	}
+}
+
 // What is malformed is refused before it costs a use.
 func TestMalformed(t *testing.T) {
 	s := serve(t, authority.Config{})
@@ -214,6 +265,7 @@ func TestMalformed(t *testing.T) {
 		"a page's":     {claim(func(*token.Claim) {}), "text/plain", 400},
 		"no machine":   {claim(func(c *token.Claim) { c.Machine = "" }), "application/json", 400},
 		"line end":     {claim(func(c *token.Claim) { c.Name = "a\nb" }), "application/json", 400},
+		"slash":        {claim(func(c *token.Claim) { c.Name = "lab/blade" }), "application/json", 400},
 		"long name":    {claim(func(c *token.Claim) { c.Name = strings.Repeat("x", 254) }), "application/json", 400},
 		"no csr":       {claim(func(c *token.Claim) { c.CSR = "" }), "application/json", 400},
 		"broken csr":   {claim(func(c *token.Claim) { c.CSR = string(broken) }), "application/json", 400},
@@ -300,5 +352,40 @@ func TestRegistryDown(t *testing.T) {
 	}
 	if err := i.Enrol(t.Context()); err != nil || s.reg.tokens[0].Uses != 0 {
 		t.Errorf("%v; uses left: %d", err, s.reg.tokens[0].Uses)
+	}
+}
+
+// stuck is a registry that does not answer in time.
+type stuck struct{ memory }
+
+func (*stuck) Tokens(ctx context.Context) ([]entry.Token, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Who asks a registry that does not answer is told to try again, and those who waited
+// behind do not wait for it once more.
+func TestRegistryStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, begin := open(t, authority.Config{}, &stuck{}), time.Now()
+		for range 4 {
+			if err := a.Allowed(t.Context(), "n"); !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDenied) {
+				t.Errorf("%v, want that it may work later", err)
+			}
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("four, one after another, waited %v, want 5s", took)
+		}
+	})
+}
+
+// Whatever the registry's error is, it refuses nobody.
+func TestRegistryFails(t *testing.T) {
+	for _, broken := range []error{errors.New("file is no database"), context.DeadlineExceeded, fmt.Errorf("disk: %w", fault.ErrDenied)} {
+		a := open(t, authority.Config{}, &memory{err: broken})
+		err := a.Allowed(t.Context(), "n")
+		if p := fault.ProblemOf(err); p.Status != 503 || authority.Unidentified(err) || !strings.Contains(err.Error(), broken.Error()) {
+			t.Errorf("%v: %d, %v, want 503", broken, p.Status, err)
+		}
 	}
 }

@@ -99,13 +99,14 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return t.a.audit(ctx, actor, "token.revoke", id, "")
 }
 
-// RevokeNode makes a node's certificates worth nothing, here at once.
+// RevokeNode makes a node's certificates worth nothing, here at once, and those of
+// all its clones: whoever has a copy of its identity may have made them.
 func (a *Authority) RevokeNode(ctx context.Context, id string) error {
 	if err := a.reg.RevokeNode(ctx, id, time.Now().UTC()); err != nil {
 		return err
 	}
 	a.known.forget()
-	return a.audit(ctx, actor, "node.revoke", id, "")
+	return a.audit(ctx, actor, "node.revoke", id, "with its clones")
 }
 
 func (a *Authority) audit(ctx context.Context, actor, action, object, detail string) error {

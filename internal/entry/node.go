@@ -15,6 +15,9 @@ type Node struct {
 	MachineID string // of /etc/machine-id, or what stands for it
 	Boot      string // boot id at enrolment
 	At        time.Time
+	// Root is the node that it is a clone of, by that one's certificate: the first one,
+	// where that was a clone too. It is "" of what is no clone.
+	Root string
 }
 
 // Role is what a token lets its bearer do.

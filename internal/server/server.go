@@ -339,10 +339,11 @@ func (s *Server) recall(ctx context.Context, p token.Peer) error {
 				Detail: "it has a certificate, and the ledger did not know it"})
 		}
 	}
-	if err == nil {
-		s.known.Store(p.Node, true)
+	if err != nil {
+		return fmt.Errorf("node %s is not taken up: %w: %w", p.Node, err, fault.ErrUnavailable) // it is known, and may try again
 	}
-	return err
+	s.known.Store(p.Node, true)
+	return nil
 }
 
 // source says which server a request comes from.

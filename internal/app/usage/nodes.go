@@ -49,6 +49,9 @@ There is no way back for its certificate: where it is to send again, it enrols w
 a new token as a new node. A token by which it could do that by itself is ended
 with mete token revoke.
 
+The clones of a machine, which enrolled with a copy of its certificate, are revoked
+along with it. A clone that is named itself is revoked alone.
+
 The server takes this order on a socket in its state directory, so only who may use
 that can give it.`,
 		Example: `  mete nodes revoke web-1

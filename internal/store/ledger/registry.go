@@ -10,28 +10,39 @@ import (
 	"mete.dev/mete/internal/fault"
 )
 
-// PutNode enrols a node, or replaces what is known of it.
+// PutNode enrols a node, or replaces what is known of it; whose clone it is stays.
+// A new clone of a node that is revoked is fault.ErrDenied.
 func (l *Ledger) PutNode(ctx context.Context, n entry.Node) error {
 	return about(l.write(ctx, func(t *txn) error {
+		if n.Root != "" {
+			// It may have been revoked since its certificate was looked at.
+			revoked, err := t.numbers("SELECT 1 FROM node WHERE node_id = $1 AND revoked_ns <> 0", clean(n.Root))
+			if err != nil {
+				return err
+			}
+			if len(revoked) > 0 {
+				return entry.Revoked(n.Root)
+			}
+		}
 		// Its days are in another cluster's groups now.
 		_, err := t.exec(`INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day
 			WHERE cluster = (SELECT cluster FROM node WHERE node_id = $1 AND cluster <> $2) ON CONFLICT (minute) DO UPDATE SET next = 0`, clean(n.ID), clean(n.Cluster))
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(`INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		_, err = t.exec(`INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, root) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 			ON CONFLICT (node_id) DO UPDATE SET cluster = excluded.cluster, name = excluded.name, machine_id = excluded.machine_id,
 			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns, rev = excluded.rev`,
-			clean(n.ID), clean(n.Cluster), clean(n.Name), clean(n.MachineID), clean(n.Boot), nano(n.At), t.rev)
+			clean(n.ID), clean(n.Cluster), clean(n.Name), clean(n.MachineID), clean(n.Boot), nano(n.At), t.rev, clean(n.Root))
 		return err
 	}), "node %q", n.ID)
 }
 
-const nodeFields = "node_id, cluster, name, machine_id, boot, enrolled_ns"
+const nodeFields = "node_id, cluster, name, machine_id, boot, enrolled_ns, root"
 
 func scanNode(scan func(...any) error) (n entry.Node, err error) {
 	var at int64
-	err = scan(&n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &at)
+	err = scan(&n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &at, &n.Root)
 	n.At = fromNano(at)
 	return n, err
 }
@@ -53,25 +64,25 @@ func (l *Ledger) NodesByMachine(ctx context.Context, machineID string) (nodes []
 	return nodes, about(l.d.fault(err), "nodes of machine %q", machineID)
 }
 
-// RevokeNode takes a node's right to send, or a server's. What it sent stays. A
-// node that a server below tells of has no such right: fault.ErrNotFound.
+// RevokeNode takes a node's right to send and that of its clones, or a server's. What
+// they sent stays. A clone alone is revoked alone. A node that a server below tells of has no such right: fault.ErrNotFound.
 func (l *Ledger) RevokeNode(ctx context.Context, id string, now time.Time) error {
-	err := l.revoke(ctx, "node", "source = 0 AND node_id", id, now)
+	err := l.revoke(ctx, "node", "source = 0 AND (node_id = $1 OR root = $1)", id, now)
 	if errors.Is(err, fault.ErrNotFound) {
-		err = l.revoke(ctx, "source", "source_id", id, now)
+		err = l.revoke(ctx, "source", "source_id = $1", id, now)
 	}
 	return err
 }
 
 // RevokeToken makes a token worthless.
 func (l *Ledger) RevokeToken(ctx context.Context, id string, now time.Time) error {
-	return l.revoke(ctx, "token", "id", id, now)
+	return l.revoke(ctx, "token", "id = $1", id, now)
 }
 
 // revoke notes when something was revoked, once.
-func (l *Ledger) revoke(ctx context.Context, table, column, id string, now time.Time) error {
+func (l *Ledger) revoke(ctx context.Context, table, where, id string, now time.Time) error {
 	return about(l.write(ctx, func(t *txn) error {
-		n, err := t.exec("UPDATE "+table+" SET revoked_ns = CASE WHEN revoked_ns = 0 THEN $2 ELSE revoked_ns END WHERE "+column+" = $1", clean(id), nano(now))
+		n, err := t.exec("UPDATE "+table+" SET revoked_ns = CASE WHEN revoked_ns = 0 THEN $2 ELSE revoked_ns END WHERE "+where, clean(id), nano(now))
 		if err == nil && n == 0 {
 			err = fault.ErrNotFound
 		}

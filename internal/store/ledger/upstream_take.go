@@ -85,7 +85,7 @@ func (l *Ledger) Sources(ctx context.Context, machineID string) (found []entry.N
 		n, err := scanNode(scan)
 		found = append(found, n)
 		return err
-	}, "SELECT source_id, cluster, name, machine_id, boot, enrolled_ns FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", clean(machineID))
+	}, "SELECT source_id, cluster, name, machine_id, boot, enrolled_ns, '' FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", clean(machineID))
 	return found, about(l.d.fault(err), "sources of %q", machineID)
 }
 
@@ -205,15 +205,24 @@ func (t *taking) takeShift(node int64, s *entry.Shift) error {
 	return err
 }
 
-// host finds in which node one is a guest, and as what; 0 is none. The source tells
-// of the host as well, so where that is still to come there is room made for it.
+// host finds in which node one is a guest, and as what; 0 is none, as it is where
+// the host is of a cluster in which the source has nothing to say. The source tells of
+// the host as well, so where that is still to come there is room made for it.
 func (t *taking) host(id string, short batch.Short) (node, workload int64, err error) {
 	if id == "" {
 		return 0, 0, nil
 	}
-	err = t.queryRow("SELECT id FROM node WHERE node_id = $1", clean(id)).scan(&node)
-	if errors.Is(err, sql.ErrNoRows) {
+	var owner int64
+	var cluster string
+	err = t.queryRow("SELECT id, source, cluster FROM node WHERE node_id = $1", clean(id)).scan(&node, &owner, &cluster)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
 		node, err = t.newNode(id)
+	case err == nil && owner != t.source:
+		var mine bool
+		if mine, err = t.mine(owner, cluster); err == nil && !mine {
+			return 0, 0, nil
+		}
 	}
 	if err != nil {
 		return 0, 0, err
@@ -265,7 +274,7 @@ func (t *taking) takeNodes() (reset bool, err error) {
 			id, err = t.newNode(n.ID)
 		case err == nil && owner != t.source:
 			var got bool
-			if got, err = t.foreign(id, owner, n.ID); err == nil && !got {
+			if got, err = t.foreign(id, owner, n.ID, cluster); err == nil && !got {
 				continue
 			}
 			reset = true
@@ -297,10 +306,26 @@ func (t *taking) takeNodes() (reset bool, err error) {
 	return reset, nil
 }
 
-// foreign is of a node that came from somewhere else before. Its rows count
-// once: from where it came first, unless nothing comes from there any more.
-func (t *taking) foreign(node, owner int64, id string) (got bool, err error) {
-	if owner != 0 {
+// mine says whether a node that comes from somewhere else is in a cluster of the
+// source: a right in one cluster is none to the nodes of another.
+func (t *taking) mine(owner int64, cluster string) (bool, error) {
+	if cluster == "" && owner != 0 { // there is only room for it yet, in its source's
+		if err := t.queryRow("SELECT cluster FROM source WHERE id = $1", owner).scan(&cluster); err != nil {
+			return false, err
+		}
+	}
+	return clean(t.src.Of(cluster)) == cluster, nil
+}
+
+// foreign is of a node that came from somewhere else before. Its rows count once:
+// from where it came first, unless nothing comes from there any more and the source
+// is of the node's cluster.
+func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err error) {
+	mine, err := t.mine(owner, cluster)
+	if err != nil {
+		return false, err
+	}
+	if owner != 0 && mine {
 		var seen, revoked int64
 		if err := t.queryRow("SELECT seen_ns, revoked_ns FROM source WHERE id = $1", owner).scan(&seen, &revoked); err != nil {
 			return false, err
@@ -313,10 +338,11 @@ func (t *taking) foreign(node, owner int64, id string) (got bool, err error) {
 	if err != nil || fresh == 0 {
 		return false, err
 	}
-	return false, t.audit(entry.Audit{
-		At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id,
-		Detail: "rows of this node come here another way already, and are not taken from this server",
-	})
+	detail := "rows of this node come here another way already, and are not taken from this server"
+	if !mine {
+		detail = "this node is of another cluster, and its rows are not taken from this server"
+	}
+	return false, t.audit(entry.Audit{At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id, Detail: detail})
 }
 
 // takeWorkloads keeps what the page says of workloads.

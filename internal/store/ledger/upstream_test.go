@@ -599,20 +599,7 @@ func TestForeign(t *testing.T) {
 	if a, b := above.cpu("a"), above.cpu("b"); a != 1 || b != 16 {
 		t.Errorf("%d and %d ns, want the states of one and the own of the other", a, b)
 	}
-	other := states.Source{ID: "s2", Cluster: "c"}
-	tell := func(now time.Time) error {
-		m, err := above.StatesMark(ctx, other)
-		for err == nil {
-			var p *states.Page
-			if p, err = below.States(ctx, m, states.Offer{Rows: 100}); err == nil {
-				if p.Empty() {
-					return nil
-				}
-				m, err = above.TakeStates(ctx, other, p, now)
-			}
-		}
-		return err
-	}
+	tell := func(now time.Time) error { return tell(below, above, states.Source{ID: "s2", Cluster: "c"}, now) }
 	below.use(&a, "a", 4, 1)
 	if err := tell(at(1)); err != nil || above.cpu("a") != 1 {
 		t.Errorf("%v, %d ns: taken from two", err, above.cpu("a"))
@@ -627,6 +614,105 @@ func TestForeign(t *testing.T) {
 	if err := tell(at(0).Add(25 * time.Hour)); err != nil || above.cpu("a") != 13 {
 		t.Errorf("%v, %d ns after a day without the first, want 13", err, above.cpu("a"))
 	}
+}
+
+// tell tells all that there is to tell as a source, until something is refused.
+func tell(below, above *side, src states.Source, now time.Time) error {
+	ctx := context.Background()
+	m, err := above.StatesMark(ctx, src)
+	for err == nil {
+		var p *states.Page
+		if p, err = below.States(ctx, m, states.Offer{Rows: 100}); err == nil {
+			if p.Empty() {
+				return nil
+			}
+			m, err = above.TakeStates(ctx, src, p, now)
+		}
+	}
+	return err
+}
+
+// TestForeignCluster: who has a right in one cluster gets no nodes of another one,
+// though nothing comes from there any more; who has one in theirs gets them.
+func TestForeignCluster(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		ctx := t.Context()
+		below, _ := pair(t)
+		above := &side{t: t, dsn: dsn}
+		above.open()
+		t.Cleanup(above.close)
+		var a batch.Mark
+		below.use(&a, "a", 1, 0)
+		if err := tell(below, above, source, at(0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(above.PutSource(ctx, entry.Node{ID: source.ID, Cluster: "c"}), above.RevokeNode(ctx, source.ID, at(0))); err != nil {
+			t.Fatal(err)
+		}
+		below.use(&a, "a", 4, 1)
+		for _, cluster := range []string{"d", "c.west", "c-2", ""} {
+			src := states.Source{ID: "of " + cluster, Cluster: cluster}
+			for _, now := range []time.Time{at(1), at(0).Add(25 * time.Hour)} {
+				if err := tell(below, above, src, now); err != nil || above.cpu("a") != 1 {
+					t.Errorf("cluster %q: %v, %d ns, want the former owner's 1", cluster, err, above.cpu("a"))
+				}
+			}
+			if lines, err := above.Audits(ctx, 1); err != nil || lines[0].Action != "states.foreign" || lines[0].Actor != src.ID || !strings.Contains(lines[0].Detail, "another cluster") {
+				t.Errorf("cluster %q: audit is %v, %v", cluster, lines, err)
+			}
+		}
+		if got := above.query("SELECT DISTINCT n.cluster, s.source_id FROM node n JOIN source s ON s.id = n.source"); !slices.Equal(got, []string{"cluster=c source_id=s1 "}) {
+			t.Errorf("nodes are of %v", got)
+		}
+		own := states.Source{ID: "s2", Cluster: "c"}
+		if err := tell(below, above, own, at(2)); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("it does not begin anew: %v", err)
+		}
+		if err := tell(below, above, own, at(2)); err != nil || above.cpu("a") != 5 {
+			t.Errorf("%v, %d ns in its own cluster, want 5", err, above.cpu("a"))
+		}
+	})
+}
+
+// TestForeignHost: no source puts its nodes, or workloads, into a machine of another
+// cluster; into one of its own it may, though that came another way.
+func TestForeignHost(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		ctx := t.Context()
+		below, _ := pair(t)
+		above := &side{t: t, dsn: dsn}
+		above.open()
+		t.Cleanup(above.close)
+		// a comes from another source, and own sends here itself.
+		below.use(&batch.Mark{}, "a", 1, 0)
+		if err := errors.Join(tell(below, above, source, at(0)), above.PutNode(ctx, entry.Node{ID: "own", Cluster: "c"})); err != nil {
+			t.Fatal(err)
+		}
+		claim := func(src states.Source, guest string) {
+			t.Helper()
+			p := &states.Page{
+				Nodes: []states.Node{
+					{Node: entry.Node{ID: guest + "-1"}, Host: states.Host{Node: "a", Workload: 9, Since: at(0), Seen: at(0)}},
+					{Node: entry.Node{ID: guest + "-2"}, Host: states.Host{Node: "own", Workload: 9, Since: at(0), Seen: at(0)}},
+					{Node: entry.Node{ID: "a"}}, {Node: entry.Node{ID: "own"}},
+				},
+				Workloads: []states.Workload{{Node: 2, Short: 8}, {Node: 3, Short: 8}},
+				Nestings:  []states.Nesting{{Node: 0, Host: 2, Workload: 0, Minute: first}, {Node: 1, Host: 3, Workload: 1, Minute: first}},
+			}
+			if _, err := above.TakeStates(ctx, src, p, at(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		forged := "SELECT n.node_id, w.short FROM workload w JOIN node n ON n.id = w.node WHERE w.short IN (8, 9)"
+		claim(states.Source{ID: "s2", Cluster: "d"}, "d")
+		if got := append(above.guests(), above.query(forged)...); len(got) != 0 {
+			t.Errorf("in another cluster's machines there are %v", got)
+		}
+		claim(states.Source{ID: "s3", Cluster: "c"}, "c")
+		if got := above.guests(); len(got) != 4 {
+			t.Errorf("in its own cluster's machines there are %v, want both nodes, on a day and now", got)
+		}
+	})
 }
 
 // TestSpill: an hour that no minute can hold is kept all the same.

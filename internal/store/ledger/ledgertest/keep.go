@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -262,6 +263,44 @@ func testNodes(t *testing.T, dsn string) {
 	list, err := l.Nodes(ctx, query.Scope{All: true})
 	if err != nil || len(list) != 2 || list[0].ID != "b" || list[0].State != "revoked" || !list[0].Revoked.Equal(Day) || list[1].State == "revoked" {
 		t.Errorf("nodes are %+v, %v", list, err)
+	}
+}
+
+// testClones checks that clones are revoked with their root.
+func testClones(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := Open(t, dsn)
+	root := entry.Node{ID: "r", Cluster: "c", MachineID: "m"}
+	one, two := root, root
+	one.ID, one.Root, two.ID, two.Root = "one", "r", "two", "r"
+	for _, n := range []entry.Node{root, one, two} {
+		if err := l.PutNode(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := one
+	again.Root, again.Boot = "", "b2"
+	if err := l.PutNode(ctx, again); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.Node(ctx, "one"); err != nil || n.Root != "r" || n.Boot != "b2" {
+		t.Errorf("a clone that enrolled again is %+v, %v", n, err)
+	}
+	revoked := func(id string, want ...string) {
+		t.Helper()
+		if err := l.RevokeNode(ctx, id, Day); err != nil {
+			t.Fatal(err)
+		}
+		if ids, err := l.RevokedNodes(ctx); err != nil || !slices.Equal(ids, want) {
+			t.Errorf("with %s there are revoked %v, %v; want %v", id, ids, err, want)
+		}
+	}
+	revoked("two", "two")
+	revoked("r", "one", "r", "two")
+	late := root
+	late.ID, late.Root = "late", "r"
+	if err := l.PutNode(ctx, late); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a clone of a revoked node: %v", err)
 	}
 }
 
