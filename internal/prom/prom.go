@@ -141,7 +141,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		metadata(w, r)
 		return
 	}
-	r = r.WithContext(Within(r.Context(), s))
+	r = r.Clone(Within(r.Context(), s))
+	r.Header.Del("Origin") // with one, and no list of those that may read, Prometheus's API panics
 	switch {
 	case !s.All && (path == "rules" || path == "alerts"):
 		narrow(a.handler, s, w, r)

@@ -218,6 +218,12 @@ func TestForms(t *testing.T) {
 	if w := form(http.MethodGet, "metadata", "metric", "no"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "mete_node_up") {
 		t.Errorf("metadata with a body: %d %.300s", w.Code, w.Body)
 	}
+	r := httptest.NewRequest(http.MethodGet, "/api/v1/query?query=1", http.NoBody)
+	r.Header.Set("Origin", "https://elsewhere")
+	w := httptest.NewRecorder()
+	if a.ServeHTTP(w, r); w.Code != http.StatusOK || w.Header().Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a page of another server: %d %v", w.Code, w.Header())
+	}
 	// Nobody reads more of a body than a query has.
 	for _, path := range []string{"metadata", "rules", "alerts", "targets", "status/buildinfo", "query"} {
 		body := strings.NewReader(strings.Repeat("x", 4<<20))
