@@ -1,6 +1,7 @@
 package prom
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,9 @@ func countedSet(ctx context.Context, set storage.SeriesSet, hints *storage.Selec
 }
 
 func (c *counting) Next() bool {
+	if c.t.reads && c.err == nil {
+		c.err = c.t.ended(c.ctx)
+	}
 	if c.err != nil || !c.SeriesSet.Next() {
 		return false
 	}
@@ -54,11 +58,23 @@ func (c *counting) Next() bool {
 	return c.err == nil
 }
 
+// At is a series, whose samples are counted too where they are held: no engine does it there.
+func (c *counting) At() storage.Series {
+	if c.t.reads {
+		return readSeries{c.SeriesSet.At(), c}
+	}
+	return c.SeriesSet.At()
+}
+
 func (c *counting) Err() error {
 	if c.err != nil {
 		return c.err
 	}
-	return c.SeriesSet.Err()
+	err := c.SeriesSet.Err()
+	if err != nil && c.t.reads {
+		return cmp.Or(c.t.ended(c.ctx), err)
+	}
+	return err
 }
 
 // counted bounds a list of names or values: one that is longer than may be, and that

@@ -69,6 +69,7 @@ type limits struct {
 	try          time.Duration // for which one is small
 	wait         time.Duration // for a turn
 	answer       int64         // bytes of one
+	read         int           // samples of all queries of one remote read
 	values       int           // names or values of labels in one answer
 	waiting      int           // queries of one reader that wait
 }
@@ -90,6 +91,7 @@ func (c Config) limits() limits {
 	if c.Samples > 0 {
 		l.large.samples = c.Samples
 	}
+	l.read = max(1, l.large.samples/2) // there one takes twice as much
 	l.small.samples = min(l.small.samples, l.large.samples)
 	return l
 }

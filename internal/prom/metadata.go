@@ -16,8 +16,13 @@ func metadata(w http.ResponseWriter, r *http.Request) {
 		Help string `json:"help"`
 		Unit string `json:"unit"`
 	}
-	limit := -1
-	if text := r.FormValue("limit"); text != "" {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		reject(w, http.StatusMethodNotAllowed, "bad_data", "metadata is asked for with GET")
+		return
+	}
+	asked, limit := r.URL.Query(), -1
+	if text := asked.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil {
 			reject(w, http.StatusBadRequest, "bad_data", "limit must be a number")
@@ -27,7 +32,7 @@ func metadata(w http.ResponseWriter, r *http.Request) {
 	}
 	found := map[string][]entry{}
 	for _, m := range series.Metrics() {
-		if one := r.FormValue("metric"); one != "" && one != m.Name || limit == 0 || limit > 0 && len(found) >= limit {
+		if one := asked.Get("metric"); one != "" && one != m.Name || limit == 0 || limit > 0 && len(found) >= limit {
 			continue
 		}
 		found[m.Name] = []entry{{m.Type, m.Help, m.Unit}}

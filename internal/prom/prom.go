@@ -6,12 +6,10 @@
 package prom
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -83,7 +81,7 @@ func New(cfg Config, store *metrics.Store, rs Rules, who Who, told *Log, reg *pr
 		func() config.Config { return config.DefaultConfig },
 		map[string]string{}, v1.GlobalURLOptions{}, func(f http.HandlerFunc) http.HandlerFunc { return f },
 		admin{store.DB()}, "", false, false, 0, log, func(context.Context) v1.RulesRetriever { return rs },
-		a.limits.large.samples/2, a.limits.large.slots, 1<<20, false, nil,
+		0, a.limits.large.slots, 1<<20, false, nil,
 		func() (v1.RuntimeInfo, error) {
 			return v1.RuntimeInfo{StartTime: began, StorageRetention: store.Retention().String(), ReloadConfigSuccess: true}, nil
 		},
@@ -111,6 +109,9 @@ func status[T any](_ T, err error) (int, bool) {
 	return http.StatusServiceUnavailable, errors.As(err, &slow)
 }
 
+// maxBody is how many bytes a request may have.
+const maxBody = 1 << 20
+
 // open are the paths below /api/v1 that are answered, and whole those that show all
 // that there is, whoever asks.
 var (
@@ -125,6 +126,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	of := func(list []string) bool {
 		return slices.ContainsFunc(list, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 	}
+	// A body is a query, and no more.
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	s, who, err := a.who(r)
 	switch {
 	case err != nil:
@@ -139,9 +142,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		metadata(w, r)
 		return
 	}
-	// A body is a query, and no more.
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
-	r = r.WithContext(Within(r.Context(), s))
+	r = r.Clone(Within(r.Context(), s))
+	r.Header.Del("Origin") // with one, and no list of those that may read, Prometheus's API panics
 	switch {
 	case !s.All && (path == "rules" || path == "alerts"):
 		narrow(a.handler, s, w, r)
@@ -158,19 +160,20 @@ var reading = []string{"query", "query_range", "query_exemplars", "format_query"
 // inTurn answers what is asked when it is its turn.
 func (a *API) inTurn(to http.ResponseWriter, r *http.Request, who, path string) {
 	began := time.Now()
-	t := &ticket{a: a, who: who, large: path == "read"}
-	w := &noting{to, http.StatusOK}
+	reads := path == "read"
+	t := &ticket{a: a, who: who, large: reads, reads: reads}
+	w := &noting{to, http.StatusOK, t}
 	defer func() { a.counts.count(w.code, t, time.Since(began)) }()
 	arrive := a.short
-	if path == "read" {
+	if reads {
 		arrive = arrived
 	}
 	if err := arrive(r); err != nil {
 		reject(w, http.StatusBadRequest, "bad_data", err.Error())
 		return
 	}
-	t.limit, _ = strconv.Atoi(r.FormValue("limit")) // the answer says where it is none
-	ip, _, _ := net.SplitHostPort(r.RemoteAddr)     // "" where it is none
+	t.limit, _ = strconv.Atoi(r.Form.Get("limit")) // the answer says where it is none
+	ip, _, _ := net.SplitHostPort(r.RemoteAddr)    // "" where it is none
 	t.asked = map[string]string{"clientIP": ip, "method": r.Method, "path": r.URL.Path}
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), ticketKey{}, t), a.limits.Timeout)
 	defer cancel()
@@ -181,28 +184,27 @@ func (a *API) inTurn(to http.ResponseWriter, r *http.Request, who, path string) 
 		return
 	}
 	defer t.leave()
+	if reads {
+		var end func()
+		ctx, end = a.watch.begin(ctx, true)
+		defer end()
+	}
 	a.handler.ServeHTTP(w, r.WithContext(ctx))
 	if took := time.Since(began); a.limits.Slow > 0 && took >= a.limits.Slow {
-		asked := cmp.Or(r.FormValue("query"), strings.Join(r.Form["match[]"], " "))
-		a.log.Warn("slow query", "path", r.URL.Path, "query", asked[:min(len(asked), 1000)], "start", r.FormValue("start"), "end", r.FormValue("end"),
-			"step", r.FormValue("step"), "reader", who, "took", took.Round(time.Millisecond), "waited", t.waited.Round(time.Millisecond))
+		asked := cmp.Or(r.Form.Get("query"), strings.Join(r.Form["match[]"], " "))
+		a.log.Warn("slow query", "path", r.URL.Path, "query", asked[:min(len(asked), 1000)], "start", r.Form.Get("start"), "end", r.Form.Get("end"),
+			"step", r.Form.Get("step"), "reader", who, "took", took.Round(time.Millisecond), "waited", t.waited.Round(time.Millisecond))
 	}
-}
-
-// arrived reads the body of a request, so that nobody has a turn who is slow to ask.
-func arrived(r *http.Request) error {
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		return fmt.Errorf("the request cannot be read: %w", err)
-	}
-	r.Body = io.NopCloser(bytes.NewReader(b))
-	return nil
 }
 
 // short reads the form of a request, and reports a text in it that is too long, or would
 // take more to look at than it may.
 func (a *API) short(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
+		return fmt.Errorf("the parameters cannot be read: %w", err)
+	}
+	// Whoever looks at the form later would add these to it.
+	if err := r.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 		return fmt.Errorf("the parameters cannot be read: %w", err)
 	}
 	for _, name := range []string{"query", "match[]"} {

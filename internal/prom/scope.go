@@ -103,7 +103,7 @@ func (q chunkQuerier) Select(ctx context.Context, sorted bool, hints *storage.Se
 	if !ok {
 		return storage.EmptyChunkSeriesSet()
 	}
-	return q.ChunkQuerier.Select(ctx, sorted, hints, ms...)
+	return endingSet(ctx, q.ChunkQuerier.Select(ctx, sorted, hints, ms...))
 }
 
 func (q chunkQuerier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {

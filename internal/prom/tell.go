@@ -53,9 +53,13 @@ func (c *counts) count(code int, t *ticket, took time.Duration) {
 type noting struct {
 	http.ResponseWriter
 	code int
+	t    *ticket
 }
 
 func (n *noting) WriteHeader(code int) {
+	if code == http.StatusInternalServerError {
+		code = n.t.status()
+	}
 	n.code = code
 	n.ResponseWriter.WriteHeader(code)
 }

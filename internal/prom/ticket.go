@@ -20,10 +20,14 @@ type ticket struct {
 	asked  map[string]string // how, for the log of queries
 	limit  int               // of what is answered, as who asks set it; 0 is none
 	large  bool
+	reads  bool // it is a remote read
 	held   *turn.Turns
 	waited time.Duration
 	series int   // that were read as what it is
 	bytes  int64 // that they take
+	// Of a remote read: samples that are held, and why it was ended.
+	samples int
+	over    error
 }
 
 type ticketKey struct{}
@@ -79,7 +83,8 @@ func (t *ticket) count(span time.Duration) error {
 	t.series++
 	if t.large {
 		if most := t.a.limits.large.series; t.series > most {
-			return tooMuch(fmt.Sprintf("more than %d series: at most so many are read at once", most), "name fewer with a narrower selector, or a shorter range", t.a.limits.Memory)
+			t.over = tooMuch(fmt.Sprintf("more than %d series: at most so many are read at once", most), "name fewer with a narrower selector, or a shorter range", t.a.limits.Memory)
+			return t.over
 		}
 		return nil
 	}

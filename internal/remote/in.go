@@ -36,6 +36,13 @@ const (
 	// maxAhead is how far a sample may be in the future. What the server itself
 	// appends is looked for near the newest sample that there is.
 	maxAhead = 15 * time.Second
+	maxTold  = 16 << 10 // bytes of an answer; who wrote keeps less of it
+)
+
+// At most so many requests are unpacked at once, and others wait that long.
+const (
+	maxUnpacking = 2
+	patience     = 10 * time.Second
 )
 
 // A Taker takes what others write into the metrics: remote write 1.0 and 2.0. Each
@@ -45,6 +52,8 @@ type Taker struct {
 	handler   http.Handler
 	authorize func(*http.Request) (cluster string, err error)
 	log       *slog.Logger
+	unpacking chan struct{} // has one for each request that is unpacked
+	patience  time.Duration
 
 	taken, refused atomic.Int64 // samples
 }
@@ -54,7 +63,10 @@ type Taker struct {
 func NewTaker(db storage.Appendable, authorize func(*http.Request) (string, error), log *slog.Logger) *Taker {
 	// Its log would have a line for each sample that is refused.
 	accepted := listOf(versions["1.0"], versions["2.0"])
-	return &Taker{handler: remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db, newWritten(perCluster)}, accepted, false, false, false), authorize: authorize, log: log}
+	return &Taker{
+		handler:   remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db, newWritten(perCluster)}, accepted, false, false, false),
+		authorize: authorize, log: log, unpacking: make(chan struct{}, maxUnpacking), patience: patience,
+	}
 }
 
 // listOf is a list of a type that has no name here.
@@ -79,16 +91,11 @@ func (t *Taker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	one := &taking{cluster: cluster}
-	r = r.WithContext(context.WithValue(r.Context(), takingKey{}, one))
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	got := &reply{header: w.Header(), status: http.StatusOK}
-	t.handler.ServeHTTP(got, r)
+	t.take(got, w, r, one)
 	t.refused.Add(one.refused)
 	text := got.body.String()
 	switch {
-	case one.over != nil:
-		// All of it was left out, and would be again.
-		got.status, text = http.StatusRequestEntityTooLarge, one.over.Error()
 	case got.status/100 == 5:
 	default:
 		if one.committed {
@@ -116,25 +123,63 @@ func (t *Taker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(text)) // who went away asks again
 }
 
-// A reply keeps an answer until it is known what became of it.
+// take hands a request on to be taken, where it is not too much; w is who sends it.
+func (t *Taker) take(got *reply, w http.ResponseWriter, r *http.Request, one *taking) {
+	err := t.unpack(got, w, r, one)
+	if no, ok := errors.AsType[refusal](err); ok {
+		got.status = no.status
+		_, _ = got.Write([]byte(no.text)) // it is kept in memory
+	}
+}
+
+// unpack has the handler unpack a request once it was weighed; its error is a refusal.
+func (t *Taker) unpack(got *reply, w http.ResponseWriter, r *http.Request, one *taking) error {
+	of, kind, err := message(r.Header)
+	if err != nil {
+		return err
+	}
+	sent, err := body(w, r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), t.patience)
+	defer cancel()
+	select {
+	case t.unpacking <- struct{}{}:
+		defer func() { <-t.unpacking }()
+	case <-ctx.Done():
+		w.Header().Set("Retry-After", "5")
+		return refused(http.StatusServiceUnavailable, "%d requests are unpacked at once, and none was done within %v: send this again later", maxUnpacking, t.patience)
+	}
+	if err := modest(sent, of, time.Now().UnixMilli()); err != nil {
+		return err
+	}
+	r = r.Clone(context.WithValue(r.Context(), takingKey{}, one))
+	r.Header.Set("Content-Type", kind)
+	r.Body = again(sent)
+	t.handler.ServeHTTP(got, r)
+	return nil
+}
+
+// A reply keeps an answer until it is known what became of it, and no more of it than is told.
 type reply struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-func (r *reply) Header() http.Header         { return r.header }
-func (r *reply) WriteHeader(status int)      { r.status = status }
-func (r *reply) Write(b []byte) (int, error) { return r.body.Write(b) }
+func (r *reply) Header() http.Header    { return r.header }
+func (r *reply) WriteHeader(status int) { r.status = status }
+func (r *reply) Write(b []byte) (int, error) {
+	r.body.Write(b[:min(len(b), maxTold-r.body.Len())])
+	return len(b), nil
+}
 
 // taking is one request.
 type taking struct {
 	cluster        string
-	last           labels.Labels // of the series before
-	series         int
-	samples        int
 	taken, refused int64
-	why, over      error
+	why            error
 	committed      bool
 }
 
@@ -158,24 +203,12 @@ type appender struct {
 	written *written
 }
 
-// errOver is of a request that has too much.
-var errOver = errors.New("too much in one request")
-
 // admit returns the labels under which a sample is appended; false is that it is not,
 // which is counted.
 func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error) {
 	one := a.one
 	if one == nil {
 		return ls, false, errors.New("remote: a request of nobody")
-	}
-	one.samples++
-	if !labels.Equal(ls, one.last) {
-		one.series++
-		one.last = ls.Copy()
-	}
-	if one.samples > maxSamples || one.series > maxSeries {
-		one.over = fmt.Errorf("%w: at most %d samples of %d series", errOver, maxSamples, maxSeries)
-		return ls, false, one.over
 	}
 	err := admissible(ls)
 	if ahead := time.Until(time.UnixMilli(at)); err == nil && ahead > maxAhead {
@@ -215,7 +248,8 @@ func (a *appender) Append(ref storage.SeriesRef, ls labels.Labels, at int64, v f
 	if !ok {
 		return 0, err
 	}
-	return a.count(a.Appender.Append(ref, ls, at, v))
+	ref, err = a.Appender.Append(ref, ls, at, v)
+	return a.count(ls, ref, err)
 }
 
 func (a *appender) AppendHistogram(ref storage.SeriesRef, ls labels.Labels, at int64, h *histogram.Histogram, fh *histogram.FloatHistogram) (storage.SeriesRef, error) {
@@ -223,15 +257,30 @@ func (a *appender) AppendHistogram(ref storage.SeriesRef, ls labels.Labels, at i
 	if !ok {
 		return 0, err
 	}
-	return a.count(a.Appender.AppendHistogram(ref, ls, at, h, fh))
+	ref, err = a.Appender.AppendHistogram(ref, ls, at, h, fh)
+	return a.count(ls, ref, err)
 }
 
-// count counts what was appended.
-func (a *appender) count(ref storage.SeriesRef, err error) (storage.SeriesRef, error) {
-	if err == nil {
+// count counts what was appended, and what the database refuses for good: the handler
+// would keep an error with all labels for each of these.
+func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (storage.SeriesRef, error) {
+	switch {
+	case err == nil:
 		a.one.taken++
+		return ref, nil
+	case !final(err):
+		return ref, err
 	}
-	return ref, err
+	a.one.refused++
+	a.one.why = fmt.Errorf("a sample of %.100q: %w", ls.Get(model.MetricNameLabel), err)
+	return 0, nil
+}
+
+// final says whether a sample would be refused again.
+func final(err error) bool {
+	var wrong histogram.Error
+	return errors.Is(err, storage.ErrOutOfOrderSample) || errors.Is(err, storage.ErrOutOfBounds) || errors.Is(err, storage.ErrDuplicateSampleForTimestamp) ||
+		errors.Is(err, storage.ErrTooOldSample) || errors.As(err, &wrong)
 }
 
 // Commit implements storage.Appender.
