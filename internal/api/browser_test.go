@@ -31,7 +31,7 @@ func TestPageInChromium(t *testing.T) {
 	s := httptest.NewServer(handler(example(), all))
 	t.Cleanup(s.Close)
 	home := t.TempDir()
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.UserDataDir(home), chromedp.Env("HOME="+home))
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.UserDataDir(home), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(2*time.Minute))
 	if path, err := exec.LookPath("chromium"); err == nil {
 		opts = append(opts, chromedp.ExecPath(path))
 	}
@@ -39,7 +39,7 @@ func TestPageInChromium(t *testing.T) {
 	t.Cleanup(stop)
 	ctx, cancel := chromedp.NewContext(actx)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 4*time.Minute)
 	t.Cleanup(cancel)
 	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)

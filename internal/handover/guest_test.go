@@ -67,6 +67,10 @@ func TestGuest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	until(t, "the host's first share is here", func() bool {
+		s, ok := m.Power().Meters.Host()
+		return ok && s.Seen
+	})
 	var booked int64
 	windows := 0
 	for n, end := 0, time.Now().Add(time.Minute); n < 60 || (windows < 3 || h.Status()[0].Equal < 10) && time.Now().Before(end); n++ {

@@ -80,13 +80,13 @@ func start(t *testing.T, cfg handover.Config) (*handover.Host, *record) {
 // until waits for something that comes soon.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 1000 {
 		if ok() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("after 5 s still not: %s", what)
+	t.Fatalf("after 10 s still not: %s", what)
 }
 
 func text(parts ...string) string {

@@ -89,10 +89,25 @@ func (m *books) tick() []attribute.Guest {
 	return m.books.Guests()
 }
 
-// times collects how long shares took, in one way.
+// times collects how long shares took, in one way: of those after a reader's first.
 type times struct {
-	mu   sync.Mutex
-	took []time.Duration
+	mu    sync.Mutex
+	first int
+	took  []time.Duration
+}
+
+// begin is told of the first share that a reader has.
+func (s *times) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.first++
+}
+
+// have is how many shares there were, the first ones too.
+func (s *times) have() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.first + len(s.took)
 }
 
 func (s *times) add(t testing.TB, at int64) {
@@ -123,7 +138,8 @@ func TestHandover(t *testing.T) { latency(t, 200*time.Millisecond, 2*time.Second
 
 // latency lets a host publish with each tick what its domains were given, and
 // readers of each wait for it in three ways: in the file, by connection, and in
-// the meter of a guest that goes by files.
+// the meter of a guest that goes by files. A share that the next one overtakes is
+// not written or sent, so a tick waits for those who have not read the one before.
 func latency(t *testing.T, tick, length time.Duration) {
 	dir := t.TempDir()
 	h, log := start(t, handover.Config{Dir: dir})
@@ -136,6 +152,10 @@ func latency(t *testing.T, tick, length time.Duration) {
 	h.Publish(m.tick())
 	var files, streams, meters times
 	var readers sync.WaitGroup
+	defer func() {
+		stop()
+		readers.Wait()
+	}()
 	for i := range domains {
 		folder := filepath.Join(dir, fmt.Sprintf("vm-%02d", i))
 		until(t, "there is "+folder, func() bool { return exists(folder, sharefmt.File) })
@@ -147,32 +167,42 @@ func latency(t *testing.T, tick, length time.Duration) {
 			readers.Go(func() { readMeter(ctx, t, none, folder, &meters) })
 		}
 	}
-	begin := time.Now()
-	for n := 1; time.Since(begin) < length; n++ {
-		time.Sleep(time.Until(begin.Add(time.Duration(n) * tick)))
-		h.Publish(m.tick())
+	until(t, "each has a first share", func() bool { return meters.have() == domains/4 })
+	ticks := 0
+	arrive := func() {
+		t.Helper()
+		until(t, fmt.Sprintf("%d shares after the first are with all", ticks), func() bool { return min(files.have(), streams.have()) >= domains*(ticks+1) })
 	}
-	time.Sleep(700 * time.Millisecond) // for the last to arrive
+	arrive()
+	begin := time.Now()
+	for time.Since(begin) < length {
+		time.Sleep(time.Until(begin.Add(time.Duration(ticks+1) * tick)))
+		arrive()
+		h.Publish(m.tick())
+		ticks++
+	}
+	arrive()
+	least := domains / 4 * int(length/time.Second-1)
+	until(t, "the meters have the last", func() bool { return meters.have() >= domains/4+least })
 	stop()
 	readers.Wait()
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	ticks := int(length / tick)
 	w := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%d domains, a tick of %v\tshares\tp50 ms\tp99 ms\tmost ms\t\n", domains, tick)
 	for _, r := range []struct {
 		name string
 		*times
-		least int
+		least, most int
 	}{
-		{"readable in the file", &files, domains * (ticks - 1)},
-		{"read from the connection", &streams, domains * (ticks - 1)},
-		{"in the meter of a guest, by file", &meters, domains / 4 * int(length/time.Second-1)},
+		{"readable in the file", &files, domains * ticks, domains * ticks},
+		{"read from the connection", &streams, domains * ticks, domains * ticks},
+		{"in the meter of a guest, by file", &meters, least, domains / 4 * ticks},
 	} {
 		slices.Sort(r.took)
-		if len(r.took) < r.least {
-			t.Errorf("%s: %d shares in %d ticks, want %d at least", r.name, len(r.took), ticks, r.least)
+		if len(r.took) < r.least || len(r.took) > r.most {
+			t.Errorf("%s: %d shares in %d ticks, want %d to %d", r.name, len(r.took), ticks, r.least, r.most)
 			continue
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t\n", r.name, len(r.took), ms(r.at(500_000)), ms(r.at(990_000)), ms(r.at(1_000_000)))
@@ -206,6 +236,8 @@ func readFile(ctx context.Context, t *testing.T, name string, took *times) {
 		if m.N != last {
 			if last >= 0 {
 				took.add(t, m.At)
+			} else {
+				took.begin()
 			}
 			last = m.N
 		}
@@ -227,7 +259,9 @@ func readStream(ctx context.Context, t *testing.T, c net.Conn, took *times) {
 			t.Error(err)
 			return
 		}
-		if !first {
+		if first {
+			took.begin()
+		} else {
 			took.add(t, m.At)
 		}
 	}
@@ -264,6 +298,8 @@ func readMeter(ctx context.Context, t *testing.T, none, dir string, took *times)
 		if r := rs[len(rs)-1]; r.Share != nil && r.Share.N != last {
 			if last >= 0 {
 				took.add(t, r.Share.At)
+			} else {
+				took.begin()
 			}
 			last = r.Share.N
 		}

@@ -239,7 +239,7 @@ func dripping(t *testing.T, s *httptest.Server, length string, drops int) string
 		b, _ := io.ReadAll(c) // until the server closes
 		answer <- string(b)
 	}()
-	tick, end := time.NewTicker(10*time.Millisecond), time.After(5*time.Second)
+	tick, end := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
 	defer tick.Stop()
 	for {
 		select {
@@ -252,7 +252,7 @@ func dripping(t *testing.T, s *httptest.Server, length string, drops int) string
 				_, _ = io.WriteString(c, "0\r\n\r\n")
 			}
 		case <-end:
-			t.Fatalf("%s: no answer in 5 s", length)
+			t.Fatalf("%s: no answer in 30 s", length)
 		}
 	}
 }
@@ -267,11 +267,11 @@ func TestSlowSender(t *testing.T) {
 		length        string
 		drops, status int
 	}{
-		{"silent", 30 * time.Millisecond, time.Hour, known, 0, 408},
-		{"silent, of no known length", 30 * time.Millisecond, time.Hour, chunked, -2, 408},
-		{"trickling", time.Hour, 100 * time.Millisecond, known, 1 << 20, 408},
-		{"trickling, of no known length", time.Hour, 100 * time.Millisecond, chunked, 1 << 20, 408},
-		{"slow, for longer than it may be idle", 300 * time.Millisecond, time.Hour, chunked, 50, 400},
+		{"silent", 300 * time.Millisecond, time.Hour, known, 0, 408},
+		{"silent, of no known length", 300 * time.Millisecond, time.Hour, chunked, -2, 408},
+		{"trickling", time.Hour, time.Second, known, 1 << 20, 408},
+		{"trickling, of no known length", time.Hour, time.Second, chunked, 1 << 20, 408},
+		{"slow, for longer than it may be idle", 3 * time.Second, time.Hour, chunked, 500, 400},
 	} {
 		cfg := quick()
 		cfg.Idle, cfg.Request = c.idle, c.request
@@ -294,7 +294,7 @@ func TestSlowSender(t *testing.T) {
 func TestSlowLedger(t *testing.T) {
 	for _, two := range []bool{false, true} {
 		cfg := quick()
-		cfg.Idle = 20 * time.Millisecond
+		cfg.Idle = 200 * time.Millisecond
 		l := newLedger()
 		l.hold = make(chan struct{})
 		in := start(t, cfg, l)

@@ -30,7 +30,7 @@ func drive(number string) {
 	}()
 	r := rand.New(rand.NewPCG(uint64(n), 3))
 	size := .05 + .25*r.Float64() // CPUs
-	span := func(from, to time.Duration) time.Duration { return from + rand.N(to-from) }
+	span := func(from, to time.Duration) time.Duration { return from + time.Duration(r.Int64N(int64(to-from))) }
 	for {
 		switch n % 4 {
 		case 0: // steady, but another level every few seconds

@@ -171,13 +171,21 @@ func TestGroup(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage"))
-	if err != nil {
-		t.Fatal(err)
+	usage := func() (ns int64) {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Sscan(string(b), &ns); err != nil {
+			t.Fatal(err)
+		}
+		return ns
 	}
-	var want int64
-	if _, err := fmt.Sscan(string(b), &want); err != nil {
-		t.Fatal(err)
+	// A process that was waited for may still be on its way off the CPU.
+	want := int64(-1)
+	for end := time.Now().Add(10 * time.Second); want != usage() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		want = usage()
 	}
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)

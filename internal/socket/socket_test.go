@@ -502,12 +502,15 @@ func TestHang(t *testing.T) {
 	if err := c.Register(ctx, job()); err != nil {
 		t.Fatal(err)
 	}
-	c.Hurry(50*time.Millisecond, time.Hour)
+	c.Hurry(time.Second, time.Hour)
 	o := socket.Outcome{Ended: time.Now()}
 	for _, err := range []error{c.Snapshot(ctx, id), c.End(ctx, id, o), c.Status(ctx, new(any))} {
 		if !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("an agent that hangs: %v", err)
 		}
+	}
+	for end := time.Now().Add(10 * time.Second); len(a.done()) < 2 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 	if want, did := []string{"register " + id, "snapshot"}, a.done(); !slices.Equal(did, want) {
 		t.Errorf("the agent was asked %q, want once after the job was there", did)

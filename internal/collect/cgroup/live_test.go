@@ -27,14 +27,19 @@ func TestReadersAgree(t *testing.T) {
 		mkdir(t, in(g)...)
 		loads, paths = append(loads, newLoad(t, in(g)...)), append(paths, g)
 		loads[i].do(fmt.Sprintf("%d MB", i+1))
+		loads[i].stop()
+	}
+	for _, g := range paths {
+		settled(t, g)
 	}
 	byBPF, byFiles := openStand(t, "bpf", config(), bpf.Default()), openStand(t, "files", config(), bpf.Default())
 	for range 3 {
 		for i, l := range loads {
-			l.do(fmt.Sprintf("%dms", 5+i))
-			if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+			if err := l.cmd.Process.Signal(unix.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
+			l.do(fmt.Sprintf("%dms", 5+i))
+			l.stop()
 		}
 		for _, g := range paths {
 			settled(t, g)
@@ -69,11 +74,6 @@ func TestReadersAgree(t *testing.T) {
 			}
 			if byBPF.booked[g] != byFiles.booked[g] {
 				t.Errorf("%s: booked %d ns by bpf, %d by files", g, byBPF.booked[g], byFiles.booked[g])
-			}
-		}
-		for _, l := range loads {
-			if err := l.cmd.Process.Signal(unix.SIGCONT); err != nil {
-				t.Fatal(err)
 			}
 		}
 	}

@@ -113,6 +113,27 @@ func (l *load) do(work string) {
 	}
 }
 
+// stop stops the process, and returns when each of its threads stands still.
+func (l *load) stop() {
+	l.t.Helper()
+	if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		l.t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", l.cmd.Process.Pid))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if len(tasks) > 0 && !slices.ContainsFunc(tasks, func(file string) bool {
+			b, err := os.ReadFile(file)
+			return err != nil || !strings.Contains(string(b), ") T ")
+		}) {
+			return
+		}
+	}
+	l.t.Fatal("after 10 s a load still does not stand still")
+}
+
 // end ends the process and waits until it has left its groups.
 func (l *load) end() {
 	if l.in == nil {

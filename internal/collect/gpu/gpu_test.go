@@ -3,6 +3,7 @@ package gpu_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,26 @@ func read(t *testing.T, h *host.Host, r *gpu.Reader) []power.Reading {
 	return r.Read(nil, 7, now)
 }
 
+// until reads until the readings are as they should be: a tick waits for an answer
+// for a moment only, and one that comes late is of a later tick.
+func until(t *testing.T, h *host.Host, r *gpu.Reader, what string, ok func(rs []power.Reading) bool) []power.Reading {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		rs := read(t, h, r)
+		if ok(rs) {
+			return rs
+		}
+		if time.Now().After(end) {
+			t.Fatalf("after 10 s still not: %s: %+v", what, rs)
+		}
+	}
+}
+
+// answered says whether the accelerators were read at all.
+func answered(rs []power.Reading) bool {
+	return !slices.ContainsFunc(rs, func(r power.Reading) bool { return r.Err == "not read yet" })
+}
+
 // The stub's accelerators are two meters, and what they show is in uJ and uW.
 func TestReader(t *testing.T) {
 	nvmltest.Stub(t)
@@ -74,9 +95,9 @@ func TestReader(t *testing.T) {
 	if errs := r.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-00000003") {
 		t.Errorf("refused %v, want the third", errs)
 	}
-	a := read(t, h, r)
-	time.Sleep(200 * time.Millisecond)
-	b := read(t, h, r)
+	a := until(t, h, r, "an answer", answered)
+	time.Sleep(2 * time.Second)
+	b := until(t, h, r, "one of two seconds later", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].At-a[0].At >= 2e9 })
 	for i, rs := range [][]power.Reading{a, b} {
 		if len(rs) != 2 || rs[0].Meter != 7 || rs[1].Meter != 8 || rs[0].Err != "" || rs[1].Err != "" || rs[1].Value != 40_000_000 {
 			t.Fatalf("reading %d: %+v, want energy, and 40 W", i, rs)
@@ -94,21 +115,20 @@ func TestLost(t *testing.T) {
 	lost := filepath.Join(t.TempDir(), "lost")
 	t.Setenv("STUB_NVML_LOST", lost)
 	h, r := open(t)
-	if rs := read(t, h, r); rs[0].Err != "" {
+	if rs := until(t, h, r, "an answer", answered); rs[0].Err != "" {
 		t.Fatalf("at first: %+v", rs)
 	}
 	if err := os.WriteFile(lost, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if rs := read(t, h, r); !strings.Contains(rs[0].Err, "GPU is lost") || rs[0].Value != 0 || rs[1].Err != "" {
+	isLost := func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "GPU is lost") }
+	if rs := until(t, h, r, "it is lost", isLost); rs[0].Value != 0 || rs[1].Err != "" {
 		t.Errorf("with a lost device: %+v", rs)
 	}
 	if err := os.Remove(lost); err != nil {
 		t.Fatal(err)
 	}
-	if rs := read(t, h, r); rs[0].Err != "" || rs[0].Value == 0 {
-		t.Errorf("when it is back: %+v", rs)
-	}
+	until(t, h, r, "it is back", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value != 0 })
 }
 
 // A driver that takes its time holds up one tick a little, and no other; what it
@@ -125,13 +145,14 @@ func TestSlow(t *testing.T) {
 	if d := took(); d > 250*time.Millisecond {
 		t.Errorf("the first reading took %v", d)
 	}
-	if d := took(); d > 15*time.Millisecond {
-		t.Errorf("the second reading took %v, want no waiting", d)
+	least := took()
+	for range 9 { // this machine may be busy for a moment
+		least = min(least, took())
 	}
-	time.Sleep(1500 * time.Millisecond)
-	if rs := read(t, h, r); rs[0].Err != "" || rs[0].Value == 0 {
-		t.Errorf("after an answer: %+v", rs)
+	if least > 15*time.Millisecond {
+		t.Errorf("the second reading took %v, want no waiting", least)
 	}
+	until(t, h, r, "an answer", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value != 0 })
 }
 
 // When the library ends its process, the readings say so.
@@ -139,16 +160,7 @@ func TestDies(t *testing.T) {
 	nvmltest.Stub(t)
 	t.Setenv("STUB_NVML", "die")
 	h, r := open(t)
-	var last power.Reading
-	for range 20 {
-		if last = read(t, h, r)[0]; last.Err != "" {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if !strings.Contains(last.Err, "the stub dies") {
-		t.Errorf("the reading is %+v, want what it died of", last)
-	}
+	until(t, h, r, "what it died of", func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "the stub dies") })
 }
 
 // Where there is nothing to read nothing runs, and where something is wrong it is

@@ -17,6 +17,7 @@ import (
 
 	"mete.dev/mete/internal/breakdown"
 	"mete.dev/mete/internal/collect/proc"
+	"mete.dev/mete/internal/kernfmt"
 )
 
 // TestMain runs the tests, or one of the programs that they start.
@@ -224,9 +225,34 @@ func TestLiveBreakdown(t *testing.T) {
 	}
 }
 
+// asleep waits until a process sleeps and its clock stands still.
+func asleep(t *testing.T, pid int32) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		before, err := proc.Clock(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := kernfmt.ProcStat(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now, err := proc.Clock(pid); err == nil && now == before && p.State == 'S' && string(p.Comm) == "sleep" {
+			return
+		}
+	}
+	t.Fatalf("after 10 s process %d still does not sleep", pid)
+}
+
 // TestLiveReadersAgree reads one sleeping process by both readers.
 func TestLiveReadersAgree(t *testing.T) {
 	child := sleeper(t)
+	asleep(t, int32(child.Process.Pid))
 	var got [2]proc.Process
 	for i, name := range []string{"files", "bpf"} {
 		tab := reader(t, name)

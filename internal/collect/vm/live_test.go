@@ -50,8 +50,32 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// checkTimes compares what v used with what the kernel says of its process.
+// checkTimes compares what v used with what the kernel says of its process, until
+// its CPUs got what they want: this machine may be busy with others for a while.
 func (s *stand) checkTimes(v *vm.VM) {
+	s.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; {
+		r, disks := s.rates(v)
+		// One of its CPUs never rests; the machine may be shared with others.
+		off := r.Role[vm.VCPU] < 0.02 || r.Role[vm.VCPU] > 2.1 || r.Role[vm.VCPU] < 0.8*r.CPU
+		if !off && disks > 0 {
+			return
+		}
+		if time.Now().Before(end) {
+			continue
+		}
+		if off {
+			s.t.Errorf("rates %+v, want nearly all of a CPU by threads that run the guest", r)
+		}
+		if disks <= 0 {
+			s.t.Errorf("the I/O thread used %d ns, want some", disks)
+		}
+		return
+	}
+}
+
+// rates are those of half a second; disks is what the I/O thread used so far.
+func (s *stand) rates(v *vm.VM) (r vm.Rates, disks int64) {
 	s.t.Helper()
 	before, err := s.vms.Times(v)
 	if err != nil {
@@ -84,13 +108,7 @@ func (s *stand) checkTimes(v *vm.VM) {
 	if !ok || !r.Named || !r.HasWait {
 		s.t.Fatalf("%+v %v", r, ok)
 	}
-	// One of its CPUs never rests; the machine may be shared with others.
-	if r.Role[vm.VCPU] < 0.02 || r.Role[vm.VCPU] > 2.1 || r.Role[vm.VCPU] < 0.8*r.CPU {
-		s.t.Errorf("rates %+v, want nearly all of a CPU by threads that run the guest", r)
-	}
-	if after.Role[vm.IOThread] <= 0 {
-		s.t.Errorf("times %+v, want some of the I/O thread", after)
-	}
+	return r, after.Role[vm.IOThread]
 }
 
 // A group that says that it is a virtual machine's is looked into at once.

@@ -31,7 +31,7 @@ const Program = "qemu-system-x86_64"
 const Gateway = "10.0.2.2"
 
 const (
-	attempts = 3
+	attempts = 5
 	// bootTime is how long one attempt may take: about one boot in six hangs.
 	bootTime = 60 * time.Second
 )
