@@ -53,12 +53,16 @@ func TestKilled(t *testing.T) {
 
 			job("first")
 			// A job goes on while the agent is away, and ends when it is back.
-			mark := filepath.Join(s.dir, "mark")
-			across := s.start("job across", s.jobCommand("across", "touch "+mark+"; "+spin+"; sleep 0.8; "+spin))
+			mark, back := filepath.Join(s.dir, "mark"), filepath.Join(s.dir, "back")
+			across := s.start("job across", s.jobCommand("across", "touch "+mark+"; "+spin+"; while ! [ -e "+back+" ]; do sleep 0.05; done; "+spin))
 			across.await("that it runs", func() bool { _, err := os.Stat(mark); return err == nil })
 			s.kept()
 			s.node.kill()
 			s.measure("-reader", c.reader)
+			s.kept()
+			if err := os.WriteFile(back, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			reports = append(reports, s.report(across))
 			s.books(reports...)
 
@@ -250,7 +254,7 @@ func TestDiskFull(t *testing.T) {
 	fill()
 	s.node.await("that there is no room again", func() bool {
 		fill()
-		return strings.Count(s.node.log.String(), "the spool takes no windows") == 2
+		return strings.Count(s.node.log.String(), "the spool takes no windows") >= 2
 	})
 	s.node.kill()
 	if err := os.Remove(filler); err != nil {
@@ -263,7 +267,20 @@ func TestDiskFull(t *testing.T) {
 		fill()
 		return strings.Contains(s.node.log.String(), "the spool takes no windows")
 	})
-	s.node.stop() // which is no failure
+	if err := s.node.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for late, ended := time.Now().Add(30*time.Second), false; !ended && time.Now().Before(late); {
+		fill() // to the end
+		select {
+		case <-s.node.ended:
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if s.node.wait(); s.node.err != nil { // it is no failure
+		t.Errorf("the agent after SIGTERM: %v", s.node.err)
+	}
 	if log := s.node.log.String(); !strings.Contains(log, `level=WARN msg="the last windows are not on the disk`) {
 		t.Errorf("it does not say what it could not keep:\n%s", log)
 	}
@@ -324,7 +341,7 @@ func TestExpired(t *testing.T) {
 	s := newSite(t)
 	ctx, stop := context.WithCancel(t.Context())
 	cfg := servers.Default()
-	cfg.State, cfg.Life = filepath.Join(s.dir, "server"), 3*time.Second
+	cfg.State, cfg.Life = filepath.Join(s.dir, "server"), 12*time.Second
 	server, err := servers.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

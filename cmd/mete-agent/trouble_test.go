@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/powersim"
 )
 
 // zoneWatts is the power of each zone of a tree, and dramWatts that of its memory.
@@ -26,50 +31,116 @@ const zoneWatts, dramWatts = 10, 5
 type zone struct {
 	dir   string
 	watts int64
-	mu    sync.Mutex
-	since time.Time // it shows what was used since
-	still bool      // nothing is written
+	// tell has the writer do something, and returns when that is done.
+	tell func(what string) error
 }
+
+// What the writer of zones is told: to write nothing of one, to write it again, and to
+// have it show what is used from now on.
+const still, goOn, anew = "still", "go-on", "anew"
 
 // file is the file with the counter.
 func (z *zone) file() string { return filepath.Join(z.dir, "energy_uj") }
 
-// write writes what the counter shows, in one piece, and 20 digits as a shorter
-// number would leave some of a longer one.
-func (z *zone) write() error {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.still {
-		return nil
-	}
-	f, err := os.OpenFile(z.file(), os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(f, "%020d\n", int64(time.Since(z.since).Seconds()*1e6)*z.watts)
-	return errors.Join(err, f.Close())
-}
-
 // stop stops writing, and leaves something in place of the file.
 func (z *zone) stop(leave func(file string) error) error {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.still = true
+	if err := z.tell(still); err != nil {
+		return err
+	}
 	return leave(z.file())
+}
+
+// plant makes what is there beside the counter.
+func (z *zone) plant() error {
+	if err := os.MkdirAll(z.dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(z.dir, "name"), []byte("package-"+strings.TrimPrefix(filepath.Base(z.dir), "intel-rapl:")+"\n"), 0o644)
 }
 
 // mend removes what is there, and goes on where the counter would be.
 func (z *zone) mend() error {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.still = false
-	if err := os.MkdirAll(z.dir, 0o755); err != nil {
+	if err := z.plant(); err != nil {
 		return err
 	}
 	if err := os.Remove(z.file()); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	return os.WriteFile(filepath.Join(z.dir, "name"), []byte("package-"+strings.TrimPrefix(filepath.Base(z.dir), "intel-rapl:")+"\n"), 0o644)
+	return z.tell(goOn)
+}
+
+// writeZones writes the counters of zones, each given as DIR=WATTS, every 10 ms until
+// in ends. It does what each line of in says, as the number of a zone and what the
+// writer is told, and answers it. It is a process of its own, which takes the CPU
+// before others: what is not written for a while stands still.
+func writeZones(list []string, in io.Reader, out io.Writer) error {
+	if err := powersim.Hurry(); err != nil {
+		return err
+	}
+	type counter struct {
+		file  string
+		watts int64
+		since time.Time // it shows what was used since
+		still bool
+	}
+	start := time.Now().Add(-time.Minute)
+	var counters []counter
+	for _, text := range list {
+		dir, watts, _ := strings.Cut(text, "=")
+		w, err := strconv.ParseInt(watts, 10, 64)
+		if err != nil {
+			return err
+		}
+		counters = append(counters, counter{file: (&zone{dir: dir}).file(), watts: w, since: start})
+	}
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(in); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	tick, answer := time.NewTicker(10*time.Millisecond), "ready"
+	for {
+		for _, c := range counters {
+			if c.still {
+				continue
+			}
+			// In one piece, and 20 digits as a shorter number would leave some of a
+			// longer one.
+			f, err := os.OpenFile(c.file, os.O_WRONLY|os.O_CREATE, 0o644)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(f, "%020d\n", int64(time.Since(c.since).Seconds()*1e6)*c.watts)
+			if err = errors.Join(err, f.Close()); err != nil {
+				return err
+			}
+		}
+		if answer != "" {
+			fmt.Fprintln(out, answer)
+			answer = ""
+		}
+		select {
+		case line, more := <-lines:
+			if !more {
+				return nil
+			}
+			var i int
+			var what string
+			if _, err := fmt.Sscan(line, &i, &what); err != nil {
+				return err
+			}
+			switch c := &counters[i]; what {
+			case still, goOn:
+				c.still = what == still
+			case anew:
+				c.since = time.Now()
+			}
+			answer = "done"
+		case <-tick.C:
+		}
+	}
 }
 
 // text leaves a text in the file.
@@ -87,12 +158,7 @@ var troubles = []struct {
 	{name: "healthy", break_: func(*zone) error { return nil }, kept: true},
 	{"vanishes", "gone", "no such file or directory", func(z *zone) error { return z.stop(func(string) error { return os.RemoveAll(z.dir) }) }, false},
 	{"denied", "gone", "permission denied", nil, false}, // from the start
-	{"goes back", "went back", "it shows [0-9]+ uJ after [0-9]+", func(z *zone) error {
-		z.mu.Lock()
-		defer z.mu.Unlock()
-		z.since = time.Now()
-		return nil
-	}, true},
+	{"goes back", "went back", "it shows [0-9]+ uJ after [0-9]+", func(z *zone) error { return z.tell(anew) }, true},
 	{"is no number", "gone", "no number", func(z *zone) error { return z.stop(text("ten joules\n")) }, false},
 	{"is empty", "gone", "no number", func(z *zone) error { return z.stop(text("")) }, false},
 	{"has too many digits", "gone", "no number", func(z *zone) error { return z.stop(text(strings.Repeat("9", 30) + "\n")) }, false},
@@ -111,14 +177,76 @@ var troubles = []struct {
 // lets its counters count until the test ends.
 func plantZones(t *testing.T) (dir string, zones []*zone) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mete-zones-") // nobody can enter the test's own
+	dir = open(t, "/dev/shm") // writing waits for no disk
+	writer := exec.Command("/proc/self/exe")
+	for i, what := range troubles {
+		z := &zone{dir: filepath.Join(dir, fmt.Sprintf("intel-rapl:%d", i)), watts: zoneWatts}
+		top := "262143328850\n"
+		if what.name == "goes back" {
+			top = "0\n" // it is not known to wrap
+		}
+		if err := errors.Join(z.plant(), os.WriteFile(filepath.Join(z.dir, "max_energy_range_uj"), []byte(top), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		zones = append(zones, z)
+	}
+	dram := &zone{dir: zones[0].dir + ":0", watts: dramWatts}
+	if err := errors.Join(dram.plant(), os.WriteFile(filepath.Join(dram.dir, "name"), []byte("dram\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, z := range append(zones, dram) {
+		writer.Args = append(writer.Args, fmt.Sprintf("%s=%d", z.dir, z.watts))
+	}
+	writer.Env = append(os.Environ(), "METE_TEST_MAIN=zones")
+	writer.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // its priority counts among all
+	var log bytes.Buffer
+	writer.Stderr = &log
+	in, err := writer.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, done := make(chan struct{}), make(chan struct{})
+	out, err := writer.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		close(ended)
-		<-done
+		if err := errors.Join(in.Close(), writer.Wait()); err != nil {
+			t.Errorf("the writer of zones: %v: %s", err, &log)
+		}
+	})
+	answers := bufio.NewReader(out)
+	if _, err := answers.ReadString('\n'); err != nil {
+		t.Fatalf("the writer of zones does not start: %v", err)
+	}
+	for i, what := range troubles {
+		zones[i].tell = func(what string) error {
+			_, err := fmt.Fprintln(in, i, what)
+			if err == nil {
+				_, err = answers.ReadString('\n')
+			}
+			return err
+		}
+		if what.name == "denied" {
+			if err := os.Chmod(zones[i].file(), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir, zones
+}
+
+// open makes a directory that everybody can enter, which the test's own are not, until
+// the test ends.
+func open(t *testing.T, in string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(in, "mete-zones-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -126,43 +254,7 @@ func plantZones(t *testing.T) (dir string, zones []*zone) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now().Add(-time.Minute)
-	for i, what := range troubles {
-		z := &zone{dir: filepath.Join(dir, fmt.Sprintf("intel-rapl:%d", i)), watts: zoneWatts, since: start}
-		top := "262143328850\n"
-		if what.name == "goes back" {
-			top = "0\n" // it is not known to wrap
-		}
-		if err := errors.Join(z.mend(), os.WriteFile(filepath.Join(z.dir, "max_energy_range_uj"), []byte(top), 0o644), z.write()); err != nil {
-			t.Fatal(err)
-		}
-		if what.name == "denied" {
-			if err := os.Chmod(z.file(), 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		zones = append(zones, z)
-	}
-	dram := &zone{dir: zones[0].dir + ":0", watts: dramWatts, since: start}
-	if err := errors.Join(dram.mend(), os.WriteFile(filepath.Join(dram.dir, "name"), []byte("dram\n"), 0o644), dram.write()); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(done)
-		for tick := time.NewTicker(10 * time.Millisecond); ; {
-			for _, z := range append(zones, dram) {
-				if err := z.write(); err != nil {
-					t.Error(err)
-				}
-			}
-			select {
-			case <-ended:
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return dir, zones
+	return dir
 }
 
 // A printed is what a window of -print shows of one domain: J of all rows, and the
@@ -227,6 +319,23 @@ func (o *observer) fail(err error) {
 	o.err = errors.Join(o.err, err)
 }
 
+// steady is when the third window in a row ended of which no package was modelled, of
+// those that end after an instant; 0 where there is none yet.
+func (o *observer) steady(from int64) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	row := 0
+	for _, w := range o.windows {
+		if row++; w.end < from || w.quality["energy_package"] != "apportioned" {
+			row = 0
+		}
+		if row == 3 {
+			return w.end
+		}
+	}
+	return 0
+}
+
 // between sums the windows that end between two instants.
 func (o *observer) between(from, to int64) (sum printed) {
 	o.mu.Lock()
@@ -273,11 +382,13 @@ func TestMetersInTrouble(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "agent"), self, 0o755); err != nil {
+	agent := filepath.Join(open(t, ""), "agent")
+	if err := os.WriteFile(agent, self, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	s := newSite(t)
-	c := exec.Command(filepath.Join(dir, "agent"), "-print", "-powercap", dir, "-tick", "150ms", "-window", "600ms", "-reader", "files")
+	const window = 2 * time.Second
+	c := exec.Command(agent, "-print", "-powercap", dir, "-tick", "500ms", "-window", window.String(), "-reader", "files")
 	c.Env, c.Dir = append(s.env, "METE_TEST_MAIN=1"), dir
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, w := io.Pipe()
@@ -286,16 +397,19 @@ func TestMetersInTrouble(t *testing.T) {
 	reading.Go(func() { o.read(out) })
 	p := s.startTo(w, "agent", c)
 	p.says("msg=measuring")
-	// What stands still is told by the load that the machine has.
-	busy := exec.Command("/proc/self/exe")
-	busy.Env = []string{"METE_TEST_MAIN=busy"}
-	if err := busy.Start(); err != nil {
-		t.Fatal(err)
+	// What stands still is told by the load that the machine has, which is always the
+	// same: what others leave is taken.
+	for range runtime.NumCPU() {
+		busy := exec.Command("/proc/self/exe")
+		busy.Env = []string{"METE_TEST_MAIN=busy"}
+		if err := busy.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = busy.Process.Kill(), busy.Wait() })
 	}
-	t.Cleanup(func() { _, _ = busy.Process.Kill(), busy.Wait() })
 
 	begin := now(t)
-	time.Sleep(4 * time.Second)
+	time.Sleep(6 * window)
 	broken := now(t)
 	for i, what := range troubles {
 		if what.break_ != nil {
@@ -309,7 +423,7 @@ func TestMetersInTrouble(t *testing.T) {
 			p.says(fmt.Sprintf(`level=WARN msg="energy meter is not used.*" meter=rapl/package-%d why="?%s"? err=".*%s.*" hint=".+"`, i, what.why, what.err))
 		}
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(5 * window)
 	mended := now(t)
 	for i, what := range troubles {
 		if what.name == "denied" {
@@ -330,8 +444,14 @@ func TestMetersInTrouble(t *testing.T) {
 			p.says(fmt.Sprintf(`level=INFO msg="energy meter is used again" meter=rapl/package-%d was="?%s"? for=`, i, what.why))
 		}
 	}
-	again := now(t)
-	time.Sleep(3 * time.Second)
+	// What was modelled beyond what they counted meanwhile is taken off first.
+	again, steady := now(t), int64(0)
+	for late := time.Now().Add(time.Minute); steady == 0; time.Sleep(100 * time.Millisecond) {
+		if steady = o.steady(again); time.Now().After(late) {
+			t.Fatal("a minute after all meters are used again packages are modelled")
+		}
+	}
+	time.Sleep(10*time.Second + window)
 	end := now(t)
 	p.stop()
 	_ = w.Close() // of a pipe
@@ -344,7 +464,7 @@ func TestMetersInTrouble(t *testing.T) {
 	}
 
 	all := float64(len(zones) * zoneWatts)
-	const settle = int64(1500 * time.Millisecond)
+	const settle = int64(2*window + window/2)
 	for _, span := range []struct {
 		name     string
 		from, to int64
@@ -353,7 +473,7 @@ func TestMetersInTrouble(t *testing.T) {
 	}{
 		{"one denied", begin + settle, broken, "modelled", .1},
 		{"all in trouble", broken + settle, mended, "modelled", .2},
-		{"mended", again + settle, end, "apportioned", .05},
+		{"mended", steady + 1, end, "apportioned", .05},
 		{"all the time", begin + settle, end, "mixed", .05},
 	} {
 		sum := o.between(span.from, span.to)

@@ -181,6 +181,7 @@ func TestAlertmanagerAway(t *testing.T) {
 	}))
 	defer srv.Close()
 	cfg := quick(t)
+	cfg.Resend = 200 * time.Millisecond // what is told again is counted
 	cfg.AlertmanagerHeader = file(t, "header", "X-Secret: hunter2")
 	cfg.Alertmanagers = []string{"http://127.0.0.1:1", srv.URL}
 	r := open(t, cfg)

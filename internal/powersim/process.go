@@ -42,7 +42,7 @@ func simulate(text []byte, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 	if !cfg.Calm {
-		if err := hurry(); err != nil {
+		if err := Hurry(); err != nil {
 			return err
 		}
 	}
@@ -55,9 +55,10 @@ func simulate(text []byte, in io.Reader, out io.Writer) error {
 	return Run(ctx, cfg, func() { fmt.Fprintln(out, "ready") })
 }
 
-// hurry takes the CPU before others, so that slices stay short while the loads
-// take all there is. Without the right to that they are longer, and as true.
-func hurry() error {
+// Hurry takes the CPU before others, so that slices stay short while the loads
+// take all there is. Without the right to that they are longer, and as true. It is
+// called in a process that was started with a session of its own.
+func Hurry() error {
 	h, err := host.Open("/")
 	if err != nil {
 		return err
@@ -102,7 +103,7 @@ func Start(cfg Config) (*Process, error) {
 	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	p := &Process{cmd: cmd, stderr: &bytes.Buffer{}, truth: cfg.Truth}
 	cmd.Stderr = p.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // see hurry
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // see Hurry
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

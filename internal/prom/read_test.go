@@ -238,10 +238,10 @@ func TestLongQuery(t *testing.T) {
 	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
 	a.limits.Timeout = 20 * time.Second
 	srv := httptest.NewUnstartedServer(a)
-	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 300*time.Millisecond, 400*time.Millisecond
+	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 2*time.Second, 2500*time.Millisecond
 	srv.Start()
 	defer srv.Close()
-	// It waits for its turn for a second.
+	// It waits for its turn for longer.
 	for _, who := range []string{"one", "two"} {
 		for range a.small.Most() {
 			if a.small.Running() < a.small.Slots() {
@@ -251,7 +251,7 @@ func TestLongQuery(t *testing.T) {
 			}
 		}
 	}
-	time.AfterFunc(time.Second, func() { a.small.Leave("two") })
+	time.AfterFunc(5*time.Second, func() { a.small.Leave("two") })
 	res, err := http.Post(srv.URL+"/api/v1/query", "application/x-www-form-urlencoded", strings.NewReader("query=1"))
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -243,11 +245,12 @@ func TestWrite(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	arrives := func(want string) {
+	arrives := func(want string, again func()) {
 		t.Helper()
 		for i, db := range dbs {
 			late := time.Now().Add(30 * time.Second)
 			for !strings.Contains(fmt.Sprint(held(t, db)), want) {
+				again()
 				if time.Now().After(late) {
 					t.Fatalf("%s has not come to receiver %d: %v; %+v", want, i, held(t, db), w.Status())
 				}
@@ -255,14 +258,14 @@ func TestWrite(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(200 * time.Millisecond) // what was there before it ran is not sent
-	append1(t, from, "first", 1)
-	arrives(`{__name__="first", cluster="lab"}=1`)
+	// What was there before it ran is not sent, and nothing says when it does.
+	arrives(`{__name__="first", cluster="lab"}=1`, func() { append1(t, from, "first", 1) })
+	time.Sleep(100 * time.Millisecond)
 	now := time.Now() // and one that is older than what is there
 	appendAt(t, from, "late", now, 3)
 	appendAt(t, from, "late", now.Add(-100*time.Millisecond), 4)
-	arrives(`{__name__="late", cluster="lab"}=3`)
-	arrives(`{__name__="late", cluster="lab"}=4`)
+	arrives(`{__name__="late", cluster="lab"}=3`, func() {})
+	arrives(`{__name__="late", cluster="lab"}=4`, func() {})
 	put("Authorization: Bearer two\n")
 	if err := w.Reload(); err != nil {
 		t.Fatal(err)
@@ -271,9 +274,7 @@ func TestWrite(t *testing.T) {
 	if err := w.Reload(); !errors.Is(err, fault.ErrInvalid) || strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("a file of headers that is none: %v", err)
 	}
-	time.Sleep(200 * time.Millisecond)
-	append1(t, from, "second", 2)
-	arrives(`{__name__="second", cluster="lab"}=2`)
+	arrives(`{__name__="second", cluster="lab"}=2`, func() { append1(t, from, "second", 2) })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -301,7 +302,24 @@ func TestWriteTrouble(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	moved := httptest.NewServer(http.RedirectHandler(s.URL, http.StatusTemporaryRedirect))
+	var mu sync.Mutex
+	asked := map[string]int64{} // to take samples of each name, at the one that leads elsewhere
+	moved := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err == nil {
+			b, err = snappy.Decode(nil, b)
+		}
+		var told prompb.WriteRequest
+		if err = errors.Join(err, told.Unmarshal(b)); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		for _, one := range told.Timeseries {
+			asked[one.Labels[0].Value] += int64(len(one.Samples))
+		}
+		mu.Unlock()
+		http.Redirect(w, r, s.URL, http.StatusTemporaryRedirect)
+	}))
 	defer moved.Close()
 	w, err := remote.NewWriter([]remote.Receiver{{URL: s.URL, Version: "1.0"}, {URL: moved.URL, Version: "1.0"}}, from, quiet)
 	if err != nil {
@@ -310,8 +328,6 @@ func TestWriteTrouble(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	time.Sleep(200 * time.Millisecond)
-	append1(t, from, "app", 1)
 	until := func(what string, ok func([]remote.Status) bool) {
 		t.Helper()
 		for late := time.Now().Add(30 * time.Second); !ok(w.Status()); time.Sleep(50 * time.Millisecond) {
@@ -320,13 +336,22 @@ func TestWriteTrouble(t *testing.T) {
 			}
 		}
 	}
+	// What was there before it ran is not sent, and nothing says when it does.
+	until("both are told", func(s []remote.Status) bool {
+		append1(t, from, "warm", 1)
+		return s[0].Pending+s[0].Retried > 0 && s[1].Pending+s[1].Failed > 0
+	})
+	append1(t, from, "app", 1)
 	until("it is away", func(s []remote.Status) bool { return s[0].Retried > 0 && s[0].Pending > 0 })
-	until("it leads elsewhere", func(s []remote.Status) bool { return s[1].Failed == 1 })
+	until("it leads elsewhere", func(s []remote.Status) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return asked["app"] == 1 && s[1].Failed == asked["app"]+asked["warm"] && s[1].Retried == 0
+	})
 	close(away)
-	until("it is back", func(s []remote.Status) bool { return s[0].Pending == 0 && s[0].Bytes > 0 && s[0].Behind == 0 })
-	if got := held(t, db); len(got) != 1 {
-		t.Errorf("%v", got)
-	}
+	until("it is back", func(s []remote.Status) bool {
+		return s[0].Pending == 0 && s[0].Bytes > 0 && s[0].Behind == 0 && strings.Count(fmt.Sprint(held(t, db)), `__name__="app"`) == 1
+	})
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

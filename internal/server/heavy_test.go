@@ -262,7 +262,7 @@ func besideSmall(t *testing.T, state string, end time.Time) {
 	const memory = 256 << 20
 	b := open(t, state, func(c *server.Config) {
 		c.Metrics.Retention = 40 * 24 * time.Hour
-		c.Query.Memory, c.Query.Timeout, c.Query.Log = memory, 30*time.Second, filepath.Join(state, "queries.log")
+		c.Query.Memory, c.Query.Timeout, c.Query.Log = memory, 5*time.Minute, filepath.Join(state, "queries.log")
 	})
 	id := b.enrol(t, entry.Agent, "m1")
 	reader, other := b.asker(t, ""), b.asker(t, "lab")

@@ -86,6 +86,11 @@ func TestBound(t *testing.T) {
 	}
 }
 
+// written is called with what is written.
+type written func(b []byte) (int, error)
+
+func (f written) Write(b []byte) (int, error) { return f(b) }
+
 // A machine that was enrolled measures, whatever is wrong with its identity now;
 // one that was not waits for its server.
 func TestEnrolled(t *testing.T) {
@@ -109,9 +114,10 @@ func TestEnrolled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := c.enrolled(ctx, fresh, slog.New(slog.NewTextHandler(&log, nil))); err != nil || ctx.Err() == nil {
+	until := written(func(b []byte) (int, error) { cancel(); return log.Write(b) })
+	if err := c.enrolled(ctx, fresh, slog.New(slog.NewTextHandler(until, nil))); err != nil || ctx.Err() == nil {
 		t.Errorf("without a server: %v, and it waited: %v", err, ctx.Err() != nil)
 	}
 	if n := strings.Count(log.String(), "cannot enrol yet; trying on"); n != 1 {

@@ -1,6 +1,7 @@
 package run_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -245,28 +246,35 @@ func TestKilled(t *testing.T) {
 func TestWaitAll(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
-	script := "(setsid sleep 0.5 &)"
-	rep, r := m.job("--", "sh", "-c", script)
+	// What lives on does so until it is killed.
+	rep, r := m.job("--", "sh", "-c", "(setsid sleep 60 >/dev/null 2>&1 &)")
 	if len(rep.LivesOn) != 1 {
 		t.Fatalf("lives on: %v, want one", rep.LivesOn)
 	}
 	if want := fmt.Sprintf("mete: sh: lives on: 1 process, no longer metered: %s (%d)\n", rep.LivesOn[0].Name, rep.LivesOn[0].PID); r.stderr != want {
 		t.Errorf("with --quiet: %q, want %q", r.stderr, want)
 	}
-	first := rep.ID
+	first, lives := rep.ID, int(rep.LivesOn[0].PID)
 	t.Cleanup(func() {
-		// Its groups stay for what lives on, which has ended by now.
+		// Its groups stay for what lives on.
+		if err := syscall.Kill(lives, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
 		dirs, err := filepath.Glob("/sys/fs/cgroup/*/mete-run-" + first)
 		if err != nil {
 			t.Error(err)
 		}
 		for _, d := range dirs {
-			if err := os.Remove(d); err != nil {
+			err := os.Remove(d)
+			for late := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(late); err = os.Remove(d) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	rep, r = m.job("--wait-all", "--", "sh", "-c", script)
+	rep, r = m.job("--wait-all", "--", "sh", "-c", "(setsid sleep 0.5 &)")
 	if r.stderr != "" {
 		t.Errorf("--wait-all --quiet: %q", r.stderr)
 	}
