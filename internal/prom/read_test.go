@@ -119,8 +119,8 @@ func TestReadLimits(t *testing.T) {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 	}
-	if a.large.n != 0 || len(a.watch.running) != 0 {
-		t.Errorf("%d turns and %d reads have not ended", a.large.n, len(a.watch.running))
+	if a.large.Running() != 0 || len(a.watch.running) != 0 {
+		t.Errorf("%d turns and %d reads have not ended", a.large.Running(), len(a.watch.running))
 	}
 }
 
@@ -149,6 +149,7 @@ func TestReadEnds(t *testing.T) {
 		}
 	}
 	ctx, end := context.WithCancelCause(t.Context())
+	defer end(nil)
 	one := &ticket{a: a, large: true, reads: true}
 	samples := readSeries{storage.MockSeries(nil, make([]int64, 5000), make([]float64, 5000), []string{"a", "b"}), &counting{ctx: ctx, t: one}}.Iterator(nil)
 	n := 0

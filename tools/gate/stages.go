@@ -60,7 +60,7 @@ func stages() []stage {
 		}},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", true, 9 * m, func(sh *shell) error {
 			sh.env = append(must(), "METE_PAGES=1")
-			return sh.do("go", "test", "-timeout=15m", "-count=1", "-run=InChromium", "./internal/page")
+			return sh.do("go", "test", "-timeout=15m", "-count=1", "-run=InChromium", "./internal/page", "./internal/api")
 		}},
 		{"fuzz", "each fuzz target for 10 s", true, 20 * m, fuzz},
 		{"bench", "what measuring and the ledger cost, against their budgets", true, 10 * m, bench},
