@@ -99,20 +99,21 @@ func TestLatest(t *testing.T) {
 	if got, want := names(), "a 5s 3 of 4; b 10s 3 of 4; "; got != want {
 		t.Errorf("latest: %s, want %s", got, want)
 	}
-	want := "b 10s 3 of 4; "
+	var want strings.Builder
+	want.WriteString("a 5s 0 of 4; b 10s 3 of 4; ") // of the machine itself it goes on to tell
 	for i, node := range []string{"c", "d", "e", "f", "g", "h", "i"} {
 		m := newMachine(node, 40*time.Second, byte(10+i))
 		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
-		want += node + " 10s 3 of 4; "
+		want.WriteString(node + " 10s 3 of 4; ")
 	}
-	if got := names(); got != want {
-		t.Errorf("with room for eight, latest: %s, want %s", got, want)
+	if got := names(); got != want.String() {
+		t.Errorf("with room for eight, latest: %s, want %s", got, want.String())
 	}
 	// What ended too long ago is not of the present.
 	old := newMachine("old", time.Hour, 5)
 	offer(t, in, "old", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Taken)
-	if got := names(); got != want {
-		t.Errorf("after an old one, latest: %s, want %s", got, want)
+	if got := names(); got != want.String() {
+		t.Errorf("after an old one, latest: %s, want %s", got, want.String())
 	}
 }
 
@@ -152,8 +153,8 @@ func TestLatestOfMany(t *testing.T) {
 		t.Errorf("%d rows of the node, want the 3 that say something", n)
 	}
 	send(80)
-	if n := len(in.Latest()); n != 25 || rows("large") != -1 {
-		t.Errorf("%d nodes are shown, and %d rows of the large one; want all of the small ones and not it", n, rows("large"))
+	if n := len(in.Latest()); n != 26 || rows("large") != 0 {
+		t.Errorf("%d nodes are shown, and %d rows of the large one; want all of the small ones' and not its", n, rows("large"))
 	}
 	for i := range 25 {
 		if node := fmt.Sprint("small", i); rows(node) != 3 {

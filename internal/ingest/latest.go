@@ -62,7 +62,8 @@ type live struct {
 
 // put replaces a node's latest window where p is later. Where more than limit rows
 // would be held, the nodes go that ended before stale, which nobody is shown, and then
-// those that have the most rows: one that has many takes the room of none that has few.
+// the rows of those that have the most: one that has many takes the room of none that
+// has few.
 func (l *live) put(p Present, limit int, stale time.Time) {
 	old := l.nodes[p.Node]
 	if !p.To.After(old.To) {
@@ -77,8 +78,13 @@ func (l *live) put(p Present, limit int, stale time.Time) {
 				first = q
 			}
 		}
-		delete(l.nodes, first.Node)
 		l.rows -= len(first.Rows)
+		if first.To.Before(stale) {
+			delete(l.nodes, first.Node)
+			continue
+		}
+		first.Rows = nil
+		l.nodes[first.Node] = first
 	}
 }
 

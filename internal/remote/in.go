@@ -52,6 +52,7 @@ type Taker struct {
 	handler   http.Handler
 	authorize func(*http.Request) (cluster string, err error)
 	log       *slog.Logger
+	written   *written
 	unpacking chan struct{} // has one for each request that is unpacked
 	patience  time.Duration
 
@@ -63,9 +64,10 @@ type Taker struct {
 func NewTaker(db storage.Appendable, authorize func(*http.Request) (string, error), log *slog.Logger) *Taker {
 	// Its log would have a line for each sample that is refused.
 	accepted := listOf(versions["1.0"], versions["2.0"])
+	w := newWritten(perCluster)
 	return &Taker{
-		handler:   remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db, newWritten(perCluster)}, accepted, false, false, false),
-		authorize: authorize, log: log, unpacking: make(chan struct{}, maxUnpacking), patience: patience,
+		handler:   remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), into{db, w}, accepted, false, false, false),
+		authorize: authorize, log: log, written: w, unpacking: make(chan struct{}, maxUnpacking), patience: patience,
 	}
 }
 
@@ -103,6 +105,9 @@ func (t *Taker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if one.why == nil {
 			break
+		}
+		if errors.Is(one.why, errFull) && t.written.tells(cluster) {
+			t.log.Warn("a cluster has as many series of others in memory as it may: new ones are refused", "cluster", cluster, "err", one.why)
 		}
 		// What could be taken was; the rest would be refused again.
 		const written = "X-Prometheus-Remote-Write-Samples-Written"
@@ -267,6 +272,7 @@ func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (st
 	switch {
 	case err == nil:
 		a.one.taken++
+		a.written.note(a.one.cluster, ls, time.Now())
 		return ref, nil
 	case !final(err):
 		return ref, err

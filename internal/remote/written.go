@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"maps"
@@ -22,6 +23,9 @@ const (
 	between = time.Minute
 )
 
+// errFull is of a new series in a cluster that has as many as it may.
+var errFull = errors.New("as many as there may be")
+
 // written is which series others wrote of late, by cluster.
 type written struct {
 	limit int
@@ -36,17 +40,36 @@ type written struct {
 type writings struct {
 	at     map[uint64]int64
 	looked time.Time // when those that left memory were forgotten last
+	told   bool      // that there are too many
 }
 
 func newWritten(limit int) *written {
 	return &written{limit: limit, seed: maphash.MakeSeed(), clusters: map[string]*writings{}}
 }
 
-// admit notes that a series is written. Its error says that it is a new one, and one
-// too many.
+// admit says whether a series may be written. Its error, which wraps errFull, says that
+// it is a new one, and one too many.
 func (w *written) admit(cluster string, ls labels.Labels, now time.Time) error {
-	var room [1024]byte
-	key := maphash.Bytes(w.seed, ls.Bytes(room[:0]))
+	key := w.key(ls)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.clusters[cluster]
+	if c == nil {
+		return nil
+	}
+	if _, ok := c.at[key]; !ok && len(c.at) >= w.limit {
+		c.forget(now)
+		if len(c.at) >= w.limit {
+			return fmt.Errorf("%.100q would be a new series, and cluster %.100q has %d of others that were written within %v: %w; leave some out with write_relabel_configs",
+				ls.Get(model.MetricNameLabel), cluster, len(c.at), remembered, errFull)
+		}
+	}
+	return nil
+}
+
+// note notes that a series was written: what the database refuses is in no memory.
+func (w *written) note(cluster string, ls labels.Labels, now time.Time) {
+	key := w.key(ls)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.clusters[cluster]
@@ -54,15 +77,24 @@ func (w *written) admit(cluster string, ls labels.Labels, now time.Time) error {
 		c = &writings{at: map[uint64]int64{}, looked: now}
 		w.clusters[cluster] = c
 	}
-	if _, ok := c.at[key]; !ok && len(c.at) >= w.limit {
-		c.forget(now)
-		if len(c.at) >= w.limit {
-			return fmt.Errorf("%.100q would be a new series, and cluster %.100q has %d of others that were written within %v, which is the limit; leave some out with write_relabel_configs",
-				ls.Get(model.MetricNameLabel), cluster, len(c.at), remembered)
-		}
-	}
 	c.at[key] = now.Unix()
-	return nil
+}
+
+// tells says whether it is to be told that a cluster has too many: once.
+func (w *written) tells(cluster string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.clusters[cluster]
+	if c == nil || c.told {
+		return false
+	}
+	c.told = true
+	return true
+}
+
+func (w *written) key(ls labels.Labels) uint64 {
+	var room [1024]byte
+	return maphash.Bytes(w.seed, ls.Bytes(room[:0]))
 }
 
 // forget forgets the series that have left memory. It looks at all of them, which it

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -22,7 +23,17 @@ func TestWritten(t *testing.T) {
 	w := newWritten(3)
 	now := time.Now()
 	put := func(cluster, n string, at time.Time) error {
-		return w.admit(cluster, labels.FromStrings("__name__", "app", "n", n), at)
+		ls := labels.FromStrings("__name__", "app", "n", n)
+		err := w.admit(cluster, ls, at)
+		if err == nil {
+			w.note(cluster, ls, at)
+		}
+		return err
+	}
+	for i := range 10 { // what the database refuses takes no room
+		if err := w.admit("lab", labels.FromStrings("refused", strconv.Itoa(i)), now); err != nil {
+			t.Error(err)
+		}
 	}
 	for i := range 3 {
 		if err := put("lab", strconv.Itoa(i), now); err != nil {
@@ -30,8 +41,11 @@ func TestWritten(t *testing.T) {
 		}
 	}
 	err := put("lab", "3", now)
-	if err == nil || !strings.Contains(err.Error(), `cluster "lab" has 3`) {
+	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), `cluster "lab" has 3`) {
 		t.Errorf("a fourth: %v", err)
+	}
+	if !w.tells("lab") || w.tells("lab") {
+		t.Error("it is not told once")
 	}
 	if err := put("lab", "2", now.Add(2*time.Hour)); err != nil {
 		t.Errorf("one that is there: %v", err)

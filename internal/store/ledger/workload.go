@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"maps"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -99,9 +100,10 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 }
 
 // own returns what of a name may be said of w: a job stays that of the user who began
-// it, and what another one calls it, and is to pay for, is not heard.
+// it, and what another one calls it, and is to pay for, is not heard. A number is that
+// of a user whose name could not be looked up.
 func (w *named) own(n *batch.Name) *batch.Name {
-	if n.Kind != workload.Job || w.username == "" || n.User == "" || clean(n.User) == w.username {
+	if n.Kind != workload.Job || w.username == "" || n.User == "" || clean(n.User) == w.username || strings.Trim(w.username, "0123456789") == "" {
 		return n
 	}
 	left := *n

@@ -27,6 +27,7 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.full = false
 	n.learn(names)
 	before := n.at
 	err = s.fetch(ctx, n, ws)
@@ -85,7 +86,7 @@ func (a *appending) window(w *batch.Window, edges []period.Edge) error {
 	for i := range w.Rows {
 		r := &w.Rows[i]
 		k, ok := a.node.workloads[r.Workload]
-		if !ok && !a.node.room(r.Workload) {
+		if !ok && a.node.turns(r.Workload) {
 			crowd = append(crowd, r)
 			continue
 		}

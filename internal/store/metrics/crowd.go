@@ -34,6 +34,12 @@ func (n *node) room(short batch.Short) bool {
 	return len(n.workloads) < n.quota.most || slices.Contains(n.residuals[:], short)
 }
 
+// turns says whether a workload that is not known is one too many. Room that becomes
+// free while windows are appended is not for it: its name was not asked for.
+func (n *node) turns(short batch.Short) bool {
+	return !n.room(short) || n.full && !slices.Contains(n.residuals[:], short)
+}
+
 // begins says whether a workload that had no series until now has them from a row on.
 // In a crowd that is one with totals: what it used before is shown with the others'.
 func (n *node) begins(r *batch.Row) bool {

@@ -371,6 +371,65 @@ func TestCrowd(t *testing.T) {
 	check("started again")
 }
 
+// Where a place becomes free within a batch, as one of those that have series ended an
+// hour ago, the others' use is in that of the brief ones until the next batch.
+func TestCrowdMakesRoom(t *testing.T) {
+	t.Parallel()
+	names := registry{}
+	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[batch.Short]*[meter.Limit]int64{}, offset: begin.UnixNano()}
+	cfg := metrics.Default()
+	cfg.Dir, cfg.Workloads = t.TempDir(), 5
+	s, err := metrics.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var want int64
+	var all []batch.Short
+	for i := range 10 {
+		short, _ := names.put(fmt.Sprint("steady", i))
+		all = append(all, short)
+	}
+	put := func(ended int, shorts ...batch.Short) {
+		t.Helper()
+		var news []batch.Name
+		for _, short := range shorts {
+			news = append(news, names[short])
+		}
+		ws := make([]batch.Window, 3)
+		for i := range ws {
+			ws[i] = w.window(60e9, shorts...)
+			for j := range ws[i].Rows {
+				want += ws[i].Rows[j].Usage.Amount[meter.CPU]
+			}
+		}
+		for i := range ended {
+			ws[2].Rows[i].Ended = true
+		}
+		if err := s.Append(t.Context(), "n1", news, ws, []time.Duration{0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := func(when string) {
+		t.Helper()
+		if v, ok := ask(t, s, `sum(max_over_time(mete_workload_cpu_seconds_total[3h]))`, begin.Add(time.Duration(w.at))); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
+			t.Errorf("%s: all used %v s, want %v", when, v, float64(want)/1e9)
+		}
+	}
+	put(0, all...)
+	put(3, all...)
+	sum("three ended")
+	for range 21 {
+		put(0, all[3:]...)
+	}
+	sum("an hour later")
+}
+
 // Who gives other names to each window has no more series for it, whether they are of
 // other workloads, which end, or of the same.
 func TestCrowdInTurn(t *testing.T) {

@@ -37,6 +37,7 @@ type node struct {
 	boot      string              // of its latest window, and ...
 	last      int64               // ... its end in ns of boottime
 	quota     quota               // of workloads that have series of their own
+	full      bool                // some are not named in what is appended now, for want of room
 
 	seen    atomic.Int64 // at, for who does not hold it
 	drained atomic.Int64 // when something of a backlog came, ns since 1970
@@ -140,6 +141,7 @@ func (n *node) learn(names []batch.Name) {
 		k := n.workloads[short]
 		if k == nil {
 			if !n.room(short) {
+				n.full = true
 				continue
 			}
 			k = &known{id: names[i].ID}
@@ -167,8 +169,13 @@ func (s *Store) fetch(ctx context.Context, n *node, ws []batch.Window) error {
 	var unknown []batch.Short
 	for i := range ws {
 		for j := range ws[i].Rows {
-			if short := ws[i].Rows[j].Workload; n.workloads[short] == nil && n.room(short) {
+			short := ws[i].Rows[j].Workload
+			switch {
+			case n.workloads[short] != nil:
+			case n.room(short):
 				unknown = append(unknown, short)
+			default:
+				n.full = true
 			}
 		}
 	}

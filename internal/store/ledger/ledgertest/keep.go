@@ -302,6 +302,32 @@ func testClones(t *testing.T, dsn string) {
 	if err := l.PutNode(ctx, late); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a clone of a revoked node: %v", err)
 	}
+	// Of those that were made by an older program the audit knows; one that enrolled
+	// with a token of its own is none.
+	for _, made := range [][2]string{{"token", "alone"}, {"token", "o1"}, {"o1", "o2"}, {"o2", "o3"}, {"o3", "o4"}} {
+		n := root
+		n.ID = made[1]
+		action := "node.clone"
+		if n.ID == "o1" {
+			action = "node.enrol"
+		}
+		if err := errors.Join(l.PutNode(ctx, n), l.Audit(ctx, entry.Audit{At: Day, Actor: made[0], Action: action, Object: made[1]})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed(t, l)
+	db := DB(t, dsn)
+	for _, do := range []string{"DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root", "UPDATE meta SET value = '5' WHERE key = 'ledger.schema'"} {
+		if _, err := db.ExecContext(ctx, do); err != nil {
+			t.Fatalf("%s: %v", do, err)
+		}
+	}
+	l = Open(t, dsn)
+	for id, want := range map[string]string{"alone": "", "o1": "", "o2": "o1", "o3": "o1", "o4": "o1"} {
+		if n, err := l.Node(ctx, id); err != nil || n.Root != want {
+			t.Errorf("%s, made before there were roots, has %q, %v; want %q", id, n.Root, err, want)
+		}
+	}
 }
 
 func testTokens(t *testing.T, dsn string) {
