@@ -83,7 +83,6 @@ func TestAccuracyCalibrate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := simulate(t, law)
-			cfg.Step = 2 * time.Second
 			for again := range 3 {
 				steal0, busy0, all0 := stolen(t)
 				worst, at, low, err := off(t, cfg, law)
