@@ -616,6 +616,26 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignHours: the minutes of who gets a node take the place of the hours that
+// came from where it was before.
+func TestForeignHours(t *testing.T) {
+	below, above := pair(t)
+	below.use(&batch.Mark{}, "a", 1, 60, 61)
+	if err := below.Fold(t.Context(), at(2*day)); err != nil {
+		t.Fatal(err)
+	}
+	push(below, above, states.Offer{Finest: states.Hour, Rows: 100})
+	other, _ := pair(t)
+	other.use(&batch.Mark{}, "a", 1, 61)
+	now, own := at(0).Add(25*time.Hour), states.Source{ID: "s2", Cluster: "c"}
+	if err := tell(other, above, own, now); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("it does not begin anew: %v", err)
+	}
+	if err := tell(other, above, own, now); err != nil || above.cpu("a") != 1 {
+		t.Errorf("%v, %d ns, want the minute's 1", err, above.cpu("a"))
+	}
+}
+
 // tell tells all that there is to tell as a source, until something is refused.
 func tell(below, above *side, src states.Source, now time.Time) error {
 	ctx := context.Background()
