@@ -180,10 +180,13 @@ func (c *change) place(t *txn, v level, k rowKey, values []int64) error {
 	return nil
 }
 
+// mostOfMinute is the largest amount that a row of minutes can have.
+const mostOfMinute = 1<<minuteBits - 1
+
 // spill divides a row whose amounts are too large for a minute among as many as
 // it takes. All but the first are of amounts only.
 func (s *shape) spill(values []int64) [][]int64 {
-	const most = 1<<minuteBits - 1
+	const most = mostOfMinute
 	rows := [][]int64{values}
 	for i, c := range s.cols {
 		for n, rest := 0, values[i]; c.how == add && (rest > most || rest < -most); n++ {

@@ -168,7 +168,10 @@ func (f *finder) trim() {
 	f.last = f.items[f.limit-1].at.rev
 }
 
-// rows collects those of a table that begin in [from, to).
+// rows collects those of a table that begin in [from, to). What holds a coarser
+// span is told as that: the server above may have finer rows in it of which this
+// ledger knows nothing any more, as an older copy of it was put back. Then there
+// is nothing to say of the other rows in the span, which is why they are left out.
 func (f *finder) rows(k kind, v states.Level, s *shape, table string, from, to int64) error {
 	if from >= to {
 		return nil
@@ -180,13 +183,17 @@ func (f *finder) rows(k kind, v states.Level, s *shape, table string, from, to i
 	for i := range values {
 		dest = append(dest, &values[i])
 	}
-	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6 ORDER BY rev, minute, %[3]s LIMIT $7",
-		s.names(), table, s.key)
+	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s AS r WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6%[4]s ORDER BY rev, minute, %[3]s LIMIT $7",
+		s.names(), table, s.key, s.held(table))
+	begin := len(f.items)
 	err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
 		err := scan(dest...)
-		f.items = append(f.items, item{at: cursor{values[colRev], k, minute, key}, level: v, value: slices.Clone(values)})
+		f.items = append(f.items, item{at: cursor{values[colRev], k, minute, key}, level: held(v, values), value: slices.Clone(values)})
 		return err
 	}, query, rev, a, b, f.last, from, to, f.limit+1)
+	for i := begin; i < len(f.items) && err == nil; i++ {
+		err = f.whole(v, s, table, &f.items[i])
+	}
 	f.trim()
 	return f.l.d.fault(err)
 }

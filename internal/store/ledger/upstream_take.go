@@ -326,11 +326,12 @@ func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err e
 		return false, err
 	}
 	if owner != 0 && mine {
-		var seen, revoked int64
-		if err := t.queryRow("SELECT seen_ns, revoked_ns FROM source WHERE id = $1", owner).scan(&seen, &revoked); err != nil {
+		var seen, revoked, coarse int64
+		if err := t.queryRow("SELECT seen_ns, revoked_ns, coarse FROM source WHERE id = $1", owner).scan(&seen, &revoked, &coarse); err != nil {
 			return false, err
 		}
 		if revoked != 0 || nano(t.now)-seen > int64(abandoned) {
+			t.coarse = max(t.coarse, coarse) // of the rows that it gets
 			return true, t.audit(entry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that sends no more"})
 		}
 	}

@@ -616,6 +616,26 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignHours: the minutes of who gets a node take the place of the hours that
+// came from where it was before.
+func TestForeignHours(t *testing.T) {
+	below, above := pair(t)
+	below.use(&batch.Mark{}, "a", 1, 60, 61)
+	if err := below.Fold(t.Context(), at(2*day)); err != nil {
+		t.Fatal(err)
+	}
+	push(below, above, states.Offer{Finest: states.Hour, Rows: 100})
+	other, _ := pair(t)
+	other.use(&batch.Mark{}, "a", 1, 61)
+	now, own := at(0).Add(25*time.Hour), states.Source{ID: "s2", Cluster: "c"}
+	if err := tell(other, above, own, now); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("it does not begin anew: %v", err)
+	}
+	if err := tell(other, above, own, now); err != nil || above.cpu("a") != 1 {
+		t.Errorf("%v, %d ns, want the minute's 1", err, above.cpu("a"))
+	}
+}
+
 // tell tells all that there is to tell as a source, until something is refused.
 func tell(below, above *side, src states.Source, now time.Time) error {
 	ctx := context.Background()
@@ -712,6 +732,55 @@ func TestForeignHost(t *testing.T) {
 		if got := above.guests(); len(got) != 4 {
 			t.Errorf("in its own cluster's machines there are %v, want both nodes, on a day and now", got)
 		}
+	})
+}
+
+// TestHeld: what a server has in coarser rows than it told them before an older copy
+// of it was put back takes the place of the finer ones that it knows nothing of.
+func TestHeld(t *testing.T) {
+	onBoth(t, func(t *testing.T, dsn string) {
+		ctx := t.Context()
+		below, above := pair(t)
+		anew := func(dsn string) *side {
+			s := &side{t: t, dsn: dsn}
+			s.open()
+			t.Cleanup(s.close)
+			return s
+		}
+		// One server after the other is the one between below and top, and knows
+		// nothing of those before it.
+		again, third, top, over := anew(dsn), anew(ledgertest.SQLite(t)), anew(ledgertest.SQLite(t)), anew(ledgertest.SQLite(t))
+		const large = 1<<57 - 1
+		var a batch.Mark
+		below.use(&a, "a", 1, 60, 61)
+		below.use(&a, "a", 2, 119)
+		below.use(&batch.Mark{}, "b", large, 0, 1, 2, 59)
+		rise := func(what string, between, top *side, o states.Offer, rows int) {
+			t.Helper()
+			push(below, between, o)
+			push(between, top, states.Offer{Rows: rows})
+			if a, b := top.cpu("a"), top.cpu("b"); a != 4 || b != 4*large {
+				t.Errorf("%s: %d and %d ns on top, want 4 and %d", what, a, b, int64(4*large))
+			}
+		}
+		minutes, hours := states.Offer{Rows: 1}, states.Offer{Finest: states.Hour, Rows: 100}
+		rise("minutes", above, top, minutes, 1)
+		rise("minutes", above, over, minutes, 100)
+		if err := below.Fold(ctx, at(2*day)); err != nil {
+			t.Fatal(err)
+		}
+		rise("hours", again, top, hours, 1)
+		rise("hours at once", again, over, hours, 100)
+		rise("minutes in place of hours", again, top, minutes, 1)
+		rise("hours in place of minutes", again, top, hours, 1)
+		if err := errors.Join(below.Fold(ctx, at(10*day)), below.Retain(ctx, at(2000*day))); err != nil {
+			t.Fatal(err)
+		}
+		rise("days", third, top, minutes, 1)
+		if err := errors.Join(third.Fold(ctx, at(10*day)), third.Retain(ctx, at(20*day))); err != nil {
+			t.Fatal(err)
+		}
+		rise("days among hours", third, over, minutes, 1)
 	})
 }
 

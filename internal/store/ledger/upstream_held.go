@@ -1,0 +1,51 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+
+	"mete.dev/mete/internal/states"
+)
+
+// held is the level of what a row of a level holds.
+func held(v states.Level, values []int64) states.Level {
+	switch {
+	case v < states.Day && values[colRough]&holdsDay != 0:
+		return states.Day
+	case v < states.Hour && values[colRough]&holdsHour != 0:
+		return states.Hour
+	}
+	return v
+}
+
+// held is the condition for rows of a table, as r, that are no part of a coarser
+// span which another row holds. Those that are have nothing, or what spilled.
+func (s *shape) held(table string) string {
+	if s.levelOf(table) == days {
+		return ""
+	}
+	return fmt.Sprintf(` AND NOT (r.present = 0 AND r.covered_ms = 0 AND EXISTS (SELECT 1 FROM %[1]s h WHERE h.%[2]s = r.%[2]s AND h.minute < r.minute
+		AND h.minute IN (r.minute - r.minute %% %[3]d, r.minute - r.minute %% %[4]d)
+		AND ((h.rough & %[6]d) <> 0 OR (h.rough & %[5]d) <> 0 AND h.minute = r.minute - r.minute %% %[3]d)))`,
+		table, s.key, hourMinutes, dayMinutes, holdsHour, holdsDay)
+}
+
+// whole adds to a row of minutes that holds a coarser span what spilled from it.
+func (f *finder) whole(v states.Level, s *shape, table string, i *item) error {
+	if v != states.Minute || i.level == v || !slices.Contains(i.value, mostOfMinute) && !slices.Contains(i.value, -mostOfMinute) {
+		return nil
+	}
+	values := make([]int64, len(s.cols))
+	dest := make([]any, len(values)+2)
+	var minute, key int64
+	dest[0], dest[1] = &minute, &key
+	for c := range values {
+		dest[2+c] = &values[c]
+	}
+	return each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
+		err := scan(dest...)
+		newHeap(s).saturate(i.value, values)
+		return err
+	}, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1 AND minute > $2 AND minute < $3 AND (rough & %d) <> 0", s.names(), table, s.key, holdsHour|holdsDay),
+		i.at.b, i.at.a, i.at.a+i.level.Width())
+}
