@@ -52,7 +52,7 @@ func stages() []stage {
 			sh.env = append(must(), "CGO_ENABLED=1")
 			return sh.do("go", "test", "-timeout=15m", "-race", "-shuffle=on", "./...")
 		}},
-		{"energy", "a virtual machine and what its host gives it; meters outside the machine, for some minutes; a stock Prometheus", true, 6 * m, func(sh *shell) error {
+		{"energy", "a virtual machine and what its host gives it; meters outside the machine, for some minutes; a stock Prometheus", true, 8 * m, func(sh *shell) error {
 			sh.env = append(must(), "METE_VM=1", "METE_OUTSIDE=1")
 			err := sh.do("go", "test", "-timeout=15m", "-count=1", "-p=2", "-v", "-run=^(TestBoot|TestGuest|TestMetersOutside)$", "./cmd/mete-agent", "./internal/xtest/qemu", "./internal/guest")
 			// A Prometheus scrapes every half second: what computes beside it would keep it.
