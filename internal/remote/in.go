@@ -206,6 +206,7 @@ type appender struct {
 	storage.Appender
 	one     *taking
 	written *written
+	key     uint64 // in written, of the series that was admitted last
 }
 
 // admit returns the labels under which a sample is appended; false is that it is not,
@@ -221,7 +222,8 @@ func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error
 	}
 	ls = labels.NewBuilder(ls).Set(series.Cluster, one.cluster).Labels()
 	if err == nil {
-		err = a.written.admit(one.cluster, ls, time.Now())
+		a.key = a.written.key(ls)
+		err = a.written.admit(one.cluster, a.key, ls, time.Now())
 	}
 	if err != nil {
 		one.refused++
@@ -272,7 +274,7 @@ func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (st
 	switch {
 	case err == nil:
 		a.one.taken++
-		a.written.note(a.one.cluster, ls, time.Now())
+		a.written.note(a.one.cluster, a.key, time.Now())
 		return ref, nil
 	case !final(err):
 		return ref, err

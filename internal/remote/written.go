@@ -47,10 +47,9 @@ func newWritten(limit int) *written {
 	return &written{limit: limit, seed: maphash.MakeSeed(), clusters: map[string]*writings{}}
 }
 
-// admit says whether a series may be written. Its error, which wraps errFull, says that
-// it is a new one, and one too many.
-func (w *written) admit(cluster string, ls labels.Labels, now time.Time) error {
-	key := w.key(ls)
+// admit says whether a series, of this key, may be written. Its error, which wraps
+// errFull, says that it is a new one, and one too many.
+func (w *written) admit(cluster string, key uint64, ls labels.Labels, now time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.clusters[cluster]
@@ -68,8 +67,7 @@ func (w *written) admit(cluster string, ls labels.Labels, now time.Time) error {
 }
 
 // note notes that a series was written: what the database refuses is in no memory.
-func (w *written) note(cluster string, ls labels.Labels, now time.Time) {
-	key := w.key(ls)
+func (w *written) note(cluster string, key uint64, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.clusters[cluster]
@@ -92,6 +90,7 @@ func (w *written) tells(cluster string) bool {
 	return true
 }
 
+// key is the hash of a series.
 func (w *written) key(ls labels.Labels) uint64 {
 	var room [1024]byte
 	return maphash.Bytes(w.seed, ls.Bytes(room[:0]))

@@ -24,14 +24,15 @@ func TestWritten(t *testing.T) {
 	now := time.Now()
 	put := func(cluster, n string, at time.Time) error {
 		ls := labels.FromStrings("__name__", "app", "n", n)
-		err := w.admit(cluster, ls, at)
+		err := w.admit(cluster, w.key(ls), ls, at)
 		if err == nil {
-			w.note(cluster, ls, at)
+			w.note(cluster, w.key(ls), at)
 		}
 		return err
 	}
 	for i := range 10 { // what the database refuses takes no room
-		if err := w.admit("lab", labels.FromStrings("refused", strconv.Itoa(i)), now); err != nil {
+		ls := labels.FromStrings("refused", strconv.Itoa(i))
+		if err := w.admit("lab", w.key(ls), ls, now); err != nil {
 			t.Error(err)
 		}
 	}
