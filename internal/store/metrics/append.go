@@ -219,8 +219,12 @@ func (a *appending) row(k *known, r *batch.Row, edges []period.Edge, length, beg
 		case !r.Has.Has(res):
 		default:
 			before := r.Total[res] - amount
-			if at, ok := k.begins(res, before, amount, began, end); ok {
-				if err = a.sample(k, res, at, 0); err != nil {
+			at, ok := k.begins(res, before, amount, began, end)
+			if !ok && k.at == 0 {
+				at, ok = began, true // until then others showed it, or none
+			}
+			if ok {
+				if err = a.sample(k, res, at, before); err != nil {
 					return
 				}
 			}

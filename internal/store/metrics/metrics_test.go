@@ -372,7 +372,8 @@ func TestCrowd(t *testing.T) {
 }
 
 // Where a place becomes free within a batch, as one of those that have series ended an
-// hour ago, the others' use is in that of the brief ones until the next batch.
+// hour ago, the others' use is in that of the brief ones until the next batch, and from
+// there on in series of their own.
 func TestCrowdMakesRoom(t *testing.T) {
 	t.Parallel()
 	names := registry{}
@@ -380,10 +381,14 @@ func TestCrowdMakesRoom(t *testing.T) {
 	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[batch.Short]*[meter.Limit]int64{}, offset: begin.UnixNano()}
 	cfg := metrics.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 5
-	s, err := metrics.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
+	open := func() *metrics.Store {
+		s, err := metrics.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
 	}
+	s := open()
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -428,6 +433,25 @@ func TestCrowdMakesRoom(t *testing.T) {
 		put(0, all[3:]...)
 	}
 	sum("an hour later")
+
+	// A server that started again has room for others. What begins to have series of its
+	// own then grows by all that it uses from there on.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	before, since := want, w.at
+	for range 2 {
+		put(0, all[3:]...)
+	}
+	grew, _ := ask(t, s, fmt.Sprintf(`sum(max_over_time(mete_workload_cpu_seconds_total[%[1]dms]) - min_over_time(mete_workload_cpu_seconds_total[%[1]dms]))`,
+		(w.at-since)/1e6+1), begin.Add(time.Duration(w.at)))
+	if used := float64(want-before) / 1e9; math.Abs(grew-used) > 1e-6 {
+		t.Errorf("with room for others: all grew by %v s, want %v", grew, used)
+	}
+	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, begin.Add(time.Duration(w.at))); v != 6 {
+		t.Errorf("%v series, want those of 5 and that of the others", v)
+	}
 }
 
 // Who gives other names to each window has no more series for it, whether they are of
