@@ -63,9 +63,9 @@ func (g *gauge) detail(r reading, now int64) string {
 		return fmt.Sprintf("it was not read for %v", time.Duration(max(0, now-g.at)).Round(time.Second))
 	}
 	if !g.seen {
-		return fmt.Sprintf("it shows %d %s", r.value, unit)
+		return fmt.Sprintf("it shows %d %s", r.shown, unit)
 	}
-	return fmt.Sprintf("it shows %d %s after %d", r.value, unit, g.value)
+	return fmt.Sprintf("it shows %d %s after %d", r.shown, unit, g.value)
 }
 
 // An Event is a meter that is no longer used, or used again.

@@ -40,6 +40,7 @@ type gauge struct {
 type reading struct {
 	ok              bool
 	at, value, half int64
+	shown           int64  // by the later of the two that value is between
 	why             string // not ok
 }
 

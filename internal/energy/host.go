@@ -69,7 +69,7 @@ func (g *gauge) take(before, after *power.Reading, s *Span) reading {
 	}
 	g.flow = flow{}
 	g.shown(r.Share, r.At, s)
-	return reading{ok: true, at: r.At, value: r.Share.Energy()}
+	return reading{ok: true, at: r.At, value: r.Share.Energy(), shown: r.Share.Energy()}
 }
 
 // shown books what a share shows beyond the one that was taken last.

@@ -139,6 +139,6 @@ func between(kind power.Kind, a, b *power.Reading) reading {
 	case b == nil, kind == power.Energy && b.Value < a.Value:
 		b = a
 	}
-	return reading{ok: true, at: a.At + (b.At-a.At)/2, value: a.Value + (b.Value-a.Value)/2,
+	return reading{ok: true, at: a.At + (b.At-a.At)/2, value: a.Value + (b.Value-a.Value)/2, shown: b.Value,
 		half: (distance(a.Value, b.Value) + 1) / 2}
 }

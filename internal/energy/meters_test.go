@@ -270,6 +270,11 @@ func TestSkew(t *testing.T) {
 	if d.Energy != 2*watt-watt-4000 {
 		t.Errorf("over a wrap %d uJ", d.Energy)
 	}
+	// It jumped in between: people are told what it shows, and not the middle.
+	told := m.Tick(energy.Span{At: 4 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(4*second, 3*watt), read(4*second+1000, 200_000*watt)).Events
+	if len(told) != 1 || told[0].Reason != energy.Jumped || !strings.Contains(told[0].Detail, "it shows 200000000000 uJ") {
+		t.Errorf("of a jump it says %+v", told)
+	}
 }
 
 // TestGuess: with no meter the curve says what the machine draws, until one shows.

@@ -215,7 +215,7 @@ func TestLog(t *testing.T) {
 	a := many(t, cfg, 10, told, log)
 	ask(a, "query_range", "query", "sum(m)", "start", "1000000000", "end", "1000000540", "step", "60")
 	ask(a, "query", "query", "m[1m", "time", "1000000300") // not a query
-	ask(a, "query", "query", "max_over_time(sum(m)[1m:1ms])", "time", "1000000300", "timeout", "0.001")
+	ask(a, "query", "query", "max_over_time(sum(m)[1m:1ms])", "time", "1000000300", "timeout", "1e-9")
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
