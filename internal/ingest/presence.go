@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -117,7 +118,7 @@ func (b *bucket) take(now time.Time, rate float64, burst int) time.Duration {
 	}
 	b.at = now
 	if b.tokens < 1 {
-		return time.Duration((1 - b.tokens) / rate * float64(time.Second))
+		return time.Duration(math.Ceil((1 - b.tokens) / rate * float64(time.Second))) // 0 would be a token
 	}
 	b.tokens--
 	return 0

@@ -80,6 +80,10 @@ func TestPresenceIsBounded(t *testing.T) {
 // A bucket never gives more than its burst and its rate over the time, and gives
 // all of that to one who comes when it says.
 func TestBucket(t *testing.T) {
+	b := bucket{tokens: 1 - 0x1p-53, at: time.Unix(1e9, 0)}
+	if b.take(time.Unix(1e9, 0), 1, 12) <= 0 {
+		t.Error("it gives a token that is not there yet, by as little as there is")
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Float64Range(0.1, 50).Draw(t, "rate")
 		burst := rapid.IntRange(1, 20).Draw(t, "burst")

@@ -83,6 +83,7 @@ func TestReadersAgree(t *testing.T) {
 // under the same path: by BPF each has what its own counter said, by files the
 // group above them all has; what was used before is nobody's.
 func TestLives(t *testing.T) {
+	hosttest.Beside(t, "cut-paths")
 	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
 		p := top(t)
 		past := newLoad(t, in(p)...)
@@ -250,6 +251,7 @@ func TestKeyedAtDepths(t *testing.T) {
 
 // A group may leave one hierarchy before the other, and be made anew in one only.
 func TestPartingHierarchies(t *testing.T) {
+	hosttest.Beside(t, "cut-paths")
 	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
 		p := top(t)
 		s := open(config())

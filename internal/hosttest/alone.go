@@ -1,0 +1,39 @@
+package hosttest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Alone waits until no other test of this machine, of whatever package, does what is
+// called so, be it with [Alone] or with [Beside], and keeps them away until the test
+// ends: packages are tested beside each other, and share one kernel.
+func Alone(t testing.TB, what string) {
+	t.Helper()
+	hold(t, what, unix.LOCK_EX)
+}
+
+// Beside keeps away those who want to be alone with what is called so.
+func Beside(t testing.TB, what string) {
+	t.Helper()
+	hold(t, what, unix.LOCK_SH)
+}
+
+func hold(t testing.TB, what string, how int) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "mete-test-"+what+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() }) // which lets go of it
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), how)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
