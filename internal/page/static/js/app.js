@@ -49,14 +49,14 @@ function Keys({ close }) {
 
 // useKeys answers the keys that work everywhere.
 function useKeys(query, showKeys) {
+  const last = useRef(""); // key, also where the page was drawn anew since
   useEffect(() => {
-    let before = "";
     const press = (e) => {
       if (e.metaKey || e.ctrlKey || e.altKey || document.querySelector("dialog[open]")) return;
       if (/^(INPUT|TEXTAREA|SELECT)$/.test(e.target.tagName)) { if (e.key === "Escape") e.target.blur(); return; }
-      const was = before;
-      before = e.key;
-      if (was === "g") { const p = pages.find((p) => p.key === e.key); if (p) { e.preventDefault(); before = ""; go(href(p.path, ranged(query))); return; } }
+      const was = last.current;
+      last.current = e.key;
+      if (was === "g") { const p = pages.find((p) => p.key === e.key); if (p) { e.preventDefault(); last.current = ""; go(href(p.path, ranged(query))); return; } }
       if (e.key === "/") { const s = document.querySelector("[data-search]"); if (s) { e.preventDefault(); s.focus(); s.select(); } }
       if (e.key === "?") showKeys(true);
       if (e.key === "t") flipTheme();
