@@ -32,18 +32,21 @@ func (g *Group) Remove() bool {
 	return all
 }
 
-// remove tries for a moment: a process that has ended leaves its group a little
-// after its parent knows.
+// leaving is how long what has ended may take to leave its group, which is a little
+// after its parent knows: a millisecond or so, longer on a machine with much to do.
+const leaving = time.Second
+
+// remove tries for a moment.
 func (g *Group) remove(p *part) bool {
-	for try := 0; ; try++ {
-		if g.rmdir(p.dir) {
-			return true
-		}
-		if try == 20 || len(g.Members()) > 0 {
+	end, pause := time.Now().Add(leaving), 100*time.Microsecond
+	for !g.rmdir(p.dir) {
+		if time.Now().After(end) || len(g.Members()) > 0 {
 			return false
 		}
-		time.Sleep(time.Duration(try+1) * 100 * time.Microsecond)
+		time.Sleep(pause)
+		pause = min(2*pause, 20*time.Millisecond)
 	}
+	return true
 }
 
 // rmdir removes the group and all below it, or as much as is empty.
