@@ -155,6 +155,7 @@ func visits(host string) []visit {
 // browser starts Chromium; what its console complains of fails the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
+	hosttest.Beside(t, "interfaces") // one that comes or goes breaks off what a browser is loading
 	home := t.TempDir()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.UserDataDir(home), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(2*time.Minute))

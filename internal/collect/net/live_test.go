@@ -195,6 +195,7 @@ func ip(t testing.TB, args ...string) {
 func wire(t testing.TB, pid int) (here, there, name string) {
 	t.Helper()
 	name = fmt.Sprintf("mt%d", pid)
+	hosttest.Alone(t, "interfaces")
 	ip(t, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(pid))
 	t.Cleanup(func() {
 		// It goes with the namespace, whose end may be seen first.
