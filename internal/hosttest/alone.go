@@ -2,6 +2,7 @@ package hosttest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,7 +11,7 @@ import (
 )
 
 // Alone waits until no other test of this machine, of whatever package, does what is
-// called so, be it with [Alone] or with [Beside], and keeps them away until the test
+// called so as the same user, be it with [Alone] or with [Beside], and keeps them away until the test
 // ends: packages are tested beside each other, and share one kernel.
 func Alone(t testing.TB, what string) {
 	t.Helper()
@@ -25,7 +26,7 @@ func Beside(t testing.TB, what string) {
 
 func hold(t testing.TB, what string, how int) {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), "mete-test-"+what+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("mete-test-%d-%s.lock", os.Getuid(), what)), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

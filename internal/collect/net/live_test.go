@@ -195,7 +195,6 @@ func ip(t testing.TB, args ...string) {
 func wire(t testing.TB, pid int) (here, there, name string) {
 	t.Helper()
 	name = fmt.Sprintf("mt%d", pid)
-	hosttest.Alone(t, "interfaces")
 	ip(t, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(pid))
 	t.Cleanup(func() {
 		// It goes with the namespace, whose end may be seen first.
@@ -252,6 +251,7 @@ func counter(t testing.TB, name, what string) int64 {
 // TestLiveOwnNamespace has traffic after the last look at a job that then ends:
 // none of it is lost, and the namespace goes with the job.
 func TestLiveOwnNamespace(t *testing.T) {
+	hosttest.Alone(t, "interfaces")
 	h, tab := live(t, nil)
 	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
 	p := start(t, "sink", name, true, groups(t, h, name))
@@ -309,6 +309,7 @@ func TestLiveOwnNamespace(t *testing.T) {
 
 // TestLiveLastValue has all traffic between the last look and the end.
 func TestLiveLastValue(t *testing.T) {
+	hosttest.Alone(t, "interfaces")
 	h, tab := live(t, nil)
 	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
 	p := start(t, "sink", name, true, groups(t, h, name))
@@ -336,6 +337,7 @@ func TestLiveLastValue(t *testing.T) {
 // TestLiveSockets has a job in this namespace and in a cgroup v2 group send to
 // another that has its own.
 func TestLiveSockets(t *testing.T) {
+	hosttest.Alone(t, "interfaces")
 	cfg := bpf.Default()
 	cfg.Parts, cfg.Groups = bpf.Net, 64
 	hosttest.Need(t, "root", "bpf", "cgroup2")
@@ -382,6 +384,7 @@ func TestLiveSockets(t *testing.T) {
 // TestLiveBelow has a job send from a group below its own, which is looked for as
 // soon as the job ran.
 func TestLiveBelow(t *testing.T) {
+	hosttest.Alone(t, "interfaces")
 	cfg := bpf.Default()
 	cfg.Parts, cfg.Groups = bpf.Net, 64
 	hosttest.Need(t, "root", "bpf", "cgroup2")
