@@ -11,8 +11,9 @@ import (
 )
 
 // Alone waits until no other test of this machine, of whatever package, does what is
-// called so as the same user, be it with [Alone] or with [Beside], and keeps them away until the test
-// ends: packages are tested beside each other, and share one kernel.
+// called so as the same user, be it with [Alone] or with [Beside], and keeps them away
+// until the test ends: packages are tested beside each other, and share one kernel. A
+// test asks once for one thing: it would wait for itself.
 func Alone(t testing.TB, what string) {
 	t.Helper()
 	hold(t, what, unix.LOCK_EX)
