@@ -117,7 +117,7 @@ function fillTip(el, u, i, { seen, raw, tone, unit, stacked, band }) {
 // them up, the first one at the bottom; whole is what the axis reaches to; band is
 // { low, high } of the values' sum, drawn faintly.
 export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label }) {
-  const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false);
+  const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0);
   if (!held.current) last.current = { series, span, whole, band };
@@ -141,11 +141,17 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
 
   const hover = (u) => {
     const i = u.cursor.idx, at = known(i) && u.cursor.left >= 0 ? i : null;
+    if (at !== null) hand.current = { left: u.cursor.left, top: u.cursor.top };
     legendAt(at);
     if (!tip.current) return;
     if (at === null || !inside.current) tip.current.hidden = true;
     else fillTip(tip.current, u, at, now.current);
   };
+  // rest tells again what is under a hand that rests, once what is new is drawn.
+  const rest = () => queueMicrotask(() => {
+    if (plot.current && inside.current && hand.current) plot.current.setCursor(hand.current);
+    else legendAt(null);
+  });
   // legendAt writes the values at an instant beside the names, else the latest.
   const legendAt = (i) => {
     if (!keys.current) return;
@@ -171,7 +177,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   useEffect(() => {
     if (plot.current && plot.current.data !== data) plot.current.setData(data, false);
     if (plot.current) plot.current.setScale("x", { min: span.from, max: span.to });
-    legendAt(null);
+    rest();
   }, [data, shape]);
 
   const step = (e) => {
@@ -183,7 +189,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     const i = Math.min(u.data[0].length - 1, Math.max(0, from + way * (e.shiftKey ? 10 : 1)));
     u.setCursor({ left: u.valToPos(u.data[0][i], "x"), top: 10 });
   };
-  const leave = () => { inside.current = false; if (tip.current) tip.current.hidden = true; };
+  const leave = () => { inside.current = false; hand.current = null; if (tip.current) tip.current.hidden = true; };
   const toggle = (name) => setOff((s) => { const n = new Set(s); if (!n.delete(name)) n.add(name); return n; });
   const says = (label || "chart") + ": " + series.slice(0, 12).map((s) => s.name + " " + text(latestOf(s.values.map(([, v]) => Number(v))), unit)).join(", ");
   return html`<figure class="chart" onMouseEnter=${() => { inside.current = true; }} onMouseLeave=${leave}>
