@@ -45,3 +45,28 @@ func TestAwaited(t *testing.T) {
 		t.Errorf("%+v of one that is back", told)
 	}
 }
+
+// A host that was killed knows of a little less than it gave, also where that is much
+// beside what this machine drew until now: what was booked stays, and is worked off.
+func TestHostKnowsOfLess(t *testing.T) {
+	m := energy.New(energy.Config{Meters: []power.Meter{{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9}}})
+	at := int64(5e9)
+	tick := func(n, uj int64) int64 {
+		at += 1e9
+		s := &power.Share{Guest: "g", Epoch: "E", N: n, At: n * 1e9, Active: uj}
+		r := []power.Reading{{At: at, Value: s.Energy(), Share: s}}
+		return m.Tick(energy.Span{At: at, Elapsed: 1e9, Load: 500_000, CPUs: 2}, r, r).Domain[power.Rest].Energy
+	}
+	tick(1, 188_500_000)
+	sum := tick(2, 188_500_016) + tick(3, 188_500_032) + tick(4, 187_000_000)
+	if b, ok := m.Booked(); !ok || b.Energy() != 188_500_032 {
+		t.Errorf("booked is %+v, where the host fell back by 1.5 J", b)
+	}
+	for n := int64(5); n < 40; n++ {
+		sum += tick(n, 187_000_000+(n-4)*1_000_000)
+	}
+	b, ok := m.Booked()
+	if want := int64(187_000_000 + 35*1_000_000); !ok || b.Energy() != want || sum != want-188_500_000 {
+		t.Errorf("booked is %d uJ, %d in all ticks; the host gave %d", b.Energy(), sum, want)
+	}
+}

@@ -133,9 +133,9 @@ func (g *gauge) follows(from, to *power.Share) Reason {
 }
 
 // lost says whether a host knows of so much less at a share that being killed does
-// not explain it.
+// not explain it. A machine that drew next to nothing so far may have drawn a watt.
 func (g *gauge) lost(from, to *power.Share) bool {
-	return from.Energy()-to.Energy() > over(g.likely(), setback)
+	return from.Energy()-to.Energy() > over(max(g.likely(), 1e6), setback)
 }
 
 // receive books what a share shows beyond the last one. What a model booked too
