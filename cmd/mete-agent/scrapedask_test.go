@@ -197,7 +197,8 @@ func (b *both) within(query string, at int64) {
 	ranks := ranks(query) // which of two is more may differ
 	for k, v := range stock {
 		// What stands still has a sample of the server once a minute: too few for a rate.
-		if _, ok := mete[k]; !ok && v == 0 && !ranks {
+		// A rate of that is zero, and one to another no number.
+		if _, ok := mete[k]; !ok && (v == 0 || math.IsNaN(v)) && !ranks {
 			delete(stock, k)
 		}
 	}
