@@ -230,7 +230,7 @@ func (b *both) within(query string, at int64) {
 		mete, stock = ranked(mete), ranked(stock)
 	}
 	for k, v := range mete {
-		if w := stock[k]; v != 0 || w != 0 {
+		if w := stock[k]; (v != 0 || w != 0) && !math.IsNaN(v) && !math.IsNaN(w) {
 			b.off = append(b.off, math.Abs(v-w)/max(math.Abs(v), math.Abs(w)))
 		}
 	}
