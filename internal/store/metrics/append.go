@@ -219,11 +219,7 @@ func (a *appending) row(k *known, r *batch.Row, edges []period.Edge, length, beg
 		case !r.Has.Has(res):
 		default:
 			before := r.Total[res] - amount
-			at, ok := k.begins(res, before, amount, began, end)
-			if !ok && k.at == 0 {
-				at, ok = began, true // until then others showed it, or none
-			}
-			if ok {
+			if at, ok := k.begins(res, before, amount, began, end); ok {
 				if err = a.sample(k, res, at, before); err != nil {
 					return
 				}
@@ -234,13 +230,13 @@ func (a *appending) row(k *known, r *batch.Row, edges []period.Edge, length, beg
 	return err
 }
 
-// begins says whether a life begins in a window, and when the series has to be zero
-// for it: what is used since is an increase from there, also where it is more than
-// all of the life before.
+// begins says whether a life begins in a window, or to be shown, and when the series
+// needs a sample for it: what is used since is an increase from there, also where it is
+// more than all of the life before.
 func (k *known) begins(res meter.Resource, before, amount, began, end int64) (at int64, ok bool) {
 	switch {
 	case before != 0:
-		return 0, false
+		return began, k.at == 0 // until then others showed it, or none
 	case !k.had.Has(res):
 		return began, true
 	}
