@@ -97,7 +97,7 @@ func TestBounds(t *testing.T) {
 		{"query", append(when, "query", `m`), 422, "execution", []string{"more than 800 series", "--query-memory", "narrower selector"}},
 		{"query", append(when, "query", `m{workload=~"w00[1-7].."}[10m]`), 422, "execution", []string{"are sent", "answer", "topk"}},
 		{"query", append(when, "query", `m{workload=~"w00[1-7].."}[10m]`, "limit", "10"), 200, "", []string{"truncated"}},
-		{"query", append(when, "query", `max_over_time(sum(m{workload=~"w0000."})[1m:4ms])`, "timeout", "0.001"), 503, "timeout", []string{"timed out", "--query-timeout"}},
+		{"query", append(when, "query", `max_over_time(sum(m{workload=~"w0000."})[1m:4ms])`, "timeout", "1e-9"), 503, "timeout", []string{"timed out", "--query-timeout"}},
 		{"query_range", []string{"query", "1", "start", "0", "end", "1000000", "step", "1"}, 400, "bad_data", []string{"11,000 points"}},
 		{"series", []string{"match[]", `m{workload=~"w00[1-7].."}`}, 200, "", nil},
 		{"series", []string{"match[]", `m`}, 422, "execution", []string{"more than 800 series"}},

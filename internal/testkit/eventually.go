@@ -1,0 +1,38 @@
+// Package testkit holds what tests of all packages share: waiting for a
+// condition, and the stages of the gate that a test runs in.
+//
+// No product package imports it.
+package testkit
+
+import (
+	"testing"
+	"time"
+)
+
+// reserve is the time that [Eventually] leaves before the deadline of the test
+// binary, so that the test fails with its own message and its cleanups run.
+const reserve = 10 * time.Second
+
+// Eventually waits until ok returns true. what names the condition in the
+// failure message, for example "the server lists the node".
+//
+// A slow machine never fails it: its only deadline is that of the test binary
+// (go test -timeout). It calls ok from the test's goroutine, first at once, then
+// at intervals that grow from 5 ms to 250 ms. Inside a synctest bubble use
+// synctest.Wait and virtual sleeps instead.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	var end time.Time
+	if d, has := t.(interface{ Deadline() (time.Time, bool) }); has {
+		if deadline, set := d.Deadline(); set {
+			end = deadline.Add(-reserve)
+		}
+	}
+	start := time.Now()
+	for wait := 5 * time.Millisecond; !ok(); wait = min(wait*5/4, 250*time.Millisecond) {
+		if !end.IsZero() && time.Now().After(end) {
+			t.Fatalf("not within %v: %s", time.Since(start).Round(time.Second), what)
+		}
+		time.Sleep(wait)
+	}
+}

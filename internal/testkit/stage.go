@@ -1,0 +1,30 @@
+package testkit
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Stage keeps a test out of the default gate: it skips the test unless the
+// environment variable METE_STAGE lists the stage (names separated by commas,
+// or "all"). why says in a few words what keeps the test out, such as "compares
+// with real time"; docs/testing.md lists each test with it.
+//
+// The stages are those of `go run ./tools/gate -all -list` that run tests:
+//
+//	accuracy  figures against real load; wants the machine for itself
+//	timing    depends on wall time or on a share of CPU
+//	torture   real processes, killed for minutes
+//	postgres  the ledger on PostgreSQL
+//	peers     a stock Prometheus, Alertmanager or MQTT broker
+//	vm        boots virtual machines
+//	pages     every page of the dashboard in a browser
+func Stage(t testing.TB, stage, why string) {
+	t.Helper()
+	wanted := strings.Split(os.Getenv("METE_STAGE"), ",")
+	if !slices.Contains(wanted, stage) && !slices.Contains(wanted, "all") {
+		t.Skipf("%s: METE_STAGE=%s runs it", why, stage)
+	}
+}
