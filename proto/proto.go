@@ -9,3 +9,4 @@ package proto
 //go:generate go test . -run=^TestResources$ -count=1 -update
 //go:generate sh -c "protoc --plugin=protoc-gen-go=$(go tool -n protoc-gen-go) --go_out=. --go_opt=paths=source_relative mete.proto states.proto"
 //go:generate sed -i "/^\\/\\/ \tprotoc  *v/d" mete.pb.go states.pb.go
+//go:generate sh -c "sha256sum proto.go *.proto *.pb.go > generated.sum"

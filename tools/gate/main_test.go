@@ -9,54 +9,59 @@ import (
 	"time"
 )
 
+// named makes stages; the first letter of a name says when one runs.
 func named(names ...string) (list []stage) {
 	for _, name := range names {
-		full := strings.HasPrefix(name, "full")
-		list = append(list, stage{name: name, what: "about " + name, full: full, budget: time.Minute})
+		w := map[byte]when{'c': commit, 'l': landing, 'r': release}[name[0]]
+		list = append(list, stage{name: name, what: "about " + name, when: w, budget: time.Minute})
 	}
 	return list
 }
 
 func TestChoose(t *testing.T) {
-	all := func() []stage { return named("a", "b", "full1", "c", "full2") }
 	for _, c := range []struct {
-		fast bool
-		only string
-		want string
+		fast, all bool
+		only      string
+		want      string
 	}{
-		{false, "", "a b full1 c full2"},
-		{true, "", "a b c"},
-		{false, "c,a", "a c"},
-		{true, "full1", "full1"},
+		{false, false, "", "c1 l1 c2"},
+		{true, false, "", "c1 c2"},
+		{false, true, "", "c1 l1 r1 c2 r2"},
+		{false, false, "c2,c1", "c1 c2"},
+		{false, true, "r1", "r1"},
+		{true, false, "r1", "r1"},
 	} {
-		chosen, err := choose(all(), c.fast, c.only)
+		chosen, err := choose(named("c1", "l1", "r1", "c2", "r2"), c.fast, c.all, c.only)
 		var got []string
 		for _, s := range chosen {
 			got = append(got, s.name)
 		}
 		if err != nil || strings.Join(got, " ") != c.want {
-			t.Errorf("choose(fast %t, only %q) = %q, %v; want %s", c.fast, c.only, got, err, c.want)
+			t.Errorf("choose(fast %t, all %t, only %q) = %q, %v; want %s", c.fast, c.all, c.only, got, err, c.want)
 		}
 	}
-	if _, err := choose(all(), false, "a,nothing"); err == nil || !strings.Contains(err.Error(), `"nothing"`) {
+	if _, err := choose(named("c1"), false, false, "c1,nothing"); err == nil || !strings.Contains(err.Error(), `"nothing"`) {
 		t.Errorf("choose of an unknown stage: %v, want an error that names it", err)
+	}
+	if _, err := choose(named("c1"), true, true, ""); err == nil {
+		t.Error("choose takes -fast and -all at once")
 	}
 }
 
 func TestRun(t *testing.T) {
-	stages := named("good", "bad", "skipped", "silent")
+	stages := named("c good", "c bad", "c skipped", "c silent")
 	stages[0].run = func(sh *shell) error { return sh.do("echo", "unseen") }
 	stages[1].run = func(sh *shell) error { return sh.do("sh", "-c", "echo the reason; exit 3") }
 	stages[2].run = func(*shell) error { return skip("not here") }
 	stages[3].run = func(sh *shell) error { return sh.quiet("echo", "a.go") }
 	var out bytes.Buffer
-	if failed := run(t.Context(), stages, &out); failed != 2 {
+	if failed := run(t.Context(), stages, nil, &out); failed != 2 {
 		t.Errorf("run = %d failed, want 2", failed)
 	}
 	got := out.String()
 	for _, want := range []string{
-		"ok   good ", "the reason\nFAIL bad ", "sh -c echo the reason; exit 3: exit status 3\n",
-		"skip skipped ", ": not here\n", "a.go\nFAIL silent ", "\n1 skipped\n1 passed, 2 failed\n",
+		"ok   c good ", "the reason\nFAIL c bad ", "sh -c echo the reason; exit 3: exit status 3\n",
+		"skip c skipped ", ": not here\n", "a.go\nFAIL c silent ", "\n1 skipped\n1 passed, 2 failed\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the output lacks %q:\n%s", want, got)
@@ -73,32 +78,32 @@ func TestRun(t *testing.T) {
 func TestRunInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	stages := named("first", "second")
+	stages := named("c first", "c second")
 	stages[0].run = func(sh *shell) error { return sh.do("sleep", "60") }
 	stages[1].run = func(*shell) error { t.Error("a stage ran after the interruption"); return nil }
 	var out bytes.Buffer
-	if failed := run(ctx, stages, &out); failed != 1 {
+	if failed := run(ctx, stages, nil, &out); failed != 1 {
 		t.Errorf("run = %d failed, want 1:\n%s", failed, out.String())
 	}
 }
 
-func TestJudge(t *testing.T) {
+// A budget is shown and fails nothing.
+func TestResult(t *testing.T) {
 	s := stage{name: "s", budget: 10 * time.Second}
 	for _, c := range []struct {
-		err       error
-		wall, cpu time.Duration
-		failed    bool
-		over      bool
+		err    error
+		wall   time.Duration
+		failed bool
+		over   bool
 	}{
-		{nil, 9 * time.Second, 12 * time.Second, false, false},
-		{nil, time.Hour, 30 * time.Second, false, true},
-		{nil, 20 * time.Second, 31 * time.Second, true, true},
-		{errors.New("no"), time.Second, time.Second, true, false},
-		{skip("no"), time.Second, time.Second, false, false},
+		{nil, 9 * time.Second, false, false},
+		{nil, time.Hour, false, true},
+		{errors.New("no"), time.Second, true, false},
+		{skip("no"), time.Second, false, false},
 	} {
-		r := judge(s, c.err, c.wall, c.cpu)
+		r := result{stage: s, err: c.err, wall: c.wall, cpu: time.Hour}
 		if got := r.String(); r.failed() != c.failed || strings.Contains(got, "OVER") != c.over {
-			t.Errorf("judge(%v, wall %v, cpu %v): %s; want failed %t, over %t", c.err, c.wall, c.cpu, got, c.failed, c.over)
+			t.Errorf("after %v with %v: %s; want failed %t, over %t", c.wall, c.err, got, c.failed, c.over)
 		}
 	}
 }
@@ -114,14 +119,28 @@ func TestShellCountsChildren(t *testing.T) {
 	}
 }
 
-// The stages stand in documents and in CI by name.
-func TestStagesAreNamedOnce(t *testing.T) {
+// Documents and CI name the stages.
+func TestStages(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range stages() {
 		if seen[s.name] || s.what == "" || s.budget <= 0 || s.run == nil {
-			t.Errorf("stage %q is there twice, or not whole", s.name)
+			t.Errorf("stage %q is there twice, or lacks a field", s.name)
 		}
 		seen[s.name] = true
+		for _, p := range s.needs {
+			if fileOf[p] == "" {
+				t.Errorf("stage %s needs package %s, of which no file is known", s.name, p)
+			}
+		}
+	}
+	tests, err := stagedTests("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range tests {
+		if !seen[test.stage] {
+			t.Errorf("%s %s is in stage %q, which the gate does not have", test.dir, test.name, test.stage)
+		}
 	}
 }
 

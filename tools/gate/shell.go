@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,10 +15,12 @@ import (
 // A shell runs the commands of one stage, one after another, and keeps what
 // they print and the CPU time that they and their children took.
 type shell struct {
-	ctx context.Context
-	env []string // beside the gate's own
-	out bytes.Buffer
-	cpu time.Duration
+	ctx      context.Context
+	packages []string  // those that the run is about: ./... or a list
+	progress io.Writer // takes the lines of go test about each package as they come
+	env      []string  // beside the gate's own
+	out      bytes.Buffer
+	cpu      time.Duration
 }
 
 // do runs a command.
@@ -26,6 +29,40 @@ func (sh *shell) do(name string, args ...string) error {
 	cmd := sh.command(name, args...)
 	cmd.Stdout, cmd.Stderr = &sh.out, &sh.out
 	return sh.wait(cmd)
+}
+
+// test runs go test, and shows each package's verdict as it comes.
+func (sh *shell) test(args ...string) error {
+	args = append([]string{"test", "-count=1", "-vet=off"}, args...)
+	fmt.Fprintf(&sh.out, "$ %s\n", strings.Join(append(append([]string{}, sh.env...), append([]string{"go"}, args...)...), " "))
+	cmd := sh.command("go", args...)
+	v := &verdicts{to: sh.progress}
+	cmd.Stdout = io.MultiWriter(&sh.out, v)
+	cmd.Stderr = &sh.out
+	return sh.wait(cmd)
+}
+
+// verdicts passes on the lines in which go test gives the verdict of a package,
+// but for packages without tests.
+type verdicts struct {
+	to   io.Writer
+	line []byte
+}
+
+func (v *verdicts) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		part, after, whole := bytes.Cut(rest, []byte{'\n'})
+		v.line = append(v.line, part...)
+		rest = after
+		if !whole {
+			break
+		}
+		if verdict := bytes.HasPrefix(v.line, []byte("ok  \t")) || bytes.HasPrefix(v.line, []byte("FAIL\t")); verdict && v.to != nil {
+			fmt.Fprintf(v.to, "%s\n", v.line)
+		}
+		v.line = v.line[:0]
+	}
+	return len(p), nil
 }
 
 // quiet runs a command that must print nothing: what it prints is what is wrong.
@@ -53,8 +90,8 @@ func (sh *shell) output(name string, args ...string) (string, error) {
 	return stdout.String(), err
 }
 
-// command makes a command that is killed with all its children when the stage
-// is interrupted.
+// command makes a command that is killed with all its children when the run is
+// stopped.
 func (sh *shell) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(sh.ctx, name, args...)
 	// Where this machine is a virtual one itself, nothing here asks its host.

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// fileOf is a file of each Debian package that a stage may need: where it is, the
+// package need not be installed.
+var fileOf = map[string]string{
+	"chromium":                "/usr/bin/chromium",                   // the dashboard
+	"clang-19":                "/usr/bin/clang-19",                   // programs in the kernel
+	"dbus-daemon":             "/usr/bin/dbus-daemon",                // the scopes of systemd
+	"gcc":                     "/usr/bin/gcc",                        // the race detector; a stub of NVIDIA's library
+	"iproute2":                "/usr/sbin/ip",                        // network namespaces and interfaces
+	"libbpf-dev":              "/usr/include/bpf/bpf_helpers.h",      // programs in the kernel
+	"libc6-dev":               "/usr/include/stdlib.h",               // the race detector; a stub of NVIDIA's library
+	"llvm-19":                 "/usr/bin/llvm-strip-19",              // programs in the kernel
+	"mosquitto":               "/usr/sbin/mosquitto",                 // meters that publish by MQTT
+	"mosquitto-clients":       "/usr/bin/mosquitto_pub",              // the same
+	"postgresql-15":           "/usr/lib/postgresql/15/bin/postgres", // the ledger on PostgreSQL
+	"prometheus":              "/usr/bin/promtool",                   // the shipped rules; a stock Prometheus
+	"prometheus-alertmanager": "/usr/bin/prometheus-alertmanager",    // alerts
+	"protobuf-compiler":       "/usr/bin/protoc",                     // the generated code of the wire
+	"qemu-system-x86":         "/usr/bin/qemu-system-x86_64",         // virtual machines
+	"tmux":                    "/usr/bin/tmux",                       // mete top in a terminal
+}
+
+// install installs those of the Debian packages that are missing. Where it cannot,
+// as without root, it fails with the command that does.
+func install(sh *shell, packages []string) error {
+	missing := slices.DeleteFunc(slices.Clone(packages), func(p string) bool {
+		_, err := os.Stat(fileOf[p])
+		return err == nil
+	})
+	if len(missing) == 0 {
+		return nil
+	}
+	hint := "apt-get install " + strings.Join(missing, " ")
+	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
+		return fmt.Errorf("needs programs that are not installed; as root: %s", hint)
+	}
+	env := sh.env
+	sh.env = append(slices.Clone(env), "DEBIAN_FRONTEND=noninteractive")
+	defer func() { sh.env = env }()
+	if err := sh.do("apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	return sh.do("apt-get", append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)...)
+}
