@@ -46,6 +46,8 @@ func (*taker) Lost(_ context.Context, l batch.Lost) (batch.Reply, error) {
 	return batch.Reply{}, fmt.Errorf("%+v is said to be lost", l)
 }
 
+func (*taker) Reads(context.Context) (wire.Format, error) { return wire.Latest(), nil }
+
 // A bench is an agent of this machine whose ticks are the test's.
 type bench struct {
 	*Agent

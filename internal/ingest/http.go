@@ -27,17 +27,22 @@ const lostLimit = 64 << 10
 // request is from; its error is answered with 403 where it wraps
 // fault.ErrDenied, with 503 where it wraps fault.ErrUnavailable, else with 401.
 //
-// Verdicts are answered with 200 (taken, known) and 409 (behind, conflict,
+// Each answer states what the server reads, in wire.HeaderReads. Verdicts are
+// answered with 200 (taken, known) and 409 (behind, conflict,
 // clone), errors as problems (RFC 9457). Nothing of a request's body gets into
 // the log.
 func (in *Ingest) Handler(identify func(*http.Request) (node string, err error)) http.Handler {
 	mux := http.NewServeMux()
+	reads := wire.Latest().String()
 	mux.Handle("/v1/batches", &endpoint{in, identify, wire.MediaType, int64(in.cfg.Limits.Sent), in.postBatch})
 	mux.Handle("/v1/lost", &endpoint{in, identify, "application/json", lostLimit, in.postLost})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, fault.Problem{Title: "not found", Status: http.StatusNotFound, Hint: "agents send to /v1/batches and /v1/lost"})
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderReads, reads)
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func (in *Ingest) postBatch(r *http.Request, node string, body []byte) (batch.Reply, error) {
@@ -214,6 +219,8 @@ func (e *endpoint) fail(w http.ResponseWriter, node string, err error) {
 		wait := 5 * time.Second
 		if b, ok := errors.AsType[*Busy](err); ok {
 			wait = b.After
+		} else if errors.Is(err, wire.ErrNewer) {
+			wait = time.Minute // for somebody to upgrade this server
 		}
 		retry(w, wait)
 	}

@@ -16,12 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/proto"
+
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/ingest"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/wire"
 	"mete.dev/mete/internal/xtest/journal"
+	pb "mete.dev/mete/proto"
 )
 
 // identify takes a header's word for who someone is.
@@ -150,6 +154,7 @@ func TestRefused(t *testing.T) {
 		"boottime below 0": {func(r *http.Request) *http.Request { r.Header.Set(wire.HeaderBoottime, "-1"); return r }, 400},
 		"garbage":          {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), []byte(secret)) }, 400},
 		"nothing":          {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), nil) }, 400},
+		"newer":            {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), newer(t)) }, 503},
 		"cut short":        {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), sent[:len(sent)-3]) }, 400},
 		"too large":        {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), make([]byte, 5<<20)) }, 413},
 		"too large, unsaid": {func(r *http.Request) *http.Request {
@@ -168,6 +173,12 @@ func TestRefused(t *testing.T) {
 		if w.StatusCode != c.status {
 			t.Errorf("%s: %s, want %d", name, w.Status, c.status)
 		}
+		if got := w.Header.Get(wire.HeaderReads); got != wire.Latest().String() {
+			t.Errorf("%s: the answer says that the server reads %q", name, got)
+		}
+		if c.status == 503 && w.Header.Get("Retry-After") != "60" {
+			t.Errorf("%s: Retry-After %q, want 60", name, w.Header.Get("Retry-After"))
+		}
 		if c.status == 405 && w.Header.Get("Allow") != "POST" {
 			t.Errorf("%s: allows %q", name, w.Header.Get("Allow"))
 		}
@@ -185,6 +196,20 @@ func TestRefused(t *testing.T) {
 	if n := len(l.taken()); n != 1 {
 		t.Errorf("after all that %d batches are booked, want the one", n)
 	}
+}
+
+// newer is a batch of a layout to come.
+func newer(t *testing.T) []byte {
+	t.Helper()
+	raw, err := proto.Marshal(&pb.Batch{Version: 1000, Stream: make([]byte, 16), Number: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithSingleSegment(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.EncodeAll(raw, nil)
 }
 
 type zeros struct{}

@@ -39,6 +39,7 @@ import (
 	"mete.dev/mete/internal/store/metrics"
 	"mete.dev/mete/internal/token"
 	"mete.dev/mete/internal/upstream"
+	"mete.dev/mete/internal/wire"
 )
 
 // A Config says what a server keeps and whom it believes.
@@ -406,6 +407,9 @@ func (w Way) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply
 	}
 	return w.server.Ingest.Offer(ctx, w.node, c, sent)
 }
+
+// Reads implements ship.Server.
+func (w Way) Reads(context.Context) (wire.Format, error) { return wire.Latest(), nil }
 
 // Lost implements ship.Server.
 func (w Way) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {

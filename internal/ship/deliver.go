@@ -9,6 +9,7 @@ import (
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/crash"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/wire"
 )
 
 // A step is what an exchange with the server did for a stream.
@@ -37,6 +38,9 @@ type outcome struct {
 	wanted []batch.Short
 }
 
+// errOlder says that the server cannot read what waits.
+var errOlder = fmt.Errorf("the server is older than this program: %w", fault.ErrUnavailable)
+
 var errClone = fmt.Errorf("this identity is in use by another machine too: %w", fault.ErrDenied)
 
 // deliver offers what the stream has to offer, once, and does as the server
@@ -61,23 +65,60 @@ func (s *Shipper) exchange(ctx context.Context, st batch.Stream) outcome {
 	if err != nil {
 		return outcome{step: failed, err: err, own: true}
 	}
+	if err := s.readable(ctx, o.Format, false); err != nil {
+		return outcome{step: failed, err: err}
+	}
 	r, err := s.ask(ctx, func(ctx context.Context) (batch.Reply, error) { return s.server.Offer(ctx, clock, o.Bytes) })
 	if err == nil {
 		err = sound(o.Number, r)
 	}
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
+		// A server that was replaced by an older one calls invalid what it cannot read.
+		if older := s.readable(ctx, o.Format, true); older != nil {
+			return outcome{step: failed, err: older}
+		}
 		if serr := s.spool.Refuse(st, o.Number, err.Error()); serr != nil {
 			return outcome{step: failed, err: serr, own: true}
 		}
 		return outcome{step: refused, why: err.Error()}
 	case err != nil:
+		s.mu.Lock()
+		s.reads = wire.First() // whoever answers next may read less
+		s.mu.Unlock()
 		return outcome{step: failed, err: err}
 	}
 	crash.At("ship.sent")
 	out := s.settle(ctx, st, r)
 	out.bytes, out.wanted = len(o.Bytes), r.Names
 	return out
+}
+
+// readable reports whether the server reads a format: nil, or an error that wraps
+// errOlder, or of asking it. Where the answer may be out of date it asks again.
+func (s *Shipper) readable(ctx context.Context, used wire.Format, again bool) error {
+	if wire.First().Reads(used) {
+		return nil // so does each server
+	}
+	s.mu.Lock()
+	known := s.reads
+	s.mu.Unlock()
+	if !again && known.Reads(used) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	reads, err := s.server.Reads(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.reads = reads
+	s.mu.Unlock()
+	if !reads.Reads(used) {
+		return fault.WithHint(fmt.Errorf("it reads %v, and what waits is %v: %w", reads, used, errOlder), "upgrade the server; what waits is sent then")
+	}
+	return nil
 }
 
 // ask makes one request within its time.

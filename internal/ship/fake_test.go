@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/wire"
 )
 
 // A window is what the fake spool holds of one.
@@ -54,7 +55,8 @@ type fakeSpool struct {
 	most    int // windows in a batch
 	refused []window
 	asides  int
-	fail    error // of Offer
+	fail    error       // of Offer
+	format  wire.Format // of each batch; zero is the first
 }
 
 func newSpool() *fakeSpool {
@@ -139,7 +141,7 @@ func (p *fakeSpool) Offer(st batch.Stream) (spool.Offer, bool, error) {
 		return spool.Offer{}, false, nil
 	}
 	sent := r.sent[r.next-1]
-	return spool.Offer{Stream: st, Number: r.next, Hash: batch.HashOf(sent), Bytes: sent}, true, nil
+	return spool.Offer{Stream: st, Number: r.next, Hash: batch.HashOf(sent), Bytes: sent, Format: p.format}, true, nil
 }
 
 func (p *fakeSpool) Settle(st batch.Stream, reply batch.Reply) (*batch.Lost, error) {
@@ -244,6 +246,8 @@ type fakeServer struct {
 	before func(ctx context.Context, p *parcel) (batch.Reply, error)
 	after  func(p *parcel, r batch.Reply) (batch.Reply, error)
 	onLost func(l batch.Lost) error
+	reads  wire.Format
+	asked  int // for reads
 	t      testing.TB
 }
 
@@ -252,6 +256,20 @@ func newServer(t testing.TB) *fakeServer {
 		marks: map[batch.Stream]batch.Mark{}, hashes: map[batch.Stream][]batch.Hash{}, booked: map[int]int{},
 		late: map[int]time.Duration{}, flying: map[batch.Stream]int{}, t: t,
 	}
+}
+
+func (v *fakeServer) Reads(context.Context) (wire.Format, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.asked++
+	return v.reads, nil
+}
+
+// become replaces the server by one that reads f.
+func (v *fakeServer) become(f wire.Format) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.reads = f
 }
 
 func (v *fakeServer) mark(st batch.Stream) batch.Mark {

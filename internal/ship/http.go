@@ -65,6 +65,36 @@ func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Rep
 	return h.post(ctx, h.batches, wire.MediaType, sent, header)
 }
 
+// Reads implements Server. A server states it in each answer; this one is asked for
+// nothing else.
+func (h *HTTP) Reads(ctx context.Context) (wire.Format, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, h.batches, nil)
+	if err != nil {
+		return wire.Format{}, err
+	}
+	q.Header.Set(wire.HeaderVersion, h.version)
+	r, err := h.client.Do(q)
+	if err != nil {
+		h.client.CloseIdleConnections()
+		return wire.Format{}, unreached(err)
+	}
+	defer func() { _ = r.Body.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(r.Body, replyLimit))
+	if err != nil {
+		h.client.CloseIdleConnections()
+		return wire.Format{}, unreached(err)
+	}
+	if f, ok := wire.ParseFormat(r.Header.Get(wire.HeaderReads)); ok {
+		return f, nil
+	}
+	// A server from before it was stated answers that GET is not allowed here; any
+	// other answer is of something in between.
+	if r.StatusCode == http.StatusMethodNotAllowed {
+		return wire.First(), nil
+	}
+	return wire.Format{}, problem(r, b)
+}
+
 // Lost implements Server.
 func (h *HTTP) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
 	b, err := json.Marshal(l)

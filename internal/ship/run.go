@@ -240,8 +240,11 @@ func (l *loop) fail(r result, now time.Time) {
 }
 
 func stateOf(err error) State {
-	if errors.Is(err, fault.ErrDenied) {
+	switch {
+	case errors.Is(err, fault.ErrDenied):
 		return Denied
+	case errors.Is(err, errOlder):
+		return Older
 	}
 	return Unreachable
 }
@@ -256,6 +259,9 @@ func (l *loop) reach(s State, err error, now time.Time) {
 	switch s {
 	case Unreachable:
 		l.log.Warn("server unreachable; what is measured waits in the spool", "err", err)
+		return
+	case Older:
+		l.log.Error("server older than this program; what is measured waits in the spool", "err", err, "hint", fault.Hint(err))
 		return
 	case Denied:
 		l.log.Error("server denies this machine; what is measured waits in the spool", "err", err, "hint", fault.Hint(err))

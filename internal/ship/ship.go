@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/wire"
 )
 
 // A Server takes batches, over HTTP or in the same process. It answers within
@@ -33,6 +34,8 @@ import (
 type Server interface {
 	Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error)
 	Lost(ctx context.Context, l batch.Lost) (batch.Reply, error)
+	// Reads asks what the server reads. Nothing else is offered to it.
+	Reads(ctx context.Context) (wire.Format, error)
 }
 
 // A Spool is what ship uses of *spool.Spool; the contract is there.
@@ -128,9 +131,10 @@ const (
 	Connected                // it answers
 	Unreachable              // it does not, or not with sense
 	Denied                   // it does not let this machine in
+	Older                    // it cannot read what waits, and has to be upgraded
 )
 
-var stateNames = [...]string{"unknown", "connected", "unreachable", "denied"}
+var stateNames = [...]string{"unknown", "connected", "unreachable", "denied", "older"}
 
 // String returns the state's word, as people and metrics see it.
 func (s State) String() string { return stateNames[min(int(s), len(stateNames)-1)] }
@@ -167,6 +171,7 @@ type Shipper struct {
 	mu     sync.Mutex // guards what follows
 	status Status
 	wanted map[batch.Short]struct{}
+	reads  wire.Format // what the server was last known to read
 }
 
 // New returns a shipper, which sends nothing yet. clock reads this machine's
@@ -177,7 +182,7 @@ func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), 
 	}
 	return &Shipper{
 		cfg: cfg.tune(), spool: s, server: server, clock: clock, log: log,
-		turn: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[batch.Short]struct{}{},
+		turn: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[batch.Short]struct{}{}, reads: wire.First(),
 	}
 }
 

@@ -68,7 +68,8 @@ type Offer struct {
 	Number  uint64
 	Hash    batch.Hash
 	Bytes   []byte
-	Through time.Time // end of what it tells of: of its last window, as a rule
+	Through time.Time   // end of what it tells of: of its last window, as a rule
+	Format  wire.Format // what the server has to read
 }
 
 // Offer returns the batch that a stream has to offer now: the one that was
@@ -116,7 +117,11 @@ func (s *Spool) repeat(st *stream) (Offer, bool, error) {
 }
 
 func offer(k *batchHead, sent []byte) Offer {
-	return Offer{Stream: k.Stream, Number: k.Number, Hash: batch.HashOf(sent), Bytes: sent, Through: wall(k.Through)}
+	format := wire.First()
+	if k.Format != nil {
+		format = *k.Format
+	}
+	return Offer{Stream: k.Stream, Number: k.Number, Hash: batch.HashOf(sent), Bytes: sent, Through: wall(k.Through), Format: format}
 }
 
 // sent reads a batch's bytes.
@@ -171,6 +176,9 @@ func (s *Spool) compose(old *stream) (Offer, bool, error) {
 		return Offer{}, false, s.resign(st)
 	}
 	head.extent = extentOf(b, st.Through)
+	if format := wire.FormatOf(b); !wire.First().Reads(format) {
+		head.Format = &format
+	}
 	if st.Began == 0 {
 		st.Began = head.since()
 	}

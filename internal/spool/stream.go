@@ -11,6 +11,7 @@ import (
 
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/wire"
 )
 
 // The kinds of record.
@@ -69,6 +70,9 @@ type batchHead struct {
 	Stream   batch.Stream `json:"stream"`
 	Number   uint64       `json:"number"`
 	Previous batch.Hash   `json:"previous"`
+	// Format is what a server has to read. Batches of before it was noted have
+	// none, and use the first.
+	Format *wire.Format `json:"format,omitempty"`
 	extent
 }
 

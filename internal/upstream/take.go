@@ -58,9 +58,11 @@ func NewTaker(k Keeper, identify func(*http.Request) (states.Source, error), log
 
 // Handler serves POST /v1/states and GET /v1/states/mark. Both answer with a
 // mark; a page that does not go on there is answered with 409 and the mark.
-// Errors are problems (RFC 9457).
+// Errors are problems (RFC 9457). Each answer states what the server reads, in
+// wire.HeaderReads.
 func (t *Taker) Handler() http.Handler {
 	mux := http.NewServeMux()
+	reads := wire.Latest().String()
 	mux.HandleFunc("POST /v1/states", t.serve(t.post))
 	mux.HandleFunc("GET /v1/states/mark", t.serve(func(_ http.ResponseWriter, r *http.Request, src states.Source) (states.Mark, error) {
 		return t.keeper.StatesMark(r.Context(), src)
@@ -71,7 +73,10 @@ func (t *Taker) Handler() http.Handler {
 			answer.Problem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
 		})
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderReads, reads)
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // Errors of a request that no kind says.

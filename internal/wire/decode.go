@@ -17,7 +17,7 @@ func fromMessage(m *pb.Batch, l Limits) (*batch.Batch, error) {
 	case m.Version == 0:
 		return nil, invalid("it says no version of its layout")
 	case m.Version > version:
-		return nil, invalid("layout %d is unknown: the sender is newer than this server", m.Version)
+		return nil, newer("layout %d is unknown", m.Version)
 	case len(m.Stream) != len(b.Stream):
 		return nil, invalid("stream of %d bytes, not %d", len(m.Stream), len(b.Stream))
 	case len(m.Previous) != 0 && len(m.Previous) != len(b.Previous):
@@ -85,7 +85,7 @@ func windowsFrom(b *batch.Batch, m *pb.Batch, l Limits) error {
 		case now.Offset > 0 && end < now.End:
 			return invalid("window %d: offset %d", i, now.Offset)
 		case w.Opening < pb.Opening_OPENING_CONTINUES || w.Opening > pb.Opening_OPENING_BOOTED:
-			return invalid("window %d: opening %d is unknown: the sender is newer than this server", i, w.Opening)
+			return invalid("window %d: opening %d is unknown", i, w.Opening)
 		case w.Cpus > math.MaxInt32:
 			return invalid("window %d: %d CPUs", i, w.Cpus)
 		}
@@ -109,7 +109,7 @@ func balancesFrom(windows []batch.Window, m *pb.Balances) error {
 		i := slices.IndexFunc(meter.Wholes[:], func(r meter.Resource) bool { return pb.Resource(r) == number })
 		switch {
 		case i < 0:
-			return newer(int(number))
+			return unknown(int64(number))
 		case seen.Has(meter.Wholes[i]):
 			return invalid("%v: twice", meter.Wholes[i])
 		}
@@ -247,7 +247,7 @@ func amounts(lines []line, list []*pb.Column) error {
 	for _, m := range list {
 		switch {
 		case m.Resource < 1 || m.Resource >= meter.Limit:
-			return newer(int(m.Resource))
+			return unknown(int64(m.Resource))
 		case m.Resource <= last:
 			return invalid("%v: after %v", meter.Resource(m.Resource), meter.Resource(last))
 		case len(m.Values) > 0 && len(m.Deltas) > 0:

@@ -326,7 +326,7 @@ func (d *handoverReader) take(h *meter.Handover, i int) error {
 			return err
 		}
 	default:
-		return invalid("handover %d: opened %d is unknown: the sender is newer than this server", i, opened)
+		return invalid("handover %d: opened %d is unknown", i, opened)
 	}
 	if n := d.m.Shares[i]; n > 0 {
 		if uint64(n) > uint64(d.total-d.at) {

@@ -203,7 +203,7 @@ func pageFrom(m *pb.States, l Limits) (*states.Page, error) {
 	case m.Version == 0:
 		return nil, invalid("it says no version of its layout")
 	case m.Version > version:
-		return nil, invalid("layout %d is unknown: the sender is newer than this server", m.Version)
+		return nil, newer("layout %d is unknown", m.Version)
 	}
 	p := &states.Page{From: states.Mark{Sequence: m.Sequence, Position: m.From}, To: m.To}
 	if err := check(l, m.From, m.To); err != nil {
@@ -317,7 +317,7 @@ func columnsFrom(t *pb.StateTable, usage func(int) *meter.Usage, node func(int) 
 		u := usage(i)
 		u.Present, u.Quality = meter.Set(t.Present[i]), meter.Qualities(t.Quality[i])
 		if u.Present&^meter.All != 0 {
-			return invalid("a resource is unknown: the sender is newer than this server")
+			return newer("a resource is unknown")
 		}
 		var q meter.Qualities
 		u.Present.Each(func(r meter.Resource) { q.Set(r, u.Quality.Get(r)) })
@@ -331,7 +331,7 @@ func columnsFrom(t *pb.StateTable, usage func(int) *meter.Usage, node func(int) 
 		at := place(c.Name, usage, node)
 		switch {
 		case at == nil:
-			return invalid("column %.32q is unknown: the sender is newer than this server", c.Name)
+			return newer("column %.32q is unknown", c.Name)
 		case seen[c.Name] || len(c.Values) != len(t.Key):
 			return invalid("column %q: %d numbers for %d rows, or twice", c.Name, len(c.Values), len(t.Key))
 		}

@@ -141,7 +141,7 @@ func (s shape) message() *pb.Shape {
 func shapeFrom(m *pb.Shape) (s shape, err error) {
 	s = shape{present: meter.Set(m.Present), has: meter.Set(m.Has), ended: m.Ended, partial: m.Partial}
 	if strange := (s.present | s.has) &^ meter.All; strange != 0 {
-		return s, newer(bits.TrailingZeros64(uint64(strange)))
+		return s, unknown(int64(bits.TrailingZeros64(uint64(strange))))
 	}
 	rated := []uint64{meter.Measured: m.Measured, meter.Apportioned: m.Apportioned, meter.Modelled: m.Modelled}
 	var seen uint64
@@ -153,9 +153,4 @@ func shapeFrom(m *pb.Shape) (s shape, err error) {
 		meter.Set(set).Each(func(r meter.Resource) { s.quality.Set(r, meter.Quality(q)) })
 	}
 	return s, nil
-}
-
-// newer refuses a resource that is not in the list.
-func newer(number int) error {
-	return invalid("resource %d is unknown: the sender is newer than this server", number)
 }

@@ -15,6 +15,7 @@ import (
 
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/meter"
 	pb "mete.dev/mete/proto"
 )
 
@@ -46,7 +47,7 @@ func ParseSpool(s string) (bytes, limit int64, ok bool) {
 	return bytes, limit, err == nil && err2 == nil && bytes >= 0 && limit > 0
 }
 
-// version is that of the layout. A reader refuses a higher one.
+// version is that of the layout. A reader refuses a higher one: see Format.
 const version = 1
 
 // Encode appends b to dst as it is sent. The same batch gives the same bytes.
@@ -68,10 +69,10 @@ func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
 }
 
 // Decode reads what Encode wrote, or another agent. Errors wrap
-// fault.ErrInvalid.
+// fault.ErrInvalid, or ErrNewer.
 //
 // Fields that it does not know are ignored. Resources and layouts that it does
-// not know are refused: to skip them would lose what was used unseen. Amounts
+// not know are refused with ErrNewer: to skip them would lose use silently. Amounts
 // and totals are never negative; windows follow each other without overlap
 // where they are of one boot.
 func Decode(src []byte, l Limits) (*batch.Batch, error) {
@@ -96,4 +97,18 @@ func Decode(src []byte, l Limits) (*batch.Batch, error) {
 // invalid is an error of the sender's.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, fault.ErrInvalid)...)
+}
+
+// unknown refuses a resource by its number: one behind the list is a newer
+// program's, another one has no place there.
+func unknown(number int64) error {
+	if number < meter.Limit {
+		return invalid("resource %d is unknown here", number)
+	}
+	return newer("resource %d is unknown", number)
+}
+
+// newer is the error of what only a newer program knows.
+func newer(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrNewer)...)
 }
