@@ -24,6 +24,7 @@ import (
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/subquery"
 )
 
 // A Config says which rules there are, and who is told.
@@ -107,13 +108,13 @@ type Alerts struct {
 // Open reads the rules. It starts nothing. The engine answers their questions over
 // the store, all of it, and the store keeps what they record. An error that names
 // a file and a line wraps fault.ErrInvalid.
-func Open(cfg Config, engine *promql.Engine, store *metrics.Store, reg prometheus.Registerer, log *slog.Logger) (*Alerts, error) {
+func Open(cfg Config, engine promql.QueryEngine, store *metrics.Store, reg prometheus.Registerer, log *slog.Logger) (*Alerts, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	// What Prometheus says of its own starts and stops is nobody's news.
 	quiet := slog.New(atLeast{log.Handler(), slog.LevelWarn})
-	a := &Alerts{cfg: cfg, files: &files{read: parser.NewParser(parser.Options{}), log: quiet}, log: log}
+	a := &Alerts{cfg: cfg, files: &files{read: subquery.Parser(parser.NewParser(parser.Options{})), log: quiet}, log: log}
 	if err := a.files.load(cfg.Rules); err != nil {
 		return nil, err
 	}

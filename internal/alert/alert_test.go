@@ -146,6 +146,8 @@ func TestFiles(t *testing.T) {
 		"yaml":       {"groups:\n  - name: a\n    rules: 7\n", ":3: "},
 		"an unknown": {"groups:\n  - name: a\n    rulez: []\n", ":3: "},
 		"promql":     {"groups:\n  - name: a\n    rules:\n      - alert: X\n        expr: sum(\n", ":5:15: "},
+		"a subquery": {"groups:\n  - name: a\n    rules:\n      - alert: X\n        expr: max_over_time(up[100y:1ms])\n", ":5:15: "},
+		"recorded":   {"groups:\n  - name: a\n    rules:\n      - record: x\n        expr: |\n          max_over_time(up[1d:1ms])\n", ":5:15: "},
 		"a template": {"groups:\n  - name: a\n    rules:\n      - alert: X\n        expr: up\n        annotations:\n          summary: '{{ $x '\n", ":4: "},
 		"a label":    {"groups:\n  - name: a\n    rules:\n      - record: y\n        expr: up\n\n      - alert: 'X'\n        expr: up\n        labels: {__name__: z}\n", ":7: "},
 		"neither":    {"groups:\n  - name: a\n    rules:\n      - expr: up\n", ": group \"a\", rule 1"},

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,12 @@ func TestBounds(t *testing.T) {
 		{"format_query", []string{"query", "m" + strings.Repeat(" + on (a) m", deepest)}, 200, "", nil},
 		{"query", []string{"query", strings.Repeat("-", deepest) + "1"}, 200, "", nil},
 		{"series", []string{"match[]", `{a="` + strings.Repeat("x", longest) + `"}`}, 400, "bad_data", []string{"match[]"}},
+		{"query", append(when, "query", `max_over_time(m{workload="w00001"}[30d:5m])`), 200, "", []string{"w00001"}},
+		{"query", append(when, "query", `max_over_time(m{workload="w00001"}[1h:])`), 200, "", []string{"w00001"}},
+		{"query_range", []string{"query", `max_over_time(m{workload="w00001"}[1h:10s])`, "start", "1000000000", "end", "1000086400", "step", "60"}, 200, "", []string{"w00001"}},
+		{"query_range", []string{"query", `max_over_time(m[1h:1s])`, "start", "1000000000", "end", "1001000000", "step", "3600"}, 400, "bad_data",
+			[]string{"1:15", "subquery m[1h:1s] has 1003601 steps of 1s", "1000000 steps in all", "take a larger step"}},
+		{"format_query", []string{"query", `max_over_time(m[100y:1ms])`}, 200, "", nil}, // it is not evaluated
 		{"query", []string{"query", "sum(m"}, 400, "bad_data", []string{"1:6"}},
 		{"query", []string{"query", "m +\n  rate(m)"}, 400, "bad_data", []string{"2:8"}},
 	} {
@@ -146,6 +153,37 @@ func TestBounds(t *testing.T) {
 	}
 	if a.small.Running() != 0 || a.large.Running() != 0 {
 		t.Errorf("%d and %d turns have not ended", a.small.Running(), a.large.Running())
+	}
+}
+
+// What is refused for the steps of its subqueries allocates nothing for them; each of
+// these would take 1.4 GB, in one piece.
+func TestSubqueries(t *testing.T) {
+	a := many(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for _, text := range []string{`max_over_time(nosuch[1d:1ms])`, `max_over_time(vector(1)[1d:1ms])`, `nosuch[1d:1ms]`, `sum(max_over_time(max_over_time(nosuch[1m:1ms])[1d:1m]))`} {
+		for path, form := range map[string][]string{"query": {"time", "1000000300"}, "query_range": {"start", "1000000300", "end", "1000000400", "step", "10"}} {
+			w := ask(a, path, append(form, "query", text)...)
+			want := "subquery nosuch["
+			switch {
+			case path == "query_range" && strings.HasPrefix(text, "nosuch"):
+				want = "range query" // it is no instant vector
+			case strings.Contains(text, "vector(1)"):
+				want = "subquery vector(1)["
+			}
+			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s %s: %d %s; want %s", path, text, w.Code, w.Body, want)
+			}
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 256<<20 {
+		t.Errorf("%d bytes were allocated", took)
+	}
+	_, err := Engine(Default(), nil, slog.New(slog.DiscardHandler)).NewInstantQuery(t.Context(), storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }), nil, `max_over_time(nosuch[1d:1ms])`, time.Unix(1, 0))
+	if err == nil || !strings.Contains(err.Error(), "subquery") {
+		t.Errorf("a rule: %v", err)
 	}
 }
 

@@ -11,12 +11,13 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 
+	"mete.dev/mete/internal/subquery"
 	"mete.dev/mete/internal/unit"
 )
 
 // Engine computes queries of whoever does not come over the API, as many at once and
 // as large as the API's. Where told is not nil, it is told of each.
-func Engine(cfg Config, told *Log, log *slog.Logger) *promql.Engine {
+func Engine(cfg Config, told *Log, log *slog.Logger) promql.QueryEngine {
 	l := cfg.limits()
 	opts := l.engine(l.large.samples, cfg.Timeout, parser.NewParser(parser.Options{}), log)
 	opts.ActiveQueryTracker = make(places, cfg.Parallel)
@@ -24,7 +25,7 @@ func Engine(cfg Config, told *Log, log *slog.Logger) *promql.Engine {
 	if told != nil {
 		e.SetQueryLogger(told)
 	}
-	return e
+	return subquery.Engine(e)
 }
 
 // engine is how queries are computed.
@@ -32,7 +33,7 @@ func (l limits) engine(samples int, timeout time.Duration, read parser.Parser, l
 	return promql.EngineOpts{
 		Logger: log, MaxSamples: samples, Timeout: timeout, LookbackDelta: l.Lookback,
 		EnableAtModifier: true, EnableNegativeOffset: true, Parser: read,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
+		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.Step.Milliseconds() },
 	}
 }
 
@@ -54,20 +55,20 @@ func (p places) Insert(ctx context.Context, _ string) (int, error) {
 // engines compute each query as a small one, and again as a large one where it is not.
 type engines struct {
 	a            *API
-	small, large *promql.Engine
+	small, large promql.QueryEngine
 }
 
 func (e *engines) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
-	return e.question(func(of *promql.Engine) (promql.Query, error) { return of.NewInstantQuery(ctx, q, opts, text, at) })
+	return e.question(func(of promql.QueryEngine) (promql.Query, error) { return of.NewInstantQuery(ctx, q, opts, text, at) })
 }
 
 func (e *engines) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
-	return e.question(func(of *promql.Engine) (promql.Query, error) {
+	return e.question(func(of promql.QueryEngine) (promql.Query, error) {
 		return of.NewRangeQuery(ctx, q, opts, text, start, end, step)
 	})
 }
 
-func (e *engines) question(parse func(*promql.Engine) (promql.Query, error)) (promql.Query, error) {
+func (e *engines) question(parse func(promql.QueryEngine) (promql.Query, error)) (promql.Query, error) {
 	q, err := parse(e.small)
 	if err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func (e *engines) question(parse func(*promql.Engine) (promql.Query, error)) (pr
 type question struct {
 	promql.Query
 	engines *engines
-	parse   func(*promql.Engine) (promql.Query, error)
+	parse   func(promql.QueryEngine) (promql.Query, error)
 }
 
 // Exec computes the query.

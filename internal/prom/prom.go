@@ -34,6 +34,7 @@ import (
 
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/subquery"
 	"mete.dev/mete/internal/turn"
 )
 
@@ -98,8 +99,10 @@ func newAPI(cfg Config, who Who, told *Log, log *slog.Logger) *API {
 	l := cfg.limits()
 	a := &API{limits: l, small: turn.New(l.small.slots, l.waiting), large: turn.New(l.large.slots, l.waiting),
 		watch: &watch{memory: l.Memory}, told: told, who: who, read: parser.NewParser(parser.Options{}), log: log}
-	a.engines = &engines{a,
-		promql.NewEngine(l.engine(l.small.samples, l.try, a.read, log)), promql.NewEngine(l.engine(l.large.samples, l.Timeout, a.read, log))}
+	of := func(samples int, timeout time.Duration) promql.QueryEngine {
+		return subquery.Engine(promql.NewEngine(l.engine(samples, timeout, a.read, log)))
+	}
+	a.engines = &engines{a, of(l.small.samples, l.try), of(l.large.samples, l.Timeout)}
 	return a
 }
 

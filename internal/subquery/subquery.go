@@ -1,0 +1,143 @@
+// Package subquery bounds the steps of the subqueries of a PromQL expression.
+//
+// Prometheus's evaluator allocates 16 bytes for each step of a subquery before it
+// evaluates anything, no limit on samples counts them, and no timeout stops that:
+// max_over_time(x[100y:1ms]) ends the process. So an expression is judged before.
+package subquery
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+)
+
+const (
+	// Most is how many steps all subqueries of an expression may have together.
+	Most = 1_000_000
+	// Step is the step of a subquery that names none.
+	Step = time.Minute
+)
+
+// Parser returns p, refusing each expression whose subqueries have more than [Most]
+// steps where it is evaluated at one instant.
+func Parser(p parser.Parser) parser.Parser { return bounded{p} }
+
+type bounded struct{ parser.Parser }
+
+func (b bounded) ParseExpr(text string) (parser.Expr, error) {
+	e, err := b.Parser.ParseExpr(text)
+	if err == nil {
+		err = check(text, e, 0)
+	}
+	return e, err
+}
+
+// Engine returns e, refusing each query whose subqueries have more than [Most] steps.
+// The step of a subquery that names none must be [Step] in e.
+func Engine(e promql.QueryEngine) promql.QueryEngine { return engine{e} }
+
+type engine struct{ of promql.QueryEngine }
+
+func (e engine) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
+	return judged(e.of.NewInstantQuery(ctx, q, opts, text, at))
+}
+
+func (e engine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
+	return judged(e.of.NewRangeQuery(ctx, q, opts, text, start, end, step))
+}
+
+// judged passes a query on that may be evaluated. Its statement is judged, not its text:
+// there, durations that were expressions have values.
+func judged(q promql.Query, err error) (promql.Query, error) {
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := q.Statement().(*parser.EvalStmt); ok {
+		span := s.End.UnixMilli() - s.Start.UnixMilli()
+		if span < 0 { // it overflows, as the end is never before the start
+			span = math.MaxInt64
+		}
+		if err := check(q.String(), s.Expr, span); err != nil {
+			q.Close()
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+// check reports the subquery with which those of e have more than [Most] steps, where e
+// is evaluated over span milliseconds. The error names the place in text, which e was
+// parsed from.
+func check(text string, e parser.Expr, span int64) error {
+	_, err := count(text, e, span, 0)
+	return err
+}
+
+// count adds the steps of the subqueries in n to those that were counted before.
+func count(text string, n parser.Node, span, before int64) (int64, error) {
+	all := before
+	switch n := n.(type) {
+	case *parser.StepInvariantExpr:
+		span = 0 // it is evaluated at the start only
+	case *parser.SubqueryExpr:
+		step := Step.Milliseconds()
+		if n.Step != 0 {
+			step = n.Step.Milliseconds()
+		}
+		if step <= 0 {
+			return 0, refused(text, n, fmt.Sprintf("has a step of %v: the least is 1ms", n.Step))
+		}
+		// The range begins before the span, and what is inside is evaluated over both as
+		// one. An offset and @ move it, and do not change its length.
+		span = plus(span, n.Range.Milliseconds())
+		own := plus(span/step, 1)
+		if all = plus(all, own); all > Most {
+			over := ""
+			if before > 0 {
+				over = fmt.Sprintf(", and those before it %d", before)
+			}
+			return 0, refused(text, n, fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; take a larger step or a shorter range",
+				own, time.Duration(step)*time.Millisecond, length(span), over, Most))
+		}
+	}
+	for c := range parser.ChildrenIter(n) {
+		var err error
+		if all, err = count(text, c, span, all); err != nil {
+			return 0, err
+		}
+	}
+	return all, nil
+}
+
+// plus adds what is not negative; a sum that is too large is the largest number.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// length writes milliseconds, which may be more than a time.Duration holds.
+func length(ms int64) string {
+	if day := 24 * time.Hour.Milliseconds(); ms >= 2*day {
+		return fmt.Sprintf("%.4g days", float64(ms)/float64(day))
+	}
+	return (time.Duration(ms) * time.Millisecond).String()
+}
+
+// shown is how many bytes of a subquery an error shows.
+const shown = 200
+
+func refused(text string, n *parser.SubqueryExpr, why string) error {
+	at := n.PositionRange()
+	own := text[max(0, min(int(at.Start), len(text))):max(0, min(int(at.End), len(text)))]
+	if len(own) > shown {
+		own = own[:shown] + "..."
+	}
+	return &parser.ParseErr{PositionRange: at, Query: text, Err: fmt.Errorf("subquery %s %s", own, why)}
+}
