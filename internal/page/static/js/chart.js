@@ -15,10 +15,18 @@ function toneOf(s, i) {
   return css("--c" + tones.get(s.key));
 }
 
-// aligned puts series of [time, value] pairs on one axis of times.
-export function aligned(series, span) {
-  const times = [];
-  for (let t = span.from; t <= span.to; t += span.step) times.push(t);
+// axis are the times of a span at which series of [time, value] pairs have values, one
+// each step. They are the series' own, also where those are of a span a while ago, until
+// there are newer ones.
+function axis(series, span) {
+  const { from, to, step } = span, first = series.find((s) => s.values.length), times = [];
+  const past = first ? (Number(first.values[0][0]) - from) % step : 0;
+  for (let t = from + (past < 0 ? past + step : past); t <= to; t += step) times.push(t);
+  return times;
+}
+
+// aligned puts series on one axis of times.
+function aligned(series, times) {
   const at = new Map(times.map((t, i) => [t, i]));
   return [times, ...series.map((s) => {
     const out = new Array(times.length).fill(null);
@@ -51,11 +59,15 @@ function axes(unit) {
   ];
 }
 
+// lone are the places in a row whose value no line leads to or from: it is drawn as a
+// point.
+const lone = (row) => row.flatMap((v, i) => (known(v) && !known(row[i - 1]) && !known(row[i + 1]) ? [i] : []));
+
 // options are those of uPlot for series that are piled, or lines.
 function options({ seen, unit, stacked, whole, band, tone }, node, height, hover) {
   const lines = seen.map((s, i) => ({
     label: s.name, stroke: tone[i], width: stacked ? 1 : 1.75, fill: stacked ? tone[i] + (s.tone === "idle" ? "55" : "cc") : seen.length === 1 ? tone[i] + "1f" : undefined,
-    points: { show: false }, dash: s.dash, spanGaps: false,
+    points: { show: false, filter: (u, of) => lone(u.data[of]), size: 5, fill: tone[i] }, dash: s.dash, spanGaps: false,
   }));
   // The area of each is between its own line and that of the one below.
   const bands = stacked ? seen.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })) : [];
@@ -130,10 +142,11 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   const theme = document.documentElement.dataset.theme;
   const seen = series.filter((s) => !off.has(s.name));
   const tone = seen.map((s) => toneOf(s, series.indexOf(s)));
-  const raw = useMemo(() => aligned(seen, span), [series, span, off]);
+  const times = useMemo(() => axis(series, span), [series, span]);
+  const raw = useMemo(() => aligned(seen, times), [series, times, off]);
   const data = useMemo(() => {
     const shown = stacked ? piled(raw) : [...raw];
-    return band ? [...shown, ...aligned([{ values: band.high }, { values: band.low }], span).slice(1)] : shown;
+    return band ? [...shown, ...aligned([{ values: band.high }, { values: band.low }], times).slice(1)] : shown;
   }, [raw, stacked, band]);
   const now = useRef();
   now.current = { seen, raw, tone, unit, stacked, band };

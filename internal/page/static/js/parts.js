@@ -9,8 +9,6 @@ import { text, when, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
-const every = (span) => (span.name ? Math.max(10, span.step) * 1000 : 0);
-
 // Nothing says that a chart has no values yet, and when it will.
 function Nothing({ what }) {
   return html`<${Empty} title=${what[0].toUpperCase() + what.slice(1) + " is not known"}><span>Nothing tells it here, or it began a moment ago: what is measured shows some 20 seconds later.</span></${Empty}>`;
@@ -77,5 +75,3 @@ export function Gaps({ gaps, own }) {
   ];
   return html`<${Table} columns=${columns} rows=${gaps} id=${(g) => g.node + g.from + g.reason} name="gaps" label="gaps" wraps />`;
 }
-
-export { every };

@@ -10,16 +10,22 @@ let first = "1h";
 export function begin(seconds) { first = seconds < 1500 ? "15m" : "1h"; }
 export const firstRange = () => first;
 
+// fresh is by how many seconds at most the end of a range lies before now: as often
+// as there are new readings, about.
+const fresh = 15;
+
 // spanOf is the range that a query names: { from, to, step } in seconds, with the
-// name of it. It moves with time unless both ends are given.
+// name of it. It moves with time unless both ends are given, and ends now, whatever
+// the step: from and to are whole steps apart, and no multiples of it.
 export function spanOf(query, now = Date.now() / 1000) {
-  const a = Number(query.from), b = Number(query.to);
+  const a = Math.floor(Number(query.from)), b = Math.ceil(Number(query.to));
   if (query.from && query.to && b > a) {
-    const step = stepOf(b - a);
-    return stepped({ name: "", from: Math.floor(a / step) * step, to: Math.ceil(b / step) * step, step });
+    // What is yet to come has no readings: the last value would be of none.
+    const to = a < now - 60 ? Math.min(b, Math.floor(now)) : b, step = stepOf(to - a);
+    return stepped({ name: "", from: to - Math.ceil((to - a) / step) * step, to, step });
   }
   const [name, length] = ranges.find(([n]) => n === query.range) || ranges.find(([n]) => n === first);
-  const step = stepOf(length), to = Math.floor(now / step) * step;
+  const step = stepOf(length), each = Math.min(step, fresh), to = Math.floor(now / each) * each;
   return stepped({ name, from: to - length, to, step });
 }
 
@@ -31,6 +37,9 @@ function stepOf(length) {
 // The window of rates is two steps, and long enough for three readings.
 function stepped(s) { return { ...s, length: s.to - s.from, window: Math.max(30, s.step * 2) }; }
 
+// often is after how many seconds a range that goes on is looked at anew.
+const often = (step) => Math.max(10, Math.min(step, 300));
+
 // useSpan is the range of the URL, and goes on with time.
 export function useSpan(query) {
   const [now, set] = useState(Date.now() / 1000);
@@ -38,7 +47,7 @@ export function useSpan(query) {
   useEffect(() => {
     if (!name) return undefined;
     set(Date.now() / 1000);
-    const timer = setInterval(() => { if (!document.hidden) set(Date.now() / 1000); }, Math.max(10, step) * 1000);
+    const timer = setInterval(() => { if (!document.hidden) set(Date.now() / 1000); }, often(step) * 1000);
     return () => clearInterval(timer);
   }, [name, step]);
   const s = spanOf(query, now);
@@ -49,11 +58,13 @@ export const choose = (name) => put({ range: name === first ? "" : name, from: "
 export const zoom = (from, to) => put({ range: "", from: Math.round(from), to: Math.round(to) });
 
 // ledger is the same range in the words of questions about the ledger, which knows
-// minutes; a range that goes on does so in steps that are small for its length, so
-// that nobody adds up a week of thousands of workloads every few seconds.
+// minutes. Of a range that goes on it has all up to now, and a little of what is to
+// come: so it changes in steps that are small for its length, and nobody adds up a week
+// of thousands of workloads every few seconds.
 export function ledger(s) {
-  const step = s.name ? Math.max(60, Math.ceil(s.length / 360 / 60) * 60) : 60, to = Math.ceil(s.to / step) * step;
-  const from = s.name ? to - s.length : Math.floor(s.from / 60) * 60;
+  const step = s.name ? Math.min(300, Math.max(60, Math.ceil(s.length / 360 / 60) * 60)) : 60;
+  const to = s.name ? Math.floor(s.to / step + 1) * step : Math.ceil(s.to / step) * step;
+  const from = s.name ? to - s.length : Math.floor(s.from / step) * step;
   return { from: new Date(from * 1000).toISOString(), to: new Date(to * 1000).toISOString() };
 }
 

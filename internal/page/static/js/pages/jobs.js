@@ -52,11 +52,12 @@ async function trendsOf(rows, span, signal) {
   }
   // A line of some of a job's workloads would be no line of the job.
   const ids = [...of.keys()].filter((id) => count[of.get(id)] <= 100).slice(0, 350);
-  const step = Math.max(span.step, Math.ceil(span.length / 48 / span.step) * span.step);
-  const series = ids.length ? await range(`sum by (workload) (rate(mete_workload_cpu_seconds_total{workload=~${oneOf(ids)}}[${Math.max(60, step * 2)}s]))`, { ...span, step }, signal) : [];
+  // The last of its values is that of the end of the span.
+  const step = Math.max(span.step, Math.ceil(span.length / 48 / span.step) * span.step), many = Math.floor(span.length / step), from = span.to - many * step;
+  const series = ids.length ? await range(`sum by (workload) (rate(mete_workload_cpu_seconds_total{workload=~${oneOf(ids)}}[${Math.max(60, step * 2)}s]))`, { from, to: span.to, step }, signal) : [];
   for (const s of series) {
-    const k = of.get(s.metric.workload), line = lines[k] || (lines[k] = new Array(Math.floor(span.length / step) + 1).fill(0));
-    for (const [t, v] of s.values) line[Math.round((t - span.from) / step)] += Number(v);
+    const k = of.get(s.metric.workload), line = lines[k] || (lines[k] = new Array(many + 1).fill(0));
+    for (const [t, v] of s.values) line[Math.round((t - from) / step)] += Number(v);
   }
   return lines;
 }
