@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/prom"
 	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/testkit"
 )
 
 // A rig is rules over a store of its own.
@@ -73,10 +74,10 @@ func file(t *testing.T, name, text string) string {
 }
 
 // quick evaluates often. An alert that nobody speaks of for four times what Resend
-// is would be taken for ended, as it would be where the machine is busy.
+// is would be taken for ended, as it would be where the machine is busy: so that is long.
 func quick(t *testing.T) alert.Config {
 	cfg := alert.Default()
-	cfg.Interval, cfg.Resend = 200*time.Millisecond, 10*time.Second
+	cfg.Interval, cfg.Resend = 200*time.Millisecond, time.Hour
 	cfg.Pause, cfg.Grace = 100*time.Millisecond, 2*time.Second
 	cfg.Rules = []string{file(t, "own.yml", own)}
 	return cfg
@@ -97,7 +98,9 @@ func open(t *testing.T, cfg alert.Config) *rig {
 	})
 	r := &rig{store: store, state: store.State(), log: &logged{}}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if r.Alerts, err = alert.Open(cfg, prom.Engine(prom.Default(), nil, log), store, nil, log); err != nil {
+	questions := prom.Default()
+	questions.Timeout, questions.Lookback = time.Hour, time.Hour // also where the machine is slow
+	if r.Alerts, err = alert.Open(cfg, prom.Engine(questions, nil, log), store, nil, log); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -128,15 +131,20 @@ func (r *rig) set(t *testing.T, up float64) {
 	}
 }
 
-// within waits until f is true.
-func within(t *testing.T, what string, f func() bool) {
+// again waits until the rules of the test were evaluated some times more.
+func (r *rig) again(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if f() {
-			return
+	var last time.Time
+	times := 0
+	testkit.Eventually(t, "the rules are evaluated again", func() bool {
+		for _, g := range r.RuleGroups() {
+			if at := g.GetLastEvaluation(); g.Name() == "own" && at.After(last) {
+				last = at
+				times++
+			}
 		}
-	}
-	t.Fatalf("not within a minute: %s", what)
+		return times > 4
+	})
 }
 
 // Files that cannot be used are named with the line that is wrong.
@@ -213,8 +221,8 @@ func TestReload(t *testing.T) {
 		return list
 	}
 	r.set(t, 0)
-	within(t, "both alerts fire", func() bool { return r.Firing() >= 2 })
-	within(t, "the store has what the rules say", func() bool {
+	testkit.Eventually(t, "both alerts fire", func() bool { return r.Firing() >= 2 })
+	testkit.Eventually(t, "the store has what the rules say", func() bool {
 		found := fmt.Sprint(r.names(t))
 		return strings.Contains(found, "node:test_up:negative") && strings.Contains(found, "ALERTS ")
 	})
@@ -319,7 +327,7 @@ func TestWebhook(t *testing.T) {
 			return cmp.Equal(got, want)
 		}
 	}
-	within(t, "it is tried again", func() bool {
+	testkit.Eventually(t, "it is tried again", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return tries >= 3
@@ -327,8 +335,8 @@ func TestWebhook(t *testing.T) {
 	mu.Lock()
 	status = http.StatusOK
 	mu.Unlock()
-	within(t, "it is told of the alert", seen("firing1"))
-	time.Sleep(time.Second) // some evaluations more
+	testkit.Eventually(t, "it is told of the alert", seen("firing1"))
+	r.again(t)
 	if !seen("firing1")() {
 		t.Errorf("it is told %v", got)
 	}
@@ -339,11 +347,11 @@ func TestWebhook(t *testing.T) {
 	r = open(t, cfg)
 	r.set(t, 1)
 	r.run(t)
-	within(t, "it is told of the end", seen("firing1", "resolved1"))
+	testkit.Eventually(t, "it is told of the end", seen("firing1", "resolved1"))
 	r.set(t, 0)
-	within(t, "it fires again", seen("firing1", "resolved1", "firing1"))
+	testkit.Eventually(t, "it fires again", seen("firing1", "resolved1", "firing1"))
 	r.set(t, 1)
-	within(t, "it ends again", seen("firing1", "resolved1", "firing1", "resolved1"))
+	testkit.Eventually(t, "it ends again", seen("firing1", "resolved1", "firing1", "resolved1"))
 	if c := r.Counts(); c.Hooked < 3 || c.Sent != 0 {
 		t.Errorf("%+v", c)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 )
 
 // alertmanager runs Debian's Alertmanager, which posts what it is told to a URL, and
@@ -49,7 +50,7 @@ receivers:
 			t.Logf("alertmanager:\n%s", out.String())
 		}
 	})
-	within(t, "Alertmanager answers", func() bool {
+	testkit.Eventually(t, "Alertmanager answers", func() bool {
 		resp, err := http.Get("http://" + addr + "/am/-/ready")
 		if err != nil {
 			return false
@@ -109,6 +110,7 @@ func receiver(t *testing.T) (url string, got func() []message) {
 // A real Alertmanager is told that an alert fires, and that it has ended; and what the
 // webhook gets is what that Alertmanager posts to one, in the same form.
 func TestAlertmanager(t *testing.T) {
+	testkit.Stage(t, "peers", "runs Debian's Alertmanager")
 	theirs, atTheirs := receiver(t)
 	ours, atOurs := receiver(t)
 	url := alertmanager(t, theirs)
@@ -116,7 +118,7 @@ func TestAlertmanager(t *testing.T) {
 	cfg.Alertmanagers, cfg.Webhook, cfg.Page = []string{url}, ours, "https://mete.example.org:9797"
 	r := open(t, cfg)
 	r.run(t)
-	within(t, "it is known", func() bool { return len(r.Alertmanagers()) == 1 })
+	testkit.Eventually(t, "it is known", func() bool { return len(r.Alertmanagers()) == 1 })
 	if got := r.Alertmanagers()[0].String(); got != url+"/api/v2/alerts" {
 		t.Errorf("alerts go to %s", got)
 	}
@@ -125,7 +127,7 @@ func TestAlertmanager(t *testing.T) {
 		is := func(m message) bool { return m.status == status }
 		return func() bool { return slices.ContainsFunc(atTheirs(), is) && slices.ContainsFunc(atOurs(), is) }
 	}
-	within(t, "both hear of the alert", both("firing"))
+	testkit.Eventually(t, "both hear of the alert", both("firing"))
 	resp, err := http.Get(url + "/api/v2/alerts?filter=alertname%3DDown")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +146,7 @@ func TestAlertmanager(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	r.set(t, 1)
-	within(t, "both hear of its end", both("resolved"))
+	testkit.Eventually(t, "both hear of its end", both("resolved"))
 	t1, o1 := atTheirs()[0], atOurs()[0]
 	if !slices.Equal(t1.keys, o1.keys) {
 		t.Errorf("Alertmanager posts %v\nmete %v", t1.keys, o1.keys)
@@ -182,20 +184,22 @@ func TestAlertmanagerAway(t *testing.T) {
 	defer srv.Close()
 	cfg := quick(t)
 	cfg.Resend = 200 * time.Millisecond // what is told again is counted
+	away := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer away.Close()
 	cfg.AlertmanagerHeader = file(t, "header", "X-Secret: hunter2")
-	cfg.Alertmanagers = []string{"http://127.0.0.1:1", srv.URL}
+	cfg.Alertmanagers = []string{away.URL, srv.URL}
 	r := open(t, cfg)
 	r.run(t)
 	r.set(t, 0)
-	within(t, "the one that is there is told", func() bool {
+	testkit.Eventually(t, "the one that is there is told", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return header == "hunter2"
 	})
-	within(t, "the other one is not", func() bool { return r.Counts().Failed > 0 })
+	testkit.Eventually(t, "the other one is not", func() bool { return r.Counts().Failed > 0 })
 	if err := os.Remove(cfg.AlertmanagerHeader); err != nil {
 		t.Fatal(err)
 	}
 	before := r.Counts().Failed
-	within(t, "nothing goes without the header", func() bool { return r.Counts().Failed > before+2 })
+	testkit.Eventually(t, "nothing goes without the header", func() bool { return r.Counts().Failed > before+2 })
 }

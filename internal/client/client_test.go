@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,14 +113,20 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestNobodyThere(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	// A socket that is bound and does not listen keeps everybody else from its port.
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := ln.Addr().String()
-	if err := ln.Close(); err != nil {
+	defer func() { _ = syscall.Close(fd) }()
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
+	bound, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
 	c, err := client.New("http://"+addr+"/", token.Token{})
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +156,7 @@ func TestWrongAddress(t *testing.T) {
 		{strings.Replace(secure.URL, "https:", "http:", 1), "it speaks TLS", "use " + secure.URL},
 		{strings.Replace(plain.URL, "http:", "https:", 1), "HTTP response to HTTPS client", "it speaks plain HTTP, as mete up does: " + plain.URL},
 		{secure.URL, "another certificate authority", "check the server's address"},
-		{"https://nosuch.invalid:1", "nosuch.invalid", "check the address that --server"},
+		{"https://nosuch..invalid:1", "nosuch..invalid", "check the address that --server"},
 	} {
 		cl, err := client.New(c.url, tok)
 		if err != nil {

@@ -24,12 +24,13 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/fleet"
 )
 
-// up is the address of a real mete up: of this tree, on a state of its own, with a
-// job running. METE_PAGE_URL names one that runs already.
-func up(t *testing.T) string {
+// up is the address of a real mete up: of this tree, on a state of its own, and where
+// one is wanted with a job running. METE_PAGE_URL names one that runs already.
+func up(t *testing.T, job bool) string {
 	t.Helper()
 	if given := os.Getenv("METE_PAGE_URL"); given != "" {
 		return given
@@ -61,7 +62,7 @@ func up(t *testing.T) string {
 		t.Fatal(err)
 	}
 	address := ""
-	until(t, time.Minute, "mete up says where it is", func() bool {
+	testkit.Eventually(t, "mete up says where it is", func() bool {
 		b, err := os.ReadFile(says)
 		if err != nil {
 			t.Fatal(err)
@@ -71,19 +72,19 @@ func up(t *testing.T) string {
 		address = line
 		return whole
 	})
-	until(t, time.Minute, "mete up answers", func() bool {
+	testkit.Eventually(t, "mete up answers", func() bool {
 		r, err := http.Get(address + "/healthz")
 		if err != nil {
 			return false
 		}
 		return r.Body.Close() == nil && r.StatusCode == http.StatusOK
 	})
-	if os.Getenv("METE_PAGE_QUICK") != "" {
+	if !job {
 		return address
 	}
 	run(nil, "run", "--name", "page-test", "--", "sh", "-c", "while :; do i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; sleep 0.2; done")
 	// Rates want three windows.
-	until(t, 2*time.Minute, "the job is in the ledger for three windows", func() bool {
+	testkit.Eventually(t, "the job is in the ledger for three windows", func() bool {
 		r, err := http.Get(address + "/api/v1/query?query=" + "count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)")
 		if err != nil {
 			return false
@@ -97,15 +98,6 @@ func up(t *testing.T) string {
 	return address
 }
 
-func until(t *testing.T, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(500 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
 // A screen is a size and a scheme in which pages are looked at.
 type screen struct {
 	name          string
@@ -115,19 +107,12 @@ type screen struct {
 
 var screens = []screen{{"light", 1440, 900, false, false}, {"dark", 1440, 900, true, false}, {"phone", 390, 844, false, true}}
 
-// all skips tests of every page on every screen, which take minutes, unless METE_PAGES
-// is 1, or names the pages that are wanted, as those who draw one want.
+// all keeps tests of every page on every screen, which take minutes, out of the default
+// gate. Each page on each screen is a subtest: -run chooses those that are wanted.
 func all(t *testing.T) {
 	t.Helper()
-	if os.Getenv("METE_PAGES") == "" {
-		t.Skip("looks at every page for minutes: METE_PAGES=1 wants it")
-	}
+	testkit.Stage(t, "pages", "a browser looks at every page for minutes")
 	hosttest.Need(t, "chromium")
-}
-
-func wanted(name string) bool {
-	only := os.Getenv("METE_PAGES")
-	return only == "1" || strings.Contains(" "+only+" ", " "+name+" ")
 }
 
 // A visit is a page, and what has to be on it.
@@ -158,7 +143,7 @@ func browser(t *testing.T) context.Context {
 	hosttest.Beside(t, "interfaces") // one that comes or goes breaks off what a browser is loading
 	home := t.TempDir()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.UserDataDir(home), chromedp.Flag("disable-quic", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(2*time.Minute))
+		chromedp.Flag("disable-component-update", true), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(time.Hour))
 	if path, err := exec.LookPath("chromium"); err == nil {
 		opts = append(opts, chromedp.ExecPath(path))
 	}
@@ -233,7 +218,7 @@ func TestPagesInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := up(t)
+	address := up(t, true)
 	ctx := browser(t)
 	said := &complaints{}
 	if err := chromedp.Listen(ctx, said.listen); err != nil {
@@ -241,9 +226,6 @@ func TestPagesInChromium(t *testing.T) {
 	}
 	for _, s := range screens {
 		for _, v := range visits(host) {
-			if !wanted(v.name) {
-				continue
-			}
 			t.Run(v.name+"-"+s.name, func(t *testing.T) { look(t, ctx, said, address, v, s, string(axe)) })
 		}
 	}
@@ -283,9 +265,6 @@ func TestFleetInChromium(t *testing.T) {
 			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Who used it"},
 			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.Evil[0]), fleet.Evil[0]}, {"fleet-health", "/health?range=15m", "rack3-n08"},
 		} {
-			if !wanted(v.name) {
-				continue
-			}
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {
 				look(t, ctx, said, f.URL, v, s, string(axe))
 				marks, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`document.title === "pwned" || document.querySelector('img[src="x"]') !== null || document.querySelector("#app script") !== null`))
@@ -297,9 +276,14 @@ func TestFleetInChromium(t *testing.T) {
 	}
 }
 
-// within bounds what is waited for.
+// within bounds what is waited for by the deadline of the test binary alone, and leaves
+// time to say what is shown.
 func within(t *testing.T, ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	deadline, ok := t.Deadline()
+	if !ok {
+		return ctx
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(-20*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -314,8 +298,6 @@ func settle() time.Duration {
 
 func look(t *testing.T, ctx context.Context, said *complaints, address string, v visit, s screen, axe string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
 	scheme := "light"
 	if s.dark {
 		scheme = "dark"
@@ -326,13 +308,13 @@ func look(t *testing.T, ctx context.Context, said *complaints, address string, v
 		t.Fatal(err)
 	}
 	ready := `!document.querySelector(".skeleton") && document.querySelector("#main").childElementCount > 0 && document.body.innerText.includes(` + quote(v.want) + `)`
-	err := chromedp.Do(ctx,
+	err := chromedp.Do(within(t, ctx),
 		chromedp.EmulateViewport(s.width, s.height, func(p *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
 			p.Mobile = s.phone
 		}),
 		chromedp.Navigate(address+v.path),
 		chromedp.WaitVisible(chromedp.CSS("#main")),
-		chromedp.Poll[chromedp.Void](ready, chromedp.WithPollingInterval(100*time.Millisecond), chromedp.WithPollingTimeout(90*time.Second)),
+		chromedp.Poll[chromedp.Void](ready, chromedp.WithPollingInterval(100*time.Millisecond), chromedp.WithPollingTimeout(0)),
 		chromedp.Sleep(settle()),
 	)
 	if err != nil {

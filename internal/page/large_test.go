@@ -30,9 +30,6 @@ const tries = 3
 // long each question takes, and when pages were painted first.
 func TestLargeInChromium(t *testing.T) {
 	all(t)
-	if !wanted("large") {
-		t.Skip("not asked for")
-	}
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)

@@ -11,13 +11,13 @@ import (
 	"mete.dev/mete/internal/xtest/fleet"
 )
 
-// The pictures of the README are of a fleet that is made up. Where METE_SCREENSHOTS
-// names a directory and METE_PAGES says readme, they are taken anew.
+// The pictures of the README are of a fleet that is made up. Where METE_PICTURES names a
+// directory they are taken anew.
 func TestReadmeInChromium(t *testing.T) {
 	all(t)
-	dir := os.Getenv("METE_SCREENSHOTS")
-	if dir == "" || os.Getenv("METE_PAGES") != "readme" {
-		t.Skip("takes pictures: METE_PAGES=readme and METE_SCREENSHOTS=DIRECTORY want them")
+	dir := os.Getenv("METE_PICTURES")
+	if dir == "" {
+		t.Skip("takes pictures: METE_PICTURES=DIRECTORY wants them")
 	}
 	f := fleet.Open(t, fleet.Config{Nodes: 24, Each: 9, Tame: true})
 	u := &user{t, browser(t)}

@@ -1,25 +1,46 @@
 package page_test
 
 import (
+	"context"
 	"encoding/json"
 	"math"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
 	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/page"
+	"mete.dev/mete/internal/xtest/fleet"
 )
 
-// A range that goes on ends now, at whatever time it is looked at: the last value of a
-// chart is of the latest readings, and the ledger is asked for all up to now. One with
-// both ends has all between them.
-func TestRanges(t *testing.T) {
+// One page in a browser: who has no token signs in, and sees what was used a moment ago
+// in the longest range too. The console complains of nothing.
+func TestPage(t *testing.T) {
 	hosttest.Need(t, "chromium")
-	web := httptest.NewServer(page.New(false))
-	t.Cleanup(web.Close)
+	f := fleet.Open(t, fleet.Config{Nodes: 2, Each: 8, Tame: true})
 	ctx := browser(t)
+	said := &complaints{}
+	if err := chromedp.Listen(ctx, said.listen); err != nil {
+		t.Fatal(err)
+	}
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/jobs?range=30d"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the jobs", `document.body.innerText.includes("postgres-main") && document.querySelectorAll("tbody tr").length >= 8`)
+	said.take() // that it wants a token
+	u.clicks("tbody tr:first-child a")
+	u.sees("a job", `location.pathname === "/job" && document.body.innerText.includes("All figures") && document.querySelectorAll(".uplot canvas").length > 2 && !document.querySelector(".skeleton")`)
+	for _, c := range said.own() {
+		t.Errorf("console: %s", c)
+	}
+	ranges(t, ctx)
+}
+
+// ranges holds what the page makes of ranges against the times of which they are asked.
+// One that goes on ends now, at whatever time it is looked at: the last value of a chart
+// is of the latest readings, and the ledger is asked for all up to now. One with both
+// ends has all between them.
+func ranges(t *testing.T, ctx context.Context) {
+	t.Helper()
 	const script = `(async () => {
 		const { ranges, spanOf, ledger } = await import(document.querySelector("script[type=module]").src.replace("app.js", "span.js"));
 		const list = [], four = 1700006400; // at 00:00 UTC, whole hours and days
@@ -30,9 +51,6 @@ func TestRanges(t *testing.T) {
 		}
 		return JSON.stringify(list);
 	})()`
-	if err := chromedp.Do(ctx, chromedp.Navigate(web.URL+"/query")); err != nil {
-		t.Fatal(err)
-	}
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](script, chromedp.EvalAwaitPromise))
 	if err != nil {
 		t.Fatal(err)

@@ -3,13 +3,13 @@ package page_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/fleet"
 )
 
@@ -22,7 +22,7 @@ type user struct {
 // sees waits until an expression is true.
 func (u *user) sees(what, expression string) {
 	u.t.Helper()
-	err := chromedp.Do(within(u.t, u.ctx), chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(90*time.Second)))
+	err := chromedp.Do(within(u.t, u.ctx), chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
 	if err != nil {
 		picture(u.t, u.ctx, "use-failed")
 		u.t.Fatalf("%s: %v: %s", what, err, expression)
@@ -82,9 +82,7 @@ func (u *user) writes(css, text string) {
 // What people do on the pages of a fleet works, by mouse and by keys, and stands in
 // the address.
 func TestUse(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
+	testkit.Stage(t, "pages", "a browser is used for half a minute")
 	hosttest.Need(t, "chromium")
 	f := fleet.Open(t, fleet.Config{Nodes: 12, Each: 9})
 	ctx := browser(t)
@@ -104,17 +102,19 @@ func TestUse(t *testing.T) {
 	// What is above a chart may still come and move it: whoever misses it points again,
 	// and draws again.
 	tip := `[...document.querySelectorAll(".tip")].some((t) => !t.hidden && t.innerText.includes("cores"))`
-	for end := time.Now().Add(time.Minute); ; {
+	testkit.Eventually(t, "a chart tells what is under the mouse", func() bool {
 		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](over))
 		if err != nil {
 			t.Fatal(err)
 		}
 		x, y := box[0], box[1]+box[3]/2
 		u.does(chromedp.MouseEvent("mouseMoved", x+box[2]*0.5, y), chromedp.MouseEvent("mouseMoved", x+box[2]*0.6, y), chromedp.Sleep(200*time.Millisecond))
-		if seen, err := chromedp.Run(ctx, chromedp.Evaluate[bool](tip)); err != nil || seen || time.Now().After(end) {
-			break
+		seen, err := chromedp.Run(ctx, chromedp.Evaluate[bool](tip))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		return seen
+	})
 	// It stays under a mouse that rests, also where the chart is made anew.
 	scheme := `document.documentElement.dataset.theme`
 	first, err := chromedp.Run(ctx, chromedp.Evaluate[string](scheme))
@@ -126,7 +126,7 @@ func TestUse(t *testing.T) {
 	u.presses("t")
 	u.sees("the tip in the first scheme", scheme+` === `+quote(first)+` && `+tip)
 	picture(t, ctx, "use-tip")
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+	testkit.Eventually(t, "a chart is zoomed", func() bool {
 		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](over))
 		if err != nil {
 			t.Fatal(err)
@@ -134,10 +134,12 @@ func TestUse(t *testing.T) {
 		x, y := box[0], box[1]+box[3]/2
 		u.does(chromedp.DragAndDropXY(x+box[2]*0.4, y, x+box[2]*0.8, y, 6))
 		time.Sleep(2 * time.Second)
-		if zoomed, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`location.search.includes("from=")`)); err != nil || zoomed {
-			break
+		zoomed, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`location.search.includes("from=")`))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		return zoomed
+	})
 	u.sees("the zoom in the address", `location.search.includes("from=") && location.search.includes("to=")`)
 	u.button("Back to now")
 	u.sees("the range of before", `!location.search.includes("from=")`)
@@ -185,14 +187,9 @@ func TestUse(t *testing.T) {
 
 // The live page of this machine folds, filters, pauses and tells of each workload.
 func TestLive(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
+	testkit.Stage(t, "pages", "builds mete up and looks at it in a browser")
 	hosttest.Need(t, "chromium")
-	if os.Getenv("METE_PAGE_URL") == "" {
-		t.Setenv("METE_PAGE_QUICK", "1")
-	}
-	address := up(t)
+	address := up(t, false)
 	u := &user{t, browser(t)}
 	u.does(chromedp.EmulateViewport(1440, 900))
 	u.opens(address + "/live")

@@ -81,7 +81,7 @@ func ask(a *API, path string, form ...string) *httptest.ResponseRecorder {
 // Prometheus's form; and who sets a limit himself gets as much.
 func TestBounds(t *testing.T) {
 	cfg := Default()
-	cfg.Memory = leastMemory
+	cfg.Memory, cfg.Timeout = leastMemory, time.Hour // also where the machine is slow
 	a := many(t, cfg, 1000, nil, slog.New(slog.DiscardHandler))
 	a.limits.values, a.limits.answer = 500, 100<<10
 	a.limits.small.series, a.limits.large.series = 100, 800
@@ -128,7 +128,6 @@ func TestBounds(t *testing.T) {
 		{"query", []string{"query", "sum(m"}, 400, "bad_data", []string{"1:6"}},
 		{"query", []string{"query", "m +\n  rate(m)"}, 400, "bad_data", []string{"2:8"}},
 	} {
-		began := time.Now()
 		w := ask(a, c.path, c.form...)
 		var got struct{ Status, ErrorType, Error string }
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
@@ -142,9 +141,6 @@ func TestBounds(t *testing.T) {
 			if !strings.Contains(w.Body.String(), text) {
 				t.Errorf("%s %.100q: %.300s says nothing of %q", c.path, c.form, w.Body, text)
 			}
-		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%s %.100q took %v", c.path, c.form, took)
 		}
 	}
 	c := a.Counts()
@@ -191,8 +187,9 @@ func TestSubqueries(t *testing.T) {
 // for whoever waited.
 func TestWaits(t *testing.T) {
 	cfg := Default()
-	cfg.Timeout, cfg.Parallel = 200*time.Millisecond, 1
+	cfg.Timeout, cfg.Parallel = time.Hour, 1
 	a := many(t, cfg, 10, nil, slog.New(slog.DiscardHandler))
+	a.limits.wait = 0 // what has no turn at once has none
 	if err := a.small.Enter(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +209,7 @@ func TestWaits(t *testing.T) {
 		t.Errorf("series without a turn among the large: %d %s", w.Code, w.Body)
 	}
 	a.large.Leave("other")
-	a.limits.Timeout, a.limits.wait = time.Minute, time.Minute // it may take longer where the machine is busy
+	a.limits.wait = time.Hour
 	if w = ask(a, "query", "query", "count(m)", "time", "1000000300"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"10"`) {
 		t.Errorf("with a turn: %d %s", w.Code, w.Body)
 	}
@@ -241,6 +238,7 @@ func TestGrows(t *testing.T) {
 // Each query is a line in the log, with who asked and what it took; after a rotation
 // the next line is in the new file. What takes long is told in the server's log too.
 func TestLog(t *testing.T) {
+	began := time.Now().Truncate(time.Second)
 	path := filepath.Join(t.TempDir(), "queries.log")
 	var server bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&server, nil))
@@ -249,7 +247,7 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := Default()
-	cfg.Slow = time.Nanosecond
+	cfg.Slow, cfg.Timeout = time.Nanosecond, time.Hour
 	a := many(t, cfg, 10, told, log)
 	ask(a, "query_range", "query", "sum(m)", "start", "1000000000", "end", "1000000540", "step", "60")
 	ask(a, "query", "query", "m[1m", "time", "1000000300") // not a query
@@ -288,7 +286,7 @@ func TestLog(t *testing.T) {
 			if err := json.Unmarshal([]byte(text), &l); err != nil {
 				t.Fatalf("%v: %s", err, text)
 			}
-			if time.Since(l.TS) > time.Minute || l.Msg != "promql query logged" {
+			if l.TS.Before(began) || l.TS.After(time.Now()) || l.Msg != "promql query logged" {
 				t.Errorf("%s", text)
 			}
 			list = append(list, l)

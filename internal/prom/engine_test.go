@@ -24,7 +24,7 @@ import (
 // experimental in the language too.
 func TestLanguage(t *testing.T) {
 	t.Parallel()
-	opts := Default().limits().engine(50_000_000, time.Minute, parser.NewParser(promqltest.TestParserOpts), slog.New(slog.DiscardHandler))
+	opts := Default().limits().engine(50_000_000, time.Hour, parser.NewParser(promqltest.TestParserOpts), slog.New(slog.DiscardHandler))
 	opts.EnableDelayedNameRemoval, opts.UseStartTimestamps = true, true
 	promqltest.RunBuiltinTestsWithStorage(t, promql.NewEngine(opts), func(t testing.TB) storage.Storage {
 		db := teststorage.New(t, func(o *tsdb.Options) {
@@ -65,7 +65,9 @@ func TestScope(t *testing.T) {
 	if err := app.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	e := Engine(Default(), nil, slog.New(slog.DiscardHandler))
+	cfg := Default()
+	cfg.Timeout = time.Hour
+	e := Engine(cfg, nil, slog.New(slog.DiscardHandler))
 	s := scoped{db}
 	for _, c := range []struct {
 		name  string

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -31,6 +30,7 @@ import (
 	"mete.dev/mete/internal/prom"
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/workload"
 	"mete.dev/mete/internal/xtest/prometheus"
 )
@@ -148,9 +148,7 @@ func stockSet(at string) (list []string) {
 // a hundred queries at an instant and over a range, and says the same of its series.
 // Numbers may differ by rounding in their last digits: versions sum in other orders.
 func TestStockPrometheus(t *testing.T) {
-	if os.Getenv("METE_OUTSIDE") == "" {
-		t.Skip("it asks a Prometheus some 500 times: METE_OUTSIDE=1 runs it")
-	}
+	testkit.Stage(t, "peers", "asks a Prometheus some 500 times")
 	hosttest.Need(t, "prometheus")
 	f := fleet{map[batch.Short]batch.Name{}, rand.New(rand.NewPCG(1, 2))}
 	cfg := metrics.Default()

@@ -27,6 +27,7 @@ import (
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/remote"
+	"mete.dev/mete/internal/testkit"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -122,7 +123,7 @@ func TestTake(t *testing.T) {
 			{[]string{"__name__", "ALERTS_FOR_STATE", "alertname", "x"}, 0, 0},
 			{[]string{"__name__", "app_long", "l", strings.Repeat("x", 5000)}, 0, 0},
 			{[]string{"__name__", "app_last"}, 2, 0},
-			{[]string{"__name__", "app_tomorrow"}, 0, time.Minute},
+			{[]string{"__name__", "app_tomorrow"}, 0, 24 * time.Hour},
 		})
 		w := post(t, taker, body, kind)
 		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "5 samples were refused") {
@@ -248,22 +249,17 @@ func TestWrite(t *testing.T) {
 	arrives := func(want string, again func()) {
 		t.Helper()
 		for i, db := range dbs {
-			late := time.Now().Add(30 * time.Second)
-			for !strings.Contains(fmt.Sprint(held(t, db)), want) {
+			testkit.Eventually(t, fmt.Sprintf("%s comes to receiver %d", want, i), func() bool {
 				again()
-				if time.Now().After(late) {
-					t.Fatalf("%s has not come to receiver %d: %v; %+v", want, i, held(t, db), w.Status())
-				}
-				time.Sleep(50 * time.Millisecond)
-			}
+				return strings.Contains(fmt.Sprint(held(t, db)), want)
+			})
 		}
 	}
 	// What was there before it ran is not sent, and nothing says when it does.
 	arrives(`{__name__="first", cluster="lab"}=1`, func() { append1(t, from, "first", 1) })
-	time.Sleep(100 * time.Millisecond)
 	now := time.Now() // and one that is older than what is there
-	appendAt(t, from, "late", now, 3)
-	appendAt(t, from, "late", now.Add(-100*time.Millisecond), 4)
+	appendAt(t, from, "late", now.Add(100*time.Millisecond), 3)
+	appendAt(t, from, "late", now, 4)
 	arrives(`{__name__="late", cluster="lab"}=3`, func() {})
 	arrives(`{__name__="late", cluster="lab"}=4`, func() {})
 	put("Authorization: Bearer two\n")
@@ -330,11 +326,7 @@ func TestWriteTrouble(t *testing.T) {
 	go func() { ended <- w.Run(ctx) }()
 	until := func(what string, ok func([]remote.Status) bool) {
 		t.Helper()
-		for late := time.Now().Add(30 * time.Second); !ok(w.Status()); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(late) {
-				t.Fatalf("%s: %+v", what, w.Status())
-			}
-		}
+		testkit.Eventually(t, what, func() bool { return ok(w.Status()) })
 	}
 	// What was there before it ran is not sent, and nothing says when it does.
 	until("both are told", func(s []remote.Status) bool {

@@ -202,7 +202,7 @@ func TestRefusedByDatabase(t *testing.T) {
 // Two are unpacked at once; who waits too long is asked to come again, and who goes away is gone.
 func TestTurns(t *testing.T) {
 	to := taker()
-	to.patience = 50 * time.Millisecond
+	to.patience = time.Millisecond
 	for range maxUnpacking {
 		to.unpacking <- struct{}{}
 	}
@@ -210,14 +210,10 @@ func TestTurns(t *testing.T) {
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "later") {
 		t.Errorf("without a turn: %d %s", w.Code, w.Body)
 	}
-	to.patience = time.Minute
+	to.patience = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(20*time.Millisecond, cancel)
-	began := time.Now()
+	time.AfterFunc(20*time.Millisecond, cancel) // it waits for an hour else
 	to.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/", bytes.NewReader(snappy.Encode(nil, nil))))
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("who went away waited %v", took)
-	}
 	time.AfterFunc(20*time.Millisecond, func() { <-to.unpacking })
 	if w, _ := send(t, to, "1.0", nil); w.Code/100 != 2 {
 		t.Errorf("with a turn: %d %s", w.Code, w.Body)

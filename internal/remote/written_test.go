@@ -76,12 +76,13 @@ func TestTakeNoMore(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	taker := NewTaker(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+	at := time.Now().Add(-time.Minute).UnixMilli()
 	post := func(first, last int) *httptest.ResponseRecorder {
 		t.Helper()
 		var r prompb.WriteRequest
 		for i := first; i < last; i++ {
 			ls := labels.FromStrings("__name__", "app", "n", strconv.Itoa(i))
-			r.Timeseries = append(r.Timeseries, prompb.TimeSeries{Labels: prompb.FromLabels(ls, nil), Samples: []prompb.Sample{{Timestamp: time.Now().UnixMilli(), Value: 1}}})
+			r.Timeseries = append(r.Timeseries, prompb.TimeSeries{Labels: prompb.FromLabels(ls, nil), Samples: []prompb.Sample{{Timestamp: at, Value: 1}}})
 		}
 		b, err := r.Marshal()
 		if err != nil {
@@ -95,12 +96,12 @@ func TestTakeNoMore(t *testing.T) {
 		return w
 	}
 	const each = 20_000
-	for at := 0; at < perCluster; at += each {
-		if w := post(at, at+each); w.Code/100 != 2 {
-			t.Fatalf("%d series: %d %s", at+each, w.Code, w.Body)
+	for n := 0; n < perCluster; n += each {
+		if w := post(n, n+each); w.Code/100 != 2 {
+			t.Fatalf("%d series: %d %s", n+each, w.Code, w.Body)
 		}
 	}
-	time.Sleep(2 * time.Millisecond) // samples of another instant
+	at++ // samples of another instant
 	w := post(perCluster-10, perCluster+10)
 	if text := w.Body.String(); w.Code != http.StatusBadRequest || !strings.Contains(text, "10 samples were refused") || !strings.Contains(text, strconv.Itoa(perCluster)) {
 		t.Errorf("ten that are there and ten more: %d %s", w.Code, text)

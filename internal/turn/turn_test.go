@@ -86,3 +86,19 @@ func TestTurns(t *testing.T) {
 		}
 	})
 }
+
+// A turn that is free does not depend on how long one would wait for it.
+func TestFree(t *testing.T) {
+	turns := New(1, 10)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // two ways that are both open would be taken by chance
+		if err := turns.Enter(ended, "one"); err != nil {
+			t.Fatal(err)
+		}
+		if err := turns.Enter(ended, "other"); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		turns.Leave("one")
+	}
+}

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -14,6 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"mete.dev/mete/internal/rule"
+	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/testkit"
 	xfleet "mete.dev/mete/internal/xtest/fleet"
 )
 
@@ -96,12 +105,78 @@ func (s *server) query(p *panel, expr string) []any {
 	return s.ask("/api/v1/query_range", url.Values{"query": {expr}, "start": {strconv.FormatInt(now-900, 10)}, "end": {strconv.FormatInt(now, 10)}, "step": {"15"}})
 }
 
+// Every query of every dashboard can be read, and asks for metrics that there are: of a
+// server, of the windows of its nodes, or recorded by the rules that are shipped.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	s := &server{t, xfleet.Open(t, xfleet.Config{Nodes: 2, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
+	read := parser.NewParser(parser.Options{})
+	known := map[string]bool{"ALERTS": true}
+	groups, errs := rulefmt.Parse(rule.Shipped, false, model.UTF8Validation, read, slog.New(slog.DiscardHandler))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	for _, g := range groups.Groups {
+		for _, r := range g.Rules {
+			known[r.Record] = true
+		}
+	}
+	for _, m := range series.Metrics() {
+		known[m.Name] = true
+	}
+	for _, one := range s.ask("/api/v1/label/__name__/values", nil) { // levels of the nodes
+		known[fmt.Sprint(one)] = true
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+	r.TLS = &tls.ConnectionState{}
+	r.Header.Set("Authorization", "Bearer "+s.f.Viewer)
+	s.f.Server.Handler().ServeHTTP(w, r)
+	for line := range strings.Lines(w.Body.String()) {
+		if f := strings.Fields(line); len(f) > 2 && f[1] == "TYPE" {
+			known[f[2]] = true
+		}
+	}
+	asked := 0
+	check := func(of, expr string) {
+		asked++
+		values := []string{"$__rate_interval", "1m", "$__range", "15m"}
+		for _, b := range boards() {
+			for _, c := range b.choices {
+				values = append(values, "$"+c.name, ".*")
+			}
+		}
+		e, err := read.ParseExpr(strings.NewReplacer(values...).Replace(expr))
+		if err != nil {
+			t.Errorf("%s: %s: %v", of, expr, err)
+			return
+		}
+		parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+			if v, ok := n.(*parser.VectorSelector); ok && !known[v.Name] {
+				t.Errorf("%s: no metric is called %q: %s", of, v.Name, expr)
+			}
+			return nil
+		})
+	}
+	for _, b := range boards() {
+		for _, c := range b.choices {
+			check(b.title+", "+c.name, strings.TrimPrefix(c.query[:strings.LastIndex(c.query, ", ")], "label_values("))
+		}
+		for i := range b.panels {
+			for _, q := range b.panels[i].queries {
+				check(b.title+", "+b.panels[i].title, q.expr)
+			}
+		}
+	}
+	if asked < 40 {
+		t.Errorf("%d queries", asked)
+	}
+}
+
 // Every query of every dashboard, and what its choices offer, is answered by a real
 // server, and finds what must be there: of all, and of each first choice.
 func TestQueries(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for what a server says of itself")
-	}
+	testkit.Stage(t, "timing", "looks at the last minute, and waits half of one for what a server says of itself")
 	t.Parallel()
 	const nodes = 6
 	s := &server{t, xfleet.Open(t, xfleet.Config{Nodes: nodes, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
@@ -109,16 +184,10 @@ func TestQueries(t *testing.T) {
 	// quarter of a minute. All panels are looked at as of the moment at which there
 	// are two samples of each node, the one that came last too.
 	moment := &panel{kind: table}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+	testkit.Eventually(t, "the server says how all nodes are doing", func() bool {
 		s.now = time.Now()
-		found := s.query(moment, "rate(mete_node_gap_seconds_total[1m])")
-		if len(found) == nodes {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the server says how %d of %d nodes are doing: %v", len(found), nodes, found)
-		}
-	}
+		return len(s.query(moment, "rate(mete_node_gap_seconds_total[1m])")) == nodes
+	})
 	asked := 0
 	for _, b := range boards() {
 		all := []string{"$__rate_interval", "1m", "$__range", "15m"}

@@ -10,6 +10,7 @@ import (
 
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/view/viewtest"
 )
 
@@ -40,9 +41,7 @@ func TestSimulatedInChromium(t *testing.T) {
 // dump is what a browser makes of the page.
 func dump(t *testing.T, m *viewtest.Meter) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
+	testkit.Stage(t, "pages", "a browser draws for some seconds")
 	hosttest.Need(t, "chromium")
 	printed, _ := start(t, m)
 	url := strings.Fields(printed)[2]

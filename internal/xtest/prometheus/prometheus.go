@@ -18,10 +18,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
+
+	"mete.dev/mete/internal/testkit"
 )
 
 // A Server is a Prometheus that runs.
@@ -61,14 +62,15 @@ func Start(t testing.TB, config string, args ...string) *Server {
 		}
 	})
 	s := &Server{URL: "http://" + addr}
-	for range 300 {
-		if err = s.ready(); err == nil {
-			return s
+	testkit.Eventually(t, "prometheus answers, or has ended", func() bool {
+		select {
+		case <-done:
+			t.Fatal("prometheus has ended")
+		default:
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Fatalf("prometheus does not answer: %v", err)
-	return nil
+		return s.ready() == nil
+	})
+	return s
 }
 
 func (s *Server) ready() error {
