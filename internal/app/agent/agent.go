@@ -36,9 +36,9 @@ import (
 const Long = `Measure what every workload of this machine uses, until SIGTERM or SIGINT, and
 send it to a server:
 
-  METE_TOKEN=mete_... mete-agent -server https://mete.example.org:9797
+  mete-agent -server https://mete.example.org:9797 -token-file FILE
 
-The token, of ` + "`mete token create --role agent`" + ` on the server, is needed once: it gives
+The token in FILE, of ` + "`mete token create --role agent`" + ` on the server, is needed once: it gives
 this machine an id and a certificate, which it keeps in its state directory and
 renews by itself. From then on the agent measures whether the server can be reached
 or not: what cannot be sent waits in the state directory too.
@@ -87,7 +87,7 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
 	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
 	f.StringVar(&c.Server, "server", c.Server, "`URL` of the server to send to, as https://mete.example.org:9797 (METE_SERVER); without one nothing is kept or sent")
-	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrols this machine (or METE_TOKEN); it may be gone once that is done")
+	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrols this machine (default: $METE_TOKEN); it may be gone once that is done")
 	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
 	f.Int64Var(&c.Agent.Spool.Cap, "spool-cap", c.Agent.Spool.Cap, "most `bytes` that the spool takes on disk")
 	f.StringVar(&c.Machine.Energy.Powercap, "powercap", c.Machine.Energy.Powercap, "`directory` to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")

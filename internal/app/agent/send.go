@@ -263,7 +263,7 @@ func (c *Config) token() (token.Token, error) {
 }
 
 // makeToken is how to get a token.
-const makeToken = "make one with `mete token create --role agent` on the server, and give it by METE_TOKEN or -token-file"
+const makeToken = "make one with `mete token create --role agent` on the server, and give it by -token-file or METE_TOKEN"
 
 // stateDir is where the agent keeps what it keeps.
 func stateDir() string {

@@ -24,7 +24,7 @@ import (
 )
 
 // makeToken is how to get a token.
-const makeToken = "make one with `mete token create --role agent` on the server, and give it by METE_TOKEN or --token-file; where an agent of this machine sends to that server, leave --server out"
+const makeToken = "make one with `mete token create --role agent` on the server, and give it by --token-file or METE_TOKEN; where an agent of this machine sends to that server, leave --server out"
 
 // openOrigin finds out before the job starts as whom its figures are sent. What
 // only a person can mend is an error; that a server is away is none.
@@ -59,7 +59,7 @@ func (j *job) openOrigin() error {
 // token reads the token, as it is now. It is fault.ErrNotFound where there is
 // none: who has enrolled needs none.
 func (c *config) token() (token.Token, error) {
-	text := os.Getenv("METE_TOKEN")
+	text := os.Getenv(token.Variable)
 	if c.tokenFile != "" {
 		b, err := os.ReadFile(c.tokenFile)
 		if errors.Is(err, fs.ErrNotExist) {

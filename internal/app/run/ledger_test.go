@@ -177,6 +177,11 @@ func TestServer(t *testing.T) {
 	if a.Gaps != 0 || len(a.Groups) != 1 || a.Groups[0].Keys[0] != "web" {
 		t.Errorf("%d gaps, groups %+v", a.Gaps, a.Groups)
 	}
+	// The token by which the job is sent is not the job's.
+	out = m.run("run", "-q", "--server", b.url(), "--", "env")
+	if out.code != 0 || !strings.Contains(out.stdout, "METE_STATE=") || strings.Contains(out.stdout, "METE_TOKEN") {
+		t.Errorf("exit %d: the job's environment is %s%s", out.code, out.stdout, out.stderr)
+	}
 	if a.Whole.Present != 0 {
 		t.Errorf("the machine had %+v, of which nothing is known", a.Whole)
 	}

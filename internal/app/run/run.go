@@ -111,8 +111,10 @@ anyway. Both come with what they may be off, and with where they are from.
 
 An agent of this machine is told of the job, so that its ledger knows it by name.
 Where there is none, --server sends the job's figures to a server, as long as it
-runs and at its end: a token of mete token create --role agent is needed once.
-What cannot be sent waits in the state directory, and goes with the next job.
+runs and at its end: a token of mete token create --role agent is needed once,
+best in a file that only its user can read. The command's environment is that of
+mete run without METE_TOKEN and METE_UPSTREAM_TOKEN. What cannot be sent waits in
+the state directory, and goes with the next job.
 
 Where the job is in the ledger of a server, it can ask for its own use while it
 runs. Its environment then has METE_SELF_URL, the address to ask; METE_SELF_TOKEN,
@@ -127,7 +129,7 @@ const example = `  mete run -- make -j8
   mete run --name nightly --label team=web --json usage.json -- ./build.sh
   mete run --cpus 1.5 --memory 2Gi -- python3 train.py
   mete run --quiet --json - -- true | jq .cpu_seconds
-  METE_TOKEN=mete_... mete run --server https://mete.example.org:9797 -- make test`
+  mete run --server https://mete.example.org:9797 --token-file FILE -- make test`
 
 const codes = `Exit codes: the command's own; 128 + n if signal n ended it; 127 if there is no
 such command; 126 if it cannot be executed; 125 if mete failed and started nothing.`

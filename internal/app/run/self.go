@@ -1,9 +1,6 @@
 package run
 
 import (
-	"slices"
-	"strings"
-
 	"mete.dev/mete/internal/token"
 )
 
@@ -22,13 +19,10 @@ func (j *job) self(own *own, books *account) token.Self {
 	return token.Self{}
 }
 
-// withSelf is an environment in which a job asks for its own use. What is in it of
-// another job, in which this one was started, is not this one's.
+// withSelf is the environment of a job: the caller's, without its tokens and without
+// the Self of a job that this one was started in, and with s where there is one.
 func withSelf(env []string, s token.Self) []string {
-	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		return name == token.SelfURL || name == token.SelfToken || name == token.SelfCA
-	})
+	env = token.Strip(env)
 	if s.Token == "" {
 		return env
 	}

@@ -44,7 +44,7 @@ directory. A token carries that authority's fingerprint, so that an agent knows
 its server, and gives an agent a certificate of its own:
 
   mete token create --role agent --cluster lab --uses 20 --expires 24h
-  METE_TOKEN=... mete-agent -server https://HOST:9797
+  mete-agent -server https://HOST:9797 -token-file FILE
 
 All connections are TLS 1.3. The ledger is SQLite in the state directory, or
 PostgreSQL.
@@ -54,7 +54,7 @@ that one to a third. It keeps them all the same. The server above gives the
 token:
 
   mete token create --role upstream --cluster lab
-  mete server --upstream https://CORE:9797 --upstream-token TOKEN
+  mete server --upstream https://CORE:9797 --upstream-token @FILE
 
 Power strips, management controllers and smart plugs that feed machines are read
 by the server where a file names them:

@@ -65,7 +65,7 @@ func (u *ups) configs() (all []upstream.Config, err error) {
 			text = u.tokens[i]
 		}
 		if i == 0 {
-			text = cmp.Or(text, os.Getenv("METE_UPSTREAM_TOKEN"))
+			text = cmp.Or(text, os.Getenv(token.Upstream))
 		}
 		c.Token = func() (token.Token, error) { return readToken(text) }
 		if _, err := c.Token(); err != nil && !errors.Is(err, fault.ErrNotFound) {

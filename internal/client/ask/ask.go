@@ -38,7 +38,7 @@ func (s *Server) Open() (*client.Client, error) {
 		url = client.Default
 	}
 	if text == "" {
-		text = os.Getenv("METE_TOKEN")
+		text = os.Getenv(token.Variable)
 	}
 	var t token.Token
 	if text != "" {

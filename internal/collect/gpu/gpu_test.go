@@ -198,3 +198,22 @@ func TestNothing(t *testing.T) {
 		t.Errorf("without a driver: %v", errs)
 	}
 }
+
+// The helper gets the environment of its caller without tokens.
+func TestEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	program, seen := filepath.Join(dir, "mete-nvml"), filepath.Join(dir, "seen")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nenv >'"+seen+"'\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("METE_TOKEN", "mete_secret")
+	t.Setenv("METE_UPSTREAM_TOKEN", "mete_secret")
+	t.Setenv("LD_LIBRARY_PATH", "/kept")
+	if err := gpu.Open(machine(t), program).Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(seen)
+	if err != nil || !strings.Contains(string(b), "LD_LIBRARY_PATH=/kept") || strings.Contains(string(b), "TOKEN") {
+		t.Errorf("environment %s, %v", b, err)
+	}
+}

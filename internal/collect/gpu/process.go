@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/token"
 )
 
 // errNone says that the machine has no library of accelerators.
@@ -35,6 +37,7 @@ type process struct {
 // start starts the program and waits for what it has. It ends with ctx.
 func start(ctx context.Context, path string) (_ *process, err error) {
 	p := &process{cmd: exec.CommandContext(ctx, path)}
+	p.cmd.Env = token.Strip(os.Environ())
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
 	p.cmd.Stderr = &limited{b: &p.stderr, left: 4 << 10}
 	p.cmd.WaitDelay = time.Second
