@@ -5,14 +5,22 @@
 // ledger and what is counted. It takes no file and no rights, everyone in the
 // network namespace sees it in /proc/net/unix, the kernel says who holds it,
 // and it is gone with its process, however that ends.
+//
+// Any user can listen at any such name. So a claim counts only where its holder is
+// root, the user of this process, or a process that started this one: others could
+// keep the machine from being measured. Where one of those others holds the name of
+// a claim, the claim is made at another name, which nobody can guess.
 package claim
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,17 +34,29 @@ import (
 // A Holder is who holds a claim.
 type Holder struct {
 	Scope Scope
-	// PID and UID are those of its process; PID is 0 where they are not known.
+	// PID and UID are those of its process; PID is 0 where it is in no namespace of
+	// processes that is seen from here.
 	PID int
 	UID uint32
+
+	known bool // PID and UID are what the kernel says
 }
 
 // String names the holder for people.
 func (h Holder) String() string {
-	if h.PID == 0 {
-		return "another process"
+	switch {
+	case !h.known:
+		return "a process that does not answer"
+	case h.PID == 0:
+		return fmt.Sprintf("a process of user %d", h.UID)
 	}
 	return fmt.Sprintf("process %d of user %d", h.PID, h.UID)
+}
+
+// believed reports whether the holder's claim counts for this process, which
+// descends from ancestors.
+func (h Holder) believed(ancestors []int) bool {
+	return h.known && (h.UID == 0 || int(h.UID) == os.Geteuid() || h.PID != 0 && slices.Contains(ancestors, h.PID))
 }
 
 // A Taken is the error of a claim that overlaps with others'. It wraps
@@ -68,6 +88,7 @@ type Claim struct {
 	l      *net.UnixListener
 	ledger string
 	scope  Scope
+	name   string
 }
 
 // Make claims a scope for a ledger, which is named by some letters and digits.
@@ -75,21 +96,34 @@ type Claim struct {
 // scope overlaps is for [Claim.Others] to say: who claims looks for others then,
 // so that of two that come at once at least one sees the other.
 func Make(h *host.Host, ledger string, s Scope) (*Claim, error) {
-	text := name(ledger, s)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + text, Net: "unix"})
-	if errors.Is(err, syscall.EADDRINUSE) {
-		by, err := holder(text, s)
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("claim: its holder just ended: %w", fault.ErrUnavailable)
+	text := name(ledger, s, "")
+	l, err := listen(text)
+	// One that just ended holds its name for a moment more.
+	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 10; try++ {
+		by, gone := holder(text, s)
+		switch {
+		case errors.Is(gone, syscall.ECONNREFUSED):
+			l, err = listen(text)
+			continue
+		case by.believed(ancestors(h)):
+			return nil, &Taken{s, []Holder{by}}
 		}
-		return nil, &Taken{s, []Holder{by}}
+		break
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		text = name(ledger, s, strings.ToLower(rand.Text()[:nonceLen]))
+		l, err = listen(text)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	c := &Claim{h, l, ledger, s}
+	c := &Claim{h, l, ledger, s, text}
 	go c.answer()
 	return c, nil
+}
+
+func listen(text string) (*net.UnixListener, error) {
+	return net.ListenUnix("unix", &net.UnixAddr{Name: "@" + text, Net: "unix"})
 }
 
 // answer accepts who asks who this is, and has nothing more to say.
@@ -116,18 +150,19 @@ func (c *Claim) Close() error {
 }
 
 // Others returns a [*Taken] where others hold claims for the same ledger that
-// overlap with this one, and nil where none do. Nothing overlaps with none, nil.
-func (c *Claim) Others() error {
+// overlap with this one, and no error where none do. Claims of ignored overlap too,
+// and do not count, as other users hold them. Nothing overlaps with none, nil.
+func (c *Claim) Others() (ignored []Holder, err error) {
 	if c == nil {
-		return nil
+		return nil, nil
 	}
 	b, err := c.h.ReadFile("/proc/net/unix")
 	if err != nil {
-		return fmt.Errorf("claim: %w", err)
+		return nil, fmt.Errorf("claim: %w", err)
 	}
-	own := name(c.ledger, c.scope)
 	var by []Holder
 	var up []int
+	seen := map[string]bool{c.name: true}
 	for line := range bytes.Lines(b) {
 		// Num RefCount Protocol Flags Type St Inode Path: proc_pid_net(5). A socket
 		// that is no claim's is left at once, as there may be many thousands.
@@ -138,9 +173,10 @@ func (c *Claim) Others() error {
 		claimed := prefix + c.ledger + string(bytes.TrimSuffix(text, []byte("\n")))
 		s, ok := parse(claimed, c.ledger)
 		// A socket has a line for each of its connections too.
-		if !ok || claimed == own || seen(by, s) {
+		if !ok || seen[claimed] {
 			continue
 		}
+		seen[claimed] = true
 		o, err := holder(claimed, s)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			continue // gone meanwhile
@@ -148,31 +184,26 @@ func (c *Claim) Others() error {
 		if up == nil {
 			up = ancestors(c.h)
 		}
-		if c.scope.overlaps(s, o.PID, up) {
+		switch {
+		case !c.scope.overlaps(s, o.PID, up):
+		case o.believed(up):
 			by = append(by, o)
+		default:
+			ignored = append(ignored, o)
 		}
 	}
 	if by == nil {
-		return nil
+		return ignored, nil
 	}
-	return &Taken{c.scope, by}
-}
-
-func seen(list []Holder, s Scope) bool {
-	for _, h := range list {
-		if h.Scope == s {
-			return true
-		}
-	}
-	return false
+	return ignored, &Taken{c.scope, by}
 }
 
 // answerLimit is how long a holder has to be connected to: the kernel does that
 // at once, unless very many ask one that is stopped.
 const answerLimit = 100 * time.Millisecond
 
-// holder asks the kernel who holds a claim. With an error other than
-// syscall.ECONNREFUSED there is one, but not who.
+// holder asks the kernel who holds a claim. With syscall.ECONNREFUSED nobody
+// listens; with another error somebody does, and it is not known who.
 func holder(text string, s Scope) (Holder, error) {
 	h := Holder{Scope: s}
 	conn, err := net.DialTimeout("unix", "@"+text, answerLimit)
@@ -192,7 +223,7 @@ func holder(text string, s Scope) (Holder, error) {
 	if gerr != nil {
 		return h, gerr
 	}
-	h.PID, h.UID = int(cred.Pid), cred.Uid
+	h.PID, h.UID, h.known = int(cred.Pid), cred.Uid, true
 	return h, nil
 }
 

@@ -8,9 +8,21 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/claim"
+	"mete.dev/mete/internal/claim/claimtest"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/host"
 )
+
+func TestMain(m *testing.M) {
+	claimtest.Main()
+	os.Exit(m.Run())
+}
+
+// others is the error of Others.
+func others(c *claim.Claim) error {
+	_, err := c.Others()
+	return err
+}
 
 // Of one ledger nothing is claimed twice; ledgers do not know of each other.
 func TestClaim(t *testing.T) {
@@ -29,7 +41,7 @@ func TestClaim(t *testing.T) {
 		return c
 	}
 	whole := claimed(one, claim.Machine)
-	if err := whole.Others(); err != nil {
+	if err := others(whole); err != nil {
 		t.Fatal(err)
 	}
 	taken := func(what string, err error) *claim.Taken {
@@ -47,19 +59,19 @@ func TestClaim(t *testing.T) {
 	if by := taken("the machine again", err); by.By[0].Scope != claim.Machine {
 		t.Errorf("by %+v", by.By)
 	}
-	if err := claimed(two, claim.Machine).Others(); err != nil {
+	if err := others(claimed(two, claim.Machine)); err != nil {
 		t.Errorf("another ledger: %v", err)
 	}
 
 	job := claimed(one, claim.Scope{Path: "/a/mete-run-1"})
-	if _, ok := taken("a job", job.Others()).Whole(); !ok {
+	if _, ok := taken("a job", others(job)).Whole(); !ok {
 		t.Error("it does not say that the machine is measured")
 	}
 	tree := claimed(one, claim.Scope{Path: "/a", Tree: os.Getpid()})
-	if by := taken("a tree", tree.Others()); len(by.By) != 1 {
+	if by := taken("a tree", others(tree)); len(by.By) != 1 {
 		t.Errorf("by %+v, want the machine alone", by.By)
 	}
-	if by := taken("the machine", whole.Others()); len(by.By) != 2 {
+	if by := taken("the machine", others(whole)); len(by.By) != 2 {
 		t.Errorf("by %+v, want the job and the tree", by.By)
 	}
 
@@ -67,22 +79,22 @@ func TestClaim(t *testing.T) {
 	if err := errors.Join(whole.Close(), tree.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := job.Others(); err != nil {
+	if err := others(job); err != nil {
 		t.Error(err)
 	}
 	beside := claimed(one, claim.Scope{Path: "/a/mete-run-2"})
-	if err := beside.Others(); err != nil {
+	if err := others(beside); err != nil {
 		t.Error(err)
 	}
 	again := claimed(one, claim.Machine)
-	if by := taken("the machine", again.Others()); len(by.By) != 2 {
+	if by := taken("the machine", others(again)); len(by.By) != 2 {
 		t.Errorf("by %+v, want both jobs", by.By)
 	}
-	if _, ok := taken("the machine", again.Others()).Whole(); ok {
+	if _, ok := taken("the machine", others(again)).Whole(); ok {
 		t.Error("a job is taken for the machine")
 	}
 	inner := claimed(one, claim.Scope{Path: "/a/mete-run-2/b/mete-run-3"})
-	if by := taken("a job in a job", inner.Others()); len(by.By) != 2 { // the machine, and the job
+	if by := taken("a job in a job", others(inner)); len(by.By) != 2 { // the machine, and the job
 		t.Errorf("by %+v", by.By)
 	}
 }

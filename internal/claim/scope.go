@@ -53,6 +53,8 @@ const (
 	// nameLimit is how long the name of an abstract socket may be: sun_path of
 	// unix(7) less the byte that says that it is one.
 	nameLimit = 107
+	// nonceLen is how many letters, of five bits each, nobody guesses.
+	nonceLen = 8
 	// plainLimit is how long a component is at most that is short already.
 	plainLimit = 9
 )
@@ -60,11 +62,14 @@ const (
 // name is the name of the socket that stands for a claim. A path that is too
 // long for it is told by short components, and one of very many components by
 // its beginning and a hash of the rest, by which it is told apart but not what
-// lies below it.
-func name(ledger string, s Scope) string {
+// lies below it. A nonce makes it another name for the same claim; "" is none.
+func name(ledger string, s Scope, nonce string) string {
 	tail := ""
 	if s.Tree != 0 {
 		tail = "#" + strconv.Itoa(s.Tree)
+	}
+	if nonce != "" {
+		tail += "!" + nonce
 	}
 	head := prefix + ledger
 	room := nameLimit - len(head) - len(tail)
@@ -88,6 +93,7 @@ func parse(text, ledger string) (s Scope, ok bool) {
 	if !ok || !strings.HasPrefix(text, "/") {
 		return s, false
 	}
+	text, _, _ = strings.Cut(text, "!")
 	path, pid, tree := strings.Cut(text, "#")
 	s.Path = path
 	if tree {
@@ -111,7 +117,7 @@ func short(component string) string {
 
 // odd reports whether a component cannot stand in a name as it is.
 func odd(component string) bool {
-	return strings.ContainsFunc(component, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '@' })
+	return strings.ContainsFunc(component, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '@' || r == '!' })
 }
 
 // hash is 40 bits of a component's hash, of just as many characters as short

@@ -45,11 +45,12 @@ func TestOverlaps(t *testing.T) {
 // paths are told apart from others.
 func TestNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		component := rapid.OneOf(rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-zA-Z0-9_.:@ -]{1,60}`), rapid.StringMatching(`[^/\x00]{1,20}`))
+		component := rapid.OneOf(rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-zA-Z0-9_.:@! -]{1,60}`), rapid.StringMatching(`[^/\x00]{1,20}`))
 		list := rapid.SliceOfN(component, 0, 9).Draw(t, "path")
 		s := Scope{Path: "/" + strings.Join(list, "/")}
+		nonce := rapid.StringMatching(`([a-z2-7]{8})?`).Draw(t, "nonce")
 		read := func(s Scope) Scope {
-			text := name(ledger, s)
+			text := name(ledger, s, nonce)
 			if len(text) > nameLimit || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				t.Fatalf("%q, of %d bytes", text, len(text))
 			}
@@ -60,7 +61,7 @@ func TestNames(t *testing.T) {
 			return o
 		}
 		o := read(s)
-		if _, ok := parse(name(ledger, s), "fedcba9876543210"); ok {
+		if _, ok := parse(name(ledger, s, ""), "fedcba9876543210"); ok {
 			t.Fatal("it is of another ledger too")
 		}
 		if len(list) > 7 {

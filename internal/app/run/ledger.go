@@ -97,8 +97,9 @@ func (j *job) own(group *launch.Group) (*own, error) {
 	if err != nil {
 		return nil, err
 	}
+	var ignored []claim.Holder
 	if o.claim, err = claim.Make(j.h, j.origin.Ledger(), scope); err == nil {
-		err = o.claim.Others()
+		ignored, err = o.claim.Others()
 	}
 	if by, taken := errors.AsType[*claim.Taken](err); taken {
 		o.unclaim()
@@ -117,6 +118,9 @@ func (j *job) own(group *launch.Group) (*own, error) {
 	}
 	if err != nil {
 		j.note("that nobody else measures the job for the ledger is not known: " + err.Error())
+	}
+	for _, h := range ignored {
+		j.note(fmt.Sprintf("%v claims to measure %s for the ledger, which does not count: it is neither root's nor this user's", h, h.Scope))
 	}
 	path := ""
 	if group != nil {
@@ -173,7 +177,8 @@ func (o *own) sampled(at host.Clocks, m *report.Measured) {
 	if !o.run.Sample(at, m) {
 		return
 	}
-	by, taken := errors.AsType[*claim.Taken](o.claim.Others())
+	_, err := o.claim.Others()
+	by, taken := errors.AsType[*claim.Taken](err)
 	if !taken {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -18,7 +19,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/claim"
+	"mete.dev/mete/internal/claim/claimtest"
 	"mete.dev/mete/internal/enrol"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/host"
@@ -462,7 +465,7 @@ func TestServerBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	agent := func() *claim.Claim {
+	whole := func() *claim.Claim {
 		t.Helper()
 		c, err := claim.Whole(t.Context(), h, enrol.LedgerOf(b.Authority.CA()), log)
 		if err != nil {
@@ -470,7 +473,7 @@ func TestServerBesideAgent(t *testing.T) {
 		}
 		return c
 	}
-	c := agent()
+	c := whole()
 	out := m.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 6")
 	if out.code != 6 || !strings.Contains(out.stderr, fmt.Sprintf("process %d of user 0 measures this machine", os.Getpid())) {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
@@ -505,7 +508,7 @@ func TestServerBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
-	c = agent() // returns once the job has given way
+	c = whole() // returns once the job has given way
 	if err := errors.Join(in.Close(), run.Wait()); err != nil || !strings.Contains(said.String(), "came while the job ran") {
 		t.Errorf("%v: %s", err, &said)
 	}
@@ -516,6 +519,58 @@ func TestServerBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Another user who claims the machine keeps neither a job nor an agent out of the
+// ledger, and an agent that measures all the same is seen.
+func TestServerForeignClaim(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	m := b.program()
+	pid, _ := claimtest.Hold(t, enrol.LedgerOf(b.Authority.CA()), claimtest.Listening, "/")
+	r, out := m.job("--server", b.url(), "--name", "booked", "--", "true")
+	if out.code != 0 {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	b.equal("booked", r)
+	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, claimtest.Nobody); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+		t.Errorf("notes %q, want %q", r.Notes, want)
+	}
+
+	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Agent, Cluster: "lab", Uses: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := agent.Default()
+	cfg.Server, cfg.Token, cfg.State, cfg.Socket, cfg.Status, cfg.Machine.Reader = b.url(), text, t.TempDir(), "", "", "files"
+	ctx, stop := context.WithCancel(t.Context())
+	measuring, ended := make(chan bool, 1), make(chan error, 1)
+	log := slog.New(slog.NewTextHandler(writer(func(line string) {
+		if strings.Contains(line, "msg=measuring") {
+			measuring <- true
+		}
+	}), nil))
+	go func() { ended <- agent.Run(ctx, cfg, io.Discard, log) }()
+	select {
+	case <-measuring:
+	case err := <-ended:
+		t.Fatalf("the agent ended: %v", err)
+	}
+	out = m.run("run", "-q", "--server", b.url(), "--name", "doubled", "--", "true")
+	if want := fmt.Sprintf("process %d of user 0 measures this machine", os.Getpid()); out.code != 0 || !strings.Contains(out.stderr, want) {
+		t.Errorf("exit %d: %s, want %q", out.code, out.stderr, want)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, ok := b.job("doubled"); ok {
+		t.Error("a job that the agent measures was sent too")
+	}
+}
+
+type writer func(line string)
+
+func (w writer) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }
 
 // An ordinary user sends too, apportioned where he can have no group.
 func TestServerOrdinaryUser(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/app/run"
+	"mete.dev/mete/internal/claim/claimtest"
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/powersim"
 	"mete.dev/mete/internal/report"
@@ -23,6 +24,7 @@ import (
 // signals and children, which tests of one process would share.
 func TestMain(m *testing.M) {
 	powersim.Main()
+	claimtest.Main()
 	if os.Getenv("METE_TEST_SELF") != "" {
 		os.Exit(askSelf())
 	}

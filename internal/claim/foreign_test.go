@@ -1,0 +1,93 @@
+package claim_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/claim"
+	"mete.dev/mete/internal/claim/claimtest"
+	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/hosttest"
+)
+
+// Another user who holds a claim's name keeps nobody from measuring, and the claim
+// is held and seen all the same.
+func TestForeign(t *testing.T) {
+	hosttest.Need(t, "root")
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, how := range []string{claimtest.Listening, claimtest.Bound, claimtest.Full} {
+		t.Run(how, func(t *testing.T) {
+			ledger := fmt.Sprintf("e%d%014x", i, os.Getpid())
+			pid, _ := claimtest.Hold(t, ledger, how, "/")
+			var log bytes.Buffer
+			c, err := claim.Whole(t.Context(), h, ledger, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil || c == nil {
+				t.Fatalf("%v, %v", c, err)
+			}
+			defer func() {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			want := map[string]string{
+				claimtest.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, claimtest.Nobody),
+				claimtest.Full:      "holder=\"a process that does not answer\"",
+			}[how]
+			if (want == "") != (log.Len() == 0) || !strings.Contains(log.String(), want) {
+				t.Errorf("log %q, want %q", &log, want)
+			}
+			claimtest.Hold(t, ledger, how, "/a/mete-run-1")
+			// A second meter and a job see it.
+			if _, err := claim.Whole(t.Context(), h, ledger, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+				t.Errorf("a second meter: %v", err)
+			}
+			job, err := claim.Make(h, ledger, claim.Scope{Path: "/a/mete-run-1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ignored, err := job.Others()
+			by, _ := errors.AsType[*claim.Taken](err)
+			if by == nil || len(by.By) != 1 || by.By[0].UID != 0 {
+				t.Errorf("a job sees %v", err)
+			}
+			if (len(ignored) == 2) != (how != claimtest.Bound) {
+				t.Errorf("ignored %v", ignored)
+			}
+			if err := job.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A note that somebody else put there says nothing.
+func TestMarked(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok := claim.Marked(dir, "l"); ok {
+		t.Error("there is none")
+	}
+	if err := claim.Mark(dir, "l"); err != nil {
+		t.Fatal(err)
+	}
+	file, ok := claim.Marked(dir, "l")
+	if !ok || filepath.Dir(file) != dir {
+		t.Errorf("%s, %v", file, ok)
+	}
+	hosttest.Need(t, "root")
+	if err := os.Chown(file, claimtest.Nobody, claimtest.Nobody); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := claim.Marked(dir, "l"); ok {
+		t.Error("one of another user counts")
+	}
+}
