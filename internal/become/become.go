@@ -2,6 +2,7 @@
 //
 // A program that is installed has the other beside it. One that the go command
 // has just built and runs has not: then the other is built of the same source.
+// Neither is run where others than root and this user could have changed it.
 package become
 
 import (
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/trusted"
 )
 
 // Program becomes the program called name, with args, under the name as: it does
@@ -45,7 +48,7 @@ func find(name, tree string, notes io.Writer) (string, error) {
 	}
 	beside := filepath.Join(filepath.Dir(self), name)
 	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
-		return beside, nil
+		return trusted.File(beside)
 	}
 	lacks := func(why error) error {
 		return fault.WithHint(fmt.Errorf("%s is not there: %w", beside, why),
@@ -54,14 +57,12 @@ func find(name, tree string, notes io.Writer) (string, error) {
 	if tree == "" {
 		return "", lacks(fault.ErrNotFound)
 	}
-	for _, part := range []string{"", "go.mod", "cmd", "internal"} {
-		if err := mine(filepath.Join(tree, part), os.Geteuid()); err != nil {
-			return "", lacks(err)
-		}
-	}
 	path, err := build(name, tree, notes)
+	if err != nil && fault.Hint(err) == "" {
+		err = lacks(err)
+	}
 	if err != nil {
-		return "", lacks(err)
+		return "", err
 	}
 	return path, nil
 }
@@ -80,39 +81,14 @@ func source() string {
 	return tree
 }
 
-// mine refuses a file or directory that is neither user's nor root's, or that all may
-// write: who runs a program does not mean to run what others have put there since.
-func mine(file string, user int) error {
-	info, err := os.Stat(file)
-	if err == nil && (!owns(info, user) || info.Mode().Perm()&0o002 != 0) {
-		err = fmt.Errorf("%s is another user's, and what is in it is not run: %w", file, fault.ErrDenied)
-	}
-	return err
-}
-
-func owns(info fs.FileInfo, user int) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && (int(st.Uid) == user || st.Uid == 0)
-}
-
-// reached is mine for a directory, and says that nobody else can put another one in
-// its place: root may run with the home directory of a user.
-func reached(dir string, user int) error {
-	err := mine(dir, user)
-	for err == nil && dir != filepath.Dir(dir) {
-		dir = filepath.Dir(dir)
-		info, failed := os.Stat(dir)
-		// In one like /tmp all may write, and rename what is theirs.
-		if err = failed; err == nil && (info.Mode()&fs.ModeSticky == 0 || !owns(info, user)) {
-			err = mine(dir, user)
-		}
-	}
-	return err
-}
-
 // build builds the program called name of the tree and returns where it is. The go
-// command keeps what it built: it is done in a second where nothing changed.
+// command keeps what it built: it is done in a second where nothing changed. It is
+// told by the environment alone, and by no file outside the tree, how to build.
 func build(name, tree string, notes io.Writer) (string, error) {
+	tree, err := trusted.Tree(tree, "go.mod", "go.sum", "vendor", "cmd", "internal")
+	if err != nil {
+		return "", err
+	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -121,7 +97,7 @@ func build(name, tree string, notes io.Writer) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	if err := reached(dir, os.Geteuid()); err != nil {
+	if dir, err = trusted.File(dir); err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, name)
@@ -131,13 +107,17 @@ func build(name, tree string, notes io.Writer) (string, error) {
 		slow := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(notes, "mete: building %s of %s\n", name, tree) })
 		defer slow.Stop()
 	}
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/"+name)
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
 	cmd.Dir = tree
+	// A go.work above the tree and a file of go env -w can put other code in place of
+	// the tree's, and GOFLAGS can run programs of its own.
+	cmd.Env = append(token.Strip(os.Environ()), "GOWORK=off", "GOENV=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if out = bytes.TrimSpace(out); len(out) > 0 {
 			out = append([]byte("\n"), out...)
 		}
-		return "", fmt.Errorf("go build ./cmd/%s: %w%s", name, err, out)
+		return "", fault.WithHint(fmt.Errorf("go build ./cmd/%s: %w%s", name, err, out),
+			fmt.Sprintf("settings of go env -w and GOFLAGS are left out: where GOPROXY or others are needed, set them in the environment; or build it yourself: cd %s && go build -o DIRECTORY/ ./cmd/mete ./cmd/%s", tree, name))
 	}
 	return path, nil
 }

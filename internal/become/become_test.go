@@ -3,6 +3,7 @@ package become
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,18 +11,17 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/hosttest"
 )
 
 // A mete with nothing beside it builds mete-server of its source and becomes it;
 // the second time nothing has to be told.
 func TestSource(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds programs")
-	}
 	t.Parallel()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "mete")
-	if out, err := exec.Command("go", "build", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
+	// This package alone has to know where its source is; all others come from the cache.
+	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=mete.dev/mete/internal/become=-trimpath=", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	cache, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
@@ -71,51 +71,106 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A file that others may change is not built, and a directory that they may replace
-// holds no program.
-func TestMine(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for _, d := range []string{"cmd", "cache/mete"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+// A program that somebody else put beside this one is not run: the directory may be
+// one in which all write.
+func TestPlanted(t *testing.T) {
+	hosttest.Need(t, "root")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	planted := filepath.Join(filepath.Dir(self), "planted")
+	if err := errors.Join(os.WriteFile(planted, []byte("#!/bin/sh\n"), 0o755), os.Chown(planted, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(planted) })
+	if path, err := find("planted", "", io.Discard); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), planted) || fault.Hint(err) == "" {
+		t.Errorf("%s, %v", path, err)
+	}
+}
+
+const nobody = 65534
+
+// tree is a source of a program that says which of two modules it is made of, in a
+// directory in which all may write.
+func tree(t *testing.T) (above, tree string) {
+	t.Helper()
+	above = t.TempDir()
+	tree = filepath.Join(above, "mete")
+	for name, text := range map[string]string{
+		"mete/go.mod":              "module mete.dev/mete\n\ngo 1.24\n\nrequire example.com/dep v0.0.0\n\nreplace example.com/dep => ./internal/dep\n",
+		"mete/cmd/tiny/main.go":    "package main\n\nimport \"example.com/dep\"\n\nfunc main() { print(dep.Text) }\n",
+		"mete/internal/dep/go.mod": "module example.com/dep\n\ngo 1.24\n",
+		"mete/internal/dep/dep.go": "package dep\n\nconst Text = \"good\"\n",
+		"evil/go.mod":              "module example.com/dep\n\ngo 1.24\n",
+		"evil/dep.go":              "package dep\n\nconst Text = \"evil\"\n",
+		"go.work":                  "go 1.24\n\nuse ./mete\n\nreplace example.com/dep => ./evil\n",
+		"goenv":                    "GOFLAGS=-toolexec=" + above + "/tool\n",
+		"tool":                     "#!/bin/sh\ntouch " + above + "/ran\nexec \"$@\"\n",
+	} {
+		file := filepath.Join(above, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	mod, cmd, cache := filepath.Join(dir, "go.mod"), filepath.Join(dir, "cmd"), filepath.Join(dir, "cache/mete")
-	if err := os.WriteFile(mod, nil, 0o644); err != nil {
+	if err := os.Chmod(above, 0o777|os.ModeSticky); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(mine(mod, os.Geteuid()), mine(cmd, os.Geteuid()), reached(cache, os.Geteuid())); err != nil {
-		t.Errorf("one's own: %v", err)
-	}
-	if err := os.Chmod(mod, 0o666); err != nil {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	return above, tree
+}
+
+// What others put above a tree, and what the go command is told elsewhere, is not
+// part of what is built of the tree.
+func TestBuildAlone(t *testing.T) {
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mine(mod, os.Geteuid()); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("one that all may write: %v", err)
+	t.Setenv("GOCACHE", strings.TrimSpace(string(cache)))
+	for _, variable := range []string{"GOENV", "GOFLAGS"} {
+		above, tree := tree(t)
+		if variable == "GOENV" {
+			t.Setenv("GOFLAGS", "")
+			t.Setenv("GOENV", filepath.Join(above, "goenv"))
+		} else {
+			t.Setenv("GOFLAGS", "-mod=mod -toolexec="+filepath.Join(above, "tool"))
+		}
+		path, err := build("tiny", tree, io.Discard)
+		if err != nil {
+			t.Fatalf("%v, hint %q", err, fault.Hint(err))
+		}
+		if out, err := exec.Command(path).CombinedOutput(); err != nil || string(out) != "good" {
+			t.Errorf("it is built of %s, %v", out, err)
+		}
+		if _, err := os.Stat(filepath.Join(above, "ran")); err == nil {
+			t.Errorf("%s ran a program", variable)
+		}
 	}
-	above := filepath.Dir(cache)
-	for _, mode := range []os.FileMode{0o777, 0o777 | os.ModeSticky} {
-		if err := os.Chmod(above, mode); err != nil {
+}
+
+// A tree or a cache that others may write is not used.
+func TestBuildDenied(t *testing.T) {
+	hosttest.Need(t, "root")
+	for what, spoil := range map[string]func(above, tree string) (path string, err error){
+		"file of another": func(_, tree string) (string, error) {
+			path := filepath.Join(tree, "cmd/tiny/main.go")
+			return path, os.Chown(path, nobody, nobody)
+		},
+		"tree of another": func(_, tree string) (string, error) { return tree, os.Chown(tree, nobody, nobody) },
+		"above the tree":  func(above, _ string) (string, error) { return above, os.Chmod(above, 0o777) },
+		"cache": func(_, _ string) (string, error) {
+			path := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "mete")
+			return path, errors.Join(os.Mkdir(path, 0o700), os.Chown(path, nobody, nobody))
+		},
+	} {
+		above, tree := tree(t)
+		path, err := spoil(above, tree)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := reached(cache, os.Geteuid()); errors.Is(err, fault.ErrDenied) != (mode == 0o777) {
-			t.Errorf("in one with mode %v: %v", mode, err)
+		if built, err := build("tiny", tree, io.Discard); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), path+" ") || fault.Hint(err) == "" {
+			t.Errorf("%s: %s, %v", what, built, err)
 		}
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give files away")
-	}
-	const nobody = 65534
-	if err := errors.Join(os.Chown(cmd, nobody, nobody), os.Chmod(above, 0o755), os.Chown(above, nobody, nobody)); err != nil {
-		t.Fatal(err)
-	}
-	for name, err := range map[string]error{"one of somebody else": mine(cmd, 0), "one's own in one of somebody else": reached(cache, 0)} {
-		if !errors.Is(err, fault.ErrDenied) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if err := mine(cmd, nobody); err != nil {
-		t.Errorf("one of root and oneself: %v", err)
 	}
 }

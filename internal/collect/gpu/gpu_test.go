@@ -1,6 +1,7 @@
 package gpu_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,5 +216,28 @@ func TestEnvironment(t *testing.T) {
 	b, err := os.ReadFile(seen)
 	if err != nil || !strings.Contains(string(b), "LD_LIBRARY_PATH=/kept") || strings.Contains(string(b), "TOKEN") {
 		t.Errorf("environment %s, %v", b, err)
+	}
+}
+
+// A program of somebody else is not run.
+func TestForeign(t *testing.T) {
+	hosttest.Need(t, "root")
+	dir := t.TempDir()
+	program, ran := filepath.Join(dir, "mete-nvml"), filepath.Join(dir, "ran")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\ntouch '"+ran+"'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(program, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	r := gpu.Open(machine(t), program)
+	if errs := r.Refused(); len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.Contains(errs[0].Error(), program) || fault.Hint(errs[0]) == "" {
+		t.Errorf("refused %v", errs)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("it ran")
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/trusted"
 )
 
 // errNone says that the machine has no library of accelerators.
@@ -34,9 +36,17 @@ type process struct {
 	devices []string // "energy GPU-...", "power GPU-...", "!why"
 }
 
-// start starts the program and waits for what it has. It ends with ctx.
+// start starts the program, unless others could have changed it, and waits for what
+// it has. It ends with ctx.
 func start(ctx context.Context, path string) (_ *process, err error) {
-	p := &process{cmd: exec.CommandContext(ctx, path)}
+	real, err := trusted.File(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missing(fmt.Errorf("%s: %w", path, err))
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, real)}
 	p.cmd.Env = token.Strip(os.Environ())
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
 	p.cmd.Stderr = &limited{b: &p.stderr, left: 4 << 10}
@@ -50,7 +60,7 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 	}
 	p.out = bufio.NewReaderSize(out, mostLine)
 	if err := p.cmd.Start(); err != nil {
-		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" beside this program, or leave accelerators alone with -nvml off")
+		return nil, missing(err)
 	}
 	late := time.AfterFunc(startTimeout, func() { _ = p.cmd.Process.Kill() })
 	fields, err := p.line()
@@ -78,6 +88,10 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 		err = fmt.Errorf("%w; %w", err, e)
 	}
 	return nil, err
+}
+
+func missing(err error) error {
+	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" beside this program, or leave accelerators alone with -nvml off")
 }
 
 // line reads an answer.
