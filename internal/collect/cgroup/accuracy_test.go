@@ -9,14 +9,13 @@ import (
 
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 )
 
 // accuracy skips unless the accuracy tests are wanted: they load the machine.
 func accuracy(t *testing.T) {
 	t.Helper()
-	if os.Getenv("METE_ACCURACY") == "" {
-		t.Skip("accuracy test: METE_ACCURACY=1 runs it")
-	}
+	testkit.Stage(t, "accuracy", "loads the machine")
 	hosttest.Need(t, "root", "cgroup1", "memcg1")
 }
 
@@ -43,10 +42,9 @@ func TestAccuracyManyGroups(t *testing.T) {
 				l := newLoad(t, cpuMount+g)
 				l.do("20ms")
 				l.end()
-				settled(t, g)
 				want[g] = usage(t, g)
 			}
-			s.rest(p)
+			s.tick()
 			const ticks = 6
 			begun = spent()
 			for range ticks {
@@ -106,11 +104,11 @@ func TestAccuracyEventOverflow(t *testing.T) {
 	l := newLoad(t, in(p+"/new")...)
 	l.do("5ms")
 	l.end()
-	s.rest(p)
+	s.tick()
 	if s.lost == 0 || s.group(p+"/gone") != nil || s.group(p+"/new") == nil {
 		t.Errorf("lost %d; gone: %+v, new: %+v", s.lost, s.group(p+"/gone"), s.group(p+"/new"))
 	}
-	s.rest(p)
+	s.tick()
 	if got, want := s.below(p), usage(t, p)-before; got != want {
 		t.Errorf("booked %d ns below %s, want %d", got, p, want)
 	}

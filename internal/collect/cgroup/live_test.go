@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -13,10 +12,12 @@ import (
 	"mete.dev/mete/internal/collect/cgroup"
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/workload"
 )
 
-// Both readers read the same of groups whose processes stand still.
+// Both readers read the same of groups that have worked and rest: their processes
+// are elsewhere while they are read, so that no counter moves.
 func TestReadersAgree(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
 	p := top(t)
@@ -27,22 +28,14 @@ func TestReadersAgree(t *testing.T) {
 		mkdir(t, in(g)...)
 		loads, paths = append(loads, newLoad(t, in(g)...)), append(paths, g)
 		loads[i].do(fmt.Sprintf("%d MB", i+1))
-		loads[i].stop()
-	}
-	for _, g := range paths {
-		settled(t, g)
+		loads[i].leave()
 	}
 	byBPF, byFiles := openStand(t, "bpf", config(), bpf.Default()), openStand(t, "files", config(), bpf.Default())
 	for range 3 {
 		for i, l := range loads {
-			if err := l.cmd.Process.Signal(unix.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			l.enter(in(paths[i])...)
 			l.do(fmt.Sprintf("%dms", 5+i))
-			l.stop()
-		}
-		for _, g := range paths {
-			settled(t, g)
+			l.leave()
 		}
 		// The kernel charges memory ahead, and may take that back at any time from a
 		// group that does nothing: so files are read between two readings by bpf.
@@ -89,29 +82,27 @@ func TestLives(t *testing.T) {
 		past := newLoad(t, in(p)...)
 		past.do("20ms")
 		past.end()
-		settled(t, p)
 		before := usage(t, p)
 		s := open(config())
 		want := map[string]int64{}
 		want[p+"/a"] = life(t, p+"/a", "5ms")
-		s.rest(p)
+		s.tick()
 		want[p+"/b"] = life(t, p+"/b", "3ms") + life(t, p+"/b", "6ms") + life(t, p+"/b", "2ms")
 		mkdir(t, in(p+"/c")...)
 		want[p+"/c/d"] = life(t, p+"/c/d", "4ms")
 		stays := newLoad(t, in(p+"/c")...)
 		stays.do("3ms")
-		s.rest(p)
+		s.rest(stays)
 		stays.do("5ms")
 		mkdir(t, in(p+"/c/e")...)
-		s.rest(p)
+		s.rest(stays)
 		stays.end()
-		settled(t, p+"/c")
 		want[p+"/c"] = usage(t, p+"/c") - want[p+"/c/d"]
 		rmdir(t, in(p+"/c/e")...)
 		rmdir(t, in(p+"/c")...)
 		want[p+"/c"] += life(t, p+"/c", "2ms")
-		s.rest(p)
-		s.rest(p)
+		s.tick()
+		s.tick()
 		all := usage(t, p) - before
 		if got := s.below(p); got != all {
 			t.Errorf("booked %d ns below %s, its counter gained %d", got, p, all)
@@ -139,17 +130,15 @@ func TestFolding(t *testing.T) {
 		mkdir(t, in(box)...)
 		for range 2 {
 			life(t, box+"/inner", "4ms")
-			s.rest(p)
+			s.tick()
 		}
 		mkdir(t, in(box+"/inner")...)
 		l := newLoad(t, in(box+"/inner")...)
 		l.do("3ms")
-		s.rest(p)
+		s.rest(l)
 		l.do("3ms")
 		l.end()
-		s.rest(p)
-		settled(t, box)
-		s.rest(p)
+		s.tick()
 		if got, want := s.booked[box], usage(t, box); got != want || s.rows[box+"/inner"] > 0 {
 			t.Errorf("booked %d ns to the container, %d rows for what is in it; want %d and none", got, s.rows[box+"/inner"], want)
 		}
@@ -161,8 +150,8 @@ func TestFolding(t *testing.T) {
 		rmdir(t, in(box)...)
 		again := life(t, box, "4ms")
 		all := usage(t, p)
-		s.rest(p)
-		s.rest(p)
+		s.tick()
+		s.tick()
 		if got := s.below(p); got != all {
 			t.Errorf("booked %d ns below %s, want %d", got, p, all)
 		}
@@ -190,27 +179,26 @@ func TestKeyedAtDepths(t *testing.T) {
 				s := open(config())
 				mkdir(t, dirs[0])
 				if strings.HasSuffix(order, "later") {
-					s.rest(p)
+					s.tick()
 				}
 				mkdir(t, dirs[1])
 				l := newLoad(t, dirs...)
 				l.do("4 MB")
 				l.do("10ms")
-				s.rest(p)
+				s.rest(l)
 				l.do("5ms")
-				if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-				settled(t, cpuPath)
+				l.stop()
+				l.enter(cpuMount) // its memory stays
 				// What a CPU holds back for a group may be given back at any time.
 				charged := func() [2]int64 {
 					return [2]int64{number(t, memoryMount+deep+"/memory.usage_in_bytes"), number(t, memoryMount+memoryPath+"/memory.usage_in_bytes")}
 				}
 				var held [2]int64
-				for try := 0; try < 100 && (try == 0 || held != charged()); try++ {
+				testkit.Eventually(t, "memory rests while it is read", func() bool {
 					held = charged()
-					s.rest(p)
-				}
+					s.tick()
+					return held == charged()
+				})
 				var job []*meter.Group
 				for _, g := range s.snap.Groups {
 					if g.Workload.Kind == workload.Job && strings.HasPrefix(g.Workload.Path, p+"/") {
@@ -239,8 +227,8 @@ func TestKeyedAtDepths(t *testing.T) {
 				}
 				l.end()
 				rmdir(t, dirs...)
-				s.rest(p)
-				s.rest(p)
+				s.tick()
+				s.tick()
 				if got, want := s.below(p), usage(t, p); got != want {
 					t.Errorf("booked %d ns below %s, want %d", got, p, want)
 				}
@@ -259,44 +247,43 @@ func TestPartingHierarchies(t *testing.T) {
 		mkdir(t, in(g)...)
 		l := newLoad(t, cpuMount+g)
 		l.do("4ms")
-		s.rest(p)
+		s.rest(l)
 		if !s.group(g).Has.Has(meter.Memory) {
 			t.Error("no memory while it is in both hierarchies")
 		}
 		// Memory goes first.
 		rmdir(t, memoryMount+g)
 		l.do("4ms")
-		s.rest(p)
+		s.rest(l)
 		if r := s.group(g); r == nil || r.Has.Has(meter.Memory) || !r.Has.Has(meter.CPU) {
 			t.Errorf("without its memory group: %+v", r)
 		}
 		// And comes back.
 		mkdir(t, memoryMount+g)
-		s.rest(p)
+		s.rest(l)
 		if !s.group(g).Has.Has(meter.Memory) {
 			t.Error("no memory although it is in both hierarchies again")
 		}
 		// CPU goes first, with a group left below in memory.
 		l.end()
 		mkdir(t, memoryMount+g+"/left")
-		s.rest(p)
+		s.tick()
 		rmdir(t, cpuMount+g)
-		s.rest(p)
+		s.tick()
 		if r := s.group(g); r != nil {
 			t.Errorf("it ended, and is still there: %+v", r)
 		}
-		s.rest(p)
+		s.tick()
 		mkdir(t, memoryMount+g+"/left/more")
 		other := life(t, p+"/other", "3ms")
-		s.rest(p)
+		s.tick()
 		mkdir(t, cpuMount+g) // memory was there all the time
 		l = newLoad(t, cpuMount+g)
 		l.do("3ms")
 		l.end()
-		settled(t, g)
 		rmdir(t, cpuMount+g)
-		s.rest(p)
-		s.rest(p)
+		s.tick()
+		s.tick()
 		if got, want := s.below(p), usage(t, p); got != want {
 			t.Errorf("booked %d ns below %s, want %d", got, p, want)
 		}
@@ -328,11 +315,11 @@ func TestRingOverflow(t *testing.T) {
 		for i := range 30 {
 			rmdir(t, in(fmt.Sprintf("%s/g%d", p, i))...)
 		}
-		s.rest(p)
+		s.tick()
 		if s.lost == 0 {
 			t.Fatal("180 events found room in a ring of a page")
 		}
-		s.rest(p)
+		s.tick()
 		for i := range 60 {
 			g := fmt.Sprintf("%s/g%d", p, i)
 			if found := s.group(g) != nil; found != (i >= 30) {
@@ -342,8 +329,7 @@ func TestRingOverflow(t *testing.T) {
 		l := newLoad(t, in(p+"/g45")...)
 		l.do("5ms")
 		l.end()
-		settled(t, p)
-		s.rest(p)
+		s.tick()
 		if got, want := s.below(p), usage(t, p); got != want {
 			t.Errorf("round %d: booked %d ns below %s, want %d", round, got, p, want)
 		}
@@ -354,7 +340,7 @@ func TestRingOverflow(t *testing.T) {
 			rmdir(t, in(fmt.Sprintf("%s/g%d", p, 30+i))...)
 		}
 		for range 5 {
-			s.rest(p)
+			s.tick()
 		}
 		if k := s.table.Entries(p); k > 0 {
 			t.Errorf("round %d: %d entries are left of groups that are gone", round, k)
@@ -372,6 +358,7 @@ func TestFewDescriptors(t *testing.T) {
 		g := fmt.Sprintf("%s/g%d", p, i)
 		mkdir(t, in(g)...)
 		loads = append(loads, newLoad(t, in(g)...))
+		loads[i].do("0s") // it has begun
 	}
 	cfg.Files = 7 // of the root, the group of all, and one more
 	s := openStand(t, "files", cfg, bpf.Default())
@@ -397,7 +384,6 @@ func TestFewDescriptors(t *testing.T) {
 	for _, l := range loads {
 		l.end()
 	}
-	settled(t, p)
 	s.tick()
 	if got, want := s.below(p), usage(t, p)-before; got != want {
 		t.Errorf("booked %d ns below %s, want %d", got, p, want)
@@ -431,7 +417,6 @@ func TestWithoutEvents(t *testing.T) {
 		t.Errorf("found in %d ticks of 8, want most but not all", found)
 	}
 	l.end()
-	settled(t, p)
 	s.tick()
 	all := usage(t, p) - before
 	if got := s.below(p); got != all {
@@ -452,6 +437,7 @@ func TestWithoutEvents(t *testing.T) {
 // Groups come and go all the time while the machine is read: nothing stays of
 // them, and nothing is lost of what they used.
 func TestChurn(t *testing.T) {
+	hosttest.Beside(t, "cut-paths")
 	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
 		p := top(t)
 		s := open(config())
@@ -475,7 +461,6 @@ func TestChurn(t *testing.T) {
 					l.do("1ms")
 					l.end()
 				}
-				time.Sleep(time.Millisecond)
 				rmdir(t, in(g)...)
 			}
 		}()
@@ -483,11 +468,10 @@ func TestChurn(t *testing.T) {
 			select {
 			case <-done:
 				running = false
-			case <-time.After(7 * time.Millisecond):
+			default:
 			}
 			s.tick()
 		}
-		settled(t, p)
 		for range 5 {
 			s.tick()
 		}

@@ -2,6 +2,7 @@ package cgroup_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/testkit"
 )
 
 // TestMain lets the test binary be the load in a group: for each line that it
@@ -68,10 +70,11 @@ func spent() time.Duration {
 
 // A load is a process in groups of its own.
 type load struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	in  *os.File
-	out *bufio.Reader
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   *os.File
+	out  *bufio.Reader
+	dirs []string // its groups
 }
 
 // newLoad starts a process in the groups whose directories are given.
@@ -81,7 +84,7 @@ func newLoad(t *testing.T, dirs ...string) *load {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &load{t: t, in: w, cmd: exec.Command("/proc/self/exe")}
+	l := &load{t: t, in: w, cmd: exec.Command("/proc/self/exe"), dirs: dirs}
 	l.cmd.Env = append(os.Environ(), "METE_TEST_LOAD=1")
 	l.cmd.Stdin = r
 	out, err := l.cmd.StdoutPipe()
@@ -94,11 +97,7 @@ func newLoad(t *testing.T, dirs ...string) *load {
 	}
 	_ = r.Close()
 	t.Cleanup(l.end)
-	for _, d := range dirs {
-		if err := os.WriteFile(filepath.Join(d, "cgroup.procs"), []byte(strconv.Itoa(l.cmd.Process.Pid)), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
+	l.enter(dirs...)
 	return l
 }
 
@@ -119,26 +118,42 @@ func (l *load) stop() {
 	if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		l.t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	testkit.Eventually(l.t, "a load stands still", func() bool {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", l.cmd.Process.Pid))
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		if len(tasks) > 0 && !slices.ContainsFunc(tasks, func(file string) bool {
+		return len(tasks) > 0 && !slices.ContainsFunc(tasks, func(file string) bool {
 			b, err := os.ReadFile(file)
 			return err != nil || !strings.Contains(string(b), ") T ")
-		}) {
-			return
-		}
-	}
-	l.t.Fatal("after 10 s a load still does not stand still")
+		})
+	})
 }
 
-// end ends the process and waits until it has left its groups.
+// enter puts the process into the groups whose directories are given.
+func (l *load) enter(dirs ...string) {
+	l.t.Helper()
+	for _, d := range dirs {
+		if err := os.WriteFile(filepath.Join(d, "cgroup.procs"), []byte(strconv.Itoa(l.cmd.Process.Pid)), 0); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// leave takes the process out of its groups, whose counters rest from then on.
+// They would not while it sleeps, stands still or has just ended: on a busy
+// machine it may stay on its CPU for a while after others can see that.
+func (l *load) leave() {
+	l.t.Helper()
+	l.enter(mounts...)
+}
+
+// end takes the process out of its groups, ends it and waits for it.
 func (l *load) end() {
 	if l.in == nil {
 		return
 	}
+	l.leave()
 	_ = l.in.Close()
 	l.in = nil
 	_ = l.cmd.Process.Signal(unix.SIGCONT) // it may be stopped
@@ -257,12 +272,17 @@ func (s *stand) tick() {
 	}
 }
 
-// rest takes a tick once the counters of the group at p stand still, so that its
-// reading is of one instant.
-func (s *stand) rest(p string) {
+// rest takes a tick while the loads are out of their groups, so that no counter
+// moves while it is read.
+func (s *stand) rest(loads ...*load) {
 	s.t.Helper()
-	settled(s.t, p)
+	for _, l := range loads {
+		l.leave()
+	}
 	s.tick()
+	for _, l := range loads {
+		l.enter(l.dirs...)
+	}
 }
 
 // checkOrder checks what every snapshot promises.
@@ -342,14 +362,13 @@ func mkdir(t *testing.T, dirs ...string) {
 func rmdir(t *testing.T, dirs ...string) {
 	t.Helper()
 	for _, d := range dirs {
-		err := os.Remove(d)
-		for i := 0; i < 2000 && err != nil && !os.IsNotExist(err); i++ {
-			time.Sleep(time.Millisecond)
-			err = os.Remove(d)
-		}
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
+		testkit.Eventually(t, d+" is removed", func() bool {
+			err := os.Remove(d)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
+				t.Fatal(err)
+			}
+			return !errors.Is(err, unix.EBUSY)
+		})
 	}
 }
 
@@ -400,22 +419,7 @@ func life(t *testing.T, p, work string) int64 {
 	l := newLoad(t, in(p)...)
 	l.do(work)
 	l.end()
-	settled(t, p)
 	used := usage(t, p)
 	rmdir(t, in(p)...)
 	return used
-}
-
-// settled waits until a group's counter rests: a process that was waited for
-// may still be on its way off the CPU.
-func settled(t *testing.T, p string) {
-	t.Helper()
-	for last := int64(-1); ; {
-		now := usage(t, p)
-		if now == last {
-			return
-		}
-		last = now
-		time.Sleep(2 * time.Millisecond)
-	}
 }
