@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/breakdown"
 	"mete.dev/mete/internal/collect/proc"
 	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/testkit"
 )
 
 // TestMain runs the tests, or one of the programs that they start.
@@ -32,8 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // burn waits for lines on its input: so many ms of CPU time it uses itself, and
-// so many in children; then it says what it and its children used, in ns, and
-// sleeps.
+// so many in children; then it says what its children used, in ns, and sleeps.
 func burn() error {
 	if ms, err := strconv.Atoi(os.Getenv("METE_TEST_BURN")); err == nil {
 		spin(time.Duration(ms) * time.Millisecond)
@@ -64,7 +64,7 @@ func burn() error {
 				return err
 			}
 		}
-		fmt.Println(used(syscall.RUSAGE_SELF), used(syscall.RUSAGE_CHILDREN))
+		fmt.Println(used(syscall.RUSAGE_CHILDREN))
 	}
 }
 
@@ -107,10 +107,8 @@ func start(t testing.TB, tab *proc.Table) *program {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
-			t.Error(err)
-		}
+	t.Cleanup(func() { // the kernel may need a moment to let the last process go
+		testkit.Eventually(t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), syscall.EBUSY) })
 	})
 	exe, err := os.Executable()
 	if err != nil {
@@ -137,9 +135,9 @@ func start(t testing.TB, tab *proc.Table) *program {
 	return p
 }
 
-// burn has the program use CPU time, and returns what it says that it and its
-// children used so far.
-func (p *program) burn(self, children time.Duration) (own, theirs int64) {
+// burn has the program use CPU time, and returns what it says that its children
+// used so far.
+func (p *program) burn(self, children time.Duration) (theirs int64) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.in, self.Milliseconds(), children.Milliseconds()); err != nil {
 		p.t.Fatal(err)
@@ -148,10 +146,31 @@ func (p *program) burn(self, children time.Duration) (own, theirs int64) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := fmt.Sscan(line, &own, &theirs); err != nil {
+	if _, err := fmt.Sscan(line, &theirs); err != nil {
 		p.t.Fatal(err)
 	}
-	return own, theirs
+	return theirs
+}
+
+// rest reads the table and the group's counter while the program does nothing,
+// and returns what the program itself and all of the group used so far.
+func (p *program) rest(tab *proc.Table) (own, total int64) {
+	p.t.Helper()
+	testkit.Eventually(p.t, "the program rests while it is read", func() bool {
+		var before, after int64
+		var err error
+		if before, err = proc.Clock(int32(p.cmd.Process.Pid)); err != nil {
+			p.t.Fatal(err)
+		}
+		read(p.t, tab)
+		total = p.total()
+		if after, err = proc.Clock(int32(p.cmd.Process.Pid)); err != nil {
+			p.t.Fatal(err)
+		}
+		own = after
+		return before == after
+	})
+	return own, total
 }
 
 // total returns the group's own counter in ns.
@@ -181,7 +200,9 @@ func shares(ps []proc.Process) (out []breakdown.Process) {
 }
 
 // TestLiveBreakdown has a job that works itself and in children that it waits
-// for: the lines sum to the group's counter, and each is what the job says.
+// for: the lines sum to the group's counter, the job's is what its clock gained,
+// and its children have the rest, which is what the kernel told the job of them
+// and what they used after that, on their way out.
 func TestLiveBreakdown(t *testing.T) {
 	for _, name := range []string{"files", "bpf"} {
 		t.Run(name, func(t *testing.T) {
@@ -190,16 +211,14 @@ func TestLiveBreakdown(t *testing.T) {
 			}
 			tab := reader(t, name)
 			p := start(t, tab)
-			own, theirs := p.burn(0, 0)
-			read(t, tab)
-			before := p.total()
+			theirs := p.burn(0, 0)
+			own, before := p.rest(tab)
 			a := breakdown.New(shares(tab.Processes(p.path)))
 			for _, c := range []struct{ self, children time.Duration }{
 				{200 * time.Millisecond, 0}, {0, 200 * time.Millisecond}, {100 * time.Millisecond, 100 * time.Millisecond},
 			} {
-				own2, theirs2 := p.burn(c.self, c.children)
-				read(t, tab)
-				now := p.total()
+				theirs2 := p.burn(c.self, c.children)
+				own2, now := p.rest(tab)
 				lines := a.Split(now-before, shares(tab.Processes(p.path)))
 				if len(lines) != 2 || lines[0].ID.PID != int32(p.cmd.Process.Pid) {
 					t.Fatalf("lines = %+v, want the job's and exited", lines)
@@ -207,13 +226,11 @@ func TestLiveBreakdown(t *testing.T) {
 				if sum := lines[0].CPU + lines[1].CPU; sum != now-before {
 					t.Errorf("lines sum to %d, want %d", sum, now-before)
 				}
-				// rusage is split at clock ticks between user and system, but
-				// sums to the scheduler's time.
-				const slack = int64(12 * time.Millisecond)
-				if d := lines[0].CPU - (own2 - own); d < -slack || d > slack {
-					t.Errorf("%v: job's line = %d, rusage %d", c, lines[0].CPU, own2-own)
+				if lines[0].CPU != own2-own || own2-own < c.self.Nanoseconds() {
+					t.Errorf("%v: job's line = %d, its clock gained %d", c, lines[0].CPU, own2-own)
 				}
-				if d := lines[1].CPU - (theirs2 - theirs); d < -slack || d > slack {
+				const rounding = 4_000 // rusage is two numbers of us
+				if lines[1].CPU < theirs2-theirs-rounding || theirs2-theirs < c.children.Nanoseconds()-rounding {
 					t.Errorf("%v: exited = %d, rusage of children %d", c, lines[1].CPU, theirs2-theirs)
 				}
 				own, theirs, before = own2, theirs2, now
@@ -225,47 +242,37 @@ func TestLiveBreakdown(t *testing.T) {
 	}
 }
 
-// asleep waits until a process sleeps and its clock stands still.
-func asleep(t *testing.T, pid int32) {
+// asleep waits until a sleeper sleeps and is off its CPU: the file syscall shows a
+// call only once it is.
+func asleep(t *testing.T, pid int) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-		before, err := proc.Clock(pid)
+	testkit.Eventually(t, "the child sleeps", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond)
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		p, err := kernfmt.ProcStat(stat)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := kernfmt.ProcStat(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if now, err := proc.Clock(pid); err == nil && now == before && p.State == 'S' && string(p.Comm) == "sleep" {
-			return
-		}
-	}
-	t.Fatalf("after 10 s process %d still does not sleep", pid)
+		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+		return err == nil && !strings.HasPrefix(string(call), "running") && p.State == 'S' && string(p.Comm) == "sleep"
+	})
 }
 
 // TestLiveReadersAgree reads one sleeping process by both readers.
 func TestLiveReadersAgree(t *testing.T) {
 	child := sleeper(t)
-	asleep(t, int32(child.Process.Pid))
+	asleep(t, child.Process.Pid)
 	var got [2]proc.Process
 	for i, name := range []string{"files", "bpf"} {
 		tab := reader(t, name)
-		// It is asleep when two readings are the same.
-		for last := int64(-1); got[i].CPU != last; {
-			last = got[i].CPU
-			read(t, tab)
-			p := find(tab, child.Process.Pid)
-			if p == nil {
-				t.Fatalf("%s: the process is not there", name)
-			}
-			got[i] = *p
+		read(t, tab)
+		p := find(tab, child.Process.Pid)
+		if p == nil {
+			t.Fatalf("%s: the process is not there", name)
 		}
+		got[i] = *p
 	}
 	const step = 10_000_000
 	if d := got[1].ID.Start - got[0].ID.Start; d < 0 || d >= step {
@@ -294,9 +301,10 @@ func TestLiveChurn(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = churn.Process.Kill(); _ = churn.Wait() }()
-			last := map[breakdown.ID]int64{}
+			last, unreadable := map[breakdown.ID]int64{}, math.MaxInt
 			for range 200 {
 				read(t, tab)
+				unreadable = min(unreadable, tab.Unreadable)
 				for _, p := range tab.All() {
 					if p.CPU < last[p.ID] {
 						t.Fatalf("%+v went back from %d", p, last[p.ID])
@@ -307,8 +315,9 @@ func TestLiveChurn(t *testing.T) {
 					}
 				}
 			}
-			if tab.Unreadable > 2 {
-				t.Errorf("Unreadable = %d", tab.Unreadable)
+			// Now and then a process ends while it is read, but not in each reading.
+			if unreadable > 0 {
+				t.Errorf("Unreadable = %d and more in each of 200 readings", unreadable)
 			}
 		})
 	}

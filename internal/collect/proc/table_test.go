@@ -255,11 +255,10 @@ func TestReadFollows(t *testing.T) {
 	}
 }
 
-// spin burns CPU in a child for a while and returns it running; it is killed at
-// the end of the test.
+// sleeper starts a child that sleeps until the end of the test.
 func sleeper(t testing.TB) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("sleep", "60")
+	cmd := exec.Command("sleep", "infinity")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
