@@ -12,10 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/testkit"
 )
 
 // childEnv makes the test binary a process that does one thing in the group
@@ -153,18 +153,13 @@ func group(t testing.TB, parent string) string {
 // remove removes a group, which may still hold processes on their way out.
 func remove(t testing.TB, dir string) {
 	t.Helper()
-	for range 1000 {
+	testkit.Eventually(t, dir+" is removed", func() bool {
 		err := os.Remove(dir)
-		if err == nil || errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		if !errors.Is(err, syscall.EBUSY) {
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.EBUSY) {
 			t.Error(err)
-			return
 		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Errorf("%s stays busy", dir)
+		return !errors.Is(err, syscall.EBUSY)
+	})
 }
 
 func kernfsID(t testing.TB, dir string) uint64 {
@@ -253,6 +248,15 @@ func (k *kid) hear() string {
 func (k *kid) say() {
 	k.t.Helper()
 	if _, err := k.in.WriteString("\n"); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// leave takes the child out of its group below the mount. Its end would still be
+// counted there after others have seen it, on a busy machine much later.
+func (k *kid) leave(mount string) {
+	k.t.Helper()
+	if err := os.WriteFile(filepath.Join(mount, "cgroup.procs"), []byte(strconv.Itoa(k.cmd.Process.Pid)), 0); err != nil {
 		k.t.Fatal(err)
 	}
 }

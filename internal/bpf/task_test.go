@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/bpf"
+	"mete.dev/mete/internal/testkit"
 )
 
 // A process at rest is what /proc shows of it.
@@ -26,10 +27,20 @@ func TestTasksEqualProc(t *testing.T) {
 	if _, err := syscall.Wait4(pid, nil, syscall.WUNTRACED, nil); err != nil {
 		t.Fatal(err)
 	}
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		testkit.Eventually(t, "the thread is off its CPU, so that its call is shown", func() bool {
+			call, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/syscall", pid, e.Name()))
+			return err == nil && !strings.HasPrefix(string(call), "running")
+		})
+	}
 
 	threads := map[uint32]bpf.Task{}
 	kernel, withRSS := 0, 0
-	err := k.Tasks(func(task *bpf.Task) bool {
+	err = k.Tasks(func(task *bpf.Task) bool {
 		if task.TGID == uint32(pid) {
 			threads[task.PID] = *task
 			withRSS += int(task.HasRSS)
@@ -42,10 +53,6 @@ func TestTasksEqualProc(t *testing.T) {
 		}
 		return true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
