@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/cgroup"
@@ -20,6 +21,7 @@ import (
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/testkit"
 )
 
 // busy is the boot sector of a disk: it writes to a port for ever, without
@@ -108,6 +110,11 @@ func openStand(t *testing.T, reader string, every int) *stand {
 	t.Helper()
 	hosttest.Need(t, "root", "qemu")
 	s := &stand{t: t, log: &bytes.Buffer{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", s.log)
+		}
+	})
 	var err error
 	if s.h, err = host.Open("/"); err != nil {
 		t.Fatal(err)
@@ -181,15 +188,10 @@ func (s *stand) of(name string) *vm.VM {
 // until ticks until f holds.
 func (s *stand) until(what string, f func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	testkit.Eventually(s.t, what, func() bool {
 		s.tick()
-		if f() {
-			return
-		}
-		if time.Now().After(end) {
-			s.t.Fatalf("not within 20 s: %s; log:\n%s", what, s.log)
-		}
-	}
+		return f()
+	})
 }
 
 // mkdir makes a group, and returns its directory. It is removed at the end.
@@ -202,15 +204,8 @@ func (s *stand) mkdir(p string) string {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() {
-		var err error
-		for range 100 { // who was killed in it takes a moment to leave
-			if err = os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		s.t.Error(err)
+	s.t.Cleanup(func() { // who was killed in it takes a moment to leave
+		testkit.Eventually(s.t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 	})
 	return dir
 }

@@ -6,6 +6,7 @@
  *   STUB_NVML=slow      each reading takes half a second
  *   STUB_NVML=die       the process ends at the third reading
  *   STUB_NVML_LOST=FILE device 0 is lost while the file is there
+ *   STUB_NVML_HOLD=FILE each reading waits until the file is gone
  *
  * Device 0 has an energy counter that gains 100 W, device 1 is too old for one and
  * draws 40 W, device 2 shows neither.
@@ -24,6 +25,10 @@ static int is(const char *what) {
 static int readings;
 
 static void reading(void) {
+	const char *hold = getenv("STUB_NVML_HOLD");
+
+	while (hold && access(hold, F_OK) == 0)
+		usleep(1000);
 	if (is("slow"))
 		usleep(500 * 1000);
 	if (is("die") && ++readings > 5) {
