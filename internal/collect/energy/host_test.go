@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +19,7 @@ import (
 	"mete.dev/mete/internal/host"
 	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/sharefmt"
+	"mete.dev/mete/internal/testkit"
 )
 
 const someUUID = "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f"
@@ -47,7 +47,8 @@ func putShare(t *testing.T, dir string, m sharefmt.Message) {
 	put(t, string(sharefmt.Append(nil, &m)), dir, sharefmt.File)
 }
 
-// here opens this machine with what its host gives it, and nothing else.
+// here opens this machine with what its host gives it, and nothing else. What is
+// read is of the moment at which the latest share came: none is stale.
 func here(t *testing.T, cfg Config) (*Source, func() power.Reading) {
 	t.Helper()
 	h, err := host.Open("/")
@@ -77,22 +78,18 @@ func here(t *testing.T, cfg Config) (*Source, func() power.Reading) {
 		}
 		for _, r := range rs {
 			if s.Meters()[r.Meter].From == power.Host {
-				return r
+				return s.shares.read(lastMoved(s))
 			}
 		}
 		return power.Reading{Err: "no meter"}
 	}
 }
 
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 1000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("after 10 s still not: %s", what)
+// lastMoved is when the latest share came.
+func lastMoved(s *Source) int64 {
+	s.shares.mu.Lock()
+	defer s.shares.mu.Unlock()
+	return max(s.shares.ways[byStream].moved, s.shares.ways[byFile].moved)
 }
 
 // gets says whether a reading is the n-th share.
@@ -118,30 +115,28 @@ func TestHostFiles(t *testing.T) {
 	}
 	first := read()
 	putShare(t, dir, message(someUUID, 2))
-	until(t, "the next share", func() bool { return gets(read(), someUUID, 2) })
+	testkit.Eventually(t, "the next share", func() bool { return gets(read(), someUUID, 2) })
 	if !gets(first, someUUID, 1) {
 		t.Error("what was read before has changed")
 	}
-	if st, ok := s.Host(); !ok || !st.Seen || st.From != dir || st.Guest != someUUID || st.N != 2000 || st.Err != "" || st.Age > time.Minute {
+	if st := s.shares.status(lastMoved(s)); !st.Seen || st.From != dir || st.Guest != someUUID || st.N != 2000 || st.Err != "" || st.Age != 0 {
 		t.Errorf("%+v", st)
 	}
 	putShare(t, dir, message(someUUID, 1)) // late
-	time.Sleep(2 * lookEvery)
+	s.shares.look()
 	if r := read(); !gets(r, someUUID, 2) {
 		t.Errorf("an older share: %+v", r)
 	}
-	last := time.Now()
 	putShare(t, dir, message(someUUID, 3))
-	until(t, "a newer one", func() bool { return gets(read(), someUUID, 3) })
-	until(t, "it is stale", func() bool { return read().Err != "" })
-	if took := time.Since(last); took < 5*time.Second || took > 10*time.Second {
-		t.Errorf("stale after %v", took)
+	testkit.Eventually(t, "a newer one", func() bool { return gets(read(), someUUID, 3) })
+	if r := s.shares.read(lastMoved(s) + staleFor); !gets(r, someUUID, 3) {
+		t.Errorf("%d ns later: %+v", staleFor, r)
 	}
-	if r := read(); !strings.HasSuffix(r.Err, "does not move any more") || r.Share != nil {
+	if r := s.shares.read(lastMoved(s) + staleFor + 1); !strings.HasSuffix(r.Err, "does not move any more") || r.Share != nil {
 		t.Errorf("%+v", r)
 	}
 	putShare(t, dir, message(someUUID, 4))
-	until(t, "it goes on", func() bool { return gets(read(), someUUID, 4) })
+	testkit.Eventually(t, "it goes on", func() bool { return gets(read(), someUUID, 4) })
 }
 
 // What is in files and cannot be is refused with its reason, and what comes after
@@ -176,10 +171,10 @@ func TestHostRefuses(t *testing.T) {
 		}, "no number"},
 	} {
 		c.do()
-		until(t, c.what, func() bool { st, _ := s.Host(); return strings.Contains(st.Refused, c.want) })
+		testkit.Eventually(t, c.what, func() bool { st, _ := s.Host(); return strings.Contains(st.Refused, c.want) })
 		n++
 		putShare(t, dir, message(someUUID, n))
-		until(t, c.what+" is over", func() bool { st, _ := s.Host(); return gets(read(), someUUID, n) && st.Refused == "" })
+		testkit.Eventually(t, c.what+" is over", func() bool { st, _ := s.Host(); return gets(read(), someUUID, n) && st.Refused == "" })
 	}
 }
 
@@ -225,9 +220,9 @@ func TestHostPlain(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	put(t, "99999\n", dir, sharefmt.ZoneEnergy)
-	until(t, "it moves", func() bool { return read().Value == 99999 })
+	testkit.Eventually(t, "it moves", func() bool { return read().Value == 99999 })
 	putShare(t, dir, message("", 5)) // the host has got mete meanwhile
-	until(t, "a share", func() bool { return gets(read(), "", 5) })
+	testkit.Eventually(t, "a share", func() bool { return gets(read(), "", 5) })
 }
 
 // A directory that is not there is looked for again, and holds nobody up.
@@ -241,14 +236,8 @@ func TestHostLater(t *testing.T) {
 	if st, ok := s.Host(); !ok || st.Seen || st.Refused != "" || st.Err == "" {
 		t.Errorf("%+v", st)
 	}
-	if testing.Short() {
-		return
-	}
 	putShare(t, dir, message(someUUID, 1))
-	until(t, "it is found", func() bool {
-		time.Sleep(10 * time.Millisecond)
-		return gets(read(), someUUID, 1)
-	})
+	testkit.Eventually(t, "it is found", func() bool { return gets(read(), someUUID, 1) })
 }
 
 // Where nobody is to look there is no such meter.
@@ -332,12 +321,12 @@ func TestHostStream(t *testing.T) {
 	if r := read(); !gets(r, someUUID, 1) {
 		t.Errorf("from files, as the connection is silent: %+v", r)
 	}
-	until(t, "it is connected", func() bool { return h.open.Load() == 1 })
+	testkit.Eventually(t, "it is connected", func() bool { return h.open.Load() == 1 })
 	n := int64(10)
-	until(t, "a share comes", func() bool { n++; h.give(n); return gets(read(), someUUID, n-1) || gets(read(), someUUID, n) })
+	testkit.Eventually(t, "a share comes", func() bool { h.give(n); return gets(read(), someUUID, n) })
 	putShare(t, dir, message(someUUID, 5))
-	time.Sleep(2 * lookEvery)
-	if st, _ := s.Host(); st.From != "vsock" || st.N != n*1000 {
+	s.shares.look()
+	if st := s.shares.status(lastMoved(s)); st.From != "vsock" || st.N != n*1000 {
 		t.Errorf("%+v, want the %d-th by connection", st, n)
 	}
 	s.Ack(sharefmt.Ack{Epoch: "EPOCH", N: n * 1000, Energy: n * 4e6})
@@ -347,12 +336,16 @@ func TestHostStream(t *testing.T) {
 	for i := range int64(1000) { // never waits, and the last one arrives
 		s.Ack(sharefmt.Ack{Epoch: "EPOCH", N: i})
 	}
-	until(t, "the last answer", func() bool {
-		select {
-		case a := <-h.acks:
-			return a.N == 999
-		default:
-			return false
+	testkit.Eventually(t, "the last answer", func() bool {
+		for {
+			select {
+			case a := <-h.acks:
+				if a.N == 999 {
+					return true
+				}
+			default:
+				return false
+			}
 		}
 	})
 	for _, break_ := range []struct{ what, say, refused string }{
@@ -369,13 +362,14 @@ func TestHostStream(t *testing.T) {
 		}
 		h.say(break_.say)
 		if break_.refused != "" {
-			until(t, break_.what, func() bool { st, _ := s.Host(); return strings.Contains(st.Refused, break_.refused) })
+			testkit.Eventually(t, break_.what, func() bool { st, _ := s.Host(); return strings.Contains(st.Refused, break_.refused) })
 		}
 		if r := read(); !gets(r, someUUID, n) {
 			t.Errorf("%s: what came before is gone: %+v", break_.what, r)
 		}
-		until(t, break_.what+", and it connects anew", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was && h.open.Load() == 1 })
-		until(t, "shares come again", func() bool { n++; h.give(n); time.Sleep(5 * time.Millisecond); return gets(read(), someUUID, n) })
+		testkit.Eventually(t, break_.what+", and it connects anew", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was && h.open.Load() == 1 })
+		n++
+		testkit.Eventually(t, "shares come again", func() bool { h.give(n); return gets(read(), someUUID, n) })
 		if st, _ := s.Host(); st.Refused != "" {
 			t.Errorf("%s: %+v", break_.what, st)
 		}

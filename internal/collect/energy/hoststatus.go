@@ -20,11 +20,11 @@ func (s *Source) Host() (HostShare, bool) {
 	if s.shares == nil {
 		return HostShare{}, false
 	}
-	return s.shares.status(), true
+	return s.shares.status(s.shares.now()), true
 }
 
-func (s *shares) status() HostShare {
-	now := s.now()
+// status is what [Source.Host] tells at a moment, ns of CLOCK_BOOTTIME.
+func (s *shares) status(now int64) HostShare {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := HostShare{Seen: s.seen, Guest: s.uuid}
