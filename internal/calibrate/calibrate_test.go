@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/kernfmt"
 	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/powersim"
+	"mete.dev/mete/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -74,9 +75,7 @@ func simulate(t *testing.T, law powersim.Law) calibrate.Config {
 // It wants a machine that is left alone: where the hypervisor took some of it
 // meanwhile, or others much, it is run once more, and then once more.
 func TestAccuracyCalibrate(t *testing.T) {
-	if os.Getenv("METE_ACCURACY") == "" {
-		t.Skip("accuracy test: METE_ACCURACY=1 runs it")
-	}
+	testkit.Stage(t, "accuracy", "loads the machine, which has to be left alone")
 	for name, law := range map[string]powersim.Law{
 		"linear":  {Idle: 20 * watt, Core: 20 * watt},
 		"concave": {Idle: 20 * watt, Core: 20 * watt, Bend: .7},

@@ -9,6 +9,7 @@ import (
 
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/powersim"
+	"mete.dev/mete/internal/testkit"
 )
 
 // TestMain lets the test program be the simulator of power meters, too.
@@ -28,9 +29,7 @@ const budget = time.Second
 // A host with a meter gives its guest what that one used, by files and by vsock,
 // and whatever happens to either, the guest books what it was given.
 func TestGuest(t *testing.T) {
-	if os.Getenv("METE_VM") == "" {
-		t.Skip("boots a virtual machine and takes two minutes: METE_VM=1 runs it")
-	}
+	testkit.Stage(t, "vm", "boots a virtual machine and measures it for two minutes")
 	hosttest.Need(t, "root", "qemu")
 	r := newRig(t)
 	r.serve()

@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/testkit"
 )
 
 // This machine takes part as a guest, with all that an agent has, of a host that is
@@ -67,16 +68,17 @@ func TestGuest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the host's first share is here", func() bool {
+	testkit.Eventually(t, "the host's first share is here", func() bool {
 		s, ok := m.Power().Meters.Host()
 		return ok && s.Seen
 	})
 	var booked int64
-	windows := 0
-	for n, end := 0, time.Now().Add(time.Minute); n < 60 || (windows < 3 || h.Status()[0].Equal < 10) && time.Now().Before(end); n++ {
+	windows, n := 0, 0
+	testkit.Eventually(t, "30 ticks, three windows, and ten answers that are equal", func() bool {
 		if n%3 == 0 { // another pace than the guest's
 			given()
 		}
+		n++
 		if _, err := m.Tick(); err != nil {
 			t.Fatal(err)
 		}
@@ -105,8 +107,8 @@ func TestGuest(t *testing.T) {
 			}
 			booked += in
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return n >= 30 && windows >= 3 && h.Status()[0].Equal >= 10
+	})
 	s := h.Status()[0]
 	t.Logf("%+v; %d uJ in %d windows", s, booked, windows)
 	if s.Equal < 10 || s.Differing > 0 || s.Unknown > 0 || s.Streams != 1 {

@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/power"
 	"mete.dev/mete/internal/sharefmt"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -65,28 +66,11 @@ func start(t *testing.T, cfg handover.Config) (*handover.Host, *record) {
 	go func() { ended <- h.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Error("does not end")
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 	return h, log
-}
-
-// until waits for something that comes soon.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 1000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("after 10 s still not: %s", what)
 }
 
 func text(parts ...string) string {
@@ -102,6 +86,13 @@ func exists(parts ...string) bool {
 	return err == nil
 }
 
+// has says whether the files of a virtual machine have all of the n-th tick. The
+// share is written last.
+func has(dir string, n int64) bool {
+	m, err := sharefmt.Decode([]byte(text(dir, sharefmt.File)))
+	return err == nil && m.N == n*1000 && text(dir, sharefmt.ZoneEnergy) == fmt.Sprintf("%d\n", n*4e6)
+}
+
 // The files are as Scaphandre has them, with one of mete's own; they follow each
 // tick, and go when the virtual machine does.
 func TestFiles(t *testing.T) {
@@ -112,10 +103,8 @@ func TestFiles(t *testing.T) {
 	h, _ := start(t, handover.Config{Dir: dir})
 	for n := int64(1); n <= 3; n++ {
 		h.Publish([]attribute.Guest{given(1, "web", n), given(2, "mine", n)})
-		until(t, "the energy of the tick", func() bool {
-			return text(dir, "web/intel-rapl:0/energy_uj") == fmt.Sprintf("%d\n", n*4e6) && text(dir, "mine/intel-rapl:0/energy_uj") == fmt.Sprintf("%d\n", n*4e6)
-		})
-		until(t, "the share of the tick", func() bool {
+		testkit.Eventually(t, "the files of the tick", func() bool { return has(dir+"/web", n) && has(dir+"/mine", n) })
+		testkit.Eventually(t, "the share of the tick", func() bool {
 			m, err := sharefmt.Decode([]byte(text(dir, "mine/mete.json")))
 			return err == nil && m.Share == given(2, "", n).Share && m.Name == "mine" && m.VCPUs == 2
 		})
@@ -135,7 +124,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("left: %v", list)
 	}
 	h.Publish(nil)
-	until(t, "what was made is gone", func() bool {
+	testkit.Eventually(t, "what was made is gone", func() bool {
 		h.Publish([]attribute.Guest{given(3, "other", time.Now().UnixMilli())})
 		return !exists(dir, "web") && !exists(dir, "mine/mete.json")
 	})
@@ -158,7 +147,7 @@ func TestNames(t *testing.T) {
 	h.Publish(all)
 	for _, name := range []string{"%2E./out", "%2E.", "a%2Fb%25", uuid(4), uuid(5), "same", "same.workload-7", "line%0Abreak"} {
 		name = strings.ReplaceAll(name, "/out", "%2Fout")
-		until(t, "there is "+name, func() bool { return exists(dir, "in", name, "mete.json") })
+		testkit.Eventually(t, "there is "+name, func() bool { return exists(dir, "in", name, "mete.json") })
 	}
 	if exists(dir, "out") {
 		t.Error("something is outside")
@@ -169,9 +158,9 @@ func TestNames(t *testing.T) {
 	anew := given(6, "same", 2)
 	anew.Workload, anew.Share.Epoch = "workload-6-anew", "ANEW"
 	h.Publish(append(all, anew)) // both are there for a tick
-	until(t, "the new one has the folder", func() bool { return strings.Contains(text(dir, "in/same/mete.json"), "ANEW") })
+	testkit.Eventually(t, "the new one has the folder", func() bool { return strings.Contains(text(dir, "in/same/mete.json"), "ANEW") })
 	n := int64(2)
-	until(t, "the others are gone", func() bool {
+	testkit.Eventually(t, "the others are gone", func() bool {
 		n++
 		anew.Share = given(6, "", n).Share
 		h.Publish([]attribute.Guest{anew})
@@ -192,9 +181,10 @@ func TestHostileFolder(t *testing.T) {
 	next := func() {
 		n++
 		h.Publish([]attribute.Guest{given(1, "bad", n), given(2, "good", n)})
-		until(t, "the good one has its share", func() bool { return text(dir, "good/intel-rapl:0/energy_uj") == fmt.Sprintf("%d\n", n*4e6) })
+		testkit.Eventually(t, "the good one has its share", func() bool { return has(dir+"/good", n) })
 	}
 	next()
+	testkit.Eventually(t, "the other one has its share", func() bool { return has(dir+"/bad", n) })
 	for _, c := range []struct {
 		name string
 		do   func() error
@@ -214,8 +204,7 @@ func TestHostileFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		next()
-		want := fmt.Sprintf("%d\n", n*4e6)
-		until(t, c.name, func() bool { return text(zone, "energy_uj") == want })
+		testkit.Eventually(t, c.name, func() bool { return has(dir+"/bad", n) })
 		if st, err := os.Lstat(zone + "/energy_uj"); err != nil || !st.Mode().IsRegular() {
 			t.Errorf("%s: %v, %v", c.name, st.Mode(), err)
 		}
@@ -228,7 +217,7 @@ func TestHostileFolder(t *testing.T) {
 	}
 	next()
 	next()
-	until(t, "trouble with a zone that leads out is logged", func() bool { return log.count("cannot be put into files") == 1 })
+	testkit.Eventually(t, "trouble with a zone that leads out is logged", func() bool { return log.count("cannot be put into files") == 1 })
 	if log.count("1 of 2 virtual machines (bad)") != 1 {
 		t.Errorf("log:\n%s", log.text.String())
 	}
@@ -236,7 +225,7 @@ func TestHostileFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	next()
-	until(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
+	testkit.Eventually(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
 	if list, err := os.ReadDir(outside + "/zone"); len(list) > 0 || err != nil || exists(outside, "a") || exists(outside, "b") {
 		t.Errorf("written outside: %v, %v", list, err)
 	}
@@ -257,16 +246,16 @@ func TestTrouble(t *testing.T) {
 	}()
 	h, log := start(t, handover.Config{Dir: dir})
 	h.Publish([]attribute.Guest{given(1, "a", 1)})
-	until(t, "there is a share", func() bool { return exists(dir, "a/mete.json") })
+	testkit.Eventually(t, "there is a share", func() bool { return exists(dir, "a/mete.json") })
 	// What is left is filled, to the last page.
 	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
-	for n := int64(2); n < 5; n++ {
+	h.Publish([]attribute.Guest{given(1, "a", 2)})
+	testkit.Eventually(t, "a full disk is logged", func() bool { return log.count("no space left on device") == 1 })
+	for n := int64(3); n < 6; n++ {
 		h.Publish([]attribute.Guest{given(1, "a", n)})
-		time.Sleep(20 * time.Millisecond)
 	}
-	until(t, "a full disk is logged", func() bool { return log.count("no space left on device") == 1 })
 	if m, err := sharefmt.Decode([]byte(text(dir, "a/mete.json"))); err != nil || m.N != 1000 {
 		t.Errorf("the share of before is not whole: %+v, %v", m, err)
 	}
@@ -274,12 +263,15 @@ func TestTrouble(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Publish([]attribute.Guest{given(1, "a", 9)})
-	until(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":9000`) })
-	until(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
+	testkit.Eventually(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":9000`) })
+	testkit.Eventually(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
+	if n := log.count("no space left on device"); n != 1 {
+		t.Errorf("a full disk is logged %d times, want once", n)
+	}
 
 	other, log2 := start(t, handover.Config{Dir: dir})
 	other.Publish([]attribute.Guest{given(1, "a", 99)})
-	until(t, "a second process is refused", func() bool { return log2.count("another process writes there") == 1 })
+	testkit.Eventually(t, "a second process is refused", func() bool { return log2.count("another process writes there") == 1 })
 	if strings.Contains(text(dir, "a/mete.json"), "99000") {
 		t.Error("a second process wrote")
 	}
@@ -287,7 +279,7 @@ func TestTrouble(t *testing.T) {
 	gone, log3 := start(t, handover.Config{Dir: dir + "/none"})
 	gone.Publish([]attribute.Guest{given(1, "a", 1)})
 	gone.Publish([]attribute.Guest{given(1, "a", 2)})
-	until(t, "a directory that is not there is logged", func() bool { return log3.count("no such file") == 1 })
+	testkit.Eventually(t, "a directory that is not there is logged", func() bool { return log3.count("no such file") == 1 })
 }
 
 // A later run takes over the folders that an earlier one made.
@@ -303,7 +295,7 @@ func TestTakenOver(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- h.Run(ctx) }()
 		h.Publish([]attribute.Guest{given(1, "a", 1), given(2, "b", 1)})
-		until(t, "there are shares", func() bool { return exists(dir, "b/mete.json") })
+		testkit.Eventually(t, "there are shares", func() bool { return exists(dir, "b/mete.json") })
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -314,9 +306,9 @@ func TestTakenOver(t *testing.T) {
 	}
 	h, _ := start(t, handover.Config{Dir: dir})
 	h.Publish([]attribute.Guest{given(1, "a", 2)})
-	until(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":2000`) })
+	testkit.Eventually(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":2000`) })
 	n := int64(2)
-	until(t, "what the earlier run made goes too", func() bool {
+	testkit.Eventually(t, "what the earlier run made goes too", func() bool {
 		n++
 		h.Publish([]attribute.Guest{given(3, "c", n)})
 		return !exists(dir, "a") && !exists(dir, "b")

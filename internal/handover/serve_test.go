@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/handover"
 	"mete.dev/mete/internal/sharefmt"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/vsock"
 )
 
@@ -251,7 +252,7 @@ func TestServeSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "v.sock_9799")
 	h, _ := start(t, handover.Config{Sockets: []handover.Socket{{Guest: uuid(1), Path: path}}})
 	var c net.Conn
-	until(t, "it listens", func() (ok bool) {
+	testkit.Eventually(t, "it listens", func() (ok bool) {
 		var err error
 		c, err = net.Dial("unix", path)
 		return err == nil
@@ -266,6 +267,6 @@ func TestServeSocket(t *testing.T) {
 	x = &caller{c, bufio.NewReader(c), t}
 	x.gets(1, 5)
 	x.acks(1, 5, 20e6)
-	until(t, "it is compared", func() bool { return h.Status()[0].Equal == 1 })
+	testkit.Eventually(t, "it is compared", func() bool { return h.Status()[0].Equal == 1 })
 	_ = c.Close()
 }

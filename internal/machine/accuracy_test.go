@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/powersim"
+	"mete.dev/mete/internal/testkit"
 )
 
 // TestMain lets the test binary be its own load, and the power simulator.
@@ -45,9 +46,7 @@ func TestMain(m *testing.M) {
 // accuracy skips unless the accuracy tests are wanted: they load the machine.
 func accuracy(t *testing.T, needs ...string) {
 	t.Helper()
-	if os.Getenv("METE_ACCURACY") == "" {
-		t.Skip("accuracy test: METE_ACCURACY=1 runs it")
-	}
+	testkit.Stage(t, "accuracy", "loads the machine")
 	for _, n := range needs {
 		hosttest.Need(t, n)
 	}

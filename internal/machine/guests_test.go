@@ -1,6 +1,7 @@
 package machine_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -8,11 +9,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/machine"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/testkit"
 )
 
 // A virtual machine in a group of its own is in the snapshots of either reader as
@@ -21,6 +24,7 @@ func TestGuest(t *testing.T) {
 	for _, reader := range []string{machine.BPF, machine.Files} {
 		t.Run(reader, func(t *testing.T) {
 			hosttest.Need(t, "root", "qemu")
+			hosttest.Beside(t, "cut-paths")
 			if reader == machine.BPF {
 				hosttest.Need(t, "bpf")
 			}
@@ -43,12 +47,12 @@ func TestGuest(t *testing.T) {
 				return nil
 			}
 			g := (*meter.Guest)(nil)
-			for end := time.Now().Add(20 * time.Second); (g == nil || g.VCPUs < 2) && time.Now().Before(end); { // its threads begin one by one
-				time.Sleep(20 * time.Millisecond)
+			testkit.Eventually(t, "a guest of two CPUs", func() bool { // its threads begin one by one
 				mustTick(t, m)
 				g = find()
-			}
-			if g == nil || g.Name != "probe" || g.UUID != "6f6bd2e2-8e9a-4f8a-9b4e-2a6f0a3c7d77" || g.VCPUs != 2 {
+				return g != nil && g.VCPUs == 2
+			})
+			if g.Name != "probe" || g.UUID != "6f6bd2e2-8e9a-4f8a-9b4e-2a6f0a3c7d77" || g.VCPUs != 2 {
 				t.Fatalf("guest %+v", g)
 			}
 			found := false
@@ -57,13 +61,15 @@ func TestGuest(t *testing.T) {
 					continue
 				}
 				found = true
-				x, err := m.GuestTimes(v)
-				for end := time.Now().Add(10 * time.Second); err == nil && x.CPU == 0 && time.Now().Before(end); { // the kernel counts some of it only at its own ticks
-					time.Sleep(10 * time.Millisecond)
-					x, err = m.GuestTimes(v)
-				}
-				if err != nil || v.Refused != "" || x.CPU <= 0 {
-					t.Errorf("%+v: %+v, %v", v, x, err)
+				testkit.Eventually(t, "the guest's CPU time", func() bool { // the kernel counts some of it only at its own ticks
+					x, err := m.GuestTimes(v)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return x.CPU > 0
+				})
+				if v.Refused != "" {
+					t.Errorf("%+v", v)
 				}
 			}
 			if !found {
@@ -97,14 +103,8 @@ func bootIn(t *testing.T, p string) *exec.Cmd {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
-		var err error
-		for range 100 { // what was killed takes a moment to leave
-			if err = os.Remove(dir); err == nil {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		t.Error(err)
+		// What was killed takes a moment to leave.
+		testkit.Eventually(t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 	})
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 		t.Fatal(err)

@@ -2,9 +2,12 @@ package vsock_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,12 +15,31 @@ import (
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/vsock"
 )
 
+// port is the i-th of this process: all of a machine share the ports.
+func port(i uint32) uint32 { return uint32(os.Getpid())<<4 | i }
+
+// blocked waits until a goroutine is in a function and waits for input there.
+func blocked(t *testing.T, function string) {
+	t.Helper()
+	testkit.Eventually(t, function+" waits", func() bool {
+		b := make([]byte, 1<<20)
+		for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
+			head, _, _ := strings.Cut(g, "\n")
+			if strings.Contains(head, "[IO wait") && strings.Contains(g, function) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // Close ends Accept, and one port is of one listener.
 func TestListen(t *testing.T) {
-	const port = 9_799_001
+	port := port(1)
 	l, err := vsock.Listen(port)
 	if errors.Is(err, fault.ErrUnsupported) {
 		t.Skip(err)
@@ -33,17 +55,12 @@ func TestListen(t *testing.T) {
 		_, _, err := l.Accept()
 		ended <- err
 	}()
-	time.Sleep(10 * time.Millisecond)
+	blocked(t, "vsock.(*Listener).Accept")
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	select {
-	case err := <-ended:
-		if !errors.Is(err, net.ErrClosed) {
-			t.Errorf("accept ends with %v, want %v", err, net.ErrClosed)
-		}
-	case <-time.After(5 * time.Second):
-		t.Fatal("accept does not end")
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept ends with %v, want %v", err, net.ErrClosed)
 	}
 	if err := l.Close(); err != nil {
 		t.Errorf("closed again: %v", err)
@@ -94,24 +111,19 @@ func TestConn(t *testing.T) {
 		_, err := a.Read(buf)
 		ended <- err
 	}()
-	time.Sleep(10 * time.Millisecond)
+	blocked(t, "os.(*File).Read")
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	select {
-	case err := <-ended:
-		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("a read ends with %v", err)
-		}
-	case <-time.After(5 * time.Second):
-		t.Fatal("a read does not end")
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a read ends with %v", err)
 	}
 }
 
 // Two ends speak, see who they are, keep to deadlines, and see each other go.
 func TestConnection(t *testing.T) {
 	hosttest.Need(t, "vsock")
-	const port = 9_799_002
+	port := port(2)
 	l, err := vsock.Listen(port)
 	if err != nil {
 		t.Fatal(err)
@@ -128,12 +140,12 @@ func TestConnection(t *testing.T) {
 		other <- accepted{c, cid, err}
 	}()
 	const loopback = 1 // VMADDR_CID_LOCAL
-	c, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port}, 2*time.Second)
+	c, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := <-other
-	if a.err != nil || a.cid != loopback || c.RemoteAddr().String() != "vsock:1:9799002" {
+	if a.err != nil || a.cid != loopback || c.RemoteAddr().String() != fmt.Sprintf("vsock:1:%d", port) {
 		t.Fatalf("%+v, %v", a, c.RemoteAddr())
 	}
 	if _, err := c.Write([]byte("hello")); err != nil {
@@ -156,7 +168,7 @@ func TestConnection(t *testing.T) {
 		t.Errorf("%d bytes, %v from who went away", n, err)
 	}
 	_ = c.Close()
-	if _, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port + 1}, 2*time.Second); !errors.Is(err, fault.ErrUnavailable) {
+	if _, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port + 1}, time.Hour); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("nobody listens: %v, want %v", err, fault.ErrUnavailable)
 	}
 }

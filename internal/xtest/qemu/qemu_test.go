@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/qemu"
 	"mete.dev/mete/internal/xtest/vsockdev"
 )
@@ -21,9 +22,7 @@ import (
 // A guest boots, sees a file of the host change, runs programs, and speaks over
 // AF_VSOCK; paused and resumed it goes on.
 func TestBoot(t *testing.T) {
-	if os.Getenv("METE_VM") == "" {
-		t.Skip("boots a virtual machine, some 20 s: METE_VM=1 runs it")
-	}
+	testkit.Stage(t, "vm", "boots a virtual machine")
 	hosttest.Need(t, "qemu")
 	kernel, err := qemu.FindKernel(t.Context())
 	if err != nil {
