@@ -127,10 +127,12 @@ func TestDeathsAreExact(t *testing.T) {
 // Memory that a dead group leaves is what its file showed last.
 func TestDeathHasMemory(t *testing.T) {
 	k := need(t, config(bpf.Events))
-	dir := group(t, mount(t, "memory"))
+	root := mount(t, "memory")
+	dir := group(t, root)
 	kid := spawn(t, []string{dir}, nil, "wait")
 	kid.say()
 	kid.hear()
+	kid.leave(root)
 	kid.end()
 	// A page of this file stays charged to the group of whom wrote it.
 	want := number(t, filepath.Join(dir, "memory.usage_in_bytes"), "")

@@ -25,6 +25,7 @@ func TestGuest(t *testing.T) {
 		t.Run(reader, func(t *testing.T) {
 			hosttest.Need(t, "root", "qemu")
 			hosttest.Beside(t, "cut-paths")
+			hosttest.Beside(t, "guests")
 			if reader == machine.BPF {
 				hosttest.Need(t, "bpf")
 			}

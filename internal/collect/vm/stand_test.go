@@ -109,6 +109,7 @@ type stand struct {
 func openStand(t *testing.T, reader string, every int) *stand {
 	t.Helper()
 	hosttest.Need(t, "root", "qemu")
+	hosttest.Beside(t, "guests")
 	s := &stand{t: t, log: &bytes.Buffer{}}
 	t.Cleanup(func() {
 		if t.Failed() {
