@@ -227,11 +227,16 @@ func open(t *testing.T, l *ledger.Ledger, u *upper, change func(*upstream.Config
 	return up
 }
 
-// TestPush: SQLite below, PostgreSQL above, TLS between them.
+// TestPush: SQLite below, SQLite or PostgreSQL above, TLS between them.
 func TestPush(t *testing.T) {
+	t.Run("SQLite", func(t *testing.T) { testPush(t, ledgertest.SQLite) })
+	t.Run("PostgreSQL", func(t *testing.T) { testPush(t, ledgertest.PostgreSQL) })
+}
+
+func testPush(t *testing.T, place func(testing.TB) string) {
 	for _, finest := range []states.Level{states.Minute, states.Hour} {
 		t.Run(fmt.Sprint(finest), func(t *testing.T) {
-			l, u := below(t), above(t, ledgertest.PostgreSQL(t))
+			l, u := below(t), above(t, place(t))
 			up := open(t, l, u, func(c *upstream.Config) { c.Finest, c.Rows = finest, 50-45*int(finest) })
 			if err := l.Fold(t.Context(), ledgertest.Day.Add(3*time.Hour)); err != nil {
 				t.Fatal(err)

@@ -2,7 +2,6 @@ package ledgertest
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/postgres"
 )
 
@@ -56,8 +56,11 @@ func Main(m *testing.M) {
 
 // PostgreSQL returns the dsn of an empty place in a PostgreSQL server, which is
 // started for the first test that asks. The package's TestMain has to be Main.
+// It skips the test outside the stage "postgres": the default gate runs without a
+// database server.
 func PostgreSQL(t testing.TB) string {
 	t.Helper()
+	testkit.Stage(t, "postgres", "needs PostgreSQL")
 	hosttest.Need(t, "postgres")
 	if !mains {
 		t.Fatal("ledgertest: TestMain does not call Main, which stops PostgreSQL")
@@ -154,23 +157,19 @@ func (s *server) owner() (*syscall.SysProcAttr, error) {
 	return attr, os.Chown(s.dir, uid, gid)
 }
 
-// ready waits until the server answers.
+// ready waits until the server answers, or has ended.
 func (s *server) ready() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
 	db, err := sql.Open("pgx", s.dsn())
 	if err != nil {
 		return err
 	}
 	try := time.NewTicker(20 * time.Millisecond)
 	defer try.Stop()
-	for err = db.PingContext(ctx); err != nil; err = db.PingContext(ctx) {
+	for err = db.Ping(); err != nil; err = db.Ping() {
 		select {
 		case <-try.C:
 		case ended := <-s.ended:
 			return errors.Join(fmt.Errorf("it ended: %w\n%s", ended, s.out.String()), db.Close())
-		case <-ctx.Done():
-			return errors.Join(err, s.stop(), db.Close())
 		}
 	}
 	return db.Close()
