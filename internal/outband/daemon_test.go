@@ -2,7 +2,6 @@ package outband
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 )
 
 // free is a port of this machine that nobody listens on.
@@ -65,21 +65,9 @@ func daemon(t *testing.T, name string, args ...string) (stop func()) {
 	return stop
 }
 
-// eventually tries until there is no error.
-func eventually(t *testing.T, what string, f func() error) {
-	t.Helper()
-	var err error
-	for range 300 {
-		if err = f(); err == nil {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
-// A Prometheus scrapes an exporter, and a meter asks it.
-func TestPrometheus(t *testing.T) {
+// A stock Prometheus scrapes an exporter, and a meter asks it.
+func TestStockPrometheus(t *testing.T) {
+	testkit.Stage(t, "peers", "starts a stock Prometheus")
 	hosttest.Need(t, "prometheus")
 	var joules atomic.Int64
 	joules.Store(1000)
@@ -98,12 +86,12 @@ func TestPrometheus(t *testing.T) {
 	as := func(query, unit string) []string {
 		return []string{"type: prometheus", "url: http://" + addr, "query: '" + query + "'", "unit: " + unit}
 	}
-	eventually(t, "the first scrape", func() error {
+	testkit.Eventually(t, "the first scrape", func() bool {
 		v, err := show(t, as("sum(outlet_watts)", "W")...)
 		if err == nil && v != 200500000 {
 			t.Fatalf("%d uW", v)
 		}
-		return err
+		return err == nil
 	})
 	shows(t, 120500000, as(`outlet_watts{outlet="1"}`, "W")...)
 	shows(t, 7000000, as("scalar(vector(7))", "W")...)
@@ -114,19 +102,18 @@ func TestPrometheus(t *testing.T) {
 	shows(t, "400", as("sum(", "W")...)
 	shows(t, "is more than can be", as("outlet_none", "W")...)
 	joules.Store(5000)
-	eventually(t, "the next scrape", func() error {
-		if v, err := show(t, as("outlet_joules_total", "J")...); err != nil || v != 5000e6 {
-			return fmt.Errorf("%d, %w", v, err)
-		}
-		return nil
+	testkit.Eventually(t, "the next scrape", func() bool {
+		v, err := show(t, as("outlet_joules_total", "J")...)
+		return err == nil && v == 5000e6
 	})
 	stop()
 	shows(t, "refused", as("sum(outlet_watts)", "W")...)
 }
 
-// A meter hears what others publish at a broker, by whatever version of MQTT, and
-// goes on when the broker is back.
-func TestMQTT(t *testing.T) {
+// A meter hears what others publish at a stock broker, by whatever version of MQTT,
+// and goes on when the broker is back.
+func TestStockMQTT(t *testing.T) {
+	testkit.Stage(t, "peers", "starts a stock MQTT broker")
 	hosttest.Need(t, "mosquitto")
 	dir := t.TempDir()
 	passwords, config, port := filepath.Join(dir, "passwords"), filepath.Join(dir, "mosquitto.conf"), free(t)
@@ -145,26 +132,14 @@ func TestMQTT(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, "the broker", func() error { return publish("mqttv5", "tele/plug/SENSOR", `{"ENERGY":{"Power":1}}`, "-r") })
+	testkit.Eventually(t, "the broker answers", func() bool {
+		return publish("mqttv5", "tele/plug/SENSOR", `{"ENERGY":{"Power":1}}`, "-r") == nil
+	})
 
-	listen := func(keys ...string) *taken {
-		s, err := open(spec(t, append([]string{"type: mqtt", "url: tcp://127.0.0.1:" + port, "user: mete"}, keys...)...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan struct{})
-		k := &taken{}
-		go func() {
-			defer close(ended)
-			s.Run(ctx, k.take)
-		}()
-		t.Cleanup(func() { cancel(); <-ended })
-		return k
-	}
-	plain := listen("password: pass", "topic: strip/energy", "unit: kWh")
-	inside := listen("password: pass", "topic: tele/plug/SENSOR", "path: ENERGY.Power", "unit: W")
-	denied := listen("password: wrong", "topic: strip/energy", "unit: W")
+	url := "tcp://127.0.0.1:" + port
+	plain := listen(t, url, "password: pass", "topic: strip/energy", "unit: kWh")
+	inside := listen(t, url, "password: pass", "topic: tele/plug/SENSOR", "path: ENERGY.Power", "unit: W")
+	denied := listen(t, url, "password: wrong", "topic: strip/energy", "unit: W")
 	hear := func(k *taken, want int64, version, topic, message string) {
 		t.Helper()
 		// Until it has subscribed it does not hear.
@@ -183,7 +158,7 @@ func TestMQTT(t *testing.T) {
 	}
 	hear(inside, 62000000, "mqttv31", "tele/plug/SENSOR", `{"ENERGY":{"Power":"62"}}`)
 	inside.until(t, "nonsense", func() bool {
-		return publish("mqttv5", "tele/plug/SENSOR", `{"ENERGY":{}}`) == nil && len(inside.errs) > 0 && strings.Contains(inside.errs[0], "there is no ENERGY.Power")
+		return publish("mqttv5", "tele/plug/SENSOR", `{"ENERGY":{}}`) == nil && inside.failed("there is no ENERGY.Power")
 	})
 	denied.until(t, "a wrong password", func() bool { return len(denied.errs) > 0 })
 	if heard := denied.all(); len(heard) > 0 {

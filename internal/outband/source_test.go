@@ -15,9 +15,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/outer"
+	"mete.dev/mete/internal/testkit"
 )
 
 // spec reads one meter from a file of meters, with the keys that all have.
@@ -56,6 +58,24 @@ func shows(t *testing.T, want any, keys ...string) {
 	}
 }
 
+// listen runs a meter of a broker until the test ends.
+func listen(t *testing.T, url string, keys ...string) *taken {
+	t.Helper()
+	s, err := open(spec(t, append([]string{"type: mqtt", "url: " + url, "user: mete"}, keys...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	k := &taken{}
+	go func() {
+		defer close(ended)
+		s.Run(ctx, k.take)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return k
+}
+
 func TestHTTP(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/plug", func(w http.ResponseWriter, _ *http.Request) {
@@ -68,7 +88,11 @@ func TestHTTP(t *testing.T) {
 		}
 		fmt.Fprint(w, 7)
 	})
-	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	asked := make(chan struct{})
+	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	})
 	mux.HandleFunc("/large", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat(" ", mostText+1)) })
 	s := httptest.NewServer(mux)
 	defer s.Close()
@@ -95,24 +119,53 @@ func TestHTTP(t *testing.T) {
 	shows(t, "no such file", "type: http", at("/secret"), "unit: W", "password_file: "+file+"2")
 	shows(t, "more than one place", "type: http", at("/secret"), "unit: W", "password: x", "password_file: "+file)
 
-	// A slow one costs its own time only.
-	src, err := open(spec(t, "type: http", at("/slow"), "unit: W", "interval: 1s"))
+	// One that does not answer is asked no longer than who asks has time.
+	src, err := open(spec(t, "type: http", at("/slow"), "unit: W"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	began, failed := time.Now(), 0
-	src.Run(ctx, func(_ time.Time, _ int64, err error) {
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a slow one: %v", err)
-		}
-		if failed++; failed == 2 {
-			stop()
-		}
-	})
-	if took := time.Since(began); failed != 2 || took < 2*time.Second || took >= patience {
-		t.Errorf("%d readings failed in %v, want 2 in 2 s", failed, took)
+	go func() {
+		<-asked
+		stop()
+	}()
+	if v, err := src.(*poller).Read(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a slow one: %d, %v", v, err)
+	}
+}
+
+// never is a meter that does not answer.
+type never struct{}
+
+func (never) Read(ctx context.Context) (int64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// A meter that does not answer costs its own time only: its interval, and never more
+// than patience.
+func TestPollerIsPatient(t *testing.T) {
+	for interval, want := range map[time.Duration][]time.Duration{
+		time.Second: {time.Second, 2 * time.Second, 3 * time.Second},
+		time.Minute: {patience, time.Minute + patience, 2*time.Minute + patience},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			began := time.Now()
+			var failed []time.Duration
+			(&poller{never{}, interval}).Run(ctx, func(_ time.Time, _ int64, err error) {
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("it fails with %v", err)
+				}
+				if failed = append(failed, time.Since(began)); len(failed) == len(want) {
+					stop()
+				}
+			})
+			if !slices.Equal(failed, want) {
+				t.Errorf("asked each %v, it fails after %v, want %v", interval, failed, want)
+			}
+		})
 	}
 }
 
@@ -152,7 +205,7 @@ func TestFile(t *testing.T) {
 	if err := os.Chtimes(path, old, old); err != nil {
 		t.Fatal(err)
 	}
-	shows(t, "was written 3m0s ago", "type: file", "file: "+path, "unit: W", `path: power[0].w`)
+	shows(t, "was written 3", "type: file", "file: "+path, "unit: W", `path: power[0].w`)
 	shows(t, 1000000, "type: file", "file: "+path, "unit: J", `path: power[0].w`)
 }
 
@@ -183,18 +236,16 @@ func (k *taken) all() []int64 {
 // until waits for what a source gives; ok may look at k.
 func (k *taken) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 600 {
+	testkit.Eventually(t, what, func() bool {
 		k.mu.Lock()
-		done := ok()
-		k.mu.Unlock()
-		if done {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	t.Fatalf("%s: %v, %q", what, k.values, k.errs)
+		defer k.mu.Unlock()
+		return ok()
+	})
+}
+
+// failed says whether an error has said this; k.mu is held.
+func (k *taken) failed(text string) bool {
+	return slices.ContainsFunc(k.errs, func(s string) bool { return strings.Contains(s, text) })
 }
 
 func (k *taken) last() int64 {
