@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -17,6 +19,19 @@ import (
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/wire"
 )
+
+// TestMain has package wire make its encoder and its decoder, which serve the whole
+// process: what one bubble made would be of no use in another.
+func TestMain(m *testing.M) {
+	sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1})
+	if err == nil {
+		_, err = wire.Decode(sent, wire.Default())
+	}
+	if err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // ledger is a ledger in memory.
 type ledger struct {
@@ -183,13 +198,11 @@ func start(t *testing.T, cfg ingest.Config, l ingest.Ledger) *ingest.Ingest {
 	return in
 }
 
-// until waits for a condition.
-func until(t *testing.T, is func() bool) {
+// until waits until all others wait, and wants that the condition holds then.
+func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it does not come about")
-		}
+	if synctest.Wait(); !is() {
+		t.Fatalf("all wait, and not: %s", what)
 	}
 }
 

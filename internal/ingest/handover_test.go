@@ -2,6 +2,7 @@ package ingest_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -12,7 +13,9 @@ import (
 
 // What a window says of virtual machines is booked with the window's time, by the
 // clock that is believed.
-func TestHandovers(t *testing.T) {
+func TestHandovers(t *testing.T) { synctest.Test(t, testHandovers) }
+
+func testHandovers(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	m := newMachine("b1", time.Minute, 1)
@@ -30,8 +33,8 @@ func TestHandovers(t *testing.T) {
 		t.Fatalf("handovers %+v", hs)
 	}
 	for _, h := range hs {
-		if from := h.From.Sub(m.began.Add(10 * time.Second)); from.Abs() > time.Second || h.To.Sub(h.From) != 10*time.Second {
-			t.Errorf("from %v to %v, %v off", h.From, h.To, from)
+		if want := m.began.Add(10 * time.Second); !h.From.Equal(want) || h.To.Sub(h.From) != 10*time.Second {
+			t.Errorf("from %v to %v, want ten seconds from %v", h.From, h.To, want)
 		}
 	}
 }

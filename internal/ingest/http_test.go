@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -40,11 +40,19 @@ func identify(r *http.Request) (string, error) {
 	}
 }
 
-// serve serves an Ingest over real connections.
+// server makes a server of an Ingest that is not started yet, and its listener.
+func server(in *ingest.Ingest) (*httptest.Server, *pipes) {
+	p := newPipes()
+	return &httptest.Server{Listener: p, Config: &http.Server{Handler: in.Handler(identify)}}, p
+}
+
+// serve serves an Ingest over connections in memory.
 func serve(t *testing.T, cfg ingest.Config, l ingest.Ledger) (*ingest.Ingest, *httptest.Server) {
 	t.Helper()
 	in := start(t, cfg, l)
-	s := httptest.NewServer(in.Handler(identify))
+	s, p := server(in)
+	s.Start()
+	s.Client().Transport.(*http.Transport).DialContext = p.dial
 	t.Cleanup(s.Close)
 	return in, s
 }
@@ -95,7 +103,9 @@ func do(t *testing.T, s *httptest.Server, r *http.Request) (*http.Response, batc
 	return w, reply, p
 }
 
-func TestVerdicts(t *testing.T) {
+func TestVerdicts(t *testing.T) { synctest.Test(t, testVerdicts) }
+
+func testVerdicts(t *testing.T) {
 	l := newLedger()
 	_, s := serve(t, quick(), l)
 	m := newMachine("b1", time.Minute, 1)
@@ -131,7 +141,9 @@ func TestVerdicts(t *testing.T) {
 }
 
 // What cannot be a batch is refused, says so, and changes nothing.
-func TestRefused(t *testing.T) {
+func TestRefused(t *testing.T) { synctest.Test(t, testRefused) }
+
+func testRefused(t *testing.T) {
 	l := newLedger()
 	in, s := serve(t, quick(), l)
 	m := newMachine("b1", time.Minute, 1)
@@ -216,7 +228,9 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-func TestPostLost(t *testing.T) {
+func TestPostLost(t *testing.T) { synctest.Test(t, testPostLost) }
+
+func testPostLost(t *testing.T) {
 	l := newLedger()
 	_, s := serve(t, quick(), l)
 	post := func(lost batch.Lost) (*http.Response, batch.Reply) {
@@ -230,7 +244,7 @@ func TestPostLost(t *testing.T) {
 		w, reply, _ := do(t, s, r)
 		return w, reply
 	}
-	lost := batch.Lost{Stream: batch.Stream{7}, From: 1, To: 2, Hash: batch.Hash{9}, Gap: meter.Gap{From: time.Unix(1e9, 0).UTC(), To: time.Unix(2e9, 5).UTC(), Reason: meter.Forgotten, Detail: "x"}}
+	lost := batch.Lost{Stream: batch.Stream{7}, From: 1, To: 2, Hash: batch.Hash{9}, Gap: meter.Gap{From: time.Unix(5e8, 0).UTC(), To: time.Unix(6e8, 5).UTC(), Reason: meter.Forgotten, Detail: "x"}}
 	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Taken || r.Next != 3 {
 		t.Errorf("%s, %+v", w.Status, r)
 	}
@@ -247,44 +261,35 @@ func TestPostLost(t *testing.T) {
 }
 
 // dripping is a connection on which a batch is sent: one byte of it and the end
-// of the chunk each 10 ms. The channel gets what the server says until it closes.
+// of the chunk each 10 ms. It returns what the server says until it closes.
 func dripping(t *testing.T, s *httptest.Server, length string, drops int) string {
 	t.Helper()
-	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	c, err := s.Listener.(*pipes).dial(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	_, err = fmt.Fprintf(c, "POST /v1/batches HTTP/1.1\r\nHost: x\r\nNode: slow\r\nConnection: close\r\nContent-Type: %s\r\nMete-Boot: b\r\nMete-Boottime-Ns: 1\r\nMete-Wall-Ns: 1\r\n%s\r\n\r\n", wire.MediaType, length)
-	if err != nil {
-		t.Fatal(err)
-	}
 	answer := make(chan string, 1)
 	go func() {
 		b, _ := io.ReadAll(c) // until the server closes
 		answer <- string(b)
 	}()
-	tick, end := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case got := <-answer:
-			return got
-		case <-tick.C:
-			if drops--; drops >= 0 {
-				_, _ = io.WriteString(c, "1\r\nx\r\n")
-			} else if drops == -1 && !strings.HasPrefix(length, "Content") {
-				_, _ = io.WriteString(c, "0\r\n\r\n")
-			}
-		case <-end:
-			t.Fatalf("%s: no answer in 30 s", length)
-		}
+	_, err = fmt.Fprintf(c, "POST /v1/batches HTTP/1.1\r\nHost: x\r\nNode: slow\r\nConnection: close\r\nContent-Type: %s\r\nMete-Boot: b\r\nMete-Boottime-Ns: 1\r\nMete-Wall-Ns: 1\r\n%s\r\n\r\n", wire.MediaType, length)
+	for ; err == nil && drops > 0; drops-- {
+		time.Sleep(10 * time.Millisecond)
+		_, err = io.WriteString(c, "1\r\nx\r\n")
 	}
+	if err == nil && drops == 0 && !strings.HasPrefix(length, "Content") {
+		_, _ = io.WriteString(c, "0\r\n\r\n")
+	}
+	return <-answer
 }
 
 // A sender that trickles for too long, or sends nothing any more, is cut off; a
 // slow one is not.
-func TestSlowSender(t *testing.T) {
+func TestSlowSender(t *testing.T) { synctest.Test(t, testSlowSender) }
+
+func testSlowSender(t *testing.T) {
 	const chunked, known = "Transfer-Encoding: chunked", "Content-Length: 100000"
 	for _, c := range []struct {
 		name          string
@@ -316,16 +321,19 @@ func TestSlowSender(t *testing.T) {
 
 // A connection is not broken while its batch waits to be booked, in HTTP/1.1 and
 // in HTTP/2; in both, one who sends nothing more is cut off.
-func TestSlowLedger(t *testing.T) {
+func TestSlowLedger(t *testing.T) { synctest.Test(t, testSlowLedger) }
+
+func testSlowLedger(t *testing.T) {
 	for _, two := range []bool{false, true} {
 		cfg := quick()
 		cfg.Idle = 200 * time.Millisecond
 		l := newLedger()
 		l.hold = make(chan struct{})
 		in := start(t, cfg, l)
-		s := httptest.NewUnstartedServer(in.Handler(identify))
+		s, p := server(in)
 		s.EnableHTTP2 = two
 		s.StartTLS()
+		s.Client().Transport.(*http.Transport).DialContext = p.dial
 		defer s.Close()
 		time.AfterFunc(5*cfg.Idle, func() { close(l.hold) })
 		m := newMachine("b", time.Minute, 1)
@@ -343,7 +351,9 @@ func TestSlowLedger(t *testing.T) {
 	}
 }
 
-func TestTooManyRequests(t *testing.T) {
+func TestTooManyRequests(t *testing.T) { synctest.Test(t, testTooManyRequests) }
+
+func testTooManyRequests(t *testing.T) {
 	cfg := quick()
 	cfg.Rate, cfg.Burst = 0.1, 3
 	l := newLedger()
@@ -368,7 +378,9 @@ func TestTooManyRequests(t *testing.T) {
 
 // What does not fit is refused at once and may come again. What is small has room
 // beside what is large.
-func TestOverload(t *testing.T) {
+func TestOverload(t *testing.T) { synctest.Test(t, testOverload) }
+
+func testOverload(t *testing.T) {
 	cfg := quick()
 	cfg.Bodies, cfg.Parallel = int64(cfg.Limits.Sent), 2
 	l := newLedger()
@@ -383,7 +395,7 @@ func TestOverload(t *testing.T) {
 		r := small(i)
 		wg.Go(func() { do(t, s, r) })
 	}
-	until(t, func() bool { return in.Stats().Queue >= 8 })
+	until(t, "two batches are queued", func() bool { return in.Stats().Queue >= 8 })
 	if w, _, _ := do(t, s, small(3)); w.StatusCode != 429 {
 		t.Errorf("a third request of a node: %s, want 429", w.Status)
 	}
@@ -423,11 +435,15 @@ func TestOverload(t *testing.T) {
 }
 
 // The log says who was refused, and nothing of what they sent.
-func TestLogHoldsNoBody(t *testing.T) {
+func TestLogHoldsNoBody(t *testing.T) { synctest.Test(t, testLogHoldsNoBody) }
+
+func testLogHoldsNoBody(t *testing.T) {
 	var log journal.Journal
 	l := newLedger()
 	in := ingest.New(quick(), l, nil, slog.New(slog.NewTextHandler(&log, nil))) // what is refused needs no Run
-	s := httptest.NewServer(in.Handler(identify))
+	s, p := server(in)
+	s.Start()
+	s.Client().Transport.(*http.Transport).DialContext = p.dial
 	defer s.Close()
 	m := newMachine("b1", time.Minute, 1)
 	for range 3 {
@@ -439,7 +455,9 @@ func TestLogHoldsNoBody(t *testing.T) {
 }
 
 // Many origins at once: each gets its own answers, and all is booked once.
-func TestManyOrigins(t *testing.T) {
+func TestManyOrigins(t *testing.T) { synctest.Test(t, testManyOrigins) }
+
+func testManyOrigins(t *testing.T) {
 	l := newLedger()
 	in, s := serve(t, ingest.Default(), l)
 	const nodes, batches = 30, 5

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,7 +22,9 @@ import (
 	"mete.dev/mete/internal/wire"
 )
 
-func TestOffer(t *testing.T) {
+func TestOffer(t *testing.T) { synctest.Test(t, testOffer) }
+
+func testOffer(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	m := newMachine("b1", time.Minute, 1)
@@ -61,7 +64,9 @@ func TestOffer(t *testing.T) {
 
 // Books that do not add up are counted, whether the agent knew or not, and booked
 // once: what is known already counts no more.
-func TestViolations(t *testing.T) {
+func TestViolations(t *testing.T) { synctest.Test(t, testViolations) }
+
+func testViolations(t *testing.T) {
 	in := start(t, quick(), newLedger())
 	m := newMachine("b1", time.Minute, 1)
 	offer(t, in, "n1", m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
@@ -79,7 +84,9 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-func TestLatest(t *testing.T) {
+func TestLatest(t *testing.T) { synctest.Test(t, testLatest) }
+
+func testLatest(t *testing.T) {
 	cfg := quick()
 	cfg.Live = 24
 	in := start(t, cfg, newLedger())
@@ -118,7 +125,9 @@ func TestLatest(t *testing.T) {
 }
 
 // A node that sends as many rows as it may takes the room of no other one.
-func TestLatestOfMany(t *testing.T) {
+func TestLatestOfMany(t *testing.T) { synctest.Test(t, testLatestOfMany) }
+
+func testLatestOfMany(t *testing.T) {
 	cfg := quick()
 	cfg.Live = 80
 	in := start(t, cfg, newLedger())
@@ -267,30 +276,32 @@ func TestOrderOfOffersIsNothing(t *testing.T) {
 }
 
 // A clock that is wrong is set right, told once, and steady from then on.
-func TestWrongClock(t *testing.T) {
+func TestWrongClock(t *testing.T) { synctest.Test(t, testWrongClock) }
+
+func testWrongClock(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	m := newMachine("b1", 10*time.Minute, 1)
 	m.ahead = 3 * time.Hour
-	asked := time.Now()
 	late := m.clock()
 	late.Boottime -= int64(300 * time.Millisecond) // it was on its way
 	offer(t, in, "n1", late, m.batch(t, m.window(time.Minute)), batch.Taken)
-	took := time.Since(asked) // it arrived by then
 	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Minute)), batch.Taken)
 	es := l.taken()
 	if len(es[0].Shifts) != 1 || len(es[1].Shifts) != 0 {
 		t.Fatalf("shifts %v, then %v; want one", es[0].Shifts, es[1].Shifts)
 	}
-	if by := es[0].Shifts[0].By; (by + 3*time.Hour - 300*time.Millisecond).Abs() > 100*time.Millisecond+took {
-		t.Errorf("moved by %v, want -3 h + 300 ms, in %v", by, took)
+	if by, want := es[0].Shifts[0].By, -3*time.Hour+300*time.Millisecond; by != want {
+		t.Errorf("moved by %v, want %v", by, want)
 	}
 	if d := es[1].Through.Sub(es[0].Through); d != time.Minute {
 		t.Errorf("the windows' ends are %v apart, want a minute", d)
 	}
 }
 
-func TestStateLost(t *testing.T) {
+func TestStateLost(t *testing.T) { synctest.Test(t, testStateLost) }
+
+func testStateLost(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	first := func(m *machine) []byte {
@@ -319,7 +330,9 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-func TestClone(t *testing.T) {
+func TestClone(t *testing.T) { synctest.Test(t, testClone) }
+
+func testClone(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	a, b := newMachine("a", time.Hour, 1), newMachine("b", time.Hour, 2)
@@ -339,7 +352,9 @@ func TestClone(t *testing.T) {
 }
 
 // One batch that breaks the transaction is no reason to refuse the others.
-func TestPoison(t *testing.T) {
+func TestPoison(t *testing.T) { synctest.Test(t, testPoison) }
+
+func testPoison(t *testing.T) {
 	l := newLedger()
 	l.fail = func(e *entry.Entry) error {
 		if e.Node == "bad" {
@@ -391,7 +406,9 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-func TestBackPressure(t *testing.T) {
+func TestBackPressure(t *testing.T) { synctest.Test(t, testBackPressure) }
+
+func testBackPressure(t *testing.T) {
 	l := newLedger()
 	l.hold = make(chan struct{})
 	cfg := quick()
@@ -405,7 +422,7 @@ func TestBackPressure(t *testing.T) {
 		_, err := in.Offer(context.Background(), "a", a.clock(), sent)
 		done <- err
 	}()
-	until(t, func() bool { return in.Stats().Queue > 0 })
+	until(t, "a batch is queued", func() bool { return in.Stats().Queue > 0 })
 	sent2 := b.batch(t, b.window(time.Second))
 	_, err := in.Offer(context.Background(), "b", b.clock(), sent2)
 	var later interface{ RetryAfter() time.Duration }
@@ -424,7 +441,9 @@ func TestBackPressure(t *testing.T) {
 
 // Many origins share transactions, and those who wait when the server goes down
 // are told.
-func TestGroupsAndGoingDown(t *testing.T) {
+func TestGroupsAndGoingDown(t *testing.T) { synctest.Test(t, testGroupsAndGoingDown) }
+
+func testGroupsAndGoingDown(t *testing.T) {
 	l := newLedger()
 	l.hold = make(chan struct{})
 	in, stop := run(t, ingest.Default(), l)
@@ -436,11 +455,12 @@ func TestGroupsAndGoingDown(t *testing.T) {
 			offer(t, in, fmt.Sprint("n", i), m.clock(), m.batch(t, m.window(time.Second)), batch.Taken)
 		})
 	}
-	until(t, func() bool { return in.Stats().Queue >= n*4 })
+	until(t, "all batches are queued", func() bool { return in.Stats().Queue >= n*4 })
 	close(l.hold)
 	wg.Wait()
 	l.mu.Lock()
-	if calls := len(l.calls); calls > 3 {
+	// The first one has what came within the time that it gathers.
+	if calls := len(l.calls); calls > 2 {
 		t.Errorf("%d batches made %d transactions", n, calls)
 	}
 	l.mu.Unlock()
@@ -453,7 +473,9 @@ func TestGroupsAndGoingDown(t *testing.T) {
 
 // One who waits no longer gets its own error, and nothing is lost: the batch is
 // known when it comes again.
-func TestGivenUp(t *testing.T) {
+func TestGivenUp(t *testing.T) { synctest.Test(t, testGivenUp) }
+
+func testGivenUp(t *testing.T) {
 	l := newLedger()
 	l.hold = make(chan struct{})
 	in := start(t, quick(), l)
@@ -465,7 +487,7 @@ func TestGivenUp(t *testing.T) {
 		_, err := in.Offer(ctx, "n", m.clock(), sent)
 		done <- err
 	}()
-	until(t, func() bool { return in.Stats().Queue > 0 })
+	until(t, "a batch is queued", func() bool { return in.Stats().Queue > 0 })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("offer: %v, want canceled", err)
@@ -474,7 +496,9 @@ func TestGivenUp(t *testing.T) {
 	offer(t, in, "n", m.clock(), sent, batch.Known)
 }
 
-func TestLost(t *testing.T) {
+func TestLost(t *testing.T) { synctest.Test(t, testLost) }
+
+func testLost(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	far := time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)

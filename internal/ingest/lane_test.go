@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/batch"
@@ -30,7 +31,7 @@ func newCrowd(t *testing.T, group int) *crowd {
 	cfg.Queue, cfg.Group = 100_000, group
 	c.in = start(t, cfg, c.ledger)
 	c.light(1)
-	until(t, func() bool { return c.calls() == 1 })
+	until(t, "the first is being booked", func() bool { return c.calls() == 1 })
 	return c
 }
 
@@ -60,7 +61,7 @@ func (c *crowd) offer(kind string, length time.Duration, windows int) {
 	}
 	node, sent, before := fmt.Sprint(kind, c.nodes), m.batch(c.t, ws...), c.in.Stats().Queue
 	c.offers.Go(func() { offer(c.t, c.in, node, m.clock(), sent, batch.Taken) })
-	until(c.t, func() bool { return c.in.Stats().Queue > before })
+	until(c.t, "it is queued", func() bool { return c.in.Stats().Queue > before })
 }
 
 func (c *crowd) calls() int {
@@ -74,7 +75,7 @@ func (c *crowd) calls() int {
 func (c *crowd) booked() (live, old int) {
 	taken, calls := len(c.ledger.taken()), c.calls()
 	c.ledger.hold <- struct{}{}
-	until(c.t, func() bool { return c.calls() > calls || c.in.Stats().Queue == 0 })
+	until(c.t, "the next is being booked", func() bool { return c.calls() > calls || c.in.Stats().Queue == 0 })
 	for _, e := range c.ledger.taken()[taken:] {
 		if strings.HasPrefix(e.Node, "live") {
 			live++
@@ -92,7 +93,9 @@ func (c *crowd) end() {
 }
 
 // What machines do now is booked before the backlogs of others that came first.
-func TestLightPassesHeavy(t *testing.T) {
+func TestLightPassesHeavy(t *testing.T) { synctest.Test(t, testLightPassesHeavy) }
+
+func testLightPassesHeavy(t *testing.T) {
 	c := newCrowd(t, 100)
 	c.heavy(6)
 	c.light(15)
@@ -112,7 +115,9 @@ func TestLightPassesHeavy(t *testing.T) {
 
 // However many live windows come, backlogs get on; and of live windows no
 // transaction has more than its room.
-func TestHeavyIsNotStarved(t *testing.T) {
+func TestHeavyIsNotStarved(t *testing.T) { synctest.Test(t, testHeavyIsNotStarved) }
+
+func testHeavyIsNotStarved(t *testing.T) {
 	c := newCrowd(t, 100)
 	c.heavy(4)
 	c.light(60)
@@ -131,7 +136,9 @@ func TestHeavyIsNotStarved(t *testing.T) {
 
 // Where nothing is live, a transaction holds as many backlogs as there is room
 // for.
-func TestHeavyFillsGroup(t *testing.T) {
+func TestHeavyFillsGroup(t *testing.T) { synctest.Test(t, testHeavyFillsGroup) }
+
+func testHeavyFillsGroup(t *testing.T) {
 	c := newCrowd(t, 15_000)
 	c.heavy(7)
 	c.booked()
