@@ -261,18 +261,20 @@ func testPostLost(t *testing.T) {
 }
 
 // dripping is a connection on which a batch is sent: one byte of it and the end
-// of the chunk each 10 ms. It returns what the server says until it closes.
-func dripping(t *testing.T, s *httptest.Server, length string, drops int) string {
+// of the chunk each 10 ms. It returns what the server says, and when it closes.
+func dripping(t *testing.T, s *httptest.Server, length string, drops int) (got string, after time.Duration) {
 	t.Helper()
+	began := time.Now()
 	c, err := s.Listener.(*pipes).dial(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	answer := make(chan string, 1)
+	answered := make(chan struct{})
 	go func() {
+		defer close(answered)
 		b, _ := io.ReadAll(c) // until the server closes
-		answer <- string(b)
+		got, after = string(b), time.Since(began)
 	}()
 	_, err = fmt.Fprintf(c, "POST /v1/batches HTTP/1.1\r\nHost: x\r\nNode: slow\r\nConnection: close\r\nContent-Type: %s\r\nMete-Boot: b\r\nMete-Boottime-Ns: 1\r\nMete-Wall-Ns: 1\r\n%s\r\n\r\n", wire.MediaType, length)
 	for ; err == nil && drops > 0; drops-- {
@@ -282,7 +284,8 @@ func dripping(t *testing.T, s *httptest.Server, length string, drops int) string
 	if err == nil && drops == 0 && !strings.HasPrefix(length, "Content") {
 		_, _ = io.WriteString(c, "0\r\n\r\n")
 	}
-	return <-answer
+	<-answered
+	return got, after
 }
 
 // A sender that trickles for too long, or sends nothing any more, is cut off; a
@@ -296,18 +299,19 @@ func testSlowSender(t *testing.T) {
 		idle, request time.Duration
 		length        string
 		drops, status int
+		after         time.Duration
 	}{
-		{"silent", 300 * time.Millisecond, time.Hour, known, 0, 408},
-		{"silent, of no known length", 300 * time.Millisecond, time.Hour, chunked, -2, 408},
-		{"trickling", time.Hour, time.Second, known, 1 << 20, 408},
-		{"trickling, of no known length", time.Hour, time.Second, chunked, 1 << 20, 408},
-		{"slow, for longer than it may be idle", 3 * time.Second, time.Hour, chunked, 500, 400},
+		{"silent", 300 * time.Millisecond, time.Hour, known, 0, 408, 300 * time.Millisecond},
+		{"silent, of no known length", 300 * time.Millisecond, time.Hour, chunked, -2, 408, 300 * time.Millisecond},
+		{"trickling", time.Hour, time.Second, known, 1 << 20, 408, time.Second},
+		{"trickling, of no known length", time.Hour, time.Second, chunked, 1 << 20, 408, time.Second},
+		{"slow, for longer than it may be idle", 3 * time.Second, time.Hour, chunked, 500, 400, 5 * time.Second},
 	} {
 		cfg := quick()
 		cfg.Idle, cfg.Request = c.idle, c.request
 		in, s := serve(t, cfg, newLedger())
-		if got := dripping(t, s, c.length, c.drops); !strings.HasPrefix(got, fmt.Sprint("HTTP/1.1 ", c.status, " ")) {
-			t.Errorf("%s: %.60q, want %d", c.name, got, c.status)
+		if got, after := dripping(t, s, c.length, c.drops); !strings.HasPrefix(got, fmt.Sprint("HTTP/1.1 ", c.status, " ")) || after != c.after {
+			t.Errorf("%s: %.60q after %v, want %d after %v", c.name, got, after, c.status, c.after)
 		}
 		if in.Stats().Taken != 0 {
 			t.Errorf("%s: something was booked", c.name)
@@ -344,8 +348,9 @@ func testSlowLedger(t *testing.T) {
 		body, never := io.Pipe()
 		slow := ask(t, s, "n1", m.clock(), nil)
 		slow.Body, slow.ContentLength = body, 1000
-		if w, _, _ := do(t, s, slow); w.StatusCode != 408 {
-			t.Errorf("%s: one who sends nothing got %s", w.Proto, w.Status)
+		began := time.Now()
+		if w, _, _ := do(t, s, slow); w.StatusCode != 408 || time.Since(began) != cfg.Idle {
+			t.Errorf("%s: one who sends nothing got %s after %v", w.Proto, w.Status, time.Since(began))
 		}
 		_ = never.Close()
 	}
