@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -49,13 +48,11 @@ func testDrop(t *testing.T, dsn string) {
 		if postgres := strings.HasPrefix(dsn, "postgres"); postgres != errors.Is(err, fault.ErrUnavailable) || !postgres && err != nil {
 			t.Errorf("dropping what is read: %v", err)
 		}
-		// Others begin to read and to book, and are not kept waiting.
-		quick, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		if err := l.SetMeta(quick, "k", "v"); err != nil {
+		// Others begin to read and to book, and do not wait until this one is done.
+		if err := l.SetMeta(ctx, "k", "v"); err != nil {
 			t.Errorf("booking: %v", err)
 		}
-		if _, err := l.Usage(quick, everything()); err != nil {
+		if _, err := l.Usage(ctx, everything()); err != nil {
 			t.Errorf("another reader: %v", err)
 		}
 		for _, table := range []string{"minute_20260301", "node_minute_20260302"} {
@@ -100,11 +97,9 @@ func testDrops(t *testing.T, dsn string) {
 	l := ledgertest.Open(t, dsn)
 	week(t, l)
 	var readers sync.WaitGroup
-	done, asked := make(chan struct{}), make(chan int, 3)
+	done, asked := make(chan struct{}), make(chan struct{}, 3)
 	for range 3 {
 		readers.Go(func() {
-			n := 0
-			defer func() { asked <- n }()
 			for {
 				select {
 				case <-done:
@@ -114,13 +109,18 @@ func testDrops(t *testing.T, dsn string) {
 				a, err := l.Usage(t.Context(), everything())
 				if err != nil || len(a.Groups) != 1 {
 					t.Errorf("usage: %v, %v", a, err)
-					return
 				}
-				n++
+				select {
+				case asked <- struct{}{}:
+				case <-done:
+				}
 			}
 		})
 	}
 	for day := range 7 {
+		for range 3 { // of those that read at the same time
+			<-asked
+		}
 		now := ledgertest.Day.Add(time.Duration(8+day)*24*time.Hour + time.Hour)
 		for err := l.Retain(t.Context(), now); err != nil; err = l.Retain(t.Context(), now) {
 			if !errors.Is(err, fault.ErrUnavailable) {
@@ -130,11 +130,6 @@ func testDrops(t *testing.T, dsn string) {
 	}
 	close(done)
 	readers.Wait()
-	for range 3 {
-		if n := <-asked; n == 0 {
-			t.Error("nobody has read")
-		}
-	}
 }
 
 func TestThinSQLite(t *testing.T)     { testThin(t, ledgertest.SQLite(t)) }

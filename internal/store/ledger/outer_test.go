@@ -443,6 +443,7 @@ func settleForEver(t *testing.T, dsn string) {
 		}
 		fmt.Println("settled", m)
 	}
+	fmt.Println("settled all")
 	select {} // until it is killed
 }
 
@@ -463,7 +464,10 @@ func killed(t *testing.T, dsn string, minutes int, later time.Duration) (told in
 	lines := bufio.NewScanner(out)
 	for n := 0; lines.Scan(); {
 		text, ok := strings.CutPrefix(lines.Text(), "settled ")
-		if !ok {
+		if text == "all" {
+			_ = cmd.Process.Kill()
+		}
+		if !ok || text == "all" {
 			continue
 		}
 		if told, err = strconv.ParseInt(text, 10, 64); err != nil {

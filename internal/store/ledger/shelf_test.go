@@ -17,6 +17,7 @@ import (
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/unit"
 )
 
@@ -83,11 +84,26 @@ func (b *booker) asks(minute int64) query.Query {
 // TestShelf: what is kept in memory between questions changes no answer, whatever
 // is booked, folded and renamed meanwhile, here or by another program.
 func TestShelf(t *testing.T) {
+	if slabs, blocks, hits := testShelf(t, 1, rounds); blocks == 0 || hits < rounds/2 {
+		t.Errorf("%d slabs were kept, %d of them of several rows, and used %d times", slabs, blocks, hits)
+	}
+}
+
+// The same for many histories.
+func TestShelfDrawn(t *testing.T) {
+	testkit.Stage(t, "drawn", "draws many histories")
+	for range 20 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { testShelf(t, seed, 120) })
+	}
+}
+
+func testShelf(t *testing.T, seed uint64, rounds int) (slabs, blocks int, hits int64) {
+	t.Helper()
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
+	l.Rest(0) // whatever time has passed
 	db := ledgertest.DB(t, dsn)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	b := &booker{T: t, Rand: rand.New(rand.NewPCG(seed, 1)), l: l}
 	for i := range b.marks {
 		ledgertest.Node(t, l, fmt.Sprint("n", i))
@@ -154,11 +170,7 @@ func TestShelf(t *testing.T) {
 			}
 		}
 	}
-	slabs, blocks, hits := l.Shelf()
-	t.Logf("%d slabs, %d of them of several rows, %d used again", slabs, blocks, hits)
-	if blocks == 0 || hits < rounds/2 {
-		t.Error("nothing was kept")
-	}
+	return l.Shelf()
 }
 
 // Of less than all resources there are the same amounts of those that were asked for.

@@ -65,7 +65,7 @@ func checks(t *testing.T, dsn string) {
 	if f.Value.String() != f.DefValue {
 		return
 	}
-	n := "25"
+	n := "10"
 	if strings.HasPrefix(dsn, "postgres") {
 		n = "8"
 	}
