@@ -202,7 +202,6 @@ func (p *Proxy) accept() {
 			return
 		}
 		if err == nil {
-			p.conns.Add(1)
 			p.all.Go(func() { p.link(c) })
 		}
 	}
@@ -220,6 +219,7 @@ func (p *Proxy) link(c net.Conn) {
 	}
 	l.lose, l.again = p.chance.Float64() < w.Lose, p.chance.Float64() < w.Repeat
 	p.links[l] = true
+	p.conns.Add(1) // the weather of now is this one's
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()

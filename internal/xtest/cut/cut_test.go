@@ -3,7 +3,7 @@ package cut_test
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/cut"
 )
 
@@ -52,10 +53,8 @@ func open(t *testing.T) *bench {
 }
 
 // ask sends n bytes on a connection of its own, and compares what comes back.
-func (b *bench) ask(t *testing.T, path string, n int, long time.Duration) error {
+func (b *bench) ask(ctx context.Context, t *testing.T, path string, n int) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), long)
-	defer cancel()
 	body := bytes.Repeat([]byte("0123456789abcdef"), n/16)
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+b.Addr()+path, bytes.NewReader(body))
 	if err != nil {
@@ -80,23 +79,11 @@ func (b *bench) seen() []string {
 	return slices.Clone(b.got)
 }
 
-const long = 10 * time.Second
-
-// until waits for what has to come.
-func until(t *testing.T, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(long); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not come")
-		}
-	}
-}
-
 func TestPass(t *testing.T) {
 	b := open(t)
 	for _, w := range []cut.Weather{{}, {Delay: time.Millisecond, Hold: time.Millisecond}} {
 		b.Set(w)
-		if err := b.ask(t, "/a", 1<<20, long); err != nil {
+		if err := b.ask(t.Context(), t, "/a", 1<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,7 +96,7 @@ func TestRate(t *testing.T) {
 	b := open(t)
 	b.Set(cut.Weather{Rate: 1 << 20})
 	start := time.Now()
-	if err := b.ask(t, "/a", 100<<10, long); err != nil {
+	if err := b.ask(t.Context(), t, "/a", 100<<10); err != nil {
 		t.Fatal(err)
 	}
 	// A tenth of a second on the way there, and part of another on the way back.
@@ -121,13 +108,13 @@ func TestRate(t *testing.T) {
 func TestDown(t *testing.T) {
 	b := open(t)
 	b.Set(cut.Weather{Down: true})
-	if err := b.ask(t, "/a", 16, long); err == nil || len(b.seen()) != 0 {
+	if err := b.ask(t.Context(), t, "/a", 16); err == nil || len(b.seen()) != 0 {
 		t.Errorf("it came through: %v", err)
 	}
 	b.Set(cut.Weather{Silent: true})
 	failed := make(chan error, 1)
-	go func() { failed <- b.ask(t, "/b", 16, long) }()
-	until(t, func() bool { return b.Stats().Conns == 2 })
+	go func() { failed <- b.ask(t.Context(), t, "/b", 16) }()
+	testkit.Eventually(t, "the second connection", func() bool { return b.Stats().Conns == 2 })
 	b.Set(cut.Weather{Down: true})
 	if err := <-failed; err == nil {
 		t.Error("a connection that was there lives on")
@@ -137,12 +124,19 @@ func TestDown(t *testing.T) {
 func TestSilent(t *testing.T) {
 	b := open(t)
 	b.Set(cut.Weather{Silent: true})
-	if err := b.ask(t, "/a", 16, 30*time.Millisecond); err == nil {
-		t.Error("it was answered")
+	ask := func(ctx context.Context, path string, conns int64) <-chan error {
+		done := make(chan error, 1)
+		go func() { done <- b.ask(ctx, t, path, 16) }()
+		testkit.Eventually(t, path+" is connected", func() bool { return b.Stats().Conns == conns })
+		return done
 	}
-	done := make(chan error, 1)
-	go func() { done <- b.ask(t, "/b", 16, long) }()
-	until(t, func() bool { return b.Stats().Conns == 2 })
+	ctx, cancel := context.WithCancel(t.Context())
+	given := ask(ctx, "/a", 1)
+	cancel()
+	if err := <-given; !errors.Is(err, context.Canceled) {
+		t.Errorf("it was answered: %v", err)
+	}
+	done := ask(t.Context(), "/b", 2)
 	if len(b.seen()) != 0 {
 		t.Error("it came through")
 	}
@@ -155,7 +149,7 @@ func TestSilent(t *testing.T) {
 func TestLose(t *testing.T) {
 	b := open(t)
 	b.Set(cut.Weather{Lose: 1})
-	if err := b.ask(t, "/a", 16, long); err == nil || len(b.seen()) != 1 || b.Stats().Lost != 1 {
+	if err := b.ask(t.Context(), t, "/a", 16); err == nil || len(b.seen()) != 1 || b.Stats().Lost != 1 {
 		t.Errorf("%v after %q, %+v", err, b.seen(), b.Stats())
 	}
 }
@@ -163,7 +157,7 @@ func TestLose(t *testing.T) {
 func TestCut(t *testing.T) {
 	b := open(t)
 	b.Set(cut.Weather{Cut: 1})
-	if err := b.ask(t, "/a", 1<<20, long); err == nil || len(b.seen()) != 0 {
+	if err := b.ask(t.Context(), t, "/a", 1<<20); err == nil || len(b.seen()) != 0 {
 		t.Errorf("%v after %q", err, b.seen())
 	}
 }
@@ -171,45 +165,54 @@ func TestCut(t *testing.T) {
 func TestRepeat(t *testing.T) {
 	b := open(t)
 	b.Set(cut.Weather{Repeat: 1})
-	if err := b.ask(t, "/a", 1<<16, long); err != nil {
+	if err := b.ask(t.Context(), t, "/a", 1<<16); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return slices.Equal(b.seen(), []string{"/a", "/a"}) })
+	testkit.Eventually(t, "it comes again", func() bool { return slices.Equal(b.seen(), []string{"/a", "/a"}) })
 }
 
+// TestHold checks that a connection overtakes one that is held.
 func TestHold(t *testing.T) {
 	b := open(t)
-	b.Set(cut.Weather{Hold: 100 * time.Millisecond})
-	var all sync.WaitGroup
-	var sent []string
-	for i := range 12 {
-		path := fmt.Sprintf("/%02d", i)
-		sent = append(sent, path)
-		all.Go(func() {
-			if err := b.ask(t, path, 16, long); err != nil {
-				t.Error(err)
-			}
-		})
-		until(t, func() bool { return b.Stats().Conns > int64(i) })
+	b.Set(cut.Weather{Hold: 24 * time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	held := make(chan error, 1)
+	go func() { held <- b.ask(ctx, t, "/held", 16) }()
+	testkit.Eventually(t, "it is connected", func() bool { return b.Stats().Conns == 1 })
+	b.Set(cut.Weather{})
+	if err := b.ask(t.Context(), t, "/later", 16); err != nil {
+		t.Error(err)
 	}
-	all.Wait()
-	if got := b.seen(); len(got) != 12 || slices.Equal(got, sent) {
+	if got := b.seen(); !slices.Equal(got, []string{"/later"}) {
 		t.Errorf("they arrived as %q", got)
+	}
+	cancel()
+	if err := <-held; err == nil {
+		t.Error("one that is held was answered")
+	}
+	b.Set(cut.Weather{Hold: time.Millisecond})
+	if err := b.ask(t.Context(), t, "/soon", 16); err != nil {
+		t.Errorf("it is held for ever: %v", err)
 	}
 }
 
-// TestStorm checks that a storm ends when it should, with fine weather.
+// TestStorm checks that a storm ends with fine weather.
 func TestStorm(t *testing.T) {
 	b := open(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	all.Go(func() { b.Storm(ctx, 300*time.Millisecond, 20*time.Millisecond) })
-	for i := range 30 {
-		_ = b.ask(t, fmt.Sprint("/", i), 1<<10, 20*time.Millisecond)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.Storm(t.Context(), 300*time.Millisecond, 20*time.Millisecond)
+	}()
+	for storm := true; storm; {
+		_ = b.ask(t.Context(), t, "/storm", 1<<10)
+		select {
+		case <-ended:
+			storm = false
+		default:
+		}
 	}
-	all.Wait()
-	cancel()
-	if err := b.ask(t, "/last", 1<<16, long); err != nil {
+	if err := b.ask(t.Context(), t, "/last", 1<<16); err != nil {
 		t.Errorf("after the storm: %v", err)
 	}
 }
