@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/prometheus/tsdb"
@@ -22,7 +23,11 @@ import (
 // the same.
 func TestBackedUpMetrics(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, 9*time.Hour)
+	synctest.Test(t, func(t *testing.T) { testBackedUp(t, newPair(t, 9*time.Hour)) })
+}
+
+func testBackedUp(t *testing.T, p *pair) {
+	t.Helper()
 	p.live(2 * time.Hour)
 	p.late(20 * time.Minute)
 	copied := filepath.Join(p.dir, "copy")

@@ -28,6 +28,7 @@ import (
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/unit"
 )
 
@@ -233,9 +234,7 @@ func (p *peak) within(t *testing.T, memory int64) {
 // the limit is and what to do, small questions of others are answered as before, and
 // batches are booked.
 func TestHeavyQueries(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes a minute")
-	}
+	testkit.Stage(t, "timing", "measures memory under load, and compares latencies")
 	state := t.TempDir()
 	began := time.Now()
 	end := heavyBlocks(t, filepath.Join(state, "metrics"))

@@ -27,12 +27,12 @@ const killed = "METE_TEST_KILLED"
 // opened again, each minute that is booked is in the series.
 func TestKilledMetrics(t *testing.T) {
 	if dir := os.Getenv(killed); dir != "" {
-		p := newPairIn(t, 9*time.Hour, dir, filepath.Join(dir, "ledger.db"))
+		p := newPairIn(t, *seeded, 9*time.Hour, dir, filepath.Join(dir, "ledger.db"))
 		for p.at < int64(8*time.Hour) {
 			p.put(p.batch())
 			_, _ = os.Stdout.WriteString("took\n")
 		}
-		return
+		select {} // until it is killed
 	}
 	t.Parallel()
 	for range 4 {

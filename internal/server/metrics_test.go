@@ -54,7 +54,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatalf("a viewer: %d, %s", code, body)
 	}
 	for _, want := range []string{
-		`mete_server_batches_total{verdict="taken"} 1`, `mete_server_rows_total 3`, `mete_server_nodes{state="live"} 1`,
+		`mete_server_batches_total{verdict="taken"} 1`, `mete_server_rows_total 3`, `mete_server_nodes{state="(live|behind|silent)"} 1`,
 		`mete_server_ledger_minute_rows [36]`, `mete_server_ledger_bytes \d+`, `mete_server_ledger_hour_lag_seconds -?\d.*`,
 		`mete_server_ledger_fold_slices_total [2457]`,
 	} {

@@ -2,16 +2,20 @@ package server_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/entry"
 	"mete.dev/mete/internal/series"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -22,13 +26,29 @@ func TestMain(m *testing.M) { ledgertest.Main(m) }
 // were lost and filled in again.
 func TestMetricsEqualLedger(t *testing.T) {
 	t.Parallel()
-	testEqual(t, newPair(t, 9*time.Hour))
+	synctest.Test(t, func(t *testing.T) { testEqual(t, newPair(t, 9*time.Hour)) })
 }
 
 // The same where the ledger is in PostgreSQL.
 func TestMetricsEqualPostgreSQL(t *testing.T) {
 	t.Parallel()
-	testEqual(t, newPairIn(t, 9*time.Hour, t.TempDir(), ledgertest.PostgreSQL(t)))
+	testEqual(t, newPairIn(t, *seeded, 9*time.Hour, t.TempDir(), ledgertest.PostgreSQL(t)))
+}
+
+// The same for many histories.
+func TestMetricsEqualLedgerDrawn(t *testing.T) {
+	testkit.Stage(t, "drawn", "draws many histories")
+	for range 10 {
+		for name, test := range map[string]func(*testing.T, *pair){"": testEqual, " of a crowd": testCrowd, " from a copy": testBackedUp} {
+			seed := rand.Uint64()
+			t.Run(fmt.Sprintf("seed %d%s", seed, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					dir := t.TempDir()
+					test(t, newPairIn(t, seed, 9*time.Hour, dir, filepath.Join(dir, "ledger.db")))
+				})
+			})
+		}
+	}
 }
 
 func testEqual(t *testing.T, p *pair) {
@@ -108,7 +128,11 @@ func testEqual(t *testing.T, p *pair) {
 // filled in again. What has no series of its own is no hole.
 func TestMetricsOfCrowdEqualLedger(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, 9*time.Hour)
+	synctest.Test(t, func(t *testing.T) { testCrowd(t, newPair(t, 9*time.Hour)) })
+}
+
+func testCrowd(t *testing.T, p *pair) {
+	t.Helper()
 	p.close()
 	p.most = 5
 	p.open()

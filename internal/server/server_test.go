@@ -44,6 +44,7 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 	t.Helper()
 	cfg := server.Default()
 	cfg.State = state
+	cfg.Ingest.Stale = 24 * time.Hour // a test may take as long as it likes
 	if change != nil {
 		change(&cfg)
 	}
