@@ -4,9 +4,16 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 )
 
 func TestMain(m *testing.M) { ledgertest.Main(m) }
 
 func TestSQLite(t *testing.T)     { ledgertest.Run(t, ledgertest.SQLite) }
 func TestPostgreSQL(t *testing.T) { ledgertest.Run(t, ledgertest.PostgreSQL) }
+
+// TestDrawn is what TestSQLite draws, many times over.
+func TestDrawn(t *testing.T) {
+	testkit.Stage(t, "drawn", "draws many histories")
+	ledgertest.Draw(t, ledgertest.SQLite, 150)
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -25,6 +24,7 @@ import (
 	"mete.dev/mete/internal/states"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/wire"
 	"mete.dev/mete/internal/workload"
 )
@@ -233,14 +233,17 @@ type climb struct {
 
 // TestUpstream holds that a server above comes to have what the one below has,
 // whatever happens on the way.
-func TestUpstream(t *testing.T) {
-	// Few rounds for every day, unless -rapid.checks says how many.
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		if err := f.Value.Set("8"); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = f.Value.Set(f.DefValue) }()
-	}
+func TestUpstream(t *testing.T) { testUpstream(t, 8) }
+
+// The same for many histories.
+func TestUpstreamDrawn(t *testing.T) {
+	testkit.Stage(t, "drawn", "draws many histories")
+	testUpstream(t, 100)
+}
+
+func testUpstream(t *testing.T, rounds int) {
+	t.Helper()
+	ledgertest.Checks(t, rounds)
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		round++

@@ -66,6 +66,13 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 	}
 }
 
+// Draw is those of Run that draw their histories, with so many rounds each.
+func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
+	Checks(t, rounds)
+	t.Run("Model", func(t *testing.T) { testModel(t, dsn(t)) })
+	t.Run("Answers", func(t *testing.T) { testAnswers(t, dsn(t)) })
+}
+
 // Day is the midnight on which the tests' time begins.
 var Day = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,15 +62,22 @@ func testModel(t *testing.T, dsn string) {
 // checks makes rounds few enough for every day, unless -rapid.checks says how
 // many there are to be.
 func checks(t *testing.T, dsn string) {
+	n := 10
+	if strings.HasPrefix(dsn, "postgres") {
+		n = 8
+	}
+	Checks(t, n)
+}
+
+// Checks sets how many rounds a property has until the test ends, unless
+// -rapid.checks or a test above says it.
+func Checks(t *testing.T, n int) {
+	t.Helper()
 	f := flag.Lookup("rapid.checks")
 	if f.Value.String() != f.DefValue {
 		return
 	}
-	n := "10"
-	if strings.HasPrefix(dsn, "postgres") {
-		n = "8"
-	}
-	if err := f.Value.Set(n); err != nil {
+	if err := f.Value.Set(strconv.Itoa(n)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
