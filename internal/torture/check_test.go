@@ -32,7 +32,7 @@ func (r *rig) check() {
 	c.tables()
 	c.balance()
 	away := c.gaps()
-	c.cpu(away)
+	c.cpu(c.apart(away))
 	c.memory(away)
 	c.disk(away)
 	c.folds()
@@ -41,7 +41,7 @@ func (r *rig) check() {
 		c.shifts()
 	}
 	if r.core != nil {
-		r.above(c, away)
+		r.above(c, c.apart(away))
 	}
 	c.logs()
 	r.enough()
@@ -134,9 +134,19 @@ func (c *checker) gaps() (away []span) {
 	return away
 }
 
-// cpu compares CPU time by group.
-func (c *checker) cpu(away []span) {
+// apart returns whether a group has to be exact by its name: it ended while an
+// agent looked, or did not end.
+func (c *checker) apart(away []span) func(life) bool {
 	slack := c.slack()
+	return func(l life) bool {
+		return l.from.IsZero() || c.v.reader != "files" && !slices.ContainsFunc(away, func(s span) bool {
+			return l.to.After(s.from.Add(-slack)) && l.from.Before(s.to.Add(slack))
+		})
+	}
+}
+
+// cpu compares CPU time by group. exact says which groups have to be so by name.
+func (c *checker) cpu(exact func(life) bool) {
 	booked := map[string]int64{}
 	c.rows(func(scan func(...any) error) {
 		var path string
@@ -152,7 +162,7 @@ func (c *checker) cpu(away []span) {
 		}
 		return sum
 	}
-	for _, p := range append([]string{c.fleet.top, c.fleet.home()}, append(c.fleet.parents, c.fleet.stayers...)...) {
+	for _, p := range c.fleet.lasting() {
 		want, err := c.fleet.usage(p)
 		c.must(err)
 		if got := below(p); got != want {
@@ -167,9 +177,7 @@ func (c *checker) cpu(away []span) {
 			clear[l.path] = true
 		}
 		want[l.path] += l.ns
-		if !l.from.IsZero() && (c.v.reader == "files" || c.lost || slices.ContainsFunc(away, func(s span) bool {
-			return l.to.After(s.from.Add(-slack)) && l.from.Before(s.to.Add(slack))
-		})) {
+		if !exact(l) || c.lost && !l.from.IsZero() {
 			clear[l.path] = false
 		}
 	}
@@ -186,7 +194,7 @@ func (c *checker) cpu(away []span) {
 		}
 	}
 	c.t.Logf("%d groups lived %d lives, %d groups ended while an agent looked; %.3f CPU s", len(want), len(c.fleet.lives), judged, float64(below(c.fleet.top))/1e9)
-	if c.v.reader != "files" && !c.v.clock && !c.lost && judged < 50 {
+	if c.v.reader != "files" && !c.v.clock && !c.v.drill && !c.lost && judged < 50 {
 		c.t.Errorf("%d of %d groups ended while an agent looked: too few to judge by", judged, len(want))
 	}
 }

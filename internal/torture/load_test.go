@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,7 +80,6 @@ func newFleet(t *testing.T) *fleet {
 	t.Cleanup(func() { removeBelow(t, f.mounts, f.top) })
 	f.mustMake(t, f.top)
 	f.mustMake(t, f.home())
-	f.held = newHeld(t, f)
 	for i := range 3 {
 		p := fmt.Sprintf("%s/p%d", f.top, i)
 		f.parents = append(f.parents, p)
@@ -109,6 +109,11 @@ func (f *fleet) make(group string) error {
 	return nil
 }
 
+// lasting are the groups that are there until the end.
+func (f *fleet) lasting() []string {
+	return slices.Concat([]string{f.top, f.home()}, f.parents, f.stayers)
+}
+
 // usage is a group's own counter of CPU time in ns.
 func (f *fleet) usage(group string) (int64, error) {
 	b, err := os.ReadFile(filepath.Join(f.mounts[0]+group, "cpuacct.usage"))
@@ -120,14 +125,14 @@ func (f *fleet) usage(group string) (int64, error) {
 
 // unmake removes a group in which nobody is, in the hierarchy that counts last.
 func (f *fleet) unmake(group string) error {
-	for try := 0; ; try++ {
+	for {
 		var failed error
 		for _, m := range slices.Backward(f.mounts) {
 			if err := os.Remove(m + group); err != nil && !errors.Is(err, os.ErrNotExist) {
 				failed = err
 			}
 		}
-		if failed == nil || try == 1000 {
+		if !errors.Is(failed, syscall.EBUSY) {
 			return failed
 		}
 		time.Sleep(time.Millisecond) // a process that ended is still on its way out
@@ -203,6 +208,7 @@ type worker struct {
 	out   *json.Decoder
 	alive []string // groups that it made, parents first
 	made  int
+	ended bool // close was called
 }
 
 // The environment of a worker's process.
@@ -230,7 +236,14 @@ func (w *worker) open(t *testing.T, home string) {
 	}
 }
 
-func (w *worker) close() error { return errors.Join(w.in.Close(), w.cmd.Wait()) }
+// close ends the process, once.
+func (w *worker) close() error {
+	if w.ended {
+		return nil
+	}
+	w.ended = true
+	return errors.Join(w.in.Close(), w.cmd.Wait())
+}
 
 // An order is what a worker's process is to do in a group.
 type order struct {
@@ -333,21 +346,25 @@ func (w *worker) run() error {
 			return w.rest()
 		case <-time.After(time.Duration(w.rnd.IntN(60)) * time.Millisecond):
 		}
-		var err error
-		switch n := w.rnd.IntN(10); {
-		case n == 0:
-			err = w.use(w.f.stayers[w.rnd.IntN(len(w.f.stayers))])
-		case n < 5 && len(w.alive) < 5:
-			err = w.bear()
-		case n < 7 && len(w.alive) > 0:
-			err = w.use(w.alive[w.rnd.IntN(len(w.alive))])
-		case len(w.alive) > 0:
-			err = w.bury()
-		}
-		if err != nil {
+		if err := w.act(); err != nil {
 			return err
 		}
 	}
+}
+
+// act makes, uses or removes one group.
+func (w *worker) act() error {
+	switch n := w.rnd.IntN(10); {
+	case n == 0:
+		return w.use(w.f.stayers[w.rnd.IntN(len(w.f.stayers))])
+	case n < 5 && len(w.alive) < 5:
+		return w.bear()
+	case n < 7 && len(w.alive) > 0:
+		return w.use(w.alive[w.rnd.IntN(len(w.alive))])
+	case len(w.alive) > 0:
+		return w.bury()
+	}
+	return nil
 }
 
 // bear makes a group, and mostly uses it at once. Some have the path of one that

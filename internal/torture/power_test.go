@@ -83,9 +83,9 @@ func (s *store) mount() error {
 
 // unmount unmounts it, though somebody may still be on the way out.
 func (s *store) unmount() error {
-	for try := 0; ; try++ {
+	for {
 		err := syscall.Unmount(s.at, 0)
-		if !errors.Is(err, syscall.EBUSY) || try == 100 {
+		if !errors.Is(err, syscall.EBUSY) {
 			return err
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -225,6 +225,14 @@ func (r *rig) cut(c *child) {
 	if r.calm || c.lives == 0 || r.rnd.IntN(3) > 0 {
 		return
 	}
+	r.power(c)
+}
+
+// power cuts the power of a program that has ended. What the ledger told before
+// has to be there after it.
+func (r *rig) power(c *child) {
+	r.t.Helper()
+	s := r.stores[c]
 	r.faults[c.name+" power"]++
 	r.must(s.cut())
 	if c != r.server || r.v.postgres {

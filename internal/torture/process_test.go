@@ -93,14 +93,17 @@ func (c *child) kill(sig syscall.Signal) {
 		return
 	}
 	_ = c.cmd.Process.Signal(sig) // it may have ended by itself
-	select {
-	case <-c.done:
-	case <-time.After(30 * time.Second):
-		_ = c.cmd.Process.Kill()
-		<-c.done
-		fmt.Fprintf(c.log, "level=ERROR msg=\"did not end within 30 s of signal %v\"\n", sig)
-	}
+	<-c.done
 	c.up, c.ended = false, time.Now()
+}
+
+// tail is the end of the log.
+func (c *child) tail() string {
+	b, err := os.ReadFile(c.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-4000):])
 }
 
 // hits counts how often the child died at each point.

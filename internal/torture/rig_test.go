@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/cut"
 )
 
@@ -56,6 +58,7 @@ type rig struct {
 	began    time.Time
 	end      time.Time
 	calm     bool      // nothing is to go wrong any more
+	ahead    bool      // the server folds a day ahead
 	copied   bool      // there is an older copy of the server's state
 	reign    reign     // of a much older one
 	clock    wallClock // of the agent's machine
@@ -76,10 +79,13 @@ type span struct{ from, to time.Time }
 func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 	r := &rig{t: t, v: v, rnd: rand.New(rand.NewPCG(seed, 1)), bin: bin, dir: place(t, v.name), faults: map[string]int{}, stores: map[*child]*store{}, told: map[string]int64{}, owed: map[string]int64{}, offset: offset()}
 	r.fleet = newFleet(t)
+	if !v.drill {
+		r.fleet.held = newHeld(t, r.fleet)
+	}
 	r.mount()
 	serverStore := newStore(t, filepath.Dir(r.state()), filepath.Join(r.ram(), "server"))
 	agentStore := newStore(t, r.disk(), filepath.Join(r.ram(), "agent"))
-	at, status := freePort(t), freePort(t)
+	at, status := address(t), address(t)
 	r.status = "http://" + status
 	args := []string{filepath.Join(bin, "mete"), "server", "--listen", at, "--state", r.state()}
 	r.dsn = filepath.Join(r.state(), "ledger.db")
@@ -90,7 +96,7 @@ func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 	points := maps.Clone(serverPoints)
 	if v.upstream {
 		at := r.newCore()
-		args = append(args, "--upstream", "https://"+at, "--upstream-token", r.makeToken(filepath.Join(r.dir, "core"), "upstream"))
+		args = append(args, "--upstream", "https://"+at, "--upstream-token", r.makeToken(r.core, filepath.Join(r.dir, "core"), "upstream"))
 		points[upPoint] = 1
 	}
 	var err error
@@ -105,8 +111,12 @@ func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 	r.server = newChild(t, r.dir, "server", points, args...)
 	r.server.env = r.serverEnv
 	r.stores[r.server] = serverStore
+	window := "500ms"
+	if v.drill {
+		window = "300ms"
+	}
 	r.agent = newChild(t, r.dir, "agent", agentPoints, filepath.Join(bin, "mete-agent"), "-server", "https://"+r.proxy.Addr(),
-		"-state", r.disk(), "-socket", "", "-status", status, "-tick", "100ms", "-window", "500ms", "-reader", v.reader)
+		"-state", r.disk(), "-socket", "", "-status", status, "-tick", "100ms", "-window", window, "-reader", v.reader)
 	r.agent.env = r.agentEnv
 	r.stores[r.agent] = agentStore
 	r.clock.path = filepath.Join(r.dir, "clock")
@@ -116,7 +126,7 @@ func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 
 // newCore starts the server above, and returns its address.
 func (r *rig) newCore() (addr string) {
-	addr = freePort(r.t)
+	addr = address(r.t)
 	state := filepath.Join(r.dir, "core")
 	r.coreDSN = filepath.Join(state, "ledger.db")
 	args := []string{filepath.Join(r.bin, "mete"), "server", "--listen", addr, "--state", state}
@@ -154,27 +164,36 @@ func offset() int64 {
 	return time.Now().UnixNano() - boot.Nano()
 }
 
-// freePort finds an address that nobody listens on.
-func freePort(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+// ports were given out by address.
+var ports atomic.Int64
+
+// address returns where a program may listen. Nobody else takes it while the
+// program is dead: the host part is this process's own, and the port below those
+// that the kernel gives out.
+func address(t *testing.T) string {
+	pid := os.Getpid()
+	a := fmt.Sprintf("127.%d.%d.%d:%d", 1+pid>>16&63, pid>>8&255, pid&255, 10000+ports.Add(1))
+	ln, err := net.Listen("tcp", a)
+	if err == nil {
+		err = ln.Close()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
+	return a
 }
 
 // late reports whether it is the second half of the run. Then the server is
 // restored from older copies; before it, the agent's disk runs full. The two do
 // not go together: on a full disk the agent gives up batches that the server
 // has, which one that was restored would want again.
-func (r *rig) late() bool { return time.Since(r.began) > r.end.Sub(r.began)/2 }
+func (r *rig) late() bool { return !r.v.drill && time.Since(r.began) > r.end.Sub(r.began)/2 }
 
 // serverEnv has the server fold a day ahead in the second half of the run, and
 // tell the one above it soon.
 func (r *rig) serverEnv() []string {
 	env := []string{"METE_TORTURE_UPSTREAM=200ms"}
-	if r.late() {
+	if r.late() || r.ahead {
 		env = append(env, "METE_TORTURE_FOLD=25h")
 	}
 	return env
@@ -190,26 +209,15 @@ func (r *rig) agentEnv() []string {
 	return env
 }
 
-// await waits until ok, or fails the test after a generous time.
-func (r *rig) await(what string, limit time.Duration, ok func() bool) {
-	r.t.Helper()
-	for end := time.Now().Add(limit); !ok(); {
-		if time.Now().After(end) {
-			r.t.Fatalf("not within %v: %s", limit, what)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
 // run tortures for so long, and then brings everything to rest.
 func (r *rig) run(long time.Duration) {
 	r.began = time.Now()
 	r.end = r.began.Add(long)
 	r.must(r.server.start(""))
-	r.token = r.makeToken(r.state(), "agent")
+	r.token = r.makeToken(r.server, r.state(), "agent")
 	r.fleet.held.begin()
 	r.must(r.agent.start(""))
-	r.await("the agent keeps and sends a window", time.Minute, func() bool { return r.metric("mete_agent_sent_batches_total") > 0 })
+	testkit.Eventually(r.t, "the agent keeps and sends a window", func() bool { return r.metric("mete_agent_sent_batches_total") > 0 })
 	r.fleet.start(r.t, 3, r.rnd.Uint64())
 	r.began = time.Now()
 	r.end = r.began.Add(long)
@@ -232,10 +240,13 @@ func (r *rig) run(long time.Duration) {
 	r.settle()
 }
 
-// makeToken has the server of this state make a token.
-func (r *rig) makeToken(state, role string) (token string) {
+// makeToken has a server make a token.
+func (r *rig) makeToken(c *child, state, role string) (token string) {
 	r.t.Helper()
-	r.await("the server of "+state+" makes a token", time.Minute, func() bool {
+	testkit.Eventually(r.t, "the "+c.name+" makes a token", func() bool {
+		if c.look() {
+			r.t.Fatalf("the %s ended\n%s", c.name, c.tail())
+		}
 		var out bytes.Buffer
 		cmd := exec.Command(filepath.Join(r.bin, "mete"), "token", "create", "--role", role, "--state", state)
 		cmd.Stdout = &out
@@ -511,7 +522,7 @@ func (r *rig) settle() {
 // sent waits until the agent is a few windows on and has sent all.
 func (r *rig) sent() {
 	from := 0.0
-	r.await("all is sent", 2*time.Minute, func() bool {
+	testkit.Eventually(r.t, "all is sent", func() bool {
 		r.revive()
 		windows := r.metric("mete_agent_windows_total")
 		if from == 0 {
@@ -523,8 +534,7 @@ func (r *rig) sent() {
 
 // metric reads one of the agent's own; -1 where it has none.
 func (r *rig) metric(name string) float64 {
-	c := http.Client{Timeout: 5 * time.Second}
-	resp, err := c.Get(r.status + "/metrics")
+	resp, err := http.Get(r.status + "/metrics")
 	if err != nil {
 		return -1
 	}

@@ -17,13 +17,13 @@ import (
 
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 )
 
 var (
-	wanted = flag.Bool("torture", os.Getenv("METE_TORTURE") != "", "run the test: it loads the machine for a minute or two (or METE_TORTURE=1)")
-	long   = flag.Bool("long", false, "torture for ten minutes")
-	seed   = flag.Uint64("seed", 0, "of what is left to chance; 0 is a new one")
-	keep   = flag.String("keep", "", "`directory` for logs and ledgers, which stay there")
+	long = flag.Bool("long", false, "torture for ten minutes")
+	seed = flag.Uint64("seed", 0, "of what is left to chance; 0 is a new one")
+	keep = flag.String("keep", "", "`directory` for logs and ledgers, which stay there")
 )
 
 // TestMain lets the test binary be a worker, too.
@@ -47,6 +47,7 @@ type variant struct {
 	reader   string
 	postgres bool
 	upstream bool          // a second server, to which the first one tells its rows
+	drill    bool          // what goes wrong is a list: see TestTortureShort
 	clock    bool          // the wall clock of the agent's machine is set now and then
 	span     time.Duration // in the short run
 	faults   int           // that there are to be at least, in the short run too
@@ -67,11 +68,9 @@ func names(points map[string]int) []string { return slices.Sorted(maps.Keys(poin
 // Whatever is killed and whenever, and whatever else goes wrong: in the end the
 // ledger has, to the nanosecond, what the kernel counted.
 func TestTorture(t *testing.T) {
-	if !*wanted || testing.Short() {
-		t.Skip("loads the machine for a minute or two: -torture or METE_TORTURE=1 runs it")
-	}
+	testkit.Stage(t, "torture", "kills at random for minutes")
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "loop", "bpf")
-	bin := build(t)
+	bin := build(t, true)
 	for _, v := range variants {
 		if *long {
 			v.span = 10 * time.Minute / time.Duration(len(variants))
@@ -92,10 +91,15 @@ func TestTorture(t *testing.T) {
 	}
 }
 
-// build makes the programs with their crash points.
-func build(t *testing.T) string {
+// build makes the programs with their crash points, and the agent with a wall
+// clock that can be set if clock is true.
+func build(t *testing.T, clock bool) string {
 	dir := t.TempDir()
-	for program, flags := range map[string][]string{"mete": nil, "mete-server": nil, "mete-agent": {"-overlay", overlay(t, dir)}} {
+	programs := map[string][]string{"mete": nil, "mete-server": nil, "mete-agent": nil}
+	if clock {
+		programs["mete-agent"] = []string{"-overlay", overlay(t, dir)}
+	}
+	for program, flags := range programs {
 		cmd := exec.Command("go", slices.Concat([]string{"build", "-tags", "torture", "-o", dir + "/"}, flags, []string{"mete.dev/mete/cmd/" + program})...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)

@@ -4,18 +4,19 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
-	"time"
+
+	"mete.dev/mete/internal/testkit"
 )
 
 // above waits until the core has been told everything, and compares its ledger
 // with the kernel, and with that of the server below.
-func (r *rig) above(told *checker, away []span) {
+func (r *rig) above(told *checker, exact func(life) bool) {
 	db := r.open(r.coreDSN)
 	defer func() { _ = db.Close() }() // it was only read
 	c := &checker{rig: r, db: db, lost: told.lost}
 	want := told.used()
 	r.t.Log("the core:")
-	r.await("the core has been told", time.Minute, func() bool {
+	testkit.Eventually(r.t, "the core has been told", func() bool {
 		var days int
 		err := db.QueryRow("SELECT count(*) FROM kept").Scan(&days)
 		if err != nil || days == 0 {
@@ -27,7 +28,7 @@ func (r *rig) above(told *checker, away []span) {
 	})
 	r.folded(db)
 	c.balance()
-	c.cpu(away)
+	c.cpu(exact)
 	c.folds()
 	for _, node := range []bool{false, true} {
 		r.alike(told.states(node), c.states(node))
@@ -53,7 +54,7 @@ func (c *checker) count(table string) (n int) {
 
 // folded waits until a ledger has summed what it has to.
 func (r *rig) folded(db *sql.DB) {
-	r.await("the server has folded", time.Minute, func() bool {
+	testkit.Eventually(r.t, "the server has folded", func() bool {
 		var left int
 		err := db.QueryRow("SELECT count(*) FROM stale_day").Scan(&left)
 		return err == nil && left == 0
