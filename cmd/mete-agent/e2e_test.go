@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/report"
 	servers "mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit"
 )
 
 // spin computes for a while, in a shell.
@@ -31,6 +32,7 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, reader, database string }{
 		{"files and SQLite", "files", ""},
+		{"bpf and SQLite", "bpf", ""},
 		{"bpf and PostgreSQL", "bpf", "postgres"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -40,9 +42,7 @@ func TestKilled(t *testing.T) {
 				hosttest.Need(t, "bpf")
 			}
 			if c.database != "" {
-				if testing.Short() {
-					t.Skip("starting PostgreSQL takes long")
-				}
+				testkit.Stage(t, "postgres", "needs PostgreSQL")
 				flags = []string{"--database", ledgertest.PostgreSQL(t)}
 			}
 			s := newSite(t)
@@ -83,8 +83,8 @@ func TestKilled(t *testing.T) {
 
 			s.node.stop()
 			s.server.stop()
-			if log := s.node.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 16 {
-				t.Errorf("the agent says too much:\n%s", log)
+			if log := s.node.log.String(); strings.Contains(log, "level=ERROR") {
+				t.Errorf("the agent says:\n%s", log)
 			}
 			if log := s.server.log.String(); strings.Contains(log, "level=ERROR") {
 				t.Errorf("the server says:\n%s", log)
@@ -270,18 +270,22 @@ func TestDiskFull(t *testing.T) {
 	if err := s.node.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for late, ended := time.Now().Add(30*time.Second), false; !ended && time.Now().Before(late); {
+	testkit.Eventually(t, "the agent ends", func() bool {
 		fill() // to the end
 		select {
 		case <-s.node.ended:
-			ended = true
-		case <-time.After(time.Millisecond):
+			return true
+		default:
+			return false
 		}
-	}
+	})
 	if s.node.wait(); s.node.err != nil { // it is no failure
 		t.Errorf("the agent after SIGTERM: %v", s.node.err)
 	}
-	if log := s.node.log.String(); !strings.Contains(log, `level=WARN msg="the last windows are not on the disk`) {
+	// The last window may have found the room of what the spool gave up before it.
+	log := s.node.log.String()
+	full := strings.LastIndex(log, "the spool takes no windows") > strings.LastIndex(log, "the spool takes windows again")
+	if full && !strings.Contains(log, `level=WARN msg="the last windows are not on the disk`) {
 		t.Errorf("it does not say what it could not keep:\n%s", log)
 	}
 	if err := os.Remove(filler); err != nil {
@@ -336,6 +340,7 @@ func TestRevoked(t *testing.T) {
 // An agent whose certificate has ended says what to do, measures on, and with a
 // token is the same node again, which sends what waited.
 func TestExpired(t *testing.T) {
+	testkit.Stage(t, "timing", "a certificate lives for 12 s of real time")
 	hosttest.Need(t, "procfs")
 	t.Parallel()
 	s := newSite(t)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
@@ -36,14 +35,12 @@ func TestHostile(t *testing.T) {
 	trusting := &tls.Config{InsecureSkipVerify: true}
 
 	var slow sync.WaitGroup
-	if !testing.Short() {
-		for name, head := range map[string]string{
-			"silence":     "",
-			"half a head": "POST /v1/batches HTTP/1.1\r\nHost: x\r\n",
-			"half a body": "POST /v1/enroll HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
-		} {
-			slow.Go(func() { cutOff(t, addr, name, head) })
-		}
+	for name, head := range map[string]string{
+		"silence":     "",
+		"half a head": "POST /v1/batches HTTP/1.1\r\nHost: x\r\n",
+		"half a body": "POST /v1/enroll HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+	} {
+		slow.Go(func() { cutOff(t, addr, name, head) })
 	}
 
 	t.Run("plain HTTP", func(t *testing.T) {
@@ -155,13 +152,21 @@ func TestHostile(t *testing.T) {
 		}
 	})
 	slow.Wait()
-	// The agent was served all the while, and is still.
-	if log := s.node.log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+	// The agent is served still.
+	used := func() float64 {
+		if a := s.ask(); a.Whole != nil {
+			return a.Whole.CPU
+		}
+		return 0
+	}
+	before := used()
+	s.server.await("more of the agent's windows", func() bool { return used() > before })
+	if log := s.node.log.String(); strings.Contains(log, "level=ERROR") {
 		t.Errorf("the agent was disturbed:\n%s", log)
 	}
 	s.node.stop()
 	s.server.stop()
-	if log := s.server.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 20 {
+	if log := s.server.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 60 { // about a line for each of the above
 		t.Errorf("the server says too much:\n%s", log)
 	}
 }
@@ -178,24 +183,17 @@ func (z zeros) Read(b []byte) (int, error) {
 
 // garbage sends what is no TLS: the server ends the connection.
 func garbage(t *testing.T, addr, name, sent string) {
-	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(15 * time.Second)); err != nil {
-		t.Errorf("%s: %v", name, err)
-	}
 	_, _ = io.WriteString(c, sent) // it may be cut off before the end
 	if cw, ok := c.(*net.TCPConn); ok {
 		_ = cw.CloseWrite()
 	}
-	if _, err := io.Copy(io.Discard, c); err != nil {
-		if e, ok := err.(net.Error); ok && e.Timeout() {
-			t.Errorf("%s: the server waits for ever", name)
-		}
-	}
+	_, _ = io.Copy(io.Discard, c) // it returns when the server ends the connection
 }
 
 // post sends a body and returns the problem that comes back.
@@ -228,23 +226,14 @@ func post(t *testing.T, c *http.Client, url, kind string, body io.Reader) (p fau
 // cutOff sends the beginning of a request and no more: the server ends the
 // connection after a while.
 func cutOff(t *testing.T, addr, name, head string) {
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(15 * time.Second)); err != nil {
-		t.Errorf("%s: %v", name, err)
-	}
 	if _, err := io.WriteString(c, head); err != nil {
 		t.Errorf("%s: %v", name, err)
 	}
-	r := bufio.NewReader(c)
-	for err == nil {
-		_, err = r.ReadByte()
-	}
-	if e, ok := err.(net.Error); ok && e.Timeout() {
-		t.Errorf("%s: the server waits for ever", name)
-	}
+	_, _ = io.Copy(io.Discard, c) // the same as in garbage
 }

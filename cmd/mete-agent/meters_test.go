@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 )
 
 // TestMetersOutside feeds this machine by two supplies, one of which a Prometheus
@@ -27,9 +28,7 @@ import (
 // is what both showed, also where the server was killed in it. It takes as long as
 // four minutes do.
 func TestMetersOutside(t *testing.T) {
-	if os.Getenv("METE_OUTSIDE") == "" {
-		t.Skip("it takes four minutes: METE_OUTSIDE=1 runs it")
-	}
+	testkit.Stage(t, "peers", "runs a Prometheus and a broker for four minutes")
 	hosttest.Need(t, "prometheus", "mosquitto")
 	t.Parallel()
 	s := newSite(t)

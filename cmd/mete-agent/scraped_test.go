@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/prometheus"
 )
 
@@ -43,9 +44,7 @@ const (
 // for less than a window; and rates of zero of what stands still, of which the server
 // has a sample a minute.
 func TestStockScraped(t *testing.T) {
-	if os.Getenv("METE_OUTSIDE") == "" {
-		t.Skip("it waits for scrapes: METE_OUTSIDE=1 runs it")
-	}
+	testkit.Stage(t, "peers", "a Prometheus scrapes for a while")
 	hosttest.Need(t, "prometheus", "root", "cgroup1", "netns")
 	t.Parallel()
 	s := newSite(t)

@@ -3,12 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/xtest/prometheus"
 )
 
@@ -16,9 +16,7 @@ import (
 // and writes what it sees into the server; another one is told of the server's
 // samples, by remote write of its version.
 func TestStockSite(t *testing.T) {
-	if os.Getenv("METE_OUTSIDE") == "" {
-		t.Skip("it waits for scrapes: METE_OUTSIDE=1 runs it")
-	}
+	testkit.Stage(t, "peers", "a Prometheus scrapes for a while")
 	hosttest.Need(t, "prometheus")
 	t.Parallel()
 	s := newSite(t)

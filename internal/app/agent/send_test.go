@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"mete.dev/mete/internal/batch"
 	"mete.dev/mete/internal/claim"
@@ -147,9 +146,7 @@ func TestOnlyOne(t *testing.T) {
 	}()
 	c := Default()
 	c.Server, c.State, c.Socket, c.Status = id.Server(), t.TempDir(), "", ""
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := send(ctx, c, log); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	if err := send(t.Context(), c, log); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 		t.Errorf("%v (hint %q), want a conflict", err, fault.Hint(err))
 	}
 	if _, err := os.Stat(filepath.Join(c.State, "spool")); err == nil {

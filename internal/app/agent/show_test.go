@@ -3,16 +3,19 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"mete.dev/mete/internal/fault"
 	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/workload"
 )
 
@@ -92,11 +95,9 @@ func TestShowFlags(t *testing.T) {
 
 // The agent without a server shows what this machine used.
 func TestAlone(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures for a while")
-	}
 	var lc net.ListenConfig
-	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	// An address of this process's own, so that nobody takes the port in between.
+	ln, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.%d.%d.%d:0", 128+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,26 +114,24 @@ func TestAlone(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg, io.Discard, slog.New(slog.DiscardHandler)) }()
-	text, end := "", time.Now().Add(20*time.Second)
-	for !strings.Contains(text, "mete_workload_cpu_seconds_total{") {
+	text := ""
+	testkit.Eventually(t, "workloads are shown", func() bool {
 		select {
 		case err := <-done:
 			t.Fatalf("it ended: %v", err)
-		case <-time.After(100 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			t.Fatalf("nothing was shown:\n%s", text)
+		default:
 		}
 		r, err := http.Get("http://" + addr + "/metrics")
 		if err != nil {
-			continue // it is not there yet
+			return false // it is not there yet
 		}
 		b, err := io.ReadAll(r.Body)
 		if err := errors.Join(err, r.Body.Close()); err != nil {
 			t.Fatal(err)
 		}
 		text = string(b)
-	}
+		return strings.Contains(text, "mete_workload_cpu_seconds_total{")
+	})
 	for _, want := range []string{"mete_conservation_violations_total 0\n", `mete_node_energy_joules_total{node=`, `kind="idle",name="idle"`, "kepler_node_cpu_usage_ratio{", "mete_workload_memory_byte_seconds_total{"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not show %q", want)
