@@ -45,6 +45,9 @@ func (b both) Run() int {
 // have those of [words], and the condition [group] where mete run can make control
 // groups.
 func TestScript(t *testing.T) {
+	if deadline, ok := t.Deadline(); ok {
+		giveUp = deadline.Add(-20 * time.Second)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -156,6 +159,19 @@ func value(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// giveUp is when a script that waits fails: shortly before the test program would.
+// It is zero where that has no limit.
+var giveUp time.Time
+
+// eventually waits until ok returns true, however long a slow machine takes.
+func eventually(ts *testscript.TestScript, what string, ok func() bool) {
+	for ; !ok(); time.Sleep(20 * time.Millisecond) {
+		if !giveUp.IsZero() && time.Now().After(giveUp) {
+			ts.Fatalf("%s", what)
+		}
+	}
+}
+
 // await FILE REGEXP [VARIABLE]: waits until the file has a match, and puts its
 // first group into the variable.
 func await(ts *testscript.TestScript, neg bool, args []string) {
@@ -164,18 +180,15 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile(`(?m)` + args[1])
 	ts.Check(err)
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	var m [][]byte
+	eventually(ts, args[0]+" does not come to match "+args[1], func() bool {
 		b, err := os.ReadFile(ts.MkAbs(args[0]))
-		m := re.FindSubmatch(b)
-		if err != nil || m == nil {
-			continue
-		}
-		if len(args) == 3 {
-			ts.Setenv(args[2], string(m[1]))
-		}
-		return
+		m = re.FindSubmatch(b)
+		return err == nil && m != nil
+	})
+	if len(args) == 3 {
+		ts.Setenv(args[2], string(m[1]))
 	}
-	ts.Fatalf("%s does not come to match %s", args[0], args[1])
 }
 
 // get URL CODE [FILE]: the answer has this status code, and its body goes to the
@@ -184,8 +197,7 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: get URL CODE [FILE]")
 	}
-	client := http.Client{Timeout: time.Minute}
-	r, err := client.Get(args[0])
+	r, err := http.Get(args[0])
 	ts.Check(err)
 	body, err := io.ReadAll(r.Body)
 	ts.Check(errors.Join(err, r.Body.Close()))
@@ -205,13 +217,10 @@ func getUntil(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile(args[1])
 	ts.Check(err)
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	eventually(ts, args[0]+" does not come to match "+args[1], func() bool {
 		get(ts, false, []string{args[0], "200", args[2]})
-		if re.MatchString(ts.ReadFile(args[2])) {
-			return
-		}
-	}
-	ts.Fatalf("%s does not come to match %s", args[0], args[1])
+		return re.MatchString(ts.ReadFile(args[2]))
+	})
 }
 
 // portbusy VARIABLE: somebody listens on a port until the end of the script.
