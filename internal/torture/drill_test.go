@@ -56,7 +56,7 @@ type drill struct {
 	restless []*worker // they go on whatever goes wrong
 	exact    map[string]bool
 	made     int
-	early    string // the latest file of batches when the oldest copy was made
+	early    string // the latest file of batches soon after the oldest copy was made
 	forgets  bool   // the agent's next life only pretends to sync
 }
 
@@ -429,9 +429,10 @@ func (d *drill) oneServer() {
 	d.away(syscall.SIGKILL)
 	d.amid(func() { d.kill(d.server, syscall.SIGKILL) })
 	d.copy(d.state(), d.ancient())
+	d.recover("server killed")
+	// The server has taken more since, so what the copy wants next is in one of these.
 	early := d.batches()
 	d.early = early[len(early)-1]
-	d.recover("server killed")
 	for i, point := range []string{"ship.sent", "spool.written", "spool.window-synced", "spool.batch-synced", "spool.acked"} {
 		d.crash(d.agent, point, 1+i%2)
 	}
