@@ -14,13 +14,15 @@ import (
 //
 // The stages are those of `go run ./tools/gate -all -list` that run tests:
 //
-//	accuracy  figures against real load; wants the machine for itself
-//	timing    depends on wall time or on a share of CPU
-//	torture   real processes, killed for minutes
-//	postgres  the ledger on PostgreSQL
-//	peers     a stock Prometheus, Alertmanager or MQTT broker
-//	vm        boots virtual machines
-//	pages     every page of the dashboard in a browser
+//	accuracy       figures against real load; wants the machine for itself
+//	timing         depends on wall time or on a share of CPU
+//	torture-short  real processes, a fixed list of faults (in the default gate)
+//	torture        real processes, killed at random for minutes
+//	drawn          many drawn histories
+//	postgres       the ledger on PostgreSQL
+//	peers          a stock Prometheus, Alertmanager or MQTT broker
+//	vm             boots virtual machines
+//	pages          every page of the dashboard in a browser
 func Stage(t testing.TB, stage, why string) {
 	t.Helper()
 	wanted := strings.Split(os.Getenv("METE_STAGE"), ",")

@@ -54,11 +54,15 @@ func stagedTests(root string) ([]stagedTest, error) {
 		if err != nil {
 			return err
 		}
-		f, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+		dir := filepath.ToSlash(filepath.Dir(rel))
+		if dir == "internal/testkit" {
+			return nil // tests Stage itself
+		}
+		f, err := parser.ParseFile(fset, file, nil, 0)
 		if err != nil {
 			return err
 		}
-		return collect(functions, fset, f, filepath.ToSlash(filepath.Dir(rel)))
+		return collect(functions, fset, f, dir, strings.HasSuffix(file, "_test.go"))
 	})
 	if err != nil {
 		return nil, err
@@ -66,7 +70,8 @@ func stagedTests(root string) ([]stagedTest, error) {
 	var tests []stagedTest
 	for key := range functions {
 		dir, name, _ := strings.Cut(key, " ")
-		if !regexp.MustCompile(`^Test($|[^a-z])`).MatchString(name) {
+		dir, ok := strings.CutSuffix(dir, inTests)
+		if !ok || !regexp.MustCompile(`^Test($|[^a-z])`).MatchString(name) {
 			continue
 		}
 		for _, s := range reached(functions, key, map[string]bool{}) {
@@ -82,9 +87,13 @@ func stagedTests(root string) ([]stagedTest, error) {
 	return tests, nil
 }
 
+// inTests ends the folder in the keys of functions of test files, which only test
+// files of the same folder can use.
+const inTests = "_test"
+
 // collect adds the functions of a file under the keys "dir name", and its methods
 // under "dir .name".
-func collect(functions map[string]*function, fset *token.FileSet, f *ast.File, dir string) error {
+func collect(functions map[string]*function, fset *token.FileSet, f *ast.File, dir string, test bool) error {
 	imports := map[string]string{} // name in the file to folder in the module
 	for _, spec := range f.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
@@ -104,14 +113,25 @@ func collect(functions map[string]*function, fset *token.FileSet, f *ast.File, d
 		if !ok || decl.Body == nil {
 			continue
 		}
-		key := dir + " " + decl.Name.Name
-		if decl.Recv != nil {
-			key = dir + " ." + decl.Name.Name
+		key := dir
+		if test {
+			key += inTests
 		}
+		key += " "
+		if decl.Recv != nil {
+			key += "."
+		}
+		key += decl.Name.Name
 		if functions[key] == nil {
 			functions[key] = &function{}
 		}
 		fn := functions[key]
+		uses := func(name string) {
+			fn.uses = append(fn.uses, dir+" "+name)
+			if test {
+				fn.uses = append(fn.uses, dir+inTests+" "+name)
+			}
+		}
 		var failed error
 		ast.Inspect(decl.Body, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -129,9 +149,11 @@ func collect(functions map[string]*function, fset *token.FileSet, f *ast.File, d
 					fn.uses = append(fn.uses, folder+" "+n.Sel.Name)
 					return false
 				}
-				fn.uses = append(fn.uses, dir+" ."+n.Sel.Name)
+				uses("." + n.Sel.Name)
 			case *ast.Ident:
-				fn.uses = append(fn.uses, dir+" "+n.Name)
+				if n.Obj == nil || n.Obj.Kind == ast.Fun { // no variable of this file
+					uses(n.Name)
+				}
 			}
 			return true
 		})

@@ -42,6 +42,7 @@ func TestMethod(t *testing.T) { var r rig; r.load() }
 func TestPlain(t *testing.T) { plain(t) }
 func Testimony(t *testing.T) { testkit.Stage(t, "timing", "is no test") }
 func helper(t *testing.T) { testkit.Stage(t, "accuracy", "compares with an oracle") }
+func TestVariable(t *testing.T) { helper := 1; _ = helper }
 func (r rig) load() { testkit.Stage(r, "torture", "kills") }
 func plain(t *testing.T) { t.load() ; x.Start(t) }
 `,
@@ -49,6 +50,7 @@ func plain(t *testing.T) { t.load() ; x.Start(t) }
 import "mete.dev/mete/internal/testkit"
 func Start(t testing.TB) { testkit.Stage(t, "postgres", "starts PostgreSQL") }
 `,
+		"internal/x/x.go":            "package x\nfunc plain() { helper() }",
 		"internal/y/testdata/bad.go": "not Go",
 	})
 	tests, err := stagedTests(root)
