@@ -26,7 +26,6 @@ var fileOf = map[string]string{
 	"prometheus-alertmanager": "/usr/bin/prometheus-alertmanager",    // alerts
 	"protobuf-compiler":       "/usr/bin/protoc",                     // the generated code of the wire
 	"qemu-system-x86":         "/usr/bin/qemu-system-x86_64",         // virtual machines
-	"tmux":                    "/usr/bin/tmux",                       // mete top in a terminal
 }
 
 // install installs those of the Debian packages that are missing. Where it cannot,

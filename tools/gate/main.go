@@ -150,8 +150,8 @@ func choose(all []stage, fast, every bool, only string) ([]stage, error) {
 }
 
 // prepare makes the module's root the working directory, and has the go command
-// leave paths out of what it builds, so that caches which were filled in another
-// directory serve here too.
+// leave paths and commits out of what it builds: so what it cached in another
+// directory, or before a commit, serves here too.
 func prepare() error {
 	sh := shell{ctx: context.Background()}
 	out, err := sh.output("go", "env", "GOMOD", "GOFLAGS")
@@ -163,7 +163,7 @@ func prepare() error {
 	if !ok {
 		return errors.New("not inside the module")
 	}
-	return errors.Join(os.Chdir(dir), os.Setenv("GOFLAGS", strings.TrimSpace(strings.TrimSpace(flags)+" -trimpath")))
+	return errors.Join(os.Chdir(dir), os.Setenv("GOFLAGS", strings.TrimSpace(strings.TrimSpace(flags)+" -trimpath -buildvcs=false")))
 }
 
 // run runs the stages over the packages, prints how they went and returns how
