@@ -17,14 +17,13 @@ import (
 
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/testkit"
 )
 
 // accuracy skips the test unless the machine is its own.
 func accuracy(t *testing.T, reader string) {
 	t.Helper()
-	if os.Getenv("METE_ACCURACY") == "" {
-		t.Skip("puts load on the machine: set METE_ACCURACY=1, with nothing else running")
-	}
+	testkit.Stage(t, "accuracy", "puts load on the machine, and wants it for itself")
 	hosttest.Need(t, "root")
 	if reader == "bpf" {
 		hosttest.Need(t, "bpf")

@@ -31,6 +31,7 @@ import (
 	"mete.dev/mete/internal/query"
 	"mete.dev/mete/internal/report"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/testkit"
 )
 
 // A bench is a server that can be stopped and started again.
@@ -283,7 +284,7 @@ func TestServerAway(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the job runs", func() bool { return len(children(c.Process.Pid)) > 0 })
+	testkit.Eventually(t, "the job runs", func() bool { return len(children(c.Process.Pid)) > 0 })
 	b.start()
 	if err := errors.Join(in.Close(), c.Wait()); err != nil || said.String() != "" {
 		t.Fatalf("%v: %s", err, &said)
@@ -315,7 +316,7 @@ func TestServerDrain(t *testing.T) {
 	if err := long.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the job runs", func() bool { return len(children(long.Process.Pid)) > 0 })
+	testkit.Eventually(t, "the job runs", func() bool { return len(children(long.Process.Pid)) > 0 })
 	short, out := m.job("--server", b.url(), "--name", "short", "--", "sh", "-c", burn)
 	if out.code != 0 || !strings.Contains(out.stderr, "it waits in ") {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
@@ -349,15 +350,6 @@ func children(pid int) (all []string) {
 		}
 	}
 	return all
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 20 s", what)
-		}
-	}
 }
 
 // Jobs that run at once, the first of this state among them, are one node, and
@@ -406,7 +398,7 @@ func TestServerKilled(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a window is booked", func() bool {
+	testkit.Eventually(t, "a window is booked", func() bool {
 		g, ok := b.job("lost")
 		return ok && g.Usage.Present.Has(meter.CPU) && g.Usage.Sum[meter.CPU].String() != "0"
 	})
@@ -507,7 +499,7 @@ func TestServerBesideAgent(t *testing.T) {
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
+	testkit.Eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
 	c = whole() // returns once the job has given way
 	if err := errors.Join(in.Close(), run.Wait()); err != nil || !strings.Contains(said.String(), "came while the job ran") {
 		t.Errorf("%v: %s", err, &said)
@@ -640,7 +632,7 @@ func TestAgentComesLater(t *testing.T) {
 			if err := run.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
+			testkit.Eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
 			cfg := local.Default(filepath.Join(m.dir, "up"))
 			cfg.Agent.Socket = sock
 			cfg.Agent.Machine.Window = 2 * time.Second
@@ -661,12 +653,12 @@ func TestAgentComesLater(t *testing.T) {
 				return strings.Contains(w.Body.String(), `"name":"`+name+`"`)
 			}
 			if await {
-				eventually(t, "the ledger has the name while the job runs", named)
+				testkit.Eventually(t, "the ledger has the name while the job runs", named)
 			}
 			if err := errors.Join(in.Close(), run.Wait()); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "the ledger has the name", named)
+			testkit.Eventually(t, "the ledger has the name", named)
 		})
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/meter"
 	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/testkit"
 )
 
 // The command's input, output and exit code are its own.
@@ -86,16 +86,23 @@ func leftovers(t *testing.T, ids ...string) {
 		t.Error("no job to look for")
 	}
 	for _, id := range ids {
-		for _, pattern := range []string{"/sys/fs/cgroup/mete-run-", "/sys/fs/cgroup/*/mete-run-"} {
-			dirs, err := filepath.Glob(pattern + id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, d := range dirs {
-				t.Errorf("left: %s", d)
-			}
+		for _, d := range left(t, id) {
+			t.Errorf("left: %s", d)
 		}
 	}
+}
+
+// left lists the groups of a job.
+func left(t *testing.T, id string) (dirs []string) {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/mete-run-", "/sys/fs/cgroup/*/mete-run-"} {
+		found, err := filepath.Glob(pattern + id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, found...)
+	}
+	return dirs
 }
 
 // jobs lists the jobs whose reports were kept.
@@ -172,7 +179,7 @@ func TestUnwritable(t *testing.T) {
 func TestSignal(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.Signal(40)} {
 		m := program(t)
-		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 20")
+		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 1000000")
 		// A session of its own has no terminal that would send the signal too.
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := c.StdoutPipe()
@@ -211,7 +218,7 @@ func TestKilled(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
 	file := filepath.Join(t.TempDir(), "file")
-	c := m.command("run", "-q", "--", "sh", "-c", `echo $$; sleep 0.3; cat /proc/self/cgroup > "$1.new"; mv "$1.new" "$1"`, "sh", file)
+	c := m.command("run", "-q", "--", "sh", "-c", `mkfifo "$1.go"; echo $$; read x <"$1.go"; cat /proc/self/cgroup > "$1.new"; mv "$1.new" "$1"`, "sh", file)
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -226,28 +233,30 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Wait() // killed
+	if err := os.WriteFile(file+".go", []byte("go on\n"), 0); err != nil {
+		t.Fatal(err)
+	}
 	var groups []byte
-	for start := time.Now(); len(groups) == 0 && time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+	testkit.Eventually(t, "the job ends its work", func() bool {
 		groups, _ = os.ReadFile(file)
-	}
-	if len(groups) == 0 {
-		t.Fatal("the job did not end its work")
-	}
+		return len(groups) > 0
+	})
 	id := regexp.MustCompile(`/mete-run-([0-9a-z]{26})\b`).FindSubmatch(groups)
 	if id == nil {
 		t.Fatalf("the job was in no group of its own:\n%s", groups)
 	}
-	// Its groups are nobody's now. The next job after a while removes them.
-	time.Sleep(2100 * time.Millisecond)
-	m.run("run", "-q", "--", "true")
-	leftovers(t, string(id[1]))
+	// Its groups are nobody's now. A job after a while removes them.
+	testkit.Eventually(t, "the groups are gone", func() bool {
+		m.run("run", "-q", "--", "true")
+		return len(left(t, string(id[1]))) == 0
+	})
 }
 
 func TestWaitAll(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
 	// What lives on does so until it is killed.
-	rep, r := m.job("--", "sh", "-c", "(setsid sleep 60 >/dev/null 2>&1 &)")
+	rep, r := m.job("--", "sh", "-c", "(setsid sleep 1000000 >/dev/null 2>&1 &)")
 	if len(rep.LivesOn) != 1 {
 		t.Fatalf("lives on: %v, want one", rep.LivesOn)
 	}
@@ -265,10 +274,8 @@ func TestWaitAll(t *testing.T) {
 			t.Error(err)
 		}
 		for _, d := range dirs {
-			err := os.Remove(d)
-			for late := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(late); err = os.Remove(d) {
-				time.Sleep(10 * time.Millisecond)
-			}
+			var err error
+			testkit.Eventually(t, "the group is empty", func() bool { err = os.Remove(d); return !errors.Is(err, syscall.EBUSY) })
 			if err != nil {
 				t.Error(err)
 			}
@@ -314,7 +321,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	self := copyTo(t, os.Args[0], filepath.Join(m.dir, "mete"))
 	c := m.command(append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "-o", "json", "--json", "-", "-q", "--"},
-		"sh", "-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; exit 4")...)
+		"sh", "-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; sleep 1; exit 4")...)
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
 		t.Skip(err)
