@@ -89,6 +89,12 @@ func (b *bench) program() *mete {
 	return m
 }
 
+// How long a job waits for the server: where that is there, for as long as it needs.
+const (
+	patient = "--server-wait=1000h"
+	hasty   = "--server-wait=1s"
+)
+
 // job is what the ledger has of a job.
 func (b *bench) job(name string) (query.Group, bool) {
 	b.t.Helper()
@@ -168,7 +174,7 @@ const burn = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; "
 func TestServer(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
-	r, out := m.job("--server", b.url(), "--name", "nightly", "--label", "team=web", "--", "sh", "-c", burn+"sleep 1.2; "+burn+"exit 3")
+	r, out := m.job("--server", b.url(), patient, "--name", "nightly", "--label", "team=web", "--", "sh", "-c", burn+"sleep 1.2; "+burn+"exit 3")
 	if out.code != 3 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -182,7 +188,7 @@ func TestServer(t *testing.T) {
 		t.Errorf("%d gaps, groups %+v", a.Gaps, a.Groups)
 	}
 	// The token by which the job is sent is not the job's.
-	out = m.run("run", "-q", "--server", b.url(), "--", "env")
+	out = m.run("run", "-q", "--server", b.url(), patient, "--", "env")
 	if out.code != 0 || !strings.Contains(out.stdout, "METE_STATE=") || strings.Contains(out.stdout, "METE_TOKEN") {
 		t.Errorf("exit %d: the job's environment is %s%s", out.code, out.stdout, out.stderr)
 	}
@@ -194,7 +200,7 @@ func TestServer(t *testing.T) {
 	}
 	// The token is needed no more, and the slot is used again.
 	m.env = append(m.env, "METE_TOKEN=")
-	r, out = m.job("--server", b.url(), "--name", "second", "--", "sh", "-c", burn)
+	r, out = m.job("--server", b.url(), patient, "--name", "second", "--", "sh", "-c", burn)
 	if out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -212,9 +218,9 @@ func TestServerRefused(t *testing.T) {
 		env  string
 		want string
 	}{
-		"no token":      {[]string{"--server", b.url()}, "METE_TOKEN=", "mete token create"},
-		"half a token":  {[]string{"--server", b.url()}, "METE_TOKEN=mete_abc", "cut off"},
-		"no file":       {[]string{"--server", b.url(), "--token-file", "nosuch"}, "", "nosuch"},
+		"no token":      {[]string{"--server", b.url(), patient}, "METE_TOKEN=", "mete token create"},
+		"half a token":  {[]string{"--server", b.url(), patient}, "METE_TOKEN=mete_abc", "cut off"},
+		"no file":       {[]string{"--server", b.url(), patient, "--token-file", "nosuch"}, "", "nosuch"},
 		"no server":     {[]string{"--token-file", "x"}, "", "no server given"},
 		"empty server":  {[]string{"--server", ""}, "", "no server given"},
 		"not an URL":    {[]string{"--server", "here"}, "", "https://host:port"},
@@ -233,11 +239,11 @@ func TestServerRefused(t *testing.T) {
 	}
 	// Used up.
 	m := b.program()
-	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 0 {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--", "true"); out.code != 0 {
 		t.Fatal(out.stderr)
 	}
 	m.env = append(m.env, "METE_STATE="+t.TempDir())
-	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 125 || !strings.Contains(out.stderr, "mete token create") {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--", "true"); out.code != 125 || !strings.Contains(out.stderr, "mete token create") {
 		t.Errorf("a token that is used up: exit %d: %s", out.code, out.stderr)
 	}
 }
@@ -248,22 +254,22 @@ func TestServerAway(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
 	never := b.program()
-	if out := m.run("run", "-q", "--server", b.url(), "--name", "first", "--", "true"); out.code != 0 || out.stderr != "" {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--name", "first", "--", "true"); out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	b.stop()
-	away, out := m.job("--server", b.url(), "--name", "away", "--", "sh", "-c", burn+"exit 4")
+	away, out := m.job("--server", b.url(), hasty, "--name", "away", "--", "sh", "-c", burn+"exit 4")
 	if out.code != 4 || !strings.Contains(out.stderr, "not in the ledger of "+b.url()+" yet: ") || !strings.Contains(out.stderr, "it waits in "+m.dir) {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
-	if out := never.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 5"); out.code != 5 || !strings.Contains(out.stderr, "it is in no ledger") {
+	if out := never.run("run", "-q", "--server", b.url(), hasty, "--", "sh", "-c", "exit 5"); out.code != 5 || !strings.Contains(out.stderr, "it is in no ledger") {
 		t.Errorf("without an identity: exit %d: %s", out.code, out.stderr)
 	}
 	b.start()
 	if _, ok := b.job("away"); ok {
 		t.Fatal("it is there already")
 	}
-	last, out := m.job("--server", b.url(), "--name", "last", "--", "true")
+	last, out := m.job("--server", b.url(), patient, "--name", "last", "--", "true")
 	if out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -274,7 +280,7 @@ func TestServerAway(t *testing.T) {
 	}
 	// The server comes while the first job runs.
 	b.stop()
-	c := never.command("run", "-q", "--json", filepath.Join(never.dir, "late.json"), "--server", b.url(), "--name", "late", "--", "sh", "-c", "read x; "+burn)
+	c := never.command("run", "-q", "--json", filepath.Join(never.dir, "late.json"), "--server", b.url(), patient, "--name", "late", "--", "sh", "-c", "read x; "+burn)
 	in, err := c.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -304,11 +310,11 @@ func TestServerAway(t *testing.T) {
 func TestServerDrain(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
-	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 0 || out.stderr != "" {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--", "true"); out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	b.stop()
-	long := m.command("run", "-q", "--server", b.url(), "--name", "long", "--", "cat")
+	long := m.command("run", "-q", "--server", b.url(), hasty, "--name", "long", "--", "cat")
 	in, err := long.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +323,7 @@ func TestServerDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the job runs", func() bool { return len(children(long.Process.Pid)) > 0 })
-	short, out := m.job("--server", b.url(), "--name", "short", "--", "sh", "-c", burn)
+	short, out := m.job("--server", b.url(), hasty, "--name", "short", "--", "sh", "-c", burn)
 	if out.code != 0 || !strings.Contains(out.stderr, "it waits in ") {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -325,7 +331,7 @@ func TestServerDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.start()
-	if out := m.run("run", "-q", "--server", b.url(), "--", "true"); out.code != 0 || out.stderr != "" {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--", "true"); out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	b.equal("short", short)
@@ -363,7 +369,7 @@ func TestServerParallel(t *testing.T) {
 	for i := range jobs {
 		g.Go(func() error {
 			file := filepath.Join(m.dir, fmt.Sprintf("%d.json", i))
-			c := m.command("run", "-q", "--json", file, "--server", b.url(), "--name", fmt.Sprint("job", i), "--", "sh", "-c", burn)
+			c := m.command("run", "-q", "--json", file, "--server", b.url(), patient, "--name", fmt.Sprint("job", i), "--", "sh", "-c", burn)
 			if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
 				return fmt.Errorf("job %d: %v: %s", i, err, out)
 			}
@@ -394,7 +400,7 @@ func TestServerKilled(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
-	c := m.command("run", "-q", "--server", b.url(), "--name", "lost", "--", "sh", "-c", "while :; do :; done")
+	c := m.command("run", "-q", "--server", b.url(), patient, "--name", "lost", "--", "sh", "-c", "while :; do :; done")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +416,7 @@ func TestServerKilled(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if out := m.run("run", "-q", "--server", b.url(), "--name", "next", "--", "true"); out.code != 0 || out.stderr != "" {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--name", "next", "--", "true"); out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	now := time.Now()
@@ -419,7 +425,7 @@ func TestServerKilled(t *testing.T) {
 		t.Errorf("%v: gaps %+v, want one of the job", err, gaps)
 	}
 	// It is told once.
-	if out := m.run("run", "-q", "--server", b.url(), "--name", "next", "--", "true"); out.code != 0 || b.answer().Gaps != 1 {
+	if out := m.run("run", "-q", "--server", b.url(), patient, "--name", "next", "--", "true"); out.code != 0 || b.answer().Gaps != 1 {
 		t.Errorf("exit %d, %d gaps: %s", out.code, b.answer().Gaps, out.stderr)
 	}
 }
@@ -429,9 +435,9 @@ func TestServerNested(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
-	inner := []string{os.Args[0], "run", "--server", b.url(), "--name", "inner", "--", "true"}
+	inner := []string{os.Args[0], "run", "--server", b.url(), patient, "--name", "inner", "--", "true"}
 	outer := func(args ...string) result {
-		return m.run(slices.Concat([]string{"run", "-q", "--server", b.url(), "--name", "outer", "--", "env", "METE_TEST_MAIN=1"}, args)...)
+		return m.run(slices.Concat([]string{"run", "-q", "--server", b.url(), patient, "--name", "outer", "--", "env", "METE_TEST_MAIN=1"}, args)...)
 	}
 	out := outer(inner...)
 	if out.code != 125 || !strings.Contains(out.stderr, "measures the control group /") || !strings.Contains(out.stderr, "hint: this command is part of that job") {
@@ -466,7 +472,7 @@ func TestServerBesideAgent(t *testing.T) {
 		return c
 	}
 	c := whole()
-	out := m.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 6")
+	out := m.run("run", "-q", "--server", b.url(), patient, "--", "sh", "-c", "exit 6")
 	if out.code != 6 || !strings.Contains(out.stderr, fmt.Sprintf("process %d of user 0 measures this machine", os.Getpid())) {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
 	}
@@ -481,7 +487,7 @@ func TestServerBesideAgent(t *testing.T) {
 	if err := claim.Mark(m.dir, ledger); err != nil {
 		t.Fatal(err)
 	}
-	out = m.run("run", "-q", "--server", b.url(), "--", "sh", "-c", "exit 7")
+	out = m.run("run", "-q", "--server", b.url(), patient, "--", "sh", "-c", "exit 7")
 	file, _ := claim.Marked(m.dir, ledger)
 	if out.code != 7 || !strings.Contains(out.stderr, "is away") || !strings.Contains(out.stderr, file) || len(b.answer().Groups) != 0 {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
@@ -489,7 +495,7 @@ func TestServerBesideAgent(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	run := m.command("run", "-q", "--server", b.url(), "--name", "early", "--", "cat")
+	run := m.command("run", "-q", "--server", b.url(), patient, "--name", "early", "--", "cat")
 	in, err := run.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -519,7 +525,7 @@ func TestServerForeignClaim(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
 	pid, _ := claimtest.Hold(t, enrol.LedgerOf(b.Authority.CA()), claimtest.Listening, "/")
-	r, out := m.job("--server", b.url(), "--name", "booked", "--", "true")
+	r, out := m.job("--server", b.url(), patient, "--name", "booked", "--", "true")
 	if out.code != 0 {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -547,7 +553,7 @@ func TestServerForeignClaim(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("the agent ended: %v", err)
 	}
-	out = m.run("run", "-q", "--server", b.url(), "--name", "doubled", "--", "true")
+	out = m.run("run", "-q", "--server", b.url(), patient, "--name", "doubled", "--", "true")
 	if want := fmt.Sprintf("process %d of user 0 measures this machine", os.Getpid()); out.code != 0 || !strings.Contains(out.stderr, want) {
 		t.Errorf("exit %d: %s, want %q", out.code, out.stderr, want)
 	}
@@ -592,7 +598,7 @@ func TestServerOrdinaryUser(t *testing.T) {
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		return finish(t, c)
 	}
-	out := as("run", "-q", "--json", "report.json", "--server", b.url(), "--name", "user", "--", "sh", "-c", burn)
+	out := as("run", "-q", "--json", "report.json", "--server", b.url(), patient, "--name", "user", "--", "sh", "-c", burn)
 	if out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -609,7 +615,7 @@ func TestServerOrdinaryUser(t *testing.T) {
 		t.Errorf("of user %q", w.User)
 	}
 	// His trees are told apart, and one in another is refused.
-	out = as("run", "-q", "--server", b.url(), "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), "--", "true")
+	out = as("run", "-q", "--server", b.url(), patient, "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), patient, "--", "true")
 	if out.code != 125 || !strings.Contains(out.stderr, "measures ") {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
 	}

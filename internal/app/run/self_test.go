@@ -76,17 +76,17 @@ func asks(t *testing.T, m *mete, args ...string) {
 func TestSelfServer(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
-	asks(t, m, "--server", b.url())
+	asks(t, m, "--server", b.url(), patient)
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl to ask as any job would")
 	}
-	out := m.run("run", "-q", "--server", b.url(), "--name", "curious", "--", "sh", "-c", `curl -fsS --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL" &&
+	out := m.run("run", "-q", "--server", b.url(), patient, "--name", "curious", "--", "sh", "-c", `curl -fsS --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL" &&
 		curl -sS -o /dev/null -w '%{http_code}' --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "${METE_SELF_URL%self}usage"`)
 	if out.code != 0 || !strings.Contains(out.stdout, `"node_name":`) || !strings.HasSuffix(out.stdout, "403") {
 		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
 	}
 	// Who refuses it is given nothing.
-	out = m.run("run", "-q", "--self=false", "--server", b.url(), "--", "env")
+	out = m.run("run", "-q", "--self=false", "--server", b.url(), patient, "--", "env")
 	if out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
 		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
 	}
