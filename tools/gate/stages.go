@@ -26,7 +26,7 @@ func stages() []stage {
 		{"static", "staticcheck, and no error is dropped", commit, 1 * m, nil, static},
 		{"fix", "the code uses the language as it is today", landing, 30 * s, nil, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},
 		{"generated", "generated files are what their sources make", landing, 30 * s, nil, generated},
-		{"test", "tests whose verdict does not depend on time", commit, 5 * m, []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus"}, func(sh *shell) error {
+		{"test", "tests whose verdict does not depend on time", commit, 5 * m, []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}, func(sh *shell) error {
 			sh.env = must()
 			return sh.test(append([]string{"-timeout=60m"}, sh.packages...)...)
 		}},
@@ -38,7 +38,7 @@ func stages() []stage {
 		{"timing", "what depends on wall time or on a share of CPU", release, 5 * m, []string{"chromium", "iproute2", "prometheus"}, staged("timing", "-p=1")},
 		{"torture", "the ledger against the kernel's counters, while everything is killed at random", release, 8 * m, []string{"iproute2", "postgresql-15"}, staged("torture,postgres", "-v")},
 		{"drawn", "properties, with many drawn cases", release, 10 * m, nil, drawn},
-		{"race", "the tests with the race detector, in random order", release, 20 * m, []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus"}, func(sh *shell) error {
+		{"race", "the tests with the race detector, in random order", release, 20 * m, []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}, func(sh *shell) error {
 			sh.env = append(must(), "CGO_ENABLED=1")
 			return sh.test("-timeout=60m", "-race", "-shuffle=on", "./...")
 		}},
