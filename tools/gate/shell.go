@@ -24,22 +24,19 @@ type shell struct {
 }
 
 // do runs a command.
-func (sh *shell) do(name string, args ...string) error {
+func (sh *shell) do(name string, args ...string) error { return sh.show(&sh.out, name, args...) }
+
+// show runs a command whose output goes to w.
+func (sh *shell) show(w io.Writer, name string, args ...string) error {
 	fmt.Fprintf(&sh.out, "$ %s\n", strings.Join(append(append([]string{}, sh.env...), append([]string{name}, args...)...), " "))
 	cmd := sh.command(name, args...)
-	cmd.Stdout, cmd.Stderr = &sh.out, &sh.out
+	cmd.Stdout, cmd.Stderr = w, w // one writer, so that nothing writes beside it
 	return sh.wait(cmd)
 }
 
 // test runs go test, and shows each package's verdict as it comes.
 func (sh *shell) test(args ...string) error {
-	args = append([]string{"test", "-count=1", "-vet=off"}, args...)
-	fmt.Fprintf(&sh.out, "$ %s\n", strings.Join(append(append([]string{}, sh.env...), append([]string{"go"}, args...)...), " "))
-	cmd := sh.command("go", args...)
-	v := &verdicts{to: sh.progress}
-	cmd.Stdout = io.MultiWriter(&sh.out, v)
-	cmd.Stderr = &sh.out
-	return sh.wait(cmd)
+	return sh.show(io.MultiWriter(&sh.out, &verdicts{to: sh.progress}), "go", append([]string{"test", "-count=1", "-vet=off"}, args...)...)
 }
 
 // verdicts passes on the lines in which go test gives the verdict of a package,

@@ -142,6 +142,30 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// What go test prints is kept whole, on both of its outputs.
+func TestShellKeepsOutput(t *testing.T) {
+	root := tree(t, map[string]string{
+		"go.mod": "module x\ngo 1.24\n",
+		"x_test.go": `package x
+import ("fmt"; "os"; "testing")
+func TestX(t *testing.T) {
+	for i := range 100 { fmt.Println("line", i); fmt.Fprintln(os.Stderr, "error", i) }
+	t.Fatal("the reason")
+}
+`})
+	t.Chdir(root)
+	var progress bytes.Buffer
+	sh := shell{ctx: t.Context(), progress: &progress, env: []string{"GOFLAGS=", "GOWORK=off"}}
+	err := sh.test("-v", ".")
+	out := sh.out.String()
+	if err == nil || !strings.Contains(out, "the reason") || !strings.Contains(out, "line 99\n") || !strings.Contains(out, "error 99\n") {
+		t.Errorf("%v; kept:\n%s", err, out)
+	}
+	if !strings.HasPrefix(progress.String(), "FAIL\tx\t") {
+		t.Errorf("progress %q", &progress)
+	}
+}
+
 func TestCPUController(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("memory cpu\n"), 0o644); err != nil {
