@@ -39,7 +39,7 @@ type Holder struct {
 	PID int
 	UID uint32
 
-	known bool // PID and UID are what the kernel says
+	known bool // UID is what the kernel says
 }
 
 // String names the holder for people.
@@ -54,9 +54,43 @@ func (h Holder) String() string {
 }
 
 // believed reports whether the holder's claim counts for this process, which
-// descends from ancestors.
-func (h Holder) believed(ancestors []int) bool {
-	return h.known && (h.UID == 0 || int(h.UID) == os.Geteuid() || h.PID != 0 && slices.Contains(ancestors, h.PID))
+// descends from ancestors and wants to claim s.
+func (h Holder) believed(s Scope, ancestors []int) bool {
+	switch {
+	case !h.known:
+		return false
+	case h.UID == 0 || int(h.UID) == os.Geteuid():
+		return true
+	case h.UID == overflowUser && s != Machine && !allUsers():
+		// Root of the machine looks like that in a user namespace. A job rather believes
+		// too much than is counted twice.
+		return true
+	}
+	// A number that its process has given back may be another one's by now.
+	return h.PID != 0 && slices.Contains(ancestors, h.PID) && userOf(h.PID) == int(h.UID)
+}
+
+// overflowUser stands for the users that a user namespace does not have, see
+// user_namespaces(7).
+const overflowUser = 65534
+
+// allUsers reports whether the user namespace has all users of the machine.
+func allUsers() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	return err != nil || slices.Equal(strings.Fields(string(b)), []string{"0", "0", "4294967295"})
+}
+
+// userOf returns the user of a process, or -1.
+func userOf(pid int) int {
+	info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+	if err != nil {
+		return -1
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return -1
+	}
+	return int(st.Uid)
 }
 
 // A Taken is the error of a claim that overlaps with others'. It wraps
@@ -100,12 +134,12 @@ func Make(h *host.Host, ledger string, s Scope) (*Claim, error) {
 	l, err := listen(text)
 	// One that just ended holds its name for a moment more.
 	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 10; try++ {
-		by, gone := holder(text, s)
+		by, gone := holder(text, s, users(ledger))
 		switch {
 		case errors.Is(gone, syscall.ECONNREFUSED):
 			l, err = listen(text)
 			continue
-		case by.believed(ancestors(h)):
+		case by.believed(s, ancestors(h)):
 			return nil, &Taken{s, []Holder{by}}
 		}
 		break
@@ -150,8 +184,9 @@ func (c *Claim) Close() error {
 }
 
 // Others returns a [*Taken] where others hold claims for the same ledger that
-// overlap with this one, and no error where none do. Claims of ignored overlap too,
-// and do not count, as other users hold them. Nothing overlaps with none, nil.
+// overlap with this one, and no error where none do. Claims of ignored, a few of
+// them, overlap too, and do not count, as other users hold them. Nothing overlaps
+// with none, nil.
 func (c *Claim) Others() (ignored []Holder, err error) {
 	if c == nil {
 		return nil, nil
@@ -162,6 +197,8 @@ func (c *Claim) Others() (ignored []Holder, err error) {
 	}
 	var by []Holder
 	var up []int
+	var listening map[string]uint32
+	asked := 0
 	seen := map[string]bool{c.name: true}
 	for line := range bytes.Lines(b) {
 		// Num RefCount Protocol Flags Type St Inode Path: proc_pid_net(5). A socket
@@ -177,18 +214,24 @@ func (c *Claim) Others() (ignored []Holder, err error) {
 			continue
 		}
 		seen[claimed] = true
-		o, err := holder(claimed, s)
+		if len(seen) == 2 { // the first
+			up, listening = ancestors(c.h), users(c.ledger)
+		}
+		if uid, ok := listening[claimed]; ok && !(Holder{UID: uid, known: true}).believed(c.scope, nil) {
+			// It counts at most as one of an ancestor.
+			if asked++; asked > mostAsked {
+				continue
+			}
+		}
+		o, err := holder(claimed, s, listening)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			continue // gone meanwhile
 		}
-		if up == nil {
-			up = ancestors(c.h)
-		}
 		switch {
 		case !c.scope.overlaps(s, o.PID, up):
-		case o.believed(up):
+		case o.believed(c.scope, up):
 			by = append(by, o)
-		default:
+		case len(ignored) < mostIgnored:
 			ignored = append(ignored, o)
 		}
 	}
@@ -198,33 +241,73 @@ func (c *Claim) Others() (ignored []Holder, err error) {
 	return ignored, &Taken{c.scope, by}
 }
 
+// Anyone can hold any number of names: so many claims of users whose claims do not
+// count are asked for their process, and reported.
+const (
+	mostAsked   = 256
+	mostIgnored = 16
+)
+
 // answerLimit is how long a holder has to be connected to: the kernel does that
 // at once, unless very many ask one that is stopped.
 const answerLimit = 100 * time.Millisecond
 
-// holder asks the kernel who holds a claim. With syscall.ECONNREFUSED nobody
-// listens; with another error somebody does, and it is not known who.
-func holder(text string, s Scope) (Holder, error) {
-	h := Holder{Scope: s}
-	conn, err := net.DialTimeout("unix", "@"+text, answerLimit)
+// users returns who made the sockets of a ledger's claims, by their names; nil where
+// the kernel does not say that.
+func users(ledger string) map[string]uint32 {
+	list, err := listeners(prefix + ledger)
 	if err != nil {
-		return h, err
+		return nil
+	}
+	return list
+}
+
+// holder asks the kernel who holds a claim. users are what it says of the sockets, if
+// it does: else the holder has to let itself be connected to. With
+// syscall.ECONNREFUSED nobody listens; with another error somebody does, and it is not
+// known who.
+func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
+	h := Holder{Scope: s}
+	if users != nil {
+		if h.UID, h.known = users[text]; !h.known {
+			return h, syscall.ECONNREFUSED
+		}
+	}
+	cred, err := peer(text)
+	switch {
+	case err == nil:
+		h.PID = int(cred.Pid)
+		if !h.known {
+			h.UID, h.known = cred.Uid, true
+		}
+	case h.known && !errors.Is(err, syscall.ECONNREFUSED):
+		err = nil // its process is not needed
+	}
+	return h, err
+}
+
+// peer connects to a claim and returns the process that listens there.
+func peer(text string) (*unix.Ucred, error) {
+	conn, err := net.DialTimeout("unix", "@"+text, answerLimit)
+	// Its queue may be full, of what others did.
+	for end := time.Now().Add(answerLimit); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+		conn, err = net.DialTimeout("unix", "@"+text, answerLimit)
+	}
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // nothing was said
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return h, err
+		return nil, err
 	}
 	var cred *unix.Ucred
 	var gerr error
 	if err := raw.Control(func(fd uintptr) { cred, gerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return h, err
+		return nil, err
 	}
-	if gerr != nil {
-		return h, gerr
-	}
-	h.PID, h.UID, h.known = int(cred.Pid), cred.Uid, true
-	return h, nil
+	return cred, gerr
 }
 
 // ancestors are the processes that this one descends from, itself left out.

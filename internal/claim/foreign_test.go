@@ -41,7 +41,7 @@ func TestForeign(t *testing.T) {
 			}()
 			want := map[string]string{
 				claimtest.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, claimtest.Nobody),
-				claimtest.Full:      "holder=\"a process that does not answer\"",
+				claimtest.Full:      fmt.Sprintf("holder=\"a process of user %d\"", claimtest.Nobody),
 			}[how]
 			if (want == "") != (log.Len() == 0) || !strings.Contains(log.String(), want) {
 				t.Errorf("log %q, want %q", &log, want)

@@ -87,7 +87,8 @@ func name(ledger string, s Scope, nonce string) string {
 	return head + path + tail
 }
 
-// parse reads what name wrote of this ledger's claims.
+// parse reads what name wrote of this ledger's claims. What it cannot have written,
+// as anyone can hold any name, is none.
 func parse(text, ledger string) (s Scope, ok bool) {
 	text, ok = strings.CutPrefix(text, prefix+ledger)
 	if !ok || !strings.HasPrefix(text, "/") {
@@ -95,6 +96,9 @@ func parse(text, ledger string) (s Scope, ok bool) {
 	}
 	text, _, _ = strings.Cut(text, "!")
 	path, pid, tree := strings.Cut(text, "#")
+	if slices.ContainsFunc(strings.Split(path, "/"), odd) {
+		return s, false
+	}
 	s.Path = path
 	if tree {
 		n, err := strconv.Atoi(pid)
