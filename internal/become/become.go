@@ -81,11 +81,14 @@ func source() string {
 	return tree
 }
 
+// sources are the entries of the tree of which its programs are built.
+var sources = []string{"go.mod", "go.sum", "vendor", "cmd", "internal", "proto"}
+
 // build builds the program called name of the tree and returns where it is. The go
 // command keeps what it built: it is done in a second where nothing changed. It is
 // told by the environment alone, and by no file outside the tree, how to build.
 func build(name, tree string, notes io.Writer) (string, error) {
-	tree, err := trusted.Tree(tree, "go.mod", "go.sum", "vendor", "cmd", "internal")
+	tree, err := trusted.Tree(tree, sources...)
 	if err != nil {
 		return "", err
 	}

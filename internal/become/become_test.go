@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -172,5 +173,25 @@ func TestBuildDenied(t *testing.T) {
 		if built, err := build("tiny", tree, io.Discard); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), path+" ") || fault.Hint(err) == "" {
 			t.Errorf("%s: %s, %v", what, built, err)
 		}
+	}
+}
+
+// Each folder of the module that a program is built of is checked before.
+func TestSources(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "mete.dev/mete/cmd/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, p := range strings.Fields(string(out)) {
+		if own, ok := strings.CutPrefix(p, "mete.dev/mete/"); ok {
+			n++
+			if top, _, _ := strings.Cut(own, "/"); !slices.Contains(sources, top) {
+				t.Errorf("%s is built, and not checked", p)
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("only %d packages of the module are listed", n)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/fault"
 )
 
@@ -36,8 +38,8 @@ func self() user { return user{os.Geteuid(), map[uint32]string{}, "/etc"} }
 // Debian's /usr/local as long as nobody was made a member.
 func File(path string) (string, error) { return self().file(path) }
 
-// Tree is File, for a directory and all that is in some of its entries. One that is
-// not there is left out.
+// Tree is File, for a directory and all that is in some of its entries, which has no
+// symbolic links. An entry that is not there is left out.
 func Tree(dir string, entries ...string) (string, error) { return self().tree(dir, entries...) }
 
 func (u user) file(path string) (string, error) {
@@ -76,8 +78,8 @@ func (u user) tree(dir string, entries ...string) (string, error) {
 				return err
 			}
 			if d.Type() == fs.ModeSymlink {
-				_, err := u.file(path)
-				return err
+				// What it leads to is not walked.
+				return fault.WithHint(fmt.Errorf("%s is a symbolic link, and what it leads to is not known: %w", path, fault.ErrDenied), "put what it leads to in its place")
 			}
 			info, err := d.Info()
 			if err != nil {
@@ -112,6 +114,14 @@ func (u user) refuse(path string, info fs.FileInfo, above bool) error {
 	}
 	if mode.Perm()&0o020 == 0 {
 		return nil
+	}
+	// With an access control list these bits bound what it grants, to whomever (acl(5)).
+	switch _, err := unix.Lgetxattr(path, "system.posix_acl_access", nil); err {
+	case unix.ENODATA, unix.EOPNOTSUPP:
+	case nil:
+		return fault.WithHint(fmt.Errorf("%s has an access control list by which others may write: %w", path, fault.ErrDenied), "see who has changed it, then: setfacl -b "+path)
+	default:
+		return fmt.Errorf("%s: access control list: %w", path, err)
 	}
 	if why := u.group(st.Gid); why != "" {
 		return fault.WithHint(fmt.Errorf("%s can be written by group %d, %s: %w", path, st.Gid, why, fault.ErrDenied), "see who has changed it, then: chmod g-w "+path)
