@@ -3,6 +3,8 @@
 // Prometheus's evaluator allocates 16 bytes for each step of a subquery before it
 // evaluates anything, no limit on samples counts them, and no timeout stops that:
 // max_over_time(x[100y:1ms]) ends the process. So an expression is judged before.
+// absent_over_time has the same cost for each step that it is evaluated at, also
+// uncounted, so that each one in a subquery counts as the subquery does.
 package subquery
 
 import (
@@ -74,23 +76,24 @@ func judged(q promql.Query, err error) (promql.Query, error) {
 // is evaluated over span milliseconds. The error names the place in text, which e was
 // parsed from.
 func check(text string, e parser.Expr, span int64) error {
-	_, err := count(text, e, span, 0)
+	_, err := count(text, e, span, 0, 0)
 	return err
 }
 
-// count adds the steps of the subqueries in n to those that were counted before.
-func count(text string, n parser.Node, span, before int64) (int64, error) {
+// count adds the steps of the subqueries in n to those that were counted before. step is
+// that of the subquery around n, in milliseconds, or 0.
+func count(text string, n parser.Node, span, step, before int64) (int64, error) {
 	all := before
 	switch n := n.(type) {
 	case *parser.StepInvariantExpr:
 		span = 0 // it is evaluated at the start only
 	case *parser.SubqueryExpr:
-		step := Step.Milliseconds()
+		step = Step.Milliseconds()
 		if n.Step != 0 {
 			step = n.Step.Milliseconds()
 		}
 		if step <= 0 {
-			return 0, refused(text, n, fmt.Sprintf("has a step of %v: the least is 1ms", n.Step))
+			return 0, refused(text, n, "subquery", fmt.Sprintf("has a step of %v: the least is 1ms", n.Step))
 		}
 		// The range begins before the span, and what is inside is evaluated over both as
 		// one. An offset and @ move it, and do not change its length.
@@ -101,13 +104,19 @@ func count(text string, n parser.Node, span, before int64) (int64, error) {
 			if before > 0 {
 				over = fmt.Sprintf(", and those before it %d", before)
 			}
-			return 0, refused(text, n, fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; take a larger step or a shorter range",
+			return 0, refused(text, n, "subquery", fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; take a larger step or a shorter range",
 				own, time.Duration(step)*time.Millisecond, length(span), over, Most))
+		}
+	}
+	if call, ok := n.(*parser.Call); ok && step > 0 && call.Func.Name == "absent_over_time" {
+		if all = plus(all, plus(span/step, 1)); all > Most {
+			return 0, refused(text, call, "function", fmt.Sprintf("is evaluated at %d steps in a subquery, and what is before it at %d: an expression may have %d in all; take a larger step or a shorter range",
+				plus(span/step, 1), before, Most))
 		}
 	}
 	for c := range parser.ChildrenIter(n) {
 		var err error
-		if all, err = count(text, c, span, all); err != nil {
+		if all, err = count(text, c, span, step, all); err != nil {
 			return 0, err
 		}
 	}
@@ -133,11 +142,11 @@ func length(ms int64) string {
 // shown is how many bytes of a subquery an error shows.
 const shown = 200
 
-func refused(text string, n *parser.SubqueryExpr, why string) error {
+func refused(text string, n parser.Expr, what, why string) error {
 	at := n.PositionRange()
 	own := text[max(0, min(int(at.Start), len(text))):max(0, min(int(at.End), len(text)))]
 	if len(own) > shown {
 		own = own[:shown] + "..."
 	}
-	return &parser.ParseErr{PositionRange: at, Query: text, Err: fmt.Errorf("subquery %s %s", own, why)}
+	return &parser.ParseErr{PositionRange: at, Query: text, Err: fmt.Errorf("%s %s %s", what, own, why)}
 }

@@ -73,6 +73,12 @@ func TestEngine(t *testing.T) {
 		{`max_over_time(nosuch[30d:1s] @ end())`, 30 * 24 * time.Hour, time.Hour, "has 2592001 steps"},
 		{`max_over_time((nosuch @ 1)[1h:1s])`, 12 * 24 * time.Hour, time.Hour, "has 1040401 steps"},
 		{`max_over_time(nosuch[1s:1s])`, 1 << 62, time.Hour, "steps of 1s"},
+		// Each absent_over_time in a subquery has the steps of it once more.
+		{`count_over_time(absent_over_time(a[1m])[1h:1s])`, 0, 0, ""},
+		{`count_over_time((absent_over_time(a[1m]) or absent_over_time(b[1m]))[16m:2ms])`, 0, 0, "function absent_over_time(b[1m]) is evaluated at 480001 steps in a subquery, and what is before it at 960002: "},
+		{`count_over_time((` + strings.Repeat("absent_over_time(a[1m]) or (", 60) + "b" + strings.Repeat(")", 60) + `)[5m:5ms])`, 0, 0, "1:438: parse error: function absent_over_time(a[1m]) is evaluated at 60001 steps"},
+		{strings.Repeat("absent_over_time(a[1m]) or (", 60) + "b" + strings.Repeat(")", 60), 0, 0, ""},
+		{`count_over_time((absent_over_time(a[1m] @ 1000))[16m:1ms])`, 0, 0, ""},
 		// Durations may be expressions.
 		{`max_over_time(nosuch[step()*1000:1ms])`, time.Hour, time.Minute, "has 63600001 steps of 1ms"},
 		{`max_over_time(nosuch[range()*1000:1s])`, time.Hour, time.Minute, "has 3603601 steps of 1s"},
