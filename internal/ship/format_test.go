@@ -94,32 +94,39 @@ func TestFirstFormatIsOffered(t *testing.T) {
 
 // TestHTTPReads checks what each kind of answer says that a server reads.
 func TestHTTPReads(t *testing.T) {
+	own := func(status int) string { return fmt.Sprintf(`{"title":"no batch","status":%d}`, status) }
 	for _, c := range []struct {
 		header string
 		status int
+		body   string // "" is of something in between
 		want   wire.Format
 		err    error
 	}{
-		{"layout=2; resource=40", http.StatusMethodNotAllowed, wire.Format{Layout: 2, Resource: 40}, nil},
-		{"layout=2; resource=40", http.StatusForbidden, wire.Format{Layout: 2, Resource: 40}, nil},
-		{"", http.StatusMethodNotAllowed, wire.First(), nil}, // a server of before it was stated
-		{"nonsense", http.StatusMethodNotAllowed, wire.First(), nil},
-		{"", http.StatusBadGateway, wire.Format{}, fault.ErrUnavailable},
-		{"", http.StatusNotFound, wire.Format{}, fault.ErrUnavailable},
-		{"", http.StatusForbidden, wire.Format{}, fault.ErrDenied},
+		{"layout=2; resource=40", http.StatusBadRequest, own(400), wire.Format{Layout: 2, Resource: 40}, nil},
+		{"layout=2; resource=40", http.StatusForbidden, own(403), wire.Format{Layout: 2, Resource: 40}, nil},
+		{"", http.StatusBadRequest, own(400), wire.First(), nil}, // a server from before it was stated
+		{"nonsense", http.StatusBadRequest, own(400), wire.First(), nil},
+		{"", http.StatusBadRequest, "", wire.Format{}, fault.ErrUnavailable},
+		{"", http.StatusServiceUnavailable, own(503), wire.Format{}, fault.ErrUnavailable},
+		{"", http.StatusOK, `{"verdict":"taken","next":"2"}`, wire.Format{}, fault.ErrUnavailable},
+		{"", http.StatusForbidden, "", wire.Format{}, fault.ErrDenied},
 	} {
 		h := serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method != http.MethodGet || r.URL.Path != "/mete/v1/batches" {
-				t.Errorf("%s %s", r.Method, r.URL)
+			if r.Method != http.MethodPost || r.URL.Path != "/mete/v1/batches" || r.ContentLength != 0 {
+				t.Errorf("%s %s of %d bytes", r.Method, r.URL, r.ContentLength)
 			}
 			if c.header != "" {
 				w.Header().Set("Mete-Reads", c.header)
 			}
+			if c.body != "" {
+				w.Header().Set("Content-Type", fault.ProblemType)
+			}
 			w.WriteHeader(c.status)
+			_, _ = w.Write([]byte(c.body))
 		})))
 		got, err := h.Reads(t.Context())
 		if got != c.want || !errors.Is(err, c.err) {
-			t.Errorf("header %q, status %d: %v, %v; want %v, %v", c.header, c.status, got, err, c.want, c.err)
+			t.Errorf("header %q, status %d, body %q: %v, %v; want %v, %v", c.header, c.status, c.body, got, err, c.want, c.err)
 		}
 	}
 }

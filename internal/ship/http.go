@@ -65,34 +65,20 @@ func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Rep
 	return h.post(ctx, h.batches, wire.MediaType, sent, header)
 }
 
-// Reads implements Server. A server states it in each answer; this one is asked for
-// nothing else.
+// Reads implements Server. A server states it in each answer. It is asked by an
+// empty batch, which goes the way that batches go, and which every server refuses.
 func (h *HTTP) Reads(ctx context.Context) (wire.Format, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, h.batches, nil)
-	if err != nil {
-		return wire.Format{}, err
-	}
-	q.Header.Set(wire.HeaderVersion, h.version)
-	r, err := h.client.Do(q)
-	if err != nil {
-		h.client.CloseIdleConnections()
-		return wire.Format{}, unreached(err)
-	}
-	defer func() { _ = r.Body.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(r.Body, replyLimit))
-	if err != nil {
-		h.client.CloseIdleConnections()
-		return wire.Format{}, unreached(err)
-	}
-	if f, ok := wire.ParseFormat(r.Header.Get(wire.HeaderReads)); ok {
+	_, answer, err := h.exchange(ctx, h.batches, wire.MediaType, nil, http.Header{})
+	if f, ok := wire.ParseFormat(answer.Get(wire.HeaderReads)); ok {
 		return f, nil
 	}
-	// A server from before it was stated answers that GET is not allowed here; any
-	// other answer is of something in between.
-	if r.StatusCode == http.StatusMethodNotAllowed {
+	if errors.Is(err, fault.ErrInvalid) { // a server from before it was stated
 		return wire.First(), nil
 	}
-	return wire.Format{}, problem(r, b)
+	if err == nil {
+		err = fmt.Errorf("an empty batch is not refused: %w", fault.ErrUnavailable)
+	}
+	return wire.Format{}, err
 }
 
 // Lost implements Server.
@@ -105,9 +91,16 @@ func (h *HTTP) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
 }
 
 func (h *HTTP) post(ctx context.Context, to, kind string, body []byte, header http.Header) (batch.Reply, error) {
+	r, _, err := h.exchange(ctx, to, kind, body, header)
+	return r, err
+}
+
+// exchange posts a body, and returns the answer's header too, nil where there was no
+// answer.
+func (h *HTTP) exchange(ctx context.Context, to, kind string, body []byte, header http.Header) (batch.Reply, http.Header, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
-		return batch.Reply{}, err
+		return batch.Reply{}, nil, err
 	}
 	q.Header = header
 	q.Header.Set("Content-Type", kind)
@@ -118,18 +111,19 @@ func (h *HTTP) post(ctx context.Context, to, kind string, body []byte, header ht
 		// A connection that leads nowhere would be taken again by the next
 		// request, until the kernel gives it up after a quarter of an hour.
 		h.client.CloseIdleConnections()
-		return batch.Reply{}, unreached(err)
+		return batch.Reply{}, nil, unreached(err)
 	}
 	defer func() { _ = r.Body.Close() }() // it was only read
 	b, err := io.ReadAll(io.LimitReader(r.Body, replyLimit+1))
 	switch {
 	case err != nil:
 		h.client.CloseIdleConnections()
-		return batch.Reply{}, unreached(err)
+		return batch.Reply{}, nil, unreached(err)
 	case len(b) > replyLimit:
-		return batch.Reply{}, fmt.Errorf("reply of more than %d bytes: %w", replyLimit, fault.ErrUnavailable)
+		return batch.Reply{}, nil, fmt.Errorf("reply of more than %d bytes: %w", replyLimit, fault.ErrUnavailable)
 	case r.StatusCode == http.StatusOK || r.StatusCode == http.StatusConflict:
-		return reply(r, b)
+		p, err := reply(r, b)
+		return p, r.Header, err
 	}
 	err = problem(r, b)
 	if errors.Is(err, fault.ErrDenied) {
@@ -137,7 +131,7 @@ func (h *HTTP) post(ctx context.Context, to, kind string, body []byte, header ht
 		// certificate is shown only on another one.
 		h.client.CloseIdleConnections()
 	}
-	return batch.Reply{}, err
+	return batch.Reply{}, r.Header, err
 }
 
 // unreached gives an error of the connection its kind.
