@@ -183,7 +183,7 @@ func TestSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, p := range strings.Fields(string(out)) {
+	for p := range strings.FieldsSeq(string(out)) {
 		if own, ok := strings.CutPrefix(p, "mete.dev/mete/"); ok {
 			n++
 			if top, _, _ := strings.Cut(own, "/"); !slices.Contains(sources, top) {
