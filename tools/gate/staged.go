@@ -41,15 +41,7 @@ type function struct {
 func stagedTests(root string) ([]stagedTest, error) {
 	functions := map[string]*function{}
 	fset := token.NewFileSet()
-	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && file != root && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
-			return fs.SkipDir
-		case d.IsDir() || !strings.HasSuffix(file, ".go"):
-			return nil
-		}
+	err := files(root, ".go", func(file string) error {
 		rel, err := filepath.Rel(root, file)
 		if err != nil {
 			return err
@@ -85,6 +77,22 @@ func stagedTests(root string) ([]stagedTest, error) {
 		return strings.Compare(a.stage+" "+a.dir+" "+a.name, b.stage+" "+b.dir+" "+b.name)
 	})
 	return tests, nil
+}
+
+// files calls visit for the files below root whose names end so, but for those that
+// the go command leaves out.
+func files(root, end string, visit func(file string) error) error {
+	return filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && file != root && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(file, end):
+			return nil
+		}
+		return visit(file)
+	})
 }
 
 // inTests ends the folder in the keys of functions of test files, which only test
@@ -222,15 +230,7 @@ func only(tests []stagedTest, stage string) (pattern string, packages []string) 
 func packagesOf(prefix, text string) (map[string][]string, error) {
 	declared := regexp.MustCompile(`(?m)^func (` + prefix + `\w*)\(`)
 	packages := map[string][]string{}
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && d.Name() != "." && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
-			return fs.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
+	err := files(".", "_test.go", func(path string) error {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			return err

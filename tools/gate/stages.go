@@ -17,6 +17,7 @@ import (
 // often wrong first.
 func stages() []stage {
 	const s, m = time.Second, time.Minute
+	tested := []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}
 	return []stage{
 		{"format", "code is formatted", commit, 10 * s, nil, func(sh *shell) error { return sh.quiet("gofmt", "-l", ".") }},
 		{"tidy", "go.mod lists what is used", commit, 10 * s, nil, func(sh *shell) error { return sh.do("go", "mod", "tidy", "-diff") }},
@@ -26,7 +27,7 @@ func stages() []stage {
 		{"static", "staticcheck, and no error is dropped", commit, 1 * m, nil, static},
 		{"fix", "the code uses the language as it is today", landing, 30 * s, nil, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},
 		{"generated", "generated files are what their sources make", landing, 30 * s, nil, generated},
-		{"test", "tests whose verdict does not depend on time", commit, 5 * m, []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}, func(sh *shell) error {
+		{"test", "tests whose verdict does not depend on time", commit, 5 * m, tested, func(sh *shell) error {
 			sh.env = must()
 			return sh.test(append([]string{"-timeout=60m"}, sh.packages...)...)
 		}},
@@ -38,7 +39,7 @@ func stages() []stage {
 		{"timing", "what depends on wall time or on a share of CPU", release, 5 * m, []string{"chromium", "iproute2", "prometheus"}, staged("timing", "-p=1")},
 		{"torture", "the ledger against the kernel's counters, while everything is killed at random", release, 8 * m, []string{"iproute2", "postgresql-15"}, staged("torture,postgres", "-v")},
 		{"drawn", "properties, with many drawn cases", release, 10 * m, nil, drawn},
-		{"race", "the tests with the race detector, in random order", release, 20 * m, []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}, func(sh *shell) error {
+		{"race", "the tests with the race detector, in random order", release, 20 * m, tested, func(sh *shell) error {
 			sh.env = append(must(), "CGO_ENABLED=1")
 			return sh.test("-timeout=60m", "-race", "-shuffle=on", "./...")
 		}},
@@ -85,15 +86,25 @@ func staged(names string, flags ...string) func(*shell) error {
 	}
 }
 
-// drawn runs the properties with more cases than the default gate draws.
+// drawn runs the tests of the stage, which draw many histories, and the properties of
+// the packages without such tests with more cases than the default gate draws.
 func drawn(sh *shell) error {
+	tests, err := stagedTests(".")
+	if err != nil {
+		return err
+	}
+	_, own := only(tests, "drawn")
 	packages, err := packagesOf(`\w+`, "rapid.Check(")
 	if err != nil {
 		return err
 	}
-	sh.env = append(must(), "METE_STAGE=drawn")
+	for _, dir := range own {
+		delete(packages, dir)
+	}
+	err = staged("drawn")(sh)
+	sh.env = must()
 	// Each package runs its tests with the flag; tests without properties run once.
-	return sh.test(append([]string{"-timeout=60m", "-rapid.checks=2000"}, sorted(packages)...)...)
+	return errors.Join(err, sh.test(append([]string{"-timeout=60m", "-rapid.checks=2000"}, sorted(packages)...)...))
 }
 
 // must is the setting that makes tests fail that would skip although what they
