@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/wire"
 )
 
 // JSON answers with v, which can be written as JSON. Who has gone away meanwhile
@@ -14,6 +15,15 @@ func JSON(w http.ResponseWriter, status int, v any) { write(w, status, "applicat
 
 // Problem answers why not.
 func Problem(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
+
+// Reads states in each answer of h what this server reads, in wire.HeaderReads.
+func Reads(h http.Handler) http.Handler {
+	reads := wire.Latest().String()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderReads, reads)
+		h.ServeHTTP(w, r)
+	})
+}
 
 func write(w http.ResponseWriter, status int, kind string, v any) {
 	b, err := json.Marshal(v)

@@ -33,16 +33,12 @@ const lostLimit = 64 << 10
 // the log.
 func (in *Ingest) Handler(identify func(*http.Request) (node string, err error)) http.Handler {
 	mux := http.NewServeMux()
-	reads := wire.Latest().String()
 	mux.Handle("/v1/batches", &endpoint{in, identify, wire.MediaType, int64(in.cfg.Limits.Sent), in.postBatch})
 	mux.Handle("/v1/lost", &endpoint{in, identify, "application/json", lostLimit, in.postLost})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, fault.Problem{Title: "not found", Status: http.StatusNotFound, Hint: "agents send to /v1/batches and /v1/lost"})
 	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(wire.HeaderReads, reads)
-		mux.ServeHTTP(w, r)
-	})
+	return answer.Reads(mux)
 }
 
 func (in *Ingest) postBatch(r *http.Request, node string, body []byte) (batch.Reply, error) {

@@ -62,7 +62,6 @@ func NewTaker(k Keeper, identify func(*http.Request) (states.Source, error), log
 // wire.HeaderReads.
 func (t *Taker) Handler() http.Handler {
 	mux := http.NewServeMux()
-	reads := wire.Latest().String()
 	mux.HandleFunc("POST /v1/states", t.serve(t.post))
 	mux.HandleFunc("GET /v1/states/mark", t.serve(func(_ http.ResponseWriter, r *http.Request, src states.Source) (states.Mark, error) {
 		return t.keeper.StatesMark(r.Context(), src)
@@ -73,10 +72,7 @@ func (t *Taker) Handler() http.Handler {
 			answer.Problem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
 		})
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(wire.HeaderReads, reads)
-		mux.ServeHTTP(w, r)
-	})
+	return answer.Reads(mux)
 }
 
 // Errors of a request that no kind says.

@@ -36,11 +36,6 @@ func (f Format) Reads(used Format) bool {
 	return used.Layout <= f.Layout && used.Resource <= f.Resource
 }
 
-// Max returns the least format that reads what either one reads.
-func (f Format) Max(g Format) Format {
-	return Format{Layout: max(f.Layout, g.Layout), Resource: max(f.Resource, g.Resource)}
-}
-
 // String writes the format as HeaderReads has it: "layout=1; resource=30".
 func (f Format) String() string { return fmt.Sprintf("layout=%d; resource=%d", f.Layout, f.Resource) }
 
