@@ -61,8 +61,8 @@ type program struct {
 	err   error
 }
 
-// loopback is an address of this machine that is this process's own: nobody else is
-// given a port of it while the server that had the port is dead.
+// loopback is a loopback address that only this process uses, so that no other
+// program gets a server's port while that server is dead.
 var loopback = fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
 
 // A site is a directory in which a server and an agent keep their things.

@@ -9,7 +9,7 @@
 // Any user can listen at any such name. So a claim counts only where its holder is
 // root, the user of this process, or a process that started this one: others could
 // keep the machine from being measured. Where one of those others holds the name of
-// a claim, the claim is made at another name, which nobody can guess.
+// a claim, the claim is made at another name, which is random.
 package claim
 
 import (
@@ -263,9 +263,9 @@ func users(ledger string) map[string]uint32 {
 }
 
 // holder asks the kernel who holds a claim. users are what it says of the sockets, if
-// it does: else the holder has to let itself be connected to. With
-// syscall.ECONNREFUSED nobody listens; with another error somebody does, and it is not
-// known who.
+// it does: else holder connects to the claim. The error is syscall.ECONNREFUSED where
+// no process listens at the name; another error says that one does, and that its user
+// is not known.
 func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 	h := Holder{Scope: s}
 	if users != nil {

@@ -302,7 +302,7 @@ func (d *drill) network() {
 	d.faults["network"] += 4
 }
 
-// merge has an agent die when it has merged windows that nobody took for a while.
+// merge kills the agent after it merged windows that waited in an outage.
 func (d *drill) merge() {
 	d.t.Helper()
 	d.faults["outage"]++

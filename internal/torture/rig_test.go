@@ -167,8 +167,8 @@ func offset() int64 {
 // ports were given out by address.
 var ports atomic.Int64
 
-// address returns where a program may listen. Nobody else takes it while the
-// program is dead: the host part is this process's own, and the port below those
+// address returns where a program may listen. No other program gets it while that
+// one is dead: only this process uses the host part, and the port is below those
 // that the kernel gives out.
 func address(t *testing.T) string {
 	pid := os.Getpid()

@@ -18,7 +18,7 @@ import (
 	"mete.dev/mete/internal/fault"
 )
 
-// A user is who trusts nobody but himself and root.
+// A user trusts root and itself.
 type user struct {
 	id     int
 	groups map[uint32]string // what keeps a group from being trusted, "" where nothing does
@@ -169,7 +169,7 @@ func (u user) lines(name string) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		b, err := os.ReadFile(filepath.Join(u.etc, name))
 		if err != nil {
-			return // nobody is known then
+			return // then no user or group is known
 		}
 		for line := range strings.Lines(string(b)) {
 			if !yield(strings.Split(strings.TrimSuffix(line, "\n"), ":")) {

@@ -96,7 +96,7 @@ func TestShowFlags(t *testing.T) {
 // The agent without a server shows what this machine used.
 func TestAlone(t *testing.T) {
 	var lc net.ListenConfig
-	// An address of this process's own, so that nobody takes the port in between.
+	// Only this process uses this address, so that the port stays free in between.
 	ln, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.%d.%d.%d:0", 128+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255))
 	if err != nil {
 		t.Fatal(err)

@@ -245,7 +245,7 @@ func TestKilled(t *testing.T) {
 	if id == nil {
 		t.Fatalf("the job was in no group of its own:\n%s", groups)
 	}
-	// Its groups are nobody's now. A job after a while removes them.
+	// The groups that it left have no owner. A later job removes them.
 	testkit.Eventually(t, "the groups are gone", func() bool {
 		m.run("run", "-q", "--", "true")
 		return len(left(t, string(id[1]))) == 0
