@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/wire"
 )
 
 // JSON answers with v, which can be written as JSON. Who has gone away meanwhile
@@ -16,11 +15,10 @@ func JSON(w http.ResponseWriter, status int, v any) { write(w, status, "applicat
 // Problem answers why not.
 func Problem(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
 
-// Reads states in each answer of h what this server reads, in wire.HeaderReads.
-func Reads(h http.Handler) http.Handler {
-	reads := wire.Latest().String()
+// WithHeader adds a header to each answer of h.
+func WithHeader(name, value string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(wire.HeaderReads, reads)
+		w.Header().Set(name, value)
 		h.ServeHTTP(w, r)
 	})
 }

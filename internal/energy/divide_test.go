@@ -59,7 +59,7 @@ func TestPoliciesAreExact(t *testing.T) {
 		}), 0, 20).Draw(t, "claims")
 		p := rapid.SampledFrom([]energy.Policy{energy.None, energy.Equal, energy.Reserved, energy.Used}).Draw(t, "policy")
 		out := make([]int64, len(claims))
-		left := p.Divide(idle, claims, out)
+		left := energy.DivideIdle(p, idle, claims, out)
 		if got := left + sum(out); got != idle {
 			t.Fatalf("%v gives %d of %d", p, got, idle)
 		}
@@ -82,7 +82,7 @@ func TestPolicies(t *testing.T) {
 		{energy.Used, [3]int64{0, 750, 250}, 0},
 	} {
 		var out [3]int64
-		if left := tc.policy.Divide(1000, claims, out[:]); left != tc.left || out != tc.want {
+		if left := energy.DivideIdle(tc.policy, 1000, claims, out[:]); left != tc.left || out != tc.want {
 			t.Errorf("%v: %v and %d left, want %v and %d", tc.policy, out, left, tc.want, tc.left)
 		}
 		var back energy.Policy

@@ -43,7 +43,7 @@ func (j *Job) Add(t *Tick, cpu, memory Use) {
 		default:
 			idle += j.take(a, ByCPU, cpu)
 		}
-		Used.Divide(idle, []Claim{{Used: cpu.Job}, {Used: max(0, cpu.All-cpu.Job)}}, j.parts[:])
+		DivideIdle(Used, idle, []Claim{{Used: cpu.Job}, {Used: max(0, cpu.All-cpu.Job)}}, j.parts[:])
 		j.Idle = plus(j.Idle, j.parts[0])
 		if all := max(cpu.All, cpu.Job); all > 0 {
 			j.IdleError = plus(j.IdleError, together(share(a.IdleError, cpu.Job, all), share(j.parts[0], cpu.Off, all)))

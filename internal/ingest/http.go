@@ -38,7 +38,7 @@ func (in *Ingest) Handler(identify func(*http.Request) (node string, err error))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, fault.Problem{Title: "not found", Status: http.StatusNotFound, Hint: "agents send to /v1/batches and /v1/lost"})
 	})
-	return answer.Reads(mux)
+	return answer.WithHeader(wire.HeaderReads, wire.Latest().String(), mux)
 }
 
 func (in *Ingest) postBatch(r *http.Request, node string, body []byte) (batch.Reply, error) {

@@ -2,8 +2,6 @@ package plot
 
 import (
 	"time"
-
-	"mete.dev/mete/internal/view"
 )
 
 // MaxPoints is how many points a range may have: the most that Prometheus gives.
@@ -22,6 +20,3 @@ func StepFor(length time.Duration) time.Duration {
 	}
 	return (length/usual/day + 1) * day
 }
-
-// Clean makes a server's text fit for a terminal.
-func Clean(s string) string { return view.Clean(s) }

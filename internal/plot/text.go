@@ -15,7 +15,7 @@ import (
 const widest = 48
 
 // labels are the names of all labels that a series has, the metric's own first.
-func (a *Answer) labels() []string {
+func labels(a *Answer) []string {
 	seen := map[string]bool{}
 	for i := range a.Series {
 		for l := range a.Series[i].Labels {
@@ -37,7 +37,7 @@ func title(label string) string {
 // Table writes one value a line below titles. Values that have a unit are rounded
 // for people; JSON and CSV have them as they are.
 func Table(a *Answer, o Options) string {
-	labels := a.labels()
+	labels := labels(a)
 	var titles []string
 	for _, l := range labels {
 		titles = append(titles, title(l))
@@ -98,7 +98,7 @@ func align(rows [][]string) string {
 // CSV writes one value a line, with its time and its labels, below their names.
 // Times are UTC. Values are as the server wrote them.
 func CSV(a *Answer) []byte {
-	labels := a.labels()
+	labels := labels(a)
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
 	put := func(row []string) { _ = w.Write(row) } // a buffer takes all

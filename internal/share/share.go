@@ -88,7 +88,7 @@ func (m *machine) divide(p energy.Policy) {
 		u.IdleQuality = max(quality, meter.Apportioned)
 	}
 	claims, out := m.claims(), make([]int64, len(m.claimants)+1)
-	if p.Divide(1, claims, out) > 0 { // nobody claims anything
+	if energy.DivideIdle(p, 1, claims, out) > 0 { // nobody claims anything
 		for _, u := range m.empty {
 			u.Idle, _ = u.Energy()
 			u.IdleError = u.Sum[meter.EnergyError]
@@ -98,7 +98,7 @@ func (m *machine) divide(p energy.Policy) {
 			for amount != (unit.Sum{}) {
 				part := amount.Int64()
 				amount = amount.Add(-part)
-				p.Divide(part, claims, out)
+				energy.DivideIdle(p, part, claims, out)
 				for i, u := range m.claimants {
 					f(u, out[i])
 				}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/unit"
 )
 
 // A Backup is a copy of what a server keeps.
@@ -46,15 +45,6 @@ func ParseBackup(body []byte) (b Backup, err error) {
 		b.Ledger = *f.Ledger
 	}
 	return b, nil
-}
-
-// BackupText says what was copied, to a person.
-func BackupText(b Backup) string {
-	ledger := "ledger " + unit.Bytes(float64(b.Ledger))
-	if b.Elsewhere {
-		ledger = "no ledger, which is in PostgreSQL: copy it now, with pg_dump"
-	}
-	return fmt.Sprintf("%s: metrics %s, %s, in %.1f s\n", b.Dir, unit.Bytes(float64(b.Metrics)), ledger, b.Took.Seconds())
 }
 
 type intoJSON struct {

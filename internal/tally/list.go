@@ -3,10 +3,7 @@ package tally
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"mete.dev/mete/internal/fault"
@@ -169,34 +166,6 @@ func NodesCSV(list []query.Node) []byte {
 	return writeCSV(rows)
 }
 
-// NodesText writes nodes as a table for people.
-func NodesText(list []query.Node, s Style) string {
-	if len(list) == 0 {
-		return "no machine has enrolled yet\n"
-	}
-	var rows [][]string
-	for _, n := range list {
-		cpus := s.absent() // of a machine of which only jobs are measured
-		if n.CPUs > 0 {
-			cpus = strconv.Itoa(n.CPUs)
-		}
-		rows = append(rows, []string{s.text(n.Name), s.text(n.ID), s.text(n.Cluster), s.text(n.State), s.time(n.Through),
-			cpus, strconv.Itoa(n.Streams), s.nested(n.Nested)})
-	}
-	return table(slices.Concat(names("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numbers("CPUS", "STREAMS"), names("NESTED IN")), rows)
-}
-
-// nested says in which node one is a guest, and as what.
-func (s Style) nested(n *query.Nesting) string {
-	switch {
-	case n == nil:
-		return ""
-	case n.Name == "":
-		return s.text(n.HostName)
-	}
-	return s.text(n.HostName) + " as " + s.text(n.Name)
-}
-
 // A cause is what a reason for a gap means to people.
 type cause struct{ why, meaning string }
 
@@ -238,15 +207,6 @@ func causeOf(g *query.Gap) (reason string, c cause) {
 	return g.Reason.String(), c
 }
 
-// shiftText is a shift in whole seconds, for people.
-func shiftText(d time.Duration) string {
-	s := d.Round(time.Second).String()
-	if d > 0 {
-		s = "+" + s
-	}
-	return s
-}
-
 // GapsJSON writes gaps under the key gaps.
 func GapsJSON(list []query.Gap) []byte {
 	return document("gaps", each(list, func(g query.Gap) gapJSON {
@@ -282,40 +242,6 @@ func GapsCSV(list []query.Gap) []byte {
 			c.why, c.meaning, g.Detail, stamp(g.Booked), shift})
 	}
 	return writeCSV(rows)
-}
-
-// GapsText writes gaps and corrections of clocks as a table for people, and below
-// it what each reason means for the figures.
-func GapsText(list []query.Gap, s Style) string {
-	if len(list) == 0 {
-		return "no gaps: what is booked in this range is complete\n"
-	}
-	var rows [][]string
-	meanings := map[string]string{}
-	for _, g := range list {
-		name := g.Name
-		if name == "" {
-			name = g.Node
-		}
-		reason, c := causeOf(&g)
-		why, to, length := c.why, s.time(g.To), strconv.FormatFloat(g.To.Sub(g.From).Seconds(), 'f', 1, 64)
-		if g.Shift != 0 {
-			to, length = s.absent(), s.absent()
-		}
-		if g.Detail != "" {
-			why += " (" + s.text(g.Detail) + ")"
-		}
-		rows = append(rows, []string{s.text(name), s.time(g.From), to, length, reason, why})
-		meanings[reason] = c.meaning
-	}
-	cols := slices.Concat(names("NODE", "FROM", "TO"), numbers("SECONDS"), names("REASON", "WHAT HAPPENED"))
-	var b strings.Builder
-	b.WriteString(table(cols, rows))
-	b.WriteString("\nWhat it means for the figures:\n")
-	for _, r := range slices.Sorted(maps.Keys(meanings)) {
-		fmt.Fprintf(&b, "  %s: %s\n", r, meanings[r])
-	}
-	return b.String()
 }
 
 // WorkloadsJSON writes workloads under the key workloads.
@@ -354,37 +280,4 @@ func WorkloadsCSV(list []query.Workload) []byte {
 			string(w.Parent), labels(w.Labels), stamp(w.Started), stamp(w.Ended), exit, stamp(w.First), stamp(w.Last)})
 	}
 	return writeCSV(rows)
-}
-
-func labels(m map[string]string) string {
-	var s []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		s = append(s, k+"="+m[k])
-	}
-	return strings.Join(s, ";")
-}
-
-// WorkloadsText writes workloads as a table for people.
-func WorkloadsText(list []query.Workload, s Style) string {
-	if len(list) == 0 {
-		return "no workload used anything in this range\n"
-	}
-	var rows [][]string
-	for _, w := range list {
-		ended := s.absent()
-		if !w.Ended.IsZero() {
-			ended = s.time(w.Ended)
-		}
-		exit := ""
-		if w.Exit != nil {
-			exit = strconv.Itoa(*w.Exit)
-		}
-		name := w.Name.Name
-		if name == "" {
-			name = w.Path
-		}
-		rows = append(rows, []string{s.text(name), w.Kind.String(), s.text(w.Job), s.text(w.Node), s.time(w.First), s.time(w.Last), ended, exit, string(w.ID)})
-	}
-	cols := slices.Concat(names("NAME", "KIND", "JOB", "NODE", "FIRST", "LAST", "ENDED"), numbers("EXIT"), names("WORKLOAD"))
-	return table(cols, rows)
 }

@@ -94,11 +94,3 @@ func selfAnswer(s *query.Self) *query.Answer {
 
 // SelfCSV writes what a job used in all as one row, with the keys of [CSV].
 func SelfCSV(s *query.Self) []byte { return CSV(selfAnswer(s)) }
-
-// SelfText writes what a job used in all for people.
-func SelfText(s *query.Self, style Style) string {
-	if s.Usage.Present == 0 {
-		return "nothing is booked of this job yet: it comes with the first window of its machine\n"
-	}
-	return Text(selfAnswer(s), style) + "complete through " + style.time(s.Through) + "\n"
-}

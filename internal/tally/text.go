@@ -182,17 +182,6 @@ func length(d time.Duration) string {
 	return s + text
 }
 
-// noJob returns what a group is that no job caused, idle or system, and "" of all
-// others.
-func noJob(by []query.Dimension, keys []string) string {
-	for i, d := range by {
-		if !machines(d) && (keys[i] == "idle" || keys[i] == "system") {
-			return keys[i]
-		}
-	}
-	return ""
-}
-
 // marks are the marks of quality that a table has.
 type marks struct{ apportioned, modelled, absent bool }
 

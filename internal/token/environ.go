@@ -22,3 +22,10 @@ func Strip(env []string) []string {
 		return slices.Contains(secret, name)
 	})
 }
+
+// The variables of a job's environment that hold its Self.
+const (
+	SelfURL   = "METE_SELF_URL"
+	SelfToken = "METE_SELF_TOKEN"
+	SelfCA    = "METE_SELF_CA" // path of a file with the certificate
+)

@@ -181,13 +181,6 @@ func exactly(dst []byte, s string) bool {
 	return len(s) == text.EncodedLen(len(dst)) && decode(dst, s) && text.EncodeToString(dst) == s
 }
 
-// The variables of a job's environment that hold its Self.
-const (
-	SelfURL   = "METE_SELF_URL"
-	SelfToken = "METE_SELF_TOKEN"
-	SelfCA    = "METE_SELF_CA" // path of a file with the certificate
-)
-
 // A Self is what a job needs to ask a server for its own use.
 type Self struct {
 	URL   string // of the question

@@ -72,7 +72,7 @@ func (t *Taker) Handler() http.Handler {
 			answer.Problem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
 		})
 	}
-	return answer.Reads(mux)
+	return answer.WithHeader(wire.HeaderReads, wire.Latest().String(), mux)
 }
 
 // Errors of a request that no kind says.

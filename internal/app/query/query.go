@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/paint"
 	"mete.dev/mete/internal/plot"
 	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/view"
 )
 
 // forms are what -o takes.
@@ -194,7 +195,7 @@ func (c *config) print(out, aside io.Writer, a *plot.Answer, o plot.Options) (er
 		body = []byte("nothing matches, or has a value then\n")
 	}
 	for _, w := range a.Warnings {
-		_, _ = fmt.Fprintln(aside, "note:", plot.Clean(w))
+		_, _ = fmt.Fprintln(aside, "note:", view.Clean(w))
 	}
 	if a.Histograms > 0 && form != "json" {
 		_, _ = fmt.Fprintf(aside, "note: %d histograms are not shown; -o json has them\n", a.Histograms)
