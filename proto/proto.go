@@ -1,7 +1,7 @@
 // Package proto is the wire format in Go, as protoc makes it from mete.proto (what
 // agents send) and states.proto (what servers send).
 //
-// The enum of resources there is written from meter.All, the one list. What is
+// The enum of resources there is written from usage.All, the one list. What is
 // generated does not name protoc's own version, so that each version makes the
 // same.
 package proto

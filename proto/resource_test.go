@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 const file = "mete.proto"
@@ -49,7 +49,7 @@ func withResources(t *testing.T, text string) string {
 	}
 	var b strings.Builder
 	b.WriteString("  RESOURCE_UNSPECIFIED = 0;\n")
-	meter.All.Each(func(r meter.Resource) {
+	usage.All.Each(func(r usage.Resource) {
 		d := r.Detail()
 		fmt.Fprintf(&b, "  RESOURCE_%s = %d;  // %s: %s\n", strings.ToUpper(d.Name), r, d.Unit, d.Help)
 	})

@@ -1,4 +1,4 @@
-// What a server of mete sends to the one above it: see internal/states. The
+// What a server of mete sends to the one above it: see internal/model/replica. The
 // file says where things stand.
 //
 // Unknown fields are ignored, so that a newer server may say more to an older

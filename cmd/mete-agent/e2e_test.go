@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/report"
-	servers "mete.dev/mete/internal/server"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 // spin computes for a while, in a shell.
@@ -345,27 +345,27 @@ func TestExpired(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	ctx, stop := context.WithCancel(t.Context())
-	cfg := servers.Default()
+	cfg := server.Default()
 	cfg.State, cfg.Life = filepath.Join(s.dir, "server"), 12*time.Second
-	server, err := servers.Open(ctx, cfg, slog.New(slog.DiscardHandler))
+	srv, err := server.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := servers.Listen(ctx, "127.0.0.1:0")
+	ln, err := server.Listen(ctx, "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var g errgroup.Group
-	g.Go(func() error { return server.Run(ctx) })
-	g.Go(func() error { return servers.Serve(ctx, ln, server.Handler(), server.Authority.ServerTLS()) })
+	g.Go(func() error { return srv.Run(ctx) })
+	g.Go(func() error { return server.Serve(ctx, ln, srv.Handler(), srv.Authority.ServerTLS()) })
 	defer func() {
 		stop()
-		if err := errors.Join(g.Wait(), server.Close()); err != nil {
+		if err := errors.Join(g.Wait(), srv.Close()); err != nil {
 			t.Error(err)
 		}
 	}()
 	s.url = "https://" + ln.Addr().String()
-	if s.token, _, err = server.Authority.Tokens().Create(ctx, entry.Token{Role: entry.Agent, Uses: 9}); err != nil {
+	if s.token, _, err = srv.Authority.Tokens().Create(ctx, registry.Token{Role: registry.Agent, Uses: 9}); err != nil {
 		t.Fatal(err)
 	}
 	s.measure()
@@ -386,7 +386,7 @@ func TestExpired(t *testing.T) {
 	s.node.says("msg=measuring node=" + node)
 	s.node.says("server reached")
 	s.node.await("what waited, booked", func() bool {
-		nodes, err := server.Ledger.Nodes(ctx, query.Scope{All: true})
+		nodes, err := srv.Ledger.Nodes(ctx, query.Scope{All: true})
 		if err != nil || len(nodes) != 1 {
 			t.Fatalf("nodes %+v, %v; want one", nodes, err)
 		}

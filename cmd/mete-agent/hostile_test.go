@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // Who sends nonsense to a server, or nothing, gets a clear answer or none, and
@@ -118,7 +118,7 @@ func TestHostile(t *testing.T) {
 	t.Run("node gone mad", func(t *testing.T) {
 		// A new connection each time: one on which too much was sent is given up.
 		client := func() *http.Client {
-			id, err := enrol.Open(enrol.Config{Dir: filepath.Join(s.dir, "agent", "identity"), Server: s.url}, slog.New(slog.DiscardHandler))
+			id, err := enroll.Open(enroll.Config{Dir: filepath.Join(s.dir, "agent", "identity"), Server: s.url}, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"mete.dev/mete/internal/app/agent"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }

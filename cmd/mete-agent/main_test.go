@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 // TestMain lets the test program be the agent, which is ended by a signal, and

@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // TestMetersOutside feeds this machine by two supplies, one of which a Prometheus

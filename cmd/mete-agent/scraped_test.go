@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/xtest/prometheus"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/prometheus"
 )
 
 // What the agents of TestStockScraped do, and how often they are scraped: several

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/series"
-	"mete.dev/mete/internal/xtest/prometheus"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/testkit/prometheus"
 )
 
 // aligned says whether at a time both know the same window of each agent last: the
@@ -49,7 +49,7 @@ func (b *both) alive(selector string, times ...int64) string {
 	n := map[string]int{}
 	for i, at := range times {
 		for _, one := range b.ask(b.mete, selector, at) {
-			if id := one.Metric[series.Workload]; id != series.Brief && n[id] == i {
+			if id := one.Metric[metric.Workload]; id != metric.Brief && n[id] == i {
 				n[id]++
 			}
 		}
@@ -64,14 +64,14 @@ func (b *both) alive(selector string, times ...int64) string {
 		b.t.Fatalf("nothing of %s at %v", selector, times)
 	}
 	slices.Sort(ids)
-	return series.Workload + `=~"` + strings.Join(ids, "|") + `"`
+	return metric.Workload + `=~"` + strings.Join(ids, "|") + `"`
 }
 
 const (
 	ofWorkloads = `{__name__=~"mete_workload_.+_total"}`
 	// ofBusy are those that used something in each window of the last minute and more.
 	ofBusy = "count_over_time(mete_workload_memory_byte_seconds_total[70s]) >= on (cluster, node) group_left () count_over_time(mete_node_cpus[70s])"
-	ofJobs = series.Info + `{kind="job",name=~"steady|pulse|hold|late"}`
+	ofJobs = metric.Info + `{kind="job",name=~"steady|pulse|hold|late"}`
 )
 
 // lines are the questions of a list.
@@ -131,7 +131,7 @@ func (b *both) same(query string, mete, stock []prometheus.Series) {
 
 // short is a question without its lists of workloads.
 func short(query string) string {
-	return regexp.MustCompile(series.Workload+`=~"[^"]*"`).ReplaceAllString(query, "...")
+	return regexp.MustCompile(metric.Workload+`=~"[^"]*"`).ReplaceAllString(query, "...")
 }
 
 // values are those of an answer, by series.

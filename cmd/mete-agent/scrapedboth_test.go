@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/series"
-	"mete.dev/mete/internal/xtest/prometheus"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/testkit/prometheus"
 )
 
 // shownWithin is how long after the end of a window an agent may take until it shows it.
@@ -128,16 +128,16 @@ func (b *both) learn() {
 	b.t.Helper()
 	b.nodes = map[string]*scraped1{}
 	now := time.Now().UnixMilli()
-	for _, one := range b.ask(b.mete, series.CPUs+"[4m]", now) {
+	for _, one := range b.ask(b.mete, metric.CPUs+"[4m]", now) {
 		n := &scraped1{}
-		b.nodes[one.Metric[series.Node]] = n
+		b.nodes[one.Metric[metric.Node]] = n
 		for _, v := range one.Values {
 			n.windows = append(n.windows, number(v).at)
 		}
 	}
 	instances := map[string]string{}
-	for _, one := range b.ask(b.stock, series.Info+`{kind="idle"}`, now) {
-		instances[one.Metric["instance"]] = one.Metric[series.Node]
+	for _, one := range b.ask(b.stock, metric.Info+`{kind="idle"}`, now) {
+		instances[one.Metric["instance"]] = one.Metric[metric.Node]
 	}
 	took := map[string][]int64{} // each scrape, in ms
 	for _, one := range b.ask(b.stock, "scrape_duration_seconds[4m]", now) {
@@ -152,10 +152,10 @@ func (b *both) learn() {
 		}
 	}
 	// Free memory over time always grows: it tells which window a scrape showed.
-	const free = series.Workload + `=~"%s"`
+	const free = metric.Workload + `=~"%s"`
 	idle := map[string]string{}
-	for _, one := range b.ask(b.stock, series.Info+`{kind="idle"}`, now) {
-		idle[one.Metric[series.Node]] = fmt.Sprintf("mete_workload_memory_byte_seconds_total{"+free+"}[4m]", one.Metric[series.Workload])
+	for _, one := range b.ask(b.stock, metric.Info+`{kind="idle"}`, now) {
+		idle[one.Metric[metric.Node]] = fmt.Sprintf("mete_workload_memory_byte_seconds_total{"+free+"}[4m]", one.Metric[metric.Workload])
 	}
 	for name, n := range b.nodes {
 		window := map[float64]int{}
@@ -203,7 +203,7 @@ func (b *both) samples() {
 		if err := json.Unmarshal([]byte(key), &m); err != nil {
 			b.t.Fatal(err)
 		}
-		at := b.nodes[m[series.Node]]
+		at := b.nodes[m[metric.Node]]
 		have := atWindows(ours[key], at.windows)
 		if len(have) == 0 {
 			last := list[len(list)-1].v
@@ -213,7 +213,7 @@ func (b *both) samples() {
 			case last == 0:
 				unused++
 			default:
-				m[series.Workload] = series.Brief
+				m[metric.Workload] = metric.Brief
 				brief[keyOf(m)] += last
 				lost++
 			}
@@ -246,7 +246,7 @@ func (b *both) samples() {
 		shown[familyOf(key)] = true
 	}
 	for key, list := range ours {
-		if len(theirs[key]) == 0 && shown[familyOf(key)] && !strings.Contains(key, `"`+series.Brief+`"`) {
+		if len(theirs[key]) == 0 && shown[familyOf(key)] && !strings.Contains(key, `"`+metric.Brief+`"`) {
 			b.t.Errorf("%s is of the server alone: %v", key, list)
 		}
 	}
@@ -262,7 +262,7 @@ func familyOf(key string) string {
 	if err := json.Unmarshal([]byte(key), &m); err != nil {
 		panic(err) // it was made here
 	}
-	return m["__name__"] + " " + m[series.Domain]
+	return m["__name__"] + " " + m[metric.Domain]
 }
 
 // atWindows are the samples at the ends of windows, and those before which a series

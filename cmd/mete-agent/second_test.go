@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"mete.dev/mete/internal/collect"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/local"
-	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/app/up"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // A second meter of one kernel: another agent for the same ledger is refused,
@@ -54,10 +54,10 @@ func TestSecondAgent(t *testing.T) {
 	refused("agent at the same socket", two, two.token, socket+": another agent listens: conflict", "stop it, or set METE_SOCKET to another path", "-socket", socket)
 
 	// mete up is server and agent of a ledger of its own.
-	cfg := local.Default(filepath.Join(one.dir, "up"))
-	cfg.Agent.Machine = machine.Config{Config: collect.Default(), Reader: machine.Files}
+	cfg := up.DefaultStation(filepath.Join(one.dir, "up"))
+	cfg.Agent.Machine = machine.Config{Config: sampler.Default(), Reader: machine.Files}
 	cfg.Agent.Socket = socket
-	_, err := local.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	_, err := up.OpenStation(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(fmt.Sprint(err), "another agent listens") || !strings.HasPrefix(fault.Hint(err), "stop it") {
 		t.Errorf("mete up beside an agent: %v, hint %q", err, fault.Hint(err))
 	}
@@ -132,13 +132,13 @@ func stolen(t *testing.T) float64 {
 }
 
 // stat is what /proc/stat says.
-func stat(t *testing.T) kernfmt.System {
+func stat(t *testing.T) procfmt.System {
 	t.Helper()
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := kernfmt.Stat(b)
+	s, err := procfmt.Stat(b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,15 +19,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	runs "mete.dev/mete/internal/app/run"
+	apprun "mete.dev/mete/internal/app/run"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/usage"
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/xtest/journal"
+	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 // mete is the program mete, as far as these tests need it.
@@ -39,10 +39,10 @@ func mete(args []string) int {
 		defer stop()
 	}
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(runs.Command(), server.Command(), token.Command(), usage.Usage(), usage.Gaps(), usage.Nodes())
+	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Gaps(), usage.Nodes())
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if e, ok := errors.AsType[*runs.Exit](err); ok {
+	if e, ok := errors.AsType[*apprun.Exit](err); ok {
 		return e.Code
 	}
 	if err != nil {

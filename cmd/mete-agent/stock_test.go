@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/xtest/prometheus"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/prometheus"
 )
 
 // TestStockSite puts a site among Prometheuses: one scrapes the server and an agent,

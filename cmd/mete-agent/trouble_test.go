@@ -20,9 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/powersim"
+	"mete.dev/mete/internal/collect/powersim"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // zoneWatts is the power of each zone of a tree, and dramWatts that of its memory.

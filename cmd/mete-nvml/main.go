@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"mete.dev/mete/internal/nvml"
+	"mete.dev/mete/internal/host/nvml"
 )
 
 func main() {

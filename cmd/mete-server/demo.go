@@ -13,16 +13,15 @@ import (
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/local"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/powersim"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/powersim"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // A demo is a station whose power meters are played.
 type demo struct {
-	*local.Station
+	*up.Station
 	sim *powersim.Process
 	dir string
 }
@@ -46,7 +45,7 @@ func demonstrate(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler,
 	if o.Powercap != "" {
 		return nil, nil, fault.WithHint(fmt.Errorf("--demo-power with --powercap %s: %w", o.Powercap, fault.ErrInvalid), "give one of the two")
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -68,9 +67,9 @@ func demonstrate(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler,
 	if d.sim, err = powersim.Start(sim); err != nil {
 		return nil, nil, err
 	}
-	cfg := local.Default(filepath.Join(d.dir, "state"))
+	cfg := up.DefaultStation(filepath.Join(d.dir, "state"))
 	cfg.Agent.Machine = machine.Live(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
-	d.Station, err = local.Open(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	d.Station, err = up.OpenStation(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return nil, nil, err
 	}

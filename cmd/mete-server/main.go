@@ -13,8 +13,8 @@ import (
 
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/powersim"
+	"mete.dev/mete/internal/collect/powersim"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 func main() {

@@ -9,10 +9,9 @@ import (
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/handover"
-	"mete.dev/mete/internal/local"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/job/socket"
 )
 
 // station opens this machine with a ledger of its own.
@@ -20,12 +19,12 @@ func station(ctx context.Context, o up.Options) (up.Meter, http.Handler, error) 
 	if o.Demo {
 		return demonstrate(ctx, o)
 	}
-	cfg := local.Default(o.State)
+	cfg := up.DefaultStation(o.State)
 	cfg.Agent.Machine = machine.Live(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
 	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
-	cfg.Agent.Handover = handover.Default()
+	cfg.Agent.Handover = relay.Default()
 	cfg.Agent.Socket = socket.Path(os.Getenv, os.Geteuid())
-	s, err := local.Open(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	s, err := up.OpenStation(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,10 +19,10 @@ import (
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/top"
 	"mete.dev/mete/internal/app/usage"
-	"mete.dev/mete/internal/cli"
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/machine"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 // command returns the program with its commands.

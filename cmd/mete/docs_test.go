@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
-	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 //go:generate go test . -run=^TestReference -count=1 -update

@@ -5,7 +5,7 @@ import (
 	"context"
 	"os"
 
-	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 func main() {

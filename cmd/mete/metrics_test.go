@@ -10,7 +10,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	measured "mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // TestReferenceOfMetrics holds docs/metrics.md to what the programs write, as
@@ -58,8 +58,8 @@ func metricsPage(t *testing.T) string {
 	for _, p := range []struct{ title, text, golden string }{
 		{"mete server, mete up", "At `/metrics` of the server's address, for who may read. A reader of one cluster is told of its nodes alone (`mete_server_nodes`, `mete_server_meter_inside_ratio`, `mete_server_meter_measured_ratio`).", "../../internal/server/testdata/metrics.txt"},
 		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` beside it answers 503 while windows cannot be kept.", "../../internal/app/agent/testdata/metrics.txt"},
-		{"mete-agent: the machine and its workloads", meteText, "../../internal/scrape/testdata/mete.txt"},
-		{"mete-agent -compat kepler", keplerText, "../../internal/scrape/testdata/kepler.txt"},
+		{"mete-agent: the machine and its workloads", meteText, "../../internal/prom/exposition/testdata/mete.txt"},
+		{"mete-agent -compat kepler", keplerText, "../../internal/prom/exposition/testdata/kepler.txt"},
 	} {
 		text, err := os.ReadFile(p.golden)
 		if err != nil {
@@ -81,16 +81,16 @@ rule), *modelled*, or *absent*, which is not zero.
 | resource | kind | unit | meaning |
 |---|---|---|---|
 `)
-	for r := measured.Resource(1); r < measured.Limit; r++ {
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		d := r.Detail()
 		unit := strings.ReplaceAll(d.Unit.Base(), "_", "-")
 		switch {
-		case unit == "" && d.Kind == measured.Integral:
+		case unit == "" && d.Kind == usage.Integral:
 			unit = "count-seconds"
 		case unit == "":
 			unit = "count"
 		}
-		kind := map[measured.Kind]string{measured.Counter: "counter", measured.Integral: "integral", measured.Peak: "peak"}[d.Kind]
+		kind := map[usage.Kind]string{usage.Counter: "counter", usage.Integral: "integral", usage.Peak: "peak"}[d.Kind]
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, kind, unit, d.Help)
 	}
 	return b.String()

@@ -18,9 +18,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/launch"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/report"
 )
 
 func TestMain(m *testing.M) {
@@ -70,7 +70,7 @@ func TestScript(t *testing.T) {
 
 // canGroup says whether this process may make a job's control groups.
 func canGroup() bool {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return false
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"mete.dev/mete/internal/become"
-	"mete.dev/mete/internal/cli"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/reexec"
 )
 
 // far are the commands of mete-server, and what they do.
@@ -21,7 +21,7 @@ func becomeServer(args []string) {
 	if !isFar(args) {
 		return
 	}
-	err := become.Program("mete-server", "mete", args, os.Stderr)
+	err := reexec.Program("mete-server", "mete", args, os.Stderr)
 	cli.Explain(os.Stderr, "mete", err)
 	os.Exit(cli.Code(err))
 }

@@ -15,26 +15,26 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/collect"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/handover"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/spool"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/spool"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/token"
 )
 
 // A Config says how to measure, keep and send.
 type Config struct {
 	Machine machine.Config
 	Spool   spool.Config
-	Ship    ship.Config
+	Ship    sender.Config
 	// Socket is the path of the unix socket at which jobs are registered; ""
 	// is none.
 	Socket string
@@ -46,20 +46,20 @@ type Config struct {
 	// Look is shown each window as it closes, from the loop that owns the machine,
 	// before it is kept, and can ask then what a workload is called. The window is
 	// not its own. nil is nobody.
-	Look func(w *meter.Window, name func(*workload.Workload) string)
+	Look func(w *usage.Window, name func(*workload.Workload) string)
 	// Self gives a workload of this node what it needs to ask the server for its own
 	// use, which may be nothing. nil gives nobody anything.
 	Self func(workload.ID) token.Self
 	// Handover says how virtual machines of this machine are given their energy.
-	Handover handover.Config
+	Handover relay.Config
 }
 
 // Default measures once a second and sends every ten.
 func Default() Config {
 	return Config{
-		Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto},
+		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto},
 		Spool:   spool.Default(),
-		Ship:    ship.Default(),
+		Ship:    sender.Default(),
 	}
 }
 
@@ -75,18 +75,18 @@ const farewell = 3 * time.Second
 type Agent struct {
 	Machine *machine.Machine
 	Spool   *spool.Spool
-	Shipper *ship.Shipper
+	Shipper *sender.Shipper
 	Hand    *Hand
 
 	node    string
-	host    *host.Host
+	host    *hostfs.FS
 	socket  *socket.Server // nil without
 	names   *names
 	past    Past // not yet told of
 	laws    laws
-	look    func(*meter.Window, func(*workload.Workload) string) // nil is nobody
+	look    func(*usage.Window, func(*workload.Workload) string) // nil is nobody
 	self    selves
-	held    *meter.Window // could not be made durable; the next one is merged into it
+	held    *usage.Window // could not be made durable; the next one is merged into it
 	log     *slog.Logger
 	windows atomic.Int64 // kept
 	rows    atomic.Int64
@@ -101,7 +101,7 @@ type Agent struct {
 
 // Open takes up the spool, goes on with the books that are in it, and opens the
 // sources of this machine. It starts nothing. The caller closes it.
-func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Agent, err error) {
+func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *Agent, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 			err = errors.Join(err, a.Close())
 		}
 	}()
-	if a.host, err = host.Open("/"); err != nil {
+	if a.host, err = hostfs.Open("/"); err != nil {
 		return nil, err
 	}
 	if a.Spool, err = spool.Open(cfg.Spool, log.With("part", "spool")); err != nil {
@@ -125,7 +125,7 @@ func Open(cfg Config, node string, server ship.Server, log *slog.Logger) (_ *Age
 	if a.Hand, err = NewHand(cfg.Handover, a.Machine, log.With("part", "handover")); err != nil {
 		return nil, err
 	}
-	a.Shipper = ship.New(cfg.Ship, a.Spool, server, a.clock, log.With("part", "ship"))
+	a.Shipper = sender.New(cfg.Ship, a.Spool, server, a.clock, log.With("part", "ship"))
 	if cfg.Socket != "" {
 		a.socket, err = socket.Listen(cfg.Socket, hooks{a}, log.With("part", "socket"))
 		if err != nil {
@@ -202,7 +202,7 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 // keep makes a window durable. One that cannot be, as the disk is full, is held
 // and becomes part of the next: so nothing is lost while the agent lives, and
 // after its end the kernel's counters are compared with the last checkpoint.
-func (a *Agent) keep(w *meter.Window) {
+func (a *Agent) keep(w *usage.Window) {
 	a.check(&w.Balance)
 	now := time.Now()
 	a.hear(now)
@@ -217,7 +217,7 @@ func (a *Agent) keep(w *meter.Window) {
 	fold(w, maxEnded)
 	a.names.want(a.Shipper.Wanted())
 	names := a.names.of(w, now)
-	sent := wire.FromWindow(w, func(*meter.Row) bool { return true })
+	sent := wire.FromWindow(w, func(*usage.Row) bool { return true })
 	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.past.gaps), func(full bool) []byte { return a.Machine.Books().Checkpoint(nil, full) })
 	a.report(err)
 	if err != nil {
@@ -236,7 +236,7 @@ func (a *Agent) keep(w *meter.Window) {
 }
 
 // check counts what is wrong in a window's books, and logs when that begins.
-func (a *Agent) check(b *meter.Balance) {
+func (a *Agent) check(b *usage.Balance) {
 	if b.Violations > 0 && a.violated.Add(b.Violations) == b.Violations {
 		a.log.Error("the books do not add up: a defect; more is counted in the metrics", "violations", b.Violations)
 	}

@@ -3,8 +3,8 @@ package agent
 import (
 	"slices"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // maxEnded is how many workloads that ended a window shows each by itself. On an
@@ -15,7 +15,7 @@ const maxEnded = 5000
 // fold books what the workloads used that ended first, all but the last most of
 // those that ended, to the nearest one above that stays, or to system: as it is
 // done where nobody saw them. So the sums stay what they are.
-func fold(w *meter.Window, most int) {
+func fold(w *usage.Window, most int) {
 	excess := -most
 	for i := range w.Rows {
 		if w.Rows[i].Ended {
@@ -72,10 +72,10 @@ func fold(w *meter.Window, most int) {
 
 // add books to u what another one used. A peak is of one workload, and not
 // another's.
-func add(u, of *meter.Usage) {
-	of.Present.Each(func(r meter.Resource) {
-		if r.Detail().Kind != meter.Peak {
-			u.Put(r, of.Amount[r], max(of.Quality.Get(r), meter.Apportioned))
+func add(u, of *usage.Usage) {
+	of.Present.Each(func(r usage.Resource) {
+		if r.Detail().Kind != usage.Peak {
+			u.Put(r, of.Amount[r], max(of.Quality.Get(r), usage.Apportioned))
 		}
 	})
 }

@@ -5,21 +5,21 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Folding changes no sum of what adds up, leaves those that live, system and idle
 // where they are, and as many of those that ended as it is told to.
 func TestFold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var w meter.Window
+		var w usage.Window
 		n := rapid.IntRange(0, 20).Draw(t, "rows")
 		id := func(i int) workload.ID { return workload.NewID("n", workload.Service, string(rune('a'+i))) }
-		var sum meter.Usage
+		var sum usage.Usage
 		ended := 0
 		for i := range n {
-			r := meter.Row{Workload: workload.Workload{ID: id(i), Kind: workload.Service}, Ended: rapid.Bool().Draw(t, "ended")}
+			r := usage.Row{Workload: workload.Workload{ID: id(i), Kind: workload.Service}, Ended: rapid.Bool().Draw(t, "ended")}
 			if p := rapid.IntRange(-1, n-1).Draw(t, "parent"); p >= 0 && p != i {
 				r.Parent = id(p) // also in circles, which no machine has
 			}
@@ -29,14 +29,14 @@ func TestFold(t *testing.T) {
 			w.Rows = append(w.Rows, r)
 		}
 		for _, k := range []workload.Kind{workload.System, workload.Idle} {
-			w.Rows = append(w.Rows, meter.Row{Workload: workload.Workload{ID: workload.NewID("n", k, ""), Kind: k}})
+			w.Rows = append(w.Rows, usage.Row{Workload: workload.Workload{ID: workload.NewID("n", k, ""), Kind: k}})
 		}
-		before := map[workload.ID]meter.Usage{}
+		before := map[workload.ID]usage.Usage{}
 		for i := range w.Rows {
 			u := &w.Rows[i].Usage
-			for _, r := range []meter.Resource{meter.CPU, meter.Memory, meter.MemoryPeak} {
+			for _, r := range []usage.Resource{usage.CPU, usage.Memory, usage.MemoryPeak} {
 				if v := rapid.Int64Range(-1, 1000).Draw(t, "amount"); v >= 0 {
-					u.Put(r, v, meter.Measured)
+					u.Put(r, v, usage.Measured)
 				}
 			}
 			sum.Add(u)
@@ -46,7 +46,7 @@ func TestFold(t *testing.T) {
 		most := rapid.IntRange(0, 10).Draw(t, "most")
 		fold(&w, most)
 
-		var after meter.Usage
+		var after usage.Usage
 		left := 0
 		for i := range w.Rows {
 			r := &w.Rows[i]
@@ -55,14 +55,14 @@ func TestFold(t *testing.T) {
 				left++
 			}
 			was := before[r.Workload.ID]
-			if was.Amount[meter.MemoryPeak] != r.Usage.Amount[meter.MemoryPeak] {
+			if was.Amount[usage.MemoryPeak] != r.Usage.Amount[usage.MemoryPeak] {
 				t.Errorf("the peak of one is another's")
 			}
-			if r.Usage.Amount[meter.CPU] > was.Amount[meter.CPU] && r.Usage.Quality.Get(meter.CPU) != meter.Apportioned {
-				t.Errorf("what was folded is %v", r.Usage.Quality.Get(meter.CPU))
+			if r.Usage.Amount[usage.CPU] > was.Amount[usage.CPU] && r.Usage.Quality.Get(usage.CPU) != usage.Apportioned {
+				t.Errorf("what was folded is %v", r.Usage.Quality.Get(usage.CPU))
 			}
 		}
-		for _, r := range []meter.Resource{meter.CPU, meter.Memory} {
+		for _, r := range []usage.Resource{usage.CPU, usage.Memory} {
 			if after.Amount[r] != sum.Amount[r] || after.Present.Has(r) != sum.Present.Has(r) {
 				t.Errorf("%v: %d after, %d before", r, after.Amount[r], sum.Amount[r])
 			}
@@ -80,12 +80,12 @@ func TestFold(t *testing.T) {
 func TestFoldUp(t *testing.T) {
 	w := window("-child -parent pod")
 	w.Rows[0].Parent, w.Rows[1].Parent = w.Rows[1].Workload.ID, w.Rows[2].Workload.ID
-	w.Rows = append(w.Rows, meter.Row{Workload: workload.Workload{ID: "s", Kind: workload.System}})
+	w.Rows = append(w.Rows, usage.Row{Workload: workload.Workload{ID: "s", Kind: workload.System}})
 	for i := range 3 {
-		w.Rows[i].Usage.Put(meter.CPU, int64(1)<<i, meter.Measured)
+		w.Rows[i].Usage.Put(usage.CPU, int64(1)<<i, usage.Measured)
 	}
 	fold(w, 0)
-	if len(w.Rows) != 2 || w.Rows[0].Workload.Name != "pod" || w.Rows[0].Usage.Amount[meter.CPU] != 7 {
+	if len(w.Rows) != 2 || w.Rows[0].Workload.Name != "pod" || w.Rows[0].Usage.Amount[usage.CPU] != 7 {
 		t.Errorf("rows %+v, want all in the pod", w.Rows)
 	}
 }

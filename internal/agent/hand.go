@@ -5,17 +5,17 @@ import (
 	"log/slog"
 
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/handover"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/sharefmt"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/guest/share"
 )
 
 // A Hand passes energy on: to the virtual machines of this machine what each of
 // them was given, and to the host of this one what was booked of its share.
 type Hand struct {
 	machine *machine.Machine
-	host    *handover.Host
-	acked   sharefmt.Ack // latest
+	host    *relay.Host
+	acked   share.Ack // latest
 	log     *slog.Logger
 
 	seen    bool   // there was a share from the host
@@ -23,8 +23,8 @@ type Hand struct {
 }
 
 // NewHand returns the hand of a machine. It starts nothing.
-func NewHand(cfg handover.Config, m *machine.Machine, log *slog.Logger) (*Hand, error) {
-	h, err := handover.New(cfg, log)
+func NewHand(cfg relay.Config, m *machine.Machine, log *slog.Logger) (*Hand, error) {
+	h, err := relay.New(cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (h *Hand) Tick() {
 	h.tell(&s)
 	if m := books.Energy(); m != nil {
 		b, ok := m.Booked()
-		if a := (sharefmt.Ack{Epoch: b.Epoch, N: b.N, Energy: b.Energy()}); ok && a != h.acked {
+		if a := (share.Ack{Epoch: b.Epoch, N: b.N, Energy: b.Energy()}); ok && a != h.acked {
 			h.acked = a
 			h.machine.Power().Meters.Ack(a)
 		}
@@ -73,7 +73,7 @@ func (h *Hand) tell(s *energy.HostShare) {
 // A HandStatus is how passing energy on goes.
 type HandStatus struct {
 	// Guests are the virtual machines of this machine.
-	Guests []handover.Status `json:"guests,omitempty"`
+	Guests []relay.Status `json:"guests,omitempty"`
 	// Host is what the host of this machine gives it; nil where there was nothing.
 	Host *energy.HostShare `json:"host,omitempty"`
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/spool"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/spool"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // hooks is the agent as jobs see it through the socket.
@@ -86,7 +86,7 @@ type Status struct {
 	Violations int64          `json:"violations"`
 	Missed     int64          `json:"missed"`
 	Failing    string         `json:"failing,omitempty"` // why windows cannot be kept
-	Ship       ship.Status    `json:"ship"`
+	Ship       sender.Status  `json:"ship"`
 	Spool      spool.Stats    `json:"spool"`
 	Streams    []spool.Status `json:"streams"`
 	Hand       HandStatus     `json:"handover"`

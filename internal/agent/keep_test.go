@@ -9,19 +9,19 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/collect"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/spool"
-	"mete.dev/mete/internal/spool/spooltest"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
-	"mete.dev/mete/internal/xtest/journal"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/spool"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/spooltest"
 )
 
 // A taker is a server that takes everything.
@@ -63,7 +63,7 @@ func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 	a := &Agent{node: "n", names: newNames(), said: map[string]batch.Name{}, open: map[string]batch.Name{}, laws: laws{log: log}, log: log}
 	b.Agent = a
 	var err error
-	if a.host, err = host.Open("/"); err != nil {
+	if a.host, err = hostfs.Open("/"); err != nil {
 		t.Fatal(err)
 	}
 	cfg := spool.Default()
@@ -72,12 +72,12 @@ func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 		t.Fatal(err)
 	}
 	// A window at each tick.
-	a.Machine, err = machine.Open(machine.Config{Config: collect.Config{Tick: time.Second, Window: time.Second}, Reader: machine.Files,
+	a.Machine, err = machine.Open(machine.Config{Config: sampler.Config{Tick: time.Second, Window: time.Second}, Reader: machine.Files,
 		Node: "n", Checkpoint: a.Spool.Checkpoint()}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Shipper = ship.New(ship.Default(), a.Spool, server, a.clock, log)
+	a.Shipper = sender.New(sender.Default(), a.Spool, server, a.clock, log)
 	return b
 }
 
@@ -171,7 +171,7 @@ func checkOnce(t *testing.T, windows []batch.Window) {
 		var parts int64
 		for j := range w.Rows {
 			r := &w.Rows[j]
-			cpu, ok := r.Usage.Get(meter.CPU)
+			cpu, ok := r.Usage.Get(usage.CPU)
 			if !ok {
 				continue
 			}
@@ -182,13 +182,13 @@ func checkOnce(t *testing.T, windows []batch.Window) {
 				booked[r.Workload] = a
 			}
 			a.sum += cpu
-			if r.Has.Has(meter.CPU) {
-				a.total = r.Total[meter.CPU]
+			if r.Has.Has(usage.CPU) {
+				a.total = r.Total[usage.CPU]
 			} else {
 				a.total += cpu
 			}
 		}
-		if whole := w.Balance.Whole.Of(meter.CPU) + w.Balance.Skew.Of(meter.CPU); parts != whole {
+		if whole := w.Balance.Whole.Of(usage.CPU) + w.Balance.Skew.Of(usage.CPU); parts != whole {
 			t.Errorf("window %d: the parts are %d ns, the whole with its skew is %d", i, parts, whole)
 		}
 	}

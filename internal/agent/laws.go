@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"mete.dev/mete/internal/durable"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/atomicfile"
 )
 
 // lawsEvery is the time between two writings of what was learned of power.
@@ -71,7 +71,7 @@ func (l *laws) keep(m learner) {
 	}
 	err := os.MkdirAll(filepath.Dir(l.file), 0o700)
 	if err == nil {
-		err = durable.Replace(l.file, m.Laws())
+		err = atomicfile.Replace(l.file, m.Laws())
 	}
 	switch {
 	case err != nil && !l.fails:

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/collect"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/xtest/journal"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/journal"
 )
 
 // learned is a machine that learned something.
@@ -63,7 +63,7 @@ func TestLawsAreRestored(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cfg := machine.Config{Config: collect.Default(), Reader: machine.Files, Laws: l.read()}
+		cfg := machine.Config{Config: sampler.Default(), Reader: machine.Files, Laws: l.read()}
 		m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)

@@ -3,10 +3,10 @@ package agent
 import (
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 const (
@@ -82,7 +82,7 @@ func (n *names) want(list []batch.Short) {
 // whose name is old, of which there is news, and those that the server wants.
 // What it returns is good until the next call. Unless [names.sent] is called,
 // the same are returned again.
-func (n *names) of(w *meter.Window, now time.Time) []batch.Name {
+func (n *names) of(w *usage.Window, now time.Time) []batch.Name {
 	n.out = n.out[:0]
 	n.meet(w)
 	var living, ended budget
@@ -117,7 +117,7 @@ func (n *names) of(w *meter.Window, now time.Time) []batch.Name {
 }
 
 // meet notes which workloads have a row in w, and whether one that lives.
-func (n *names) meet(w *meter.Window) {
+func (n *names) meet(w *usage.Window) {
 	n.pass++
 	for i := range w.Rows {
 		row := &w.Rows[i]
@@ -162,7 +162,7 @@ func (b *budget) spend(n *batch.Name, names, text int) bool {
 
 // sent notes that w is safe, at now, and with it what of returned for it. It
 // returns the jobs that have ended, and those of which nothing is seen.
-func (n *names) sent(w *meter.Window, now time.Time) (gone []string) {
+func (n *names) sent(w *usage.Window, now time.Time) (gone []string) {
 	clear(n.wanted) // of whom there is no row the name is not known here either
 	for i := range w.Rows {
 		row := &w.Rows[i]

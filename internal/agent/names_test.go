@@ -7,17 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 // row is one of a workload: "name" of a service, or "id!" of a job; with a minus
 // at its beginning it ended.
-func row(text string) meter.Row {
+func row(text string) usage.Row {
 	text, ended := strings.CutPrefix(text, "-")
 	key, job := strings.CutSuffix(text, "!")
 	w := workload.Workload{Kind: workload.Service, Key: key, Name: key, Path: "/" + key}
@@ -25,11 +25,11 @@ func row(text string) meter.Row {
 		w.Kind, w.Name = workload.Job, "run "+key
 	}
 	w.ID = workload.NewID("n", w.Kind, key)
-	return meter.Row{Workload: w, Ended: ended}
+	return usage.Row{Workload: w, Ended: ended}
 }
 
-func window(rows string) *meter.Window {
-	w := &meter.Window{End: noon.UnixNano()}
+func window(rows string) *usage.Window {
+	w := &usage.Window{End: noon.UnixNano()}
 	for text := range strings.FieldsSeq(rows) {
 		w.Rows = append(w.Rows, row(text))
 	}
@@ -128,7 +128,7 @@ func TestNames(t *testing.T) {
 func TestManyNames(t *testing.T) {
 	n := newNames()
 	long := strings.Repeat("x", 3000)
-	w := &meter.Window{Boot: "b", End: int64(time.Second)}
+	w := &usage.Window{Boot: "b", End: int64(time.Second)}
 	for i := range 12_000 {
 		r := row(fmt.Sprintf("w%d", i))
 		r.Ended = i%2 == 0
@@ -151,7 +151,7 @@ func TestManyNames(t *testing.T) {
 			told[m.ID] = true
 		}
 		n.sent(w, noon)
-		w.Rows = slices.DeleteFunc(w.Rows, func(r meter.Row) bool { return r.Ended })
+		w.Rows = slices.DeleteFunc(w.Rows, func(r usage.Row) bool { return r.Ended })
 	}
 	for _, r := range w.Rows {
 		if !told[r.Workload.ID] {

@@ -6,17 +6,17 @@ import (
 	"path"
 	"syscall"
 
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // owns reports whether a peer may speak for the job of an id: root always may;
 // else the peer is in the job's group, or the group is the peer's and stands
 // where mete run makes groups: below its own one or, as control groups of
 // version 2 have it, beside it.
-func owns(h *host.Host, p socket.Peer, id string) bool {
+func owns(h *hostfs.FS, p socket.Peer, id string) bool {
 	if p.UID == 0 {
 		return true
 	}
@@ -28,7 +28,7 @@ func owns(h *host.Host, p socket.Peer, id string) bool {
 	if err != nil {
 		return false
 	}
-	members, err := kernfmt.Cgroups(b)
+	members, err := procfmt.Cgroups(b)
 	if err != nil {
 		return false
 	}
@@ -46,7 +46,7 @@ func owns(h *host.Host, p socket.Peer, id string) bool {
 }
 
 // made reports whether the job's group is below another one, and the peer's.
-func made(h *host.Host, y host.Hierarchy, below string, p socket.Peer, id string) bool {
+func made(h *hostfs.FS, y hostfs.Hierarchy, below string, p socket.Peer, id string) bool {
 	dir, ok := y.Dir(path.Join(below, "mete-run-"+id))
 	if !ok {
 		return false

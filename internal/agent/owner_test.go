@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 const (

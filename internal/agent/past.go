@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/spool"
+	"mete.dev/mete/internal/delivery/spool"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // forgetful is for how long what a machine measured as another node is kept:
@@ -21,7 +21,7 @@ const forgetful = 30 * 24 * time.Hour
 // it was revoked or turned out to be a clone. What is in them can be sent as
 // those nodes only.
 type Past struct {
-	gaps []meter.Gap // of what is given up
+	gaps []usage.Gap // of what is given up
 	dirs []string    // that can go once the gaps are told
 }
 
@@ -61,7 +61,7 @@ func (p *Past) look(cfg spool.Config, node string, now time.Time, log *slog.Logg
 	switch {
 	case old && !from.IsZero():
 		log.Warn("what this machine measured as another node was never sent; it is given up, as a gap", "node", node, "from", from, "to", to, "path", cfg.Dir)
-		p.gaps = append(p.gaps, meter.Gap{From: from, To: to, Reason: meter.Forgotten, Detail: "measured as node " + node + ", which this machine was before"})
+		p.gaps = append(p.gaps, usage.Gap{From: from, To: to, Reason: usage.Forgotten, Detail: "measured as node " + node + ", which this machine was before"})
 	case !from.IsZero():
 		log.Warn("what this machine measured as another node is not sent; it is kept for 30 days", "node", node, "from", from, "to", to, "path", cfg.Dir,
 			"hint", "it can be sent as that node only: put its identity back, or remove the directory")

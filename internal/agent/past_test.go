@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/spool"
-	"mete.dev/mete/internal/spool/spooltest"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/xtest/journal"
+	"mete.dev/mete/internal/delivery/spool"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/spooltest"
 )
 
 // spoolOf makes the spool of a node with a window that ended at a time; a server
@@ -28,7 +28,7 @@ func spoolOf(t *testing.T, parent, node string, end time.Time, sent bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := meter.Window{Boot: "b", Start: 10e9, End: 20e9, Offset: end.UnixNano() - 20e9}
+	w := usage.Window{Boot: "b", Start: 10e9, End: 20e9, Offset: end.UnixNano() - 20e9}
 	out := wire.FromWindow(&w, nil)
 	if err := s.Append(&out, nil, nil, func(bool) []byte { return nil }); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestPast(t *testing.T) {
 		t.Errorf("after it is told there is %v", got)
 	}
 	b.tick(t)
-	var gaps []meter.Gap
+	var gaps []usage.Gap
 	st := b.Spool.Streams()[0].Stream
 	o, ok, err := b.Spool.Offer(st)
 	if err != nil || !ok {
@@ -120,7 +120,7 @@ func TestPast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gaps = slices.DeleteFunc(got.Gaps, func(g meter.Gap) bool { return g.Reason != meter.Forgotten })
+	gaps = slices.DeleteFunc(got.Gaps, func(g usage.Gap) bool { return g.Reason != usage.Forgotten })
 	if len(gaps) != 1 || !gaps[0].To.Equal(old) || gaps[0].To.Sub(gaps[0].From) != 10*time.Second || !strings.Contains(gaps[0].Detail, "node old") {
 		t.Errorf("gaps %+v, want the one of the old node", gaps)
 	}

@@ -3,10 +3,10 @@ package agent
 import (
 	"log/slog"
 
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
 )
 
 // selves gives jobs what they need to ask for their own use.
@@ -29,7 +29,7 @@ func (s selves) of(id workload.ID) *socket.Self {
 	if self.CA == "" {
 		return out
 	}
-	file, err := enrol.KeepCA(s.dir, self.CA)
+	file, err := enroll.KeepCA(s.dir, self.CA)
 	if err != nil {
 		s.log.Warn("jobs cannot ask for their own use: the certificate of the server's authority is not kept for them", "err", err)
 		return nil

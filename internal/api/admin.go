@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"time"
 
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
 )
 
 // maxOrder is the most that an order may be long, in bytes.
@@ -22,8 +22,8 @@ const maxOrder = 64 << 10
 type Tokens interface {
 	// Create makes a token of the role, cluster, uses and end in want. The text
 	// is what its bearer shows; nobody can tell it again.
-	Create(ctx context.Context, want entry.Token) (text string, made entry.Token, err error)
-	List(ctx context.Context) ([]entry.Token, error)
+	Create(ctx context.Context, want registry.Token) (text string, made registry.Token, err error)
+	List(ctx context.Context) ([]registry.Token, error)
 	Revoke(ctx context.Context, id string) error
 }
 
@@ -37,7 +37,7 @@ type Nodes interface {
 // Backups copies what a server keeps.
 type Backups interface {
 	// Backup copies it into a new directory with an absolute path.
-	Backup(ctx context.Context, dir string) (tally.Backup, error)
+	Backup(ctx context.Context, dir string) (v1.Backup, error)
 }
 
 type admin struct {
@@ -73,7 +73,7 @@ func (h *admin) all(w http.ResponseWriter, r *http.Request) {
 			h.fail(w, r, err)
 			return
 		}
-		answer(w, http.StatusOK, tally.TokensJSON(list, h.now()))
+		answer(w, http.StatusOK, v1.TokensJSON(list, h.now()))
 		return
 	}
 	text, made, err := h.create(w, r)
@@ -82,17 +82,17 @@ func (h *admin) all(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.log.Info("token made", "token", made.ID, "role", string(made.Role))
-	answer(w, http.StatusCreated, tally.TokenJSON(made, text, h.now()))
+	answer(w, http.StatusCreated, v1.TokenJSON(made, text, h.now()))
 }
 
-func (h *admin) create(w http.ResponseWriter, r *http.Request) (string, entry.Token, error) {
+func (h *admin) create(w http.ResponseWriter, r *http.Request) (string, registry.Token, error) {
 	body, err := order(w, r)
 	if err != nil {
-		return "", entry.Token{}, err
+		return "", registry.Token{}, err
 	}
-	want, err := tally.ParseWish(body, h.now())
+	want, err := v1.ParseWish(body, h.now())
 	if err != nil {
-		return "", entry.Token{}, err
+		return "", registry.Token{}, err
 	}
 	return h.tokens.Create(r.Context(), want)
 }
@@ -115,7 +115,7 @@ func (h *admin) backup(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	dir, err := tally.ParseInto(body)
+	dir, err := v1.ParseInto(body)
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -131,7 +131,7 @@ func (h *admin) backup(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	answer(w, http.StatusCreated, tally.BackupJSON(b))
+	answer(w, http.StatusCreated, v1.BackupJSON(b))
 }
 
 func (h *admin) one(w http.ResponseWriter, r *http.Request) {
@@ -157,5 +157,5 @@ func (h *admin) node(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.log.Info("node revoked", "node", n.ID, "name", n.Name)
-	answer(w, http.StatusOK, tally.NodesJSON([]query.Node{n}))
+	answer(w, http.StatusOK, v1.NodesJSON([]query.Node{n}))
 }

@@ -15,19 +15,19 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/turn"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/fairqueue"
 )
 
 // An asked is a question: its parameters, and what who asks may see.
 type asked struct {
 	given map[string][]string
 	scope query.Scope
-	job   token.Job  // that asks for its own use, where the question is for jobs alone
-	part  tally.Part // of a list; all of it where the question has no pages
+	job   token.Job // that asks for its own use, where the question is for jobs alone
+	part  v1.Part   // of a list; all of it where the question has no pages
 }
 
 // A found is an answer in the forms in which it can be had.
@@ -73,7 +73,7 @@ func (h *handler) read(name string, allowed []string, alone bool, ask question) 
 		}
 		if f.csv != nil {
 			head.Add("Vary", "Accept")
-			if form == tally.FormCSV || form == "" && wantsCSV(r.Header.Get("Accept")) {
+			if form == v1.FormCSV || form == "" && wantsCSV(r.Header.Get("Accept")) {
 				head.Set("Content-Type", typeCSV)
 				head.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
 				sendTagged(w, r, f.csv())
@@ -90,7 +90,7 @@ func (h *handler) read(name string, allowed []string, alone bool, ask question) 
 func (h *handler) inTurn(ctx context.Context, a asked, ask func() error) error {
 	who := fmt.Sprintf("%+v %s", a.scope, a.job.Node)
 	switch err := h.turns.Enter(ctx, who); {
-	case errors.Is(err, turn.ErrCrowd):
+	case errors.Is(err, fairqueue.ErrCrowd):
 		return fault.WithHint(fmt.Errorf("%w: %d questions of those who see the same: %w", err, maxQueue, fault.ErrUnavailable), "ask again later, or fewer at once")
 	case err != nil:
 		return err
@@ -122,13 +122,13 @@ func (h *handler) asked(w http.ResponseWriter, r *http.Request, allowed []string
 	// The standard library's Query leaves out what it cannot read, and so
 	// would answer another question.
 	if a.given, err = parameters(r.URL.RawQuery); err == nil {
-		err = tally.Only(a.given, allowed...)
+		err = v1.Only(a.given, allowed...)
 	}
-	if err == nil && slices.Contains(allowed, tally.ParamFormat) {
-		form, err = tally.ParseForm(a.given)
+	if err == nil && slices.Contains(allowed, v1.ParamFormat) {
+		form, err = v1.ParseForm(a.given)
 	}
-	if err == nil && slices.Contains(allowed, tally.ParamCursor) {
-		a.part, err = tally.ParsePart(a.given)
+	if err == nil && slices.Contains(allowed, v1.ParamCursor) {
+		a.part, err = v1.ParsePart(a.given)
 	}
 	if err != nil {
 		problem(w, err)
@@ -139,7 +139,7 @@ func (h *handler) asked(w http.ResponseWriter, r *http.Request, allowed []string
 // following is the address of the next page.
 func following(u *url.URL, cursor string) string {
 	q := u.Query()
-	q.Set(tally.ParamCursor, cursor)
+	q.Set(v1.ParamCursor, cursor)
 	return (&url.URL{Path: u.Path, RawQuery: q.Encode()}).String()
 }
 
@@ -224,7 +224,7 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // fail answers with an error, and logs one that is the server's own.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
-	if p.Status >= http.StatusInternalServerError && !errors.Is(err, turn.ErrCrowd) { // of which there would be as many
+	if p.Status >= http.StatusInternalServerError && !errors.Is(err, fairqueue.ErrCrowd) { // of which there would be as many
 		h.log.Error("question not answered", "path", r.URL.Path, "err", err)
 	}
 	write(w, p)

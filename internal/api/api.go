@@ -20,10 +20,10 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/turn"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/x/fairqueue"
 )
 
 // patience is how long a ledger may look for an answer.
@@ -38,7 +38,7 @@ const (
 )
 
 // maxWorkloads is how many workloads a list has at most.
-const maxWorkloads = tally.MaxGroups
+const maxWorkloads = v1.MaxGroups
 
 // A Ledger knows what was used. A dimension that it does not have is
 // fault.ErrInvalid.
@@ -81,7 +81,7 @@ type handler struct {
 	authorize func(*http.Request) (query.Scope, error)
 	now       func() time.Time
 	log       *slog.Logger
-	turns     *turn.Turns
+	turns     *fairqueue.Queue
 }
 
 // New returns the handler of all questions. authorize says what who asks may
@@ -89,7 +89,7 @@ type handler struct {
 // request shows no credential at all. live may be nil: then there are no
 // /v1/rates, /v1/summary and /v1/alerts; as may jobs: then there is no /v1/self.
 func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
-	h := &handler{l, live, jobs, authorize, now, log, turn.New(atOnce, maxQueue)}
+	h := &handler{l, live, jobs, authorize, now, log, fairqueue.New(atOnce, maxQueue)}
 	mux := http.NewServeMux()
 	paths := h.describe(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

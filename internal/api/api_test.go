@@ -16,15 +16,15 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/token"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -103,13 +103,13 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 		}
 		g := &a.Groups[n]
 		g.Last = u.at.Add(time.Minute)
-		add := query.Total{Present: meter.SetOf(meter.CPU), Covered: time.Minute}
-		add.Quality.Set(meter.CPU, meter.Measured)
-		add.Sum[meter.CPU] = unit.Sum{}.Add(u.cpu)
+		add := query.Total{Present: usage.SetOf(usage.CPU), Covered: time.Minute}
+		add.Quality.Set(usage.CPU, usage.Measured)
+		add.Sum[usage.CPU] = unit.Sum{}.Add(u.cpu)
 		g.Usage.Add(&add)
 	}
 	slices.SortStableFunc(a.Groups, func(x, y query.Group) int {
-		return cmp.Or(y.Usage.Sum[meter.CPU].Compare(x.Usage.Sum[meter.CPU]), slices.Compare(x.Keys, y.Keys))
+		return cmp.Or(y.Usage.Sum[usage.CPU].Compare(x.Usage.Sum[usage.CPU]), slices.Compare(x.Keys, y.Keys))
 	})
 	if q.Limit > 0 {
 		a.Groups = a.Groups[:min(q.Limit, len(a.Groups))]
@@ -199,18 +199,18 @@ func (b *book) Self(ctx context.Context, j token.Job) (*query.Self, error) {
 	list, err := b.Latest(ctx, query.Scope{})
 	s := &query.Self{Node: j.Node, NodeName: "web-1", Cluster: "lab", Name: batch.Name{ID: j.Workload, Kind: workload.Job, Name: "make", Job: "build", Started: noon.Add(-time.Hour)},
 		First: noon.Add(-time.Hour), Last: noon, Through: noon.Add(-time.Second), Gaps: 1, Latest: &list[0]}
-	s.Usage.Present, s.Usage.Covered = meter.SetOf(meter.CPU, meter.Memory), time.Hour
-	s.Usage.Quality.Set(meter.CPU, meter.Measured)
-	s.Usage.Quality.Set(meter.Memory, meter.Apportioned)
-	s.Usage.Sum[meter.CPU], s.Usage.Sum[meter.Memory] = unit.Sum{}.Add(90e9), unit.Sum{}.Add(3600<<20)
+	s.Usage.Present, s.Usage.Covered = usage.SetOf(usage.CPU, usage.Memory), time.Hour
+	s.Usage.Quality.Set(usage.CPU, usage.Measured)
+	s.Usage.Quality.Set(usage.Memory, usage.Apportioned)
+	s.Usage.Sum[usage.CPU], s.Usage.Sum[usage.Memory] = unit.Sum{}.Add(90e9), unit.Sum{}.Add(3600<<20)
 	return s, err
 }
 
 func (b *book) Latest(context.Context, query.Scope) ([]query.Latest, error) {
 	row := query.LatestRow{Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}}
-	row.Usage.Put(meter.CPU, 15e9, meter.Measured)
-	row.Usage.Put(meter.Memory, 10<<20, meter.Measured)
-	row.Usage.Put(meter.NetworkRx, 1000, meter.Apportioned)
+	row.Usage.Put(usage.CPU, 15e9, usage.Measured)
+	row.Usage.Put(usage.Memory, 10<<20, usage.Measured)
+	row.Usage.Put(usage.NetworkRx, 1000, usage.Apportioned)
 	return []query.Latest{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []query.LatestRow{row}}}, b.err
 }
 
@@ -221,13 +221,13 @@ func (b *book) Summary(_ context.Context, _ query.Scope, node string, top int) (
 			continue
 		}
 		p := query.Present{Node: n.ID, Name: n.Name, State: n.State, From: noon.Add(-10 * time.Second), To: noon, CPUs: n.CPUs, Rows: 1}
-		p.Parts[0].Put(meter.CPU, 15e9, meter.Measured)
-		p.Parts[1].Put(meter.CPU, 1e9, meter.Apportioned)
-		p.Parts[2].Put(meter.CPU, 4e9, meter.Measured)
+		p.Parts[0].Put(usage.CPU, 15e9, usage.Measured)
+		p.Parts[1].Put(usage.CPU, 1e9, usage.Apportioned)
+		p.Parts[2].Put(usage.CPU, 4e9, usage.Measured)
 		out.Nodes = append(out.Nodes, p)
 	}
 	for range top {
-		out.Top["cpu"] = append(out.Top["cpu"], query.Busy{NodeName: "web-1", Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make"}, Value: 1.5, Quality: meter.Measured})
+		out.Top["cpu"] = append(out.Top["cpu"], query.Busy{NodeName: "web-1", Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make"}, Value: 1.5, Quality: usage.Measured})
 	}
 	return out, b.err
 }
@@ -247,7 +247,7 @@ func example() *book {
 			{at, "N1", name(workload.Idle, "", "idle"), 79e9},
 		},
 		node: []query.Node{{ID: "N1", Name: "web-1", Enrolled: noon.Add(-time.Hour), Through: noon, State: "live", CPUs: 2}},
-		gaps: []query.Gap{{Node: "N1", Name: "web-1", Gap: meter.Gap{From: at, To: at.Add(time.Second), Reason: meter.Rebooted}}},
+		gaps: []query.Gap{{Node: "N1", Name: "web-1", Gap: usage.Gap{From: at, To: at.Add(time.Second), Reason: usage.Rebooted}}},
 	}
 }
 
@@ -371,7 +371,7 @@ func TestUsageAround(t *testing.T) {
 
 func TestTooManyGroups(t *testing.T) {
 	b := &book{}
-	for i := range tally.MaxGroups + 1 {
+	for i := range v1.MaxGroups + 1 {
 		b.rows = append(b.rows, used{noon.Add(-time.Minute), "N1", batch.Name{Job: fmt.Sprint(i)}, 1})
 	}
 	code, _, m := ask(t, handler(b, all), "GET", "/v1/usage", "")
@@ -379,7 +379,7 @@ func TestTooManyGroups(t *testing.T) {
 		t.Errorf("%d %v, want 400", code, m)
 	}
 	code, _, m = ask(t, handler(b, all), "GET", "/v1/usage?limit=2", "")
-	if code != 200 || m["rest_groups"] != float64(tally.MaxGroups-1) {
+	if code != 200 || m["rest_groups"] != float64(v1.MaxGroups-1) {
 		t.Errorf("the two largest of too many: %d, %v in the rest", code, m["rest_groups"])
 	}
 	code, _, m = ask(t, handler(b, all), "GET", "/v1/workloads", "")
@@ -534,15 +534,15 @@ func TestPatience(t *testing.T) {
 }
 
 // A ring is tokens in memory.
-type ring struct{ list []entry.Token }
+type ring struct{ list []registry.Token }
 
-func (r *ring) Create(_ context.Context, want entry.Token) (string, entry.Token, error) {
+func (r *ring) Create(_ context.Context, want registry.Token) (string, registry.Token, error) {
 	want.ID, want.Created = fmt.Sprintf("id%d", len(r.list)), noon
 	r.list = append(r.list, want)
 	return "mete_text_of_" + want.ID, want, nil
 }
 
-func (r *ring) List(context.Context) ([]entry.Token, error) { return r.list, nil }
+func (r *ring) List(context.Context) ([]registry.Token, error) { return r.list, nil }
 
 func (r *ring) Revoke(_ context.Context, id string) error {
 	for i := range r.list {
@@ -568,11 +568,11 @@ func (f fleet) Revoke(_ context.Context, which string) (query.Node, error) {
 // copier says that it made a backup of any directory but one.
 type copier struct{}
 
-func (copier) Backup(_ context.Context, dir string) (tally.Backup, error) {
+func (copier) Backup(_ context.Context, dir string) (v1.Backup, error) {
 	if dir == "/full" {
-		return tally.Backup{}, fmt.Errorf("no room: %w", fault.ErrUnavailable)
+		return v1.Backup{}, fmt.Errorf("no room: %w", fault.ErrUnavailable)
 	}
-	return tally.Backup{Dir: dir, Metrics: 7, Elsewhere: dir == "/pg", Took: time.Second}, nil
+	return v1.Backup{Dir: dir, Metrics: 7, Elsewhere: dir == "/pg", Took: time.Second}, nil
 }
 
 func TestAdmin(t *testing.T) {

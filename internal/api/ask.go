@@ -6,11 +6,11 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/query"
 )
 
-// The types of parameters. They are read by tally, as their texts: here they say
+// The types of parameters. Package v1 reads them, as texts: here they say
 // what is right.
 type (
 	moment    string
@@ -32,7 +32,7 @@ func (moment) Schema(huma.Registry) *huma.Schema {
 
 func (dimension) Schema(huma.Registry) *huma.Schema {
 	var all []string
-	for _, d := range tally.Dimensions() {
+	for _, d := range v1.Dimensions() {
 		if !strings.HasPrefix(d, string(query.ByLabel)) {
 			all = append(all, d)
 		}
@@ -42,30 +42,30 @@ func (dimension) Schema(huma.Registry) *huma.Schema {
 
 func (figure) Schema(huma.Registry) *huma.Schema {
 	var all []any
-	for _, f := range tally.Figures() {
+	for _, f := range v1.Figures() {
 		all = append(all, f.Key)
 	}
 	return &huma.Schema{Type: huma.TypeString, Enum: all}
 }
 
 func (policy) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words(tally.Policies())}
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.Policies())}
 }
 
 func (nesting) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words(append([]string{"none"}, tally.Nestings()...))}
+	return &huma.Schema{Type: huma.TypeString, Enum: words(append([]string{"none"}, v1.Nestings()...))}
 }
 
 func (form) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words([]string{tally.FormJSON, tally.FormCSV})}
+	return &huma.Schema{Type: huma.TypeString, Enum: words([]string{v1.FormJSON, v1.FormCSV})}
 }
 
 func (state) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words(tally.NodeStates())}
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.NodeStates())}
 }
 
 func (pending) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words(tally.AlertStates())}
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.AlertStates())}
 }
 
 func (number) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger} }
@@ -78,8 +78,8 @@ func (flag) Schema(huma.Registry) *huma.Schema {
 type limited string
 
 func (limited) Schema(huma.Registry) *huma.Schema {
-	least, most := 1.0, float64(tally.MaxGroups)
-	return &huma.Schema{Type: huma.TypeInteger, Minimum: &least, Maximum: &most, Description: "at most so many: from 1 to " + strconv.Itoa(tally.MaxGroups)}
+	least, most := 1.0, float64(v1.MaxGroups)
+	return &huma.Schema{Type: huma.TypeInteger, Minimum: &least, Maximum: &most, Description: "at most so many: from 1 to " + strconv.Itoa(v1.MaxGroups)}
 }
 
 // The groups of parameters that several questions have.

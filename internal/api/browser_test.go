@@ -13,9 +13,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"mete.dev/mete/internal/api/apitest"
-	"mete.dev/mete/internal/hosttest"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // The page of the description shows each question, opens what is in an answer, and
@@ -24,7 +24,7 @@ func TestPageInChromium(t *testing.T) {
 	testkit.Stage(t, "pages", "a browser looks at the description")
 	hosttest.Need(t, "chromium")
 	hosttest.Beside(t, "interfaces") // one that comes or goes breaks off what a browser is loading
-	axe, err := os.ReadFile("../page/testdata/axe.min.js")
+	axe, err := os.ReadFile("../web/testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)
 	}

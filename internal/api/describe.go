@@ -12,7 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // version is that of what can be asked: the first number changes when an answer

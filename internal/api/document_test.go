@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/api/apitest"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/apitest"
 )
 
 // words are values that mean something to the example. Of ranges and cursors not
@@ -77,10 +77,10 @@ type laden struct{ *book }
 func (l laden) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
 	a, err := l.book.Usage(ctx, q)
 	for i := range a.Groups {
-		all := query.Total{Present: meter.All}
-		meter.All.Each(func(r meter.Resource) {
+		all := query.Total{Present: usage.All}
+		usage.All.Each(func(r usage.Resource) {
 			all.Sum[r] = unit.Sum{}.Add(math.MaxInt64).Add(math.MaxInt64)
-			all.Quality.Set(r, meter.Measured)
+			all.Quality.Set(r, usage.Measured)
 		})
 		a.Groups[i].Usage.Add(&all)
 	}

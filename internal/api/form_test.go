@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
 )
 
 func get(h http.Handler, target string, header ...string) *httptest.ResponseRecorder {
@@ -34,7 +34,7 @@ func crowd(n int) *book {
 		b.node = append(b.node, query.Node{ID: "I" + name, Name: name, Cluster: []string{"a", "b"}[i%2], Enrolled: noon.Add(-time.Hour), Through: noon, State: "live"})
 		row.name.Name, row.name.Job, row.node = name, "job "+name, "I"+name
 		b.rows = append(b.rows, row)
-		b.gaps = append(b.gaps, query.Gap{Node: "I" + name, Name: name, Gap: meter.Gap{From: noon.Add(-time.Duration(i/2) * time.Minute), To: noon, Reason: meter.Rebooted}})
+		b.gaps = append(b.gaps, query.Gap{Node: "I" + name, Name: name, Gap: usage.Gap{From: noon.Add(-time.Duration(i/2) * time.Minute), To: noon, Reason: usage.Rebooted}})
 	}
 	return b
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Policy lets a browser load nothing for an answer, and nobody frame it.

@@ -6,16 +6,16 @@ import (
 	"slices"
 	"strconv"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
 )
 
 // listed makes an answer of the part of a list that is wanted.
 func listed[T any](a asked, list []T, key func(*T) string, json, csv func([]T) []byte) *found {
-	page, next := tally.Of(a.part, list, key)
+	page, next := v1.Of(a.part, list, key)
 	return &found{
-		json: func() []byte { return tally.Paged(json(page), next) },
+		json: func() []byte { return v1.Paged(json(page), next) },
 		csv:  func() []byte { return csv(page) }, next: next,
 	}
 }
@@ -27,9 +27,9 @@ func narrow[T any](a asked, list []T, states []string, values map[string]func(*T
 		if a.given[name] == nil {
 			continue
 		}
-		want, err := tally.ParseText(a.given, name)
-		if name == tally.ParamState {
-			want, err = tally.ParseWord(a.given, name, states)
+		want, err := v1.ParseText(a.given, name)
+		if name == v1.ParamState {
+			want, err = v1.ParseWord(a.given, name, states)
 		}
 		if err != nil {
 			return nil, err
@@ -42,39 +42,39 @@ func narrow[T any](a asked, list []T, states []string, values map[string]func(*T
 func (h *handler) nodes(ctx context.Context, a asked) (*found, error) {
 	list, err := h.ledger.Nodes(ctx, a.scope)
 	if err == nil {
-		list, err = narrow(a, list, tally.NodeStates(), map[string]func(*query.Node) string{
-			tally.ParamCluster: func(n *query.Node) string { return n.Cluster },
-			tally.ParamState:   func(n *query.Node) string { return n.State },
+		list, err = narrow(a, list, v1.NodeStates(), map[string]func(*query.Node) string{
+			v1.ParamCluster: func(n *query.Node) string { return n.Cluster },
+			v1.ParamState:   func(n *query.Node) string { return n.State },
 		})
 	}
-	return listed(a, list, func(n *query.Node) string { return tally.Key(n.Cluster, n.Name, n.ID) }, tally.NodesJSON, tally.NodesCSV), err
+	return listed(a, list, func(n *query.Node) string { return v1.Key(n.Cluster, n.Name, n.ID) }, v1.NodesJSON, v1.NodesCSV), err
 }
 
 func (h *handler) clusters(ctx context.Context, a asked) (*found, error) {
 	list, err := h.ledger.Nodes(ctx, a.scope)
-	return listed(a, tally.ClustersOf(list), func(c *query.Cluster) string { return tally.Key(c.Name, "") }, tally.ClustersJSON, tally.ClustersCSV), err
+	return listed(a, v1.ClustersOf(list), func(c *query.Cluster) string { return v1.Key(c.Name, "") }, v1.ClustersJSON, v1.ClustersCSV), err
 }
 
 func (h *handler) sources(ctx context.Context, a asked) (*found, error) {
 	list, err := h.ledger.Below(ctx, a.scope)
 	if err == nil {
-		list, err = narrow(a, list, tally.NodeStates(), map[string]func(*query.Source) string{
-			tally.ParamCluster: func(s *query.Source) string { return s.Cluster },
-			tally.ParamState:   func(s *query.Source) string { return s.State },
+		list, err = narrow(a, list, v1.NodeStates(), map[string]func(*query.Source) string{
+			v1.ParamCluster: func(s *query.Source) string { return s.Cluster },
+			v1.ParamState:   func(s *query.Source) string { return s.State },
 		})
 	}
-	return listed(a, list, func(s *query.Source) string { return tally.Key(s.Cluster, s.Name, s.ID) }, tally.SourcesJSON, tally.SourcesCSV), err
+	return listed(a, list, func(s *query.Source) string { return v1.Key(s.Cluster, s.Name, s.ID) }, v1.SourcesJSON, v1.SourcesCSV), err
 }
 
 func (h *handler) streams(ctx context.Context, a asked) (*found, error) {
-	node, err := tally.ParseNode(a.given)
+	node, err := v1.ParseNode(a.given)
 	if err != nil {
 		return nil, err
 	}
 	list, err := h.ledger.Streams(ctx, a.scope)
 	if err == nil {
 		list, err = narrow(a, list, nil, map[string]func(*query.Stream) string{
-			tally.ParamCluster: func(s *query.Stream) string { return s.Cluster },
+			v1.ParamCluster: func(s *query.Stream) string { return s.Cluster },
 		})
 	}
 	if node != "" {
@@ -83,11 +83,11 @@ func (h *handler) streams(ctx context.Context, a asked) (*found, error) {
 			err = h.knows(ctx, node, a.scope)
 		}
 	}
-	return listed(a, list, func(s *query.Stream) string { return tally.Key(s.Cluster, s.Name, s.Node, s.ID) }, tally.StreamsJSON, tally.StreamsCSV), err
+	return listed(a, list, func(s *query.Stream) string { return v1.Key(s.Cluster, s.Name, s.Node, s.ID) }, v1.StreamsJSON, v1.StreamsCSV), err
 }
 
 func (h *handler) workloads(ctx context.Context, a asked) (*found, error) {
-	q, err := tally.ParseFilter(a.given, h.now().UTC())
+	q, err := v1.ParseFilter(a.given, h.now().UTC())
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (h *handler) workloads(ctx context.Context, a asked) (*found, error) {
 	switch q.Scope = a.scope; {
 	case a.part.Whole():
 		q.Limit = maxWorkloads + 1
-	case a.given[tally.ParamCursor] != nil:
+	case a.given[v1.ParamCursor] != nil:
 		q.Limit = 0
 	default:
 		q.Limit++
@@ -109,16 +109,16 @@ func (h *handler) workloads(ctx context.Context, a asked) (*found, error) {
 		return nil, fault.WithHint(fmt.Errorf("more than %d workloads: %w", maxWorkloads, fault.ErrInvalid),
 			"narrow the question with from, to and where, or set a limit")
 	}
-	return listed(a, list, func(w *query.Workload) string { return tally.Key(w.Cluster, w.Node, w.Name.Name+string(w.ID)) },
-		tally.WorkloadsJSON, tally.WorkloadsCSV), nil
+	return listed(a, list, func(w *query.Workload) string { return v1.Key(w.Cluster, w.Node, w.Name.Name+string(w.ID)) },
+		v1.WorkloadsJSON, v1.WorkloadsCSV), nil
 }
 
 func (h *handler) gaps(ctx context.Context, a asked) (*found, error) {
-	from, to, err := tally.ParseRange(a.given, h.now().UTC())
+	from, to, err := v1.ParseRange(a.given, h.now().UTC())
 	if err != nil {
 		return nil, err
 	}
-	node, err := tally.ParseNode(a.given)
+	node, err := v1.ParseNode(a.given)
 	if err != nil {
 		return nil, err
 	}
@@ -127,17 +127,17 @@ func (h *handler) gaps(ctx context.Context, a asked) (*found, error) {
 		err = h.knows(ctx, node, a.scope)
 	}
 	return listed(a, list, func(g *query.Gap) string {
-		return tally.Key(tally.Falling(g.From.UnixNano()), g.Node, g.Reason.String(), tally.Falling(g.To.UnixNano()), strconv.FormatInt(int64(g.Shift), 10))
-	}, tally.GapsJSON, tally.GapsCSV), err
+		return v1.Key(v1.Falling(g.From.UnixNano()), g.Node, g.Reason.String(), v1.Falling(g.To.UnixNano()), strconv.FormatInt(int64(g.Shift), 10))
+	}, v1.GapsJSON, v1.GapsCSV), err
 }
 
 func (h *handler) vms(ctx context.Context, a asked) (*found, error) {
-	from, to, err := tally.ParseRange(a.given, h.now().UTC())
+	from, to, err := v1.ParseRange(a.given, h.now().UTC())
 	if err != nil {
 		return nil, err
 	}
 	list, err := h.ledger.VMs(ctx, from, to, a.scope)
-	return listed(a, list, func(v *query.VM) string { return tally.Key(v.Guest, v.Host, string(v.Workload), v.Node) }, tally.VMsJSON, tally.VMsCSV), err
+	return listed(a, list, func(v *query.VM) string { return v1.Key(v.Guest, v.Host, string(v.Workload), v.Node) }, v1.VMsJSON, v1.VMsCSV), err
 }
 
 // knows refuses the id or name of a node that there is not: that it has no gaps

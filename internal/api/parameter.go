@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/url"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // parameters reads the query of a URL as a whole or not at all.

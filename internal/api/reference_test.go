@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the files that describe the API a
 // the client's code is made of.
 func TestReference(t *testing.T) {
 	document := get(handler(example(), all), "/openapi.json").Body.Bytes()
-	for file, have := range map[string][]byte{"../../docs/openapi.json": document, "../ask/questions.json": questions(t, document)} {
+	for file, have := range map[string][]byte{"../../docs/openapi.json": document, "ask/questions.json": questions(t, document)} {
 		if *update {
 			if err := os.WriteFile(file, have, 0o644); err != nil {
 				t.Fatal(err)
@@ -29,7 +29,7 @@ func TestReference(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(want), string(have)); diff != "" {
-			t.Errorf("%s is stale; go generate ./internal/api ./internal/ask writes it anew (-want +have):\n%s", file, diff)
+			t.Errorf("%s is stale; go generate ./internal/api ./internal/api/ask writes it anew (-want +have):\n%s", file, diff)
 		}
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net/http"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/pki/token"
 )
 
 // Jobs knows of jobs that ask for their own use.
@@ -44,7 +44,7 @@ func (h *handler) self(ctx context.Context, a asked) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &found{json: func() []byte { return tally.SelfJSON(s) }, csv: func() []byte { return tally.SelfCSV(s) }}, nil
+	return &found{json: func() []byte { return v1.SelfJSON(s) }, csv: func() []byte { return v1.SelfCSV(s) }}, nil
 }
 
 // who says which job asks.

@@ -11,28 +11,28 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/pki/token"
 )
 
 func TestSelf(t *testing.T) {
 	nobody := func(*http.Request) (query.Scope, error) { return query.Scope{}, fault.ErrDenied }
 	h := handler(example(), nobody) // which is not asked who may see what
 	code, _, m := ask(t, h, "GET", "/v1/self", "")
-	usage, _ := m["usage"].(map[string]any)
+	used, _ := m["usage"].(map[string]any)
 	latest, _ := m["latest"].(map[string]any)
 	rates, _ := latest["rates"].(map[string]any)
 	if code != 200 || m["workload"] != "w" || m["node_name"] != "web-1" || m["complete_through"] != "2026-03-01T11:59:59Z" || m["gaps"] != 1.0 || m["ended_at"] != nil ||
-		usage["cpu_seconds"] != 90.0 || usage["memory_byte_seconds"] != float64(3600<<20) || usage["disk_read_bytes"] != nil || usage["covered_seconds"] != 3600.0 ||
+		used["cpu_seconds"] != 90.0 || used["memory_byte_seconds"] != float64(3600<<20) || used["disk_read_bytes"] != nil || used["covered_seconds"] != 3600.0 ||
 		rates["cpu_cores"] != 1.5 || latest["to"] != "2026-03-01T12:00:00Z" {
 		t.Errorf("%d %v", code, m)
 	}
 	w := get(h, "/v1/self")
-	s, err := tally.ParseSelf(w.Body.Bytes())
-	if err != nil || s.Usage.Sum[meter.CPU].String() != "90000000000" || s.Usage.Quality.Get(meter.Memory) != meter.Apportioned || s.Name.Job != "build" || !s.Through.Equal(noon.Add(-time.Second)) {
+	s, err := v1.ParseSelf(w.Body.Bytes())
+	if err != nil || s.Usage.Sum[usage.CPU].String() != "90000000000" || s.Usage.Quality.Get(usage.Memory) != usage.Apportioned || s.Name.Job != "build" || !s.Through.Equal(noon.Add(-time.Second)) {
 		t.Errorf("read as %+v, %v", s, err)
 	}
 	if w := get(h, "/v1/self?format=csv"); w.Code != 200 || !strings.Contains(w.Body.String(), "web-1,make,1,") {
@@ -75,7 +75,7 @@ func TestSelfNone(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	for _, body := range []string{"", "{}", `{"format":2}`, `{"format":1,"usage":{"cpu_seconds":"x","quality":{"cpu_seconds":"measured"}}}`, "[]"} {
-		if s, err := tally.ParseSelf([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
+		if s, err := v1.ParseSelf([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %+v, %v", body, s, err)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 const components = "#/components/schemas/"
@@ -34,7 +34,7 @@ type (
 
 // Schema implements huma.SchemaProvider.
 func (quality) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words(tally.Qualities()), Description: "how the figure came about"}
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.Qualities()), Description: "how the figure came about"}
 }
 
 // Schema implements huma.SchemaProvider.
@@ -66,7 +66,7 @@ func newShapes() *shapes {
 	s.registry = huma.NewMapRegistry(components, func(t reflect.Type, hint string) string {
 		return strings.TrimSuffix(huma.DefaultSchemaNamer(t, hint), "JSON")
 	})
-	s.registry.RegisterTypeAlias(reflect.TypeFor[meter.Quality](), reflect.TypeFor[quality]())
+	s.registry.RegisterTypeAlias(reflect.TypeFor[usage.Quality](), reflect.TypeFor[quality]())
 	s.registry.RegisterTypeAlias(reflect.TypeFor[workload.Kind](), reflect.TypeFor[kind]())
 	s.registry.RegisterTypeAlias(reflect.TypeFor[json.RawMessage](), reflect.TypeFor[decimal]())
 	return s
@@ -74,7 +74,7 @@ func newShapes() *shapes {
 
 // fill makes the schemas of all that is answered.
 func (s *shapes) fill() {
-	for name, value := range tally.Documents() {
+	for name, value := range v1.Documents() {
 		s.byName[name] = s.registry.Schema(reflect.TypeOf(value), true, name)
 	}
 	s.byName["problem"] = s.registry.Schema(reflect.TypeFor[fault.Problem](), true, "Problem")
@@ -108,7 +108,7 @@ func (s *shapes) figures() {
 			"covered_seconds": num("summed over workloads, for how long each was measured"),
 			"quality":         {Type: huma.TypeObject, Description: "of each figure, by its key", AdditionalProperties: quality("").Schema(nil)},
 		}
-		for _, f := range tally.Figures() {
+		for _, f := range v1.Figures() {
 			schema := oneOf("number", "null")
 			if f.Text {
 				schema = oneOf("number", "string", "null")

@@ -5,14 +5,14 @@ import (
 	"log/slog"
 	"net/http"
 
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/turn"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/x/fairqueue"
 )
 
 // Text returns the handler of one question that takes no parameters and is
 // answered with text of a media type. authorize is that of [New].
 func Text(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
-	h := &handler{authorize: authorize, log: log, turns: turn.New(1, maxQueue)}
+	h := &handler{authorize: authorize, log: log, turns: fairqueue.New(1, maxQueue)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !only(w, r, http.MethodGet, http.MethodHead) {
 			return

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/query"
 )
 
 // slowNodes is a ledger that takes a second to list the nodes, and knows how many ask

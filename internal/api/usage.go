@@ -6,43 +6,43 @@ import (
 	"slices"
 	"strings"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
 )
 
 func (h *handler) usage(ctx context.Context, a asked) (*found, error) {
-	fields, err := tally.ParseFields(a.given)
+	fields, err := v1.ParseFields(a.given)
 	if err != nil {
 		return nil, err
 	}
-	sort, err := tally.ParseSort(a.given)
+	sort, err := v1.ParseSort(a.given)
 	if err != nil {
 		return nil, err
 	}
-	q, err := tally.ParseQuery(a.given, h.now().UTC())
+	q, err := v1.ParseQuery(a.given, h.now().UTC())
 	if err != nil {
 		return nil, err
 	}
 	if fields != nil {
-		q.Resources = tally.Resources(append(slices.Clone(fields), sorted(sort)...)...)
+		q.Resources = v1.Resources(append(slices.Clone(fields), sorted(sort)...)...)
 	}
 	limit := q.Limit
 	if q.Limit = 0; limit > 0 { // what is above it is told as a sum
-		q.Top = tally.Top(q.By, sort, limit)
+		q.Top = v1.Top(q.By, sort, limit)
 	}
 	got, err := h.used(ctx, a, q, limit == 0)
 	if err != nil {
 		return nil, err
 	}
 	if sort != "" {
-		tally.Sort(got, sort)
+		v1.Sort(got, sort)
 	}
 	if limit > 0 {
-		tally.Limit(got, limit)
+		v1.Limit(got, limit)
 	}
-	return &found{json: func() []byte { return tally.JSONOf(got, fields) }, csv: func() []byte { return tally.CSVOf(got, fields) }}, nil
+	return &found{json: func() []byte { return v1.JSONOf(got, fields) }, csv: func() []byte { return v1.CSVOf(got, fields) }}, nil
 }
 
 // sorted is a figure to sort by, if any.
@@ -57,14 +57,14 @@ func sorted(by string) []string {
 // answer can have: one more than the most shows that there are too many.
 func (h *handler) used(ctx context.Context, a asked, q query.Query, bounded bool) (*query.Answer, error) {
 	if q.Scope = a.scope; bounded {
-		q.Limit = tally.MaxGroups + 1
+		q.Limit = v1.MaxGroups + 1
 	}
 	got, err := h.ledger.Usage(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	if bounded && max(len(got.Groups), len(got.NestedGroups)) > tally.MaxGroups {
-		return nil, fault.WithHint(fmt.Errorf("more than %d groups by %s: %w", tally.MaxGroups, names(q.By), fault.ErrInvalid),
+	if bounded && max(len(got.Groups), len(got.NestedGroups)) > v1.MaxGroups {
+		return nil, fault.WithHint(fmt.Errorf("more than %d groups by %s: %w", v1.MaxGroups, names(q.By), fault.ErrInvalid),
 			"ask for the largest with limit, group by less, or narrow the question with from, to and where")
 	}
 	if got.Over > 0 {
@@ -74,7 +74,7 @@ func (h *handler) used(ctx context.Context, a asked, q query.Query, bounded bool
 	if err != nil {
 		return nil, err
 	}
-	tally.Narrow(got, nodes)
+	v1.Narrow(got, nodes)
 	return got, nil
 }
 
@@ -87,45 +87,45 @@ func names(by []query.Dimension) string {
 }
 
 func (h *handler) jobs(ctx context.Context, a asked) (*found, error) {
-	fields, err := tally.ParseFields(a.given)
+	fields, err := v1.ParseFields(a.given)
 	if err != nil {
 		return nil, err
 	}
-	q, err := tally.ParseFilter(a.given, h.now().UTC())
+	q, err := v1.ParseFilter(a.given, h.now().UTC())
 	if err != nil {
 		return nil, err
 	}
-	q.By, q.Limit, q.Resources = tally.JobsBy, 0, tally.Resources(fields...)
+	q.By, q.Limit, q.Resources = v1.JobsBy, 0, v1.Resources(fields...)
 	got, err := h.used(ctx, a, q, a.part.Whole())
 	if err != nil {
 		return nil, err
 	}
-	tally.Jobs(got)
-	page, next := tally.Of(a.part, got.Groups, tally.JobKey)
+	v1.Jobs(got)
+	page, next := v1.Of(a.part, got.Groups, v1.JobKey)
 	got.Groups, got.NestedGroups, got.RestGroups = page, nil, 0
 	return &found{
-		json: func() []byte { return tally.Paged(tally.JobsJSON(got, fields), next) },
-		csv:  func() []byte { return tally.CSVOf(got, fields) }, next: next,
+		json: func() []byte { return v1.Paged(v1.JobsJSON(got, fields), next) },
+		csv:  func() []byte { return v1.CSVOf(got, fields) }, next: next,
 	}, nil
 }
 
 func (h *handler) energy(ctx context.Context, a asked) (*found, error) {
-	q, err := tally.ParseFilter(a.given, h.now().UTC())
+	q, err := v1.ParseFilter(a.given, h.now().UTC())
 	if err != nil {
 		return nil, err
 	}
-	q.By, q.Limit = tally.EnergyBy, 0
-	q.Resources = meter.SetOf(meter.Energies[:]...) | meter.SetOf(meter.EnergyError)
+	q.By, q.Limit = v1.EnergyBy, 0
+	q.Resources = usage.SetOf(usage.Energies[:]...) | usage.SetOf(usage.EnergyError)
 	got, err := h.used(ctx, a, q, false)
 	if err != nil {
 		return nil, err
 	}
-	e := tally.EnergyOf(got)
+	e := v1.EnergyOf(got)
 	keys := e.Keys()
 	all := make([]int, len(keys))
 	for i := range all {
 		all[i] = i
 	}
-	show, next := tally.Of(a.part, all, func(i *int) string { return keys[*i] })
+	show, next := v1.Of(a.part, all, func(i *int) string { return keys[*i] })
 	return &found{json: func() []byte { return e.JSON(show, next) }, csv: func() []byte { return e.CSV(show) }, next: next}, nil
 }

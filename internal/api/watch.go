@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
 )
 
 // maxTop is how many of the busiest workloads a summary names at most.
@@ -17,22 +17,22 @@ func (h *handler) rates(ctx context.Context, a asked) (*found, error) {
 		return nil, fmt.Errorf("present rates: %w", fault.ErrUnsupported)
 	}
 	list, err := h.live.Latest(ctx, a.scope)
-	return &found{json: func() []byte { return tally.RatesJSON(list) }}, err
+	return &found{json: func() []byte { return v1.RatesJSON(list) }}, err
 }
 
 func (h *handler) summary(ctx context.Context, a asked) (*found, error) {
 	if h.live == nil {
 		return nil, fmt.Errorf("what is used at present: %w", fault.ErrUnsupported)
 	}
-	node, err := tally.ParseNode(a.given)
+	node, err := v1.ParseNode(a.given)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := tally.ParseNumber(a.given, tally.ParamNodes, 1)
+	nodes, err := v1.ParseNumber(a.given, v1.ParamNodes, 1)
 	if err != nil {
 		return nil, err
 	}
-	top, err := tally.ParseNumber(a.given, tally.ParamTop, maxTop)
+	top, err := v1.ParseNumber(a.given, v1.ParamTop, maxTop)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (h *handler) summary(ctx context.Context, a asked) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &found{json: func() []byte { return tally.SummaryJSON(sum, nodes > 0) }}, nil
+	return &found{json: func() []byte { return v1.SummaryJSON(sum, nodes > 0) }}, nil
 }
 
 func (h *handler) alerts(ctx context.Context, a asked) (*found, error) {
@@ -52,20 +52,20 @@ func (h *handler) alerts(ctx context.Context, a asked) (*found, error) {
 	}
 	list, err := h.live.Alerts(ctx, a.scope)
 	if err == nil {
-		list, err = narrow(a, list, tally.AlertStates(), map[string]func(*query.Alert) string{
-			tally.ParamCluster: func(l *query.Alert) string { return l.Cluster },
-			tally.ParamState:   func(l *query.Alert) string { return l.State },
+		list, err = narrow(a, list, v1.AlertStates(), map[string]func(*query.Alert) string{
+			v1.ParamCluster: func(l *query.Alert) string { return l.Cluster },
+			v1.ParamState:   func(l *query.Alert) string { return l.State },
 		})
 	}
-	tally.SortAlerts(list)
-	return listed(a, list, func(l *query.Alert) string { return tally.Key(l.State, l.Rule, l.Cluster, tally.LabelsText(l.Labels)) },
-		tally.AlertsJSON, tally.AlertsCSV), err
+	v1.SortAlerts(list)
+	return listed(a, list, func(l *query.Alert) string { return v1.Key(l.State, l.Rule, l.Cluster, v1.LabelsText(l.Labels)) },
+		v1.AlertsJSON, v1.AlertsCSV), err
 }
 
 // health puts together what is known of how well is measured.
 func (h *handler) health(ctx context.Context, a asked) (*found, error) {
 	now := h.now().UTC()
-	from, to, err := tally.ParseRange(a.given, now)
+	from, to, err := v1.ParseRange(a.given, now)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (h *handler) health(ctx context.Context, a asked) (*found, error) {
 			out.Behind = max(out.Behind, now.Sub(n.Through))
 		}
 	}
-	var gaps tally.GapSums
+	var gaps v1.GapSums
 	if err := h.ledger.EachGap(ctx, from, to, a.scope, gaps.Add); err != nil {
 		return nil, err
 	}
@@ -109,5 +109,5 @@ func (h *handler) health(ctx context.Context, a asked) (*found, error) {
 			}
 		}
 	}
-	return &found{json: func() []byte { return tally.HealthJSON(&out) }}, nil
+	return &found{json: func() []byte { return v1.HealthJSON(&out) }}, nil
 }

@@ -4,10 +4,10 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A machine that is suspended for a night, in which CLOCK_MONOTONIC stands still, is
@@ -18,12 +18,12 @@ func TestAsleep(t *testing.T) {
 	const night = 8 * 3600 * second
 	cpu := int64(0)
 	tick := func(at, mono int64) int64 {
-		root := &meter.Group{Slot: 0, Parent: meter.NoSlot, Life: workload.Life{ID: 1}, Exact: true}
-		root.Put(meter.CPU, cpu)
+		root := &usage.Group{Slot: 0, Parent: usage.NoSlot, Life: workload.Life{ID: 1}, Exact: true}
+		root.Put(usage.CPU, cpu)
 		cpu += second
-		s := &meter.Snapshot{Boot: "b", At: at, Mono: mono, Node: meter.Node{CPUs: 2, MemTotal: 1 << 30, MemFree: 1 << 29}, Groups: []*meter.Group{root}}
+		s := &usage.Snapshot{Boot: "b", At: at, Mono: mono, Node: usage.Node{CPUs: 2, MemTotal: 1 << 30, MemFree: 1 << 29}, Groups: []*usage.Group{root}}
 		b := books.Tick(s)
-		return b.Whole.Of(meter.EnergyRest)
+		return b.Whole.Of(usage.EnergyRest)
 	}
 	tick(second, second)
 	for _, c := range []struct{ at, mono, want int64 }{

@@ -5,46 +5,46 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // crowd is a machine of n groups, a hundred below each slice.
-func crowd(n int) *meter.Snapshot {
-	s := &meter.Snapshot{Boot: "b", Node: meter.Node{CPUs: 64, MemTotal: 1 << 40, MemFree: 1 << 39}}
+func crowd(n int) *usage.Snapshot {
+	s := &usage.Snapshot{Boot: "b", Node: usage.Node{CPUs: 64, MemTotal: 1 << 40, MemFree: 1 << 39}}
 	for i := range n {
-		g := &meter.Group{Slot: meter.Slot(i), Life: workload.Life{ID: uint64(i)}, Workload: workload.Workload{ID: workload.ID(fmt.Sprint(i))}}
+		g := &usage.Group{Slot: usage.Slot(i), Life: workload.Life{ID: uint64(i)}, Workload: workload.Workload{ID: workload.ID(fmt.Sprint(i))}}
 		switch {
 		case i == 0:
-			g.Parent, g.MemoryParent = meter.NoSlot, meter.NoSlot
+			g.Parent, g.MemoryParent = usage.NoSlot, usage.NoSlot
 		case i%100 != 1:
-			g.Parent = meter.Slot((i-1)/100*100 + 1)
+			g.Parent = usage.Slot((i-1)/100*100 + 1)
 			g.MemoryParent = g.Parent
 		}
-		for _, r := range []meter.Resource{meter.CPU, meter.CPUUser, meter.CPUSystem, meter.Memory, meter.PIDs, meter.DiskRead, meter.DiskWritten,
-			meter.DiskReads, meter.DiskWrites, meter.Processes, meter.PressureCPU, meter.PressureMemory, meter.PressureIO} {
+		for _, r := range []usage.Resource{usage.CPU, usage.CPUUser, usage.CPUSystem, usage.Memory, usage.PIDs, usage.DiskRead, usage.DiskWritten,
+			usage.DiskReads, usage.DiskWrites, usage.Processes, usage.PressureCPU, usage.PressureMemory, usage.PressureIO} {
 			g.Put(r, 0)
 		}
-		g.Own = meter.SetOf(meter.DiskRead, meter.DiskWritten, meter.DiskReads, meter.DiskWrites)
+		g.Own = usage.SetOf(usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites)
 		s.Groups = append(s.Groups, g)
 	}
 	return s
 }
 
 // busy lets every other group of a crowd use some of all.
-func busy(s *meter.Snapshot) {
+func busy(s *usage.Snapshot) {
 	for i := len(s.Groups) - 1; i >= 0; i-- {
 		g := s.Groups[i]
 		if i%2 == 1 && i%100 != 1 {
 			continue
 		}
-		g.Has.Each(func(r meter.Resource) { g.Value[r] += int64(1000 + i) })
+		g.Has.Each(func(r usage.Resource) { g.Value[r] += int64(1000 + i) })
 		for g.Parent > 0 {
 			g = s.Groups[g.Parent]
-			g.Value[meter.CPU] += int64(1000 + i)
-			g.Value[meter.Memory] += int64(1000 + i)
+			g.Value[usage.CPU] += int64(1000 + i)
+			g.Value[usage.Memory] += int64(1000 + i)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func BenchmarkTick(b *testing.B) {
 func BenchmarkCheckpoint(b *testing.B) {
 	s := crowd(500)
 	books := attribute.New("n")
-	var w meter.Window
+	var w usage.Window
 	var buf []byte
 	for b.Loop() {
 		b.StopTimer()
@@ -88,7 +88,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 func BenchmarkRestore(b *testing.B) {
 	s := crowd(500)
 	books := attribute.New("n")
-	var w meter.Window
+	var w usage.Window
 	var recs [][]byte
 	for range 100 {
 		s.At += 1e9
@@ -106,14 +106,14 @@ func BenchmarkRestore(b *testing.B) {
 }
 
 // guests puts virtual machines into some groups of a crowd.
-func guests(s *meter.Snapshot, n int) {
+func guests(s *usage.Snapshot, n int) {
 	for i := range n {
-		s.Groups[2+3*i].Guest = &meter.Guest{UUID: fmt.Sprint(i), Name: fmt.Sprint("vm", i), VCPUs: 4}
+		s.Groups[2+3*i].Guest = &usage.Guest{UUID: fmt.Sprint(i), Name: fmt.Sprint("vm", i), VCPUs: 4}
 	}
 }
 
 // metered shows what a meter of packages does.
-func metered(s *meter.Snapshot) {
+func metered(s *usage.Snapshot) {
 	s.Before[0].At, s.Before[0].Value = s.At, s.Before[0].Value+90*watt
 }
 
@@ -145,7 +145,7 @@ func TestGuestAllocations(t *testing.T) {
 	books := attribute.New("n")
 	books.Meter(energy.New(packages))
 	s.Before = []power.Reading{{}}
-	var w meter.Window
+	var w usage.Window
 	given := 0
 	step := func() {
 		for range 3 {
@@ -173,7 +173,7 @@ func TestGuestAllocations(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	s := crowd(300)
 	books := attribute.New("n")
-	var w meter.Window
+	var w usage.Window
 	var buf []byte
 	step := func() {
 		for range 3 {

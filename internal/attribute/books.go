@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Books holds a machine's open accounts, one for each workload. They are fed
@@ -35,22 +35,22 @@ type Books struct {
 	idle     *account
 	guests   []*account // those of this tick's that a virtual machine runs in, or did
 	listed   []Guest
-	handed   []meter.Handover // in this window, by those that are gone
+	handed   []usage.Handover // in this window, by those that are gone
 
 	boot     string
 	at, mono int64 // of the latest snapshot
-	node0    meter.Node
+	node0    usage.Node
 	started  bool
 	first    int64 // of the first snapshot ever, in this boot
 	start    int64 // of the open window, ns of CLOCK_BOOTTIME
 	offset   int64
 
-	now     meter.Opening // what the latest tick is: Continues but for the first
-	opening meter.Opening // of the open window
-	gaps    []meter.Gap   // that the open window begins with
+	now     usage.Opening // what the latest tick is: Continues but for the first
+	opening usage.Opening // of the open window
+	gaps    []usage.Gap   // that the open window begins with
 	lost    string        // why there was nothing to go on with
 	pace    time.Duration // between two ticks, as a rule; 0 is not known
-	machine meter.Usage   // of the machine as a whole in the open window
+	machine usage.Usage   // of the machine as a whole in the open window
 	away    bool          // restored, and no tick since
 	awake   bool          // nobody is let sleep, so that a test sees that it changes nothing
 
@@ -61,12 +61,12 @@ type Books struct {
 
 	whole   unit.Integral // memory that there is
 	free    unit.Integral // memory that nobody uses
-	carry   meter.Shares  // skew not yet worked off
-	tick    meter.Balance
-	window  meter.Balance
+	carry   usage.Shares  // skew not yet worked off
+	tick    usage.Balance
+	window  usage.Balance
 	elapsed int64         // ns of CLOCK_BOOTTIME in the latest tick
 	stolen  int64         // CPU ns in the latest tick that the hypervisor took
-	total0  meter.Reading // of the machine at the tick before
+	total0  usage.Reading // of the machine at the tick before
 	energy  powers
 
 	troubles []trouble // of energy meters, in the open window
@@ -77,7 +77,7 @@ type account struct {
 	w      workload.Workload
 	serial uint64 // never given to another account of this boot
 	life   workload.Life
-	slot   meter.Slot
+	slot   usage.Slot
 	parent *account // nil for the root
 	memory *account // the parent in the hierarchy that charges memory
 	round  uint64   // of the latest snapshot that it was in
@@ -87,11 +87,11 @@ type account struct {
 	born   bool // its life began after counting did, so all it shows is booked
 	blur   bool // some use of a child that was not seen is in this remainder
 
-	reading meter.Reading // latest
-	before  meter.Reading // of the tick before
+	reading usage.Reading // latest
+	before  usage.Reading // of the tick before
 	same    bool          // both are
 	asleep  bool          // as long as they are, its share stays, too: see doze.go
-	seen    meter.Set     // which readings were there at any tick
+	seen    usage.Set     // which readings were there at any tick
 
 	// up is who holds this account's counters too, and below, grown and gone
 	// are what others so hold here: what they show now, by how much that grew in
@@ -101,18 +101,18 @@ type account struct {
 	below [inner]int64 // by within
 	gone  [inner]int64
 
-	booked [meter.EnergyPackage]int64 // own counter value up to which is booked
+	booked [usage.EnergyPackage]int64 // own counter value up to which is booked
 	level  [levels]int64              // own level at the latest tick, by lasting
 	rest   [levels]unit.Integral      // by lasting
 
 	user, system int64 // latest readings
 	part, of     int64 // user / (user + system) when they last moved
 
-	cpuLimit, memoryLimit int64 // as in meter.Group
+	cpuLimit, memoryLimit int64 // as in usage.Group
 
 	guest  *guest      // nil where no virtual machine was ever seen
-	share  meter.Usage // of the latest tick
-	window meter.Usage
+	share  usage.Usage // of the latest tick
+	window usage.Usage
 	total  total
 
 	stale stale // what is restored and was not shown again yet
@@ -122,7 +122,7 @@ type account struct {
 // New returns empty books for the node of this id.
 func New(node string) *Books {
 	id := workload.NewID(node, workload.Idle, "")
-	return &Books{node: node, idle: &account{slot: meter.NoSlot,
+	return &Books{node: node, idle: &account{slot: usage.NoSlot,
 		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}}}
 }
 
@@ -132,16 +132,16 @@ func (b *Books) Pace(tick time.Duration) { b.pace = tick }
 
 // Tick books what was used since the snapshot before and returns the tick's
 // balance. The first snapshot books nothing: it is where counting begins.
-func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
+func (b *Books) Tick(s *usage.Snapshot) usage.Balance {
 	b.begin(s)
 	b.round++
 	b.elapsed = s.At - b.at
-	b.tick = meter.Balance{Lost: s.Lost}
+	b.tick = usage.Balance{Lost: s.Lost}
 	b.admit(s)
 	for i, g := range s.Groups {
 		b.place(b.order[i], g)
 	}
-	if b.now == meter.Resumed {
+	if b.now == usage.Resumed {
 		b.weigh(s)
 	}
 	b.link()
@@ -161,12 +161,12 @@ func (b *Books) Tick(s *meter.Snapshot) meter.Balance {
 
 // admit opens accounts for new groups, takes over all readings, and closes the
 // accounts of groups that are not there any more although nobody showed their end.
-func (b *Books) admit(s *meter.Snapshot) {
+func (b *Books) admit(s *usage.Snapshot) {
 	b.last, b.order, b.guests = b.order, b.last[:0], b.guests[:0]
 	for _, g := range s.Groups {
 		b.reach(g.Slot)
 		a := b.accounts[g.Slot]
-		if a == nil || g.New && a.since != b.round && b.now != meter.Resumed || a.life != g.Life {
+		if a == nil || g.New && a.since != b.round && b.now != usage.Resumed || a.life != g.Life {
 			b.serial++
 			a = &account{serial: b.serial, life: g.Life, slot: g.Slot, since: b.round}
 			b.accounts[g.Slot] = a
@@ -207,34 +207,34 @@ func (b *Books) admit(s *meter.Snapshot) {
 }
 
 // reach makes room for a slot.
-func (b *Books) reach(s meter.Slot) {
+func (b *Books) reach(s usage.Slot) {
 	if n := int(s) + 1; n > len(b.accounts) {
 		b.accounts = append(b.accounts, make([]*account, n-len(b.accounts))...)
 	}
 }
 
 // book gives a its share of the tick.
-func (b *Books) book(a *account, s *meter.Snapshot) {
+func (b *Books) book(a *account, s *usage.Snapshot) {
 	if a.asleep = a.asleep && b.quiet(a); a.asleep {
 		b.doze(a)
 		return
 	}
-	a.share = meter.Usage{Covered: b.covered()}
+	a.share = usage.Usage{Covered: b.covered()}
 	set := a.reading.Has
-	set &^= meter.SetOf(meter.CPUUser, meter.CPUSystem) // see split
+	set &^= usage.SetOf(usage.CPUUser, usage.CPUSystem) // see split
 	if a.parent == nil {
-		set &^= s.Node.Total.Has | meter.SetOf(meter.Memory, meter.PIDs) // see balance
+		set &^= s.Node.Total.Has | usage.SetOf(usage.Memory, usage.PIDs) // see balance
 	}
 	for ; set != 0; set &= set - 1 {
-		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		own := a.reading.Value[r]
 		if inclusive(a, r) {
 			own -= a.below[within[r]]
 		}
 		switch r.Detail().Kind {
-		case meter.Counter:
+		case usage.Counter:
 			b.bookCounter(a, r, own)
-		case meter.Integral:
+		case usage.Integral:
 			if a.final {
 				own = 0 // it ended in the tick, as it began in one: with nothing
 			}
@@ -255,29 +255,29 @@ func (b *Books) book(a *account, s *meter.Snapshot) {
 // at clock ticks or scales such samples, so they are apportioned; they always
 // sum to the CPU time.
 func (a *account) split() {
-	shown := a.reading.Has.Has(meter.CPUUser)
-	if !shown && !a.stale.set.Has(meter.CPUUser) || !a.share.Present.Has(meter.CPU) {
+	shown := a.reading.Has.Has(usage.CPUUser)
+	if !shown && !a.stale.set.Has(usage.CPUUser) || !a.share.Present.Has(usage.CPU) {
 		return
 	}
-	if user, system := a.reading.Value[meter.CPUUser], a.reading.Value[meter.CPUSystem]; shown && (user != a.user || system != a.system) {
+	if user, system := a.reading.Value[usage.CPUUser], a.reading.Value[usage.CPUSystem]; shown && (user != a.user || system != a.system) {
 		if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 && du+ds > 0 {
 			a.part, a.of = du, du+ds
 		}
 		a.user, a.system, a.dirty.split = user, system, true
 	}
-	cpu := a.share.Amount[meter.CPU]
+	cpu := a.share.Amount[usage.CPU]
 	part := cpu
 	if a.of > 0 {
 		hi, lo := bits.Mul64(uint64(cpu), uint64(a.part))
 		q, _ := bits.Div64(hi, lo, uint64(a.of)) // part <= of: no overflow
 		part = int64(q)
 	}
-	a.share.Put(meter.CPUUser, part, meter.Apportioned)
-	a.share.Put(meter.CPUSystem, cpu-part, meter.Apportioned)
+	a.share.Put(usage.CPUUser, part, usage.Apportioned)
+	a.share.Put(usage.CPUSystem, cpu-part, usage.Apportioned)
 }
 
 // bookCounter books what a's own counter shows beyond what is booked.
-func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
+func (b *Books) bookCounter(a *account, r usage.Resource, own int64) {
 	i := nest(r)
 	if inclusive(a, r) {
 		own -= a.gone[within[r]]
@@ -316,16 +316,16 @@ func (b *Books) bookCounter(a *account, r meter.Resource, own int64) {
 // before it was seen, or whose level was out of sight, what it held before now
 // is not known. Nor is it where the meter was away, unless it was seen before
 // that; then the trapezoid is a guess.
-func (b *Books) bookLevel(a *account, r meter.Resource, own int64) {
+func (b *Books) bookLevel(a *account, r usage.Resource, own int64) {
 	q := a.quality(r)
 	from, how := own, q
 	switch {
 	case a.before.Has.Has(r):
-		if from = a.level[lasting[r]]; b.now == meter.Resumed {
-			how = meter.Apportioned
+		if from = a.level[lasting[r]]; b.now == usage.Resumed {
+			how = usage.Apportioned
 		}
-	case b.now == meter.Continues && a.seen.Has(r):
-	case b.now == meter.Continues && a.born:
+	case b.now == usage.Continues && a.seen.Has(r):
+	case b.now == usage.Continues && a.born:
 		from = 0
 	default:
 		a.rest[lasting[r]] = unit.Integral{}
@@ -342,10 +342,10 @@ func (b *Books) bookLevel(a *account, r meter.Resource, own int64) {
 }
 
 // peaks are the highest of a level.
-var peaks = [meter.Limit]meter.Resource{meter.Memory: meter.MemoryPeak, meter.PIDs: meter.PIDsPeak}
+var peaks = [usage.Limit]usage.Resource{usage.Memory: usage.MemoryPeak, usage.PIDs: usage.PIDsPeak}
 
 // peak notes the level itself, and the peak that is made of it.
-func (b *Books) peak(a *account, r meter.Resource, own int64, q meter.Quality) {
+func (b *Books) peak(a *account, r usage.Resource, own int64, q usage.Quality) {
 	a.level[lasting[r]] = own
 	if p := peaks[r]; p != 0 {
 		a.share.Put(p, own, q)
@@ -353,11 +353,11 @@ func (b *Books) peak(a *account, r meter.Resource, own int64, q meter.Quality) {
 }
 
 // quality is how sure a's share of r is in this tick.
-func (a *account) quality(r meter.Resource) meter.Quality {
+func (a *account) quality(r usage.Resource) usage.Quality {
 	if a.reading.Apportioned.Has(r) || a.blur && inclusive(a, r) {
-		return meter.Apportioned
+		return usage.Apportioned
 	}
-	return meter.Measured
+	return usage.Measured
 }
 
 // post adds the tick's shares to the window's.

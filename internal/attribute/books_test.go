@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A machine is a simulated tree of groups that knows what each truly used.
@@ -25,7 +25,7 @@ type machine struct {
 
 type sim struct {
 	name   string
-	slot   meter.Slot
+	slot   usage.Slot
 	parent *sim
 	id     uint64
 	own    int64 // CPU ns used by itself alone
@@ -52,7 +52,7 @@ func (m *machine) add(parent *sim, born bool) *sim {
 		m.groups = append(m.groups, nil)
 	}
 	m.nextID++
-	g := &sim{name: fmt.Sprintf("g%d", m.nextID), slot: meter.Slot(slot), parent: parent, id: m.nextID, born: born}
+	g := &sim{name: fmt.Sprintf("g%d", m.nextID), slot: usage.Slot(slot), parent: parent, id: m.nextID, born: born}
 	m.groups[slot] = g
 	return g
 }
@@ -96,13 +96,13 @@ func (m *machine) memory() (sum int64) {
 	return sum
 }
 
-func (m *machine) snapshot(busy func(*sim)) *meter.Snapshot {
-	s := &meter.Snapshot{Boot: "b", At: m.now, Mono: m.now}
-	s.Node = meter.Node{CPUs: m.cpus, Steal: m.steal, MemTotal: 1 << 34, MemFree: 1<<34 - m.memory() - 1<<30}
-	s.Node.Total.Put(meter.DiskWritten, m.disk)
+func (m *machine) snapshot(busy func(*sim)) *usage.Snapshot {
+	s := &usage.Snapshot{Boot: "b", At: m.now, Mono: m.now}
+	s.Node = usage.Node{CPUs: m.cpus, Steal: m.steal, MemTotal: 1 << 34, MemFree: 1<<34 - m.memory() - 1<<30}
+	s.Node.Total.Put(usage.DiskWritten, m.disk)
 	var fresh []*sim // there before they were seen
 	for _, g := range m.alive() {
-		r := &meter.Group{Slot: g.slot, Parent: meter.NoSlot, Life: workload.Life{ID: g.id},
+		r := &usage.Group{Slot: g.slot, Parent: usage.NoSlot, Life: workload.Life{ID: g.id},
 			Workload: workload.Workload{ID: workload.ID(g.name), Kind: workload.Path, Name: g.name},
 			New:      !g.shown, Born: g.born, Final: g.dead, Exact: true}
 		if g.parent != nil {
@@ -113,11 +113,11 @@ func (m *machine) snapshot(busy func(*sim)) *meter.Snapshot {
 					mem += c.mem
 				}
 			}
-			r.Put(meter.Memory, mem)
-			r.Put(meter.DiskWritten, g.disk)
-			r.Own |= meter.SetOf(meter.DiskWritten)
+			r.Put(usage.Memory, mem)
+			r.Put(usage.DiskWritten, g.disk)
+			r.Own |= usage.SetOf(usage.DiskWritten)
 		}
-		r.Put(meter.CPU, g.own+g.below)
+		r.Put(usage.CPU, g.own+g.below)
 		if !g.shown && !g.known() {
 			g.seen, g.disk0 = g.own, g.disk
 			up := g.parent
@@ -215,7 +215,7 @@ func TestBooksGiveEachItsOwn(t *testing.T) {
 		b := attribute.New("n")
 		booked := map[string]int64{}
 		disk := map[string]int64{}
-		var w meter.Window
+		var w usage.Window
 		b.Tick(m.snapshot(nil))
 		for _, g := range m.groups {
 			if g != nil {
@@ -231,12 +231,12 @@ func TestBooksGiveEachItsOwn(t *testing.T) {
 				}
 			}
 			bal := b.Tick(m.snapshot(nil))
-			for _, r := range meter.Wholes {
+			for _, r := range usage.Wholes {
 				if !bal.Closed(r) {
 					t.Fatalf("tick: parts of %v do not sum to the whole: %+v", r, bal)
 				}
 			}
-			if bal.Skew != (meter.Shares{}) {
+			if bal.Skew != (usage.Shares{}) {
 				t.Fatalf("skew %v on an instantaneous snapshot", bal.Skew)
 			}
 			if rapid.Bool().Draw(t, "close") {
@@ -258,7 +258,7 @@ func TestBooksGiveEachItsOwn(t *testing.T) {
 	})
 }
 
-func collect(t *rapid.T, b *attribute.Books, w *meter.Window, cpu, disk map[string]int64) {
+func collect(t *rapid.T, b *attribute.Books, w *usage.Window, cpu, disk map[string]int64) {
 	start := w.End
 	b.Close(w)
 	if w.Balance.Violations != 0 {
@@ -268,8 +268,8 @@ func collect(t *rapid.T, b *attribute.Books, w *meter.Window, cpu, disk map[stri
 		t.Fatalf("window starts at %d, the one before ended at %d", w.Start, start)
 	}
 	for _, r := range w.Rows {
-		cpu[r.Workload.Name] += r.Usage.Amount[meter.CPU]
-		disk[r.Workload.Name] += r.Usage.Amount[meter.DiskWritten]
+		cpu[r.Workload.Name] += r.Usage.Amount[usage.CPU]
+		disk[r.Workload.Name] += r.Usage.Amount[usage.DiskWritten]
 	}
 }
 
@@ -292,7 +292,7 @@ func TestBooksBearSkew(t *testing.T) {
 			}
 		}
 		b := attribute.New("n")
-		var w meter.Window
+		var w usage.Window
 		booked, disk := map[string]int64{}, map[string]int64{}
 		b.Tick(m.snapshot(busy))
 		for _, g := range m.groups {
@@ -307,7 +307,7 @@ func TestBooksBearSkew(t *testing.T) {
 				}
 			}
 			bal := b.Tick(m.snapshot(busy))
-			for _, r := range meter.Wholes {
+			for _, r := range usage.Wholes {
 				if !bal.Closed(r) {
 					t.Fatalf("parts of %v do not sum to the whole: %+v", r, bal)
 				}

@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A checkpoint is the books between two windows, as bytes that only [Restore]
@@ -39,18 +39,18 @@ type dirty struct {
 	known                    bool // it is in the checkpoint
 	head, links, sets, split bool
 	guest, share             bool
-	set                      meter.Set
+	set                      usage.Set
 }
 
-var counters, integrals, highest = func() (c, i, p meter.Set) {
-	meter.All.Each(func(r meter.Resource) {
+var counters, integrals, highest = func() (c, i, p usage.Set) {
+	usage.All.Each(func(r usage.Resource) {
 		switch r.Detail().Kind {
-		case meter.Counter:
-			c |= meter.SetOf(r)
-		case meter.Integral:
-			i |= meter.SetOf(r)
-		case meter.Peak:
-			p |= meter.SetOf(r)
+		case usage.Counter:
+			c |= usage.SetOf(r)
+		case usage.Integral:
+			i |= usage.SetOf(r)
+		case usage.Peak:
+			p |= usage.SetOf(r)
 		}
 	})
 	return c, i, p
@@ -58,7 +58,7 @@ var counters, integrals, highest = func() (c, i, p meter.Set) {
 
 // restless is what changes in the root's account in every tick, as no reading
 // shows it; see balance.
-var restless = meter.SetOf(meter.Memory, meter.MemoryPeak, meter.PIDs, meter.PIDsPeak)
+var restless = usage.SetOf(usage.Memory, usage.MemoryPeak, usage.PIDs, usage.PIDsPeak)
 
 // touch notes what a tick changed in an account.
 func (a *account) touch() {
@@ -74,7 +74,7 @@ func (a *account) touch() {
 		}
 	}
 	for set := a.share.Present & (counters | highest) &^ a.dirty.set; set != 0; set &= set - 1 {
-		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		if v := a.share.Amount[r]; v != 0 && (counters.Has(r) || v > a.total.amount[r].Int64()) {
 			changed |= 1 << r
 		}
@@ -190,7 +190,7 @@ func (b *Books) appendNode(dst []byte) []byte {
 	return dst
 }
 
-func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set meter.Set) []byte {
+func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set usage.Set) []byte {
 	own := parts&partHead != 0 && a.w.Key != b.boot+a.w.Path
 	if own {
 		parts |= partOwn
@@ -209,12 +209,12 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set meter.Se
 		dst = appendString(dst, a.w.Key)
 	}
 	if parts&partLinks != 0 {
-		dst = binary.AppendUvarint(dst, a.parent.standing(meter.CPU).number())
-		dst = binary.AppendUvarint(dst, a.memory.standing(meter.Memory).number())
+		dst = binary.AppendUvarint(dst, a.parent.standing(usage.CPU).number())
+		dst = binary.AppendUvarint(dst, a.memory.standing(usage.Memory).number())
 		dst = appendBool(dst, a.born)
 	}
 	if parts&partSets != 0 {
-		for _, s := range [...]meter.Set{a.reading.Has, a.reading.Own, a.reading.Apportioned, a.reading.Counted, a.seen, a.total.present} {
+		for _, s := range [...]usage.Set{a.reading.Has, a.reading.Own, a.reading.Apportioned, a.reading.Counted, a.seen, a.total.present} {
 			dst = binary.AppendUvarint(dst, uint64(s))
 		}
 		dst = binary.AppendUvarint(dst, uint64(a.total.quality))
@@ -235,9 +235,9 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set meter.Se
 	}
 	dst = binary.AppendUvarint(dst, uint64(set))
 	for ; set != 0; set &= set - 1 {
-		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		var v, booked int64
-		if r < meter.EnergyPackage { // no group shows energy
+		if r < usage.EnergyPackage { // no group shows energy
 			v, booked = a.reading.Value[r], a.booked[r]
 		}
 		dst = binary.AppendVarint(dst, v)
@@ -267,7 +267,7 @@ func (a *account) number() uint64 {
 }
 
 // standing is a, or who is above it where it has ended.
-func (a *account) standing(r meter.Resource) *account {
+func (a *account) standing(r usage.Resource) *account {
 	for a != nil && a.closed {
 		a = a.over(r)
 	}

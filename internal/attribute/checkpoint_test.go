@@ -9,11 +9,11 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A vault keeps checkpoints as a spool does.
@@ -43,24 +43,24 @@ func (v *vault) restore(t interface {
 // A source is what shows a forest: after a restart its slots are others, and
 // it says of all groups that they are new and of none that it was born.
 type source struct {
-	slots map[uint64]meter.Slot // by life
-	base  meter.Slot
+	slots map[uint64]usage.Slot // by life
+	base  usage.Slot
 	fresh bool
 }
 
 func (s *source) restart() {
-	*s = source{slots: map[uint64]meter.Slot{}, base: s.base + 3, fresh: true}
+	*s = source{slots: map[uint64]usage.Slot{}, base: s.base + 3, fresh: true}
 }
 
-func (s *source) show(snap *meter.Snapshot) *meter.Snapshot {
+func (s *source) show(snap *usage.Snapshot) *usage.Snapshot {
 	out := *snap
 	out.Groups = nil
-	slots := map[meter.Slot]meter.Slot{meter.NoSlot: meter.NoSlot}
+	slots := map[usage.Slot]usage.Slot{usage.NoSlot: usage.NoSlot}
 	for _, g := range snap.Groups {
 		to, ok := s.slots[g.Life.ID]
 		if !ok {
-			if to = s.base + meter.Slot(len(s.slots)); len(s.slots) == 0 || g.Slot == meter.Root {
-				to = meter.Root
+			if to = s.base + usage.Slot(len(s.slots)); len(s.slots) == 0 || g.Slot == usage.Root {
+				to = usage.Root
 			}
 			s.slots[g.Life.ID] = to
 		}
@@ -83,12 +83,12 @@ type counted struct {
 	Ended       bool
 }
 
-func countedOf(w *meter.Window) map[workload.ID]counted {
+func countedOf(w *usage.Window) map[workload.ID]counted {
 	rows := map[workload.ID]counted{}
 	for i := range w.Rows {
 		r := &w.Rows[i]
 		c := counted{r.Workload.Name, map[string]int64{}, map[string]int64{}, r.Ended}
-		for _, res := range []meter.Resource{meter.CPU, meter.DiskWritten, meter.Processes} {
+		for _, res := range []usage.Resource{usage.CPU, usage.DiskWritten, usage.Processes} {
 			c.Used[res.String()], c.Total[res.String()] = r.Usage.Amount[res], r.Total[res]
 		}
 		rows[r.Workload.ID] = c
@@ -108,20 +108,20 @@ func TestRestartsChangeNothing(t *testing.T) {
 			f.use(g, rapid.Int64Range(0, 1e12).Draw(t, "past"))
 		}
 		straight, broken := attribute.New("n"), attribute.New("n")
-		src := &source{slots: map[uint64]meter.Slot{}, base: 1}
+		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
 		var v vault
 		first := f.snapshot()
 		straight.Tick(first)
 		broken.Tick(src.show(first))
 		resumed := false
-		var want, got meter.Window
+		var want, got usage.Window
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.calm = resumed
 			f.step()
 			snap := f.snapshot()
 			straight.Tick(snap)
 			bal := broken.Tick(src.show(snap))
-			for _, r := range meter.Wholes {
+			for _, r := range usage.Wholes {
 				if !bal.Closed(r) {
 					t.Fatalf("parts of %v do not sum to the whole: %+v", r, bal)
 				}
@@ -168,7 +168,7 @@ func checkSame(t *rapid.T, live, restored *attribute.Books) {
 
 func TestRestoreRefuses(t *testing.T) {
 	b := attribute.New("n")
-	var w meter.Window
+	var w usage.Window
 	var recs [][]byte
 	for i := range int64(3) {
 		b.Tick(two((i+1)*1e9, i*900, i*500, i*100))
@@ -209,13 +209,13 @@ func TestRestoreRefuses(t *testing.T) {
 func FuzzRestore(f *testing.F) {
 	b := attribute.New("n")
 	b.Meter(energy.New(packages))
-	var w meter.Window
+	var w usage.Window
 	for i := range int64(3) {
 		s := two((i+1)*1e9, i*900, i*500, i*100)
-		s.Groups[1].Put(meter.Memory, 1<<20)
-		s.Groups[1].Put(meter.CPUUser, i*300)
-		s.Groups[1].Put(meter.CPUSystem, i*200)
-		s.Groups[2].Guest = &meter.Guest{UUID: "a", Name: "vm", VCPUs: 1}
+		s.Groups[1].Put(usage.Memory, 1<<20)
+		s.Groups[1].Put(usage.CPUUser, i*300)
+		s.Groups[1].Put(usage.CPUSystem, i*200)
+		s.Groups[2].Guest = &usage.Guest{UUID: "a", Name: "vm", VCPUs: 1}
 		s.Before = []power.Reading{{At: s.At, Value: i * watt}}
 		b.Tick(s)
 		b.Close(&w)
@@ -239,10 +239,10 @@ func FuzzRestore(f *testing.F) {
 			if !bytes.Equal(again.Checkpoint(nil, true), rec) {
 				t.Error("what was restored is not what is saved again")
 			}
-			var w meter.Window
+			var w usage.Window
 			b.Meter(energy.New(energy.Config{Meters: append(fuses[:1:1], power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host})}))
 			s := two(1<<40, 5000, 1000, 500)
-			s.Groups[1].Guest = &meter.Guest{UUID: "b", VCPUs: 1}
+			s.Groups[1].Guest = &usage.Guest{UUID: "b", VCPUs: 1}
 			b.Tick(s)
 			b.Close(&w)
 		}

@@ -3,7 +3,7 @@ package attribute
 import (
 	"math/bits"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Most groups of a machine do nothing most of the time, and it is their number that
@@ -14,11 +14,11 @@ import (
 // quiet reports whether nothing was seen of a that could change its share.
 func (b *Books) quiet(a *account) bool {
 	return a.same && a.below == [inner]int64{} && a.parent != nil && a.guest == nil &&
-		!a.final && !a.blur && a.stale.set == 0 && b.now == meter.Continues && !b.awake
+		!a.final && !a.blur && a.stale.set == 0 && b.now == usage.Continues && !b.awake
 }
 
 // used is the sum of a's shares of several resources.
-func (a *account) used(of meter.Set) (sum int64) {
+func (a *account) used(of usage.Set) (sum int64) {
 	for set := a.share.Present & of; set != 0; set &= set - 1 {
 		sum += a.share.Amount[bits.TrailingZeros64(uint64(set))]
 	}
@@ -35,10 +35,10 @@ func (b *Books) doze(a *account) {
 	u.Quality = u.Quality.Only(u.Present)
 	u.Covered = b.covered()
 	for set := a.reading.Has & integrals; set != 0; set &= set - 1 {
-		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		i := lasting[r]
 		u.Amount[r] = a.rest[i].Add(a.level[i], a.level[i], b.elapsed)
 	}
 }
 
-var energies = meter.SetOf(append(meter.Energies[:], meter.EnergyError, meter.EnergyIdle)...)
+var energies = usage.SetOf(append(usage.Energies[:], usage.EnergyError, usage.EnergyIdle)...)

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Accounts that are let sleep are booked what they would be if they were not, and
@@ -30,7 +30,7 @@ func TestSleepChangesNothing(t *testing.T) {
 			b.Meter(energy.New(energy.Config{Static: [power.DomainLimit]int64{power.DRAM: watt},
 				Meters: []power.Meter{{Name: "dram", Level: power.Part, Domain: power.DRAM, Kind: power.Energy, Wrap: 1 << 60}}}))
 		}
-		var want, got meter.Window
+		var want, got usage.Window
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.step()
 			snap := f.snapshot()

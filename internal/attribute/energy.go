@@ -1,9 +1,9 @@
 package attribute
 
 import (
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Meter says what the machine's energy is measured with, before the first
@@ -38,17 +38,17 @@ type powers struct {
 // used it, goes by CPU time. That of memory goes by bytes held, as nobody counts
 // the traffic of each workload. Whose work an accelerator does is not known, so
 // what it uses beyond idling is booked to system.
-func (b *Books) divide(s *meter.Snapshot) {
+func (b *Books) divide(s *usage.Snapshot) {
 	e := &b.energy
 	if e.meters == nil {
 		return
 	}
 	span := energy.Span{At: s.At, CPUs: s.Node.CPUs}
-	if b.now == meter.Continues || b.now == meter.Resumed {
+	if b.now == usage.Continues || b.now == usage.Resumed {
 		span.Elapsed = b.elapsed
 		span.Asleep = b.elapsed - (s.Mono - b.mono) // CLOCK_MONOTONIC stands still then
 	}
-	cpu := indexOf(meter.CPU)
+	cpu := indexOf(usage.CPU)
 	if whole := b.tick.Whole[cpu]; whole > 0 {
 		used := min(whole, b.tick.Workloads[cpu]+b.tick.System[cpu])
 		span.Load = int64(float64(used) / float64(whole) * power.PPM)
@@ -56,7 +56,7 @@ func (b *Books) divide(s *meter.Snapshot) {
 	tick := e.meters.Tick(span, s.Before, s.After)
 	e.events, e.shown, e.cpus, e.idle = tick.Events, false, s.Node.CPUs, [power.DomainLimit]int64{}
 	for d := power.Package; d < power.DomainLimit; d++ {
-		if a := &tick.Domain[d]; a.Quality != meter.Absent {
+		if a := &tick.Domain[d]; a.Quality != usage.Absent {
 			b.divideDomain(d, a)
 			e.shown = true
 		}
@@ -70,10 +70,10 @@ func (b *Books) divide(s *meter.Snapshot) {
 func (b *Books) divideDomain(d power.Domain, a *energy.Amount) {
 	e := &b.energy
 	e.weights, e.parts, e.errors = resize(e.weights, len(b.order)), resize(e.parts, len(b.order)), resize(e.errors, len(b.order))
-	rule, by := energy.ByCPU, meter.CPU
+	rule, by := energy.ByCPU, usage.CPU
 	switch d {
 	case power.DRAM:
-		rule, by = energy.ByResident, meter.Memory
+		rule, by = energy.ByResident, usage.Memory
 	case power.GPU:
 		rule, by = energy.ByTraffic, 0
 	}
@@ -86,15 +86,15 @@ func (b *Books) divideDomain(d power.Domain, a *energy.Amount) {
 		e.weights[0] = 1
 	}
 	left := a.Split(rule, e.weights, e.parts, e.errors)
-	quality := max(a.Quality, meter.Apportioned)
-	res, n := meter.EnergyOf(d), indexOf(meter.EnergyOf(d))
+	quality := max(a.Quality, usage.Apportioned)
+	res, n := usage.EnergyOf(d), indexOf(usage.EnergyOf(d))
 	t := &b.tick
 	for i, o := range b.order {
 		if i > 0 && (by == 0 || !o.share.Present.Has(by)) {
 			continue // what it used of that is not known: its energy is absent, not zero
 		}
 		o.share.Put(res, e.parts[i], quality)
-		o.share.Put(meter.EnergyError, e.errors[i], quality)
+		o.share.Put(usage.EnergyError, e.errors[i], quality)
 		if i == 0 {
 			t.System[n] = e.parts[i]
 		} else {
@@ -104,8 +104,8 @@ func (b *Books) divideDomain(d power.Domain, a *energy.Amount) {
 	e.idle[d] = a.Idle + left
 	idle, off := b.divideIdle(d, a, e.idle[d])
 	b.idle.share.Put(res, idle, quality)
-	b.idle.share.Put(meter.EnergyIdle, idle, quality)
-	b.idle.share.Put(meter.EnergyError, off, quality)
+	b.idle.share.Put(usage.EnergyIdle, idle, quality)
+	b.idle.share.Put(usage.EnergyError, off, quality)
 	t.Whole[n], t.Idle[n] = a.Energy, idle
 }
 

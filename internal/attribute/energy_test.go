@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // fuses are the meters that a drawn machine may have.
@@ -57,7 +57,7 @@ func newPanel(t *rapid.T, sick bool) *panel {
 }
 
 // show adds readings to a snapshot, after a second in which the meters went on.
-func (p *panel) show(s *meter.Snapshot) *meter.Snapshot {
+func (p *panel) show(s *usage.Snapshot) *usage.Snapshot {
 	t := p.t
 	for i, m := range p.config.Meters {
 		if m.Kind == power.Power {
@@ -105,12 +105,12 @@ func (p *panel) read(at int64) (rs []power.Reading) {
 }
 
 // energies sums the rows of a window by resource, and checks that none is negative.
-func energies(t *rapid.T, w *meter.Window) (sum map[meter.Resource]int64) {
+func energies(t *rapid.T, w *usage.Window) (sum map[usage.Resource]int64) {
 	t.Helper()
-	sum = map[meter.Resource]int64{}
+	sum = map[usage.Resource]int64{}
 	for i := range w.Rows {
 		u := &w.Rows[i].Usage
-		for _, r := range append(meter.Energies[:], meter.EnergyError) {
+		for _, r := range append(usage.Energies[:], usage.EnergyError) {
 			if u.Amount[r] < 0 || u.Amount[r] != 0 && !u.Present.Has(r) {
 				t.Fatalf("%q: %d of %v, present %v", w.Rows[i].Workload.Name, u.Amount[r], r, u.Present.Has(r))
 			}
@@ -133,18 +133,18 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 		b := attribute.New("n")
 		known := energy.New(p.config)
 		b.Meter(known)
-		src := &source{slots: map[uint64]meter.Slot{}, base: 1}
+		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
 		var v vault
-		var w meter.Window
-		var whole, booked meter.Shares // of the open window; of all that was saved
+		var w usage.Window
+		var whole, booked usage.Shares // of the open window; of all that was saved
 		b.Tick(src.show(p.show(f.snapshot())))
 		first := append([]int64{}, p.value...)
-		saved, held := first, meter.Shares{}
+		saved, held := first, usage.Shares{}
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.step()
 			snap := src.show(p.show(f.snapshot()))
 			bal := b.Tick(snap)
-			for _, r := range meter.Energies {
+			for _, r := range usage.Energies {
 				if !bal.Closed(r) || bal.Skew.Of(r) != 0 || min(bal.Whole.Of(r), bal.Workloads.Of(r), bal.System.Of(r), bal.Idle.Of(r)) < 0 {
 					t.Fatalf("%v: %d are %d, %d and %d, skew %d", r, bal.Whole.Of(r), bal.Workloads.Of(r), bal.System.Of(r), bal.Idle.Of(r), bal.Skew.Of(r))
 				}
@@ -160,20 +160,20 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 				t.Fatalf("%d violations", w.Balance.Violations)
 			}
 			sum := energies(t, &w)
-			for i, r := range meter.Wholes {
-				if r >= meter.EnergyPackage && sum[r] != whole[i] {
+			for i, r := range usage.Wholes {
+				if r >= usage.EnergyPackage && sum[r] != whole[i] {
 					t.Fatalf("%v: the ticks of the window booked %d, its rows hold %d", r, whole[i], sum[r])
 				}
 				held[i] += whole[i]
 			}
-			whole = meter.Shares{}
+			whole = usage.Shares{}
 			then := rapid.IntRange(0, 3).Draw(t, "then")
 			if then != 0 { // what could not be saved is still to come after a restart
 				v.save(b, rapid.Bool().Draw(t, "full"))
 				for i := range held {
 					booked[i] += held[i]
 				}
-				held, saved = meter.Shares{}, append([]int64{}, p.value...)
+				held, saved = usage.Shares{}, append([]int64{}, p.value...)
 			}
 			if len(v.records) > 0 && then < 2 {
 				laws := known.Keep("m")
@@ -185,7 +185,7 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 				}
 				b.Meter(known)
 				src.restart()
-				held = meter.Shares{}
+				held = usage.Shares{}
 				for range rapid.IntRange(0, 2).Draw(t, "away") {
 					f.step()
 					p.show(f.snapshot())
@@ -201,7 +201,7 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 				want, metered = want+saved[i]-first[i], true
 			}
 		}
-		if got := booked.Of(meter.EnergyPackage); metered && got != want {
+		if got := booked.Of(usage.EnergyPackage); metered && got != want {
 			t.Fatalf("booked %d uJ to the packages, and the meters counted %d", got, want)
 		}
 	})
@@ -209,14 +209,14 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 
 // Books that are saved again before they were shown anything lose no energy.
 func TestRestoredTwice(t *testing.T) {
-	at := func(i int64) *meter.Snapshot {
+	at := func(i int64) *usage.Snapshot {
 		s := two(i*second, i*900, i*500)
 		s.Before = []power.Reading{{At: s.At, Value: i * 10_000_000}}
 		return s
 	}
 	b := attribute.New("n")
 	var v vault
-	var w meter.Window
+	var w usage.Window
 	b.Meter(energy.New(packages))
 	b.Tick(at(1))
 	b.Close(&w)
@@ -227,7 +227,7 @@ func TestRestoredTwice(t *testing.T) {
 	}
 	b.Tick(at(5))
 	b.Close(&w)
-	if got := w.Balance.Whole.Of(meter.EnergyPackage); got != 40_000_000 {
+	if got := w.Balance.Whole.Of(usage.EnergyPackage); got != 40_000_000 {
 		t.Errorf("%d uJ booked of 40 J", got)
 	}
 }
@@ -238,11 +238,11 @@ func TestRestoreOlder(t *testing.T) {
 	for version, was := range map[byte]int64{1: 0, 2: 20_000_000} {
 		b := older(t, version)
 		b.Meter(energy.New(energy.Config{Meters: fuses[:1]}))
-		var w meter.Window
+		var w usage.Window
 		// The machine went on as it did when the checkpoint was made.
 		for i := int64(3); i < 6; i++ {
 			s := two((i+1)*1e9, i*900, i*500, i*100)
-			s.Groups[1].Guest = &meter.Guest{UUID: "a", VCPUs: 1}
+			s.Groups[1].Guest = &usage.Guest{UUID: "a", VCPUs: 1}
 			s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 10_000_000}}
 			b.Tick(s)
 		}
@@ -251,15 +251,15 @@ func TestRestoreOlder(t *testing.T) {
 		var cpu, uJ, total int64
 		for i := range w.Rows {
 			r := &w.Rows[i]
-			uJ += r.Usage.Amount[meter.EnergyPackage]
-			total += r.Total[meter.EnergyPackage]
+			uJ += r.Usage.Amount[usage.EnergyPackage]
+			total += r.Total[usage.EnergyPackage]
 			if r.Workload.Name == "1" {
-				cpu = r.Usage.Amount[meter.CPU]
-				if total := r.Total[meter.CPU]; total != 5*400 {
+				cpu = r.Usage.Amount[usage.CPU]
+				if total := r.Total[usage.CPU]; total != 5*400 {
 					t.Errorf("version %d: total of 1 is %d ns, want 2000", version, total)
 				}
-				if len(given) != 1 || given[0].Share.Energy() != r.Usage.Amount[meter.EnergyPackage] || given[0].Share.Idle == 0 {
-					t.Errorf("version %d: %+v given, the row has %d uJ", version, given, r.Usage.Amount[meter.EnergyPackage])
+				if len(given) != 1 || given[0].Share.Energy() != r.Usage.Amount[usage.EnergyPackage] || given[0].Share.Idle == 0 {
+					t.Errorf("version %d: %+v given, the row has %d uJ", version, given, r.Usage.Amount[usage.EnergyPackage])
 				}
 			}
 		}

@@ -4,15 +4,15 @@ import (
 	"crypto/sha256"
 	"fmt"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A Guest is a virtual machine of this machine, with what it was given.
 type Guest struct {
-	Guest    *meter.Guest
+	Guest    *usage.Guest
 	Workload workload.ID // that it is here
 	Share    power.Share // up to the latest tick
 }
@@ -37,7 +37,7 @@ func (b *Books) Guests() []Guest {
 // group is booked goes on to be given to it though it is not shown for a while: a
 // meter that was restarted has to find it first.
 type guest struct {
-	shown *meter.Guest // in the latest snapshot; nil where it was not there
+	shown *usage.Guest // in the latest snapshot; nil where it was not there
 	name  string
 	turn  uint64 // counts the virtual machines that this group had before
 	old   bool   // it was there before the latest tick
@@ -49,7 +49,7 @@ type guest struct {
 }
 
 // meet takes over which virtual machine a group shows.
-func (b *Books) meet(a *account, shown *meter.Guest) {
+func (b *Books) meet(a *account, shown *usage.Guest) {
 	g := a.guest
 	switch {
 	case g == nil:
@@ -108,38 +108,38 @@ func (b *Books) divideIdle(d power.Domain, a *energy.Amount, idle int64) (left, 
 	}
 	energy.Divide(idle, e.weights, e.parts)
 	energy.Divide(a.IdleError, e.weights, e.errors)
-	res, quality := meter.EnergyOf(d), max(a.Quality, meter.Apportioned)
+	res, quality := usage.EnergyOf(d), max(a.Quality, usage.Apportioned)
 	for i, o := range b.guests {
 		if e.weights[i] > 0 {
 			o.share.Put(res, e.parts[i], quality)
-			o.share.Put(meter.EnergyError, e.errors[i], quality)
+			o.share.Put(usage.EnergyError, e.errors[i], quality)
 			b.tick.Workloads[indexOf(res)] += e.parts[i]
 		}
-		o.share.Put(meter.EnergyIdle, e.parts[i], quality)
+		o.share.Put(usage.EnergyIdle, e.parts[i], quality)
 	}
 	return e.parts[last], e.errors[last]
 }
 
 // give adds to the share of each virtual machine what it was booked in the tick.
-func (b *Books) give(s *meter.Snapshot, tick *energy.Tick) {
+func (b *Books) give(s *usage.Snapshot, tick *energy.Tick) {
 	for _, a := range b.guests {
 		g := a.guest
 		var all, modelled int64
 		for d := power.Package; d < power.DomainLimit; d++ {
-			part := a.share.Amount[meter.EnergyOf(d)]
-			if all += part; tick.Domain[d].Quality == meter.Modelled {
+			part := a.share.Amount[usage.EnergyOf(d)]
+			if all += part; tick.Domain[d].Quality == usage.Modelled {
 				modelled += part
 			}
 		}
-		idle := a.share.Amount[meter.EnergyIdle]
+		idle := a.share.Amount[usage.EnergyIdle]
 		to := &g.share
 		to.N, to.At = max(s.At/1e6, to.N+1), s.At
 		to.Active += all - idle
 		to.Idle += idle
-		to.Error += a.share.Amount[meter.EnergyError]
+		to.Error += a.share.Amount[usage.EnergyError]
 		to.Modelled += modelled
 		g.booked += all
-		g.shares = meter.AddShare(g.shares, to)
+		g.shares = usage.AddShare(g.shares, to)
 		a.dirty.share = true
 	}
 }
@@ -148,7 +148,7 @@ func (b *Books) give(s *meter.Snapshot, tick *energy.Tick) {
 func (b *Books) handOver(a *account) {
 	g := a.guest
 	if len(g.shares) > 0 && g.share.Guest != "" {
-		b.handed = append(b.handed, meter.Handover{Guest: g.share.Guest, Workload: a.w.ID, Name: g.name,
+		b.handed = append(b.handed, usage.Handover{Guest: g.share.Guest, Workload: a.w.ID, Name: g.name,
 			Opened: g.opened, Shares: g.shares, Booked: g.booked})
 	}
 	g.shares = make([]power.Share, 0, len(g.shares))
@@ -157,7 +157,7 @@ func (b *Books) handOver(a *account) {
 
 // handovers appends what the window has of them: those of this machine's guests, and
 // what its own host gave it.
-func (b *Books) handovers(to []meter.Handover) []meter.Handover {
+func (b *Books) handovers(to []usage.Handover) []usage.Handover {
 	to = append(to, b.handed...)
 	clear(b.handed)
 	b.handed = b.handed[:0]

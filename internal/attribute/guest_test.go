@@ -9,10 +9,10 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 const watt = int64(1_000_000)
@@ -38,18 +38,18 @@ func TestGuestsHaveIdle(t *testing.T) {
 	} {
 		b := attribute.New("n")
 		b.Meter(energy.New(packages))
-		var w meter.Window
+		var w usage.Window
 		for i := range int64(3) {
 			s := two((i+1)*second, i*2*second, i*second, i*second/2)
 			s.Node.CPUs = 4
 			for j := range c.vcpus {
 				if j == 0 || !c.late || i == 2 {
-					s.Groups[j+1].Guest = &meter.Guest{UUID: fmt.Sprint("uuid ", j), Name: "vm", VCPUs: c.vcpus[j]}
+					s.Groups[j+1].Guest = &usage.Guest{UUID: fmt.Sprint("uuid ", j), Name: "vm", VCPUs: c.vcpus[j]}
 				}
 			}
 			s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
 			b.Close(&w)
-			if bal := b.Tick(s); !bal.Closed(meter.EnergyPackage) {
+			if bal := b.Tick(s); !bal.Closed(usage.EnergyPackage) {
 				t.Errorf("%v: the parts do not sum to the whole: %+v", c.vcpus, bal)
 			}
 		}
@@ -58,10 +58,10 @@ func TestGuestsHaveIdle(t *testing.T) {
 		var all int64
 		for i := range w.Rows {
 			u := &w.Rows[i].Usage
-			idle[w.Rows[i].Workload.Name] = u.Amount[meter.EnergyIdle]
-			all += u.Amount[meter.EnergyPackage]
-			if u.Present.Has(meter.EnergyIdle) != (w.Rows[i].Workload.Name != "0") {
-				t.Errorf("%v: row %q, idle energy is there: %v", c.vcpus, w.Rows[i].Workload.Name, u.Present.Has(meter.EnergyIdle))
+			idle[w.Rows[i].Workload.Name] = u.Amount[usage.EnergyIdle]
+			all += u.Amount[usage.EnergyPackage]
+			if u.Present.Has(usage.EnergyIdle) != (w.Rows[i].Workload.Name != "0") {
+				t.Errorf("%v: row %q, idle energy is there: %v", c.vcpus, w.Rows[i].Workload.Name, u.Present.Has(usage.EnergyIdle))
 			}
 		}
 		for i, name := range []string{"1", "2", "idle"} {
@@ -82,15 +82,15 @@ func TestGuestsHaveIdleError(t *testing.T) {
 	for i := range int64(3) {
 		s := two((i+1)*second, i*2*second, 0, 0) // who does nothing has nothing else
 		s.Node.CPUs = 4
-		s.Groups[1].Guest, s.Groups[2].Guest = &meter.Guest{UUID: "a", VCPUs: 1}, &meter.Guest{UUID: "b", VCPUs: 2}
+		s.Groups[1].Guest, s.Groups[2].Guest = &usage.Guest{UUID: "a", VCPUs: 1}, &usage.Guest{UUID: "b", VCPUs: 2}
 		s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
 		b.Tick(s)
 	}
-	var w meter.Window
+	var w usage.Window
 	b.Close(&w)
 	off := map[string]int64{}
 	for i := range w.Rows {
-		off[w.Rows[i].Workload.Name] = w.Rows[i].Usage.Amount[meter.EnergyError]
+		off[w.Rows[i].Workload.Name] = w.Rows[i].Usage.Amount[usage.EnergyError]
 	}
 	one := off["idle"]
 	if d1, d2 := off["1"]-one, off["2"]-2*one; one <= 0 || max(d1, -d1) > 2 || max(d2, -d2) > 4 {
@@ -113,7 +113,7 @@ func TestEpochs(t *testing.T) {
 	epoch := func(b *attribute.Books, boot string, at int64, uuid string, life uint64) string {
 		s := two(at, at, at/2)
 		s.Boot, s.Groups[1].Life.ID, s.Groups[1].New = boot, life, life != 2
-		s.Groups[1].Guest = &meter.Guest{UUID: uuid, VCPUs: 1}
+		s.Groups[1].Guest = &usage.Guest{UUID: uuid, VCPUs: 1}
 		s.Before = []power.Reading{{At: at, Value: at / 1000}}
 		b.Tick(s)
 		s.At, s.Mono, s.Before = s.At+second, s.Mono+second, []power.Reading{{At: at + second, Value: at/1000 + 9}}
@@ -147,19 +147,19 @@ func TestEpochs(t *testing.T) {
 // A landlord puts virtual machines into groups of a forest.
 type landlord struct {
 	t      *rapid.T
-	guests map[uint64]*meter.Guest // by life
+	guests map[uint64]*usage.Guest // by life
 	next   int
 }
 
-func (l *landlord) show(s *meter.Snapshot) *meter.Snapshot {
+func (l *landlord) show(s *usage.Snapshot) *usage.Snapshot {
 	for _, g := range s.Groups[1:] {
 		switch rapid.IntRange(0, 12).Draw(l.t, "guest") {
 		case 0:
 			l.next++
-			l.guests[g.Life.ID] = &meter.Guest{UUID: fmt.Sprint("uuid ", l.next), Name: "vm", VCPUs: rapid.IntRange(-1, 6).Draw(l.t, "vcpus")}
+			l.guests[g.Life.ID] = &usage.Guest{UUID: fmt.Sprint("uuid ", l.next), Name: "vm", VCPUs: rapid.IntRange(-1, 6).Draw(l.t, "vcpus")}
 		case 1: // hot plugged
 			if was := l.guests[g.Life.ID]; was != nil {
-				l.guests[g.Life.ID] = &meter.Guest{UUID: was.UUID, Name: "vm, renamed", VCPUs: rapid.IntRange(0, 6).Draw(l.t, "vcpus")}
+				l.guests[g.Life.ID] = &usage.Guest{UUID: was.UUID, Name: "vm, renamed", VCPUs: rapid.IntRange(0, 6).Draw(l.t, "vcpus")}
 			}
 		case 2:
 			continue // not found this time
@@ -184,31 +184,31 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newPanel(t, rapid.Bool().Draw(t, "sick"))
 		f.use(f.add(nil, 0, false), 1e12)
-		l := &landlord{t: t, guests: map[uint64]*meter.Guest{}}
+		l := &landlord{t: t, guests: map[uint64]*usage.Guest{}}
 		blind := rapid.Bool().Draw(t, "no memory")
-		show := func() *meter.Snapshot {
+		show := func() *usage.Snapshot {
 			s := l.show(p.show(f.snapshot()))
 			if blind { // then nobody has a part of its energy
 				s.Node.MemTotal, s.Node.MemFree = 0, 0
 				for _, g := range s.Groups {
-					g.Has &^= meter.SetOf(meter.Memory)
+					g.Has &^= usage.SetOf(usage.Memory)
 				}
 			}
 			return s
 		}
 		b := attribute.New("n")
 		b.Meter(energy.New(p.config))
-		src := &source{slots: map[uint64]meter.Slot{}, base: 1}
+		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
 		b.Tick(src.show(show()))
 		var v vault
-		var w meter.Window
+		var w usage.Window
 		known, saved := map[string]tally{}, map[string]tally{} // by epoch
-		var whole meter.Shares
+		var whole usage.Shares
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.step()
 			snap := src.show(show())
 			bal := b.Tick(snap)
-			for i, r := range meter.Wholes {
+			for i, r := range usage.Wholes {
 				if whole[i] += bal.Whole[i]; !bal.Closed(r) {
 					t.Fatalf("%v: the parts do not sum to the whole: %+v", r, bal)
 				}
@@ -219,12 +219,12 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 			}
 			b.Close(&w)
 			sum := energies(t, &w)
-			for i, r := range meter.Wholes {
-				if r >= meter.EnergyPackage && (sum[r] != whole[i] || w.Balance.Violations > 0) {
+			for i, r := range usage.Wholes {
+				if r >= usage.EnergyPackage && (sum[r] != whole[i] || w.Balance.Violations > 0) {
 					t.Fatalf("%v: the ticks of the window booked %d, its rows hold %d; %d violations", r, whole[i], sum[r], w.Balance.Violations)
 				}
 			}
-			whole = meter.Shares{}
+			whole = usage.Shares{}
 			checkHandovers(t, &w, known)
 			switch rapid.IntRange(0, 3).Draw(t, "then") {
 			case 0, 1:
@@ -249,8 +249,8 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 }
 
 // checkGuests holds what was given in a tick to what was booked in it.
-func checkGuests(t *rapid.T, b *attribute.Books, s *meter.Snapshot, known map[string]tally) {
-	slots := map[workload.ID]meter.Slot{}
+func checkGuests(t *rapid.T, b *attribute.Books, s *usage.Snapshot, known map[string]tally) {
+	slots := map[workload.ID]usage.Slot{}
 	shown := 0
 	for _, g := range s.Groups {
 		slots[g.Workload.ID] = g.Slot
@@ -275,19 +275,19 @@ func checkGuests(t *rapid.T, b *attribute.Books, s *meter.Snapshot, known map[st
 			continue // it was not shown for a while, or never
 		}
 		var all int64
-		for _, r := range meter.Energies {
+		for _, r := range usage.Energies {
 			all += u.Amount[r]
 		}
 		if got := is.Energy() - was.share.Energy(); got != all {
 			t.Fatalf("%s was given %d uJ and is booked %d", is.Guest, got, all)
 		}
-		if got := is.Idle - was.share.Idle; got != u.Amount[meter.EnergyIdle] || got > all {
-			t.Fatalf("%s was given %d uJ of idle energy and is booked %d of %d", is.Guest, got, u.Amount[meter.EnergyIdle], all)
+		if got := is.Idle - was.share.Idle; got != u.Amount[usage.EnergyIdle] || got > all {
+			t.Fatalf("%s was given %d uJ of idle energy and is booked %d of %d", is.Guest, got, u.Amount[usage.EnergyIdle], all)
 		}
-		if got := is.Error - was.share.Error; got != u.Amount[meter.EnergyError] {
-			t.Fatalf("%s is off by %d uJ more and is booked %d", is.Guest, got, u.Amount[meter.EnergyError])
+		if got := is.Error - was.share.Error; got != u.Amount[usage.EnergyError] {
+			t.Fatalf("%s is off by %d uJ more and is booked %d", is.Guest, got, u.Amount[usage.EnergyError])
 		}
-		if got := is.Modelled - was.share.Modelled; got < 0 || got > all || got > 0 && all > 0 && worst(&u) != meter.Modelled {
+		if got := is.Modelled - was.share.Modelled; got < 0 || got > all || got > 0 && all > 0 && worst(&u) != usage.Modelled {
 			t.Fatalf("of %d uJ %d are modelled, and the row is %v", all, got, worst(&u))
 		}
 	}
@@ -299,15 +299,15 @@ func checkGuests(t *rapid.T, b *attribute.Books, s *meter.Snapshot, known map[st
 	}
 }
 
-func worst(u *meter.Usage) (q meter.Quality) {
-	for _, r := range meter.Energies {
+func worst(u *usage.Usage) (q usage.Quality) {
+	for _, r := range usage.Energies {
 		q = max(q, u.Quality.Get(r))
 	}
 	return q
 }
 
 // checkHandovers holds what a window hands over to what its ticks gave.
-func checkHandovers(t *rapid.T, w *meter.Window, known map[string]tally) {
+func checkHandovers(t *rapid.T, w *usage.Window, known map[string]tally) {
 	handed := map[string]bool{}
 	for _, h := range w.Handovers {
 		last := h.Shares[len(h.Shares)-1]

@@ -9,15 +9,15 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Between the readings of a group and of the one below it that one used 50 ns,
 // and before the next reading both end. What the lower one was booked stays its
 // own: the group above them both is booked nothing of it.
 func TestEndsReadTooEarly(t *testing.T) {
-	unseen := func(g *meter.Group) { g.Exact = false }
+	unseen := func(g *usage.Group) { g.Exact = false }
 	for _, how := range []string{"shown as ended", "not shown", "shown without a reading", "not shown by the one before", "the meter away"} {
 		t.Run(how, func(t *testing.T) {
 			s := newStage(t)
@@ -28,7 +28,7 @@ func TestEndsReadTooEarly(t *testing.T) {
 			booked := map[string]int64{}
 			count := func() {
 				for _, r := range s.w.Rows {
-					booked[r.Workload.Name] += r.Usage.Amount[meter.CPU]
+					booked[r.Workload.Name] += r.Usage.Amount[usage.CPU]
 				}
 			}
 			if how == "the meter away" {
@@ -140,15 +140,15 @@ func (g *grove) step() {
 
 // show is a snapshot, taken while the groups go on unless it is calm. Ends are
 // seen or not.
-func (g *grove) show(calm bool) *meter.Snapshot {
-	s := &meter.Snapshot{Boot: "b", At: g.now, Mono: g.now, Node: meter.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
-	slots := map[*twig]meter.Slot{nil: meter.NoSlot}
+func (g *grove) show(calm bool) *usage.Snapshot {
+	s := &usage.Snapshot{Boot: "b", At: g.now, Mono: g.now, Node: usage.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
+	slots := map[*twig]usage.Slot{nil: usage.NoSlot}
 	for _, w := range g.groups {
 		up := w.parent
 		for _, shown := slots[up]; !shown; _, shown = slots[up] {
 			up = up.parent
 		}
-		r := &meter.Group{Slot: meter.Slot(w.life - 1), Parent: slots[up], MemoryParent: slots[up], Final: w.dead, New: g.fresh || w.shown < 0,
+		r := &usage.Group{Slot: usage.Slot(w.life - 1), Parent: slots[up], MemoryParent: slots[up], Final: w.dead, New: g.fresh || w.shown < 0,
 			Born: !g.fresh && w.shown < 0, Life: workload.Life{ID: w.life}, Workload: workload.Workload{ID: workload.ID(w.path), Name: w.path}}
 		v := w.cpu
 		switch {
@@ -161,7 +161,7 @@ func (g *grove) show(calm bool) *meter.Snapshot {
 		}
 		slots[w] = r.Slot
 		if !w.dead || r.Exact || v == w.shown && w.end == stale {
-			r.Put(meter.CPU, v)
+			r.Put(usage.CPU, v)
 			w.shown = v
 		}
 		s.Groups = append(s.Groups, r)
@@ -190,7 +190,7 @@ func TestReadOneAfterTheOther(t *testing.T) {
 		}
 		b := attribute.New("n")
 		var v vault
-		var w meter.Window
+		var w usage.Window
 		booked := map[string]int64{}
 		b.Tick(g.show(true))
 		for range rapid.IntRange(1, 12).Draw(t, "ticks") {
@@ -198,7 +198,7 @@ func TestReadOneAfterTheOther(t *testing.T) {
 			b.Tick(g.show(false))
 			b.Close(&w)
 			for _, r := range w.Rows {
-				booked[r.Workload.Name] += r.Usage.Amount[meter.CPU]
+				booked[r.Workload.Name] += r.Usage.Amount[usage.CPU]
 			}
 			v.save(b, false)
 			if rapid.IntRange(0, 3).Draw(t, "restart") == 0 {
@@ -209,7 +209,7 @@ func TestReadOneAfterTheOther(t *testing.T) {
 		b.Tick(g.show(true))
 		b.Close(&w)
 		for _, r := range w.Rows {
-			booked[r.Workload.Name] += r.Usage.Amount[meter.CPU]
+			booked[r.Workload.Name] += r.Usage.Amount[usage.CPU]
 		}
 		for _, c := range constant {
 			got := int64(0)

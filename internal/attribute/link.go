@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // nested are the counters that hold those of the groups below, dead ones too.
@@ -15,14 +15,14 @@ import (
 // change: a group is seen late, cannot be read for a while, or ends before what
 // is below it. Then what it had shown before stays where it is booked, so that
 // no use is booked twice and none is lost.
-var nested = [...]meter.Resource{meter.CPU, meter.DiskRead, meter.DiskWritten, meter.DiskReads, meter.DiskWrites}
+var nested = [...]usage.Resource{usage.CPU, usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites}
 
-var nestedSet = meter.SetOf(nested[:]...)
+var nestedSet = usage.SetOf(nested[:]...)
 
 // nest is the place of r in nested, -1 where it is not there.
-func nest(r meter.Resource) int {
+func nest(r usage.Resource) int {
 	switch {
-	case r == meter.CPU:
+	case r == usage.CPU:
 		return 0
 	case nestedSet.Has(r):
 		return slices.Index(nested[:], r)
@@ -31,17 +31,17 @@ func nest(r meter.Resource) int {
 }
 
 // held are the levels that hold those of the groups below.
-var held = [...]meter.Resource{meter.Memory, meter.PIDs}
+var held = [...]usage.Resource{usage.Memory, usage.PIDs}
 
 // There is an account for each group of a machine, so it has room for what there is
 // and no more: within is where a resource stands among those that hold the groups
 // below, and lasting where one stands among the levels. All others share the last
 // place, in which nothing is ever put.
-var within, lasting = places(append(nested[:], held[:]...)...), places(meter.Memory, meter.PIDs, meter.MemoryAnon, meter.MemoryFile, meter.MemoryWorking)
+var within, lasting = places(append(nested[:], held[:]...)...), places(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 
 const inner, levels = len(nested) + len(held) + 1, 5 + 1
 
-func places(of ...meter.Resource) (place [meter.Limit]uint8) {
+func places(of ...usage.Resource) (place [usage.Limit]uint8) {
 	for i := range place {
 		place[i] = uint8(len(of))
 	}
@@ -51,24 +51,24 @@ func places(of ...meter.Resource) (place [meter.Limit]uint8) {
 	return place
 }
 
-var inclusiveSet = func() (s meter.Set) {
-	meter.All.Each(func(r meter.Resource) {
+var inclusiveSet = func() (s usage.Set) {
+	usage.All.Each(func(r usage.Resource) {
 		if r.Detail().Inclusive {
-			s |= meter.SetOf(r)
+			s |= usage.SetOf(r)
 		}
 	})
 	return s
 }()
 
 // inclusive reports whether a's reading of r holds its descendants'.
-func inclusive(a *account, r meter.Resource) bool {
+func inclusive(a *account, r usage.Resource) bool {
 	return (inclusiveSet &^ a.reading.Own).Has(r)
 }
 
 // place puts an account below its parents.
-func (b *Books) place(a *account, g *meter.Group) {
-	if g.Parent == meter.NoSlot {
-		a.born = a.born || b.now == meter.Booted
+func (b *Books) place(a *account, g *usage.Group) {
+	if g.Parent == usage.NoSlot {
+		a.born = a.born || b.now == usage.Booted
 		return
 	}
 	parent, memory := b.under(a, g.Parent), b.under(a, g.MemoryParent)
@@ -79,17 +79,17 @@ func (b *Books) place(a *account, g *meter.Group) {
 		// Below a group that is itself seen late nothing is known to be new.
 		a.born = b.brings(g) && (a.parent.since != b.round || a.parent.born)
 	}
-	if a.final && !g.Exact || a.since == b.round && !a.born && b.now != meter.First {
+	if a.final && !g.Exact || a.since == b.round && !a.born && b.now != usage.First {
 		a.parent.blur = true
 	}
 }
 
 // under is the account at a slot, or the root's where there is none.
-func (b *Books) under(a *account, s meter.Slot) *account {
+func (b *Books) under(a *account, s usage.Slot) *account {
 	if s > 0 && int(s) < len(b.accounts) && b.accounts[s] != nil && b.accounts[s] != a {
 		return b.accounts[s]
 	}
-	return b.accounts[meter.Root]
+	return b.accounts[usage.Root]
 }
 
 // link finds for each reading who holds it, and takes it into account there:
@@ -106,14 +106,14 @@ func (b *Books) link() {
 			}
 		}
 		for set := (a.reading.Has&^a.reading.Own | a.before.Has&^a.before.Own) & nestedSet; set != 0; set &= set - 1 {
-			r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+			r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 			a.hold(nest(r), r)
 		}
 	}
 }
 
 // hold brings up to date who holds a's counter of one nested resource.
-func (a *account) hold(i int, r meter.Resource) {
+func (a *account) hold(i int, r usage.Resource) {
 	old := a.up[i]
 	var up *account
 	if a.reading.Has.Has(r) && inclusive(a, r) {
@@ -154,7 +154,7 @@ func (a *account) hold(i int, r meter.Resource) {
 // it, to the group itself and to those below. They are read after it, so that may
 // be more; and of a group that ended unseen there is no later reading, by which
 // the account above would learn that this is not its own.
-func (a *account) complete(r meter.Resource) {
+func (a *account) complete(r usage.Resource) {
 	v := &a.reading.Value[r]
 	if !a.restarted(r) && !a.rebased(r, *v) {
 		*v = max(*v, a.booked[r]+a.below[within[r]]+a.gone[within[r]])
@@ -162,7 +162,7 @@ func (a *account) complete(r meter.Resource) {
 }
 
 // growth is how much of a's counter came in this tick, as far as that is known.
-func (a *account) growth(i int, r meter.Resource) int64 {
+func (a *account) growth(i int, r usage.Resource) int64 {
 	now := a.reading.Value[r]
 	switch {
 	case a.restarted(r):
@@ -178,13 +178,13 @@ func (a *account) growth(i int, r meter.Resource) int64 {
 // restarted reports whether a counter went back: it began anew, at zero. A
 // little less than before is no new beginning but a correction, as for a
 // request that a device handed back.
-func (a *account) restarted(r meter.Resource) bool {
+func (a *account) restarted(r usage.Resource) bool {
 	return a.before.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.before.Value[r]/2
 }
 
 // above is the nearest account over a whose inclusive reading of r holds a's. An
 // account that cannot be read just now holds it only where none above it does.
-func above(a *account, r meter.Resource) *account {
+func above(a *account, r usage.Resource) *account {
 	var silent *account
 	for up := a.over(r); up != nil; up = up.over(r) {
 		switch {
@@ -199,8 +199,8 @@ func above(a *account, r meter.Resource) *account {
 }
 
 // over is the account directly above a, by the hierarchy that counts r.
-func (a *account) over(r meter.Resource) *account {
-	if r == meter.Memory {
+func (a *account) over(r usage.Resource) *account {
+	if r == usage.Memory {
 		return a.memory
 	}
 	return a.parent
@@ -208,20 +208,20 @@ func (a *account) over(r meter.Resource) *account {
 
 // A total is what an account was booked in all. It does not overflow.
 type total struct {
-	present meter.Set
-	quality meter.Qualities
-	amount  [meter.Limit]unit.Sum
+	present usage.Set
+	quality usage.Qualities
+	amount  [usage.Limit]unit.Sum
 }
 
 // add adds what was used in a window; of peaks the larger stays. It reports
 // whether more is known now, or less surely.
-func (t *total) add(u *meter.Usage) (other bool) {
+func (t *total) add(u *usage.Usage) (other bool) {
 	present, quality := t.present, t.quality
 	t.quality = quality.Worst(u.Quality.Only(u.Present))
 	for set := u.Present; set != 0; set &= set - 1 {
-		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		v := unit.Sum{}.Add(u.Amount[r])
-		if r.Detail().Kind != meter.Peak {
+		if r.Detail().Kind != usage.Peak {
 			v = t.amount[r].Add(u.Amount[r])
 		} else if t.present.Has(r) && t.amount[r].Compare(v) > 0 {
 			v = t.amount[r]
@@ -233,10 +233,10 @@ func (t *total) add(u *meter.Usage) (other bool) {
 }
 
 // row writes the total of all that adds as a window's row has it.
-func (t *total) row(to *[meter.Limit]int64) {
+func (t *total) row(to *[usage.Limit]int64) {
 	for set := t.present; set != 0; set &= set - 1 {
-		r := meter.Resource(bits.TrailingZeros64(uint64(set)))
-		if r.Detail().Kind != meter.Peak {
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+		if r.Detail().Kind != usage.Peak {
 			to[r] = t.amount[r].Int64()
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A forest is a tree of groups of which a source sees badly: some groups late,
@@ -18,8 +18,8 @@ type forest struct {
 	t      *rapid.T
 	groups []*tree // the root first, parents before children
 	lives  uint64
-	slots  []meter.Slot // free
-	top    meter.Slot
+	slots  []usage.Slot // free
+	top    usage.Slot
 	now    int64
 	used   map[string]int64
 	blurry map[string]bool // of these not all use can be told apart
@@ -30,7 +30,7 @@ type tree struct {
 	name   string
 	life   uint64
 	parent *tree
-	slot   meter.Slot
+	slot   usage.Slot
 	cpu    int64 // with all below, dead ones too
 	disk   int64 // as CPU
 	forks  int64 // its own alone
@@ -113,8 +113,8 @@ func (f *forest) step() {
 	}
 }
 
-func (f *forest) snapshot() *meter.Snapshot {
-	s := &meter.Snapshot{Boot: "b", At: f.now, Mono: f.now, Node: meter.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
+func (f *forest) snapshot() *usage.Snapshot {
+	s := &usage.Snapshot{Boot: "b", At: f.now, Mono: f.now, Node: usage.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
 	kept := f.groups[:0]
 	for _, g := range f.groups {
 		found := g.hidden == 1 && !f.calm
@@ -134,7 +134,7 @@ func (f *forest) snapshot() *meter.Snapshot {
 			kept = append(kept, g)
 			continue
 		}
-		r := &meter.Group{Slot: g.slot, Parent: meter.NoSlot, New: !g.shown, Born: !g.shown && g.born && !found,
+		r := &usage.Group{Slot: g.slot, Parent: usage.NoSlot, New: !g.shown, Born: !g.shown && g.born && !found,
 			Life: workload.Life{ID: g.life}, Workload: workload.Workload{ID: workload.ID(g.name), Name: g.name}, Final: g.dead, Exact: true}
 		if g.parent != nil {
 			r.Parent = g.seen().slot
@@ -144,11 +144,11 @@ func (f *forest) snapshot() *meter.Snapshot {
 		if g.parent != nil && g.shown && g.nap <= 0 && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
 			f.blur(g)
 		} else {
-			r.Put(meter.CPU, g.cpu)
+			r.Put(usage.CPU, g.cpu)
 		}
 		if g.parent != nil {
 			if g.nap > 0 || rapid.IntRange(0, 9).Draw(f.t, "no disk") > 0 {
-				r.Put(meter.DiskWritten, g.disk)
+				r.Put(usage.DiskWritten, g.disk)
 			}
 			mem := int64(0)
 			for _, c := range f.groups {
@@ -158,8 +158,8 @@ func (f *forest) snapshot() *meter.Snapshot {
 					}
 				}
 			}
-			r.Put(meter.Memory, mem)
-			r.Put(meter.Processes, g.forks)
+			r.Put(usage.Memory, mem)
+			r.Put(usage.Processes, g.forks)
 		}
 		// Below a group that was just found nothing is known to be new.
 		if found || !g.shown && g.parent != nil && g.seen().found == f.now {
@@ -194,7 +194,7 @@ func TestBooksBookOnce(t *testing.T) {
 		b.Tick(f.snapshot())
 		clear(f.used)
 		clear(f.blurry)
-		var w meter.Window
+		var w usage.Window
 		booked := map[string]int64{}
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			before := root.cpu
@@ -208,7 +208,7 @@ func TestBooksBookOnce(t *testing.T) {
 				t.Fatalf("%d violations", w.Balance.Violations)
 			}
 			for _, r := range w.Rows {
-				booked[r.Workload.Name] += r.Usage.Amount[meter.CPU]
+				booked[r.Workload.Name] += r.Usage.Amount[usage.CPU]
 			}
 		}
 		for name, want := range f.used {
@@ -220,19 +220,19 @@ func TestBooksBookOnce(t *testing.T) {
 }
 
 // two returns a snapshot of a root, a group below it and one below that.
-func two(at int64, cpu ...int64) *meter.Snapshot {
-	s := &meter.Snapshot{Boot: "b", At: at, Mono: at, Node: meter.Node{CPUs: 2, MemTotal: 1 << 40, MemFree: 1 << 39}}
+func two(at int64, cpu ...int64) *usage.Snapshot {
+	s := &usage.Snapshot{Boot: "b", At: at, Mono: at, Node: usage.Node{CPUs: 2, MemTotal: 1 << 40, MemFree: 1 << 39}}
 	for i, v := range cpu {
-		g := &meter.Group{Slot: meter.Slot(i), Parent: meter.Slot(i - 1), MemoryParent: meter.Slot(i - 1), Life: workload.Life{ID: uint64(i + 1)},
+		g := &usage.Group{Slot: usage.Slot(i), Parent: usage.Slot(i - 1), MemoryParent: usage.Slot(i - 1), Life: workload.Life{ID: uint64(i + 1)},
 			Workload: workload.Workload{ID: workload.ID(fmt.Sprint(i)), Name: fmt.Sprint(i)}}
-		g.Put(meter.CPU, v)
+		g.Put(usage.CPU, v)
 		s.Groups = append(s.Groups, g)
 	}
 	return s
 }
 
-func shares(b *attribute.Books, r meter.Resource) (out []int64) {
-	var w meter.Window
+func shares(b *attribute.Books, r usage.Resource) (out []int64) {
+	var w usage.Window
 	b.Close(&w)
 	for _, row := range slices.Backward(w.Rows[:len(w.Rows)-1]) {
 		out = append(out, row.Usage.Amount[r])
@@ -253,7 +253,7 @@ func TestBooksCounterRestarts(t *testing.T) {
 		{[]int64{9500, 310, 90}, []int64{20, 20, 60}},
 	} {
 		b.Tick(two(int64(i+2)*1e9, c.cpu...))
-		if got := shares(b, meter.CPU); !slices.Equal(got, c.want) {
+		if got := shares(b, usage.CPU); !slices.Equal(got, c.want) {
 			t.Errorf("tick %d: %v, want %v", i, got, c.want)
 		}
 	}
@@ -269,7 +269,7 @@ func TestBooksCounterDips(t *testing.T) {
 		{[]int64{9300, 5100, 2020}, []int64{100, 0, 10}},
 	} {
 		b.Tick(two(int64(i+2)*1e9, c.cpu...))
-		if got := shares(b, meter.CPU); !slices.Equal(got, c.want) {
+		if got := shares(b, usage.CPU); !slices.Equal(got, c.want) {
 			t.Errorf("tick %d: %v, want %v", i, got, c.want)
 		}
 	}
@@ -281,20 +281,20 @@ func TestBooksCounterDips(t *testing.T) {
 func TestBooksMemoryElsewhere(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		b := attribute.New("n")
-		snapshot := func(at int64, memory bool) *meter.Snapshot {
+		snapshot := func(at int64, memory bool) *usage.Snapshot {
 			s := two(at, 100*at, 10*at, 20*at)
 			job, box := s.Groups[1], s.Groups[2]
 			box.Parent, box.MemoryParent = 0, 0
-			box.Put(meter.Memory, 3000)
+			box.Put(usage.Memory, 3000)
 			if memory {
-				job.Put(meter.Memory, 1000)
+				job.Put(usage.Memory, 1000)
 				job.MemoryParent = 2
 			}
 			return s
 		}
 		b.Tick(snapshot(1e9, !late))
 		b.Tick(snapshot(2e9, !late))
-		var w meter.Window
+		var w usage.Window
 		b.Close(&w)
 		b.Tick(snapshot(3e9, true))
 		b.Tick(snapshot(4e9, true))
@@ -305,7 +305,7 @@ func TestBooksMemoryElsewhere(t *testing.T) {
 				t.Errorf("late %t: %s holds %v bytes, want %d", late, r.Name, r.Memory, want)
 			}
 		}
-		if cpu := shares(b, meter.CPU); cpu[1] != 20e9 {
+		if cpu := shares(b, usage.CPU); cpu[1] != 20e9 {
 			t.Errorf("late %t: booked %v ns to the job, want 20e9", late, cpu[1])
 		}
 	}
@@ -314,21 +314,21 @@ func TestBooksMemoryElsewhere(t *testing.T) {
 // Levels end with the group that held them.
 func TestBooksLevelEnds(t *testing.T) {
 	b := attribute.New("n")
-	snapshot := func(at, upper, lower int64, final bool) *meter.Snapshot {
+	snapshot := func(at, upper, lower int64, final bool) *usage.Snapshot {
 		s := two(at, 0, 0, 0)
-		s.Groups[1].Put(meter.Memory, upper)
-		s.Groups[2].Put(meter.Memory, lower)
+		s.Groups[1].Put(usage.Memory, upper)
+		s.Groups[2].Put(usage.Memory, lower)
 		s.Groups[2].Final = final
 		return s
 	}
 	b.Tick(snapshot(1e9, 5000, 4000, false))
 	b.Tick(snapshot(2e9, 5000, 4000, false))
-	if got, want := shares(b, meter.Memory), []int64{5000, 0, 0}; got[1] != 1000 || got[2] != 4000 {
+	if got, want := shares(b, usage.Memory), []int64{5000, 0, 0}; got[1] != 1000 || got[2] != 4000 {
 		t.Errorf("held for a second: %v, want %v", got, want)
 	}
 	// It ends; its cache stays with the group above.
 	b.Tick(snapshot(3e9, 3000, 4000, true))
-	if got := shares(b, meter.Memory); len(got) != 3 || got[1] != 2000 || got[2] != 2000 {
+	if got := shares(b, usage.Memory); len(got) != 3 || got[1] != 2000 || got[2] != 2000 {
 		t.Errorf("ended within the second: %v, want 2000 for both", got[1:])
 	}
 }
@@ -337,17 +337,17 @@ func TestBooksLevelEnds(t *testing.T) {
 // then what the machine holds is still the sum of what its rows do.
 func TestBooksLevelEndsUnshown(t *testing.T) {
 	b := attribute.New("n")
-	snapshot := func(at int64) *meter.Snapshot {
+	snapshot := func(at int64) *usage.Snapshot {
 		s := two(at, 0, 0)
 		s.Node.MemTotal, s.Node.MemFree = 10_000, 3000
-		s.Groups[1].Put(meter.Memory, 4000)
+		s.Groups[1].Put(usage.Memory, 4000)
 		return s
 	}
 	b.Tick(snapshot(1e9))
 	b.Tick(snapshot(2e9))
 	last := snapshot(3e9)
 	last.Groups[1].Final = true
-	last.Groups[1].Has &^= meter.SetOf(meter.Memory)
+	last.Groups[1].Has &^= usage.SetOf(usage.Memory)
 	b.Tick(last)
 	sum := int64(0)
 	for _, r := range b.Live().Rows {
@@ -365,7 +365,7 @@ func TestBooksTotalsDoNotOverflow(t *testing.T) {
 	b := attribute.New("n")
 	const day = 86400e9
 	b.Tick(two(1e9, 0, 0))
-	var w meter.Window
+	var w usage.Window
 	for i := range int64(365) {
 		b.Tick(two(1e9+(i+1)*day, 0, 0))
 		b.Close(&w)
@@ -379,7 +379,7 @@ func TestBooksTotalsDoNotOverflow(t *testing.T) {
 // Groups that come and go leave nothing behind.
 func TestBooksForget(t *testing.T) {
 	b := attribute.New("n")
-	var w meter.Window
+	var w usage.Window
 	at := int64(1e9)
 	for i := range uint64(1000) {
 		s := two(at, int64(i)*100, int64(i)*50)

@@ -3,9 +3,9 @@ package attribute
 import (
 	"time"
 
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Live returns what every workload did in the latest tick, as a tree: parents
@@ -17,7 +17,7 @@ func (b *Books) Live() *live.Machine {
 		Time: time.Unix(0, b.at+b.offset).UTC(), Boot: b.boot, Tick: time.Duration(b.elapsed),
 		CPUs: b.node0.CPUs, Balance: b.tick,
 	}
-	cpu := indexOf(meter.CPU)
+	cpu := indexOf(usage.CPU)
 	m.CPU = live.CPU{
 		Whole:     b.cores(b.tick.Whole[cpu]),
 		Workloads: b.cores(b.tick.Workloads[cpu]),
@@ -26,8 +26,8 @@ func (b *Books) Live() *live.Machine {
 		Steal:     b.cores(b.stolen),
 	}
 	m.Memory = live.Memory{Whole: b.node0.MemTotal, Idle: b.node0.MemFree, Available: b.node0.MemAvail}
-	m.Disk = b.flow(meter.DiskRead, meter.DiskWritten)
-	m.Network = b.flow(meter.NetworkRx, meter.NetworkTx)
+	m.Disk = b.flow(usage.DiskRead, usage.DiskWritten)
+	m.Network = b.flow(usage.NetworkRx, usage.NetworkTx)
 	m.Energy = b.power()
 
 	children := map[*account][]*account{}
@@ -37,25 +37,25 @@ func (b *Books) Live() *live.Machine {
 	var walk func(a *account, depth int)
 	walk = func(a *account, depth int) {
 		for _, c := range children[a] {
-			m.Memory.Workloads += c.level[lasting[meter.Memory]]
+			m.Memory.Workloads += c.level[lasting[usage.Memory]]
 			m.Rows = append(m.Rows, b.row(c, depth))
 			walk(c, depth+1)
 		}
 	}
 	root := b.order[0]
 	walk(root, 0)
-	m.Memory.System = root.level[lasting[meter.Memory]]
+	m.Memory.System = root.level[lasting[usage.Memory]]
 	m.Rows = append(m.Rows, b.row(root, 0), b.row(b.idle, 0))
 	return m
 }
 
 // flow is the machine's traffic of the latest tick, nil where nobody counts it.
-func (b *Books) flow(in, out meter.Resource) *live.Flow {
+func (b *Books) flow(in, out usage.Resource) *live.Flow {
 	now, before := &b.node0.Total, &b.total0
 	if !now.Has.Has(in) || !before.Has.Has(in) {
 		return nil
 	}
-	rate := func(r meter.Resource) float64 { return b.perSecond(max(0, now.Value[r]-before.Value[r])) }
+	rate := func(r usage.Resource) float64 { return b.perSecond(max(0, now.Value[r]-before.Value[r])) }
 	return &live.Flow{In: rate(in), Out: rate(out)}
 }
 
@@ -70,7 +70,7 @@ func (b *Books) power() *live.Energy {
 	tick := meters.Latest()
 	for d := power.Package; d < power.DomainLimit; d++ {
 		a := &tick.Domain[d]
-		if a.Quality == meter.Absent {
+		if a.Quality == usage.Absent {
 			continue
 		}
 		p := live.Domain{Name: d.String(), Watts: watts(a.Energy), Error: watts(a.Error), Quality: a.Quality,
@@ -93,8 +93,8 @@ func (b *Books) power() *live.Energy {
 	return e
 }
 
-func indexOf(r meter.Resource) int {
-	for i, w := range meter.Wholes {
+func indexOf(r usage.Resource) int {
+	for i, w := range usage.Wholes {
 		if w == r {
 			return i
 		}
@@ -114,32 +114,32 @@ func (b *Books) perSecond(v int64) float64 {
 
 func (b *Books) row(a *account, depth int) live.Row {
 	row := live.Row{ID: a.w.ID, Kind: a.w.Kind, Name: a.w.Name, Path: a.w.Path, Depth: depth, Ended: a.final,
-		Total: map[string]string{}, Quality: map[string]meter.Quality{}}
+		Total: map[string]string{}, Quality: map[string]usage.Quality{}}
 	if a.parent != nil && a.parent.parent != nil {
 		row.Parent = a.parent.w.ID
 	}
-	rate := func(r meter.Resource, scale float64) *float64 {
+	rate := func(r usage.Resource, scale float64) *float64 {
 		if !a.share.Present.Has(r) {
 			return nil
 		}
 		v := b.perSecond(a.share.Amount[r]) / scale
 		return &v
 	}
-	level := func(r meter.Resource) *int64 {
+	level := func(r usage.Resource) *int64 {
 		if !a.share.Present.Has(r) {
 			return nil
 		}
 		v := a.level[lasting[r]]
 		return &v
 	}
-	row.CPU = rate(meter.CPU, 1e9)
-	row.Memory = level(meter.Memory)
-	row.DiskRead, row.DiskWritten = rate(meter.DiskRead, 1), rate(meter.DiskWritten, 1)
-	row.NetworkRx, row.NetworkTx = rate(meter.NetworkRx, 1), rate(meter.NetworkTx, 1)
-	row.PIDs = level(meter.PIDs)
-	row.PressureCPU = rate(meter.PressureCPU, 1e9)
-	row.PressureMemory = rate(meter.PressureMemory, 1e9)
-	row.PressureIO = rate(meter.PressureIO, 1e9)
+	row.CPU = rate(usage.CPU, 1e9)
+	row.Memory = level(usage.Memory)
+	row.DiskRead, row.DiskWritten = rate(usage.DiskRead, 1), rate(usage.DiskWritten, 1)
+	row.NetworkRx, row.NetworkTx = rate(usage.NetworkRx, 1), rate(usage.NetworkTx, 1)
+	row.PIDs = level(usage.PIDs)
+	row.PressureCPU = rate(usage.PressureCPU, 1e9)
+	row.PressureMemory = rate(usage.PressureMemory, 1e9)
+	row.PressureIO = rate(usage.PressureIO, 1e9)
 	b.rowPower(&row, a)
 	if a.cpuLimit > 0 {
 		limit := float64(a.cpuLimit) / 1e9
@@ -151,7 +151,7 @@ func (b *Books) row(a *account, depth int) live.Row {
 	}
 	total := a.total
 	total.add(&a.window)
-	total.present.Each(func(r meter.Resource) {
+	total.present.Each(func(r usage.Resource) {
 		row.Total[r.String()] = total.amount[r].Decimal(r.Detail().Unit)
 		row.Quality[r.String()] = total.quality.Get(r)
 	})
@@ -161,17 +161,17 @@ func (b *Books) row(a *account, depth int) live.Row {
 // rowPower puts a row's power of the latest tick, where any domain shows it.
 func (b *Books) rowPower(row *live.Row, a *account) {
 	var uJ int64
-	var quality meter.Quality
-	for _, r := range meter.Energies {
+	var quality usage.Quality
+	for _, r := range usage.Energies {
 		if a.share.Present.Has(r) {
 			uJ += a.share.Amount[r]
 			quality = max(quality, a.share.Quality.Get(r))
 		}
 	}
-	if quality == meter.Absent {
+	if quality == usage.Absent {
 		return
 	}
-	watts, off := b.perSecond(uJ)/1e6, b.perSecond(a.share.Amount[meter.EnergyError])/1e6
+	watts, off := b.perSecond(uJ)/1e6, b.perSecond(a.share.Amount[usage.EnergyError])/1e6
 	row.Power, row.PowerError = &watts, &off
 	row.Quality[live.Power] = quality
 }

@@ -7,10 +7,10 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A tenancy is a machine with a virtual machine on it, and the books of both.
@@ -29,7 +29,7 @@ type tenancy struct {
 	guestAt    int64
 	guestCPU   int64
 	guestVault vault
-	w          meter.Window
+	w          usage.Window
 }
 
 const uuid = "b5f2c9c0-3d6e-4a10-9d61-0f0f5a1b2c3d"
@@ -64,10 +64,10 @@ func (n *tenancy) look() {
 	s := two(n.hostAt, n.hostCPU, n.guestUp)
 	s.Boot = fmt.Sprint("boot ", n.boot)
 	s.Groups[1].Workload = workload.Workload{ID: "the guest", Kind: workload.VM, Name: "vm"}
-	s.Groups[1].Guest = &meter.Guest{UUID: uuid, Name: "vm", VCPUs: 1}
+	s.Groups[1].Guest = &usage.Guest{UUID: uuid, Name: "vm", VCPUs: 1}
 	s.Before = []power.Reading{{At: n.hostAt, Value: n.rapl % fuses[0].Wrap}}
 	bal := n.host.Tick(s)
-	if !bal.Closed(meter.EnergyPackage) {
+	if !bal.Closed(usage.EnergyPackage) {
 		n.t.Fatalf("host: the parts do not sum to the whole: %+v", bal)
 	}
 	for _, g := range n.host.Guests() {
@@ -107,7 +107,7 @@ func (n *tenancy) read(ns int64, r power.Reading) {
 	r.At = n.guestAt
 	s.Before = []power.Reading{r}
 	bal := n.guest.Tick(s)
-	if !bal.Closed(meter.EnergyRest) {
+	if !bal.Closed(usage.EnergyRest) {
 		n.t.Fatalf("guest: the parts do not sum to the whole: %+v", bal)
 	}
 }
@@ -135,8 +135,8 @@ func (n *tenancy) closes() {
 			continue // it began in this window, or anew
 		}
 		now, _ := n.guest.Energy().Booked()
-		if got := now.Energy() - h.Opened.Energy(); got != h.Booked || got != sum[meter.EnergyRest] || last.Energy() > now.Energy() {
-			n.t.Fatalf("guest: booked from share to share are %d uJ, by the handover %d, by the rows %d", got, h.Booked, sum[meter.EnergyRest])
+		if got := now.Energy() - h.Opened.Energy(); got != h.Booked || got != sum[usage.EnergyRest] || last.Energy() > now.Energy() {
+			n.t.Fatalf("guest: booked from share to share are %d uJ, by the handover %d, by the rows %d", got, h.Booked, sum[usage.EnergyRest])
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestGuestBooksWhatItsHostGave(t *testing.T) {
 		n.guest.Meter(n.hosts())
 		n.look()
 		n.read(0, n.sees())
-		var hw meter.Window
+		var hw usage.Window
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			switch rapid.IntRange(0, 14).Draw(t, "what") {
 			case 0: // the host is restarted, and was away

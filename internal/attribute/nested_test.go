@@ -3,23 +3,23 @@ package attribute
 import (
 	"testing"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // What the list of resources says is inclusive is known here too.
 func TestNested(t *testing.T) {
-	var counters, levels meter.Set
-	meter.All.Each(func(r meter.Resource) {
+	var counters, levels usage.Set
+	usage.All.Each(func(r usage.Resource) {
 		switch d := r.Detail(); {
 		case !d.Inclusive:
-		case d.Kind == meter.Counter:
-			counters |= meter.SetOf(r)
-		case d.Kind == meter.Integral:
-			levels |= meter.SetOf(r)
+		case d.Kind == usage.Counter:
+			counters |= usage.SetOf(r)
+		case d.Kind == usage.Integral:
+			levels |= usage.SetOf(r)
 		}
 	})
-	if counters != nestedSet || levels != meter.SetOf(held[:]...) {
-		t.Errorf("inclusive are counters %b and levels %b, not %b and %b", counters, levels, nestedSet, meter.SetOf(held[:]...))
+	if counters != nestedSet || levels != usage.SetOf(held[:]...) {
+		t.Errorf("inclusive are counters %b and levels %b, not %b and %b", counters, levels, nestedSet, usage.SetOf(held[:]...))
 	}
 	for i, r := range nested {
 		if nest(r) != i {

@@ -3,26 +3,26 @@ package attribute
 import (
 	"testing"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Each resource that an account keeps apart has a place of its own.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	seen := map[[2]int]meter.Resource{}
-	own := func(table int, r meter.Resource, place uint8, last int) {
+	seen := map[[2]int]usage.Resource{}
+	own := func(table int, r usage.Resource, place uint8, last int) {
 		k := [2]int{table, int(place)}
 		if other, ok := seen[k]; ok || int(place) >= last-1 {
 			t.Errorf("%s has no place of its own: it is that of %d", r, other)
 		}
 		seen[k] = r
 	}
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		d := r.Detail()
-		if d.Inclusive && d.Kind != meter.Peak {
+		if d.Inclusive && d.Kind != usage.Peak {
 			own(0, r, within[r], inner)
 		}
-		if d.Kind == meter.Integral {
+		if d.Kind == usage.Integral {
 			own(1, r, lasting[r], levels)
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"math/bits"
 	"slices"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Restore returns the books of a node as they were at a checkpoint: records
@@ -121,7 +121,7 @@ func (r *restorer) node() {
 	if r.version > 2 {
 		b.first = r.int()
 	}
-	n := meter.Node{CPUs: int(r.int()), Steal: r.int(), MemTotal: r.level(r.int()), MemFree: r.level(r.int()), Tasks: r.level(r.int())}
+	n := usage.Node{CPUs: int(r.int()), Steal: r.int(), MemTotal: r.level(r.int()), MemFree: r.level(r.int()), Tasks: r.level(r.int())}
 	n.Total.Has = r.shown()
 	for set := n.Total.Has; set != 0; set &= set - 1 {
 		n.Total.Value[bits.TrailingZeros64(uint64(set))] = r.int()
@@ -130,7 +130,7 @@ func (r *restorer) node() {
 	b.whole, b.free = r.integral(), r.integral()
 	carried := len(b.carry)
 	if r.version == 1 {
-		carried = indexOf(meter.EnergyPackage)
+		carried = indexOf(usage.EnergyPackage)
 	}
 	for i := range carried {
 		b.carry[i] = r.int()
@@ -139,7 +139,7 @@ func (r *restorer) node() {
 		r.positions()
 	}
 	t := &b.idle.total
-	*t = total{present: r.set(), quality: meter.Qualities(r.uint())}
+	*t = total{present: r.set(), quality: usage.Qualities(r.uint())}
 	for set := t.present; set != 0; set &= set - 1 {
 		t.amount[bits.TrailingZeros64(uint64(set))] = r.sum()
 	}
@@ -164,7 +164,7 @@ func (r *restorer) account(number uint64, elapsed int64) {
 	a := r.accounts[number]
 	old := a != nil
 	if !old {
-		a = &restored{account: &account{serial: number, slot: meter.NoSlot}}
+		a = &restored{account: &account{serial: number, slot: usage.NoSlot}}
 		r.accounts[number] = a
 		r.bad = r.bad || parts&partAll != partAll || number > b.serial
 	}
@@ -187,11 +187,11 @@ func (r *restorer) account(number uint64, elapsed int64) {
 		a.above, a.memory, a.born = r.uint(), r.uint(), r.bool()
 	}
 	if parts&partSets != 0 {
-		for _, s := range [...]*meter.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen} {
+		for _, s := range [...]*usage.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen} {
 			*s = r.shown()
 		}
 		a.total.present = r.set()
-		a.total.quality = meter.Qualities(r.uint())
+		a.total.quality = usage.Qualities(r.uint())
 	}
 	if parts&partSplit != 0 {
 		a.user, a.system, a.part, a.of = r.int(), r.int(), r.int(), r.int()
@@ -199,7 +199,7 @@ func (r *restorer) account(number uint64, elapsed int64) {
 	}
 	r.guest(a, parts)
 	for set := r.set(); set != 0; set &= set - 1 {
-		r.resource(a, meter.Resource(bits.TrailingZeros64(uint64(set))))
+		r.resource(a, usage.Resource(bits.TrailingZeros64(uint64(set))))
 	}
 }
 
@@ -221,9 +221,9 @@ func (r *restorer) guest(a *restored, parts uint64) {
 	}
 }
 
-func (r *restorer) resource(a *restored, res meter.Resource) {
+func (r *restorer) resource(a *restored, res usage.Resource) {
 	v := r.int()
-	if res < meter.EnergyPackage {
+	if res < usage.EnergyPackage {
 		a.reading.Value[res] = v
 	} else if v != 0 {
 		r.bad = true // no group shows energy
@@ -231,7 +231,7 @@ func (r *restorer) resource(a *restored, res meter.Resource) {
 	a.total.amount[res] = r.sum()
 	switch {
 	case counters.Has(res):
-		if booked := v - r.int(); res < meter.EnergyPackage {
+		if booked := v - r.int(); res < usage.EnergyPackage {
 			a.booked[res] = booked
 		}
 		if i := nest(res); i >= 0 {

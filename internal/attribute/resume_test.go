@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A stage is a machine of a root and named groups, shown to books that restart.
@@ -16,14 +16,14 @@ type stage struct {
 	t     *testing.T
 	books *attribute.Books
 	v     vault
-	w     meter.Window
+	w     usage.Window
 	known map[string]bool // shown since the meter started
-	slots map[string]meter.Slot
+	slots map[string]usage.Slot
 	step  int64 // by how much the wall clock was set, ns
 }
 
 func newStage(t *testing.T) *stage {
-	return &stage{t: t, books: attribute.New("n"), known: map[string]bool{}, slots: map[string]meter.Slot{}}
+	return &stage{t: t, books: attribute.New("n"), known: map[string]bool{}, slots: map[string]usage.Slot{}}
 }
 
 // A prop is a group on the stage.
@@ -33,30 +33,30 @@ type prop struct {
 	cpu, mem int64
 	born     bool
 	final    bool
-	also     func(*meter.Group)
+	also     func(*usage.Group)
 }
 
 const second = int64(time.Second)
 
 // tick shows the machine at a time, the root's CPU counter first.
-func (s *stage) tick(at, cpu int64, props ...prop) meter.Balance {
+func (s *stage) tick(at, cpu int64, props ...prop) usage.Balance {
 	s.t.Helper()
-	snap := &meter.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step}
-	snap.Node = meter.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
+	snap := &usage.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step}
+	snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
 	root := prop{name: "", life: 1, cpu: cpu}
 	for i, p := range append([]prop{root}, props...) {
-		g := &meter.Group{Slot: meter.Slot(i), Life: workload.Life{ID: p.life}, Final: p.final, Exact: p.final,
+		g := &usage.Group{Slot: usage.Slot(i), Life: workload.Life{ID: p.life}, Final: p.final, Exact: p.final,
 			Workload: workload.Workload{ID: workload.ID("id of " + p.name), Key: "key of " + p.name, Name: p.name}}
 		g.New, g.Born = !s.known[p.name], p.born
 		s.known[p.name] = true
 		s.slots[p.name] = g.Slot
-		if g.Parent = meter.NoSlot; i > 0 {
+		if g.Parent = usage.NoSlot; i > 0 {
 			g.Parent = s.slots[p.up]
-			g.Put(meter.Memory, p.mem)
+			g.Put(usage.Memory, p.mem)
 		}
 		g.MemoryParent = g.Parent
 		if p.cpu >= 0 {
-			g.Put(meter.CPU, p.cpu)
+			g.Put(usage.CPU, p.cpu)
 		}
 		if p.also != nil {
 			p.also(g)
@@ -66,10 +66,10 @@ func (s *stage) tick(at, cpu int64, props ...prop) meter.Balance {
 	return s.show(snap)
 }
 
-func (s *stage) show(snap *meter.Snapshot) meter.Balance {
+func (s *stage) show(snap *usage.Snapshot) usage.Balance {
 	s.t.Helper()
 	b := s.books.Tick(snap)
-	for _, r := range meter.Wholes {
+	for _, r := range usage.Wholes {
 		if !b.Closed(r) {
 			s.t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
 		}
@@ -94,7 +94,7 @@ func (s *stage) close() {
 	}
 }
 
-func (s *stage) row(name string) *meter.Row {
+func (s *stage) row(name string) *usage.Row {
 	s.t.Helper()
 	for i := range s.w.Rows {
 		if s.w.Rows[i].Workload.Name == name {
@@ -106,7 +106,7 @@ func (s *stage) row(name string) *meter.Row {
 }
 
 // want checks what a workload was booked in the window, and how surely.
-func (s *stage) want(name string, r meter.Resource, amount int64, q meter.Quality) {
+func (s *stage) want(name string, r usage.Resource, amount int64, q usage.Quality) {
 	s.t.Helper()
 	u := &s.row(name).Usage
 	if u.Amount[r] != amount || u.Quality.Get(r) != q {
@@ -116,7 +116,7 @@ func (s *stage) want(name string, r meter.Resource, amount int64, q meter.Qualit
 
 func unix(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-func (s *stage) opened(how meter.Opening, start int64, gaps ...meter.Gap) {
+func (s *stage) opened(how usage.Opening, start int64, gaps ...usage.Gap) {
 	s.t.Helper()
 	if s.w.Opening != how || s.w.Start != start {
 		s.t.Errorf("window opens with %v at %d, want %v at %d", s.w.Opening, s.w.Start, how, start)
@@ -131,11 +131,11 @@ func TestFirstWindow(t *testing.T) {
 	s.tick(10*second, 500, prop{name: "a", life: 5, cpu: 300, mem: 100})
 	s.tick(11*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
 	s.close()
-	s.opened(meter.First, 10*second)
-	s.want("a", meter.CPU, 50, meter.Measured)
+	s.opened(usage.First, 10*second)
+	s.want("a", usage.CPU, 50, usage.Measured)
 	s.tick(12*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
 	s.close()
-	s.opened(meter.Continues, 11*second)
+	s.opened(usage.Continues, 11*second)
 }
 
 func TestLostBooks(t *testing.T) {
@@ -144,7 +144,7 @@ func TestLostBooks(t *testing.T) {
 	s.tick(10*second, 500)
 	s.close()
 	at := unix(1010 * second)
-	s.opened(meter.First, 10*second, meter.Gap{From: at, To: at, Reason: meter.StateLost, Detail: "the disk is gone"})
+	s.opened(usage.First, 10*second, usage.Gap{From: at, To: at, Reason: usage.StateLost, Detail: "the disk is gone"})
 }
 
 // The meter was away for 8 s: "a" went on, "new" was made, "old" and "older"
@@ -156,7 +156,7 @@ func TestResumed(t *testing.T) {
 	old[0].cpu = 310
 	s.tick(11*second, 1050, old...)
 	s.restart()
-	if got := s.row("a").Total[meter.CPU]; got != 10 {
+	if got := s.row("a").Total[usage.CPU]; got != 10 {
 		t.Errorf("total of a is %d, want 10", got)
 	}
 	s.books.Pace(time.Second)
@@ -164,22 +164,22 @@ func TestResumed(t *testing.T) {
 	s.tick(19*second, 1400, now...)
 	s.tick(20*second, 1400, now...)
 	s.close()
-	s.opened(meter.Resumed, 11*second, meter.Gap{From: unix(1011 * second), To: unix(1019 * second), Reason: meter.Unwatched})
-	s.want("a", meter.CPU, 200, meter.Measured)
-	s.want("a", meter.Memory, 8*200+300, meter.Apportioned)
-	s.want("new", meter.CPU, 40, meter.Measured)
-	s.want("new", meter.Memory, 1000, meter.Measured) // of one second; before that it is not known
-	s.want("", meter.CPU, 350-240, meter.Apportioned)
-	s.want("", meter.Memory, 9*6000-8*200-300-1000, meter.Apportioned)
-	s.want("", meter.PIDs, 900, meter.Apportioned)
+	s.opened(usage.Resumed, 11*second, usage.Gap{From: unix(1011 * second), To: unix(1019 * second), Reason: usage.Unwatched})
+	s.want("a", usage.CPU, 200, usage.Measured)
+	s.want("a", usage.Memory, 8*200+300, usage.Apportioned)
+	s.want("new", usage.CPU, 40, usage.Measured)
+	s.want("new", usage.Memory, 1000, usage.Measured) // of one second; before that it is not known
+	s.want("", usage.CPU, 350-240, usage.Apportioned)
+	s.want("", usage.Memory, 9*6000-8*200-300-1000, usage.Apportioned)
+	s.want("", usage.PIDs, 900, usage.Apportioned)
 	if row := s.row("old"); !row.Ended || row.Parent != "id of older" || row.Usage.Present != 0 || row.Workload.Key != "key of old" {
 		t.Errorf("the row of what ended meanwhile: %+v", row)
 	}
 	a := s.row("a")
-	if a.Usage.Covered != time.Second || a.Total[meter.CPU] != 210 || a.Total[meter.Memory] != 100+1900 {
-		t.Errorf("a: covered %v, total %d ns and %d byte-seconds; want 1s, 210, 2000", a.Usage.Covered, a.Total[meter.CPU], a.Total[meter.Memory])
+	if a.Usage.Covered != time.Second || a.Total[usage.CPU] != 210 || a.Total[usage.Memory] != 100+1900 {
+		t.Errorf("a: covered %v, total %d ns and %d byte-seconds; want 1s, 210, 2000", a.Usage.Covered, a.Total[usage.CPU], a.Total[usage.Memory])
 	}
-	if s.w.Balance.Skew != (meter.Shares{}) {
+	if s.w.Balance.Skew != (usage.Shares{}) {
 		t.Errorf("skew %v", s.w.Balance.Skew)
 	}
 }
@@ -194,7 +194,7 @@ func TestResumedAfterStep(t *testing.T) {
 	s.step = -3600 * second
 	s.tick(4009*second, 1400)
 	s.close()
-	s.opened(meter.Resumed, 4001*second, meter.Gap{From: unix(1401 * second), To: unix(1409 * second), Reason: meter.Unwatched})
+	s.opened(usage.Resumed, 4001*second, usage.Gap{From: unix(1401 * second), To: unix(1409 * second), Reason: usage.Unwatched})
 }
 
 // After another boot all counters began at zero, and so does the window.
@@ -203,12 +203,12 @@ func TestBooted(t *testing.T) {
 	s.tick(10*second, 1000, prop{name: "a", life: 5, cpu: 300, mem: 100})
 	s.tick(11*second, 1050, prop{name: "a", life: 5, cpu: 310, mem: 100})
 	s.restart()
-	snap := &meter.Snapshot{Boot: "c", At: 60 * second, Mono: 60 * second, Offset: 2000 * second}
-	snap.Node = meter.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100, Steal: 40 * second}
-	snap.Node.Total.Put(meter.DiskRead, 777)
+	snap := &usage.Snapshot{Boot: "c", At: 60 * second, Mono: 60 * second, Offset: 2000 * second}
+	snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100, Steal: 40 * second}
+	snap.Node.Total.Put(usage.DiskRead, 777)
 	g := two(0, 900, 500).Groups
 	g[0].New, g[1].New = true, true
-	g[1].Put(meter.Memory, 1<<10)
+	g[1].Put(usage.Memory, 1<<10)
 	snap.Groups = g
 	s.show(snap)
 	snap.At += second
@@ -216,22 +216,22 @@ func TestBooted(t *testing.T) {
 	g[0].New, g[1].New = false, false
 	s.show(snap)
 	s.close()
-	s.opened(meter.Booted, 0, meter.Gap{From: unix(1011 * second), To: unix(2000 * second), Reason: meter.Rebooted},
-		meter.Gap{From: unix(2000 * second), To: unix(2060 * second), Reason: meter.Unwatched})
-	s.want("1", meter.CPU, 500, meter.Measured)
-	s.want("1", meter.Memory, 1<<10, meter.Measured)
+	s.opened(usage.Booted, 0, usage.Gap{From: unix(1011 * second), To: unix(2000 * second), Reason: usage.Rebooted},
+		usage.Gap{From: unix(2000 * second), To: unix(2060 * second), Reason: usage.Unwatched})
+	s.want("1", usage.CPU, 500, usage.Measured)
+	s.want("1", usage.Memory, 1<<10, usage.Measured)
 	if got := s.w.Total.Covered; got != time.Second {
 		t.Errorf("covered %v of the machine, want 1s: nobody saw its memory before that", got)
 	}
-	s.want("0", meter.CPU, 400, meter.Measured)
-	s.want("0", meter.PIDs, 100, meter.Measured)
-	if got, want := s.w.Balance.Whole.Of(meter.CPU), 61*4*second-40*second; got != want {
+	s.want("0", usage.CPU, 400, usage.Measured)
+	s.want("0", usage.PIDs, 100, usage.Measured)
+	if got, want := s.w.Balance.Whole.Of(usage.CPU), 61*4*second-40*second; got != want {
 		t.Errorf("the whole of CPU is %d, want %d", got, want)
 	}
-	if got := s.w.Total.Amount[meter.DiskRead]; got != 777 || s.w.CPUs != 4 {
+	if got := s.w.Total.Amount[usage.DiskRead]; got != 777 || s.w.CPUs != 4 {
 		t.Errorf("the machine read %d bytes with %d CPUs, want 777 with 4", got, s.w.CPUs)
 	}
-	if got := s.row("1").Total[meter.CPU]; got != 500 {
+	if got := s.row("1").Total[usage.CPU]; got != 500 {
 		t.Errorf("total is %d, want 500", got)
 	}
 }
@@ -243,7 +243,7 @@ func TestRestoredInThePast(t *testing.T) {
 	s.restart()
 	s.tick(5*second, 900)
 	s.close()
-	s.opened(meter.First, 5*second)
+	s.opened(usage.First, 5*second)
 }
 
 // A group that shows more than the group above it gained was there before the
@@ -255,29 +255,29 @@ func TestResumedKnowsTheOld(t *testing.T) {
 		s.restart()
 		s.tick(12*second, 9150, prop{name: "a", life: 5, cpu: 7150}, prop{name: "late", up: "a", life: 6, cpu: c.cpu})
 		s.close()
-		s.want("late", meter.CPU, c.late, meter.Measured)
-		q := meter.Measured
+		s.want("late", usage.CPU, c.late, usage.Measured)
+		q := usage.Measured
 		if c.late == 0 {
-			q = meter.Apportioned
+			q = usage.Apportioned
 		}
-		s.want("a", meter.CPU, c.above, q)
+		s.want("a", usage.CPU, c.above, q)
 	}
 }
 
 // What the meter itself counts begins at zero with it, when it is shown; what
 // the kernel counts goes on, unless it went back.
 func TestResumedCounters(t *testing.T) {
-	put := func(counted bool, disk, net int64) func(*meter.Group) {
-		return func(g *meter.Group) {
+	put := func(counted bool, disk, net int64) func(*usage.Group) {
+		return func(g *usage.Group) {
 			if disk >= 0 {
-				g.Put(meter.DiskRead, disk)
-				g.Own |= meter.SetOf(meter.DiskRead)
+				g.Put(usage.DiskRead, disk)
+				g.Own |= usage.SetOf(usage.DiskRead)
 			}
 			if net >= 0 {
-				g.Put(meter.NetworkRx, net)
+				g.Put(usage.NetworkRx, net)
 			}
 			if counted {
-				g.Counted = meter.SetOf(meter.DiskRead, meter.NetworkRx)
+				g.Counted = usage.SetOf(usage.DiskRead, usage.NetworkRx)
 			}
 		}
 	}
@@ -302,7 +302,7 @@ func TestResumedCounters(t *testing.T) {
 		s.tick(11*second, 0, prop{name: "a", life: 5, also: put(c.counts, c.after, c.after)})
 		s.tick(12*second, 0, prop{name: "a", life: 5, also: put(c.counts, c.then, c.then)})
 		s.close()
-		for _, r := range []meter.Resource{meter.DiskRead, meter.NetworkRx} {
+		for _, r := range []usage.Resource{usage.DiskRead, usage.NetworkRx} {
 			if got := s.row("a").Usage.Amount[r]; got != c.all {
 				t.Errorf("%s: %v is %d, want %d", c.name, r, got, c.all)
 			}
@@ -315,7 +315,7 @@ func TestResumedCounters(t *testing.T) {
 func TestResumedRootTasks(t *testing.T) {
 	own := func(s *stage, at, cpu int64) {
 		snap := two(at, cpu)
-		snap.Groups[0].Own = meter.SetOf(meter.CPU)
+		snap.Groups[0].Own = usage.SetOf(usage.CPU)
 		s.show(snap)
 	}
 	for _, c := range []struct{ after, then, want int64 }{{1100, 1150, 150}, {900, 950, 50}, {100, 150, 50}} {
@@ -326,7 +326,7 @@ func TestResumedRootTasks(t *testing.T) {
 		own(s, 12*second, c.after)
 		own(s, 13*second, c.then)
 		s.close()
-		s.want("0", meter.CPU, c.want, meter.Measured)
+		s.want("0", usage.CPU, c.want, usage.Measured)
 	}
 }
 
@@ -342,11 +342,11 @@ func TestResumedByName(t *testing.T) {
 	s.tick(11*second, 10100, prop{name: "b", life: fake | 1, cpu: 410}, prop{name: "a", life: 77, cpu: 330}, prop{name: "c", life: 78, cpu: 20},
 		prop{name: "d", life: 10, cpu: 5})
 	s.close()
-	s.want("b", meter.CPU, 10, meter.Measured)
-	s.want("a", meter.CPU, 30, meter.Measured)
+	s.want("b", usage.CPU, 10, usage.Measured)
+	s.want("a", usage.CPU, 30, usage.Measured)
 	for i, r := range s.w.Rows {
-		if r.Workload.Name == "c" && !r.Ended && r.Usage.Amount[meter.CPU] != 20 || r.Workload.Name == "d" && !r.Ended && r.Usage.Amount[meter.CPU] != 5 {
-			t.Errorf("row %d: another life of %s was booked %d ns", i, r.Workload.Name, r.Usage.Amount[meter.CPU])
+		if r.Workload.Name == "c" && !r.Ended && r.Usage.Amount[usage.CPU] != 20 || r.Workload.Name == "d" && !r.Ended && r.Usage.Amount[usage.CPU] != 5 {
+			t.Errorf("row %d: another life of %s was booked %d ns", i, r.Workload.Name, r.Usage.Amount[usage.CPU])
 		}
 	}
 }
@@ -360,13 +360,13 @@ func TestRestoreOutlives(t *testing.T) {
 	s.close()
 	s.v.save(s.books, true)
 	up.final = true
-	rename := func(g *meter.Group) { g.Workload.Name = "lower" }
+	rename := func(g *usage.Group) { g.Workload.Name = "lower" }
 	low.also = rename
 	s.tick(11*second, 1000, up, low)
 	s.restart()
 	s.tick(12*second, 1100, prop{name: "low", life: 6, cpu: 350, also: rename})
 	s.restart()
-	s.want("lower", meter.CPU, 50, meter.Measured)
+	s.want("lower", usage.CPU, 50, usage.Measured)
 	s.tick(13*second, 1100)
 	s.close()
 	if !s.row("lower").Ended {
@@ -378,10 +378,10 @@ func TestRestoreOutlives(t *testing.T) {
 // they are not read at once.
 func TestResumedSplit(t *testing.T) {
 	s := newStage(t)
-	split := func(user, system int64) func(*meter.Group) {
-		return func(g *meter.Group) {
-			g.Put(meter.CPUUser, user)
-			g.Put(meter.CPUSystem, system)
+	split := func(user, system int64) func(*usage.Group) {
+		return func(g *usage.Group) {
+			g.Put(usage.CPUUser, user)
+			g.Put(usage.CPUSystem, system)
 		}
 	}
 	s.tick(10*second, 1000, prop{name: "a", life: 5, cpu: 100, also: split(0, 0)})
@@ -390,8 +390,8 @@ func TestResumedSplit(t *testing.T) {
 	s.tick(12*second, 1000, prop{name: "a", life: 5, cpu: 300})
 	s.tick(13*second, 1000, prop{name: "a", life: 5, cpu: 400, also: split(40, 30)})
 	s.close()
-	s.want("a", meter.CPUUser, 75+33, meter.Apportioned)
-	s.want("a", meter.CPUSystem, 25+67, meter.Apportioned)
+	s.want("a", usage.CPUUser, 75+33, usage.Apportioned)
+	s.want("a", usage.CPUSystem, 25+67, usage.Apportioned)
 }
 
 // A tick that took a few times longer than one should was not watched.
@@ -435,12 +435,12 @@ func TestMachineCovered(t *testing.T) {
 // What the machine did is never negative, and begins where it is first seen.
 func TestWindowTotal(t *testing.T) {
 	b := attribute.New("n")
-	var w meter.Window
+	var w usage.Window
 	show := func(at, disk, net int64) {
 		s := two(at*second, 0)
-		s.Node.Total.Put(meter.DiskRead, disk)
+		s.Node.Total.Put(usage.DiskRead, disk)
 		if net >= 0 {
-			s.Node.Total.Put(meter.NetworkRx, net)
+			s.Node.Total.Put(usage.NetworkRx, net)
 		}
 		b.Tick(s)
 	}
@@ -449,7 +449,7 @@ func TestWindowTotal(t *testing.T) {
 	show(3, 50, 1100)
 	show(4, 60, 1150)
 	b.Close(&w)
-	if w.Total.Amount[meter.DiskRead] != 60 || w.Total.Amount[meter.NetworkRx] != 150 {
-		t.Errorf("read %d, received %d; want 60 and 150", w.Total.Amount[meter.DiskRead], w.Total.Amount[meter.NetworkRx])
+	if w.Total.Amount[usage.DiskRead] != 60 || w.Total.Amount[usage.NetworkRx] != 150 {
+		t.Errorf("read %d, received %d; want 60 and 150", w.Total.Amount[usage.DiskRead], w.Total.Amount[usage.NetworkRx])
 	}
 }

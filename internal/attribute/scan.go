@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"math"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A scanner reads numbers and texts, zeroes once anything was wrong.
@@ -79,15 +79,15 @@ func (s *scanner) amounts(sh *power.Share) {
 	}
 }
 
-func (s *scanner) set() meter.Set {
-	v := meter.Set(s.uint())
-	s.bad = s.bad || v&^meter.All != 0
-	return v & meter.All
+func (s *scanner) set() usage.Set {
+	v := usage.Set(s.uint())
+	s.bad = s.bad || v&^usage.All != 0
+	return v & usage.All
 }
 
 // shown is a set of what groups show, which is no energy.
-func (s *scanner) shown() meter.Set {
-	const below = meter.Set(1<<meter.EnergyPackage - 1)
+func (s *scanner) shown() usage.Set {
+	const below = usage.Set(1<<usage.EnergyPackage - 1)
 	v := s.set()
 	s.bad = s.bad || v&^below != 0
 	return v & below

@@ -1,9 +1,9 @@
 package attribute
 
-import "mete.dev/mete/internal/meter"
+import "mete.dev/mete/internal/model/usage"
 
 // Share returns what the workload at a slot was booked in the latest tick.
-func (b *Books) Share(slot meter.Slot) (u meter.Usage, ok bool) {
+func (b *Books) Share(slot usage.Slot) (u usage.Usage, ok bool) {
 	if int(slot) >= len(b.accounts) || b.accounts[slot] == nil {
 		return u, false
 	}

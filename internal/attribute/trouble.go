@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A trouble is an energy meter that a model stood in for.
@@ -38,7 +38,7 @@ func (b *Books) failed() {
 			t.to = b.at
 		}
 		if t.to > t.from {
-			b.gaps = append(b.gaps, meter.Gap{From: wall(t.from), To: wall(t.to), Reason: meter.MeterFailed,
+			b.gaps = append(b.gaps, usage.Gap{From: wall(t.from), To: wall(t.to), Reason: usage.MeterFailed,
 				Detail: "meter " + t.meter + ": " + t.reason.String()})
 		}
 		t.from = b.at

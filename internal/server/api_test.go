@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/api/apitest"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/testkit/apitest"
 )
 
 // tenants is a server with a machine in each of two clusters, orchard and quarry, and
@@ -24,21 +24,21 @@ func tenants(t *testing.T) (b *bench, as map[string]http.Handler) {
 	b = open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
 	for i, cluster := range []string{"orchard", "quarry"} {
 		id, now := "01J0000000000000000000000"+fmt.Sprint(i), time.Now().UTC()
-		if err := b.Ledger.PutNode(t.Context(), entry.Node{ID: id, MachineID: "machine-" + cluster, Cluster: cluster, Name: "box-" + cluster, At: now}); err != nil {
+		if err := b.Ledger.PutNode(t.Context(), registry.Node{ID: id, MachineID: "machine-" + cluster, Cluster: cluster, Name: "box-" + cluster, At: now}); err != nil {
 			t.Fatal(err)
 		}
 		sent, clock := aBatchOf(t, id, byte(i+1), "job-"+cluster)
 		if r, err := b.Way(id).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Taken {
 			t.Fatalf("offer: %+v, %v", r, err)
 		}
-		lost := batch.Lost{Stream: batch.Stream{byte(i + 1)}, From: 2, To: 3, Gap: meter.Gap{From: now.Add(-time.Minute), To: now, Reason: meter.Overflow, Detail: "of " + cluster}}
+		lost := batch.Lost{Stream: batch.Stream{byte(i + 1)}, From: 2, To: 3, Gap: usage.Gap{From: now.Add(-time.Minute), To: now, Reason: usage.Overflow, Detail: "of " + cluster}}
 		if r, err := b.Way(id).Lost(t.Context(), lost); err != nil || r.Verdict != batch.Taken {
 			t.Fatalf("lost: %+v, %v", r, err)
 		}
 	}
 	as = map[string]http.Handler{}
 	for _, cluster := range []string{"", "orchard", "quarry", "desert"} {
-		text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster})
+		text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,10 +10,10 @@ import (
 	"syscall"
 	"time"
 
-	"mete.dev/mete/internal/authority"
-	"mete.dev/mete/internal/durable"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/x/atomicfile"
 )
 
 // beside are the names in a state directory, beside the ledger and the metrics, that
@@ -25,7 +25,7 @@ var beside = []string{"authority", "upstream", "alerts.json"}
 // the state directory, and its parent exists. One that exists already, and a second
 // Backup at the same time, is fault.ErrConflict. What was begun is removed where it
 // fails, and where the server is closed.
-func (s *Server) Backup(ctx context.Context, dir string) (b tally.Backup, err error) {
+func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error) {
 	if !filepath.IsAbs(dir) {
 		return b, fmt.Errorf("directory %q is not absolute: %w", dir, fault.ErrInvalid)
 	}
@@ -72,11 +72,11 @@ func (s *Server) Backup(ctx context.Context, dir string) (b tally.Backup, err er
 		if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err := durable.Copy(ctx, from, filepath.Join(part, name)); err != nil {
+		if err := atomicfile.Copy(ctx, from, filepath.Join(part, name)); err != nil {
 			return b, err
 		}
 	}
-	if err := authority.Check(filepath.Join(part, "authority")); err != nil {
+	if err := ca.Check(filepath.Join(part, "authority")); err != nil {
 		return b, err
 	}
 	switch err := s.Ledger.Backup(ctx, filepath.Join(part, "ledger.db")); {
@@ -91,7 +91,7 @@ func (s *Server) Backup(ctx context.Context, dir string) (b tally.Backup, err er
 	if b.Metrics, err = size(filepath.Join(part, "metrics")); err != nil {
 		return b, err
 	}
-	if err := durable.Move(part, dir); err != nil {
+	if err := atomicfile.Move(part, dir); err != nil {
 		return b, err
 	}
 	b.Dir, b.Took = dir, time.Since(began)

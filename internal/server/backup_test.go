@@ -13,10 +13,10 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/registry"
 )
 
 // A copy of the metrics with a ledger that has more is filled in, and then both say
@@ -60,7 +60,7 @@ func testBackedUp(t *testing.T, p *pair) {
 func TestBackup(t *testing.T) {
 	state := t.TempDir()
 	first := open(t, state, nil)
-	id := first.enrol(t, entry.Agent, "m1")
+	id := first.enrol(t, registry.Agent, "m1")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, first, sent, clock); err != nil || r.Verdict != batch.Taken {
 		t.Fatal(r, err)
@@ -73,7 +73,7 @@ func TestBackup(t *testing.T) {
 		if err != nil || l.IsZero() {
 			t.Errorf("booked through %v, %v", l, err)
 		}
-		err = b.Ledger.Minutes(t.Context(), []string{id.Node()}, to.Add(-time.Hour), to, func(_ int, m *entry.Minute) error {
+		err = b.Ledger.Minutes(t.Context(), []string{id.Node()}, to.Add(-time.Hour), to, func(_ int, m *batch.Minute) error {
 			f += float64(m.Usage.Covered)
 			return nil
 		})
@@ -85,7 +85,7 @@ func TestBackup(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = q.Close() }()
-		all, _, err := q.LabelValues(t.Context(), series.Workload, nil)
+		all, _, err := q.LabelValues(t.Context(), metric.Workload, nil)
 		if err != nil {
 			t.Error(err)
 		}

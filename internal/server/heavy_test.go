@@ -25,11 +25,11 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/unit"
 )
 
 const (
@@ -126,7 +126,7 @@ func (a asker) ask(ctx context.Context, path string, form ...string) (said, erro
 
 func (b *bench) asker(t *testing.T, cluster string) asker {
 	t.Helper()
-	text, made, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+	text, made, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func besideSmall(t *testing.T, state string, end time.Time) {
 		c.Metrics.Retention = 40 * 24 * time.Hour
 		c.Query.Memory, c.Query.Timeout, c.Query.Log = memory, 5*time.Minute, filepath.Join(state, "queries.log")
 	})
-	id := b.enrol(t, entry.Agent, "m1")
+	id := b.enrol(t, registry.Agent, "m1")
 	reader, other := b.asker(t, ""), b.asker(t, "lab")
 	small := func() time.Duration {
 		t.Helper()

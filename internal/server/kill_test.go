@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger"
 )
 
@@ -81,8 +80,8 @@ func (p *pair) reopened() {
 	}
 	to := through.Truncate(time.Minute)
 	used := map[batch.Short]int64{}
-	err = l.Minutes(p.t.Context(), []string{"n1"}, to.Add(-12*time.Hour), to, func(_ int, m *entry.Minute) error {
-		used[m.Workload] += m.Usage.Amount[meter.CPU]
+	err = l.Minutes(p.t.Context(), []string{"n1"}, to.Add(-12*time.Hour), to, func(_ int, m *batch.Minute) error {
+		used[m.Workload] += m.Usage.Amount[usage.CPU]
 		return nil
 	})
 	if err != nil {
@@ -96,7 +95,7 @@ func (p *pair) reopened() {
 	if err != nil || len(names) < 8 {
 		p.t.Fatal(names, err)
 	}
-	f, some := series.Of(meter.CPU), 0
+	f, some := metric.Of(usage.CPU), 0
 	for short, n := range names {
 		want := f.Value(used[short])
 		got, off, seen := p.grew(f, string(n.ID), time.Unix(0, 0), to)

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Listen opens an address to serve on.
@@ -44,7 +44,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 // may use it is who may use the directory. The caller holds an open [Server] of
 // that state, so a socket that is there was left behind, and is replaced.
 func ListenAdmin(state string) (net.Listener, error) {
-	path := filepath.Join(state, tally.AdminSocket)
+	path := filepath.Join(state, v1.AdminSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}

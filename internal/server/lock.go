@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // lock holds the state directory for this server, until it is closed or the

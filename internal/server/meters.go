@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"mete.dev/mete/internal/outband"
-	"mete.dev/mete/internal/promtext"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/prom/exposition"
+	"mete.dev/mete/internal/server/meters"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/unit"
 )
 
 // compared is for how long back meters are compared with machines.
@@ -21,7 +21,7 @@ func (s *Server) meters(ctx context.Context, scope query.Scope, nodes []query.No
 	if s.Meters == nil {
 		return "", nil
 	}
-	var states []outband.State
+	var states []meters.State
 	if scope.All {
 		states = s.Meters.States()
 	}
@@ -44,41 +44,41 @@ func (s *Server) meters(ctx context.Context, scope query.Scope, nodes []query.No
 }
 
 // metersText writes how meters are doing.
-func metersText(states []outband.State, ratios []ledger.OuterRatio, now time.Time) string {
-	var t promtext.Text
-	each := func(of func(*outband.State) (float64, bool)) (out []promtext.Sample) {
+func metersText(states []meters.State, ratios []ledger.OuterRatio, now time.Time) string {
+	var t exposition.Text
+	each := func(of func(*meters.State) (float64, bool)) (out []exposition.Sample) {
 		for i := range states {
 			if v, ok := of(&states[i]); ok {
-				out = append(out, promtext.Sample{Labels: []string{"meter", states[i].Name}, Value: v})
+				out = append(out, exposition.Sample{Labels: []string{"meter", states[i].Name}, Value: v})
 			}
 		}
 		return out
 	}
-	read := func(of func(*outband.State) float64) []promtext.Sample {
-		return each(func(s *outband.State) (float64, bool) { return of(s), !s.Last.IsZero() })
+	read := func(of func(*meters.State) float64) []exposition.Sample {
+		return each(func(s *meters.State) (float64, bool) { return of(s), !s.Last.IsZero() })
 	}
 	t.Counters("mete_server_meter_samples_total", "Samples that were taken of each meter outside the machines.",
-		each(func(s *outband.State) (float64, bool) { return float64(s.Samples), true })...)
+		each(func(s *meters.State) (float64, bool) { return float64(s.Samples), true })...)
 	t.Counters("mete_server_meter_failures_total", "Readings of it that failed.",
-		each(func(s *outband.State) (float64, bool) { return float64(s.Failures), true })...)
+		each(func(s *meters.State) (float64, bool) { return float64(s.Failures), true })...)
 	t.Counters("mete_server_meter_minutes_total", "Minutes of it that were booked.",
-		each(func(s *outband.State) (float64, bool) { return float64(s.Minutes), true })...)
+		each(func(s *meters.State) (float64, bool) { return float64(s.Minutes), true })...)
 	t.Counters("mete_server_meter_gaps_total", "Minutes in which it could not be used.",
-		each(func(s *outband.State) (float64, bool) { return float64(s.Gaps), true })...)
-	t.Gauges("mete_server_meter_up", "1 while it can be read.", each(func(s *outband.State) (float64, bool) {
+		each(func(s *meters.State) (float64, bool) { return float64(s.Gaps), true })...)
+	t.Gauges("mete_server_meter_up", "1 while it can be read.", each(func(s *meters.State) (float64, bool) {
 		if s.Failing.IsZero() && !s.Last.IsZero() {
 			return 1, true
 		}
 		return 0, true
 	})...)
-	t.Gauges("mete_server_meter_age_seconds", "Age of its latest sample.", read(func(s *outband.State) float64 { return now.Sub(s.Last).Seconds() })...)
-	t.Gauges("mete_server_meter_watts", "Power that it showed last; of a counter, in its latest booked minute.", read(func(s *outband.State) float64 { return s.Watts })...)
-	var inside, measured []promtext.Sample
+	t.Gauges("mete_server_meter_age_seconds", "Age of its latest sample.", read(func(s *meters.State) float64 { return now.Sub(s.Last).Seconds() })...)
+	t.Gauges("mete_server_meter_watts", "Power that it showed last; of a counter, in its latest booked minute.", read(func(s *meters.State) float64 { return s.Watts })...)
+	var inside, measured []exposition.Sample
 	for _, r := range ratios {
 		if all := r.Meter.Float(unit.Microjoule); all > 0 {
 			labels := []string{"node", r.Name}
-			inside = append(inside, promtext.Sample{Labels: labels, Value: r.Inside.Float(unit.Microjoule) / all})
-			measured = append(measured, promtext.Sample{Labels: labels, Value: r.Measured.Float(unit.Microjoule) / all})
+			inside = append(inside, exposition.Sample{Labels: labels, Value: r.Inside.Float(unit.Microjoule) / all})
+			measured = append(measured, exposition.Sample{Labels: labels, Value: r.Measured.Float(unit.Microjoule) / all})
 		}
 	}
 	t.Gauges("mete_server_meter_inside_ratio", "Energy that a node itself saw, or modelled, by what its meters showed in the last hour.", inside...)

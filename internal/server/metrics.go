@@ -4,15 +4,15 @@ import (
 	"context"
 	"time"
 
-	"mete.dev/mete/internal/alert"
-	"mete.dev/mete/internal/ingest"
-	"mete.dev/mete/internal/prom"
-	"mete.dev/mete/internal/promtext"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/remote"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/prom/alert"
+	"mete.dev/mete/internal/prom/api"
+	"mete.dev/mete/internal/prom/exposition"
+	"mete.dev/mete/internal/prom/remotewrite"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/store/tsdb"
 )
 
 // metrics is how the server is doing, in Prometheus's text format. Who does not see
@@ -28,7 +28,7 @@ func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error)
 		return "", err
 	}
 	if !scope.All {
-		t := &promtext.Text{}
+		t := &exposition.Text{}
 		nodesText(t, inStates(nodes))
 		return t.String() + meters, nil
 	}
@@ -39,7 +39,7 @@ func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error)
 	return s.metricsText(kept, nodes, time.Now()).String() + meters, nil
 }
 
-func (s *Server) metricsText(kept ledger.Stats, nodes []query.Node, now time.Time) *promtext.Text {
+func (s *Server) metricsText(kept ledger.Stats, nodes []query.Node, now time.Time) *exposition.Text {
 	var own expiry
 	own.server, own.authority = s.Authority.OwnEnds()
 	return metricsText(s.Ingest.Stats(), kept, s.Metrics.Stats(), s.alerts.Counts(), s.alerts.Firing(), own, s.remote.Status(), s.taker.Counts(), s.prom.Counts(), inStates(nodes), now)
@@ -59,10 +59,10 @@ type expiry struct{ server, authority time.Time }
 
 // metricsText is what there is to say at a time; nodes is how many there are in each
 // state.
-func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told alert.Counts, firing int64, own expiry, to []remote.Status, written remote.Counts, asked prom.Counts, nodes map[string]int64, now time.Time) *promtext.Text {
-	t := &promtext.Text{}
-	by := func(label, value string, n int64) promtext.Sample {
-		return promtext.Sample{Labels: []string{label, value}, Value: float64(n)}
+func metricsText(in receiver.Stats, kept ledger.Stats, shown tsdb.Stats, told alert.Counts, firing int64, own expiry, to []remotewrite.Status, written remotewrite.Counts, asked api.Counts, nodes map[string]int64, now time.Time) *exposition.Text {
+	t := &exposition.Text{}
+	by := func(label, value string, n int64) exposition.Sample {
+		return exposition.Sample{Labels: []string{label, value}, Value: float64(n)}
 	}
 	t.Counters("mete_server_batches_total", "Batches that were offered and judged, by verdict.",
 		by("verdict", "taken", in.Taken), by("verdict", "known", in.Known), by("verdict", "behind", in.Behind),
@@ -99,13 +99,13 @@ func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told a
 	t.Gauge("mete_server_metrics_series", "Series in memory.", float64(shown.Series))
 	t.Gauge("mete_server_alerts_firing", "Alerts that fire.", float64(firing))
 	t.Counters("mete_server_alert_requests_total", "Requests with alerts to receivers, by kind of receiver and by whether it took them.",
-		promtext.Sample{Labels: []string{"receiver", "alertmanager", "result", "taken"}, Value: float64(told.Sent)},
-		promtext.Sample{Labels: []string{"receiver", "alertmanager", "result", "failed"}, Value: float64(told.Failed)},
-		promtext.Sample{Labels: []string{"receiver", "webhook", "result", "taken"}, Value: float64(told.Hooked)},
-		promtext.Sample{Labels: []string{"receiver", "webhook", "result", "failed"}, Value: float64(told.Unhooked)})
+		exposition.Sample{Labels: []string{"receiver", "alertmanager", "result", "taken"}, Value: float64(told.Sent)},
+		exposition.Sample{Labels: []string{"receiver", "alertmanager", "result", "failed"}, Value: float64(told.Failed)},
+		exposition.Sample{Labels: []string{"receiver", "webhook", "result", "taken"}, Value: float64(told.Hooked)},
+		exposition.Sample{Labels: []string{"receiver", "webhook", "result", "failed"}, Value: float64(told.Unhooked)})
 	t.Counter("mete_server_alerts_dropped_total", "Alerts that the webhook is not told of, as there were too many.", float64(told.Dropped))
-	t.Gauges(series.ServerExpiry, "When the server's own certificate ends, and that of its authority, in seconds since 1970.",
-		by(series.Certificate, series.OfServer, own.server.Unix()), by(series.Certificate, series.OfAuthority, own.authority.Unix()))
+	t.Gauges(metric.ServerExpiry, "When the server's own certificate ends, and that of its authority, in seconds since 1970.",
+		by(metric.Certificate, metric.OfServer, own.server.Unix()), by(metric.Certificate, metric.OfAuthority, own.authority.Unix()))
 	t.Counters("mete_server_written_samples_total", "Samples of others' series that were written by remote write, by what became of them.",
 		by("result", "taken", written.Taken), by("result", "refused", written.Refused))
 	t.Counters("mete_server_queries_total", "PromQL queries, and questions for series and labels, by what became of them.",
@@ -119,30 +119,30 @@ func metricsText(in ingest.Stats, kept ledger.Stats, shown metrics.Stats, told a
 }
 
 // nodesText is how many nodes are in each state.
-func nodesText(t *promtext.Text, nodes map[string]int64) {
-	var list []promtext.Sample
+func nodesText(t *exposition.Text, nodes map[string]int64) {
+	var list []exposition.Sample
 	for _, state := range []string{"live", "behind", "silent", "revoked"} {
-		list = append(list, promtext.Sample{Labels: []string{"state", state}, Value: float64(nodes[state])})
+		list = append(list, exposition.Sample{Labels: []string{"state", state}, Value: float64(nodes[state])})
 	}
 	t.Gauges("mete_server_nodes", "Nodes that are enrolled, by state.", list...)
 }
 
 // remoteText is how the receivers of samples are told; nothing where there are none.
-func remoteText(t *promtext.Text, to []remote.Status) {
+func remoteText(t *exposition.Text, to []remotewrite.Status) {
 	if len(to) == 0 {
 		return
 	}
-	each := func(of func(*remote.Status) float64) (list []promtext.Sample) {
+	each := func(of func(*remotewrite.Status) float64) (list []exposition.Sample) {
 		for i := range to {
-			list = append(list, promtext.Sample{Labels: []string{"receiver", to[i].Name}, Value: of(&to[i])})
+			list = append(list, exposition.Sample{Labels: []string{"receiver", to[i].Name}, Value: of(&to[i])})
 		}
 		return list
 	}
-	t.Counters("mete_server_remote_samples_total", "Samples that were sent to each receiver of remote write.", each(func(s *remote.Status) float64 { return float64(s.Sent) })...)
-	t.Counters("mete_server_remote_failed_total", "Samples that it refused for good.", each(func(s *remote.Status) float64 { return float64(s.Failed) })...)
-	t.Counters("mete_server_remote_retried_total", "Samples that were sent again, as it could not be reached or asked for it.", each(func(s *remote.Status) float64 { return float64(s.Retried) })...)
-	t.Counters("mete_server_remote_dropped_total", "Samples that were not sent, as nobody knows their series any more.", each(func(s *remote.Status) float64 { return float64(s.Dropped) })...)
-	t.Counters("mete_server_remote_bytes_total", "Bytes of these requests, packed.", each(func(s *remote.Status) float64 { return float64(s.Bytes) })...)
-	t.Gauges("mete_server_remote_pending", "Samples that wait to be sent to it.", each(func(s *remote.Status) float64 { return float64(s.Pending) })...)
-	t.Gauges("mete_server_remote_behind_seconds", "By how much the latest sample that it took is older than the latest that there is.", each(func(s *remote.Status) float64 { return s.Behind.Seconds() })...)
+	t.Counters("mete_server_remote_samples_total", "Samples that were sent to each receiver of remote write.", each(func(s *remotewrite.Status) float64 { return float64(s.Sent) })...)
+	t.Counters("mete_server_remote_failed_total", "Samples that it refused for good.", each(func(s *remotewrite.Status) float64 { return float64(s.Failed) })...)
+	t.Counters("mete_server_remote_retried_total", "Samples that were sent again, as it could not be reached or asked for it.", each(func(s *remotewrite.Status) float64 { return float64(s.Retried) })...)
+	t.Counters("mete_server_remote_dropped_total", "Samples that were not sent, as nobody knows their series any more.", each(func(s *remotewrite.Status) float64 { return float64(s.Dropped) })...)
+	t.Counters("mete_server_remote_bytes_total", "Bytes of these requests, packed.", each(func(s *remotewrite.Status) float64 { return float64(s.Bytes) })...)
+	t.Gauges("mete_server_remote_pending", "Samples that wait to be sent to it.", each(func(s *remotewrite.Status) float64 { return float64(s.Pending) })...)
+	t.Gauges("mete_server_remote_behind_seconds", "By how much the latest sample that it took is older than the latest that there is.", each(func(s *remotewrite.Status) float64 { return s.Behind.Seconds() })...)
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/model/registry"
 )
 
 // TestMetrics: who may read is told how the server is doing, and nobody else.
@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 	if code, body := ask(""); code != http.StatusUnauthorized || strings.Contains(body, "mete_server") {
 		t.Errorf("without a token: %d, %s", code, body)
 	}
-	id := b.enrol(t, entry.Agent, "m1")
+	id := b.enrol(t, registry.Agent, "m1")
 	sent, clock := aBatch(t, id.Node())
 	if _, err := offer(t, id, b, sent, clock); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestMetrics(t *testing.T) {
 	if err := b.Ledger.Fold(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	viewer, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Uses: -1})
+	viewer, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Uses: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s has no help", name)
 		}
 	}
-	other, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: "elsewhere", Uses: -1})
+	other, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: "elsewhere", Uses: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

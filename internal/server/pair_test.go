@@ -20,15 +20,15 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/period"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/metrics"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/store/tsdb"
 )
 
 var seeded = flag.Uint64("seed", 1, "what the histories of tests are made of")
@@ -70,7 +70,7 @@ type pair struct {
 	dir     string
 	log     journal // of the metrics
 	ledger  *nervous
-	metrics *metrics.Store
+	metrics *tsdb.Store
 	rand    *rand.Rand
 	number  uint64
 	stream  byte
@@ -88,14 +88,14 @@ type pair struct {
 type worker struct {
 	name  batch.Name
 	short batch.Short
-	total [meter.Limit]int64
+	total [usage.Limit]int64
 	still bool
 	first bool
 	again bool // it has had another life
 	stays bool // it does not end
 }
 
-var spent = []meter.Resource{meter.CPU, meter.Memory, meter.DiskRead, meter.EnergyRest}
+var spent = []usage.Resource{usage.CPU, usage.Memory, usage.DiskRead, usage.EnergyRest}
 
 func newPair(t *testing.T, back time.Duration) *pair {
 	t.Helper()
@@ -114,7 +114,7 @@ func newPairIn(t *testing.T, seed uint64, back time.Duration, dir, at string) *p
 		t.Fatal(err)
 	}
 	p.ledger = &nervous{Ledger: l}
-	if err := l.PutNode(t.Context(), entry.Node{ID: "n1", Cluster: "lab", Name: "box", At: time.Now()}); err != nil {
+	if err := l.PutNode(t.Context(), registry.Node{ID: "n1", Cluster: "lab", Name: "box", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	p.open()
@@ -135,13 +135,13 @@ func (p *pair) metricsDir() string { return filepath.Join(p.dir, "metrics") }
 
 func (p *pair) open() {
 	p.t.Helper()
-	cfg := metrics.Default()
+	cfg := tsdb.Default()
 	cfg.Dir, cfg.Settle = p.metricsDir(), time.Second
 	if p.most > 0 {
 		cfg.Workloads = p.most
 	}
 	var err error
-	if p.metrics, err = metrics.Open(cfg, p.ledger, nil, slog.New(slog.NewTextHandler(&p.log, nil))); err != nil {
+	if p.metrics, err = tsdb.Open(cfg, p.ledger, nil, slog.New(slog.NewTextHandler(&p.log, nil))); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -183,7 +183,7 @@ func (p *pair) window() batch.Window {
 		case p.rand.IntN(400) == 0:
 			// Another life. One that rests from then on until the hole is filled in
 			// cannot be told from the life before.
-			w.total, w.again, w.still = [meter.Limit]int64{}, true, false
+			w.total, w.again, w.still = [usage.Limit]int64{}, true, false
 		}
 		ends := i >= 8 && !w.stays && (p.rand.IntN(80) == 0 || w.first && p.rand.IntN(3) == 0)
 		if ends {
@@ -208,9 +208,9 @@ func (p *pair) window() batch.Window {
 		row.Usage.Covered = time.Duration(length)
 		for _, res := range spent {
 			v := p.rand.Int64N(1 << 33)
-			row.Usage.Put(res, v, meter.Measured)
+			row.Usage.Put(res, v, usage.Measured)
 			w.total[res] += v
-			row.Has |= meter.SetOf(res)
+			row.Has |= usage.SetOf(res)
 			row.Total[res] = w.total[res]
 		}
 		win.Rows = append(win.Rows, row)
@@ -239,7 +239,7 @@ func (p *pair) batch() sent {
 func (p *pair) put(b sent) {
 	p.t.Helper()
 	by := make([]time.Duration, len(b.ws))
-	cuts, err := period.Cut(b.ws, by)
+	cuts, err := timeline.Cut(b.ws, by)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -247,12 +247,12 @@ func (p *pair) put(b sent) {
 		p.t.Fatal(err)
 	}
 	p.stream++
-	e := &entry.Entry{
+	e := &batch.Entry{
 		Node: "n1", Stream: batch.Stream{p.stream, byte(p.number), byte(p.number >> 8)}, Number: 1, Hash: batch.Hash{1}, Boot: "b",
-		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: period.End(&b.ws[len(b.ws)-1], 0),
+		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: timeline.End(&b.ws[len(b.ws)-1], 0),
 	}
 	p.number++
-	r, err := p.ledger.Book(p.t.Context(), []*entry.Entry{e})
+	r, err := p.ledger.Book(p.t.Context(), []*batch.Entry{e})
 	if err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
 		p.t.Fatal(err, r)
 	}
@@ -312,7 +312,7 @@ func (p *pair) fill() (put int64) {
 // grew is how much the series of a workload grew within a range: what they went
 // up, from zero where they went down. It is still where it has no sample. off is by
 // how much that may be off as values have 53 bits: 2^-53 of each end of each life.
-func (p *pair) grew(f *series.Family, id string, from, to time.Time) (sum, off float64, seen int) {
+func (p *pair) grew(f *metric.Family, id string, from, to time.Time) (sum, off float64, seen int) {
 	p.t.Helper()
 	q, err := p.metrics.Queryable().Querier(0, to.UnixMilli())
 	if err != nil {
@@ -320,7 +320,7 @@ func (p *pair) grew(f *series.Family, id string, from, to time.Time) (sum, off f
 	}
 	defer func() { _ = q.Close() }()
 	found := q.Select(p.t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, f.Name),
-		labels.MustNewMatcher(labels.MatchEqual, series.Domain, f.Domain), labels.MustNewMatcher(labels.MatchEqual, series.Workload, id))
+		labels.MustNewMatcher(labels.MatchEqual, metric.Domain, f.Domain), labels.MustNewMatcher(labels.MatchEqual, metric.Workload, id))
 	for found.Next() {
 		begin, before := math.NaN(), math.NaN()
 		life := func() {
@@ -382,7 +382,7 @@ func (p *pair) equal(when string, from time.Time) {
 			p.t.Fatalf("%s: asked for %v to %v, got %v to %v", when, t1, t2, answer.From, answer.To)
 		}
 		for _, res := range spent {
-			f := series.Of(res)
+			f := metric.Of(res)
 			var want float64
 			if len(answer.Groups) > 0 {
 				want = f.Value(answer.Groups[0].Usage.Sum[res].Int64())

@@ -3,8 +3,8 @@ package server
 import (
 	"context"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
 )
 
 // live is what the nodes do at present: their latest windows, with the names

@@ -11,12 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/series"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func TestMain(m *testing.M) { ledgertest.Main(m) }
@@ -177,16 +176,16 @@ func (p *pair) sum(when string) {
 	from, to := p.begin.Truncate(time.Minute).Add(time.Minute), p.wall().Truncate(time.Minute)
 	for _, res := range spent {
 		var want int64
-		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, from, to, func(_ int, m *entry.Minute) error {
+		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, from, to, func(_ int, m *batch.Minute) error {
 			want += m.Usage.Amount[res]
 			return nil
 		})
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		f := series.Of(res)
+		f := metric.Of(res)
 		own := 0
-		got, _, _ := p.grew(f, series.Brief, from, to)
+		got, _, _ := p.grew(f, metric.Brief, from, to)
 		for i := range p.all {
 			sum, _, seen := p.grew(f, string(p.all[i].ID), from, to)
 			if got += sum; seen > 0 {
@@ -216,7 +215,7 @@ func (p *pair) together(when string) {
 	to := p.wall().Truncate(time.Minute)
 	for _, res := range spent {
 		var want int64
-		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, p.begin.Truncate(time.Minute), to, func(_ int, m *entry.Minute) error {
+		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, p.begin.Truncate(time.Minute), to, func(_ int, m *batch.Minute) error {
 			for id := range p.brief {
 				if short, _ := batch.ShortOf(id); short == m.Workload {
 					want += m.Usage.Amount[res]
@@ -227,8 +226,8 @@ func (p *pair) together(when string) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		f := series.Of(res)
-		got, _, seen := p.grew(f, series.Brief, time.Unix(0, 0), to)
+		f := metric.Of(res)
+		got, _, seen := p.grew(f, metric.Brief, time.Unix(0, 0), to)
 		if math.Abs(got-f.Value(want)) > 1e-9*got {
 			p.t.Errorf("%s: %s of %d brief ones grew by %v in %d samples, the ledger says %v", when, res, len(p.brief), got, seen, f.Value(want))
 		}

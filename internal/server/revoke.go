@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
 )
 
 // revoking takes rights from machines and servers below.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"runtime/debug"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 func room() (int64, error) {
 	whole := debug.SetMemoryLimit(-1)
 	if whole == math.MaxInt64 {
-		h, err := host.Open("/")
+		h, err := hostfs.Open("/")
 		if err != nil {
 			return 0, err
 		}

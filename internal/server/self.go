@@ -5,10 +5,10 @@ import (
 	"net/http"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/authority"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/pki/token"
 )
 
 // asking answers jobs about themselves.
@@ -17,7 +17,7 @@ type asking struct{ *Server }
 // Who implements api.Jobs.
 func (s asking) Who(r *http.Request) (token.Job, error) {
 	j, err := s.Authority.IdentifyJob(r)
-	if authority.Unidentified(err) {
+	if ca.Unidentified(err) {
 		err = &api.Stranger{Err: err}
 	}
 	return j, err

@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/api/apitest"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/apitest"
 )
 
 const orchard, quarry = "01J00000000000000000000000", "01J00000000000000000000001"
@@ -145,7 +145,7 @@ func TestSelfOpensNothingElse(t *testing.T) {
 // server's own authority.
 func TestSelfTLS(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id := b.enrol(t, entry.Agent, "m")
+	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatchOf(t, id.Node(), 1, "make")
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
 		t.Fatalf("%+v, %v", r, err)

@@ -19,27 +19,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/alert"
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/authority"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/ingest"
-	"mete.dev/mete/internal/outband"
-	"mete.dev/mete/internal/outer"
-	"mete.dev/mete/internal/page"
-	"mete.dev/mete/internal/prom"
-	"mete.dev/mete/internal/promtext"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/remote"
-	"mete.dev/mete/internal/rule"
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/prom/alert"
+	promapi "mete.dev/mete/internal/prom/api"
+	"mete.dev/mete/internal/prom/exposition"
+	"mete.dev/mete/internal/prom/remotewrite"
+	"mete.dev/mete/internal/prom/rule"
+	"mete.dev/mete/internal/replicate"
+	"mete.dev/mete/internal/server/meters"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/metrics"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/upstream"
-	"mete.dev/mete/internal/wire"
+	"mete.dev/mete/internal/store/tsdb"
+	"mete.dev/mete/internal/web"
 )
 
 // A Config says what a server keeps and whom it believes.
@@ -55,18 +55,18 @@ type Config struct {
 	// Cluster is the one of nodes that enrol without a token.
 	Cluster string
 	// Life is how long certificates of machines are good; 0 is as
-	// [authority.Config] has it.
+	// [ca.Config] has it.
 	Life time.Duration
 	// Local says that everyone who can reach it is trusted: it listens on the
 	// loopback addresses only.
 	Local  bool
 	Ledger ledger.Config
-	Ingest ingest.Config
+	Ingest receiver.Config
 	// Metrics is the time series database; its Dir is metrics in State where it
 	// is "". Query bounds what is asked of it; its Memory is a quarter of what the
 	// process may have where it is 0.
-	Metrics metrics.Config
-	Query   prom.Config
+	Metrics tsdb.Config
+	Query   promapi.Config
 	// Alerts is which rules there are and who is told; its State is alerts.json in
 	// State where it is "". Caps are the caps of power that rules may ask for.
 	Alerts alert.Config
@@ -75,16 +75,16 @@ type Config struct {
 	Version string
 	// Upstreams are the servers above, to which its rows go. Dir is set by Open
 	// where it is "".
-	Upstreams []upstream.Config
+	Upstreams []replicate.Config
 	// Meters are the meters outside the machines that it reads.
-	Meters []outer.Spec
+	Meters []external.Spec
 	// Remote are the receivers that are told of all samples.
-	Remote []remote.Receiver
+	Remote []remotewrite.Receiver
 }
 
 // Default keeps everything in a state directory.
 func Default() Config {
-	return Config{Ledger: ledger.Default(), Ingest: ingest.Default(), Metrics: metrics.Default(), Query: prom.Default(), Alerts: alert.Default()}
+	return Config{Ledger: ledger.Default(), Ingest: receiver.Default(), Metrics: tsdb.Default(), Query: promapi.Default(), Alerts: alert.Default()}
 }
 
 // Validate reports what is wrong with c.
@@ -95,17 +95,17 @@ func (c Config) Validate() error {
 // A Server is a ledger and the ways in and out of it.
 type Server struct {
 	Ledger    *ledger.Ledger
-	Authority *authority.Authority
-	Ingest    *ingest.Ingest
-	Meters    *outband.Keeper // nil without meters
-	Metrics   *metrics.Store
+	Authority *ca.Authority
+	Ingest    *receiver.Receiver
+	Meters    *meters.Keeper // nil without meters
+	Metrics   *tsdb.Store
 
-	prom      *prom.API
-	told      *prom.Log // of queries; nil where none is kept
+	prom      *promapi.API
+	told      *promapi.Log // of queries; nil where none is kept
 	alerts    *alert.Alerts
-	remote    *remote.Writer
-	taker     *remote.Taker
-	upstreams []*upstream.Upstream
+	remote    *remotewrite.Writer
+	taker     *remotewrite.Taker
+	upstreams []*replicate.Upstream
 	lock      *os.File        // on the state directory
 	copying   sync.Mutex      // held by a backup
 	life      context.Context // of what is not to outlive it
@@ -150,7 +150,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		return nil, err
 	}
 	if len(cfg.Meters) > 0 {
-		if s.Meters, err = outband.New(cfg.Meters, s.Ledger, log.With("part", "meters")); err != nil {
+		if s.Meters, err = meters.New(cfg.Meters, s.Ledger, log.With("part", "meters")); err != nil {
 			return nil, err
 		}
 	}
@@ -158,13 +158,13 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		cfg.Metrics.Dir = filepath.Join(cfg.State, "metrics")
 	}
 	registry := prometheus.NewRegistry()
-	if s.Metrics, err = metrics.Open(cfg.Metrics, s.Ledger, registry, log.With("part", "metrics")); err != nil {
+	if s.Metrics, err = tsdb.Open(cfg.Metrics, s.Ledger, registry, log.With("part", "metrics")); err != nil {
 		return nil, err
 	}
-	if s.remote, err = remote.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
+	if s.remote, err = remotewrite.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
 		return nil, err
 	}
-	s.taker = remote.NewTaker(s.Metrics.DB(), s.writer, log.With("part", "remote"))
+	s.taker = remotewrite.NewTaker(s.Metrics.DB(), s.writer, log.With("part", "remote"))
 	if cfg.Alerts.State == "" {
 		cfg.Alerts.State = filepath.Join(cfg.State, "alerts.json")
 	}
@@ -173,18 +173,18 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 			log.Warn("it is not known how much memory there is: queries get what suits a small machine", "err", err)
 		}
 	}
-	if s.told, err = prom.OpenLog(cfg.Query.Log, log.With("part", "query")); err != nil {
+	if s.told, err = promapi.OpenLog(cfg.Query.Log, log.With("part", "query")); err != nil {
 		return nil, err
 	}
 	// Rules do not wait for what people ask.
-	if s.alerts, err = alert.Open(cfg.Alerts, prom.Engine(cfg.Query, s.told, log.With("part", "rules")), s.Metrics, registry, log.With("part", "alerts")); err != nil {
+	if s.alerts, err = alert.Open(cfg.Alerts, promapi.Engine(cfg.Query, s.told, log.With("part", "rules")), s.Metrics, registry, log.With("part", "alerts")); err != nil {
 		return nil, err
 	}
-	if s.prom, err = prom.New(cfg.Query, s.Metrics, s.alerts, s.reader, s.told, registry, cfg.Version, log.With("part", "query")); err != nil {
+	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.reader, s.told, registry, cfg.Version, log.With("part", "query")); err != nil {
 		return nil, err
 	}
-	s.Ingest = ingest.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "ingest"))
-	s.Authority, err = authority.Open(authority.Config{
+	s.Ingest = receiver.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "ingest"))
+	s.Authority, err = ca.Open(ca.Config{
 		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, Life: cfg.Life, Live: s.Ingest.Live,
 	}, s.Ledger, log.With("part", "authority"))
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Server) openUpstreams(ctx context.Context) error {
 			}
 			c.Dir = filepath.Join(s.cfg.State, "upstream", strings.ReplaceAll(u.Host, ":", "_"))
 		}
-		u, err := upstream.Open(ctx, c, s.Ledger, s.log.With("part", "upstream"))
+		u, err := replicate.Open(ctx, c, s.Ledger, s.log.With("part", "upstream"))
 		if err != nil {
 			return err
 		}
@@ -261,7 +261,7 @@ func (s *Server) Handler() http.Handler {
 	batches := s.Ingest.Handler(s.agent)
 	mux.Handle("/v1/batches", batches)
 	mux.Handle("/v1/lost", batches)
-	below := upstream.NewTaker(s.Ledger, s.source, s.log.With("part", "states")).Handler()
+	below := replicate.NewTaker(s.Ledger, s.source, s.log.With("part", "states")).Handler()
 	mux.Handle("/v1/states", below)
 	mux.Handle("/v1/states/mark", below)
 	mux.Handle("/", s.Questions())
@@ -283,9 +283,9 @@ func hurry(h http.Handler) http.Handler {
 // Questions answers people only: the dashboard at /, and what it and others ask.
 func (s *Server) Questions() http.Handler {
 	mux := http.NewServeMux()
-	shown := page.New(false)
+	shown := web.New(false)
 	shown.Mount(mux)
-	mux.Handle("/metrics", api.Text(promtext.ContentType, s.metrics, s.scope, s.log.With("part", "metrics")))
+	mux.Handle("/metrics", api.Text(exposition.ContentType, s.metrics, s.scope, s.log.With("part", "metrics")))
 	mux.Handle("/api/v1/", s.prom)
 	mux.Handle("/api/v1/write", s.taker)
 	questions := api.New(s.Ledger, live{s}, asking{s}, s.scope, time.Now, s.log.With("part", "api"))
@@ -305,7 +305,7 @@ func (s *Server) Admin() http.Handler {
 // shows nothing that says so has no kind, which are for those who are known.
 func (s *Server) machine(r *http.Request) (token.Peer, error) {
 	p, err := s.Authority.Identify(r)
-	if authority.Unidentified(err) {
+	if ca.Unidentified(err) {
 		err = fault.WithHint(errors.New(err.Error()), fault.Hint(err))
 	}
 	return p, err
@@ -317,7 +317,7 @@ func (s *Server) agent(r *http.Request) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case p.Role != entry.Agent:
+	case p.Role != registry.Agent:
 		return "", fault.WithHint(fmt.Errorf("only agents send batches: %w", fault.ErrDenied), "enrol with a token of the role agent")
 	}
 	return p.Node, s.recall(r.Context(), p)
@@ -334,9 +334,9 @@ func (s *Server) recall(ctx context.Context, p token.Peer) error {
 	if errors.Is(err, fault.ErrNotFound) {
 		now := time.Now().UTC()
 		s.log.Warn("a node of this server is not in its ledger: it is taken up again", "node", p.Node)
-		err = s.Ledger.PutNode(ctx, entry.Node{ID: p.Node, Cluster: p.Cluster, Name: p.Node, At: now})
+		err = s.Ledger.PutNode(ctx, registry.Node{ID: p.Node, Cluster: p.Cluster, Name: p.Node, At: now})
 		if err == nil {
-			err = s.Ledger.Audit(ctx, entry.Audit{At: now, Actor: p.Node, Action: "node.recall", Object: p.Node,
+			err = s.Ledger.Audit(ctx, registry.Audit{At: now, Actor: p.Node, Action: "node.recall", Object: p.Node,
 				Detail: "it has a certificate, and the ledger did not know it"})
 		}
 	}
@@ -348,15 +348,15 @@ func (s *Server) recall(ctx context.Context, p token.Peer) error {
 }
 
 // source says which server a request comes from.
-func (s *Server) source(r *http.Request) (states.Source, error) {
+func (s *Server) source(r *http.Request) (replica.Source, error) {
 	p, err := s.machine(r)
 	switch {
 	case err != nil:
-		return states.Source{}, err
-	case p.Role != entry.Upstream:
-		return states.Source{}, fault.WithHint(errors.Join(errors.New("only servers send states"), fault.ErrDenied), "enrol with a token of the role upstream")
+		return replica.Source{}, err
+	case p.Role != registry.Upstream:
+		return replica.Source{}, fault.WithHint(errors.Join(errors.New("only servers send states"), fault.ErrDenied), "enrol with a token of the role upstream")
 	}
-	return states.Source{ID: p.Node, Cluster: p.Cluster}, nil
+	return replica.Source{ID: p.Node, Cluster: p.Cluster}, nil
 }
 
 // scope says what the one who asks may see.
@@ -372,7 +372,7 @@ func (s *Server) reader(r *http.Request) (query.Scope, string, error) {
 	switch {
 	case err != nil:
 		return query.Scope{}, "", err
-	case p.Role != entry.Viewer:
+	case p.Role != registry.Viewer:
 		return query.Scope{}, "", fault.WithHint(fmt.Errorf("role %s does not read: %w", p.Role, fault.ErrDenied), "ask with a token of the role viewer")
 	}
 	who := cmp.Or(p.Token, "local")
@@ -385,7 +385,7 @@ func (s *Server) reader(r *http.Request) (query.Scope, string, error) {
 // writer says into which cluster the one who asks may write series.
 func (s *Server) writer(r *http.Request) (string, error) {
 	p, err := s.Authority.Identify(r)
-	if err == nil && (p.Role != entry.Writer || p.Cluster == "") {
+	if err == nil && (p.Role != registry.Writer || p.Cluster == "") {
 		err = fault.WithHint(fmt.Errorf("role %s does not write series: %w", p.Role, fault.ErrDenied), "ask with a token of mete token create --role writer --cluster NAME")
 	}
 	return p.Cluster, err
@@ -400,7 +400,7 @@ type Way struct {
 // Way returns the way for a node of this machine.
 func (s *Server) Way(node string) Way { return Way{s, node} }
 
-// Offer implements ship.Server.
+// Offer implements sender.Server.
 func (w Way) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
 	if err := w.server.Authority.Allowed(ctx, w.node); err != nil {
 		return batch.Reply{}, err
@@ -408,10 +408,10 @@ func (w Way) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply
 	return w.server.Ingest.Offer(ctx, w.node, c, sent)
 }
 
-// Reads implements ship.Server.
+// Reads implements sender.Server.
 func (w Way) Reads(context.Context) (wire.Format, error) { return wire.Latest(), nil }
 
-// Lost implements ship.Server.
+// Lost implements sender.Server.
 func (w Way) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
 	if err := w.server.Authority.Allowed(ctx, w.node); err != nil {
 		return batch.Reply{}, err

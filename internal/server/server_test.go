@@ -21,17 +21,17 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/server"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
 )
 
 // A bench is a server that runs, and where.
@@ -70,18 +70,18 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 }
 
 // enrol makes this test an agent of the server.
-func (b *bench) enrol(t *testing.T, role entry.Role, machine string) *enrol.Identity {
+func (b *bench) enrol(t *testing.T, role registry.Role, machine string) *enroll.Identity {
 	t.Helper()
 	return b.enrolAs(t, role, machine, "alpha")
 }
 
-func (b *bench) enrolAs(t *testing.T, role entry.Role, machine, name string) *enrol.Identity {
+func (b *bench) enrolAs(t *testing.T, role registry.Role, machine, name string) *enroll.Identity {
 	t.Helper()
-	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: role, Cluster: "lab", Uses: 1})
+	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: role, Cluster: "lab", Uses: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: b.url, Role: role, Facts: enrol.Facts{Machine: machine, Boot: "b", Name: name},
+	id, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: b.url, Role: role, Facts: enroll.Facts{Machine: machine, Boot: "b", Name: name},
 		Token: func() (token.Token, error) { return token.Parse(text) }}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -104,17 +104,17 @@ func aBatch(t *testing.T, node string) ([]byte, batch.Clock) {
 func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batch.Clock) {
 	t.Helper()
 	now := time.Now()
-	w := meter.Window{Boot: "b", Start: 100e9, End: 110e9, Offset: now.UnixNano() - 110e9, CPUs: 1}
+	w := usage.Window{Boot: "b", Start: 100e9, End: 110e9, Offset: now.UnixNano() - 110e9, CPUs: 1}
 	add := func(kind workload.Kind, key, name string, cpu int64) {
-		r := meter.Row{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}}
-		r.Usage.Put(meter.CPU, cpu, meter.Measured)
+		r := usage.Row{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}}
+		r.Usage.Put(usage.CPU, cpu, usage.Measured)
 		r.Usage.Covered = 10 * time.Second
 		w.Rows = append(w.Rows, r)
 	}
 	add(workload.Service, name+".service", name, 1e9)
 	add(workload.System, "", "system", 2e9)
 	add(workload.Idle, "", "idle", 7e9)
-	w.Balance = meter.Balance{Whole: meter.Shares{10e9}, Workloads: meter.Shares{1e9}, System: meter.Shares{2e9}, Idle: meter.Shares{7e9}}
+	w.Balance = usage.Balance{Whole: usage.Shares{10e9}, Workloads: usage.Shares{1e9}, System: usage.Shares{2e9}, Idle: usage.Shares{7e9}}
 	b := batch.Batch{Stream: batch.Stream{stream}, Number: 1, Windows: []batch.Window{wire.FromWindow(&w, nil)}}
 	for i := range w.Rows {
 		b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
@@ -126,26 +126,26 @@ func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batc
 	return sent, batch.Clock{Boot: "b", Boottime: 110e9, Wall: now.UnixNano()}
 }
 
-func offer(t *testing.T, id *enrol.Identity, b *bench, sent []byte, clock batch.Clock) (batch.Reply, error) {
+func offer(t *testing.T, id *enroll.Identity, b *bench, sent []byte, clock batch.Clock) (batch.Reply, error) {
 	t.Helper()
 	base, err := url.Parse(b.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ship.NewHTTP(base, id.Client(), "test").Offer(t.Context(), clock, sent)
+	return sender.NewHTTP(base, id.Client(), "test").Offer(t.Context(), clock, sent)
 }
 
 // What an agent sends is booked, and what it does now is told with the names of
 // the ledger, to those who may see it.
 func TestRates(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id := b.enrol(t, entry.Agent, "m")
+	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
 	for cluster, want := range map[string]bool{"": true, "lab": true, "other": false} {
-		text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+		text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func TestRates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := enrol.Reader(b.url, tok)
+		c, err := enroll.Reader(b.url, tok)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,13 +188,13 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 // them.
 func TestSummary(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id := b.enrol(t, entry.Agent, "m")
+	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
 	for cluster, measured := range map[string]float64{"": 1, "lab": 1, "other": 0} {
-		viewer, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+		viewer, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,9 +230,9 @@ func TestWhoMaySend(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer stranger.CloseIdleConnections()
-	upstream := b.enrol(t, entry.Upstream, "s").Client()
-	agent := b.enrol(t, entry.Agent, "m")
-	revoked := b.enrol(t, entry.Agent, "r")
+	upstream := b.enrol(t, registry.Upstream, "s").Client()
+	agent := b.enrol(t, registry.Agent, "m")
+	revoked := b.enrol(t, registry.Agent, "r")
 	if err := b.Authority.RevokeNode(t.Context(), revoked.Node()); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestWhoMaySend(t *testing.T) {
 // open, in the books, and for good.
 func TestRevoke(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id, below := b.enrol(t, entry.Agent, "m"), b.enrol(t, entry.Upstream, "s")
+	id, below := b.enrol(t, registry.Agent, "m"), b.enrol(t, registry.Upstream, "s")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
 		t.Fatalf("the batch: %+v, %v", r, err)
@@ -310,12 +310,12 @@ func TestRevoke(t *testing.T) {
 	if err != nil || len(sources) != 1 || sources[0].ID != below.Node() || sources[0].State != "revoked" {
 		t.Errorf("servers below: %+v, %v", sources, err)
 	}
-	again := b.enrol(t, entry.Agent, "m")
+	again := b.enrol(t, registry.Agent, "m")
 	if again.Node() == id.Node() {
 		t.Error("the machine is the same node again")
 	}
 	lines, err := b.Ledger.Audits(t.Context(), 10)
-	if err != nil || !slices.ContainsFunc(lines, func(a entry.Audit) bool { return a.Action == "node.revoke" && a.Object == id.Node() }) {
+	if err != nil || !slices.ContainsFunc(lines, func(a registry.Audit) bool { return a.Action == "node.revoke" && a.Object == id.Node() }) {
 		t.Errorf("audit: %+v, %v", lines, err)
 	}
 }
@@ -325,7 +325,7 @@ func TestRevoke(t *testing.T) {
 func TestRecall(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir, nil)
-	id := b.enrol(t, entry.Agent, "m")
+	id := b.enrol(t, registry.Agent, "m")
 	copied := t.TempDir()
 	if err := os.CopyFS(filepath.Join(copied, "authority"), os.DirFS(filepath.Join(dir, "authority"))); err != nil {
 		t.Fatal(err)
@@ -377,7 +377,7 @@ func TestWay(t *testing.T) {
 	if r, err := b.Way(n.ID).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Taken || r.Next != 2 {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
-	gap := meter.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: meter.Forgotten}
+	gap := usage.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: usage.Forgotten}
 	if r, err := b.Way(n.ID).Lost(t.Context(), batch.Lost{Stream: batch.Stream{7}, From: 2, To: 3, Gap: gap}); err != nil || r.Next != 4 {
 		t.Errorf("lost: %+v, %v", r, err)
 	}

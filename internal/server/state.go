@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/rule"
-	"mete.dev/mete/internal/series"
-	"mete.dev/mete/internal/store/metrics"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/prom/rule"
+	"mete.dev/mete/internal/store/tsdb"
 )
 
 const (
@@ -57,7 +57,7 @@ func (s *Server) watch(ctx context.Context) error {
 	}
 }
 
-func (s *Server) putState(ctx context.Context, state *metrics.State, gaps map[string]time.Duration, now time.Time) error {
+func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[string]time.Duration, now time.Time) error {
 	nodes, err := s.Ledger.Nodes(ctx, query.Scope{All: true})
 	if err != nil {
 		return err
@@ -69,18 +69,18 @@ func (s *Server) putState(ctx context.Context, state *metrics.State, gaps map[st
 	// A machine's jobs that send by themselves are a node of the same name: what its
 	// agent says comes first, and counts.
 	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobs(&a), jobs(&b)) })
-	var list []metrics.Sample
+	var list []tsdb.Sample
 	for i := range nodes {
 		list = s.nodeState(list, &nodes[i], gaps[nodes[i].ID], now)
 	}
 	list = append(list, caps(s.cfg.Caps)...)
 	t := s.metricsText(kept, nodes, now)
 	for _, f := range t.Families() {
-		if f.Name == series.Violations {
+		if f.Name == metric.Violations {
 			continue // of each node it is there already
 		}
 		for _, one := range f.Samples {
-			list = append(list, metrics.Sample{Name: f.Name, Labels: one.Labels, Value: one.Value})
+			list = append(list, tsdb.Sample{Name: f.Name, Labels: one.Labels, Value: one.Value})
 		}
 	}
 	return state.Put(ctx, now, list)
@@ -88,27 +88,27 @@ func (s *Server) putState(ctx context.Context, state *metrics.State, gaps map[st
 
 // nodeState adds what there is to say of one node. Nothing is said of those that may
 // not send any more, and of those that a server below knows better.
-func (s *Server) nodeState(list []metrics.Sample, n *query.Node, gaps time.Duration, now time.Time) []metrics.Sample {
+func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration, now time.Time) []tsdb.Sample {
 	if n.State == "revoked" || n.Source != "" {
 		return list
 	}
-	labels := []string{series.Cluster, n.Cluster, series.Node, cmp.Or(n.Name, n.ID)}
+	labels := []string{metric.Cluster, n.Cluster, metric.Node, cmp.Or(n.Name, n.ID)}
 	add := func(name string, v float64) {
-		list = append(list, metrics.Sample{Name: name, Labels: labels, Value: v})
+		list = append(list, tsdb.Sample{Name: name, Labels: labels, Value: v})
 	}
 	flaws, spool := s.Ingest.Node(n.ID)
-	add(series.GapSeconds, gaps.Seconds())
-	add(series.Violations, float64(flaws.Violations))
-	add(series.Missed, float64(flaws.Missed))
+	add(metric.GapSeconds, gaps.Seconds())
+	add(metric.Violations, float64(flaws.Violations))
+	add(metric.Missed, float64(flaws.Missed))
 	if spool.Limit > 0 {
-		add(series.SpoolWaiting, float64(spool.Bytes))
-		add(series.SpoolLimit, float64(spool.Limit))
+		add(metric.SpoolWaiting, float64(spool.Bytes))
+		add(metric.SpoolLimit, float64(spool.Limit))
 	}
 	if n.Nested != nil {
-		add(series.Nested, 1)
+		add(metric.Nested, 1)
 	}
 	if !n.Through.IsZero() {
-		add(series.LastWindow, float64(n.Through.UnixMilli())/1e3)
+		add(metric.LastWindow, float64(n.Through.UnixMilli())/1e3)
 	}
 	if jobs(n) > 0 {
 		return list // they are silent while there are none
@@ -117,12 +117,12 @@ func (s *Server) nodeState(list []metrics.Sample, n *query.Node, gaps time.Durat
 	if n.State == "silent" {
 		up = 0
 	}
-	add(series.Up, up)
+	add(metric.Up, up)
 	if !n.Through.IsZero() {
-		add(series.Behind, max(0, now.Sub(n.Through).Seconds()))
+		add(metric.Behind, max(0, now.Sub(n.Through).Seconds()))
 	}
 	if t, ok := s.Authority.Ends(n.ID); ok {
-		add(series.NodeExpiry, float64(t.Unix()))
+		add(metric.NodeExpiry, float64(t.Unix()))
 	}
 	return list
 }
@@ -137,11 +137,11 @@ func jobs(n *query.Node) int {
 }
 
 // caps are the caps of power as samples.
-func caps(list []rule.Cap) (out []metrics.Sample) {
+func caps(list []rule.Cap) (out []tsdb.Sample) {
 	for _, c := range list {
-		one := metrics.Sample{Name: series.ClusterCap, Labels: []string{series.Cluster, c.Cluster}, Value: c.Watts}
+		one := tsdb.Sample{Name: metric.ClusterCap, Labels: []string{metric.Cluster, c.Cluster}, Value: c.Watts}
 		if c.Node != "" {
-			one.Name, one.Labels = series.NodeCap, append(one.Labels, series.Node, c.Node)
+			one.Name, one.Labels = metric.NodeCap, append(one.Labels, metric.Node, c.Node)
 		}
 		out = append(out, one)
 	}

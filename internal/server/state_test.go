@@ -13,16 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/rule"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/server"
-	"mete.dev/mete/internal/ship"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/wire"
 )
 
 // ask asks the API of Prometheus, and puts the data of the answer into v.
@@ -63,7 +63,7 @@ func (b *bench) values(t *testing.T, c *http.Client, query string) map[string]fl
 // viewer is one who may see a cluster, or all.
 func (b *bench) viewer(t *testing.T, cluster string) *http.Client {
 	t.Helper()
-	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Viewer, Cluster: cluster, Uses: -1})
+	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func (b *bench) viewer(t *testing.T, cluster string) *http.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := enrol.Reader(b.url, tok)
+	c, err := enroll.Reader(b.url, tok)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestState(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) {
 		c.Caps = []rule.Cap{{Cluster: "lab", Watts: 5000}, {Cluster: "lab", Node: "alpha", Watts: 400}}
 	})
-	id := b.enrol(t, entry.Agent, "m")
+	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	decoded, err := wire.Decode(sent, wire.Default())
 	if err != nil {
@@ -98,7 +98,7 @@ func TestState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	way := ship.NewHTTP(base, id.Client(), "test")
+	way := sender.NewHTTP(base, id.Client(), "test")
 	way.Spool = func() (int64, int64) { return 900, 1000 }
 	for range 2 { // the second one is known
 		if _, err := way.Offer(t.Context(), clock, sent); err != nil {
@@ -106,13 +106,13 @@ func TestState(t *testing.T) {
 		}
 	}
 	now := time.Now()
-	gap := meter.Gap{From: now.Add(-time.Hour), To: now.Add(-time.Hour + 90*time.Second), Reason: meter.Forgotten}
+	gap := usage.Gap{From: now.Add(-time.Hour), To: now.Add(-time.Hour + 90*time.Second), Reason: usage.Forgotten}
 	if _, err := way.Lost(t.Context(), batch.Lost{Stream: batch.Stream{8}, From: 1, To: 1, Gap: gap}); err != nil {
 		t.Fatal(err)
 	}
-	b.enrolAs(t, entry.Agent, "m jobs", "alpha")
-	b.enrolAs(t, entry.Agent, "n jobs", "solo")
-	revoked := b.enrol(t, entry.Agent, "r")
+	b.enrolAs(t, registry.Agent, "m jobs", "alpha")
+	b.enrolAs(t, registry.Agent, "n jobs", "solo")
+	revoked := b.enrol(t, registry.Agent, "r")
 	if err := b.Authority.RevokeNode(t.Context(), revoked.Node()); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestAlerts(t *testing.T) {
 		c.Alerts.Rules, c.Alerts.Interval = []string{path}, 200*time.Millisecond
 		c.Alerts.Alertmanagers = []string{"http://127.0.0.1:1"}
 	})
-	id := b.enrol(t, entry.Agent, "m")
+	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if _, err := offer(t, id, b, sent, clock); err != nil {
 		t.Fatal(err)

@@ -6,17 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/ingest"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A place is a row of a node's latest window.
 type place struct {
 	node *query.Present
-	at   *ingest.PresentRow
+	at   *receiver.PresentRow
 	busy query.Busy
 }
 
@@ -27,7 +27,7 @@ func (r live) Summary(ctx context.Context, s query.Scope, node string, top int) 
 	if err != nil {
 		return nil, err
 	}
-	latest := map[string]*ingest.Present{}
+	latest := map[string]*receiver.Present{}
 	for _, p := range r.Ingest.Latest() {
 		latest[p.Node] = &p
 	}
@@ -62,7 +62,7 @@ func noJobs(node string) [2]batch.Short {
 	return [2]batch.Short{system, idle}
 }
 
-func residuals(p *ingest.Present) (n int) {
+func residuals(p *receiver.Present) (n int) {
 	none := noJobs(p.Node)
 	for i := range p.Rows {
 		if slices.Contains(none[:], p.Rows[i].Workload) {
@@ -74,15 +74,15 @@ func residuals(p *ingest.Present) (n int) {
 
 // busiest adds a node's rows to those that use most of each resource, of which it
 // keeps so many.
-func busiest(found map[string][]place, node *query.Present, p *ingest.Present, top int) {
+func busiest(found map[string][]place, node *query.Present, p *receiver.Present, top int) {
 	none, length := noJobs(p.Node), p.To.Sub(p.From).Seconds()
 	for i := range p.Rows {
 		row := &p.Rows[i]
 		if slices.Contains(none[:], row.Workload) {
 			continue
 		}
-		for _, by := range tally.Tops {
-			v, q, ok := tally.BusyBy(by, &row.Usage, length)
+		for _, by := range v1.Tops {
+			v, q, ok := v1.BusyBy(by, &row.Usage, length)
 			list := found[by]
 			if !ok || v <= 0 || len(list) == top && list[top-1].busy.Value >= v {
 				continue

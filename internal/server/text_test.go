@@ -8,14 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/alert"
-	"mete.dev/mete/internal/ingest"
-	"mete.dev/mete/internal/outband"
-	"mete.dev/mete/internal/prom"
-	"mete.dev/mete/internal/remote"
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/prom/alert"
+	"mete.dev/mete/internal/prom/api"
+	"mete.dev/mete/internal/prom/remotewrite"
+	"mete.dev/mete/internal/server/meters"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/metrics"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/store/tsdb"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -25,16 +25,16 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestMetricsText(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	got := metricsText(
-		ingest.Stats{Taken: 1, Known: 2, Behind: 3, Conflicts: 4, Clones: 5, Invalid: 6, Denied: 7, Unavailable: 8, Limited: 9, Lost: 10, Rows: 11, Bytes: 12, Violations: 36, Commits: 13,
+		receiver.Stats{Taken: 1, Known: 2, Behind: 3, Conflicts: 4, Clones: 5, Invalid: 6, Denied: 7, Unavailable: 8, Limited: 9, Lost: 10, Rows: 11, Bytes: 12, Violations: 36, Commits: 13,
 			Committing: 14 * time.Second, Queue: 15, Unseen: 29},
 		ledger.Stats{Rev: 16, Hours: now.Add(-time.Hour), Days: now.Add(-24 * time.Hour), Rows: 17, LatestRows: 18, Bytes: 19, Folding: 20 * time.Second, Slices: 21},
-		metrics.Stats{Samples: 26, Refused: 27, Series: 28, Crowded: 53},
+		tsdb.Stats{Samples: 26, Refused: 27, Series: 28, Crowded: 53},
 		alert.Counts{Sent: 30, Failed: 31, Hooked: 32, Unhooked: 33, Dropped: 34}, 35, expiry{now.Add(24 * time.Hour), now.Add(48 * time.Hour)},
-		[]remote.Status{{Name: "mimir:9009/api/v1/push", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}, remote.Counts{Taken: 43, Refused: 44},
-		prom.Counts{Answered: 45, Invalid: 46, Refused: 47, Late: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52},
+		[]remotewrite.Status{{Name: "mimir:9009/api/v1/push", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}, remotewrite.Counts{Taken: 43, Refused: 44},
+		api.Counts{Answered: 45, Invalid: 46, Refused: 47, Late: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52},
 		map[string]int64{"live": 22, "behind": 23, "silent": 24, "revoked": 25}, now).String()
 	sum := unit.Sum{}.Add
-	got += metersText([]outband.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}},
+	got += metersText([]meters.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}},
 		[]ledger.OuterRatio{{Name: "web-1", Meter: sum(200e6), Inside: sum(150e6), Measured: sum(100e6)}}, now)
 	const golden = "testdata/metrics.txt"
 	if *update {

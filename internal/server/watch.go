@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/query"
 )
 
 // Alerts implements api.Live. Who sees some clusters sees the alerts that are
@@ -14,7 +14,7 @@ import (
 func (r live) Alerts(_ context.Context, s query.Scope) (out []query.Alert, err error) {
 	for _, rule := range r.alerts.AlertingRules() {
 		for _, a := range rule.ActiveAlerts() {
-			cluster := a.Labels.Get(series.Cluster)
+			cluster := a.Labels.Get(metric.Cluster)
 			if !s.All && (len(s.Projects) > 0 || !slices.Contains(s.Clusters, cluster)) {
 				continue
 			}

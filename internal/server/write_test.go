@@ -14,21 +14,21 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 
-	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/model/registry"
 )
 
 // A writer's token writes series into its cluster, and does nothing else; others do
 // not write. What was written is seen by who may see the cluster.
 func TestWriter(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	bearer := func(role entry.Role, cluster string) string {
-		text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: role, Cluster: cluster})
+	bearer := func(role registry.Role, cluster string) string {
+		text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: role, Cluster: cluster})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return text
 	}
-	writer, lab, other := bearer(entry.Writer, "lab"), bearer(entry.Viewer, "lab"), bearer(entry.Viewer, "other")
+	writer, lab, other := bearer(registry.Writer, "lab"), bearer(registry.Viewer, "lab"), bearer(registry.Viewer, "other")
 	do := func(method, path, token string, body []byte) (int, string) {
 		t.Helper()
 		r := httptest.NewRequest(method, path, bytes.NewReader(body))
@@ -50,7 +50,7 @@ func TestWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := snappy.Encode(nil, raw)
-	for who, token := range map[string]string{"nobody": "", "a viewer": lab, "an agent's token": bearer(entry.Agent, "lab"), "an upstream's token": bearer(entry.Upstream, "lab")} {
+	for who, token := range map[string]string{"nobody": "", "a viewer": lab, "an agent's token": bearer(registry.Agent, "lab"), "an upstream's token": bearer(registry.Upstream, "lab")} {
 		if code, text := do(http.MethodPost, "/api/v1/write", token, body); code != http.StatusForbidden && code != http.StatusUnauthorized {
 			t.Errorf("%s: %d %s", who, code, text)
 		}

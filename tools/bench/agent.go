@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // A result is what one reader cost.
-type result struct {
+type runResult struct {
 	Groups     int     `json:"groups"`
 	Reader     string  `json:"reader"`
 	CPU        float64 `json:"cpu_seconds_per_minute"`
@@ -72,7 +72,7 @@ func agent(args []string) (over bool, err error) {
 			return false, err
 		}
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return false, err
 	}
@@ -102,7 +102,7 @@ func agent(args []string) (over bool, err error) {
 		defer func() { err = errors.Join(err, to.close()) }()
 	}
 
-	var results []result
+	var results []runResult
 	for reader := range strings.SplitSeq(*readers, ",") {
 		fmt.Fprintf(os.Stderr, "measuring mete-agent -reader %s for %v\n", reader, *length)
 		flags := append(to.flags(filepath.Join(dir, reader)), "-reader", reader, "-tick", tick.String())
@@ -132,7 +132,7 @@ func agent(args []string) (over bool, err error) {
 	return over, show(results)
 }
 
-func show(results []result) error {
+func show(results []runResult) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "groups\treader\tCPU s/min\tbudget\tbare reading s/min\tCPU us/tick\tRSS MiB\tbudget\tpeak MiB\t\t")
 	for _, r := range results {
@@ -147,7 +147,7 @@ func show(results []result) error {
 }
 
 // measure runs the agent and reads what it costs once it is under way.
-func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r result, err error) {
+func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r runResult, err error) {
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(cmd.Environ(), "METE_HOST_VSOCK=false") // that is not what is measured
 	if err := cmd.Start(); err != nil {
@@ -203,11 +203,11 @@ func memoryOf(pid int) (rss, peak int64, err error) {
 
 // bare is the CPU time of one pass that reads CPU and memory of all groups and
 // does nothing with them.
-func bare(h *host.Host, f *farm, reader string) (cost time.Duration, err error) {
+func bare(h *hostfs.FS, f *farm, reader string) (cost time.Duration, err error) {
 	const passes = 30
 	var pass func() error
 	if reader == "files" {
-		var files []*host.File
+		var files []*hostfs.File
 		defer func() {
 			for _, f := range files {
 				_ = f.Close()
@@ -273,7 +273,7 @@ func bare(h *host.Host, f *farm, reader string) (cost time.Duration, err error) 
 }
 
 // oneOf is the first of the files that exists.
-func oneOf(h *host.Host, paths ...string) string {
+func oneOf(h *hostfs.FS, paths ...string) string {
 	for _, p := range paths {
 		if _, err := h.ReadFile(p); err == nil {
 			return p

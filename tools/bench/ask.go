@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/query"
 )
 
 // An asked is what one question cost.

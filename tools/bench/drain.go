@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/model/batch"
 )
 
 // A drain is what the backlogs of machines cost that a server did not hear of for
@@ -135,7 +135,7 @@ func (d *draining) run(ctx context.Context, start time.Time) error {
 
 // send sends the backlog of the i-th machine.
 func (d *draining) send(ctx context.Context, i int) error {
-	pause := time.Duration(float64(time.Second) / ship.Default().Drain)
+	pause := time.Duration(float64(time.Second) / sender.Default().Drain)
 	for k, b := range d.backlogs[i] {
 		from := time.Now()
 		if err := d.f.origins[i].send(ctx, b); err != nil {

@@ -15,13 +15,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
 )
 
 // A fleet is simulated machines that send to a server as agents do: enrolled,
@@ -40,7 +40,7 @@ type fleet struct {
 type origin struct {
 	fleet *fleet
 	node  string
-	way   *ship.HTTP
+	way   *sender.HTTP
 	boot  string
 	up    time.Time // when it booted
 	live  stream
@@ -72,9 +72,9 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 	for i := range f.origins {
 		g.Go(func() error {
 			o := &origin{fleet: f, boot: fmt.Sprintf("boot-%06d", i), up: time.Now().Add(-72 * time.Hour)}
-			id, err := enrol.Open(enrol.Config{
+			id, err := enroll.Open(enroll.Config{
 				Dir: filepath.Join(dir, "identity", o.boot), Server: t.url, Token: func() (token.Token, error) { return t.agents, nil },
-				Facts: enrol.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: fmt.Sprintf("host-%06d", i)},
+				Facts: enroll.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: fmt.Sprintf("host-%06d", i)},
 			}, slog.New(slog.DiscardHandler))
 			if err == nil {
 				err = id.Enrol(ctx)
@@ -82,7 +82,7 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 			if err != nil {
 				return err
 			}
-			o.node, o.way = id.Node(), ship.NewHTTP(base, id.Client(), "bench")
+			o.node, o.way = id.Node(), sender.NewHTTP(base, id.Client(), "bench")
 			o.live = newStream()
 			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []batch.Window{f.window(i, o, since.Add(-window), window)}})
 			if err == nil {
@@ -121,7 +121,7 @@ func (o *origin) clock() batch.Clock {
 func (o *origin) send(ctx context.Context, sent []byte) error {
 	for try := 0; ; try++ {
 		r, err := o.way.Offer(ctx, o.clock(), sent)
-		wait, _ := ship.RetryAfter(err)
+		wait, _ := sender.RetryAfter(err)
 		switch {
 		case err == nil && r.Verdict == batch.Taken:
 			return nil
@@ -131,7 +131,7 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 			return errors.Join(err, ctx.Err())
 		}
 		o.fleet.retries.Add(1)
-		c := ship.Default()
+		c := sender.Default()
 		bound := min(c.MinBackoff<<min(try+1, 16), c.MaxBackoff)
 		sleepUntil(ctx, time.Now().Add(wait+c.MinBackoff+rand.N(bound-c.MinBackoff+1)))
 	}
@@ -148,7 +148,7 @@ func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) b
 // A kind of workload, by what it uses: see fleet.make.
 type service struct {
 	short                  batch.Short
-	present                meter.Set
+	present                usage.Set
 	cores, user, disk, net float64
 	anon, file             int64 // bytes
 	pids                   int64
@@ -158,8 +158,8 @@ type service struct {
 // little, and memory moves slowly. A third has network, a quarter pressure.
 func (f *fleet) make(n int) {
 	r := rand.New(rand.NewPCG(1, 7))
-	basic := meter.SetOf(meter.CPU, meter.CPUUser, meter.CPUSystem, meter.Memory, meter.MemoryPeak, meter.MemoryAnon,
-		meter.MemoryFile, meter.MemoryWorking, meter.DiskRead, meter.DiskWritten, meter.PIDs, meter.PIDsPeak)
+	basic := usage.SetOf(usage.CPU, usage.CPUUser, usage.CPUSystem, usage.Memory, usage.MemoryPeak, usage.MemoryAnon,
+		usage.MemoryFile, usage.MemoryWorking, usage.DiskRead, usage.DiskWritten, usage.PIDs, usage.PIDsPeak)
 	var services []*service
 	for i := range n + 2 {
 		s := &service{present: basic, user: 0.5 + 0.4*r.Float64(), pids: 1 + r.Int64N(30), cores: 0.001 * r.ExpFloat64()}
@@ -168,17 +168,17 @@ func (f *fleet) make(n int) {
 		switch {
 		case i >= n:
 			kind = []workload.Kind{workload.System, workload.Idle}[i-n]
-			s.present, s.cores = meter.SetOf(meter.CPU, meter.Memory, meter.DiskRead, meter.DiskWritten), 0.5+3*float64(i-n)
+			s.present, s.cores = usage.SetOf(usage.CPU, usage.Memory, usage.DiskRead, usage.DiskWritten), 0.5+3*float64(i-n)
 		case i%10 == 0:
 			s.cores, s.disk, s.net = 0.2+r.Float64(), r.ExpFloat64()*500, r.ExpFloat64()*2000
 		case i%10 < 3:
 			s.cores, s.disk, s.net = 0.05*r.Float64(), r.ExpFloat64(), r.ExpFloat64()*10
 		}
 		if i < n && i%3 == 0 {
-			s.present |= meter.SetOf(meter.DiskReads, meter.DiskWrites, meter.NetworkRx, meter.NetworkTx, meter.NetworkRxPackets, meter.NetworkTxPackets)
+			s.present |= usage.SetOf(usage.DiskReads, usage.DiskWrites, usage.NetworkRx, usage.NetworkTx, usage.NetworkRxPackets, usage.NetworkTxPackets)
 		}
 		if i < n && i%4 == 0 {
-			s.present |= meter.SetOf(meter.PressureCPU, meter.PressureMemory, meter.PressureIO)
+			s.present |= usage.SetOf(usage.PressureCPU, usage.PressureMemory, usage.PressureIO)
 		}
 		key := fmt.Sprintf("%064x", r.Uint64())
 		name := batch.Name{ID: workload.NewID("bench", kind, key), Kind: kind, Key: key, Name: key[52:], Path: "/kubepods.slice/" + key}
@@ -198,18 +198,18 @@ func (f *fleet) make(n int) {
 		for i, s := range services {
 			row := batch.Row{Workload: s.short, Usage: s.use(r)}
 			if (i+len(f.windows))%30 == 0 {
-				row.Has = row.Usage.Present & meter.SetOf(meter.CPU, meter.Memory)
+				row.Has = row.Usage.Present & usage.SetOf(usage.CPU, usage.Memory)
 				row.Total = row.Usage.Amount
 			}
-			for j, res := range meter.Wholes {
+			for j, res := range usage.Wholes {
 				w.Balance.Whole[j] += row.Usage.Amount[res]
 				w.Balance.Workloads[j] += row.Usage.Amount[res]
 			}
 			f.samples += row.Usage.Present.Len()
 			w.Rows = append(w.Rows, row)
 		}
-		for _, res := range []meter.Resource{meter.DiskRead, meter.DiskWritten, meter.NetworkRx, meter.NetworkTx} {
-			w.Total.Put(res, r.Int64N(1<<30), meter.Measured)
+		for _, res := range []usage.Resource{usage.DiskRead, usage.DiskWritten, usage.NetworkRx, usage.NetworkTx} {
+			w.Total.Put(res, r.Int64N(1<<30), usage.Measured)
 		}
 		f.windows = append(f.windows, w)
 	}
@@ -217,27 +217,27 @@ func (f *fleet) make(n int) {
 }
 
 // use is what a service uses in a window.
-func (s *service) use(r *rand.Rand) (u meter.Usage) {
+func (s *service) use(r *rand.Rand) (u usage.Usage) {
 	u.Covered = window
 	noise := func(mean float64) int64 { return max(0, int64(mean*(1+r.NormFloat64()/5))) }
 	if r.Float64() < 0.2 || s.cores > 0.01 {
 		s.anon = max(1<<20, s.anon+4096*int64(r.NormFloat64()*float64(s.anon)/2e6))
 	}
-	var a [meter.Limit]int64
-	a[meter.CPU] = noise(s.cores * 1e10)
-	a[meter.CPUUser] = int64(s.user * float64(a[meter.CPU]))
-	a[meter.CPUSystem] = a[meter.CPU] - a[meter.CPUUser]
-	a[meter.MemoryAnon], a[meter.MemoryFile] = s.anon*10, s.file*10
-	a[meter.Memory] = a[meter.MemoryAnon] + a[meter.MemoryFile]
-	a[meter.MemoryWorking] = a[meter.Memory] - a[meter.MemoryFile]/3
-	a[meter.MemoryPeak] = s.anon + s.file
-	a[meter.DiskReads], a[meter.DiskWrites] = noise(s.disk), noise(s.disk*3)
-	a[meter.DiskRead], a[meter.DiskWritten] = a[meter.DiskReads]*16384, a[meter.DiskWrites]*8192
-	a[meter.NetworkRxPackets], a[meter.NetworkTxPackets] = noise(s.net*10), noise(s.net*8)
-	a[meter.NetworkRx], a[meter.NetworkTx] = noise(float64(a[meter.NetworkRxPackets])*400), noise(float64(a[meter.NetworkTxPackets])*900)
-	a[meter.PIDs], a[meter.PIDsPeak] = s.pids*10, s.pids
-	a[meter.PressureCPU] = int64(s.cores * 1e8 * r.Float64())
-	s.present.Each(func(res meter.Resource) { u.Put(res, a[res], meter.Measured) })
+	var a [usage.Limit]int64
+	a[usage.CPU] = noise(s.cores * 1e10)
+	a[usage.CPUUser] = int64(s.user * float64(a[usage.CPU]))
+	a[usage.CPUSystem] = a[usage.CPU] - a[usage.CPUUser]
+	a[usage.MemoryAnon], a[usage.MemoryFile] = s.anon*10, s.file*10
+	a[usage.Memory] = a[usage.MemoryAnon] + a[usage.MemoryFile]
+	a[usage.MemoryWorking] = a[usage.Memory] - a[usage.MemoryFile]/3
+	a[usage.MemoryPeak] = s.anon + s.file
+	a[usage.DiskReads], a[usage.DiskWrites] = noise(s.disk), noise(s.disk*3)
+	a[usage.DiskRead], a[usage.DiskWritten] = a[usage.DiskReads]*16384, a[usage.DiskWrites]*8192
+	a[usage.NetworkRxPackets], a[usage.NetworkTxPackets] = noise(s.net*10), noise(s.net*8)
+	a[usage.NetworkRx], a[usage.NetworkTx] = noise(float64(a[usage.NetworkRxPackets])*400), noise(float64(a[usage.NetworkTxPackets])*900)
+	a[usage.PIDs], a[usage.PIDsPeak] = s.pids*10, s.pids
+	a[usage.PressureCPU] = int64(s.cores * 1e8 * r.Float64())
+	s.present.Each(func(res usage.Resource) { u.Put(res, a[res], usage.Measured) })
 	return u
 }
 

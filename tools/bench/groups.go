@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // A farm is a set of groups with processes in them, made for one run.
@@ -26,7 +26,7 @@ var controllers = []string{"cpuacct", "cpu", "memory", "pids", "blkio"}
 
 // plant makes n groups: sleepers, and the first five busy: four that compute
 // and one that forks.
-func plant(h *host.Host, n int) (f *farm, err error) {
+func plant(h *hostfs.FS, n int) (f *farm, err error) {
 	f = &farm{name: fmt.Sprintf("mete-bench-%d", os.Getpid())}
 	defer func() {
 		if err != nil {

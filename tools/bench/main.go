@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 )
 
-const usage = `usage: go run ./tools/bench agent [-n 500] [-tick 1s] [-for 60s] [-reader bpf,files] [-o text|json]
+const helpText = `usage: go run ./tools/bench agent [-n 500] [-tick 1s] [-for 60s] [-reader bpf,files] [-o text|json]
 
 agent   CPU and memory of mete-agent beside n groups (sleepers, 4 busy, 1 that
         forks) while it keeps and sends what it measures to a real server, with
@@ -39,7 +39,7 @@ func build(dir, program string) (bin string, err error) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprint(os.Stderr, usage)
+		fmt.Fprint(os.Stderr, helpText)
 		os.Exit(2)
 	}
 	var over bool
@@ -54,7 +54,7 @@ func main() {
 	case "child":
 		err = child(os.Args[2:])
 	default:
-		fmt.Fprint(os.Stderr, usage)
+		fmt.Fprint(os.Stderr, helpText)
 		os.Exit(2)
 	}
 	switch {

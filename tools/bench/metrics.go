@@ -22,10 +22,10 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/plot"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/prom/result"
 )
 
 // budgetPrometheus is what a sample may cost a server, which books it too, times
@@ -163,7 +163,7 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 					one := have[key]
 					if one == nil {
 						one = &prompb.TimeSeries{Labels: seriesLabels(family, domain, o.node, string(name.ID)), Samples: make([]prompb.Sample, 1)}
-						if family == series.Info {
+						if family == metric.Info {
 							one.Labels = append(one.Labels, prompb.Label{Name: "name", Value: name.Name}, prompb.Label{Name: "namespace", Value: name.Labels["io.kubernetes.pod.namespace"]})
 							sort.Slice(one.Labels, func(a, b int) bool { return one.Labels[a].Name < one.Labels[b].Name })
 						}
@@ -173,8 +173,8 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 					req.Timeseries = append(req.Timeseries, *one)
 				}
 				id := strconv.Itoa(j)
-				row.Usage.Present.Each(func(res meter.Resource) {
-					fam := series.Of(res)
+				row.Usage.Present.Each(func(res usage.Resource) {
+					fam := metric.Of(res)
 					if fam == nil {
 						return
 					}
@@ -184,7 +184,7 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 					}
 					put(id+"/"+fam.Name+fam.Domain, fam.Name, fam.Domain, add, fam.Value(row.Usage.Amount[res]))
 				})
-				put(id, series.Info, "", 0, 1)
+				put(id, metric.Info, "", 0, 1)
 			}
 			b, err := req.Marshal()
 			if err != nil {
@@ -198,11 +198,11 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 }
 
 func seriesLabels(name, domain, node, id string) []prompb.Label {
-	ls := []prompb.Label{{Name: "__name__", Value: name}, {Name: series.Cluster, Value: "bench"}}
+	ls := []prompb.Label{{Name: "__name__", Value: name}, {Name: metric.Cluster, Value: "bench"}}
 	if domain != "" {
-		ls = append(ls, prompb.Label{Name: series.Domain, Value: domain})
+		ls = append(ls, prompb.Label{Name: metric.Domain, Value: domain})
 	}
-	return append(ls, prompb.Label{Name: series.Node, Value: node}, prompb.Label{Name: series.Workload, Value: id})
+	return append(ls, prompb.Label{Name: metric.Node, Value: node}, prompb.Label{Name: metric.Workload, Value: id})
 }
 
 // A prom is a Prometheus that takes samples by remote write.
@@ -314,7 +314,7 @@ func race(ctx context.Context, t *target, p *prom, at time.Time) (all []raced, e
 			}
 			other.add(time.Since(begin))
 			begin = time.Now()
-			var a *plot.Answer
+			var a *result.Answer
 			if q.rng {
 				a, err = t.reader.QueryRange(ctx, q.text, from, at, step)
 			} else {

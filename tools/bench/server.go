@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // The budgets of a server.
@@ -416,7 +416,7 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 		}
 		var covered time.Duration
 		for i := range a.Groups {
-			if a.Groups[i].Usage.Present.Has(meter.CPU) {
+			if a.Groups[i].Usage.Present.Has(usage.CPU) {
 				covered += a.Groups[i].Usage.Covered
 			}
 		}

@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"time"
 
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/xtest/postgres"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/postgres"
 )
 
 // A target is a real server on this machine, reached by TLS.
@@ -64,10 +64,10 @@ func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, e
 	}
 	t.url = url
 	admin := client.NewLocal(state)
-	if t.agents, err = newToken(ctx, admin, entry.Token{Role: entry.Agent, Cluster: "bench", Uses: -1}); err != nil {
+	if t.agents, err = newToken(ctx, admin, registry.Token{Role: registry.Agent, Cluster: "bench", Uses: -1}); err != nil {
 		return t, err
 	}
-	viewer, err := newToken(ctx, admin, entry.Token{Role: entry.Viewer})
+	viewer, err := newToken(ctx, admin, registry.Token{Role: registry.Viewer})
 	if err != nil {
 		return t, err
 	}
@@ -75,7 +75,7 @@ func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, e
 	return t, err
 }
 
-func newToken(ctx context.Context, admin *client.Local, want entry.Token) (token.Token, error) {
+func newToken(ctx context.Context, admin *client.Local, want registry.Token) (token.Token, error) {
 	text, _, err := admin.CreateToken(ctx, want)
 	if err != nil {
 		return token.Token{}, err

@@ -38,7 +38,7 @@ func scope(ctx context.Context, fast bool) ([]string, error) {
 	fmt.Printf("fast: %d of %d packages, those that changed and their direct importers; left out: the tests of all others, and the stages %s\n",
 		len(packages), len(list), strings.Join(wider(), ", "))
 	if len(packages) == 0 {
-		packages = []string{"./internal/arch"} // whose test reads the plan
+		packages = []string{"./tools/arch"} // whose test reads the plan
 	}
 	return packages, nil
 }

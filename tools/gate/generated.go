@@ -13,7 +13,7 @@ import (
 // compiled are the packages whose generated files are made by compilers that are
 // not Go's. Each has a file generated.sum with the checksums of what they read and
 // made, so that they need not be installed where nothing changed.
-var compiled = []string{"./internal/bpf", "./proto"}
+var compiled = []string{"./internal/host/bpf", "./proto"}
 
 // compilers are the Debian packages of those.
 var compilers = []string{"clang-19", "libbpf-dev", "llvm-19", "protobuf-compiler"}

@@ -22,7 +22,7 @@ func stages() []stage {
 		{"format", "code is formatted", commit, 10 * s, nil, func(sh *shell) error { return sh.quiet("gofmt", "-l", ".") }},
 		{"tidy", "go.mod lists what is used", commit, 10 * s, nil, func(sh *shell) error { return sh.do("go", "mod", "tidy", "-diff") }},
 		{"build", "every program builds", commit, 1 * m, nil, func(sh *shell) error { return sh.do("go", "build", "./cmd/...") }},
-		{"arch", "packages import what the plan allows", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./internal/arch") }},
+		{"arch", "packages import what the plan allows", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./tools/arch") }},
 		{"vet", "go vet", commit, 30 * s, nil, func(sh *shell) error { return sh.do("go", append([]string{"vet"}, sh.packages...)...) }},
 		{"static", "staticcheck, and no error is dropped", commit, 1 * m, nil, static},
 		{"fix", "the code uses the language as it is today", landing, 30 * s, nil, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},

@@ -7,7 +7,7 @@ import (
 
 // boards are all dashboards: two for who runs things on machines, two for who runs
 // the machines.
-func boards() []board { return []board{cluster(), application(), fleet(), client()} }
+func boards() []board { return []board{cluster(), application(), fleetBoard(), client()} }
 
 // Choices that several dashboards have.
 var (
@@ -101,8 +101,8 @@ func application() board {
 	}}
 }
 
-// fleet is all machines, and whether they are measured.
-func fleet() board {
+// fleetBoard is all machines, and whether they are measured.
+func fleetBoard() board {
 	const in = `cluster=~"$cluster"`
 	line := func(title, unit, expr, legend, about string) panel {
 		return panel{title: title, about: about, kind: graph, unit: unit, width: 12, height: 9, queries: []ask{{expr, legend}}}

@@ -20,10 +20,10 @@ import (
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"mete.dev/mete/internal/rule"
-	"mete.dev/mete/internal/series"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/testkit"
-	xfleet "mete.dev/mete/internal/xtest/fleet"
+	"mete.dev/mete/internal/testkit/fleet"
 )
 
 // What is in deploy is what is made.
@@ -57,7 +57,7 @@ func TestUnknownChoice(t *testing.T) {
 // A server answers as Grafana asks it: over TLS, with the header of the data source.
 type server struct {
 	t   *testing.T
-	f   *xfleet.Fleet
+	f   *fleet.Fleet
 	c   http.Client
 	now time.Time // at which panels are looked at
 }
@@ -109,7 +109,7 @@ func (s *server) query(p *panel, expr string) []any {
 // server, of the windows of its nodes, or recorded by the rules that are shipped.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	s := &server{t, xfleet.Open(t, xfleet.Config{Nodes: 2, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
+	s := &server{t, fleet.Open(t, fleet.Config{Nodes: 2, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
 	read := parser.NewParser(parser.Options{})
 	known := map[string]bool{"ALERTS": true}
 	groups, errs := rulefmt.Parse(rule.Shipped, false, model.UTF8Validation, read, slog.New(slog.DiscardHandler))
@@ -121,7 +121,7 @@ func TestNames(t *testing.T) {
 			known[r.Record] = true
 		}
 	}
-	for _, m := range series.Metrics() {
+	for _, m := range metric.Metrics() {
 		known[m.Name] = true
 	}
 	for _, one := range s.ask("/api/v1/label/__name__/values", nil) { // levels of the nodes
@@ -179,7 +179,7 @@ func TestQueries(t *testing.T) {
 	testkit.Stage(t, "timing", "looks at the last minute, and waits half of one for what a server says of itself")
 	t.Parallel()
 	const nodes = 6
-	s := &server{t, xfleet.Open(t, xfleet.Config{Nodes: nodes, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
+	s := &server{t, fleet.Open(t, fleet.Config{Nodes: nodes, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
 	// What a server says of itself, and of each node that it knows by then, comes every
 	// quarter of a minute. All panels are looked at as of the moment at which there
 	// are two samples of each node, the one that came last too.

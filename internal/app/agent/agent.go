@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/handover"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 
 	meters "mete.dev/mete/internal/collect/energy"
 )
@@ -72,12 +72,12 @@ type Config struct {
 // Default measures with the best reader there is, once a second.
 func Default() Config {
 	c := Config{
-		Machine: machine.Config{Config: collect.Default(), Reader: machine.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
+		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
 		Agent:   agent.Default(),
 		Server:  os.Getenv("METE_SERVER"), Token: os.Getenv("METE_TOKEN"),
 		State: stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
 	}
-	c.Agent.Handover = handover.Default()
+	c.Agent.Handover = relay.Default()
 	return c
 }
 
@@ -178,7 +178,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return hand.Run(gctx) })
 	g.Go(func() error {
-		return m.Run(gctx, hand.Tick, func(win *meter.Window) {
+		return m.Run(gctx, hand.Tick, func(win *usage.Window) {
 			if b := win.Balance; b.Violations > 0 || b.Lost > 0 {
 				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
 			}
@@ -202,7 +202,7 @@ type window struct {
 	Boot    string        `json:"boot"`
 	Offset  int64         `json:"offset_ns,string"` // wall time less boottime
 	Rows    int           `json:"rows"`             // that follow
-	Balance meter.Balance `json:"balance"`
+	Balance usage.Balance `json:"balance"`
 }
 
 // row is a window's row as it is printed.
@@ -218,7 +218,7 @@ type row struct {
 	Quality map[string]string `json:"quality"`
 }
 
-func print(w *bufio.Writer, win *meter.Window) error {
+func print(w *bufio.Writer, win *usage.Window) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	when := span{win.Start, win.End}
@@ -229,7 +229,7 @@ func print(w *bufio.Writer, win *meter.Window) error {
 		r := &win.Rows[i]
 		out := row{span: when, ID: r.Workload.ID, Parent: r.Parent, Kind: r.Workload.Kind,
 			Name: r.Workload.Name, Path: r.Workload.Path, Ended: r.Ended, Used: map[string]string{}, Quality: map[string]string{}}
-		r.Usage.Present.Each(func(res meter.Resource) {
+		r.Usage.Present.Each(func(res usage.Resource) {
 			out.Used[res.String()] = res.Detail().Unit.Decimal(r.Usage.Amount[res])
 			out.Quality[res.String()] = r.Usage.Quality.Get(res).String()
 		})

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/promtext"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/prom/exposition"
 )
 
 // statusOf is what an agent that sends to a server answers of itself.
@@ -23,7 +23,7 @@ func statusOf(a *agent.Agent, shown *show) status {
 // alone measures until ctx ends without a server: nothing is kept, and who wants
 // to know asks for metrics.
 func alone(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func alone(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	shown := cfg.newShow(name)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return m.Run(gctx, hand.Tick, func(w *meter.Window) {
+		return m.Run(gctx, hand.Tick, func(w *usage.Window) {
 			count.add(&w.Balance)
 			if b := w.Balance; b.Violations > 0 || b.Lost > 0 {
 				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
@@ -69,21 +69,21 @@ func alone(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 // counts is what should not be in windows.
 type counts struct{ violations, missed atomic.Int64 }
 
-func (c *counts) add(b *meter.Balance) {
+func (c *counts) add(b *usage.Balance) {
 	c.violations.Add(b.Violations)
 	c.missed.Add(b.Lost)
 }
 
 // text is the counts as metrics, with how energy is passed on.
 func (c *counts) text(s agent.HandStatus) string {
-	var t promtext.Text
+	var t exposition.Text
 	wrong(&t, c.violations.Load(), c.missed.Load())
 	handMetrics(&t, s)
 	return t.String()
 }
 
 // wrong writes what there should be none of.
-func wrong(t *promtext.Text, violations, missed int64) {
+func wrong(t *exposition.Text, violations, missed int64) {
 	t.Counter("mete_conservation_violations_total", "Books that did not add up: always a defect.", float64(violations))
 	t.Counter("mete_agent_missed_total", "Births and deaths of groups that were not seen.", float64(missed))
 }

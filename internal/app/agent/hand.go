@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/handover"
-	"mete.dev/mete/internal/promtext"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/prom/exposition"
 )
 
 // handFlags makes flags of what is given to virtual machines, and of what this one
@@ -27,39 +27,39 @@ func (c *Config) handSocket(text string) error {
 		if !ok {
 			return fmt.Errorf("%q is not UUID=PATH", part)
 		}
-		c.Agent.Handover.Sockets = append(c.Agent.Handover.Sockets, handover.Socket{Guest: guest, Path: path})
+		c.Agent.Handover.Sockets = append(c.Agent.Handover.Sockets, relay.Socket{Guest: guest, Path: path})
 	}
 	return nil
 }
 
 // handMetrics writes how energy is passed on to virtual machines, and from the host.
-func handMetrics(t *promtext.Text, s agent.HandStatus) {
-	var published, acks, streams []promtext.Sample
+func handMetrics(t *exposition.Text, s agent.HandStatus) {
+	var published, acks, streams []exposition.Sample
 	for _, g := range byUUID(s.Guests) {
-		published = append(published, promtext.Sample{Labels: []string{"guest", g.Guest}, Value: float64(g.Published)})
-		streams = append(streams, promtext.Sample{Labels: []string{"guest", g.Guest}, Value: float64(g.Streams)})
+		published = append(published, exposition.Sample{Labels: []string{"guest", g.Guest}, Value: float64(g.Published)})
+		streams = append(streams, exposition.Sample{Labels: []string{"guest", g.Guest}, Value: float64(g.Streams)})
 		for _, r := range []struct {
 			name  string
 			count int64
 		}{{"equal", g.Equal}, {"differing", g.Differing}, {"unknown", g.Unknown}} {
-			acks = append(acks, promtext.Sample{Labels: []string{"guest", g.Guest, "result", r.name}, Value: float64(r.count)})
+			acks = append(acks, exposition.Sample{Labels: []string{"guest", g.Guest, "result", r.name}, Value: float64(r.count)})
 		}
 	}
 	t.Counters("mete_agent_shares_published_total", "Shares of energy that a virtual machine was given, one a tick.", published...)
 	t.Counters("mete_agent_share_acks_total", "What a virtual machine said to have booked, compared with its share.", acks...)
 	t.Gauges("mete_agent_share_streams", "Connections of a virtual machine by vsock.", streams...)
-	var n, age, up []promtext.Sample
+	var n, age, up []exposition.Sample
 	if h := s.Host; h != nil {
 		labels := []string{"guest", h.Guest}
 		fresh := 0.
 		if h.From != "" {
 			fresh = 1
-			age = append(age, promtext.Sample{Labels: labels, Value: h.Age.Seconds()})
+			age = append(age, exposition.Sample{Labels: labels, Value: h.Age.Seconds()})
 			if h.Epoch != "" {
-				n = append(n, promtext.Sample{Labels: labels, Value: float64(h.N)})
+				n = append(n, exposition.Sample{Labels: labels, Value: float64(h.N)})
 			}
 		}
-		up = append(up, promtext.Sample{Labels: labels, Value: fresh})
+		up = append(up, exposition.Sample{Labels: labels, Value: fresh})
 	}
 	t.Gauges("mete_agent_host_share_up", "1 while this virtual machine gets shares of energy from its host.", up...)
 	t.Gauges("mete_agent_host_share_n", "Number of the latest of them.", n...)
@@ -68,7 +68,7 @@ func handMetrics(t *promtext.Text, s agent.HandStatus) {
 
 // byUUID is the list with one entry for each UUID: one that was begun anew, and
 // those that have none, are there more than once.
-func byUUID(list []handover.Status) (out []handover.Status) {
+func byUUID(list []relay.Status) (out []relay.Status) {
 	for _, g := range list {
 		if n := len(out); n > 0 && out[n-1].Guest == g.Guest {
 			o := &out[n-1]

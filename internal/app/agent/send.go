@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/claim"
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/keep"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 // errAnew ends the loops of an agent that has got another identity.
@@ -38,16 +38,16 @@ func send(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	facts, err := enrol.FactsOf(h)
+	facts, err := enroll.FactsOf(h)
 	if err != nil {
 		return err
 	}
-	id, err := enrol.Open(enrol.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.token, Facts: facts},
+	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.token, Facts: facts},
 		log.With("part", "enrol"))
 	if err != nil {
 		return helped(err)
@@ -91,7 +91,7 @@ func helped(err error) error {
 // the server any more, is enough to measure: what is measured waits in the spool
 // until the identity is mended. A token for another server that cannot be
 // followed ends it too.
-func (c *Config) enrolled(ctx context.Context, id *enrol.Identity, log *slog.Logger) error {
+func (c *Config) enrolled(ctx context.Context, id *enroll.Identity, log *slog.Logger) error {
 	wait := time.Second
 	for first := true; ; first = false {
 		err := id.Enrol(ctx)
@@ -118,7 +118,7 @@ func (c *Config) enrolled(ctx context.Context, id *enrol.Identity, log *slog.Log
 			log.Warn("cannot enrol yet; trying on", "server", id.Server(), "err", err, "hint", fault.Hint(err))
 		}
 		pause := wait/2 + rand.N(wait)
-		if after, ok := ship.RetryAfter(err); ok {
+		if after, ok := sender.RetryAfter(err); ok {
 			pause += min(after, time.Hour)
 		}
 		select {
@@ -131,12 +131,12 @@ func (c *Config) enrolled(ctx context.Context, id *enrol.Identity, log *slog.Log
 }
 
 // measure runs the agent under its present identity.
-func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, log *slog.Logger) (err error) {
+func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity, log *slog.Logger) (err error) {
 	base, err := url.Parse(id.Server())
 	if err != nil {
 		return err
 	}
-	only, err := claim.Whole(ctx, h, id.Ledger(), log)
+	only, err := exclusive.Whole(ctx, h, id.Ledger(), log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -162,7 +162,7 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 	}
 	node := id.Node()
 	c.Self = func(w workload.ID) token.Self { return id.Self(node, w) }
-	server := &bound{HTTP: ship.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), other: func() { stop(errAnew) }}
+	server := &bound{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), other: func() { stop(errAnew) }}
 	name, err := h.Hostname()
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 	var a *agent.Agent
 	shown := cfg.newShow(name)
 	if cfg.Status != "" {
-		c.Look = func(w *meter.Window, name func(*workload.Workload) string) {
+		c.Look = func(w *usage.Window, name func(*workload.Workload) string) {
 			shown.take(w, name, a.Machine.Books().Energy())
 		}
 	}
@@ -184,7 +184,7 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 		return st.Waiting, st.Limit
 	}
 	if c.Socket != "" {
-		if err := claim.Mark(filepath.Dir(c.Socket), id.Ledger()); err != nil {
+		if err := exclusive.Mark(filepath.Dir(c.Socket), id.Ledger()); err != nil {
 			log.Warn("mete run --server does not see this agent while it is away", "err", err)
 		}
 	}
@@ -211,8 +211,8 @@ func measure(ctx context.Context, cfg Config, h *host.Host, id *enrol.Identity, 
 // bound is the way to the server for one node: what was measured as that node is
 // never sent as another, which this machine may become at any time.
 type bound struct {
-	*ship.HTTP
-	id    *enrol.Identity
+	*sender.HTTP
+	id    *enroll.Identity
 	node  string
 	other func() // is called once the machine is another node
 }
@@ -226,7 +226,7 @@ func (b *bound) check() error {
 	return fmt.Errorf("this machine is not node %s any more: %w", b.node, fault.ErrDenied)
 }
 
-// Offer implements ship.Server.
+// Offer implements sender.Server.
 func (b *bound) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
 	if err := b.check(); err != nil {
 		return batch.Reply{}, err
@@ -234,7 +234,7 @@ func (b *bound) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Re
 	return b.HTTP.Offer(ctx, c, sent)
 }
 
-// Lost implements ship.Server.
+// Lost implements sender.Server.
 func (b *bound) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
 	if err := b.check(); err != nil {
 		return batch.Reply{}, err
@@ -267,7 +267,7 @@ const makeToken = "make one with `mete token create --role agent` on the server,
 
 // stateDir is where the agent keeps what it keeps.
 func stateDir() string {
-	dir, err := keep.Default(os.Getenv, os.Geteuid())
+	dir, err := statedir.Default(os.Getenv, os.Geteuid())
 	if err != nil {
 		return ""
 	}

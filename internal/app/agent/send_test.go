@@ -15,13 +15,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/claim"
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/ship"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
 )
 
 // registrar is a server on the loopback that makes every machine the node that
@@ -41,11 +41,11 @@ func (r *registrar) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_, _ = io.WriteString(w, `{"node":"`+*r.node.Load()+`","cluster":"c","role":"agent"}`)
 }
 
-func (r *registrar) identity(t *testing.T) *enrol.Identity {
+func (r *registrar) identity(t *testing.T) *enroll.Identity {
 	t.Helper()
 	s := httptest.NewServer(r)
 	t.Cleanup(s.Close)
-	id, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: s.URL, Facts: enrol.Facts{Machine: "m", Boot: "b", Name: "n"}}, slog.New(slog.DiscardHandler))
+	id, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.URL, Facts: enroll.Facts{Machine: "m", Boot: "b", Name: "n"}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	others := 0
-	b := &bound{HTTP: ship.NewHTTP(base, id.Client(), ""), id: id, node: id.Node(), other: func() { others++ }}
+	b := &bound{HTTP: sender.NewHTTP(base, id.Client(), ""), id: id, node: id.Node(), other: func() { others++ }}
 	if _, err := b.Offer(t.Context(), batch.Clock{Boot: "b"}, []byte("x")); err != nil || r.batches.Load() != 1 {
 		t.Fatalf("%v, %d batches", err, r.batches.Load())
 	}
@@ -109,7 +109,7 @@ func TestEnrolled(t *testing.T) {
 	if err := ln.Close(); err != nil {
 		t.Fatal(err)
 	}
-	fresh, err := enrol.Open(enrol.Config{Dir: t.TempDir(), Server: "http://" + ln.Addr().String()}, slog.New(slog.DiscardHandler))
+	fresh, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: "http://" + ln.Addr().String()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,12 +130,12 @@ func TestOnlyOne(t *testing.T) {
 	node := "one"
 	r.node.Store(&node)
 	id := r.identity(t)
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	only, err := claim.Whole(t.Context(), h, id.Ledger(), log)
+	only, err := exclusive.Whole(t.Context(), h, id.Ledger(), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/promtext"
-	"mete.dev/mete/internal/scrape"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/prom/exposition"
 )
 
 // kepler is the value of -compat that adds Kepler's names.
@@ -26,8 +25,8 @@ type show struct {
 	// open says that workloads are shown to everyone who reaches the address, and
 	// kepler that Kepler's names are there too.
 	open, kepler bool
-	tally        scrape.Tally
-	view         atomic.Pointer[scrape.View]
+	tally        exposition.Tally
+	view         atomic.Pointer[exposition.View]
 }
 
 // newShow shows the machine of this host name.
@@ -37,7 +36,7 @@ func (c *Config) newShow(host string) *show {
 
 // take takes a window that was just closed, and what is known of meters. name says
 // what a workload is called; nil is what it is called in the window.
-func (s *show) take(w *meter.Window, name func(*workload.Workload) string, m *energy.Meters) {
+func (s *show) take(w *usage.Window, name func(*workload.Workload) string, m *energy.Meters) {
 	s.tally.Name = name
 	s.view.Store(s.tally.Close(s.host, w, m))
 }
@@ -49,7 +48,7 @@ func (s *show) text(at net.Addr, host string) string {
 	if v == nil {
 		return "" // no window was closed yet
 	}
-	var t promtext.Text
+	var t exposition.Text
 	workloads := s.open || local(at.String()) && local(host)
 	v.Mete(&t, workloads)
 	if s.kepler {

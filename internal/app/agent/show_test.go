@@ -13,21 +13,21 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/workload"
 )
 
 // shown is a machine with a service and a container in its latest window.
 func shown(c Config) *show {
 	s := c.newShow("HOST")
-	w := &meter.Window{End: 1e10}
+	w := &usage.Window{End: 1e10}
 	for _, path := range []string{"/system.slice/secret.service", "/docker/" + strings.Repeat("5e", 32)} {
 		n, _ := workload.Recognize(path)
-		r := meter.Row{Workload: n.Workload("NODE", "boot", path)}
-		r.Usage.Put(meter.CPU, 1e9, meter.Measured)
-		r.Usage.Put(meter.EnergyPackage, 1e6, meter.Apportioned)
+		r := usage.Row{Workload: n.Workload("NODE", "boot", path)}
+		r.Usage.Put(usage.CPU, 1e9, usage.Measured)
+		r.Usage.Put(usage.EnergyPackage, 1e6, usage.Apportioned)
 		w.Rows = append(w.Rows, r)
 	}
 	s.take(w, nil, nil)

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/promtext"
-	"mete.dev/mete/internal/ship"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/exposition"
 )
 
 // A status is what an agent answers of itself.
@@ -40,7 +40,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 		_, _ = io.WriteString(w, "ok\n") // who went away needs no answer
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", promtext.ContentType)
+		w.Header().Set("Content-Type", exposition.ContentType)
 		_, _ = io.WriteString(w, s.metrics())
 		_, _ = io.WriteString(w, s.show.text(ln.Addr(), r.Host))
 	})
@@ -68,13 +68,13 @@ func metrics(s agent.Status) string {
 		}
 		return 0
 	}
-	var t promtext.Text
+	var t exposition.Text
 	t.Counter("mete_agent_windows_total", "Windows that were made durable.", float64(s.Windows))
 	t.Counter("mete_agent_rows_total", "Rows of those windows.", float64(s.Rows))
 	t.Gauge("mete_agent_jobs", "Registered jobs that have not ended.", float64(s.Jobs))
 	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", flag(s.Failing != ""))
 	wrong(&t, s.Violations, s.Missed)
-	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Ship.State == ship.Connected))
+	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Ship.State == sender.Connected))
 	t.Counter("mete_agent_sent_batches_total", "Batches that the server took.", float64(s.Ship.Batches))
 	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Ship.Bytes))
 	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Ship.Retries))

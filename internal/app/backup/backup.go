@@ -14,9 +14,10 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/ui/table"
 )
 
 // Command returns the command.
@@ -63,10 +64,10 @@ later is valid again in a server that is started from it.`,
 				return err
 			}
 			if form == "json" {
-				_, err = cmd.OutOrStdout().Write(tally.BackupJSON(b))
+				_, err = cmd.OutOrStdout().Write(v1.BackupJSON(b))
 				return err
 			}
-			_, err = io.WriteString(cmd.OutOrStdout(), tally.BackupText(b))
+			_, err = io.WriteString(cmd.OutOrStdout(), table.BackupText(b))
 			return err
 		},
 	}

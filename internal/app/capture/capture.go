@@ -23,8 +23,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Config says what to capture.
@@ -115,7 +115,7 @@ func run(ctx context.Context, cfg Config, file string, stdout, stderr io.Writer)
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	h, err := host.Open(cfg.Root)
+	h, err := hostfs.Open(cfg.Root)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ type Machine struct {
 }
 
 // Take captures a machine, with pseudonyms that follow from key.
-func Take(ctx context.Context, h *host.Host, cfg Config, key []byte) (*Machine, error) {
+func Take(ctx context.Context, h *hostfs.FS, cfg Config, key []byte) (*Machine, error) {
 	r := newRedactor(key)
 	limit := limits{cfg.Groups, cfg.Processes}
 	first, err := read(h, r, limit)

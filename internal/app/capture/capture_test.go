@@ -17,13 +17,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"mete.dev/mete/internal/app/capture"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // take captures a machine.
-func take(t *testing.T, h *host.Host, cfg capture.Config) (text, summary string) {
+func take(t *testing.T, h *hostfs.FS, cfg capture.Config) (text, summary string) {
 	t.Helper()
 	m, err := capture.Take(t.Context(), h, cfg, []byte("key"))
 	if err != nil {
@@ -37,7 +37,7 @@ func take(t *testing.T, h *host.Host, cfg capture.Config) (text, summary string)
 }
 
 // files reads all files of a machine by path, those of later ticks apart.
-func files(t *testing.T, h *host.Host) map[string]string {
+func files(t *testing.T, h *hostfs.FS) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	root := h.Path("/")
@@ -75,16 +75,16 @@ func TestRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(want, got, cmpopts.IgnoreFields(host.Hierarchy{}, "Self")); d != "" {
+			if d := cmp.Diff(want, got, cmpopts.IgnoreFields(hostfs.Hierarchy{}, "Self")); d != "" {
 				t.Errorf("hierarchies (-want +got):\n%s", d)
 			}
 			if d := cmp.Diff(figures(files(t, h)), figures(files(t, again))); d != "" {
 				t.Errorf("files (-want +got):\n%.3000s", d)
 			}
-			for _, read := range []func(*host.Host) (any, error){
-				func(h *host.Host) (any, error) { return h.Clocks() },
-				func(h *host.Host) (any, error) { return h.StackedMajors() },
-				func(h *host.Host) (any, error) { return h.LeafDevices() },
+			for _, read := range []func(*hostfs.FS) (any, error){
+				func(h *hostfs.FS) (any, error) { return h.Clocks() },
+				func(h *hostfs.FS) (any, error) { return h.StackedMajors() },
+				func(h *hostfs.FS) (any, error) { return h.LeafDevices() },
 			} {
 				want, err := read(h)
 				if err != nil {

@@ -3,7 +3,7 @@ package capture
 import (
 	"path"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // groupFiles are the files of a group that mete reads; a hierarchy has those
@@ -41,7 +41,7 @@ func (m *machine) hierarchies() error {
 
 // groups takes the groups of one hierarchy, those near the root first, up to
 // the limit.
-func (m *machine) groups(y host.Hierarchy) error {
+func (m *machine) groups(y hostfs.Hierarchy) error {
 	queue := []string{y.Mount}
 	for taken := 0; len(queue) > 0; taken++ {
 		if taken == m.limit.groups {

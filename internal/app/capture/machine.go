@@ -11,14 +11,14 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // A machine is one that is being captured.
 type machine struct {
-	host   *host.Host
+	host   *hostfs.FS
 	redact *redactor
 	limit  limits
 	out    *archive
@@ -35,7 +35,7 @@ type limits struct {
 }
 
 // read takes the machine's present state.
-func read(h *host.Host, r *redactor, limit limits) (*machine, error) {
+func read(h *hostfs.FS, r *redactor, limit limits) (*machine, error) {
 	m := &machine{host: h, redact: r, limit: limit, out: newArchive(), ids: map[string]uint64{}, counts: map[string]int{}}
 	// The clocks first: all else is read after them.
 	c, err := h.Clocks()
@@ -194,7 +194,7 @@ func (m *machine) partitions(from, to string) {
 	}
 }
 
-// writeIDs lists what host.ID answers.
+// writeIDs lists what the method ID of hostfs.FS answers.
 func (m *machine) writeIDs() {
 	var b []byte
 	for _, p := range slices.Sorted(maps.Keys(m.ids)) {
@@ -208,7 +208,7 @@ func (m *machine) writeIDs() {
 // that they lie on or under.
 func (m *machine) mounts(dir string) {
 	m.file(path.Join(dir, "mountinfo"), func(b []byte) []byte {
-		ms, err := kernfmt.Mountinfo(b)
+		ms, err := procfmt.Mountinfo(b)
 		if err != nil {
 			return nil
 		}
@@ -226,7 +226,7 @@ func (m *machine) mounts(dir string) {
 
 // matters reports whether a mount is of a kind that is captured or stands
 // between one and the root.
-func matters(mt kernfmt.Mount, all []kernfmt.Mount) bool {
+func matters(mt procfmt.Mount, all []procfmt.Mount) bool {
 	for _, o := range all {
 		if !strings.HasPrefix(o.Type, "cgroup") && o.Point != "/proc" && o.Point != "/sys" {
 			continue
@@ -238,9 +238,9 @@ func matters(mt kernfmt.Mount, all []kernfmt.Mount) bool {
 	return false
 }
 
-func (m *machine) mountLine(b []byte, mt kernfmt.Mount) []byte {
+func (m *machine) mountLine(b []byte, mt procfmt.Mount) []byte {
 	source, super := "none", "rw"
-	if kernfmt.Has(mt.Super, "ro") {
+	if procfmt.Has(mt.Super, "ro") {
 		super = "ro"
 	}
 	if strings.HasPrefix(mt.Type, "cgroup") {

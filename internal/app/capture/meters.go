@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // meters takes what shows energy and power: RAPL's counters by powercap, and the

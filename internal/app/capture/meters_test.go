@@ -10,17 +10,17 @@ import (
 
 	"mete.dev/mete/internal/app/capture"
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // metered is a machine with control groups and the meters of one of
 // collect/energy's machines.
-func metered(t *testing.T, meters string) *host.Host {
+func metered(t *testing.T, meters string) *hostfs.FS {
 	t.Helper()
 	var all []byte
-	for _, file := range []string{"../../hosttest/testdata/v2-systemd-containerd.txtar", "../../collect/energy/testdata/" + meters + ".txtar"} {
+	for _, file := range []string{"../../testkit/hosttest/testdata/v2-systemd-containerd.txtar", "../../collect/energy/testdata/" + meters + ".txtar"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -31,7 +31,7 @@ func metered(t *testing.T, meters string) *host.Host {
 }
 
 // shown is which meters a machine has, and what they show.
-func shown(t *testing.T, h *host.Host) ([]power.Meter, []power.Reading) {
+func shown(t *testing.T, h *hostfs.FS) ([]power.Meter, []power.Reading) {
 	t.Helper()
 	s, err := energy.Open(h, energy.Config{})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/host/procfmt"
 )
 
 // processes takes the machine's processes, those with the lowest numbers
@@ -43,7 +43,7 @@ func (m *machine) process(pid int, networks map[string]bool) {
 	if err != nil {
 		return // it ended
 	}
-	p, err := kernfmt.ProcStat(b)
+	p, err := procfmt.ProcStat(b)
 	if err != nil {
 		m.missing++
 		return

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 func TestKnownNamesStay(t *testing.T) {

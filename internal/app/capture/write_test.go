@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/app/capture"
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // run captures a captured machine to a file, by the command.

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/collect"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/pause"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/x/sleep"
 )
 
 // apart is the time between the two looks.
@@ -43,7 +43,7 @@ func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) e
 // gather looks at the machine twice. Where its groups cannot be read, it looks at
 // its meters alone.
 func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
-	cfg.Config = collect.Config{Tick: apart, Window: time.Hour}
+	cfg.Config = sampler.Config{Tick: apart, Window: time.Hour}
 	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return metersAlone(ctx, cfg, err)
@@ -56,7 +56,7 @@ func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
 	begun := m.Snapshot().At
 	list := m.Guests()
 	first := look(ctx, m, list, nil)
-	if err := pause.For(ctx, apart); err != nil {
+	if err := sleep.For(ctx, apart); err != nil {
 		return nil, err
 	}
 	if _, err := m.Tick(); err != nil {
@@ -74,7 +74,7 @@ func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
 
 // metersAlone is gather where the machine as a whole cannot be read, and why.
 func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing, err error) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing
 	if err != nil {
 		return nil, err
 	}
-	if err := pause.For(ctx, apart); err != nil {
+	if err := sleep.For(ctx, apart); err != nil {
 		return nil, err
 	}
 	after, err := p.Meters.Read(nil)

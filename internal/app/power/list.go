@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"time"
 
+	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A listing is what mete power shows, and its JSON. What is absent is null, with
@@ -39,7 +39,7 @@ type shown struct {
 	Class   float64       `json:"class_percent"`
 	Watts   *float64      `json:"watts"`
 	Error   *float64      `json:"error_watts"`
-	Quality meter.Quality `json:"quality"`
+	Quality usage.Quality `json:"quality"`
 	Why     string        `json:"why,omitempty"` // it is absent
 }
 
@@ -55,7 +55,7 @@ type curve struct {
 	Source  string        `json:"source"`
 	Class   float64       `json:"class_percent"`
 	Idle    float64       `json:"class_idle_percent"`
-	Quality meter.Quality `json:"quality"`
+	Quality usage.Quality `json:"quality"`
 	Points  []point       `json:"points"`
 }
 
@@ -90,7 +90,7 @@ type guest struct {
 	Counted   map[string]float64       `json:"exits_by_name"`
 	ExitsWhy  string                   `json:"exits_why,omitempty"`
 	ExitsHint string                   `json:"exits_hint,omitempty"`
-	Quality   map[string]meter.Quality `json:"quality"`
+	Quality   map[string]usage.Quality `json:"quality"`
 }
 
 type guestWorkload struct {
@@ -109,9 +109,9 @@ func meters(list []power.Meter, before, after []power.Reading) []shown {
 		p := energy.Present(m, reading(before, i), reading(after, i))
 		if s.Why = p.Why; s.Why == "" {
 			w, e := watts(p.Power), watts(p.Error)
-			s.Watts, s.Error, s.Quality = &w, &e, meter.Measured
+			s.Watts, s.Error, s.Quality = &w, &e, usage.Measured
 			if p.Modelled || m.From == power.Model {
-				s.Quality = meter.Modelled
+				s.Quality = usage.Modelled
 			}
 		}
 		out = append(out, s)
@@ -141,7 +141,7 @@ var loads = []int64{0, 25, 50, 75, 100}
 
 func curveOf(c *power.Curve) curve {
 	out := curve{Of: "the whole machine", Source: c.Source, Class: float64(c.ErrorPPM) * 100 / power.PPM,
-		Idle: float64(max(c.ErrorPPM, c.IdleErrorPPM)) * 100 / power.PPM, Quality: meter.Modelled}
+		Idle: float64(max(c.ErrorPPM, c.IdleErrorPPM)) * 100 / power.PPM, Quality: usage.Modelled}
 	if c.Domain == power.Package {
 		out.Of = "its CPU packages"
 	}
@@ -163,7 +163,7 @@ type sight struct {
 // guestOf makes a line of a virtual machine and two looks at it.
 func guestOf(v *vm.VM, a, b *sight) guest {
 	g := guest{Name: v.Name, PID: v.PID, VCPUs: v.VCPUs, MaxVCPUs: v.MaxVCPUs, Group: v.Group,
-		Energy: v.Refused == "", EnergyWhy: v.Refused, Quality: map[string]meter.Quality{}}
+		Energy: v.Refused == "", EnergyWhy: v.Refused, Quality: map[string]usage.Quality{}}
 	if v.UUID != "" {
 		g.UUID = &v.UUID
 	}
@@ -177,9 +177,9 @@ func guestOf(v *vm.VM, a, b *sight) guest {
 	g.left(a, b)
 	for key, have := range map[string]bool{"cpu": g.CPU != nil, "steal": g.Steal != nil, "exits": g.Exits != nil} {
 		if have {
-			g.Quality[key] = meter.Measured
+			g.Quality[key] = usage.Measured
 		} else {
-			g.Quality[key] = meter.Absent
+			g.Quality[key] = usage.Absent
 		}
 	}
 	return g

@@ -12,13 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -43,8 +43,8 @@ func sample() *listing {
 		[]power.Reading{{Meter: 0, At: 1 * second, Value: 5}, {Meter: 1, Err: "energy_uj: permission denied"}, {Meter: 2, At: second, Value: 1}, {Meter: 3, At: second, Value: 1, Share: share(1, 1)}},
 		[]power.Reading{{Meter: 0, At: 3 * second, Value: 120_000_005}, {Meter: 1, Err: "energy_uj: permission denied"}, {Meter: 2, At: second, Value: 213_000_000}, {Meter: 3, At: 3 * second, Value: 9_000_001, Share: share(3, 9_000_001)}})
 	l.Refused = refusals([]error{fault.WithHint(fmt.Errorf("rapl/package-1: energy_uj: %w", fault.ErrDenied), "run as root")})
-	l.Machine = &live.Energy{Watts: 213, Error: 12.5, Idle: 140, Quality: meter.Measured, Domains: []live.Domain{
-		{Name: "package", Watts: 60, Error: 3, Idle: 20, Quality: meter.Measured, Source: "rapl/package-0"}, {Name: "rest", Watts: 153, Error: 9.5, Idle: 120, Quality: meter.Measured, Source: "ipmi/dcmi"}}}
+	l.Machine = &live.Energy{Watts: 213, Error: 12.5, Idle: 140, Quality: usage.Measured, Domains: []live.Domain{
+		{Name: "package", Watts: 60, Error: 3, Idle: 20, Quality: usage.Measured, Source: "rapl/package-0"}, {Name: "rest", Watts: 153, Error: 9.5, Idle: 120, Quality: usage.Measured, Source: "ipmi/dcmi"}}}
 	l.Curve = curveOf(&power.Curve{Domain: power.Package, Points: []power.Point{{Load: 0, Power: 40e6}, {Load: power.PPM, Power: 240e6}}, ErrorPPM: 300_000, IdleErrorPPM: 600_000, Source: "the results of its CPU"})
 
 	web := &vm.VM{PID: 4711, Domain: vm.Domain{Name: "web-1", UUID: "6f6bd2e2-8e9a-4f8a-9b4e-2a6f0a3c7d99", CID: 7, VCPUs: 2, MaxVCPUs: 4}, VCPUs: 3, Group: "/machine.slice/web/emulator",

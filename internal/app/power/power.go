@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/calibrate"
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/collect/calibrate"
+	"mete.dev/mete/internal/model/power"
 )
 
 const long = `Show which meters of energy and power this machine has and what they show at

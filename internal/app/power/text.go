@@ -6,7 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/model/live"
 )
 
 // text is the listing for people.

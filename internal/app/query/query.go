@@ -14,21 +14,21 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/client/ask"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/paint"
-	"mete.dev/mete/internal/plot"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/result"
+	"mete.dev/mete/internal/ui/chart"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/ui/top"
+	"mete.dev/mete/internal/x/text"
 )
 
 // forms are what -o takes.
 var forms = []string{"table", "chart", "csv", "json"}
 
 type config struct {
-	ask.Server
+	client.Target
 	from, to, step string
 	output         string
 	ascii          bool
@@ -93,8 +93,8 @@ func (c *config) run(cmd *cobra.Command, promql string) error {
 	if err != nil {
 		return explain(promql, err)
 	}
-	return c.print(cmd.OutOrStdout(), cmd.ErrOrStderr(), a, plot.Options{From: when.from, To: when.to, Step: when.step, Zone: time.Local,
-		Unit: plot.UnitOf(promql), ASCII: c.ascii})
+	return c.print(cmd.OutOrStdout(), cmd.ErrOrStderr(), a, chart.Options{From: when.from, To: when.to, Step: when.step, Zone: time.Local,
+		Unit: chart.UnitOf(promql), ASCII: c.ascii})
 }
 
 // A span is the range that is asked for, or an instant, to, where step is 0.
@@ -105,7 +105,7 @@ type span struct {
 
 // when reads the flags of time.
 func (c *config) when(now time.Time) (s span, err error) {
-	if s.to, err = tally.ParseTime(c.to, now); err != nil {
+	if s.to, err = v1.ParseTime(c.to, now); err != nil {
 		return s, fmt.Errorf("--to: %w", err)
 	}
 	from := c.from
@@ -118,26 +118,26 @@ func (c *config) when(now time.Time) (s span, err error) {
 	default:
 		return s, nil
 	}
-	if s.from, err = tally.ParseTime(from, now); err != nil {
+	if s.from, err = v1.ParseTime(from, now); err != nil {
 		return s, fmt.Errorf("--from: %w", err)
 	}
 	if !s.from.Before(s.to) {
 		return s, fault.WithHint(fmt.Errorf("the range from %s to %s is empty: %w", from, c.to, fault.ErrInvalid), "--from is before --to")
 	}
-	if s.step = plot.StepFor(s.to.Sub(s.from)); c.step != "" {
-		if s.step, err = tally.ParseLength(c.step); err != nil {
+	if s.step = chart.StepFor(s.to.Sub(s.from)); c.step != "" {
+		if s.step, err = v1.ParseLength(c.step); err != nil {
 			return s, fmt.Errorf("--step: %w", err)
 		}
 	}
-	if s.step < time.Millisecond || s.to.Sub(s.from)/s.step > plot.MaxPoints {
-		return s, fault.WithHint(fmt.Errorf("--step %s: a range of more than %d points: %w", c.step, plot.MaxPoints, fault.ErrInvalid), "take a longer --step, or less time")
+	if s.step < time.Millisecond || s.to.Sub(s.from)/s.step > chart.MaxPoints {
+		return s, fault.WithHint(fmt.Errorf("--step %s: a range of more than %d points: %w", c.step, chart.MaxPoints, fault.ErrInvalid), "take a longer --step, or less time")
 	}
 	// At round instants, so that the same question soon after has the same points.
 	s.from = s.from.Truncate(s.step)
 	return s, nil
 }
 
-func request(ctx context.Context, server *client.Client, promql string, s span) (*plot.Answer, error) {
+func request(ctx context.Context, server *client.Client, promql string, s span) (*result.Answer, error) {
 	if s.step == 0 {
 		return server.Query(ctx, promql, s.to)
 	}
@@ -150,7 +150,7 @@ func explain(promql string, err error) error {
 		return err
 	}
 	const hint = "mete query --help has examples, docs/metrics.md the names of metrics"
-	marked, about, ok := plot.Mark(promql, err.Error())
+	marked, about, ok := chart.Mark(promql, err.Error())
 	if !ok {
 		return fault.WithHint(err, hint)
 	}
@@ -169,7 +169,7 @@ hint: the names that there are now: mete query 'count by (__name__) ({__name__=~
 `
 
 // print writes an answer in the form that was asked for.
-func (c *config) print(out, aside io.Writer, a *plot.Answer, o plot.Options) (err error) {
+func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) (err error) {
 	width, terminal := columns(out)
 	form := c.output
 	if form == "" {
@@ -183,19 +183,19 @@ func (c *config) print(out, aside io.Writer, a *plot.Answer, o plot.Options) (er
 	case "json":
 		body = append(a.Raw, '\n')
 	case "csv":
-		body = plot.CSV(a)
+		body = chart.CSV(a)
 	case "chart":
-		body = chart(out, a, o, width)
+		body = drawChart(out, a, o, width)
 	default:
 		if len(a.Series) > 0 {
-			body = []byte(plot.Table(a, o))
+			body = []byte(chart.Table(a, o))
 		}
 	}
 	if len(body) == 0 {
 		body = []byte("nothing matches, or has a value then\n")
 	}
 	for _, w := range a.Warnings {
-		_, _ = fmt.Fprintln(aside, "note:", view.Clean(w))
+		_, _ = fmt.Fprintln(aside, "note:", text.Clean(w))
 	}
 	if a.Histograms > 0 && form != "json" {
 		_, _ = fmt.Fprintf(aside, "note: %d histograms are not shown; -o json has them\n", a.Histograms)
@@ -210,12 +210,12 @@ func (c *config) print(out, aside io.Writer, a *plot.Answer, o plot.Options) (er
 // height is how many lines a chart has where the terminal is not smaller.
 const height = 18
 
-// chart paints a chart for out.
-func chart(out io.Writer, a *plot.Answer, o plot.Options, width int) []byte {
-	p := paint.New(out)
+// drawChart paints a chart for out.
+func drawChart(out io.Writer, a *result.Answer, o chart.Options, width int) []byte {
+	p := top.NewPainter(out)
 	o.Width, o.Height, o.Colour = width, height, p.Colour
 	var b strings.Builder
-	for _, l := range plot.Chart(a, o) {
+	for _, l := range chart.Chart(a, o) {
 		text := p.Line(l)
 		if !p.Colour {
 			text = l.String() // nor bold: it may be a file

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // accuracy skips the test unless the machine is its own.

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/launch"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // patience is how long a job waits for the kernel to take the programs: what a
@@ -23,7 +23,7 @@ const patience = 250 * time.Millisecond
 // block I/O where the controller does not count, network traffic. It loads
 // while the job's groups are made.
 type counter struct {
-	h      *host.Host
+	h      *hostfs.FS
 	want   string // auto, bpf or files
 	opened chan struct{}
 	ready  chan struct{}
@@ -43,7 +43,7 @@ type owner struct {
 	id        uint64
 }
 
-func openCounter(h *host.Host, reader string) *counter {
+func openCounter(h *hostfs.FS, reader string) *counter {
 	c := &counter{h: h, want: reader, opened: make(chan struct{}), ids: map[owner]bool{}}
 	if reader == "files" {
 		c.fail = fmt.Errorf("not asked for: %w", fault.ErrUnsupported)
@@ -128,7 +128,7 @@ func (c *counter) works() bool {
 }
 
 // read adds to r what was counted for the job.
-func (c *counter) read(r *meter.Reading) {
+func (c *counter) read(r *usage.Reading) {
 	if !c.works() {
 		return
 	}
@@ -149,15 +149,15 @@ func (c *counter) read(r *meter.Reading) {
 	}
 	can := c.kernel.Can()
 	if can&bpf.Forks != 0 {
-		r.Put(meter.Processes, int64(sum.Forks))
+		r.Put(usage.Processes, int64(sum.Forks))
 	}
-	if can&bpf.Disk != 0 && !r.Has.Has(meter.DiskRead) {
-		r.Put(meter.DiskRead, int64(sum.ReadBytes))
-		r.Put(meter.DiskWritten, int64(sum.WrittenBytes))
+	if can&bpf.Disk != 0 && !r.Has.Has(usage.DiskRead) {
+		r.Put(usage.DiskRead, int64(sum.ReadBytes))
+		r.Put(usage.DiskWritten, int64(sum.WrittenBytes))
 	}
 	if c.net != nil {
-		r.Put(meter.NetworkRx, int64(sum.RxBytes))
-		r.Put(meter.NetworkTx, int64(sum.TxBytes))
+		r.Put(usage.NetworkRx, int64(sum.RxBytes))
+		r.Put(usage.NetworkTx, int64(sum.TxBytes))
 	}
 }
 
@@ -173,12 +173,12 @@ func (c *counter) reader() string {
 }
 
 // notes says what is absent, and why.
-func (c *counter) notes(final *meter.Reading) []string {
+func (c *counter) notes(final *usage.Reading) []string {
 	var absent []string
 	for _, a := range []struct {
-		res  meter.Resource
+		res  usage.Resource
 		name string
-	}{{meter.DiskRead, "disk"}, {meter.NetworkRx, "network"}, {meter.Processes, "processes"}} {
+	}{{usage.DiskRead, "disk"}, {usage.NetworkRx, "network"}, {usage.Processes, "processes"}} {
 		if !final.Has.Has(a.res) {
 			absent = append(absent, a.name)
 		}

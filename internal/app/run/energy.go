@@ -9,15 +9,15 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/keep"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 // statError is by how much the CPU time of /proc/stat may be off, which is
@@ -28,7 +28,7 @@ const statError = 30_000
 // part: by the CPU time and the memory that it and the whole machine used. The
 // meters open while the job's groups are made.
 type joules struct {
-	h      *host.Host
+	h      *hostfs.FS
 	opened chan struct{}
 	fail   error
 	power  *machine.Power
@@ -56,7 +56,7 @@ type used struct {
 	memory     int64 // bytes, now
 }
 
-func openJoules(h *host.Host, powercap string) *joules {
+func openJoules(h *hostfs.FS, powercap string) *joules {
 	j := &joules{h: h, opened: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -91,7 +91,7 @@ func (j *joules) open(powercap string) {
 		return
 	}
 	j.denied = j.power.Meters.Refused()
-	if dir, err := keep.Default(os.Getenv, os.Geteuid()); err == nil && powercap == "" {
+	if dir, err := statedir.Default(os.Getenv, os.Geteuid()); err == nil && powercap == "" {
 		if b, err := os.ReadFile(filepath.Join(dir, "agent", "power.json")); err == nil {
 			j.laws = b
 		}
@@ -100,7 +100,7 @@ func (j *joules) open(powercap string) {
 	if err != nil {
 		return // then the kernel has no groups
 	}
-	i := slices.IndexFunc(ys, func(y host.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") })
+	i := slices.IndexFunc(ys, func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") })
 	// The root of every hierarchy is its first file. Within a container the
 	// mount shows a group that only looks like it.
 	if i >= 0 {
@@ -126,17 +126,17 @@ func (j *joules) begin() {
 		// What is broken or of another machine is left alone: power is learned anew.
 		_ = j.known.Restore(j.power.Processor, j.laws)
 	}
-	j.tick(host.Clocks{}, nil)
+	j.tick(hostfs.Clocks{}, nil)
 }
 
 // tick books the time since the reading before, of which m says what the job had
 // used by its end.
-func (j *joules) tick(at host.Clocks, m *report.Measured) {
+func (j *joules) tick(at hostfs.Clocks, m *report.Measured) {
 	if j.known == nil || j.err != nil {
 		return
 	}
 	var err error
-	if at == (host.Clocks{}) {
+	if at == (hostfs.Clocks{}) {
 		at, err = j.h.Clocks()
 	}
 	now := used{boot: at.Boottime, mono: at.Monotonic}
@@ -183,16 +183,16 @@ func (j *joules) hear(events []energy.Event) {
 
 // uses says what the job and the machine used since the reading before.
 func (j *joules) uses(now *used, m *report.Measured) (cpu, memory energy.Use) {
-	if !m.Final.Has.Has(meter.CPU) {
+	if !m.Final.Has.Has(usage.CPU) {
 		j.blind = true
 	}
-	cpu.Job = max(0, m.Final.Value[meter.CPU]-j.cpu)
+	cpu.Job = max(0, m.Final.Value[usage.CPU]-j.cpu)
 	cpu.All = max(cpu.Job, now.cpu-j.last.cpu)
 	cpu.Off = int64(float64(cpu.All) / power.PPM * float64(now.off))
 	held, _ := m.Memory.Integral()
 	memory.Job = max(0, held-j.held)
 	memory.All = max(memory.Job, int64(float64(j.last.memory+now.memory)/2*float64(now.boot-j.last.boot)/1e9))
-	j.cpu, j.held = m.Final.Value[meter.CPU], held
+	j.cpu, j.held = m.Final.Value[usage.CPU], held
 	return cpu, memory
 }
 
@@ -202,7 +202,7 @@ func (j *joules) read(u *used) error {
 	if err != nil {
 		return err
 	}
-	s, err := kernfmt.Stat(b)
+	s, err := procfmt.Stat(b)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (j *joules) read(u *used) error {
 		if b, err = j.h.ReadFile(j.usage); err != nil {
 			return err
 		}
-		if u.cpu, err = kernfmt.Int(b); err != nil {
+		if u.cpu, err = procfmt.Int(b); err != nil {
 			return err
 		}
 		u.off = 0
@@ -220,7 +220,7 @@ func (j *joules) read(u *used) error {
 	if b, err = j.h.ReadFile("/proc/meminfo"); err != nil {
 		return err
 	}
-	mem, err := kernfmt.Meminfo(b)
+	mem, err := procfmt.Meminfo(b)
 	u.memory = mem.Total - mem.Free
 	return err
 }
@@ -231,7 +231,7 @@ func (j *joules) fill(r *report.Report) {
 	case j.err != nil:
 		r.Notes = append(r.Notes, "energy is absent: "+firstLine(j.err.Error()))
 		return
-	case j.blind || j.job.Quality == meter.Absent:
+	case j.blind || j.job.Quality == usage.Absent:
 		return
 	}
 	q := j.job.Quality

@@ -10,16 +10,16 @@ import (
 	"syscall"
 	"testing"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/machine"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/powersim"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/powersim"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 var energies = []report.Key{report.Energy, report.EnergyError, report.EnergyIdle, report.EnergyIdleError}
@@ -32,7 +32,7 @@ func TestEnergyModelled(t *testing.T) {
 	for _, reader := range []string{"auto", "files"} {
 		rep, _ := m.job("--powercap", none, "--reader", reader, "--", "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
 		for _, k := range energies {
-			if f := rep.Figures[k]; f.Quality != meter.Modelled || f.Amount <= 0 {
+			if f := rep.Figures[k]; f.Quality != usage.Modelled || f.Amount <= 0 {
 				t.Errorf("%s: %s = %+v, want more than nothing, modelled", reader, k, f)
 			}
 		}
@@ -45,7 +45,7 @@ func TestEnergyModelled(t *testing.T) {
 		}
 		// It is the curve's power for the time and CPUs that the job had: a
 		// thread of a server takes some watts at most.
-		if w, q := rep.Power(); w <= 0 || w > 20*float64(rep.CPUs) || q != meter.Modelled {
+		if w, q := rep.Power(); w <= 0 || w > 20*float64(rep.CPUs) || q != usage.Modelled {
 			t.Errorf("%s: %v W, %v", reader, w, q)
 		}
 		text := string(rep.Text())
@@ -80,7 +80,7 @@ func TestEnergyMetered(t *testing.T) {
 	})
 	m := program(t)
 	rep, _ := m.job("--powercap", cfg.Dir, "--", "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
-	if f := rep.Figures[report.Energy]; f.Quality != meter.Apportioned || rep.EnergySource != "rapl/package-0" {
+	if f := rep.Figures[report.Energy]; f.Quality != usage.Apportioned || rep.EnergySource != "rapl/package-0" {
 		t.Fatalf("energy %+v from %q, notes %q, want it apportioned, from rapl/package-0", f, rep.EnergySource, rep.Notes)
 	}
 	t.Run("figure", func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestEnergyDenied(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, r.stderr)
 	}
-	if f := rep.Figures[report.Energy]; f.Quality != meter.Modelled {
+	if f := rep.Figures[report.Energy]; f.Quality != usage.Modelled {
 		t.Errorf("energy %+v, want it modelled", f)
 	}
 	var said []string
@@ -163,7 +163,7 @@ func TestEnergyDenied(t *testing.T) {
 // What an agent of this machine learned of its power is taken over: what it saw
 // a meter show stands in where this user cannot read it.
 func TestEnergyLearned(t *testing.T) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestEnergyLearned(t *testing.T) {
 	}
 	before := steal(t, h)
 	rep, _ := m.job("--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
-	if f := rep.Figures[report.Energy]; f.Quality != meter.Modelled || rep.EnergySource != "what was learned of rapl/package-0" || f.Amount <= 0 {
+	if f := rep.Figures[report.Energy]; f.Quality != usage.Modelled || rep.EnergySource != "what was learned of rapl/package-0" || f.Amount <= 0 {
 		t.Fatalf("energy %+v by %q, want it modelled by what was learned", f, rep.EnergySource)
 	}
 	t.Run("figure", func(t *testing.T) {
@@ -216,13 +216,13 @@ func TestEnergyLearned(t *testing.T) {
 }
 
 // steal is the CPU time that the host of this machine took since boot, ns.
-func steal(t *testing.T, h *host.Host) float64 {
+func steal(t *testing.T, h *hostfs.FS) float64 {
 	t.Helper()
 	b, err := h.ReadFile("/proc/stat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := kernfmt.Stat(b)
+	s, err := procfmt.Stat(b)
 	if err != nil {
 		t.Fatal(err)
 	}

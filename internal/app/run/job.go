@@ -7,25 +7,26 @@ import (
 	"io"
 	"os"
 
-	"mete.dev/mete/internal/claim"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/keep"
-	"mete.dev/mete/internal/launch"
-	"mete.dev/mete/internal/launch/scope"
-	"mete.dev/mete/internal/origin"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/archive"
+	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/scope"
+	"mete.dev/mete/internal/job/standalone"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 // job is a command on its way to a report.
 type job struct {
 	cfg    *config
-	h      *host.Host
+	h      *hostfs.FS
 	report report.Report
 	stderr io.Writer
 	energy *joules
-	origin *origin.Origin // nil where the job does not send its figures itself
-	unsent error          // why it does not, though it was asked to
+	origin *standalone.Origin // nil where the job does not send its figures itself
+	unsent error              // why it does not, though it was asked to
 }
 
 // run runs the command of c, and ends as it ends.
@@ -34,7 +35,7 @@ func run(c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return failed(err)
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		return &Exit{codeFailed, err}
 	}
@@ -96,7 +97,7 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 			return exit, nil
 		}
 	}
-	_, taken := errors.AsType[*claim.Taken](err)
+	_, taken := errors.AsType[*exclusive.Taken](err)
 	switch {
 	case taken, !launch.Refused(err):
 		return launch.Exit{}, err
@@ -157,7 +158,7 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	}
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
 		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
-		Sampled: func(at host.Clocks, m *report.Measured) {
+		Sampled: func(at hostfs.Clocks, m *report.Measured) {
 			j.energy.tick(at, m)
 			own.sampled(at, m)
 		},
@@ -181,11 +182,11 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 
 // keep stores the report.
 func (j *job) keep() error {
-	dir, err := keep.Default(os.Getenv, os.Geteuid())
+	dir, err := statedir.Default(os.Getenv, os.Geteuid())
 	if err != nil {
 		return err
 	}
-	return keep.New(dir).Put(&j.report)
+	return archive.New(dir).Put(&j.report)
 }
 
 // note adds notes to the report, each in one line.

@@ -11,16 +11,17 @@ import (
 	"strings"
 	"syscall"
 
-	"mete.dev/mete/internal/claim"
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/keep"
-	"mete.dev/mete/internal/launch"
-	"mete.dev/mete/internal/origin"
-	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/socket"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/job/standalone"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/secretenv"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 // makeToken is how to get a token.
@@ -33,15 +34,15 @@ func (j *job) openOrigin() error {
 	if c.server == "" {
 		return nil
 	}
-	state, err := keep.Default(os.Getenv, os.Geteuid())
+	state, err := statedir.Default(os.Getenv, os.Geteuid())
 	if err != nil {
 		return err
 	}
-	cfg := origin.Default()
+	cfg := standalone.Default()
 	cfg.Dir, cfg.Server, cfg.Token, cfg.Wait = filepath.Join(state, "origin"), c.server, c.token, c.wait
 	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
 	cfg.Version = cli.Version(info)
-	o, err := origin.Open(context.Background(), cfg, j.h)
+	o, err := standalone.Open(context.Background(), cfg, j.h)
 	switch {
 	case err == nil:
 		j.origin = o
@@ -59,7 +60,7 @@ func (j *job) openOrigin() error {
 // token reads the token, as it is now. It is fault.ErrNotFound where there is
 // none: who has enrolled needs none.
 func (c *config) token() (token.Token, error) {
-	text := os.Getenv(token.Variable)
+	text := os.Getenv(secretenv.Token)
 	if c.tokenFile != "" {
 		b, err := os.ReadFile(c.tokenFile)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -79,11 +80,11 @@ func (c *config) token() (token.Token, error) {
 // own is a job that sends its figures itself. Its zero value does nothing.
 type own struct {
 	j     *job
-	run   *origin.Run // nil where it does not send
-	claim *claim.Claim
-	whole claim.Holder // who measures the machine for the ledger; where that has no scope, nobody
-	at    host.Clocks  // of the last sample
-	left  bool         // to an agent that came while the job ran
+	run   *standalone.Run // nil where it does not send
+	claim *exclusive.Claim
+	whole exclusive.Holder // who measures the machine for the ledger; where that has no scope, nobody
+	at    hostfs.Clocks    // of the last sample
+	left  bool             // to an agent that came while the job ran
 }
 
 // own claims the job's scope for the ledger, and begins to measure for it. An
@@ -97,11 +98,11 @@ func (j *job) own(group *launch.Group) (*own, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ignored []claim.Holder
-	if o.claim, err = claim.Make(j.h, j.origin.Ledger(), scope); err == nil {
+	var ignored []exclusive.Holder
+	if o.claim, err = exclusive.Make(j.h, j.origin.Ledger(), scope); err == nil {
 		ignored, err = o.claim.Others()
 	}
-	if by, taken := errors.AsType[*claim.Taken](err); taken {
+	if by, taken := errors.AsType[*exclusive.Taken](err); taken {
 		o.unclaim()
 		if holder, ok := by.Whole(); ok {
 			o.whole = holder
@@ -110,7 +111,7 @@ func (j *job) own(group *launch.Group) (*own, error) {
 		return nil, fault.WithHint(err, "this command is part of that job, which has its use in the ledger: leave --server out here, or there")
 	}
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
-		if file, away := claim.Marked(filepath.Dir(path), j.origin.Ledger()); away {
+		if file, away := exclusive.Marked(filepath.Dir(path), j.origin.Ledger()); away {
 			o.unclaim()
 			j.tell(fmt.Sprintf("the job is not sent to %s: an agent that measures this machine for it is away, and books what the job uses when it is back, without its name; if it is gone for good, remove %s", j.cfg.server, file))
 			return o, nil
@@ -126,7 +127,7 @@ func (j *job) own(group *launch.Group) (*own, error) {
 	if group != nil {
 		path = group.Path()
 	}
-	o.run, err = j.origin.Begin(origin.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, UID: os.Getuid()})
+	o.run, err = j.origin.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, UID: os.Getuid()})
 	if err != nil {
 		j.tell(fmt.Sprintf("the job is not in the ledger of %s: %v", j.cfg.server, err))
 		o.unclaim()
@@ -135,20 +136,20 @@ func (j *job) own(group *launch.Group) (*own, error) {
 }
 
 // scope is what the job's figures are of.
-func (j *job) scope(group *launch.Group) (claim.Scope, error) {
+func (j *job) scope(group *launch.Group) (exclusive.Scope, error) {
 	if group != nil {
-		return claim.Scope{Path: group.Path()}, nil
+		return exclusive.Scope{Path: group.Path()}, nil
 	}
 	ys, err := j.h.Hierarchies()
 	if err != nil {
-		return claim.Scope{}, err
+		return exclusive.Scope{}, err
 	}
 	for _, y := range ys {
 		if y.V2 || y.Has("cpuacct") {
-			return claim.Scope{Path: y.Self, Tree: os.Getpid()}, nil
+			return exclusive.Scope{Path: y.Self, Tree: os.Getpid()}, nil
 		}
 	}
-	return claim.Scope{Path: "/", Tree: os.Getpid()}, nil
+	return exclusive.Scope{Path: "/", Tree: os.Getpid()}, nil
 }
 
 // know says what is to be known where the job does not send its figures itself,
@@ -161,7 +162,7 @@ func (o *own) know(books *account) {
 	case err != nil:
 		o.j.tell(fmt.Sprintf("the job is not in the ledger of %s: %v", o.j.cfg.server, err))
 	}
-	if o.whole.Scope == claim.Machine && books.client == nil {
+	if o.whole.Scope == exclusive.Machine && books.client == nil {
 		o.j.tell(fmt.Sprintf("the job is in the ledger of %s without its name: %v measures this machine for it, and cannot be told at any of its sockets (METE_SOCKET)", o.j.cfg.server, o.whole))
 	}
 }
@@ -169,7 +170,7 @@ func (o *own) know(books *account) {
 // sampled takes what there is of the job. When it closes a window it looks
 // whether an agent has come for the same ledger: that measures the job from then
 // on, and what it used before stays as it is.
-func (o *own) sampled(at host.Clocks, m *report.Measured) {
+func (o *own) sampled(at hostfs.Clocks, m *report.Measured) {
 	if o.run == nil || o.left {
 		return
 	}
@@ -178,7 +179,7 @@ func (o *own) sampled(at host.Clocks, m *report.Measured) {
 		return
 	}
 	_, err := o.claim.Others()
-	by, taken := errors.AsType[*claim.Taken](err)
+	by, taken := errors.AsType[*exclusive.Taken](err)
 	if !taken {
 		return
 	}
@@ -203,7 +204,7 @@ func (o *own) end(m *report.Measured, e launch.Exit, signals <-chan os.Signal) {
 		o.j.tell("an agent that sends to " + o.j.cfg.server + " came while the job ran, and measured the rest of it")
 		err = o.run.Left(ctx)
 	} else {
-		err = o.run.End(ctx, o.at, m, origin.Outcome{At: m.Ended, Code: e.Code()})
+		err = o.run.End(ctx, o.at, m, standalone.Outcome{At: m.Ended, Code: e.Code()})
 	}
 	o.unclaim()
 	if err != nil {

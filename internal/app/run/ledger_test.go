@@ -20,18 +20,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/app/agent"
-	"mete.dev/mete/internal/claim"
-	"mete.dev/mete/internal/claim/claimtest"
-	"mete.dev/mete/internal/enrol"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/local"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/app/up"
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/exclusivetest"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // A bench is a server that can be stopped and started again.
@@ -80,7 +80,7 @@ func (b *bench) url() string { return "https://" + b.addr }
 // program is a mete with a token of the server that is good for one enrolment.
 func (b *bench) program() *mete {
 	b.t.Helper()
-	text, _, err := b.Authority.Tokens().Create(b.t.Context(), entry.Token{Role: entry.Agent, Cluster: "lab", Uses: 1})
+	text, _, err := b.Authority.Tokens().Create(b.t.Context(), registry.Token{Role: registry.Agent, Cluster: "lab", Uses: 1})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -129,11 +129,11 @@ func (b *bench) equal(name string, r *report.Report) {
 		b.t.Errorf("job %s is not in the ledger", name)
 		return
 	}
-	for key, res := range map[report.Key]meter.Resource{
-		report.CPU: meter.CPU, report.CPUUser: meter.CPUUser, report.CPUSystem: meter.CPUSystem, report.CPUThrottled: meter.CPUThrottled,
-		report.MemoryPeak: meter.MemoryPeak, report.DiskRead: meter.DiskRead, report.DiskWritten: meter.DiskWritten,
-		report.NetworkRx: meter.NetworkRx, report.NetworkTx: meter.NetworkTx, report.Processes: meter.Processes,
-		report.PIDsPeak: meter.PIDsPeak, report.OOMKills: meter.OOMKills,
+	for key, res := range map[report.Key]usage.Resource{
+		report.CPU: usage.CPU, report.CPUUser: usage.CPUUser, report.CPUSystem: usage.CPUSystem, report.CPUThrottled: usage.CPUThrottled,
+		report.MemoryPeak: usage.MemoryPeak, report.DiskRead: usage.DiskRead, report.DiskWritten: usage.DiskWritten,
+		report.NetworkRx: usage.NetworkRx, report.NetworkTx: usage.NetworkTx, report.Processes: usage.Processes,
+		report.PIDsPeak: usage.PIDsPeak, report.OOMKills: usage.OOMKills,
 	} {
 		want, has := r.Get(key)
 		if got := g.Usage.Sum[res].String(); g.Usage.Present.Has(res) != has || has && got != fmt.Sprint(want) {
@@ -406,7 +406,7 @@ func TestServerKilled(t *testing.T) {
 	}
 	testkit.Eventually(t, "a window is booked", func() bool {
 		g, ok := b.job("lost")
-		return ok && g.Usage.Present.Has(meter.CPU) && g.Usage.Sum[meter.CPU].String() != "0"
+		return ok && g.Usage.Present.Has(usage.CPU) && g.Usage.Sum[usage.CPU].String() != "0"
 	})
 	kids := children(c.Process.Pid)
 	_ = c.Process.Kill()
@@ -421,7 +421,7 @@ func TestServerKilled(t *testing.T) {
 	}
 	now := time.Now()
 	gaps, err := b.Ledger.Gaps(t.Context(), now.Add(-time.Hour), now.Add(time.Hour), "", query.Scope{All: true})
-	if err != nil || len(gaps) != 1 || gaps[0].Reason != meter.Killed || !strings.Contains(gaps[0].Detail, "lost") || now.Sub(gaps[0].From) > time.Minute || gaps[0].To.Before(gaps[0].From) {
+	if err != nil || len(gaps) != 1 || gaps[0].Reason != usage.Killed || !strings.Contains(gaps[0].Detail, "lost") || now.Sub(gaps[0].From) > time.Minute || gaps[0].To.Before(gaps[0].From) {
 		t.Errorf("%v: gaps %+v, want one of the job", err, gaps)
 	}
 	// It is told once.
@@ -458,14 +458,14 @@ func TestServerBesideAgent(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	whole := func() *claim.Claim {
+	whole := func() *exclusive.Claim {
 		t.Helper()
-		c, err := claim.Whole(t.Context(), h, enrol.LedgerOf(b.Authority.CA()), log)
+		c, err := exclusive.Whole(t.Context(), h, enroll.LedgerOf(b.Authority.CA()), log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -483,12 +483,12 @@ func TestServerBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Nor while it is away, as it books the job when it is back.
-	ledger := enrol.LedgerOf(b.Authority.CA())
-	if err := claim.Mark(m.dir, ledger); err != nil {
+	ledger := enroll.LedgerOf(b.Authority.CA())
+	if err := exclusive.Mark(m.dir, ledger); err != nil {
 		t.Fatal(err)
 	}
 	out = m.run("run", "-q", "--server", b.url(), patient, "--", "sh", "-c", "exit 7")
-	file, _ := claim.Marked(m.dir, ledger)
+	file, _ := exclusive.Marked(m.dir, ledger)
 	if out.code != 7 || !strings.Contains(out.stderr, "is away") || !strings.Contains(out.stderr, file) || len(b.answer().Groups) != 0 {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
 	}
@@ -524,17 +524,17 @@ func TestServerForeignClaim(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
-	pid, _ := claimtest.Hold(t, enrol.LedgerOf(b.Authority.CA()), claimtest.Listening, "/")
+	pid, _ := exclusivetest.Hold(t, enroll.LedgerOf(b.Authority.CA()), exclusivetest.Listening, "/")
 	r, out := m.job("--server", b.url(), patient, "--name", "booked", "--", "true")
 	if out.code != 0 {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	b.equal("booked", r)
-	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, claimtest.Nobody); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, exclusivetest.Nobody); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
 		t.Errorf("notes %q, want %q", r.Notes, want)
 	}
 
-	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Agent, Cluster: "lab", Uses: 1})
+	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Agent, Cluster: "lab", Uses: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -639,10 +639,10 @@ func TestAgentComesLater(t *testing.T) {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
-			cfg := local.Default(filepath.Join(m.dir, "up"))
+			cfg := up.DefaultStation(filepath.Join(m.dir, "up"))
 			cfg.Agent.Socket = sock
 			cfg.Agent.Machine.Window = 2 * time.Second
-			up, err := local.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+			up, err := up.OpenStation(t.Context(), cfg, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,17 +14,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/app/run"
-	"mete.dev/mete/internal/claim/claimtest"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/powersim"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/collect/powersim"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit/exclusivetest"
 )
 
 // TestMain lets the test program be mete: run changes what a process does with
 // signals and children, which tests of one process would share.
 func TestMain(m *testing.M) {
 	powersim.Main()
-	claimtest.Main()
+	exclusivetest.Main()
 	if os.Getenv("METE_TEST_SELF") != "" {
 		os.Exit(askSelf())
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/job/report"
 )
 
 // output is where a report goes.

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/launch"
-	"mete.dev/mete/internal/pause"
-	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/socket"
+	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/sleep"
 )
 
 // An account is a job's place in the books of this machine's agent, where one
@@ -52,7 +52,7 @@ func (a *account) seek() {
 	a.stop = stop
 	a.seeker.Go(func() {
 		for a.client == nil {
-			if err := pause.For(ctx, time.Second); err != nil {
+			if err := sleep.For(ctx, time.Second); err != nil {
 				return
 			}
 			a.find()

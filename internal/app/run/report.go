@@ -12,12 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/keep"
-	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/job/archive"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/ui/top"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 // Report returns mete report.
@@ -42,11 +43,11 @@ this ID (six characters of its beginning or end will do), or of the last one.`,
 			if (last && list) || len(args) > 0 && (last || list) {
 				return fmt.Errorf("ID, --last and --list: only one of them: %w", fault.ErrInvalid)
 			}
-			dir, err := keep.Default(os.Getenv, os.Geteuid())
+			dir, err := statedir.Default(os.Getenv, os.Geteuid())
 			if err != nil {
 				return err
 			}
-			s := keep.New(dir)
+			s := archive.New(dir)
 			if list {
 				return printAll(s, output, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
@@ -66,7 +67,7 @@ this ID (six characters of its beginning or end will do), or of the last one.`,
 	return cmd
 }
 
-func find(s *keep.Store, args []string) (*report.Report, error) {
+func find(s *archive.Store, args []string) (*report.Report, error) {
 	if len(args) > 0 {
 		r, err := s.Get(args[0])
 		if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrConflict) {
@@ -91,7 +92,7 @@ func explain(err error) error {
 
 // printAll lists the jobs, oldest first. One that cannot be read costs only
 // itself.
-func printAll(s *keep.Store, output string, stdout, stderr io.Writer) error {
+func printAll(s *archive.Store, output string, stdout, stderr io.Writer) error {
 	ids, err := s.IDs()
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func joule(r *report.Report) string {
 	if !ok {
 		return "-"
 	}
-	return view.Mark(r.Figures[report.Energy].Quality, false) + unit.Joules(float64(v)/1e6)
+	return top.Mark(r.Figures[report.Energy].Quality, false) + unit.Joules(float64(v)/1e6)
 }
 
 // join lists words as a sentence does.

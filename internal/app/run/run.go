@@ -15,13 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/launch"
-	"mete.dev/mete/internal/origin"
-	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/standalone"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 // Exit codes of mete run besides the command's own, those of env(1).
@@ -173,7 +173,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.powercap, "powercap", "", "read the energy meters in `DIR`, laid out as /sys/class/powercap, in place of the machine's")
 	f.StringVar(&o.server, "server", "", "send what the job used to the ledger of the server at `URL`; METE_SERVER alone does not")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrols with the server once (default: $METE_TOKEN)")
-	f.DurationVar(&o.wait, "server-wait", origin.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
+	f.DurationVar(&o.wait, "server-wait", standalone.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
 	cli.Choices(cmd, "reader", "auto", "bpf", "files")
 	cli.Choices(cmd, "output", "text", "json", "csv")
 	return cmd

@@ -12,10 +12,10 @@ import (
 	"syscall"
 	"testing"
 
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/report"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // The command's input, output and exit code are its own.
@@ -333,12 +333,12 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatalf("%v: %+v", err, r)
 	}
 	for _, k := range []report.Key{report.CPU, report.MemoryAverage} {
-		if q := rep.Figures[k].Quality; q != meter.Apportioned {
+		if q := rep.Figures[k].Quality; q != usage.Apportioned {
 			t.Errorf("%s is %s, want apportioned", k, q)
 		}
 	}
 	for _, k := range []report.Key{report.NetworkRx, report.Processes} {
-		if q := rep.Figures[k].Quality; q != meter.Absent {
+		if q := rep.Figures[k].Quality; q != usage.Absent {
 			t.Errorf("%s is %s, want absent", k, q)
 		}
 	}
@@ -353,7 +353,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatalf("%v: %+v", err, r)
 	}
 	for _, k := range []report.Key{report.MemoryAverage, report.MemoryPeak, report.AnonPeak} {
-		if v, ok := rep.Get(k); ok && (v == 0 || rep.Figures[k].Quality != meter.Apportioned) {
+		if v, ok := rep.Get(k); ok && (v == 0 || rep.Figures[k].Quality != usage.Apportioned) {
 			t.Errorf("%s of a short job is %d, %s", k, v, rep.Figures[k].Quality)
 		}
 	}

@@ -1,7 +1,8 @@
 package run
 
 import (
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/secretenv"
 )
 
 // self is what the job is given to ask for its own use: by the server that it sends
@@ -22,13 +23,13 @@ func (j *job) self(own *own, books *account) token.Self {
 // withSelf is the environment of a job: the caller's, without its tokens and without
 // the Self of a job that this one was started in, and with s where there is one.
 func withSelf(env []string, s token.Self) []string {
-	env = token.Strip(env)
+	env = secretenv.Strip(env)
 	if s.Token == "" {
 		return env
 	}
-	env = append(env, token.SelfURL+"="+s.URL, token.SelfToken+"="+s.Token)
+	env = append(env, secretenv.SelfURL+"="+s.URL, secretenv.SelfToken+"="+s.Token)
 	if s.CA != "" {
-		env = append(env, token.SelfCA+"="+s.CA)
+		env = append(env, secretenv.SelfCA+"="+s.CA)
 	}
 	return env
 }

@@ -15,16 +15,16 @@ import (
 	"testing"
 	"time"
 
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/app/agent"
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/local"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/report"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/app/up"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // askSelf is a job that uses a CPU until it is told that it has used some of it.
@@ -40,7 +40,7 @@ func askSelf() int {
 			fmt.Fprintln(os.Stderr, err)
 			return 3
 		}
-		if cpu := s.Usage.Sum[meter.CPU]; s.Usage.Present.Has(meter.CPU) && cpu.String() != "0" {
+		if cpu := s.Usage.Sum[usage.CPU]; s.Usage.Present.Has(usage.CPU) && cpu.String() != "0" {
 			_, _ = os.Stdout.Write(text) // whoever runs it sees
 			return 0
 		}
@@ -56,7 +56,7 @@ func asks(t *testing.T, m *mete, args ...string) {
 	if out.code != 0 {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
-	s, err := tally.ParseSelf([]byte(out.stdout))
+	s, err := v1.ParseSelf([]byte(out.stdout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func asks(t *testing.T, m *mete, args ...string) {
 		t.Errorf("%+v", s)
 	}
 	var told int64
-	if _, err := fmt.Sscan(s.Usage.Sum[meter.CPU].String(), &told); err != nil {
+	if _, err := fmt.Sscan(s.Usage.Sum[usage.CPU].String(), &told); err != nil {
 		t.Fatal(err)
 	}
 	if all, _ := r.Get(report.CPU); told > all || told <= 0 {
@@ -96,7 +96,7 @@ func TestSelfServer(t *testing.T) {
 func TestSelfAgent(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
-	text, _, err := b.Authority.Tokens().Create(t.Context(), entry.Token{Role: entry.Agent, Cluster: "lab", Uses: 1})
+	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Agent, Cluster: "lab", Uses: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +132,10 @@ func TestSelfAgent(t *testing.T) {
 func TestSelfUp(t *testing.T) {
 	hosttest.Need(t, "root")
 	dir := shortDir(t)
-	cfg := local.Default(t.TempDir())
+	cfg := up.DefaultStation(t.TempDir())
 	cfg.Agent.Socket = filepath.Join(dir, "s")
 	cfg.Agent.Machine.Tick, cfg.Agent.Machine.Window, cfg.Agent.Machine.Reader = 100*time.Millisecond, 500*time.Millisecond, "files"
-	s, err := local.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	s, err := up.OpenStation(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,19 +4,19 @@ import (
 	"errors"
 	"time"
 
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/unit"
 )
 
 // An age is a flag of a length of time, in days where there are any.
 type age time.Duration
 
 // String writes it for the help.
-func (a *age) String() string { return tally.FormatLength(time.Duration(*a)) }
+func (a *age) String() string { return v1.FormatLength(time.Duration(*a)) }
 
 // Set reads it.
 func (a *age) Set(s string) error {
-	d, err := tally.ParseLength(s)
+	d, err := v1.ParseLength(s)
 	if err != nil {
 		return errors.New("write it as 7d, 48h or 90m")
 	}

@@ -3,11 +3,11 @@ package server
 import (
 	"github.com/spf13/pflag"
 
-	"mete.dev/mete/internal/prom"
+	"mete.dev/mete/internal/prom/api"
 )
 
 // asks are the flags about what is asked in PromQL.
-func asks(f *pflag.FlagSet, c *prom.Config) {
+func asks(f *pflag.FlagSet, c *api.Config) {
 	f.Var((*size)(&c.Memory), "query-memory", "PromQL queries together hold about `SIZE` of memory, as 512MiB; what takes more is refused (default: a quarter of GOMEMLIMIT or of what the server may have, at most 8 GiB)")
 	f.DurationVar(&c.Timeout, "query-timeout", c.Timeout, "`TIME` that one query may take; half of it that it may wait for its turn")
 	f.IntVar(&c.Parallel, "query-parallel", c.Parallel, "`NUMBER` of queries that are computed at once; of large ones it is a quarter, and no more than half of the CPUs")

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"os"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/outer"
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // readMeters reads the file of meters outside the machines; none where path is "".
-func readMeters(path string) ([]outer.Spec, error) {
+func readMeters(path string) ([]external.Spec, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -21,7 +21,7 @@ func readMeters(path string) ([]outer.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--meters: %w", err)
 	}
-	specs, err := outer.Parse(text, info.Mode().Perm()&0o077 == 0)
+	specs, err := external.Parse(text, info.Mode().Perm()&0o077 == 0)
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("--meters %s: %w", path, err), "docs/guide/energy.md shows what such a file has")
 	}

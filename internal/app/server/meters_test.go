@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // A secret stands in a file of meters only where nobody else can read it.

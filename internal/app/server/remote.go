@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/remote"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/remotewrite"
 )
 
 // remotes are the flags about the receivers of samples.
@@ -19,7 +19,7 @@ func (r *remotes) flags(f *pflag.FlagSet) {
 }
 
 // receivers are what the flags say.
-func (r *remotes) receivers() (list []remote.Receiver, err error) {
+func (r *remotes) receivers() (list []remotewrite.Receiver, err error) {
 	for _, of := range []struct {
 		flag   string
 		values []string
@@ -31,7 +31,7 @@ func (r *remotes) receivers() (list []remote.Receiver, err error) {
 	}
 	version := "1.0"
 	for i, url := range r.urls {
-		one := remote.Receiver{URL: url}
+		one := remotewrite.Receiver{URL: url}
 		if i < len(r.versions) {
 			version = r.versions[i]
 		}

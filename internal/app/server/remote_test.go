@@ -5,8 +5,8 @@ import (
 	"reflect"
 	"testing"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/remote"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/remotewrite"
 )
 
 // Versions and headers go to receivers in their order; the last version is for all
@@ -14,7 +14,7 @@ import (
 func TestReceivers(t *testing.T) {
 	r := remotes{urls: []string{"http://a", "http://b", "http://c"}, versions: []string{"1.0", "2.0"}, headers: []string{"", "h"}}
 	got, err := r.receivers()
-	want := []remote.Receiver{{URL: "http://a", Version: "1.0"}, {URL: "http://b", Version: "2.0", Header: "h"}, {URL: "http://c", Version: "2.0"}}
+	want := []remotewrite.Receiver{{URL: "http://a", Version: "1.0"}, {URL: "http://b", Version: "2.0", Header: "h"}, {URL: "http://c", Version: "2.0"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/keep"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 type config struct {
@@ -83,7 +83,7 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.State == "" {
-				dir, err := keep.Default(os.Getenv, os.Geteuid())
+				dir, err := statedir.Default(os.Getenv, os.Geteuid())
 				if err != nil {
 					return err
 				}

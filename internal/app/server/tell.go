@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/rule"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/server"
 )
 

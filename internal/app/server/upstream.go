@@ -9,10 +9,11 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/states"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/upstream"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/replicate"
+	"mete.dev/mete/internal/x/secretenv"
 )
 
 // ups are the flags about the servers above.
@@ -29,7 +30,7 @@ func (u *ups) flags(f *pflag.FlagSet) {
 }
 
 // configs are what the flags say.
-func (u *ups) configs() (all []upstream.Config, err error) {
+func (u *ups) configs() (all []replicate.Config, err error) {
 	for _, list := range []struct {
 		flag   string
 		values []string
@@ -46,26 +47,26 @@ func (u *ups) configs() (all []upstream.Config, err error) {
 	if err != nil {
 		return nil, err
 	}
-	finest := states.Minute
+	finest := replica.Minute
 	for i, url := range u.urls {
 		if i < len(u.resolutions) {
 			switch u.resolutions[i] {
 			case "1m":
-				finest = states.Minute
+				finest = replica.Minute
 			case "1h":
-				finest = states.Hour
+				finest = replica.Hour
 			default:
 				return nil, fault.WithHint(fmt.Errorf("--upstream-resolution %q: %w", u.resolutions[i], fault.ErrInvalid), "use 1m or 1h")
 			}
 		}
-		c := upstream.Default()
+		c := replicate.Default()
 		c.URL, c.Name, c.Finest, c.Pseudonyms = url, host, finest, u.pseudonyms
 		text := ""
 		if i < len(u.tokens) {
 			text = u.tokens[i]
 		}
 		if i == 0 {
-			text = cmp.Or(text, os.Getenv(token.Upstream))
+			text = cmp.Or(text, os.Getenv(secretenv.Upstream))
 		}
 		c.Token = func() (token.Token, error) { return readToken(text) }
 		if _, err := c.Token(); err != nil && !errors.Is(err, fault.ErrNotFound) {

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/states"
-	"mete.dev/mete/internal/token"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/pki/token"
 )
 
 func TestUpstreams(t *testing.T) {
@@ -24,9 +24,9 @@ func TestUpstreams(t *testing.T) {
 	}
 	for i, want := range []struct {
 		url    string
-		finest states.Level
+		finest replica.Level
 		token  bool
-	}{{"https://a:1", states.Minute, true}, {"https://b:2", states.Hour, true}, {"https://c:3", states.Hour, false}} {
+	}{{"https://a:1", replica.Minute, true}, {"https://b:2", replica.Hour, true}, {"https://c:3", replica.Hour, false}} {
 		c := got[i]
 		tok, err := c.Token()
 		if c.URL != want.url || c.Finest != want.finest || !c.Pseudonyms || tok.IsZero() == want.token || want.token != (err == nil) || err != nil && !errors.Is(err, fault.ErrNotFound) {
@@ -34,7 +34,7 @@ func TestUpstreams(t *testing.T) {
 		}
 	}
 	t.Setenv("METE_UPSTREAM_TOKEN", text)
-	if got, err := (&ups{urls: []string{"https://a:1"}}).configs(); err != nil || got[0].Finest != states.Minute {
+	if got, err := (&ups{urls: []string{"https://a:1"}}).configs(); err != nil || got[0].Finest != replica.Minute {
 		t.Errorf("%v, %v", got, err)
 	} else if _, err := got[0].Token(); err != nil {
 		t.Errorf("token of the environment: %v", err)

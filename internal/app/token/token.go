@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/ui/table"
 )
 
 // Command returns mete token with its commands.
@@ -83,13 +84,13 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 				return err
 			}
 			if form == "json" {
-				_, err = cmd.OutOrStdout().Write(tally.TokenJSON(made, text, time.Now()))
+				_, err = cmd.OutOrStdout().Write(v1.TokenJSON(made, text, time.Now()))
 				return err
 			}
 			if _, err := fmt.Fprintln(cmd.OutOrStdout(), text); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.ErrOrStderr(), tally.TokenText(made, tally.Style{Zone: time.Local}))
+			_, err = fmt.Fprintln(cmd.ErrOrStderr(), table.TokenText(made, table.Style{Zone: time.Local}))
 			return err
 		},
 	}
@@ -105,17 +106,17 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 }
 
 // wish is what the flags ask for.
-func wish(role, cluster, expires string, uses int) (entry.Token, error) {
-	want := entry.Token{Role: entry.Role(role), Cluster: cluster, Uses: uses}
+func wish(role, cluster, expires string, uses int) (registry.Token, error) {
+	want := registry.Token{Role: registry.Role(role), Cluster: cluster, Uses: uses}
 	now := time.Now()
 	if expires != "never" {
-		length, err := tally.ParseLength(expires)
+		length, err := v1.ParseLength(expires)
 		if err != nil {
 			return want, fault.WithHint(fmt.Errorf("--expires %q: %w", expires, fault.ErrInvalid), "write 30m, 24h, 90d or never")
 		}
 		want.Expires = now.Add(length).Truncate(time.Second)
 	}
-	_, err := tally.ParseWish(tally.WishJSON(want), now)
+	_, err := v1.ParseWish(v1.WishJSON(want), now)
 	return want, err
 }
 
@@ -145,11 +146,11 @@ func list() *cobra.Command {
 			var body []byte
 			switch form {
 			case "json":
-				body = tally.TokensJSON(all, now)
+				body = v1.TokensJSON(all, now)
 			case "csv":
-				body = tally.TokensCSV(all, now)
+				body = v1.TokensCSV(all, now)
 			default:
-				body = []byte(tally.TokensText(all, now, tally.Style{Zone: time.Local}))
+				body = []byte(table.TokensText(all, now, table.Style{Zone: time.Local}))
 			}
 			_, err = cmd.OutOrStdout().Write(body)
 			return err

@@ -16,17 +16,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/app/token"
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 // A ring is tokens in memory.
-type ring struct{ list []entry.Token }
+type ring struct{ list []registry.Token }
 
-func (r *ring) Create(_ context.Context, want entry.Token) (string, entry.Token, error) {
+func (r *ring) Create(_ context.Context, want registry.Token) (string, registry.Token, error) {
 	if want.Uses == 0 {
 		want.Uses = 1
 	}
@@ -35,7 +35,7 @@ func (r *ring) Create(_ context.Context, want entry.Token) (string, entry.Token,
 	return "mete_" + want.ID + "_secret", want, nil
 }
 
-func (r *ring) List(context.Context) ([]entry.Token, error) { return r.list, nil }
+func (r *ring) List(context.Context) ([]registry.Token, error) { return r.list, nil }
 
 func (r *ring) Revoke(_ context.Context, id string) error {
 	for i := range r.list {
@@ -57,7 +57,7 @@ func serve(t *testing.T) *ring {
 		t.Fatal(err)
 	}
 	r := &ring{}
-	ln, err := net.Listen("unix", filepath.Join(dir, tally.AdminSocket))
+	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestLifeOfAToken(t *testing.T) {
 	if err != nil || out != "mete_abcd0_secret\n" || !strings.HasPrefix(errs, "token abcd0 enrols 20 machines into cluster lab, until ") {
 		t.Fatalf("create: %q, %q, %v", out, errs, err)
 	}
-	if left := time.Until(r.list[0].Expires); left < 59*time.Minute || left > time.Hour || r.list[0].Role != entry.Agent {
+	if left := time.Until(r.list[0].Expires); left < 59*time.Minute || left > time.Hour || r.list[0].Role != registry.Agent {
 		t.Errorf("asked for %+v", r.list[0])
 	}
 	out, errs, err = mete("token create --role viewer --expires never -o json")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/charmbracelet/x/term"
 
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/ui/top"
 )
 
 // batch prints c.count ticks, or all until ctx ends. The first bad tick ends it,
@@ -24,12 +24,12 @@ func batch(ctx context.Context, c *config, m Meter, out io.Writer) error {
 			// Without HTML's escapes: what reads this is no browser.
 			enc := json.NewEncoder(out)
 			enc.SetEscapeHTML(false)
-			if err := enc.Encode(view.Arrange(machine, c.view).Shown(machine)); err != nil {
+			if err := enc.Encode(top.Arrange(machine, c.view).Shown(machine)); err != nil {
 				return err
 			}
 			continue
 		}
-		text := view.Text(machine, columns(out), c.view)
+		text := top.Text(machine, columns(out), c.view)
 		if n > 0 {
 			text = "\n" + text
 		}

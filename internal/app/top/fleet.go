@@ -7,11 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/client/ask"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/fleet"
-	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 )
 
 // The bounds of --interval with --server: windows of agents close every ten
@@ -23,7 +22,7 @@ const (
 
 // remote are the flags of a fleet.
 type remote struct {
-	ask.Server
+	client.Target
 	node string
 }
 
@@ -94,7 +93,7 @@ func (m *machines) ask(ctx context.Context) (*live.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fleet.View{Server: m.URL, At: time.Now(), Nodes: nodes, Rates: rates, Only: m.node}.Machine()
+	return v1.Fleet{Server: m.URL, At: time.Now(), Nodes: nodes, Rates: rates, Only: m.node}.Machine()
 }
 
 // Close implements Meter.

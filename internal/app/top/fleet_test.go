@@ -11,9 +11,9 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"mete.dev/mete/internal/client/ask"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 )
 
 const (
@@ -40,7 +40,7 @@ func TestServerIsLostAndRecovers(t *testing.T) {
 	}))
 	defer s.Close()
 	s.Config.ErrorLog = nil
-	m, err := openFleet(t.Context(), remote{Server: ask.Server{URL: s.URL}}, 10*time.Millisecond)
+	m, err := openFleet(t.Context(), remote{Target: client.Target{URL: s.URL}}, 10*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestFleetDetails(t *testing.T) {
 }
 
 func TestNoServer(t *testing.T) {
-	_, err := openFleet(t.Context(), remote{Server: ask.Server{URL: "http://127.0.0.1:1"}}, time.Second)
+	_, err := openFleet(t.Context(), remote{Target: client.Target{URL: "http://127.0.0.1:1"}}, time.Second)
 	if !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
 		t.Errorf("nobody there: %v", err)
 	}

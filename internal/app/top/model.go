@@ -6,10 +6,10 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/paint"
-	"mete.dev/mete/internal/view"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/ui/top"
+	"mete.dev/mete/internal/x/text"
 )
 
 // A mode is what the keyboard talks to.
@@ -24,7 +24,7 @@ const (
 
 // A model is the state of the screen. Only bubbletea's goroutine touches it.
 type model struct {
-	paint         *paint.Painter
+	paint         *top.Painter
 	width, height int
 
 	shown  *live.Machine // on the screen
@@ -32,8 +32,8 @@ type model struct {
 	missed error         // of the latest tick, nil if it was good
 	paused bool
 
-	opt   view.Options
-	table *view.Table
+	opt   top.Options
+	table *top.Table
 	mode  mode
 
 	// cursor is the workload that the cursor stands on and follows; "" is the
@@ -47,7 +47,7 @@ type model struct {
 	watch func(workload.ID)
 }
 
-func newModel(o view.Options, p *paint.Painter) *model {
+func newModel(o top.Options, p *top.Painter) *model {
 	o.Folded = map[workload.ID]bool{}
 	// Before the terminal has said how large it is, the size of old.
 	return &model{paint: p, opt: o, width: 80, height: 24}
@@ -90,14 +90,14 @@ func (m *model) paste(text string) {
 }
 
 // typed is what a filter takes of a text.
-func typed(text string) string { return strings.ReplaceAll(view.Clean(text), "\uFFFD", "") }
+func typed(words string) string { return strings.ReplaceAll(text.Clean(words), "\uFFFD", "") }
 
 // arrange makes the table anew and finds the cursor in it.
 func (m *model) arrange() {
 	if m.shown == nil {
 		return
 	}
-	m.table = view.Arrange(m.shown, m.opt)
+	m.table = top.Arrange(m.shown, m.opt)
 	if m.cursor == "" {
 		m.at = 0
 		return
@@ -129,7 +129,7 @@ func (m *model) move(n int) {
 }
 
 // row returns the row under the cursor, nil if there is none.
-func (m *model) row() *view.Row {
+func (m *model) row() *top.Row {
 	if m.table == nil || m.at >= len(m.table.Rows) {
 		return nil
 	}
@@ -221,8 +221,8 @@ func (m *model) moveKey(k string) bool {
 
 // orderKey changes the order, and says whether the key was for that.
 func (m *model) orderKey(k string) bool {
-	by, ok := map[string]view.Sort{"c": view.ByCPU, "m": view.ByMemory, "d": view.ByDisk, "n": view.ByNetwork,
-		"w": view.ByPower, "p": view.ByPIDs, "P": view.ByPressure, "N": view.ByName}[k]
+	by, ok := map[string]top.Sort{"c": top.ByCPU, "m": top.ByMemory, "d": top.ByDisk, "n": top.ByNetwork,
+		"w": top.ByPower, "p": top.ByPIDs, "P": top.ByPressure, "N": top.ByName}[k]
 	switch {
 	case k == "r":
 		m.opt.Reverse = !m.opt.Reverse

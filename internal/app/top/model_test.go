@@ -11,10 +11,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/paint"
-	"mete.dev/mete/internal/view"
-	"mete.dev/mete/internal/view/viewtest"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/testkit/toptest"
+	"mete.dev/mete/internal/ui/top"
 )
 
 // screen is a model that tests type at.
@@ -24,7 +23,7 @@ type screen struct {
 }
 
 func open(t *testing.T, width, height int) *screen {
-	s := &screen{t, newModel(view.Options{}, paint.New(&bytes.Buffer{}))}
+	s := &screen{t, newModel(top.Options{}, top.NewPainter(&bytes.Buffer{}))}
 	s.m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 	return s
 }
@@ -50,7 +49,7 @@ func (s *screen) press(keys ...string) bool {
 	return cmd != nil
 }
 
-func (s *screen) tick(step int) { s.m.Update(ticked{viewtest.Machine(step)}) }
+func (s *screen) tick(step int) { s.m.Update(ticked{toptest.Machine(step)}) }
 
 // text is the screen without looks.
 func (s *screen) text() string { return ansi.Strip(s.m.screen()) }
@@ -128,7 +127,7 @@ func TestCursorFollows(t *testing.T) {
 		t.Errorf("the last row is %q, want idle", got)
 	}
 	s.press("up")
-	gone := viewtest.Machine(1)
+	gone := toptest.Machine(1)
 	gone.Rows = gone.Rows[:len(gone.Rows)-2]
 	s.m.Update(ticked{gone})
 	s.selected() // somewhere
@@ -176,7 +175,7 @@ func TestHelpAndDetails(t *testing.T) {
 	s.wants(true, "SINCE FIRST SEEN", "kubepods.slice / burstable", "pod")
 	s.tick(1)
 	s.wants(true, "SINCE FIRST SEEN")
-	empty := viewtest.Machine(2)
+	empty := toptest.Machine(2)
 	empty.Rows = empty.Rows[len(empty.Rows)-2:]
 	s.m.Update(ticked{empty})
 	s.wants(false, "SINCE FIRST SEEN") // it is gone
@@ -235,7 +234,7 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 		var pressed []string
 		for range 40 {
 			if rng.IntN(6) == 0 {
-				m := viewtest.Machine(rng.IntN(9))
+				m := toptest.Machine(rng.IntN(9))
 				m.Rows = m.Rows[rng.IntN(len(m.Rows)+1):]
 				m.Rows = append([]live.Row(nil), m.Rows...)
 				for i := range m.Rows {

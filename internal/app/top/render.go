@@ -6,7 +6,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/ui/top"
+	"mete.dev/mete/internal/x/text"
 )
 
 // body returns how many lines the rows have.
@@ -15,15 +16,15 @@ func (m *model) body() int {
 }
 
 // head returns the lines above the table: as many as a third of the screen holds.
-func (m *model) head() []view.Line {
+func (m *model) head() []top.Line {
 	if m.shown == nil {
 		return nil
 	}
-	lines := view.Header(m.shown, m.width, m.opt)
-	notes := view.Notes(m.shown, m.width, m.opt)
+	lines := top.Header(m.shown, m.width, m.opt)
+	notes := top.Notes(m.shown, m.width, m.opt)
 	if len(notes) > 1 {
-		more := view.Span{Text: fmt.Sprintf("  (%d more: ?)", len(notes)-1), Role: view.Dim}
-		w := view.Line{more}.Width()
+		more := top.Span{Text: fmt.Sprintf("  (%d more: ?)", len(notes)-1), Role: top.Dim}
+		w := top.Line{more}.Width()
 		notes[0] = append(notes[0].Fit(max(0, m.width-w), m.opt.ASCII), more).Fit(m.width, m.opt.ASCII)
 		notes = notes[:1]
 	}
@@ -55,7 +56,7 @@ func (m *model) screen() string {
 		return ""
 	}
 	var lines []string
-	put := func(ls ...view.Line) {
+	put := func(ls ...top.Line) {
 		for _, l := range ls {
 			lines = append(lines, m.paint.Line(l.Fit(m.width, m.opt.ASCII)))
 		}
@@ -64,9 +65,9 @@ func (m *model) screen() string {
 	case m.mode == help:
 		put(m.page(m.helpLines())...)
 	case m.mode == details && m.row() != nil:
-		put(m.page(view.Details(m.shown, m.row().Row, m.width, m.opt))...)
+		put(m.page(top.Details(m.shown, m.row().Row, m.width, m.opt))...)
 	case m.table == nil:
-		put(view.Line{{Text: "mete top", Role: view.Strong}}, nil, view.Line{{Text: "Waiting for the first reading ..."}})
+		put(top.Line{{Text: "mete top", Role: top.Strong}}, nil, top.Line{{Text: "Waiting for the first reading ..."}})
 	default:
 		put(m.head()...)
 		put(m.table.Titles(m.width, m.opt))
@@ -103,33 +104,33 @@ func (m *model) rows() []string {
 		}
 	}
 	if len(m.table.Rows) == 0 {
-		out = append(out, m.paint.Line(view.Line{{Text: "Nothing matches. Esc clears the filter.", Role: view.Dim}}.Fit(m.width, m.opt.ASCII)))
+		out = append(out, m.paint.Line(top.Line{{Text: "Nothing matches. Esc clears the filter.", Role: top.Dim}}.Fit(m.width, m.opt.ASCII)))
 	}
 	return out
 }
 
 // page returns the visible part of a text that may be longer than the screen.
-func (m *model) page(lines []view.Line) []view.Line {
+func (m *model) page(lines []top.Line) []top.Line {
 	m.scroll = max(0, min(m.scroll, len(lines)-(m.height-1)))
 	return lines[m.scroll:]
 }
 
 // status returns the last line: what went wrong, else the filter, else the keys.
-func (m *model) status() view.Line {
-	var l view.Line
+func (m *model) status() top.Line {
+	var l top.Line
 	key := func(k, what string) {
-		next := append(l[:len(l):len(l)], view.Span{Text: k, Role: view.Key}, view.Span{Text: " " + what + "  ", Role: view.Dim})
+		next := append(l[:len(l):len(l)], top.Span{Text: k, Role: top.Key}, top.Span{Text: " " + what + "  ", Role: top.Dim})
 		if next.Width() <= m.width {
 			l = next
 		}
 	}
 	switch {
 	case m.missed != nil:
-		return view.Line{{Text: "reading: " + view.Clean(m.missed.Error()), Role: view.Alarm}, {Text: "  (trying again)", Role: view.Dim}}
+		return top.Line{{Text: "reading: " + text.Clean(m.missed.Error()), Role: top.Alarm}, {Text: "  (trying again)", Role: top.Dim}}
 	case m.mode == filter:
-		l = view.Line{{Text: "filter: ", Role: view.Key}, {Text: m.opt.Filter, Role: view.Strong}, {Text: "_"}}
+		l = top.Line{{Text: "filter: ", Role: top.Key}, {Text: m.opt.Filter, Role: top.Strong}, {Text: "_"}}
 		if l.Width() < m.width-30 {
-			l = append(l, view.Span{Text: "   Enter keeps it, Esc clears it", Role: view.Dim})
+			l = append(l, top.Span{Text: "   Enter keeps it, Esc clears it", Role: top.Dim})
 		}
 		return l
 	case m.mode != list:
@@ -139,11 +140,11 @@ func (m *model) status() view.Line {
 		return l
 	}
 	if m.paused {
-		l = view.Line{{Text: "PAUSED ", Role: view.Alarm}}
+		l = top.Line{{Text: "PAUSED ", Role: top.Alarm}}
 		key("f", "go on")
 	}
 	if m.opt.Filter != "" {
-		l = append(l, view.Span{Text: "filter " + m.opt.Filter + "  ", Role: view.Found})
+		l = append(l, top.Span{Text: "filter " + m.opt.Filter + "  ", Role: top.Found})
 		key("Esc", "clear")
 	}
 	if m.table != nil && len(m.table.Rows) > m.body() {
@@ -200,11 +201,11 @@ what a row's own activity made the machine draw; what the machine draws anyway i
 the row idle, undivided. i shows by how much it may be off.
 `
 
-func (m *model) helpLines() []view.Line {
-	lines := []view.Line{{{Text: "mete top", Role: view.Strong}, {Text: ": what every workload of this machine uses, live"}}, nil}
+func (m *model) helpLines() []top.Line {
+	lines := []top.Line{{{Text: "mete top", Role: top.Strong}, {Text: ": what every workload of this machine uses, live"}}, nil}
 	for s := range strings.Lines(strings.TrimSpace(helpText)) {
 		s = strings.TrimRight(s, "\n")
-		lines = append(lines, view.Line{{Text: s[:15], Role: view.Key}, {Text: s[15:]}})
+		lines = append(lines, top.Line{{Text: s[:15], Role: top.Key}, {Text: s[15:]}})
 	}
 	lines = append(lines, nil)
 	figures := figuresText
@@ -212,10 +213,10 @@ func (m *model) helpLines() []view.Line {
 		figures = strings.NewReplacer("–", "-", "≈", "=").Replace(figures)
 	}
 	for s := range strings.Lines(strings.TrimSpace(figures)) {
-		lines = append(lines, view.Line{{Text: strings.TrimRight(s, "\n")}})
+		lines = append(lines, top.Line{{Text: strings.TrimRight(s, "\n")}})
 	}
 	if m.shown != nil {
-		if notes := view.Notes(m.shown, m.width, m.opt); len(notes) > 0 {
+		if notes := top.Notes(m.shown, m.width, m.opt); len(notes) > 0 {
 			lines = append(append(lines, nil), notes...)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/term"
 
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/paint"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/ui/top"
 )
 
 // ticked is a new machine.
@@ -35,7 +35,7 @@ func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) 
 		defer func() { _ = tty.Close() }() // nothing was written
 		in = tty
 	}
-	screen := newModel(c.view, paint.New(out))
+	screen := newModel(c.view, top.NewPainter(out))
 	if w, ok := m.(watcher); ok {
 		screen.watch = w.Watch
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/ui/top"
 )
 
 // A Meter gives the machine, tick by tick. Next is called by one goroutine, and
@@ -60,7 +60,7 @@ type config struct {
 	count    int
 	output   string
 	sort     string
-	view     view.Options
+	view     top.Options
 
 	tick   time.Duration // of interval
 	remote remote
@@ -116,14 +116,14 @@ text, tick after tick.`,
 	f.IntVarP(&c.count, "iterations", "n", 0, "end after this many ticks (0: never)")
 	f.StringVarP(&c.output, "output", "o", "text", "text, or json: one document a line and tick")
 	c.remote.flags(cmd)
-	f.StringVar(&c.sort, "sort", "cpu", "order by "+strings.Join(view.Sorts(), ", "))
+	f.StringVar(&c.sort, "sort", "cpu", "order by "+strings.Join(top.Sorts(), ", "))
 	f.BoolVar(&c.view.Reverse, "reverse", false, "turn the order round")
 	f.BoolVar(&c.view.Flat, "flat", false, "a list instead of a tree")
 	f.StringVar(&c.view.Filter, "filter", "", "keep workloads that have this in name, path or kind")
 	f.BoolVar(&c.view.ASCII, "ascii", false, "draw with ASCII characters only")
 	cli.Choices(cmd, "reader", "auto", "bpf", "files")
 	cli.Choices(cmd, "output", "text", "json")
-	cli.Choices(cmd, "sort", view.Sorts()...)
+	cli.Choices(cmd, "sort", top.Sorts()...)
 	return cmd
 }
 
@@ -148,7 +148,7 @@ func (c *config) validate(chosen bool) (err error) {
 	case c.reader != "auto" && c.reader != "bpf" && c.reader != "files":
 		return fault.WithHint(fmt.Errorf("--reader %q: %w", c.reader, fault.ErrInvalid), "auto, bpf or files")
 	}
-	if c.view.Sort, err = view.ParseSort(c.sort); err != nil {
+	if c.view.Sort, err = top.ParseSort(c.sort); err != nil {
 		return fmt.Errorf("--sort: %w", err)
 	}
 	return nil

@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/app/top"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/view/viewtest"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/testkit/toptest"
 )
 
 // run executes the command with a fake meter.
-func run(ctx context.Context, m *viewtest.Meter, args ...string) (string, error) {
+func run(ctx context.Context, m *toptest.Meter, args ...string) (string, error) {
 	cmd := top.Command(func(_ context.Context, o top.Options) (top.Meter, error) {
 		if o.Reader == "bpf" {
 			return nil, fault.ErrUnsupported
@@ -30,7 +30,7 @@ func run(ctx context.Context, m *viewtest.Meter, args ...string) (string, error)
 }
 
 func TestBatchText(t *testing.T) {
-	m := &viewtest.Meter{}
+	m := &toptest.Meter{}
 	out, err := run(t.Context(), m, "-b", "-n", "2", "--flat", "--sort", "mem", "--filter", "slurm")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestBatchText(t *testing.T) {
 }
 
 func TestBatchJSON(t *testing.T) {
-	out, err := run(t.Context(), &viewtest.Meter{}, "-o", "json", "-n", "2")
+	out, err := run(t.Context(), &toptest.Meter{}, "-o", "json", "-n", "2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestBatchJSON(t *testing.T) {
 		if err := json.Unmarshal([]byte(l), &got); err != nil {
 			t.Fatal(err)
 		}
-		want := viewtest.Machine(i)
+		want := toptest.Machine(i)
 		if !got.Time.Equal(want.Time) || len(got.Rows) != len(want.Rows) {
 			t.Errorf("document %d is of %v with %d workloads, want %v with %d", i, got.Time, len(got.Rows), want.Time, len(want.Rows))
 		}
@@ -79,16 +79,16 @@ func TestBatchJSON(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for _, args := range [][]string{{"-d", "x"}, {"-d", "1ms"}, {"-d", "2h"}, {"-n", "-1"}, {"-o", "xml"}, {"--sort", "x"}, {"--reader", "y"}} {
-		_, err := run(t.Context(), &viewtest.Meter{}, args...)
+		_, err := run(t.Context(), &toptest.Meter{}, args...)
 		if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
 			t.Errorf("%v: %v, want invalid with a hint", args, err)
 		}
 	}
-	if _, err := run(t.Context(), &viewtest.Meter{}, "--reader", "bpf"); !errors.Is(err, fault.ErrUnsupported) {
+	if _, err := run(t.Context(), &toptest.Meter{}, "--reader", "bpf"); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("--reader bpf: %v, want what opening says", err)
 	}
 	bad := errors.New("bad tick")
-	m := &viewtest.Meter{Err: func(step int) error {
+	m := &toptest.Meter{Err: func(step int) error {
 		if step == 1 {
 			return bad
 		}
@@ -102,7 +102,7 @@ func TestErrors(t *testing.T) {
 
 func TestSignalEndsBatchWell(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	m := &viewtest.Meter{Err: func(step int) error {
+	m := &toptest.Meter{Err: func(step int) error {
 		if step == 2 {
 			cancel()
 			return ctx.Err()

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 )
 
 // A feed holds the latest tick for all who look. Its run is the only writer.

@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/view/viewtest"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/toptest"
 )
 
 // The live page works in a real browser: it shows every workload, and its script
 // has nothing to complain of but the ledger, which this command is without.
 func TestPageInChromium(t *testing.T) {
-	dom := dump(t, &viewtest.Meter{Tick: 200 * time.Millisecond})
+	dom := dump(t, &toptest.Meter{Tick: 200 * time.Millisecond})
 	for _, want := range []string{"postgres", "system", "idle", "rapl/package-0", "36.5 W"} {
 		if !strings.Contains(dom, want) {
 			t.Errorf("the page does not show %q", want)
@@ -30,7 +30,7 @@ func TestPageInChromium(t *testing.T) {
 
 // Where power is simulated the page says so above all else.
 func TestSimulatedInChromium(t *testing.T) {
-	dom := dump(t, &viewtest.Meter{Tick: 200 * time.Millisecond, Simulated: power.Demo})
+	dom := dump(t, &toptest.Meter{Tick: 200 * time.Millisecond, Simulated: power.Demo})
 	for _, want := range []string{`role="note" id="simulated">`, `<span id="simulated-text">` + power.Demo + `</span>`} {
 		if !strings.Contains(dom, want) {
 			t.Errorf("the page does not show %q", want)
@@ -39,7 +39,7 @@ func TestSimulatedInChromium(t *testing.T) {
 }
 
 // dump is what a browser makes of the page.
-func dump(t *testing.T, m *viewtest.Meter) string {
+func dump(t *testing.T, m *toptest.Meter) string {
 	t.Helper()
 	testkit.Stage(t, "pages", "a browser draws for some seconds")
 	hosttest.Need(t, "chromium")

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/view/viewtest"
+	"mete.dev/mete/internal/testkit/toptest"
 )
 
 // A station is a meter that is told where it is served.
 type station struct {
-	*viewtest.Meter
+	*toptest.Meter
 	at chan string
 }
 
@@ -21,7 +21,7 @@ func (s station) Serve(url string) { s.at <- url }
 // A meter is told where jobs can ask, as far as they can from this machine.
 func TestServed(t *testing.T) {
 	for listen, want := range map[string]string{"127.0.0.1:0": "http://127.0.0.1:", "localhost:0": "http://localhost:", "0.0.0.0:0": "http://127.0.0.1:"} {
-		s := station{&viewtest.Meter{Tick: time.Millisecond}, make(chan string, 1)}
+		s := station{&toptest.Meter{Tick: time.Millisecond}, make(chan string, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		out := lines{make(chan string, 1)}
 		cmd := Command(func(context.Context, Options) (Meter, http.Handler, error) { return s, nil, nil })

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/page"
+	"mete.dev/mete/internal/web"
 )
 
 // newServer returns the server of a feed for requests to allowed hosts. Its
 // time limits are such that a slow or silent visitor holds nothing for long.
 func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.Server {
 	mux := http.NewServeMux()
-	shown := page.New(true)
+	shown := web.New(true)
 	shown.Mount(mux)
 	mux.Handle("/", shown.Elsewhere(http.NotFoundHandler()))
 	if kept != nil {
@@ -47,7 +47,7 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 // do with the answer.
 func guard(next http.Handler, allow func(host string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		page.Protect(w.Header())
+		web.Protect(w.Header())
 		switch {
 		case !allow(r.Host):
 			// A name that someone else points at this machine would make their

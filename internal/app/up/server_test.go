@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/live"
-	"mete.dev/mete/internal/page"
-	"mete.dev/mete/internal/view/viewtest"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/testkit/toptest"
+	"mete.dev/mete/internal/web"
 )
 
 // get asks a server that listens on loopback, as the host of the URL.
@@ -43,7 +43,7 @@ func body(t *testing.T, r *http.Response) string {
 // fed returns a feed that has had one tick.
 func fed() *feed {
 	f := newFeed()
-	f.latest.Store(newFrame(viewtest.Machine(2)))
+	f.latest.Store(newFrame(toptest.Machine(2)))
 	return f
 }
 
@@ -57,14 +57,14 @@ func TestSnapshot(t *testing.T) {
 	if err := json.Unmarshal([]byte(body(t, r)), &got); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(viewtest.Machine(2), &got); diff != "" {
+	if diff := cmp.Diff(toptest.Machine(2), &got); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)
 	}
 	tag := r.Header.Get("ETag")
 	if r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot", "If-None-Match", tag); r.StatusCode != 304 {
 		t.Errorf("the same tick again: %s, want 304", r.Status)
 	}
-	f.latest.Store(newFrame(viewtest.Machine(3)))
+	f.latest.Store(newFrame(toptest.Machine(3)))
 	if r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot", "If-None-Match", tag); r.StatusCode != 200 {
 		t.Errorf("the next tick: %s, want 200", r.Status)
 	}
@@ -86,7 +86,7 @@ func TestHealth(t *testing.T) {
 	if r := get(f, "GET", "http://localhost:9797/api/v0/snapshot"); r.StatusCode != 503 || r.Header.Get("Retry-After") == "" {
 		t.Errorf("snapshot before the first tick: %s, want 503 with Retry-After", r.Status)
 	}
-	f.latest.Store(newFrame(viewtest.Machine(0)))
+	f.latest.Store(newFrame(toptest.Machine(0)))
 	check("after the first tick", 200, "ok")
 	why := "proc: stat: gone"
 	f.missed.Store(&why)
@@ -146,7 +146,7 @@ func TestOnlyReading(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	for _, url := range []string{"http://localhost/", "http://localhost/api/v0/snapshot", "http://localhost/none", "http://evil.example/"} {
 		h := get(fed(), "GET", url).Header
-		for k, want := range map[string]string{"Content-Security-Policy": page.Policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+		for k, want := range map[string]string{"Content-Security-Policy": web.Policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
 			"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-cache"} {
 			if got := h.Get(k); got != want && !(k == "Cache-Control" && got == "") {
 				t.Errorf("%s: %s = %q, want %q", url, k, got, want)
@@ -180,7 +180,7 @@ func TestPage(t *testing.T) {
 func TestFeed(t *testing.T) {
 	f := newFeed()
 	over := errors.New("over")
-	m := &viewtest.Meter{Err: func(step int) error {
+	m := &toptest.Meter{Err: func(step int) error {
 		switch step {
 		case 0:
 			return errors.New("bad")

@@ -1,5 +1,7 @@
 // Package up is the command mete up: this machine's workloads as a page and as
-// JSON, on an address of this machine alone.
+// JSON, on an address of this machine alone. A [Station] is what it runs: a
+// server and an agent for this machine in one process, which speak as they would
+// over a network, but without one.
 package up
 
 import (
@@ -18,13 +20,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/keep"
-	"mete.dev/mete/internal/live"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/server"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/statedir"
+	"mete.dev/mete/internal/x/text"
 )
 
 // A Meter gives the machine, tick by tick. Next is called by one goroutine, and
@@ -111,7 +113,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 				return err
 			}
 			if c.state == "" && !c.demo {
-				dir, err := keep.Default(os.Getenv, os.Geteuid())
+				dir, err := statedir.Default(os.Getenv, os.Geteuid())
 				if err != nil {
 					return err
 				}
@@ -237,9 +239,9 @@ func (c *config) bind(ctx context.Context) (net.Listener, error) {
 func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "mete up: http://%s\n", visit(addr, c.host))
-	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", view.Clean(m.Host), m.CPUs, len(m.Rows), view.Clean(m.Reader), c.tick)
+	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", text.Clean(m.Host), m.CPUs, len(m.Rows), text.Clean(m.Reader), c.tick)
 	if m.Simulated != "" {
-		fmt.Fprintf(&b, "  SIMULATED POWER %s: nobody measured it, nor what follows from it\n", view.Clean(m.Simulated))
+		fmt.Fprintf(&b, "  SIMULATED POWER %s: nobody measured it, nor what follows from it\n", text.Clean(m.Simulated))
 	}
 	ask := "mete usage"
 	if at := "http://" + visit(addr, c.host); at != "http://"+listens {
@@ -248,10 +250,10 @@ func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	if c.demo {
 		fmt.Fprintf(&b, "  kept until the end: ask with %s\n", ask)
 	} else {
-		fmt.Fprintf(&b, "  kept in %s: ask with %s\n", view.Clean(c.state), ask)
+		fmt.Fprintf(&b, "  kept in %s: ask with %s\n", text.Clean(c.state), ask)
 	}
 	for _, n := range m.Notes {
-		fmt.Fprintf(&b, "  note: %s\n", view.Clean(n))
+		fmt.Fprintf(&b, "  note: %s\n", text.Clean(n))
 	}
 	if c.insecure && !loopback(c.host) {
 		b.WriteString("  insecure: everyone who reaches this address sees this machine\n")

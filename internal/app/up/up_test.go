@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/view/viewtest"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/testkit/toptest"
 )
 
 var errUnsupported = fault.ErrUnsupported
@@ -29,7 +29,7 @@ func (l lines) Write(p []byte) (int, error) {
 }
 
 // start runs the command until stop, which returns its error.
-func start(t *testing.T, m *viewtest.Meter, args ...string) (printed string, stop func() error) {
+func start(t *testing.T, m *toptest.Meter, args ...string) (printed string, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	out := lines{make(chan string, 1)}
@@ -50,7 +50,7 @@ func start(t *testing.T, m *viewtest.Meter, args ...string) (printed string, sto
 }
 
 func TestUp(t *testing.T) {
-	m := &viewtest.Meter{Tick: time.Millisecond}
+	m := &toptest.Meter{Tick: time.Millisecond}
 	printed, stop := start(t, m)
 	for _, want := range []string{"mete up: http://127.0.0.1:", "node-7.example: 8 CPUs, 36 workloads, reader bpf, every 1s", "note: network of 3 groups", "Ctrl-C"} {
 		if !strings.Contains(printed, want) {
@@ -95,7 +95,7 @@ func TestUp(t *testing.T) {
 }
 
 func TestMeterEnds(t *testing.T) {
-	m := &viewtest.Meter{Err: func(step int) error {
+	m := &toptest.Meter{Err: func(step int) error {
 		if step == 1 {
 			return errUnsupported
 		}
@@ -151,7 +151,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestInsecureIsAllowedWhenAsked(t *testing.T) {
-	printed, stop := start(t, &viewtest.Meter{Tick: time.Millisecond}, "--listen", "0.0.0.0:0", "--insecure")
+	printed, stop := start(t, &toptest.Meter{Tick: time.Millisecond}, "--listen", "0.0.0.0:0", "--insecure")
 	if !strings.Contains(printed, "http://127.0.0.1:") || !strings.Contains(printed, "everyone who reaches") {
 		t.Errorf("printed %q, want an address that can be visited and a warning", printed)
 	}
@@ -163,7 +163,7 @@ func TestInsecureIsAllowedWhenAsked(t *testing.T) {
 // Who plays power meters is told so at once, and what is simulated is never kept
 // beside what was measured.
 func TestDemo(t *testing.T) {
-	printed, stop := start(t, &viewtest.Meter{Tick: time.Millisecond, Simulated: power.Demo}, "--demo-power")
+	printed, stop := start(t, &toptest.Meter{Tick: time.Millisecond, Simulated: power.Demo}, "--demo-power")
 	for _, want := range []string{"SIMULATED POWER " + power.Demo, "kept until the end"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("printed %q, want %q in it", printed, want)

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/workload"
 )
 
 // What is booked in a ledger stands in the tables, and adds up to the machine.
@@ -32,37 +32,37 @@ func TestFromALedger(t *testing.T) {
 	}()
 	now := time.Now().UTC().Truncate(time.Minute)
 	const id = "01K5X3V7QZ8R9S0T1V2W3X4Y5Z"
-	if err := l.PutNode(t.Context(), entry.Node{ID: id, Cluster: "default", Name: "web-1", MachineID: "m", Boot: "b", At: now.Add(-time.Hour)}); err != nil {
+	if err := l.PutNode(t.Context(), registry.Node{ID: id, Cluster: "default", Name: "web-1", MachineID: "m", Boot: "b", At: now.Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	minute := now.Add(-10*time.Minute).Unix() / 60
-	e := &entry.Entry{Node: id, Stream: batch.Stream{1}, Number: 1, Hash: batch.HashOf([]byte("1")), Sent: []byte("1"), Boot: "b", Through: now.Add(-9 * time.Minute),
-		Gaps:   []meter.Gap{{From: now.Add(-9 * time.Minute), To: now.Add(-8 * time.Minute), Reason: meter.Unwatched}},
-		Shifts: []entry.Shift{{Boot: "b", At: now, By: 90 * time.Minute, From: now.Add(-10 * time.Minute)}}}
-	whole := entry.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 2, Whole: meter.Shares{120e9, 60 * 8 << 30}}
-	whole.Whole[slices.Index(meter.Wholes[:], meter.EnergyRest)] = 1200e6
+	e := &batch.Entry{Node: id, Stream: batch.Stream{1}, Number: 1, Hash: batch.HashOf([]byte("1")), Sent: []byte("1"), Boot: "b", Through: now.Add(-9 * time.Minute),
+		Gaps:   []usage.Gap{{From: now.Add(-9 * time.Minute), To: now.Add(-8 * time.Minute), Reason: usage.Unwatched}},
+		Shifts: []batch.Shift{{Boot: "b", At: now, By: 90 * time.Minute, From: now.Add(-10 * time.Minute)}}}
+	whole := batch.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 2, Whole: usage.Shares{120e9, 60 * 8 << 30}}
+	whole.Whole[slices.Index(usage.Wholes[:], usage.EnergyRest)] = 1200e6
 	used := func(kind workload.Kind, name, job string, cpu, memory int64) {
 		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
 		short, ok := batch.ShortOf(n.ID)
 		if !ok {
 			t.Fatalf("no short of %s", n.ID)
 		}
-		var u meter.Usage
+		var u usage.Usage
 		u.Covered = time.Minute
-		u.Put(meter.CPU, cpu, meter.Measured)
-		u.Put(meter.Memory, memory*60, meter.Measured)
-		u.Put(meter.EnergyRest, cpu/100, meter.Modelled) // 10 W for each CPU
-		u.Put(meter.EnergyError, cpu/400, meter.Modelled)
+		u.Put(usage.CPU, cpu, usage.Measured)
+		u.Put(usage.Memory, memory*60, usage.Measured)
+		u.Put(usage.EnergyRest, cpu/100, usage.Modelled) // 10 W for each CPU
+		u.Put(usage.EnergyError, cpu/400, usage.Modelled)
 		e.Names = append(e.Names, n)
-		e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: minute, Usage: u})
+		e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: minute, Usage: u})
 	}
 	used(workload.Job, "make", "build", 60e9, 2<<30)
 	used(workload.Service, "nginx.service", "", 10e9, 1<<30)
 	used(workload.Service, "mete-agent.service", "", 1e9, 1<<30)
 	used(workload.System, "system", "", 9e9, 1<<30)
 	used(workload.Idle, "idle", "", 40e9, 3<<30)
-	e.Nodes = []entry.NodeMinute{whole}
-	if r, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+	e.Nodes = []batch.NodeMinute{whole}
+	if r, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
 		t.Fatalf("Book: %v, %v", r, err)
 	}
 

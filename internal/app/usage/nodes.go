@@ -7,9 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/ui/table"
 )
 
 // Nodes returns mete nodes.
@@ -28,7 +29,7 @@ machine in which it is a guest now, and as what: sums have it there.`,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Node, error) { return c.Nodes(ctx) },
-				tally.NodesText, tally.NodesCSV, tally.NodesJSON)
+				table.NodesText, v1.NodesCSV, v1.NodesJSON)
 		},
 	}
 	s.flags(cmd)
@@ -96,12 +97,12 @@ microjoule. A guest is left out of sums from the day on of which a share was equ
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.VM, error) {
-				from, to, err := tally.ParseRange(q.parameters(), time.Now())
+				from, to, err := v1.ParseRange(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.VMs(ctx, from, to)
-			}, tally.VMsText, tally.VMsCSV, tally.VMsJSON)
+			}, table.VMsText, v1.VMsCSV, v1.VMsJSON)
 		},
 	}
 	q.rangeFlags(cmd)
@@ -125,9 +126,9 @@ changes where a ledger was opened anew; what was taken is not taken twice.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text := func(list []query.Source, s tally.Style) string { return tally.SourcesText(list, time.Now(), s) }
+			text := func(list []query.Source, s table.Style) string { return table.SourcesText(list, time.Now(), s) }
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Source, error) { return c.Sources(ctx) },
-				text, tally.SourcesCSV, tally.SourcesJSON)
+				text, v1.SourcesCSV, v1.SourcesJSON)
 		},
 	}
 	s.flags(cmd)

@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/ui/table"
 )
 
 // self shows what the job used that this program is part of.
@@ -34,5 +35,5 @@ func (s *server) self(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return s.print(cmd, func() string { return tally.SelfText(a, s.style()) }, func() []byte { return tally.SelfCSV(a) }, func() []byte { return text })
+	return s.print(cmd, func() string { return table.SelfText(a, s.style()) }, func() []byte { return v1.SelfCSV(a) }, func() []byte { return text })
 }

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // mete usage --self shows what the server tells the job.
@@ -26,7 +26,7 @@ func TestSelf(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown = r.URL.Path + " " + r.Header.Get("Authorization")
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(tally.SelfJSON(self)) // the test sees
+		_, _ = w.Write(v1.SelfJSON(self)) // the test sees
 	}))
 	defer s.Close()
 	t.Setenv("METE_SELF_URL", s.URL+"/prefix/v1/self")
@@ -35,11 +35,11 @@ func TestSelf(t *testing.T) {
 	if out, err := run("usage", "--self"); err != nil || !strings.Contains(out, "nothing is booked") || shown != "/prefix/v1/self Bearer secret" {
 		t.Errorf("%v, shown %q:\n%s", err, shown, out)
 	}
-	self.Usage.Present, self.Usage.Covered = meter.SetOf(meter.CPU), 2*time.Minute
-	self.Usage.Quality.Set(meter.CPU, meter.Measured)
-	self.Usage.Sum[meter.CPU] = self.Usage.Sum[meter.CPU].Add(90e9)
+	self.Usage.Present, self.Usage.Covered = usage.SetOf(usage.CPU), 2*time.Minute
+	self.Usage.Quality.Set(usage.CPU, usage.Measured)
+	self.Usage.Sum[usage.CPU] = self.Usage.Sum[usage.CPU].Add(90e9)
 	for line, want := range map[string][]string{
-		"usage --self": {"web-1 ", "make ", "90.000 s", "complete through "}, "usage --self -o json": {string(tally.SelfJSON(self))},
+		"usage --self": {"web-1 ", "make ", "90.000 s", "complete through "}, "usage --self -o json": {string(v1.SelfJSON(self))},
 		"usage --self -o csv": {"node,workload,nodes,", "web-1,make,1,", ",90,"},
 	} {
 		out, err := run(strings.Fields(line)...)

@@ -12,17 +12,17 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/client"
-	"mete.dev/mete/internal/client/ask"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/tally"
-	"mete.dev/mete/internal/view"
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/ui/table"
+	"mete.dev/mete/internal/x/text"
 )
 
 // server are the flags that every command has.
 type server struct {
-	ask.Server
+	client.Target
 	output string
 	ascii  bool
 }
@@ -46,7 +46,7 @@ func (s *server) open() (*client.Client, error) {
 // forms checks the form that is asked for.
 func (s *server) forms() error { return cli.OneOf("-o", s.output, "table", "csv", "json") }
 
-func (s *server) style() tally.Style { return tally.Style{Zone: time.Local, ASCII: s.ascii} }
+func (s *server) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
 
 // print writes the form that was asked for.
 func (s *server) print(cmd *cobra.Command, table func() string, csv, json func() []byte) error {
@@ -69,7 +69,7 @@ func (s *server) print(cmd *cobra.Command, table func() string, csv, json func()
 
 // show asks the server, and prints its answer in the form that was asked for.
 func show[T any](s *server, cmd *cobra.Command, ask func(context.Context, *client.Client) (T, error),
-	text func(T, tally.Style) string, csv, json func(T) []byte) error {
+	text func(T, table.Style) string, csv, json func(T) []byte) error {
 	c, err := s.open()
 	if err != nil {
 		return err
@@ -83,10 +83,10 @@ func show[T any](s *server, cmd *cobra.Command, ask func(context.Context, *clien
 
 // harmless takes out of a text what a terminal would obey. Files and pipes get
 // names as they are, so that they can be told apart and joined.
-func harmless(text []byte) []byte {
-	lines := strings.Split(string(text), "\n")
+func harmless(words []byte) []byte {
+	lines := strings.Split(string(words), "\n")
 	for i, l := range lines {
-		lines[i] = view.Clean(l)
+		lines[i] = text.Clean(l)
 	}
 	return []byte(strings.Join(lines, "\n"))
 }
@@ -121,27 +121,27 @@ func (q *question) limitFlag(cmd *cobra.Command, usage string) {
 
 // parameters are the flags as the parameters of a question.
 func (q *question) parameters() map[string][]string {
-	given := map[string][]string{tally.ParamFrom: {q.from}, tally.ParamTo: {q.to}}
+	given := map[string][]string{v1.ParamFrom: {q.from}, v1.ParamTo: {q.to}}
 	if q.by != nil {
-		given[tally.ParamBy] = q.by
+		given[v1.ParamBy] = q.by
 	}
 	if q.where != nil {
-		given[tally.ParamWhere] = q.where
+		given[v1.ParamWhere] = q.where
 	}
 	if q.only != "" {
-		given[tally.ParamWhere] = append(slices.Clone(q.where), string(query.ByNode)+"="+q.only)
+		given[v1.ParamWhere] = append(slices.Clone(q.where), string(query.ByNode)+"="+q.only)
 	}
 	if q.omitOwn {
-		given[tally.ParamOmitOwn] = []string{"1"}
+		given[v1.ParamOmitOwn] = []string{"1"}
 	}
 	if q.idle != "" {
-		given[tally.ParamIdle] = []string{q.idle}
+		given[v1.ParamIdle] = []string{q.idle}
 	}
 	if q.nested != "" {
-		given[tally.ParamNested] = []string{q.nested}
+		given[v1.ParamNested] = []string{q.nested}
 	}
 	if q.limit != "" {
-		given[tally.ParamLimit] = []string{q.limit}
+		given[v1.ParamLimit] = []string{q.limit}
 	}
 	return given
 }
@@ -179,7 +179,7 @@ by node. --node NAME is about it alone, --nested only about all of them.
 
 –  nobody could see it (not zero)   ~  a total, apportioned   ≈  computed
 
-Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
+Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 		Example: `  mete usage
   mete usage --by user,job --from today
   mete usage --by workload --where job=nightly --from -7d
@@ -198,12 +198,12 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 				q.limit = screenful
 			}
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*query.Answer, error) {
-				asked, err := tally.ParseQuery(q.parameters(), time.Now())
+				asked, err := v1.ParseQuery(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.Usage(ctx, asked)
-			}, tally.Text, tally.CSV, tally.JSON)
+			}, table.Text, v1.CSV, v1.JSON)
 		},
 	}
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "a row for each `DIMENSION`, or several with commas")
@@ -212,13 +212,13 @@ Dimensions: ` + strings.Join(tally.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringVar(&q.only, "node", "", "only the machine with this `NAME` or id, as --where node=NAME")
 	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guest machines, which is within their hosts' figures: only that, or also, beside all other")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
-	cmd.Flags().StringVar(&q.idle, "idle", tally.Policies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
+	cmd.Flags().StringVar(&q.idle, "idle", v1.Policies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
 	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job that this command is part of used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; no other flag but -o says anything to that")
 	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+screenful+" of a table, else all)")
 	s.flags(cmd)
-	cli.Choices(cmd, "by", tally.Dimensions()...)
-	cli.Choices(cmd, "idle", tally.Policies()...)
-	cli.Choices(cmd, "nested", tally.Nestings()...)
+	cli.Choices(cmd, "by", v1.Dimensions()...)
+	cli.Choices(cmd, "idle", v1.Policies()...)
+	cli.Choices(cmd, "nested", v1.Nestings()...)
 	return cmd
 }
 
@@ -239,12 +239,12 @@ on, and by how much, the clock of a machine was corrected as it was wrong.`,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Gap, error) {
-				from, to, err := tally.ParseRange(q.parameters(), time.Now())
+				from, to, err := v1.ParseRange(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.Gaps(ctx, from, to, q.node)
-			}, tally.GapsText, tally.GapsCSV, tally.GapsJSON)
+			}, table.GapsText, v1.GapsCSV, v1.GapsJSON)
 		},
 	}
 	q.rangeFlags(cmd)
@@ -269,12 +269,12 @@ where it ran and when. mete usage --by workload shows how much they used.`,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Workload, error) {
-				asked, err := tally.ParseFilter(q.parameters(), time.Now())
+				asked, err := v1.ParseFilter(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.Workloads(ctx, asked)
-			}, tally.WorkloadsText, tally.WorkloadsCSV, tally.WorkloadsJSON)
+			}, table.WorkloadsText, v1.WorkloadsCSV, v1.WorkloadsJSON)
 		},
 	}
 	q.rangeFlags(cmd)

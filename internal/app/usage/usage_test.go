@@ -20,12 +20,12 @@ import (
 
 	"mete.dev/mete/internal/api"
 	"mete.dev/mete/internal/app/usage"
-	"mete.dev/mete/internal/cli"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	modelusage "mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/ui/cli"
 )
 
 var (
@@ -53,18 +53,18 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 		for range q.By {
 			g.Keys = append(g.Keys, name)
 		}
-		put := func(r meter.Resource, v int64) {
+		put := func(r modelusage.Resource, v int64) {
 			g.Usage.Present |= 1 << r
-			g.Usage.Quality.Set(r, meter.Measured)
+			g.Usage.Quality.Set(r, modelusage.Measured)
 			g.Usage.Sum[r] = unit.Sum{}.Add(v)
 		}
-		put(meter.CPU, int64(900e9>>i))
-		put(meter.Memory, int64(3600<<30>>i))
-		put(meter.EnergyRest, int64(36e9>>i))
-		put(meter.EnergyError, int64(9e9>>i))
-		g.Usage.Quality.Set(meter.EnergyRest, meter.Modelled)
+		put(modelusage.CPU, int64(900e9>>i))
+		put(modelusage.Memory, int64(3600<<30>>i))
+		put(modelusage.EnergyRest, int64(36e9>>i))
+		put(modelusage.EnergyError, int64(9e9>>i))
+		g.Usage.Quality.Set(modelusage.EnergyRest, modelusage.Modelled)
 		if q.Idle != "" {
-			g.Usage.Idle, g.Usage.IdleError, g.Usage.IdleQuality = unit.Sum{}.Add(int64(3e9>>i)), unit.Sum{}.Add(int64(1e9>>i)), meter.Modelled
+			g.Usage.Idle, g.Usage.IdleError, g.Usage.IdleQuality = unit.Sum{}.Add(int64(3e9>>i)), unit.Sum{}.Add(int64(1e9>>i)), modelusage.Modelled
 		}
 		a.Groups = append(a.Groups, g)
 	}
@@ -83,9 +83,9 @@ func (b *book) VMs(_ context.Context, from, to time.Time, _ query.Scope) ([]quer
 	b.asked = query.Query{From: from, To: to}
 	v := query.VM{Guest: "00112233-4455-6677-8899-aabbccddeeff", Name: "vm\x1b1", Host: "01K5X3V7QZ8R9S0T1V2W3X4Y61", HostName: "metal", Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", NodeName: "web-1",
 		Workload: workload.NewID("metal", workload.VM, "k"), Compared: 360, N: 12345678, Last: noon}
-	for r, joules := range map[meter.Resource]int64{meter.EnergyRest: 1200, meter.EnergyIdle: 300, meter.EnergyError: 120} {
-		v.Usage.Present |= meter.SetOf(r)
-		v.Usage.Quality.Set(r, meter.Apportioned)
+	for r, joules := range map[modelusage.Resource]int64{modelusage.EnergyRest: 1200, modelusage.EnergyIdle: 300, modelusage.EnergyError: 120} {
+		v.Usage.Present |= modelusage.SetOf(r)
+		v.Usage.Quality.Set(r, modelusage.Apportioned)
 		v.Usage.Sum[r] = unit.Sum{}.Add(joules * 1e6)
 	}
 	return []query.VM{v}, nil
@@ -106,7 +106,7 @@ func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, er
 
 func (b *book) Gaps(_ context.Context, from, to time.Time, node string, _ query.Scope) ([]query.Gap, error) {
 	b.asked = query.Query{From: from, To: to, Where: map[query.Dimension][]string{"node": {node}}}
-	return []query.Gap{{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Gap: meter.Gap{From: noon, To: noon.Add(90 * time.Second), Reason: meter.Unwatched}}}, nil
+	return []query.Gap{{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Gap: modelusage.Gap{From: noon, To: noon.Add(90 * time.Second), Reason: modelusage.Unwatched}}}, nil
 }
 
 func (b *book) EachGap(context.Context, time.Time, time.Time, query.Scope, func(*query.Gap)) error {

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // accuracy skips unless the accuracy tests are wanted: they load the machine.
@@ -35,14 +35,14 @@ func TestAccuracyManyGroups(t *testing.T) {
 			begun := spent()
 			s := openStand(t, reader, config(), bpf.Default())
 			t.Logf("opened and read once: %v CPU", spent()-begun)
-			before := usage(t, p)
+			before := usageOf(t, p)
 			want := map[string]int64{}
 			for _, i := range []int{0, 1, 4321, n - 1} {
 				g := fmt.Sprintf("%s/s%d/g%d", p, i/100, i)
 				l := newLoad(t, cpuMount+g)
 				l.do("20ms")
 				l.end()
-				want[g] = usage(t, g)
+				want[g] = usageOf(t, g)
 			}
 			s.tick()
 			const ticks = 6
@@ -56,7 +56,7 @@ func TestAccuracyManyGroups(t *testing.T) {
 					t.Errorf("%s: booked %d ns, its counter gained %d", g, s.booked[g], ns)
 				}
 			}
-			if got, want := s.below(p), usage(t, p)-before; got != want {
+			if got, want := s.below(p), usageOf(t, p)-before; got != want {
 				t.Errorf("booked %d ns below %s, want %d", got, p, want)
 			}
 			if len(s.snap.Groups) < n {
@@ -93,7 +93,7 @@ func TestAccuracyEventOverflow(t *testing.T) {
 	s := openStand(t, "files", config(), bpf.Default())
 	mkdir(t, in(p+"/gone")...)
 	s.tick()
-	before := usage(t, p)
+	before := usageOf(t, p)
 	for i := range most/2 + 100 {
 		d := fmt.Sprintf("%s%s/g%d", cpuMount, p, i%5)
 		mkdir(t, d)
@@ -109,7 +109,7 @@ func TestAccuracyEventOverflow(t *testing.T) {
 		t.Errorf("lost %d; gone: %+v, new: %+v", s.lost, s.group(p+"/gone"), s.group(p+"/new"))
 	}
 	s.tick()
-	if got, want := s.below(p), usage(t, p)-before; got != want {
+	if got, want := s.below(p), usageOf(t, p)-before; got != want {
 		t.Errorf("booked %d ns below %s, want %d", got, p, want)
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"log/slog"
 	"slices"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A Config says how a table reads.
@@ -59,15 +59,15 @@ const (
 )
 
 // sources is the hierarchy that serves each role; nil where none does.
-type sources [roles]*host.Hierarchy
+type sources [roles]*hostfs.Hierarchy
 
 // pick chooses the hierarchy for each role. A controller is in one hierarchy
 // only: v1 if it is mounted there, else v2. CPU time and pressure are in every
 // group of v2 whether or not a controller is there, so a bare v2 hierarchy
 // beside v1 controllers serves pressure, and CPU time only where v1 has no
 // cpuacct: groups are commonly made in v1 alone.
-func pick(ys []host.Hierarchy) (s sources, err error) {
-	byController := func(name string) *host.Hierarchy {
+func pick(ys []hostfs.Hierarchy) (s sources, err error) {
+	byController := func(name string) *hostfs.Hierarchy {
 		for i := range ys {
 			if ys[i].Has(name) {
 				return &ys[i]
@@ -75,7 +75,7 @@ func pick(ys []host.Hierarchy) (s sources, err error) {
 		}
 		return nil
 	}
-	var v2 *host.Hierarchy
+	var v2 *hostfs.Hierarchy
 	for i := range ys {
 		if ys[i].V2 {
 			v2 = &ys[i]
@@ -104,7 +104,7 @@ func pick(ys []host.Hierarchy) (s sources, err error) {
 // uses it.
 type Table struct {
 	cfg    Config
-	host   *host.Host
+	host   *hostfs.FS
 	log    *slog.Logger
 	src    sources
 	reader reader
@@ -116,8 +116,8 @@ type Table struct {
 	root   *node
 	bySlot []*node // of workloads
 	live   []*node // workloads, parents before children
-	free   []meter.Slot
-	freed  []meter.Slot // by the latest sweep; free one snapshot later
+	free   []usage.Slot
+	freed  []usage.Slot // by the latest sweep; free one snapshot later
 	graves []grave
 	ticks  int
 	first  bool
@@ -127,13 +127,13 @@ type Table struct {
 	faked  uint64
 
 	buf      []byte
-	leaves   map[kernfmt.Dev]string
+	leaves   map[procfmt.Dev]string
 	leavesAt int // tick
 	notes    []string
 }
 
 // newTable makes the table around a reader and finds the groups that are there.
-func newTable(h *host.Host, r reader, cfg Config, log *slog.Logger) (*Table, error) {
+func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func newTable(h *host.Host, r reader, cfg Config, log *slog.Logger) (*Table, err
 }
 
 // OpenFiles returns a table that reads files. The caller closes it.
-func OpenFiles(h *host.Host, cfg Config, log *slog.Logger) (*Table, error) {
+func OpenFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	r, err := newFiles(h, cfg, log)
 	if err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (t *Table) Close() error {
 
 // Unified returns the kernfs id of a workload's group in the cgroup v2
 // hierarchy, 0 where it has none there.
-func (t *Table) Unified(slot meter.Slot) uint64 {
+func (t *Table) Unified(slot usage.Slot) uint64 {
 	y := t.src[rolePSI]
 	if y == nil || int(slot) >= len(t.bySlot) || t.bySlot[slot] == nil {
 		return 0
@@ -235,7 +235,7 @@ func (t *Table) note(format string, args ...any) {
 
 // Read fills s.Groups with every workload that is there or has just ended, the
 // root first.
-func (t *Table) Read(s *meter.Snapshot) error {
+func (t *Table) Read(s *usage.Snapshot) error {
 	t.sweep()
 	if err := t.reader.changes(t); err != nil {
 		return err

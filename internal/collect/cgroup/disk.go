@@ -3,10 +3,10 @@ package cgroup
 import (
 	"errors"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A diskSource says who counts block I/O by group on this machine.
@@ -41,7 +41,7 @@ const (
 	blkioRequests = "/blkio.throttle.io_serviced_recursive"
 )
 
-func blkioCounts(h *host.Host, y *host.Hierarchy) bool {
+func blkioCounts(h *hostfs.FS, y *hostfs.Hierarchy) bool {
 	leaves, err := h.LeafDevices()
 	if err != nil {
 		return false
@@ -54,12 +54,12 @@ func blkioCounts(h *host.Host, y *host.Hierarchy) bool {
 	if err != nil {
 		return false
 	}
-	counted := map[kernfmt.Dev]bool{}
-	if _, err := kernfmt.BlkioServiceBytes(b, func(d kernfmt.Dev, _, _ int64) { counted[d] = true }); err != nil {
+	counted := map[procfmt.Dev]bool{}
+	if _, err := procfmt.BlkioServiceBytes(b, func(d procfmt.Dev, _, _ int64) { counted[d] = true }); err != nil {
 		return false
 	}
 	all := len(counted) > 0
-	err = kernfmt.Diskstats(stats, func(d kernfmt.Dev, _ string, reads, _, writes, _ int64) {
+	err = procfmt.Diskstats(stats, func(d procfmt.Dev, _ string, reads, _, writes, _ int64) {
 		if _, leaf := leaves[d]; leaf && reads+writes > 0 && !counted[d] {
 			all = false
 		}
@@ -73,9 +73,9 @@ func (d diskSource) read(t *Table, n *node) {
 	switch d {
 	case diskV2:
 		t.slowFile(n, y, "/io.stat", func(b []byte) error {
-			var sum kernfmt.IO
+			var sum procfmt.IO
 			leaves := t.leafDevices()
-			err := kernfmt.IOStat(b, func(dev kernfmt.Dev, c kernfmt.IO) {
+			err := procfmt.IOStat(b, func(dev procfmt.Dev, c procfmt.IO) {
 				if _, leaf := leaves[dev]; leaf {
 					sum.ReadBytes += c.ReadBytes
 					sum.WrittenBytes += c.WrittenBytes
@@ -100,7 +100,7 @@ func (d diskSource) read(t *Table, n *node) {
 func (t *Table) blkio(sum *[2]int64) func([]byte) error {
 	return func(b []byte) error {
 		leaves := t.leafDevices()
-		_, err := kernfmt.BlkioServiceBytes(b, func(dev kernfmt.Dev, read, written int64) {
+		_, err := procfmt.BlkioServiceBytes(b, func(dev procfmt.Dev, read, written int64) {
 			if _, leaf := leaves[dev]; leaf {
 				sum[0] += read
 				sum[1] += written
@@ -110,16 +110,16 @@ func (t *Table) blkio(sum *[2]int64) func([]byte) error {
 	}
 }
 
-func putDisk(r *meter.Reading, readBytes, writtenBytes, reads, writes int64) {
-	r.Put(meter.DiskRead, readBytes)
-	r.Put(meter.DiskWritten, writtenBytes)
-	r.Put(meter.DiskReads, reads)
-	r.Put(meter.DiskWrites, writes)
+func putDisk(r *usage.Reading, readBytes, writtenBytes, reads, writes int64) {
+	r.Put(usage.DiskRead, readBytes)
+	r.Put(usage.DiskWritten, writtenBytes)
+	r.Put(usage.DiskReads, reads)
+	r.Put(usage.DiskWrites, writes)
 }
 
 // leafDevices lists the devices over which totals are made, looked for once a
 // window.
-func (t *Table) leafDevices() map[kernfmt.Dev]string {
+func (t *Table) leafDevices() map[procfmt.Dev]string {
 	every := max(1, t.cfg.Every)
 	if t.leaves == nil || t.ticks >= t.leavesAt+every {
 		leaves, err := t.host.LeafDevices()

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // blkioMount is where disk I/O is counted by group.
@@ -85,9 +85,9 @@ func TestDiskOfShortLives(t *testing.T) {
 	live(p+"/short", func() {})
 	live(p+"/long", s.tick)
 	for _, g := range []string{p + "/short", p + "/long"} {
-		if u := s.used[g]; u.Amount[meter.DiskWritten] < 2*size || u.Amount[meter.DiskWritten] >= 3*size || u.Amount[meter.DiskRead] >= size || !u.Present.Has(meter.DiskRead) {
+		if u := s.used[g]; u.Amount[usage.DiskWritten] < 2*size || u.Amount[usage.DiskWritten] >= 3*size || u.Amount[usage.DiskRead] >= size || !u.Present.Has(usage.DiskRead) {
 			t.Errorf("%s: %d bytes written and %d read are booked (%v), want %d and none", g,
-				u.Amount[meter.DiskWritten], u.Amount[meter.DiskRead], u.Present.Has(meter.DiskRead), 2*size)
+				u.Amount[usage.DiskWritten], u.Amount[usage.DiskRead], u.Present.Has(usage.DiskRead), 2*size)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/collect/cgroup"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // What a machine needs to have groups: version 1 with two hierarchies, or
@@ -64,11 +64,11 @@ system_usec 0
 // A fake is a machine of files, whose groups the test makes, uses and removes.
 type fake struct {
 	t      *rapid.T
-	h      *host.Host
+	h      *hostfs.FS
 	v2     bool
 	table  *cgroup.Table
 	books  *attribute.Books
-	window meter.Window
+	window usage.Window
 	now    int64
 	ids    []string
 	nextID uint64
@@ -200,9 +200,9 @@ func (f *fake) live() {
 	}
 }
 
-func (f *fake) tick() meter.Balance {
+func (f *fake) tick() usage.Balance {
 	f.t.Helper()
-	s := &meter.Snapshot{Boot: "boot", At: f.now, Mono: f.now, Node: meter.Node{CPUs: 1, MemTotal: 1 << 30, MemFree: 1 << 29}}
+	s := &usage.Snapshot{Boot: "boot", At: f.now, Mono: f.now, Node: usage.Node{CPUs: 1, MemTotal: 1 << 30, MemFree: 1 << 29}}
 	f.must(f.table.Read(s))
 	b := f.books.Tick(s)
 	f.books.Close(&f.window)
@@ -210,7 +210,7 @@ func (f *fake) tick() meter.Balance {
 		f.t.Fatalf("%d violations", f.window.Balance.Violations)
 	}
 	for _, r := range f.window.Rows {
-		f.booked[r.Workload.Path] += r.Usage.Amount[meter.CPU]
+		f.booked[r.Workload.Path] += r.Usage.Amount[usage.CPU]
 	}
 	return b
 }

@@ -6,16 +6,16 @@ import (
 	"log/slog"
 	"slices"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // files reads groups by their files, through kept descriptors: a read through
 // one costs a fifteenth of opening the file anew.
 type files struct {
-	host *host.Host
+	host *hostfs.FS
 	log  *slog.Logger
 	dirs *watches // nil where the kernel gives no directory events
 	// blind says that not all directories are watched, so that none is to be.
@@ -27,7 +27,7 @@ type files struct {
 	buf   [4096]byte
 }
 
-func newFiles(h *host.Host, cfg Config, log *slog.Logger) (*files, error) {
+func newFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*files, error) {
 	f := &files{host: h, log: log, looks: 4, most: cfg.Files}
 	w, err := newWatches(h)
 	switch {
@@ -195,8 +195,8 @@ func (f *files) readCPU(t *Table, n *node, tr *tree) {
 	}
 	b, err := f.pread(n, cpuFile, tr, name)
 	if err == nil && tr.V2 {
-		var c kernfmt.CPU
-		if c, err = kernfmt.CPUStat(b); err == nil && !c.HasUsage {
+		var c procfmt.CPU
+		if c, err = procfmt.CPUStat(b); err == nil && !c.HasUsage {
 			err = fmt.Errorf("%s: no usage_usec: %w", name, fault.ErrUnsupported)
 		}
 		if err == nil {
@@ -204,28 +204,28 @@ func (f *files) readCPU(t *Table, n *node, tr *tree) {
 		}
 	} else if err == nil {
 		var v int64
-		if v, err = kernfmt.Int(b); err == nil {
-			n.group.Put(meter.CPU, v)
+		if v, err = procfmt.Int(b); err == nil {
+			n.group.Put(usage.CPU, v)
 		}
 	}
-	f.failed(t, n, tr, meter.CPU, err)
-	if v := n.group.Value[meter.CPU]; v != n.cpu {
+	f.failed(t, n, tr, usage.CPU, err)
+	if v := n.group.Value[usage.CPU]; v != n.cpu {
 		n.busy += v - n.cpu
 		n.cpu = v
 	}
 }
 
 // putCPU takes over what cpu.stat shows.
-func putCPU(r *meter.Reading, c kernfmt.CPU, usage bool) {
-	if usage && c.HasUsage {
-		r.Put(meter.CPU, c.Usage)
+func putCPU(r *usage.Reading, c procfmt.CPU, used bool) {
+	if used && c.HasUsage {
+		r.Put(usage.CPU, c.Usage)
 	}
 	if c.HasUser && c.HasSystem {
-		r.Put(meter.CPUUser, c.User)
-		r.Put(meter.CPUSystem, c.System)
+		r.Put(usage.CPUUser, c.User)
+		r.Put(usage.CPUSystem, c.System)
 	}
 	if c.HasThrottledTime {
-		r.Put(meter.CPUThrottled, c.ThrottledTime)
+		r.Put(usage.CPUThrottled, c.ThrottledTime)
 	}
 }
 
@@ -237,16 +237,16 @@ func (f *files) readMemory(t *Table, n *node, tr *tree) {
 	b, err := f.pread(n, memoryFile, tr, name)
 	if err == nil {
 		var v int64
-		if v, err = kernfmt.Int(b); err == nil {
-			n.group.Put(meter.Memory, v)
+		if v, err = procfmt.Int(b); err == nil {
+			n.group.Put(usage.Memory, v)
 		}
 	}
-	f.failed(t, n, tr, meter.Memory, err)
+	f.failed(t, n, tr, usage.Memory, err)
 }
 
 // failed judges the reading of one group: gone is its end, anything else makes
 // this resource absent.
-func (f *files) failed(t *Table, n *node, tr *tree, r meter.Resource, err error) {
+func (f *files) failed(t *Table, n *node, tr *tree, r usage.Resource, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, fault.ErrNotFound) && n != t.root && f.gone(n, tr):
@@ -255,8 +255,8 @@ func (f *files) failed(t *Table, n *node, tr *tree, r meter.Resource, err error)
 		if n.group.Has.Has(r) || n.fresh {
 			f.log.Debug("reading", "path", n.path, "resource", r.String(), "err", err)
 		}
-		n.group.Has &^= meter.SetOf(r)
-		if r == meter.CPU {
+		n.group.Has &^= usage.SetOf(r)
+		if r == usage.CPU {
 			n.group.Born = false // what it shows later is in the group above by then
 		}
 	}
@@ -297,7 +297,7 @@ func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error)
 	if err != nil {
 		// The file may come back as another one.
 		n.closeFile(which)
-		return nil, host.Kind(name, err)
+		return nil, hostfs.Kind(name, err)
 	}
 	return f.buf[:k], nil
 }

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"path"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // kernel reads groups by BPF: one walk over each hierarchy, and the births and
@@ -33,7 +33,7 @@ type kernel struct {
 
 // OpenBPF returns a table that reads by BPF. The kernel stays the caller's, who
 // closes it after the table.
-func OpenBPF(h *host.Host, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table, error) {
+func OpenBPF(h *hostfs.FS, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table, error) {
 	if err := errors.Join(k.Err(bpf.Walks), k.Err(bpf.Events)); err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func OpenBPF(h *host.Host, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table,
 	return t.seeded()
 }
 
-func (r *kernel) open(h *host.Host, tr *tree, flush bool) error {
+func (r *kernel) open(h *hostfs.FS, tr *tree, flush bool) error {
 	dir, err := h.Open(tr.Mount)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (r *kernel) final(n *node, e *bpf.Event) {
 	n.parent.had = true
 	n.parent.tail += cpu - last
 	if n.owner == n {
-		n.group.Put(meter.CPU, cpu)
+		n.group.Put(usage.CPU, cpu)
 	}
 }
 
@@ -259,8 +259,8 @@ func (r *kernel) takeAll(t *Table) (unknown bool) {
 func (r *kernel) begin(t *Table) {
 	cpu := t.byRole[roleCPU]
 	for _, n := range t.live {
-		if id := n.id[cpu.index]; n.group.New && !n.dead && id != 0 && id < fake && n != t.root && !n.group.Has.Has(meter.CPU) {
-			n.group.Put(meter.CPU, 0)
+		if id := n.id[cpu.index]; n.group.New && !n.dead && id != 0 && id < fake && n != t.root && !n.group.Has.Has(usage.CPU) {
+			n.group.Put(usage.CPU, 0)
 		}
 	}
 }
@@ -270,17 +270,17 @@ func (r *kernel) take(t *Table, tr *tree, n *node, row *bpf.Row) {
 	if tr == t.byRole[roleCPU] && row.Has&bpf.HasCPU != 0 {
 		n.walked, n.tail = int64(row.CPU), 0
 		if n.owner == n {
-			g.Put(meter.CPU, n.walked)
+			g.Put(usage.CPU, n.walked)
 		}
 	}
 	if n.owner != n || n == t.root {
 		return
 	}
 	if tr == t.byRole[roleMemory] && row.Has&bpf.HasMemory != 0 {
-		g.Put(meter.Memory, int64(row.Memory))
+		g.Put(usage.Memory, int64(row.Memory))
 	}
 	if tr == t.byRole[rolePIDs] && row.Has&bpf.HasPIDs != 0 {
-		g.Put(meter.PIDs, int64(row.PIDs))
+		g.Put(usage.PIDs, int64(row.PIDs))
 	}
 }
 
@@ -294,8 +294,8 @@ func (r *kernel) count(t *Table) {
 			continue
 		}
 		if forks && t.byRole[roleCPU] != nil && n.id[t.byRole[roleCPU].index] != 0 {
-			n.group.Has |= meter.SetOf(meter.Processes)
-			n.group.Counted |= meter.SetOf(meter.Processes)
+			n.group.Has |= usage.SetOf(usage.Processes)
+			n.group.Counted |= usage.SetOf(usage.Processes)
 		}
 		// One that was removed there first may have been there for a part of the tick.
 		if io := t.byRole[roleIO]; disk && io != nil && (n.id[io.index] != 0 || n.left[io.index]) {
@@ -312,13 +312,13 @@ func (r *kernel) count(t *Table) {
 			if n := tr.byID[c.ID]; n != nil && n != t.root && n.owner != t.root {
 				v := &n.owner.group.Value
 				if forks && tr == t.byRole[roleCPU] {
-					v[meter.Processes] += int64(c.Forks - n.counts.Forks)
+					v[usage.Processes] += int64(c.Forks - n.counts.Forks)
 				}
 				if disk && tr == t.byRole[roleIO] {
-					v[meter.DiskRead] += int64(c.ReadBytes - n.counts.ReadBytes)
-					v[meter.DiskWritten] += int64(c.WrittenBytes - n.counts.WrittenBytes)
-					v[meter.DiskReads] += int64(c.Reads - n.counts.Reads)
-					v[meter.DiskWrites] += int64(c.Writes - n.counts.Writes)
+					v[usage.DiskRead] += int64(c.ReadBytes - n.counts.ReadBytes)
+					v[usage.DiskWritten] += int64(c.WrittenBytes - n.counts.WrittenBytes)
+					v[usage.DiskReads] += int64(c.Reads - n.counts.Reads)
+					v[usage.DiskWrites] += int64(c.Writes - n.counts.Writes)
 				}
 				n.counted(tr, t, &c.Counts)
 			}
@@ -330,7 +330,7 @@ func (r *kernel) count(t *Table) {
 	}
 }
 
-var diskSet = meter.SetOf(meter.DiskRead, meter.DiskWritten, meter.DiskReads, meter.DiskWrites)
+var diskSet = usage.SetOf(usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites)
 
 // counted remembers which of the counts were taken over, each by its tree.
 func (n *node) counted(tr *tree, t *Table, c *bpf.Counts) {

@@ -3,8 +3,8 @@ package cgroup
 import (
 	"math/bits"
 
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
 )
 
 // noLimit is from where a memory limit of version 1 means none: the kernel
@@ -29,14 +29,14 @@ func (t *Table) slowLimits(n *node) {
 }
 
 // cpuLimit is in ns of CPU time a second, 0 for none.
-func (t *Table) cpuLimit(n *node, y *host.Hierarchy) int64 {
+func (t *Table) cpuLimit(n *node, y *hostfs.Hierarchy) int64 {
 	if y == nil {
 		return 0
 	}
 	var quota, period int64
 	if y.V2 {
 		ok := t.slowFile(n, y, "/cpu.max", func(b []byte) (err error) {
-			quota, period, err = kernfmt.CPUMax(b)
+			quota, period, err = procfmt.CPUMax(b)
 			return err
 		})
 		if !ok {
@@ -63,9 +63,9 @@ func (t *Table) cpuLimit(n *node, y *host.Hierarchy) int64 {
 }
 
 // slowInt reads a file of one number.
-func (t *Table) slowInt(n *node, y *host.Hierarchy, name string) (v int64, ok bool) {
+func (t *Table) slowInt(n *node, y *hostfs.Hierarchy, name string) (v int64, ok bool) {
 	ok = t.slowFile(n, y, name, func(b []byte) (err error) {
-		v, err = kernfmt.Int(b)
+		v, err = procfmt.Int(b)
 		return err
 	})
 	return v, ok

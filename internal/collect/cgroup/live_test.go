@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/cgroup"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // Both readers read the same of groups that have worked and rest: their processes
@@ -43,7 +43,7 @@ func TestReadersAgree(t *testing.T) {
 		first := map[string]int64{}
 		for _, g := range append(paths, p) {
 			if a := byBPF.group(g); a != nil {
-				first[g] = a.Value[meter.Memory]
+				first[g] = a.Value[usage.Memory]
 			}
 		}
 		byFiles.tick()
@@ -53,16 +53,16 @@ func TestReadersAgree(t *testing.T) {
 			if a == nil || b == nil {
 				t.Fatalf("%s: not found", g)
 			}
-			for _, r := range []meter.Resource{meter.CPU, meter.Memory} {
+			for _, r := range []usage.Resource{usage.CPU, usage.Memory} {
 				if !a.Has.Has(r) || !b.Has.Has(r) {
 					t.Errorf("%s: %v: not there", g, r)
 				}
 			}
-			if off := a.Value[meter.CPU] - b.Value[meter.CPU]; off > 1000 || off < -1000 {
-				t.Errorf("%s: cpu %d by bpf, %d by files", g, a.Value[meter.CPU], b.Value[meter.CPU])
+			if off := a.Value[usage.CPU] - b.Value[usage.CPU]; off > 1000 || off < -1000 {
+				t.Errorf("%s: cpu %d by bpf, %d by files", g, a.Value[usage.CPU], b.Value[usage.CPU])
 			}
-			from, to := first[g], a.Value[meter.Memory]
-			if v := b.Value[meter.Memory]; v < min(from, to) || v > max(from, to) {
+			from, to := first[g], a.Value[usage.Memory]
+			if v := b.Value[usage.Memory]; v < min(from, to) || v > max(from, to) {
 				t.Errorf("%s: memory %d by files, %d before and %d after it by bpf", g, v, from, to)
 			}
 			if byBPF.booked[g] != byFiles.booked[g] {
@@ -82,7 +82,7 @@ func TestLives(t *testing.T) {
 		past := newLoad(t, in(p)...)
 		past.do("20ms")
 		past.end()
-		before := usage(t, p)
+		before := usageOf(t, p)
 		s := open(config())
 		want := map[string]int64{}
 		want[p+"/a"] = life(t, p+"/a", "5ms")
@@ -97,13 +97,13 @@ func TestLives(t *testing.T) {
 		mkdir(t, in(p+"/c/e")...)
 		s.rest(stays)
 		stays.end()
-		want[p+"/c"] = usage(t, p+"/c") - want[p+"/c/d"]
+		want[p+"/c"] = usageOf(t, p+"/c") - want[p+"/c/d"]
 		rmdir(t, in(p+"/c/e")...)
 		rmdir(t, in(p+"/c")...)
 		want[p+"/c"] += life(t, p+"/c", "2ms")
 		s.tick()
 		s.tick()
-		all := usage(t, p) - before
+		all := usageOf(t, p) - before
 		if got := s.below(p); got != all {
 			t.Errorf("booked %d ns below %s, its counter gained %d", got, p, all)
 		}
@@ -139,7 +139,7 @@ func TestFolding(t *testing.T) {
 		l.do("3ms")
 		l.end()
 		s.tick()
-		if got, want := s.booked[box], usage(t, box); got != want || s.rows[box+"/inner"] > 0 {
+		if got, want := s.booked[box], usageOf(t, box); got != want || s.rows[box+"/inner"] > 0 {
 			t.Errorf("booked %d ns to the container, %d rows for what is in it; want %d and none", got, s.rows[box+"/inner"], want)
 		}
 		if g := s.group(box); g == nil || g.Workload.Kind != workload.Container {
@@ -149,7 +149,7 @@ func TestFolding(t *testing.T) {
 		rmdir(t, in(box+"/inner")...)
 		rmdir(t, in(box)...)
 		again := life(t, box, "4ms")
-		all := usage(t, p)
+		all := usageOf(t, p)
 		s.tick()
 		s.tick()
 		if got := s.below(p); got != all {
@@ -199,20 +199,20 @@ func TestKeyedAtDepths(t *testing.T) {
 					s.tick()
 					return held == charged()
 				})
-				var job []*meter.Group
+				var job []*usage.Group
 				for _, g := range s.snap.Groups {
 					if g.Workload.Kind == workload.Job && strings.HasPrefix(g.Workload.Path, p+"/") {
 						job = append(job, g)
 					}
 				}
-				if len(job) != 1 || !job[0].Has.Has(meter.CPU) || !job[0].Has.Has(meter.Memory) {
+				if len(job) != 1 || !job[0].Has.Has(usage.CPU) || !job[0].Has.Has(usage.Memory) {
 					t.Fatalf("%d rows for the job: %+v", len(job), job)
 				}
 				cpu, mem := int64(0), int64(0)
 				for _, q := range []string{cpuPath, memoryPath} {
 					cpu, mem = cpu+s.booked[q], mem+s.level[q]
 				}
-				if want := usage(t, cpuPath); cpu != want {
+				if want := usageOf(t, cpuPath); cpu != want {
 					t.Errorf("booked %d ns, its counter shows %d", cpu, want)
 				}
 				whole := held[1]
@@ -229,7 +229,7 @@ func TestKeyedAtDepths(t *testing.T) {
 				rmdir(t, dirs...)
 				s.tick()
 				s.tick()
-				if got, want := s.below(p), usage(t, p); got != want {
+				if got, want := s.below(p), usageOf(t, p); got != want {
 					t.Errorf("booked %d ns below %s, want %d", got, p, want)
 				}
 			})
@@ -248,20 +248,20 @@ func TestPartingHierarchies(t *testing.T) {
 		l := newLoad(t, cpuMount+g)
 		l.do("4ms")
 		s.rest(l)
-		if !s.group(g).Has.Has(meter.Memory) {
+		if !s.group(g).Has.Has(usage.Memory) {
 			t.Error("no memory while it is in both hierarchies")
 		}
 		// Memory goes first.
 		rmdir(t, memoryMount+g)
 		l.do("4ms")
 		s.rest(l)
-		if r := s.group(g); r == nil || r.Has.Has(meter.Memory) || !r.Has.Has(meter.CPU) {
+		if r := s.group(g); r == nil || r.Has.Has(usage.Memory) || !r.Has.Has(usage.CPU) {
 			t.Errorf("without its memory group: %+v", r)
 		}
 		// And comes back.
 		mkdir(t, memoryMount+g)
 		s.rest(l)
-		if !s.group(g).Has.Has(meter.Memory) {
+		if !s.group(g).Has.Has(usage.Memory) {
 			t.Error("no memory although it is in both hierarchies again")
 		}
 		// CPU goes first, with a group left below in memory.
@@ -284,7 +284,7 @@ func TestPartingHierarchies(t *testing.T) {
 		rmdir(t, cpuMount+g)
 		s.tick()
 		s.tick()
-		if got, want := s.below(p), usage(t, p); got != want {
+		if got, want := s.below(p), usageOf(t, p); got != want {
 			t.Errorf("booked %d ns below %s, want %d", got, p, want)
 		}
 		if s.table.ByName() && s.booked[p+"/other"] != other {
@@ -330,10 +330,10 @@ func TestRingOverflow(t *testing.T) {
 		l.do("5ms")
 		l.end()
 		s.tick()
-		if got, want := s.below(p), usage(t, p); got != want {
+		if got, want := s.below(p), usageOf(t, p); got != want {
 			t.Errorf("round %d: booked %d ns below %s, want %d", round, got, p, want)
 		}
-		if got, want := s.booked[p+"/g45"], usage(t, p+"/g45"); round == 0 && got != want {
+		if got, want := s.booked[p+"/g45"], usageOf(t, p+"/g45"); round == 0 && got != want {
 			t.Errorf("booked %d ns to a group that the search found, want %d", got, want)
 		}
 		for i := range 30 {
@@ -362,7 +362,7 @@ func TestFewDescriptors(t *testing.T) {
 	}
 	cfg.Files = 7 // of the root, the group of all, and one more
 	s := openStand(t, "files", cfg, bpf.Default())
-	before := s.group(p).Value[meter.CPU]
+	before := s.group(p).Value[usage.CPU]
 	for range 7 {
 		loads[4].do("20ms")
 		loads[5].do("1ms")
@@ -385,7 +385,7 @@ func TestFewDescriptors(t *testing.T) {
 		l.end()
 	}
 	s.tick()
-	if got, want := s.below(p), usage(t, p)-before; got != want {
+	if got, want := s.below(p), usageOf(t, p)-before; got != want {
 		t.Errorf("booked %d ns below %s, want %d", got, p, want)
 	}
 }
@@ -398,7 +398,7 @@ func TestWithoutEvents(t *testing.T) {
 	s := openStand(t, "files", config(), bpf.Default())
 	s.table.Blind()
 	s.tick()
-	before := usage(t, p)
+	before := usageOf(t, p)
 	g := p + "/g"
 	mkdir(t, in(g)...)
 	l := newLoad(t, in(g)...)
@@ -418,12 +418,12 @@ func TestWithoutEvents(t *testing.T) {
 	}
 	l.end()
 	s.tick()
-	all := usage(t, p) - before
+	all := usageOf(t, p) - before
 	if got := s.below(p); got != all {
 		t.Errorf("booked %d ns below %s, want %d", got, p, all)
 	}
-	if own := s.booked[g]; own <= 0 || own >= usage(t, g) {
-		t.Errorf("booked %d of its %d ns to a group found late", own, usage(t, g))
+	if own := s.booked[g]; own <= 0 || own >= usageOf(t, g) {
+		t.Errorf("booked %d of its %d ns to a group found late", own, usageOf(t, g))
 	}
 	rmdir(t, in(g)...)
 	for range 4 {
@@ -441,7 +441,7 @@ func TestChurn(t *testing.T) {
 	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
 		p := top(t)
 		s := open(config())
-		before := usage(t, p)
+		before := usageOf(t, p)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -475,7 +475,7 @@ func TestChurn(t *testing.T) {
 		for range 5 {
 			s.tick()
 		}
-		if got, want := s.below(p), usage(t, p)-before; got != want {
+		if got, want := s.below(p), usageOf(t, p)-before; got != want {
 			t.Errorf("booked %d ns below %s, want %d", got, p, want)
 		}
 		if s.lost > 0 {

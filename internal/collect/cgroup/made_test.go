@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/cgroup"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // What a group uses that is made while groups are read, below it and in itself,
@@ -21,7 +21,7 @@ func TestMadeWhileReading(t *testing.T) {
 	for _, looks := range []int{0, 1, 2, 4} { // 0 is without directory events
 		t.Run(fmt.Sprint(looks), func(t *testing.T) {
 			p := top(t)
-			before := usage(t, p)
+			before := usageOf(t, p)
 			cfg := config()
 			cfg.Every = 1
 			s := openStand(t, "files", cfg, bpf.Default())
@@ -44,13 +44,13 @@ func TestMadeWhileReading(t *testing.T) {
 			more := work(t, p+"/a/b", "2ms") - want[p+"/a/b"]
 			s.tick()
 			want[p+"/a/b"] += more
-			want[p+"/a"] = usage(t, p+"/a") - want[p+"/a/b"]
+			want[p+"/a"] = usageOf(t, p+"/a") - want[p+"/a/b"]
 			for g, ns := range want {
 				if s.booked[g] != ns && looks > 1 {
 					t.Errorf("%s: booked %d ns, its own counter said %d", g, s.booked[g], ns)
 				}
 			}
-			if got, all := s.below(p), usage(t, p)-before; got != all {
+			if got, all := s.below(p), usageOf(t, p)-before; got != all {
 				t.Errorf("booked %d ns below %s, its counter gained %d", got, p, all)
 			}
 		})
@@ -63,7 +63,7 @@ func work(t *testing.T, p, work string) int64 {
 	l := newLoad(t, in(p)...)
 	l.do(work)
 	l.end()
-	return usage(t, p)
+	return usageOf(t, p)
 }
 
 // What a group uses that is made after the walk, with one below it that has ended
@@ -90,7 +90,7 @@ func TestMadeAfterTheWalk(t *testing.T) {
 			t.Errorf("%s: booked %d ns, its own counter said %d", g, s.booked[g], ns)
 		}
 	}
-	if got, all := s.below(p), usage(t, p); got != all {
+	if got, all := s.below(p), usageOf(t, p); got != all {
 		t.Errorf("booked %d ns below %s, its counter gained %d", got, p, all)
 	}
 }
@@ -114,7 +114,7 @@ func TestMadeBeforeTheSearch(t *testing.T) {
 	removeAll(t, cpuMount+p+"/a")
 	removeAll(t, memoryMount+p+"/a")
 	mkdir(t, in(p+"/a")...)
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestMadeBeforeTheSearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = table.Close() }()
-	var snap meter.Snapshot
+	var snap usage.Snapshot
 	if err := table.Read(&snap); err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +155,10 @@ func TestBirthLost(t *testing.T) {
 		t.Fatal("120 events found room in a ring of a page")
 	}
 	s.tick()
-	if got, want := s.booked[g], usage(t, g); got != want && got != 0 {
+	if got, want := s.booked[g], usageOf(t, g); got != want && got != 0 {
 		t.Errorf("booked %d ns, its own counter said %d", got, want)
 	}
-	if got, want := s.below(p), usage(t, p); got != want {
+	if got, want := s.below(p), usageOf(t, p); got != want {
 		t.Errorf("booked %d ns below %s, its counter gained %d", got, p, want)
 	}
 }

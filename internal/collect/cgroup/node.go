@@ -4,11 +4,11 @@ import (
 	"errors"
 	"path"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // maxTrees is how many hierarchies a table follows at once: one for each
@@ -17,7 +17,7 @@ const maxTrees = 4
 
 // A tree is one hierarchy that is followed.
 type tree struct {
-	host.Hierarchy
+	hostfs.Hierarchy
 	index  int
 	byPath map[string]*node
 	byID   map[uint64]*node // nil where the reader goes by path
@@ -57,7 +57,7 @@ type node struct {
 	dead    bool
 	told    bool // it was in a snapshot, as it is now
 
-	group  meter.Group // of an owner
+	group  usage.Group // of an owner
 	walked int64       // CPU of the group and all below at the latest walk
 	tail   int64       // CPU of groups below that ended since
 	had    bool        // groups were below it
@@ -66,7 +66,7 @@ type node struct {
 	cpu   int64 // latest cumulative CPU, for what moves
 	slow  int64 // CPU plus memory when the slow set was read: what moves changes
 	fresh bool  // the slow set was never read
-	files [2]*host.File
+	files [2]*hostfs.File
 	spare bool // may not keep descriptors: others are busier
 	busy  int64
 }
@@ -91,7 +91,7 @@ func (n *node) depth() (d int) {
 // seed finds the groups that are there, the root first.
 func (t *Table) seed() error {
 	t.root = &node{path: "/"}
-	t.root.group = meter.Group{Slot: t.slot(t.root), Parent: meter.NoSlot, MemoryParent: meter.NoSlot, New: true}
+	t.root.group = usage.Group{Slot: t.slot(t.root), Parent: usage.NoSlot, MemoryParent: usage.NoSlot, New: true}
 	t.root.owner = t.root
 	t.root.group.Workload = workload.Workload{ID: workload.NewID(t.cfg.Node, workload.System, ""),
 		Kind: workload.System, Name: "system", Path: "/"}
@@ -277,7 +277,7 @@ func (t *Table) name(n *node) {
 		name = workload.ByPath(n.path)
 	}
 	n.owner = n
-	n.group = meter.Group{Slot: t.slot(n), New: true, Born: !t.first && !t.late, Life: t.life(n),
+	n.group = usage.Group{Slot: t.slot(n), New: true, Born: !t.first && !t.late, Life: t.life(n),
 		Workload: name.Workload(t.cfg.Node, t.cfg.Boot, n.path)}
 	t.place(n)
 	if name.Key != "" {
@@ -291,7 +291,7 @@ func (t *Table) life(n *node) workload.Life {
 }
 
 // slot gives n a free slot.
-func (t *Table) slot(n *node) meter.Slot {
+func (t *Table) slot(n *node) usage.Slot {
 	if k := len(t.free) - 1; k >= 0 {
 		s := t.free[k]
 		t.free = t.free[:k]
@@ -299,7 +299,7 @@ func (t *Table) slot(n *node) meter.Slot {
 		return s
 	}
 	t.bySlot = append(t.bySlot, n)
-	return meter.Slot(len(t.bySlot) - 1)
+	return usage.Slot(len(t.bySlot) - 1)
 }
 
 // died takes note that a group of a tree was removed.
@@ -330,11 +330,11 @@ func (t *Table) died(tr *tree, n *node, exact bool) {
 // lose makes absent what a node's group in a tree showed.
 func (n *node) lose(t *Table, tr *tree) {
 	if tr == t.byRole[roleMemory] {
-		n.group.Has &^= meter.SetOf(meter.Memory)
+		n.group.Has &^= usage.SetOf(usage.Memory)
 		n.closeFile(memoryFile)
 	}
 	if tr == t.byRole[rolePIDs] {
-		n.group.Has &^= meter.SetOf(meter.PIDs)
+		n.group.Has &^= usage.SetOf(usage.PIDs)
 	}
 }
 

@@ -1,11 +1,11 @@
 package cgroup
 
-import "mete.dev/mete/internal/meter"
+import "mete.dev/mete/internal/model/usage"
 
 // Owner returns the workload that a process counts for, given its group's path
 // in the hierarchy that counts CPU time, as kernel files write it; nil where
 // the group is not known, or no longer.
-func (t *Table) Owner(path string) *meter.Group {
+func (t *Table) Owner(path string) *usage.Group {
 	tr := t.byRole[roleCPU]
 	p, ok := tr.below(path)
 	if !ok {

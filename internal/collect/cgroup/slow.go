@@ -3,10 +3,10 @@ package cgroup
 import (
 	"errors"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // readSlow reads the slow set: what changes slowly or costs much. Each group
@@ -18,7 +18,7 @@ func (t *Table) readSlow() {
 		if n.group.Final || n.dead {
 			continue
 		}
-		mark := n.group.Value[meter.CPU] + n.group.Value[meter.Memory]
+		mark := n.group.Value[usage.CPU] + n.group.Value[usage.Memory]
 		turn := int(n.group.Slot)%every == t.ticks%every
 		if n.fresh && !t.first && n.group.New || turn && (n.fresh || mark != n.slow) {
 			t.readSlowOf(n)
@@ -32,10 +32,10 @@ func (t *Table) readSlowOf(n *node) {
 	cpu, limit, memory := t.src[roleCPU], t.src[roleLimit], t.src[roleMemory]
 	if !cpu.V2 {
 		t.slowFile(n, cpu, "/cpuacct.stat", func(b []byte) error {
-			user, system, err := kernfmt.CPUAcctStat(b)
+			user, system, err := procfmt.CPUAcctStat(b)
 			if err == nil {
-				r.Put(meter.CPUUser, user)
-				r.Put(meter.CPUSystem, system)
+				r.Put(usage.CPUUser, user)
+				r.Put(usage.CPUSystem, system)
 			}
 			return err
 		})
@@ -44,7 +44,7 @@ func (t *Table) readSlowOf(n *node) {
 		return // limits, tasks and memory of the root are the machine's
 	}
 	t.slowFile(n, limit, "/cpu.stat", func(b []byte) error {
-		c, err := kernfmt.CPUStat(b)
+		c, err := procfmt.CPUStat(b)
 		if err == nil {
 			putCPU(r, c, false)
 		}
@@ -52,7 +52,7 @@ func (t *Table) readSlowOf(n *node) {
 	})
 	// With children its file holds theirs too, who are read at other times.
 	if n.kids > 0 || !t.slowMemory(n, memory) {
-		r.Has &^= meter.SetOf(meter.MemoryAnon, meter.MemoryFile, meter.MemoryWorking)
+		r.Has &^= usage.SetOf(usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 	}
 	t.slowKills(n, memory)
 	t.slowPressure(n)
@@ -71,41 +71,41 @@ func (t *Table) readWindow() {
 		}
 		if t.byRole[rolePIDs] == nil {
 			ok := t.slowFile(n, t.src[rolePIDs], "/pids.current", func(b []byte) error {
-				v, err := kernfmt.Int(b)
+				v, err := procfmt.Int(b)
 				if err == nil {
-					n.group.Put(meter.PIDs, v)
+					n.group.Put(usage.PIDs, v)
 				}
 				return err
 			})
 			if !ok {
-				n.group.Has &^= meter.SetOf(meter.PIDs)
+				n.group.Has &^= usage.SetOf(usage.PIDs)
 			}
 		}
 		t.disk.read(t, n)
 	}
 }
 
-func (t *Table) slowMemory(n *node, memory *host.Hierarchy) bool {
+func (t *Table) slowMemory(n *node, memory *hostfs.Hierarchy) bool {
 	r := &n.group.Reading
 	return t.slowFile(n, memory, "/memory.stat", func(b []byte) error {
-		m, err := kernfmt.MemoryStat(b)
+		m, err := procfmt.MemoryStat(b)
 		if err != nil {
 			return err
 		}
 		if m.HasAnon {
-			r.Put(meter.MemoryAnon, m.Anon)
+			r.Put(usage.MemoryAnon, m.Anon)
 		}
 		if m.HasFile {
-			r.Put(meter.MemoryFile, m.File)
+			r.Put(usage.MemoryFile, m.File)
 		}
-		if m.HasInactiveFile && r.Has.Has(meter.Memory) {
-			r.Put(meter.MemoryWorking, max(0, r.Value[meter.Memory]-m.InactiveFile))
+		if m.HasInactiveFile && r.Has.Has(usage.Memory) {
+			r.Put(usage.MemoryWorking, max(0, r.Value[usage.Memory]-m.InactiveFile))
 		}
 		return nil
 	})
 }
 
-func (t *Table) slowKills(n *node, memory *host.Hierarchy) {
+func (t *Table) slowKills(n *node, memory *hostfs.Hierarchy) {
 	if memory == nil {
 		return
 	}
@@ -114,9 +114,9 @@ func (t *Table) slowKills(n *node, memory *host.Hierarchy) {
 		name = "/memory.events.local"
 	}
 	t.slowFile(n, memory, name, func(b []byte) error {
-		v, ok, err := kernfmt.KeyValue(b, "oom_kill")
+		v, ok, err := procfmt.KeyValue(b, "oom_kill")
 		if err == nil && ok {
-			n.group.Put(meter.OOMKills, v)
+			n.group.Put(usage.OOMKills, v)
 		}
 		return err
 	})
@@ -124,17 +124,17 @@ func (t *Table) slowKills(n *node, memory *host.Hierarchy) {
 
 var pressures = [...]struct {
 	file     string
-	resource meter.Resource
+	resource usage.Resource
 }{
-	{"/cpu.pressure", meter.PressureCPU},
-	{"/memory.pressure", meter.PressureMemory},
-	{"/io.pressure", meter.PressureIO},
+	{"/cpu.pressure", usage.PressureCPU},
+	{"/memory.pressure", usage.PressureMemory},
+	{"/io.pressure", usage.PressureIO},
 }
 
 func (t *Table) slowPressure(n *node) {
 	for _, p := range pressures {
 		ok := t.slowFile(n, t.src[rolePSI], p.file, func(b []byte) error {
-			some, _, err := kernfmt.Pressure(b)
+			some, _, err := procfmt.Pressure(b)
 			if err == nil {
 				n.group.Put(p.resource, some)
 			}
@@ -149,7 +149,7 @@ func (t *Table) slowPressure(n *node) {
 // slowFile reads one file of a group, where there is one, and reports whether
 // there was. A file that cannot be read or understood leaves what it tells
 // absent, and is mentioned.
-func (t *Table) slowFile(n *node, y *host.Hierarchy, name string, take func([]byte) error) bool {
+func (t *Table) slowFile(n *node, y *hostfs.Hierarchy, name string, take func([]byte) error) bool {
 	if y == nil {
 		return false
 	}

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/cgroup"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // TestMain lets the test binary be the load in a group: for each line that it
@@ -165,15 +165,15 @@ func (l *load) end() {
 // A stand is this machine, read tick by tick by one reader, and its books.
 type stand struct {
 	t      *testing.T
-	h      *host.Host
+	h      *hostfs.FS
 	table  *cgroup.Table
 	books  *attribute.Books
-	window meter.Window
-	snap   meter.Snapshot
+	window usage.Window
+	snap   usage.Snapshot
 	lost   int64
 
 	booked map[string]int64 // CPU ns by path
-	used   map[string]meter.Usage
+	used   map[string]usage.Usage
 	level  map[string]int64 // memory in the latest tick, by path
 	rows   map[string]int   // in how many windows
 }
@@ -194,7 +194,7 @@ func config() cgroup.Config {
 
 func openStand(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Config) *stand {
 	t.Helper()
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func openStand(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Config
 func (s *stand) start() {
 	s.books = attribute.New("node")
 	s.booked, s.level, s.rows = map[string]int64{}, map[string]int64{}, map[string]int{}
-	s.used = map[string]meter.Usage{}
+	s.used = map[string]usage.Usage{}
 	s.tick()
 }
 
@@ -242,15 +242,15 @@ func (s *stand) tick() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.snap = meter.Snapshot{Boot: "boot", At: c.Boottime, Mono: c.Monotonic, Groups: s.snap.Groups}
-	s.snap.Node = meter.Node{CPUs: 4096, MemTotal: 1 << 45, MemFree: 1 << 44}
+	s.snap = usage.Snapshot{Boot: "boot", At: c.Boottime, Mono: c.Monotonic, Groups: s.snap.Groups}
+	s.snap.Node = usage.Node{CPUs: 4096, MemTotal: 1 << 45, MemFree: 1 << 44}
 	if err := s.table.Read(&s.snap); err != nil {
 		s.t.Fatal(err)
 	}
 	s.lost += s.snap.Lost
 	s.checkOrder()
 	b := s.books.Tick(&s.snap)
-	if !b.Closed(meter.CPU) || !b.Closed(meter.Memory) {
+	if !b.Closed(usage.CPU) || !b.Closed(usage.Memory) {
 		s.t.Errorf("the books do not close: %+v", b)
 	}
 	clear(s.level)
@@ -264,7 +264,7 @@ func (s *stand) tick() {
 		s.t.Errorf("%d violations", s.window.Balance.Violations)
 	}
 	for _, r := range s.window.Rows {
-		s.booked[r.Workload.Path] += r.Usage.Amount[meter.CPU]
+		s.booked[r.Workload.Path] += r.Usage.Amount[usage.CPU]
 		s.rows[r.Workload.Path]++
 		sum := s.used[r.Workload.Path]
 		sum.Add(&r.Usage)
@@ -288,8 +288,8 @@ func (s *stand) rest(loads ...*load) {
 // checkOrder checks what every snapshot promises.
 func (s *stand) checkOrder() {
 	s.t.Helper()
-	seen := map[meter.Slot]bool{meter.NoSlot: true}
-	slots := map[meter.Slot]string{}
+	seen := map[usage.Slot]bool{usage.NoSlot: true}
+	slots := map[usage.Slot]string{}
 	for _, g := range s.snap.Groups {
 		if old, twice := slots[g.Slot]; twice {
 			s.t.Errorf("%s has the slot of %s", g.Workload.Path, old)
@@ -301,15 +301,15 @@ func (s *stand) checkOrder() {
 		seen[g.Slot] = true
 	}
 	for _, g := range s.snap.Groups {
-		if _, ok := slots[g.MemoryParent]; !ok && g.MemoryParent != meter.NoSlot {
+		if _, ok := slots[g.MemoryParent]; !ok && g.MemoryParent != usage.NoSlot {
 			s.t.Errorf("%s: its memory is below slot %d, which nobody has", g.Workload.Path, g.MemoryParent)
 		}
 	}
 }
 
 // group returns the group of the latest snapshot at a path, nil where it is not.
-func (s *stand) group(p string) *meter.Group {
-	i := slices.IndexFunc(s.snap.Groups, func(g *meter.Group) bool { return g.Workload.Path == p && !g.Final })
+func (s *stand) group(p string) *usage.Group {
+	i := slices.IndexFunc(s.snap.Groups, func(g *usage.Group) bool { return g.Workload.Path == p && !g.Final })
 	if i < 0 {
 		return nil
 	}
@@ -407,7 +407,7 @@ func number(t *testing.T, file string) int64 {
 	return v
 }
 
-func usage(t *testing.T, p string) int64 {
+func usageOf(t *testing.T, p string) int64 {
 	t.Helper()
 	return number(t, cpuMount+p+"/cpuacct.usage")
 }
@@ -419,7 +419,7 @@ func life(t *testing.T, p, work string) int64 {
 	l := newLoad(t, in(p)...)
 	l.do(work)
 	l.end()
-	used := usage(t, p)
+	used := usageOf(t, p)
 	rmdir(t, in(p)...)
 	return used
 }

@@ -9,13 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // watches tells of directories that are made and removed, by inotify.
 type watches struct {
-	host *host.Host
+	host *hostfs.FS
 	fd   int
 	at   map[int32]place
 	of   map[place]int32
@@ -27,7 +27,7 @@ type place struct {
 	path string
 }
 
-func newWatches(h *host.Host) (*watches, error) {
+func newWatches(h *hostfs.FS) (*watches, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w: %w", err, fault.ErrUnavailable)

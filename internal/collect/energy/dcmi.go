@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 const dcmiName = "ipmi/dcmi"

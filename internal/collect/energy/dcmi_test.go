@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 // A controller answers what it is told to, and keeps what it was asked.

@@ -22,9 +22,9 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 // A Config says what to open.
@@ -72,7 +72,7 @@ func (c Config) Validate() error {
 // A Source reads the meters of one machine. Read and Run may be called at the
 // same time, each by one goroutine.
 type Source struct {
-	host   *host.Host // has the clock
+	host   *hostfs.FS // has the clock
 	sample time.Duration
 	meters []power.Meter
 	closes []func() error
@@ -94,7 +94,7 @@ type Source struct {
 // Open opens the meters that the machine has; none at all is no error. What is
 // there but cannot be read is told by [Source.Refused]. Meters of power are asked
 // for a first value. The caller closes it.
-func Open(h *host.Host, cfg Config) (*Source, error) {
+func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func Open(h *host.Host, cfg Config) (*Source, error) {
 // find finds the meters that are files: the machine's, or those of a directory.
 func (s *Source) find(cfg Config) ([]*gauge, error) {
 	if cfg.Powercap != "" {
-		h, err := host.Open("/")
+		h, err := hostfs.Open("/")
 		if err != nil {
 			return nil, err
 		}

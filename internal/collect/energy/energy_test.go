@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // machine opens a machine of testdata.
-func machine(t *testing.T, name string) *host.Host {
+func machine(t *testing.T, name string) *hostfs.FS {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name+".txtar"))
 	if err != nil {
@@ -32,7 +32,7 @@ func machine(t *testing.T, name string) *host.Host {
 	return hosttest.Unpack(t, b)
 }
 
-func open(t *testing.T, h *host.Host, cfg energy.Config) *energy.Source {
+func open(t *testing.T, h *hostfs.FS, cfg energy.Config) *energy.Source {
 	t.Helper()
 	s, err := energy.Open(h, cfg)
 	if err != nil {
@@ -179,7 +179,7 @@ func TestSampled(t *testing.T) {
 }
 
 // clock sets the boottime of a captured machine, in s.
-func clock(t *testing.T, h *host.Host, sec int) {
+func clock(t *testing.T, h *hostfs.FS, sec int) {
 	t.Helper()
 	put(t, h.Path("/mete/clocks"), fmt.Sprintf("boottime %d000000000\nmonotonic 1\nrealtime 1\n", sec))
 }
@@ -273,7 +273,7 @@ func TestNoAllocation(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "intel-rapl:1", "energy_uj"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func TestDenied(t *testing.T) {
 
 // TestThisMachine opens what this machine has, which may be nothing.
 func TestThisMachine(t *testing.T) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 // reopenEvery is the shortest time between two tries to open a meter that has
@@ -32,11 +32,11 @@ var (
 type gauge struct {
 	meter power.Meter
 	index int
-	host  *host.Host
+	host  *hostfs.FS
 	path  string
 	same  string // the zone that shows the same thing, or the zone itself
 
-	file   *host.File
+	file   *hostfs.File
 	value  int64 // that it showed last
 	tried  int64 // when it was opened or tried to be, ns
 	last   error // of reading the file, as the operating system says it
@@ -51,7 +51,7 @@ func (g *gauge) open(now int64) (ok bool) {
 	f, err := g.host.Open(g.path)
 	if err == nil && stat(f).Mode&unix.S_IFMT != unix.S_IFREG && stat(f).Mode&unix.S_IFMT != unix.S_IFDIR {
 		_ = f.Close() // nothing was written
-		err = host.Kind(g.path, errKind)
+		err = hostfs.Kind(g.path, errKind)
 	}
 	if err != nil {
 		g.reason, g.text = err, err.Error()
@@ -62,7 +62,7 @@ func (g *gauge) open(now int64) (ok bool) {
 }
 
 // stat is what the operating system says of an open file; nothing where it fails.
-func stat(f *host.File) (st unix.Stat_t) {
+func stat(f *hostfs.File) (st unix.Stat_t) {
 	_ = unix.Fstat(f.Fd(), &st) // of an open descriptor
 	return st
 }
@@ -72,7 +72,7 @@ func stat(f *host.File) (st unix.Stat_t) {
 func (g *gauge) failed(err error) power.Reading {
 	if g.last != err {
 		g.last = err
-		g.reason = host.Kind(g.path, err)
+		g.reason = hostfs.Kind(g.path, err)
 		g.text = g.reason.Error()
 	}
 	return power.Reading{Meter: g.index, Err: g.text}
@@ -116,7 +116,7 @@ func (g *gauge) show() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	v, err := kernfmt.Int(g.buf[:n])
+	v, err := procfmt.Int(g.buf[:n])
 	if err != nil || v > highest {
 		return 0, errText
 	}

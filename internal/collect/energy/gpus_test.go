@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/testkit"
 )
 
@@ -36,7 +36,7 @@ func TestGPUs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}

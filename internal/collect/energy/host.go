@@ -14,12 +14,12 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/pause"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/sharefmt"
-	"mete.dev/mete/internal/vsock"
+	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/vsock"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/x/sleep"
 )
 
 // HostName is what the meter is called that shows what the host gives this
@@ -56,12 +56,12 @@ const (
 // ways lead to it, a connection and a directory: the connection is the one that
 // is used while shares come by it.
 type shares struct {
-	host  *host.Host
+	host  *hostfs.FS
 	index int
 	uuid  string // of this machine; "" is not known
 	dir   string // "" is none
 	dial  func(context.Context) (net.Conn, error)
-	acks  chan sharefmt.Ack
+	acks  chan share.Ack
 
 	mu    sync.Mutex
 	ways  [2]way
@@ -89,14 +89,14 @@ type way struct {
 
 // openShares makes the meter where this machine can have one: it is a virtual
 // machine, or there is something in the directory already.
-func openShares(h *host.Host, cfg Config) *shares {
-	s := &shares{host: h, dir: cfg.Shares, acks: make(chan sharefmt.Ack, 1)}
+func openShares(h *hostfs.FS, cfg Config) *shares {
+	s := &shares{host: h, dir: cfg.Shares, acks: make(chan share.Ack, 1)}
 	switch {
 	case cfg.Dial != nil:
 		s.dial = cfg.Dial
 	case cfg.VSock:
 		s.dial = func(ctx context.Context) (net.Conn, error) {
-			return vsock.Dial(ctx, vsock.Addr{CID: vsock.Host, Port: sharefmt.Port}, dialLimit)
+			return vsock.Dial(ctx, vsock.Addr{CID: vsock.Host, Port: share.Port}, dialLimit)
 		}
 	}
 	if s.dial == nil && s.dir == "" || !h.Live() || cfg.Dial == nil && !virtual(h, s.dir) {
@@ -119,16 +119,16 @@ func openShares(h *host.Host, cfg Config) *shares {
 // known is a machine's UUID, or "" where it is none or one that says that there
 // is none.
 func known(uuid string) string {
-	if !sharefmt.IsUUID(uuid) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == "" {
+	if !share.IsUUID(uuid) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == "" {
 		return ""
 	}
 	return uuid
 }
 
 // virtual reports whether this is a virtual machine, as far as can be seen.
-func virtual(h *host.Host, dir string) bool {
+func virtual(h *hostfs.FS, dir string) bool {
 	if dir != "" {
-		if _, err := os.Stat(h.Path(path.Join(dir, sharefmt.Zone))); err == nil {
+		if _, err := os.Stat(h.Path(path.Join(dir, share.Zone))); err == nil {
 			return true
 		}
 	}
@@ -197,7 +197,7 @@ func (s *shares) now() int64 {
 }
 
 // take takes a share that came by a way. The error says why it is refused.
-func (s *shares) take(by int, m *sharefmt.Message) error {
+func (s *shares) take(by int, m *share.Message) error {
 	if theirs := known(m.Guest); theirs != "" && s.uuid != "" && theirs != s.uuid {
 		return fmt.Errorf("the share is of the virtual machine %s, and this one is %s: %w", theirs, s.uuid, fault.ErrConflict)
 	}
@@ -309,7 +309,7 @@ func (s *shares) why() string {
 
 // Ack tells the host what this machine booked up to one of its shares. It never
 // waits: where the host does not hear, only the latest one is kept.
-func (s *Source) Ack(a sharefmt.Ack) {
+func (s *Source) Ack(a share.Ack) {
 	if s.shares == nil || s.shares.dial == nil {
 		return
 	}
@@ -343,7 +343,7 @@ func (s *shares) run(ctx context.Context) {
 				if !s.streaming() && !s.look() {
 					wait = lookAgain
 				}
-				if pause.For(ctx, wait) != nil {
+				if sleep.For(ctx, wait) != nil {
 					return
 				}
 			}

@@ -15,18 +15,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/sharefmt"
+	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/testkit"
 )
 
 const someUUID = "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f"
 
 // message is the n-th share of a machine.
-func message(uuid string, n int64) sharefmt.Message {
-	return sharefmt.Message{Name: "web", VCPUs: 2, Share: power.Share{Guest: uuid, Epoch: "EPOCH", N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n, Modelled: n}}
+func message(uuid string, n int64) share.Message {
+	return share.Message{Name: "web", VCPUs: 2, Share: power.Share{Guest: uuid, Epoch: "EPOCH", N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n, Modelled: n}}
 }
 
 // put puts a file in place of what is there, as a host does.
@@ -41,17 +41,17 @@ func put(t *testing.T, text string, parts ...string) {
 	}
 }
 
-func putShare(t *testing.T, dir string, m sharefmt.Message) {
+func putShare(t *testing.T, dir string, m share.Message) {
 	t.Helper()
-	put(t, fmt.Sprintln(m.Energy()), dir, sharefmt.ZoneEnergy)
-	put(t, string(sharefmt.Append(nil, &m)), dir, sharefmt.File)
+	put(t, fmt.Sprintln(m.Energy()), dir, share.ZoneEnergy)
+	put(t, string(share.Append(nil, &m)), dir, share.File)
 }
 
 // here opens this machine with what its host gives it, and nothing else. What is
 // read is of the moment at which the latest share came: none is stale.
 func here(t *testing.T, cfg Config) (*Source, func() power.Reading) {
 	t.Helper()
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,20 +152,20 @@ func TestHostRefuses(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"no JSON", func() { put(t, "hello", dir, sharefmt.File) }, "invalid"},
-		{"a later version", func() { put(t, `{"version":9}`, dir, sharefmt.File) }, "version 9"},
+		{"no JSON", func() { put(t, "hello", dir, share.File) }, "invalid"},
+		{"a later version", func() { put(t, `{"version":9}`, dir, share.File) }, "version 9"},
 		{"negative energy", func() {
 			m := message(someUUID, 9)
-			put(t, strings.Replace(string(sharefmt.Append(nil, &m)), `"27000000"`, `"-1"`, 1), dir, sharefmt.File)
+			put(t, strings.Replace(string(share.Append(nil, &m)), `"27000000"`, `"-1"`, 1), dir, share.File)
 		}, "active_uj"},
 		{"a pipe", func() {
-			if err := errors.Join(os.Remove(filepath.Join(dir, sharefmt.File)), unix.Mkfifo(filepath.Join(dir, sharefmt.File), 0o644)); err != nil {
+			if err := errors.Join(os.Remove(filepath.Join(dir, share.File)), unix.Mkfifo(filepath.Join(dir, share.File), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}, "not a file"},
 		{"no number", func() {
-			put(t, "12x", dir, sharefmt.ZoneEnergy)
-			if err := os.Remove(filepath.Join(dir, sharefmt.File)); err != nil {
+			put(t, "12x", dir, share.ZoneEnergy)
+			if err := os.Remove(filepath.Join(dir, share.File)); err != nil {
 				t.Fatal(err)
 			}
 		}, "no number"},
@@ -180,7 +180,7 @@ func TestHostRefuses(t *testing.T) {
 
 // Another machine's share is not taken, whatever way it comes.
 func TestHostOfAnother(t *testing.T) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestHostOfAnother(t *testing.T) {
 		s := &shares{host: h, uuid: c.mine}
 		m := message(c.theirs, 1)
 		for by := range s.ways {
-			err := s.decode(by, sharefmt.Append(nil, &m))
+			err := s.decode(by, share.Append(nil, &m))
 			if (err == nil) != c.ok || !c.ok && (!errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), someUUID)) {
 				t.Errorf("%q is given the share of %q: %v", c.mine, c.theirs, err)
 			}
@@ -210,7 +210,7 @@ func TestHostOfAnother(t *testing.T) {
 func TestHostPlain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	put(t, "12345\n", dir, sharefmt.ZoneEnergy)
+	put(t, "12345\n", dir, share.ZoneEnergy)
 	s, read := here(t, Config{Shares: dir})
 	ms := s.Meters()
 	if m := ms[len(ms)-1]; m.Every != 10e9 || m.ErrorPPM != 200_000 {
@@ -219,7 +219,7 @@ func TestHostPlain(t *testing.T) {
 	if r := read(); r.Err != "" || r.Value != 12345 || r.Share != nil {
 		t.Errorf("%+v", r)
 	}
-	put(t, "99999\n", dir, sharefmt.ZoneEnergy)
+	put(t, "99999\n", dir, share.ZoneEnergy)
 	testkit.Eventually(t, "it moves", func() bool { return read().Value == 99999 })
 	putShare(t, dir, message("", 5)) // the host has got mete meanwhile
 	testkit.Eventually(t, "a share", func() bool { return gets(read(), "", 5) })
@@ -249,7 +249,7 @@ func TestHostNone(t *testing.T) {
 	if _, ok := s.Host(); ok {
 		t.Error("a host of nobody")
 	}
-	s.Ack(sharefmt.Ack{Epoch: "E"}) // is nobody's
+	s.Ack(share.Ack{Epoch: "E"}) // is nobody's
 }
 
 // A host is one that is connected to: it counts connections, and each line that it
@@ -260,7 +260,7 @@ type streamHost struct {
 	mu   sync.Mutex
 	conn net.Conn
 	open atomic.Int32
-	acks chan sharefmt.Ack
+	acks chan share.Ack
 }
 
 func newStreamHost(t *testing.T) *streamHost {
@@ -268,7 +268,7 @@ func newStreamHost(t *testing.T) *streamHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &streamHost{UnixListener: l, t: t, acks: make(chan sharefmt.Ack, 100)}
+	h := &streamHost{UnixListener: l, t: t, acks: make(chan share.Ack, 100)}
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -282,7 +282,7 @@ func newStreamHost(t *testing.T) *streamHost {
 			h.open.Add(1)
 			go func() {
 				for sc := bufio.NewScanner(c); sc.Scan(); {
-					if a, err := sharefmt.DecodeAck(sc.Bytes()); err == nil {
+					if a, err := share.DecodeAck(sc.Bytes()); err == nil {
 						h.acks <- a
 					}
 				}
@@ -308,7 +308,7 @@ func (h *streamHost) say(text string) {
 
 func (h *streamHost) give(n int64) {
 	m := message(someUUID, n)
-	h.say(string(sharefmt.Append(nil, &m)))
+	h.say(string(share.Append(nil, &m)))
 }
 
 // Shares come by connection, what is booked goes back, and a connection that breaks
@@ -329,12 +329,12 @@ func TestHostStream(t *testing.T) {
 	if st := s.shares.status(lastMoved(s)); st.From != "vsock" || st.N != n*1000 {
 		t.Errorf("%+v, want the %d-th by connection", st, n)
 	}
-	s.Ack(sharefmt.Ack{Epoch: "EPOCH", N: n * 1000, Energy: n * 4e6})
+	s.Ack(share.Ack{Epoch: "EPOCH", N: n * 1000, Energy: n * 4e6})
 	if a := <-h.acks; a.N != n*1000 || a.Energy != n*4e6 {
 		t.Errorf("%+v", a)
 	}
 	for i := range int64(1000) { // never waits, and the last one arrives
-		s.Ack(sharefmt.Ack{Epoch: "EPOCH", N: i})
+		s.Ack(share.Ack{Epoch: "EPOCH", N: i})
 	}
 	testkit.Eventually(t, "the last answer", func() bool {
 		for {
@@ -350,7 +350,7 @@ func TestHostStream(t *testing.T) {
 	})
 	for _, break_ := range []struct{ what, say, refused string }{
 		{"it closes", "", ""},
-		{"it says why not", string(sharefmt.AppendRefusal(nil, "no virtual machine that is known has the CID 3")), ""},
+		{"it says why not", string(share.AppendRefusal(nil, "no virtual machine that is known has the CID 3")), ""},
 		{"a line that is none", "hello\n", "invalid"},
 		{"a line without end", strings.Repeat("x", 5000), "longer than 4096"},
 	} {

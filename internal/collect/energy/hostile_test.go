@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // TestNoFiles has in a directory what is no zone's file: pipes that nobody writes
@@ -46,7 +46,7 @@ func TestNoFiles(t *testing.T) {
 	must(os.Symlink("/dev/zero", filepath.Join(dir, "intel-rapl:8", "name")))
 	must(os.Symlink("intel-rapl:9", filepath.Join(dir, "intel-rapl:9")))
 
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	must(err)
 	s := open(t, h, energy.Config{Powercap: dir})
 	got := show(t, s) // for ever, if it waited for somebody
@@ -79,7 +79,7 @@ func TestReplaced(t *testing.T) {
 		}
 	}
 	replace("1\n")
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestReplaced(t *testing.T) {
 // TestNoCounters names a directory that has no counters in it: that is told, as who
 // names one wants them.
 func TestNoCounters(t *testing.T) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}

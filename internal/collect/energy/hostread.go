@@ -14,16 +14,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/pause"
-	"mete.dev/mete/internal/sharefmt"
+	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/sleep"
 )
 
 // readDir reads what is in the directory: a message, in it or in its zone, else
 // the counter alone.
 func (s *shares) readDir() error {
-	for _, name := range []string{sharefmt.File, path.Join(sharefmt.Zone, sharefmt.File)} {
+	for _, name := range []string{share.File, path.Join(share.Zone, share.File)} {
 		b, err := readShort(s.host.Path(path.Join(s.dir, name)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -33,13 +33,13 @@ func (s *shares) readDir() error {
 		}
 		return s.decode(byFile, b)
 	}
-	b, err := readShort(s.host.Path(path.Join(s.dir, sharefmt.ZoneEnergy)))
+	b, err := readShort(s.host.Path(path.Join(s.dir, share.ZoneEnergy)))
 	if err != nil {
 		return err
 	}
-	v, err := kernfmt.Int(b)
+	v, err := procfmt.Int(b)
 	if err != nil || v < 0 || v > highest {
-		return refusal{fmt.Errorf("%s: %w", path.Join(s.dir, sharefmt.ZoneEnergy), errText)}
+		return refusal{fmt.Errorf("%s: %w", path.Join(s.dir, share.ZoneEnergy), errText)}
 	}
 	s.takePlain(v)
 	return nil
@@ -48,7 +48,7 @@ func (s *shares) readDir() error {
 // decode takes a message that came by a way. That the host says why it has none is
 // no refusal of this machine's.
 func (s *shares) decode(by int, b []byte) error {
-	m, err := sharefmt.Decode(b)
+	m, err := share.Decode(b)
 	if errors.Is(err, fault.ErrUnavailable) {
 		return err
 	}
@@ -76,7 +76,7 @@ func readShort(name string) (_ []byte, err error) {
 	if !st.Mode().IsRegular() {
 		return nil, refusal{fmt.Errorf("%s: not a file: %w", name, fault.ErrInvalid)}
 	}
-	return io.ReadAll(io.LimitReader(f, sharefmt.MaxLine+1))
+	return io.ReadAll(io.LimitReader(f, share.MaxLine+1))
 }
 
 const (
@@ -99,7 +99,7 @@ func (s *shares) stay(ctx context.Context) {
 		if time.Since(began) > latest {
 			wait = soonest
 		}
-		if pause.For(ctx, wait) != nil {
+		if sleep.For(ctx, wait) != nil {
 			return
 		}
 	}
@@ -126,7 +126,7 @@ func (s *shares) follow(ctx context.Context, most int) error {
 		_ = conn.Close()
 		<-answering
 	}()
-	r := bufio.NewReaderSize(conn, sharefmt.MaxLine)
+	r := bufio.NewReaderSize(conn, share.MaxLine)
 	for n := 1; ; n++ {
 		if err := conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
 			return err
@@ -134,7 +134,7 @@ func (s *shares) follow(ctx context.Context, most int) error {
 		line, err := r.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			return refusal{fmt.Errorf("share: longer than %d bytes: %w", sharefmt.MaxLine, fault.ErrInvalid)}
+			return refusal{fmt.Errorf("share: longer than %d bytes: %w", share.MaxLine, fault.ErrInvalid)}
 		case errors.Is(err, io.EOF):
 			return fmt.Errorf("the host closed the connection: %w", fault.ErrUnavailable)
 		case err != nil:
@@ -154,7 +154,7 @@ func (s *shares) answer(ctx context.Context, conn net.Conn) {
 		case <-ctx.Done():
 			return
 		case a := <-s.acks:
-			buf = sharefmt.AppendAck(buf[:0], a)
+			buf = share.AppendAck(buf[:0], a)
 		}
 		if conn.SetWriteDeadline(time.Now().Add(ackLimit)) != nil {
 			return

@@ -3,13 +3,13 @@ package energy
 import (
 	"testing"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // A share that came by one way and is found by the other one later is as old as it
 // was: a host that is gone is not believed for longer since it left a file.
 func TestHostWays(t *testing.T) {
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/power"
 )
 
 const hwmonDir = "/sys/class/hwmon"
@@ -23,7 +23,7 @@ const boardError = 50_000
 
 // hwmon finds the sensors that are known to show energy or power of a part of
 // the machine that is known.
-func hwmon(h *host.Host) ([]*gauge, error) {
+func hwmon(h *hostfs.FS) ([]*gauge, error) {
 	es, err := h.ReadDir(hwmonDir)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func hwmon(h *host.Host) ([]*gauge, error) {
 // RAPL to 64 bits, for each core and for each socket (the kernel's
 // hwmon/amd_energy.rst). The cores are inside. Where powercap shows the same
 // counters its package comes first.
-func sockets(h *host.Host, dir string) (list []*gauge) {
+func sockets(h *hostfs.FS, dir string) (list []*gauge) {
 	for _, p := range attributes(h, dir, "energy", "_input") {
 		label, err := word(h, strings.TrimSuffix(p, "_input")+"_label")
 		if err != nil {
@@ -74,7 +74,7 @@ func sockets(h *host.Host, dir string) (list []*gauge) {
 // Power Socket 0" is a module with its GPU, "Grace Power Socket 0" the CPU with
 // its memory inside it, "CPU Power" and "SysIO Power" rails of that (NVIDIA Grace
 // Performance Tuning Guide, "Power Telemetry").
-func meters(h *host.Host, dir string) (list []*gauge) {
+func meters(h *hostfs.FS, dir string) (list []*gauge) {
 	for _, dir := range []string{dir, path.Join(dir, "device")} {
 		found := attributes(h, dir, "power", "_average")
 		if len(found) == 0 {
@@ -108,7 +108,7 @@ func meters(h *host.Host, dir string) (list []*gauge) {
 }
 
 // attributes lists the files in dir called prefix, a number and suffix.
-func attributes(h *host.Host, dir, prefix, suffix string) (paths []string) {
+func attributes(h *hostfs.FS, dir, prefix, suffix string) (paths []string) {
 	es, err := h.ReadDir(dir)
 	if err != nil {
 		return nil
@@ -135,7 +135,7 @@ func attributes(h *host.Host, dir, prefix, suffix string) (paths []string) {
 
 // device is the name of the device behind a directory of hwmon, "ACPI000D:00",
 // which does not change with the order in which drivers came.
-func device(h *host.Host, dir string) string {
+func device(h *hostfs.FS, dir string) string {
 	dir = strings.TrimSuffix(dir, "/device")
 	if to, err := h.Readlink(path.Join(dir, "device")); err == nil {
 		return path.Base(to)
@@ -145,10 +145,10 @@ func device(h *host.Host, dir string) string {
 
 // interval reads over how long a meter averages, in ms, and returns ns. A
 // second is what most controllers have.
-func interval(h *host.Host, p string) int64 {
+func interval(h *hostfs.FS, p string) int64 {
 	b, err := h.ReadFile(p)
 	if err == nil {
-		if ms, err := kernfmt.Int(b); err == nil && ms > 0 && ms <= time.Minute.Milliseconds() {
+		if ms, err := procfmt.Int(b); err == nil && ms > 0 && ms <= time.Minute.Milliseconds() {
 			return ms * 1e6
 		}
 	}
@@ -158,7 +158,7 @@ func interval(h *host.Host, p string) int64 {
 // accuracy reads a meter's own class, such as "95.0%", and returns what is
 // missing of the whole in ppm. The kernel writes thousandths behind the point
 // without zeroes in front: "95.5%" is 95.005 %.
-func accuracy(h *host.Host, p string) int64 {
+func accuracy(h *hostfs.FS, p string) int64 {
 	text, err := word(h, p)
 	if err != nil {
 		return boardError

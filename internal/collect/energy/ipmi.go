@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // ipmiTimeout is how long an answer is waited for. A controller behind a slow
@@ -28,7 +28,7 @@ type ipmi struct {
 func openIPMI(path string) (bmc, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, host.Kind(path, err)
+		return nil, hostfs.Kind(path, err)
 	}
 	return &ipmi{fd: fd, path: path}, nil
 }
@@ -84,7 +84,7 @@ func (d *ipmi) wait(end time.Time) error {
 		switch {
 		case err == unix.EINTR:
 		case err != nil:
-			return host.Kind(d.path, err)
+			return hostfs.Kind(d.path, err)
 		case n == 0:
 			return fmt.Errorf("%s: no answer within %v: %w", d.path, ipmiTimeout, fault.ErrUnavailable)
 		default:
@@ -100,7 +100,7 @@ func (d *ipmi) ioctl(request uintptr, arg unsafe.Pointer) error {
 			continue
 		}
 		if errno != 0 {
-			return host.Kind(d.path, errno)
+			return hostfs.Kind(d.path, errno)
 		}
 		return nil
 	}

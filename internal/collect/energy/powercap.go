@@ -7,10 +7,10 @@ import (
 	"strings"
 	"unicode"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 const powercapDir = "/sys/class/powercap"
@@ -43,7 +43,7 @@ const (
 // machines of several packages too: the kernel leaves out those that read 0
 // ("powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL
 // domain"). What has no name that can be read is refused.
-func powercap(h *host.Host, dir string) (list []*gauge, refused []error, err error) {
+func powercap(h *hostfs.FS, dir string) (list []*gauge, refused []error, err error) {
 	es, err := h.ReadDir(dir)
 	if err != nil {
 		return nil, nil, err
@@ -82,7 +82,7 @@ func powercap(h *host.Host, dir string) (list []*gauge, refused []error, err err
 const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount the machine's own /sys, or run outside the container"
 
 // zoneName reads the name of a zone, behind that of the zone that it is in.
-func zoneName(h *host.Host, dir, id string) (string, error) {
+func zoneName(h *hostfs.FS, dir, id string) (string, error) {
 	name, err := word(h, path.Join(dir, id, "name"))
 	if err == nil && (name == "" || strings.ContainsFunc(name, unicode.IsControl)) {
 		err = fmt.Errorf("%s: no name: %w", path.Join(dir, id, "name"), fault.ErrInvalid)
@@ -118,12 +118,12 @@ func zone(name string) (power.Meter, bool) {
 // span reads the highest value of a counter, and returns at what it starts
 // again and its unit, rounded up. RAPL's counters have 32 bits; the kernel
 // multiplies them by their unit, 61 uJ on most machines.
-func span(h *host.Host, p string) (wrap, step int64) {
+func span(h *hostfs.FS, p string) (wrap, step int64) {
 	text, err := word(h, p)
 	if err != nil {
 		return 0, 1 // a counter that is not known to wrap
 	}
-	top, err := kernfmt.Int([]byte(text))
+	top, err := procfmt.Int([]byte(text))
 	if err != nil || top <= 0 || top > 1<<62 {
 		return 0, 1
 	}
@@ -133,7 +133,7 @@ func span(h *host.Host, p string) (wrap, step int64) {
 
 // word reads a file of one word or line, which the kernel's are: of what is
 // longer, the beginning.
-func word(h *host.Host, p string) (string, error) {
+func word(h *hostfs.FS, p string) (string, error) {
 	f, err := h.Open(p)
 	if err != nil {
 		return "", err
@@ -142,7 +142,7 @@ func word(h *host.Host, p string) (string, error) {
 	var buf [256]byte
 	n, err := f.Pread(buf[:])
 	if err != nil {
-		return "", host.Kind(p, err)
+		return "", hostfs.Kind(p, err)
 	}
 	return strings.TrimSpace(string(buf[:n])), nil
 }

@@ -4,8 +4,8 @@ import (
 	"path"
 	"strings"
 
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/power"
 )
 
 // mostLabel is the longest name of simulated meters that is shown.
@@ -13,7 +13,7 @@ const mostLabel = 64
 
 // simulated gives the zones of a directory that says to be simulated that name in
 // place of RAPL's, and returns it; "" where it says nothing.
-func simulated(h *host.Host, dir string, zones []*gauge) string {
+func simulated(h *hostfs.FS, dir string, zones []*gauge) string {
 	label, err := word(h, path.Join(dir, power.SimulatedFile))
 	if err != nil {
 		return ""

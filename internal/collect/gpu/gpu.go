@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 // What to do about accelerators; anything else is the path of mete-nvml.
@@ -78,7 +78,7 @@ func meter(kind, uuid string) power.Meter {
 // A Reader reads the accelerators of this machine. Read is called by one
 // goroutine.
 type Reader struct {
-	host    *host.Host // has the clock
+	host    *hostfs.FS // has the clock
 	path    string
 	meters  []power.Meter
 	refused []error
@@ -97,7 +97,7 @@ type Reader struct {
 // Open starts mete-nvml, and reads what it has until Close. A Reader without meters
 // reads nothing, and costs nothing: the machine has no accelerators, or as
 // [Reader.Refused] says.
-func Open(h *host.Host, mode string) *Reader {
+func Open(h *hostfs.FS, mode string) *Reader {
 	r := &Reader{host: h, path: mode, asks: make(chan struct{}, 1), told: make(chan struct{}, 1)}
 	if mode == Off || mode == "" || !h.Live() {
 		return r
@@ -140,7 +140,7 @@ func Open(h *host.Host, mode string) *Reader {
 
 // here reports whether the machine has accelerators that may be asked: it is
 // fault.ErrNotFound where there is no driver.
-func here(h *host.Host, mode string) error {
+func here(h *hostfs.FS, mode string) error {
 	found := false
 	for _, p := range []string{"/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"} {
 		_, err := os.Stat(h.Path(p))

@@ -12,19 +12,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/nvml/nvmltest"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/nvmltest"
 )
 
 func TestMain(m *testing.M) { nvmltest.Main(m) }
 
-func machine(t *testing.T) *host.Host {
+func machine(t *testing.T) *hostfs.FS {
 	t.Helper()
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func machine(t *testing.T) *host.Host {
 }
 
 // open reads what the stub has.
-func open(t *testing.T) (*host.Host, *gpu.Reader) {
+func open(t *testing.T) (*hostfs.FS, *gpu.Reader) {
 	t.Helper()
 	t.Setenv("METE_TEST_NVML", "1")
 	self, err := os.Executable()
@@ -52,7 +52,7 @@ func open(t *testing.T) (*host.Host, *gpu.Reader) {
 	return h, r
 }
 
-func read(t *testing.T, h *host.Host, r *gpu.Reader) []power.Reading {
+func read(t *testing.T, h *hostfs.FS, r *gpu.Reader) []power.Reading {
 	t.Helper()
 	now, err := h.Boottime()
 	if err != nil {
@@ -63,7 +63,7 @@ func read(t *testing.T, h *host.Host, r *gpu.Reader) []power.Reading {
 
 // until reads until the readings are as they should be: a tick waits for an answer
 // for a moment only, and one that comes late is of a later tick.
-func until(t *testing.T, h *host.Host, r *gpu.Reader, what string, ok func(rs []power.Reading) bool) []power.Reading {
+func until(t *testing.T, h *hostfs.FS, r *gpu.Reader, what string, ok func(rs []power.Reading) bool) []power.Reading {
 	t.Helper()
 	var rs []power.Reading
 	testkit.Eventually(t, what, func() bool {
@@ -202,7 +202,7 @@ func TestDies(t *testing.T) {
 func TestNothing(t *testing.T) {
 	captured := hosttest.Open(t, "hybrid")
 	for _, c := range []struct {
-		h    *host.Host
+		h    *hostfs.FS
 		mode string
 		want string
 	}{

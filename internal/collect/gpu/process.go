@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/token"
-	"mete.dev/mete/internal/trusted"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/x/secretenv"
+	"mete.dev/mete/internal/x/trusted"
 )
 
 // errNone says that the machine has no library of accelerators.
@@ -47,7 +47,7 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 		return nil, err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, real)}
-	p.cmd.Env = token.Strip(os.Environ())
+	p.cmd.Env = secretenv.Strip(os.Environ())
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
 	p.cmd.Stderr = &limited{b: &p.stderr, left: 4 << 10}
 	p.cmd.WaitDelay = time.Second

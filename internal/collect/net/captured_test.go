@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/net"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // TestCapturedPods has the pods of a Kubernetes node, each with its own
@@ -31,7 +31,7 @@ func TestCapturedPods(t *testing.T) {
 			net.Count{RxBytes: 71040000, TxBytes: 42624000, RxPackets: 94720, TxPackets: 71040}},
 	}
 	for i, p := range pods {
-		tab.Track(net.Target{Slot: meter.Slot(i + 1), Kind: workload.Pod, Path: p.path})
+		tab.Track(net.Target{Slot: usage.Slot(i + 1), Kind: workload.Pod, Path: p.path})
 	}
 	tab.Track(net.Target{Slot: 9, Kind: workload.Service, Path: "/system.slice/kubelet.service"})
 	// A slice is not what is in it.
@@ -39,7 +39,7 @@ func TestCapturedPods(t *testing.T) {
 	read(t, tab, true)
 	read(t, tab, true)
 	for i, p := range pods {
-		got := tab.Of(meter.Slot(i + 1))
+		got := tab.Of(usage.Slot(i + 1))
 		if got.Source != net.Interfaces || got.Count != p.want {
 			t.Errorf("%s = %+v, want %+v", p.path, got, p.want)
 		}
@@ -56,7 +56,7 @@ func TestCapturedPods(t *testing.T) {
 		t.Errorf("Node() = %+v a tick later", c)
 	}
 	for i := range pods {
-		if got := tab.Forget(meter.Slot(i + 1)); got.Source != net.Interfaces {
+		if got := tab.Forget(usage.Slot(i + 1)); got.Source != net.Interfaces {
 			t.Errorf("Forget(%d) = %+v", i+1, got)
 		}
 	}

@@ -1,6 +1,6 @@
 package net
 
-import "mete.dev/mete/internal/kernfmt"
+import "mete.dev/mete/internal/host/procfmt"
 
 // interfaces adds up the interfaces of a namespace, so that the sum never goes
 // back: what an interface had counted when it went away, or began anew, stays.
@@ -28,7 +28,7 @@ func (f *interfaces) add(b []byte) (moved bool, err error) {
 	}
 	f.round++
 	sum := Count{}
-	err = kernfmt.NetDev(b, func(name string, rxBytes, rxPackets, txBytes, txPackets int64) {
+	err = procfmt.NetDev(b, func(name string, rxBytes, rxPackets, txBytes, txPackets int64) {
 		i := f.by[name]
 		if i == nil {
 			i = &iface{taken: f.counts(name)}

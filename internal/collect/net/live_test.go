@@ -17,12 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/net"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 const payload = 11_000_000
@@ -201,7 +201,7 @@ func (p *program) end() {
 }
 
 // groups makes a group in every hierarchy that the table looks at.
-func groups(t testing.TB, h *host.Host, name string) (dirs []string) {
+func groups(t testing.TB, h *hostfs.FS, name string) (dirs []string) {
 	t.Helper()
 	ys, err := h.Hierarchies()
 	if err != nil {
@@ -252,13 +252,13 @@ func wire(t testing.TB, pid int) (here, there, name string) {
 	return here, there, name
 }
 
-func live(t testing.TB, k *bpf.Kernel) (*host.Host, *net.Table) {
+func live(t testing.TB, k *bpf.Kernel) (*hostfs.FS, *net.Table) {
 	t.Helper()
 	hosttest.Need(t, "root", "netns")
 	if _, err := exec.LookPath("nsenter"); err != nil {
 		t.Skip(err)
 	}
-	h, err := host.Open("/")
+	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestLiveSockets(t *testing.T) {
 		_, there, _ := wire(t, to.cmd.Process.Pid)
 		name := fmt.Sprintf("mete-test-net-%d-%d", os.Getpid(), i)
 		p := start(t, "send", name, false, groups(t, h, name))
-		slot := meter.Slot(i + 1)
+		slot := usage.Slot(i + 1)
 		tab.Track(net.Target{Slot: slot, Path: "/" + name, Born: true})
 		read(t, tab, false)
 		if !short {
@@ -476,7 +476,7 @@ func TestLiveBelow(t *testing.T) {
 	testkit.Eventually(t, below+" is removed", func() bool { return !errors.Is(os.Remove(below), syscall.EBUSY) })
 }
 
-func v2(t testing.TB, h *host.Host) host.Hierarchy {
+func v2(t testing.TB, h *hostfs.FS) hostfs.Hierarchy {
 	t.Helper()
 	ys, err := h.Hierarchies()
 	if err != nil {
@@ -488,7 +488,7 @@ func v2(t testing.TB, h *host.Host) host.Hierarchy {
 		}
 	}
 	t.Fatal("no cgroup v2")
-	return host.Hierarchy{}
+	return hostfs.Hierarchy{}
 }
 
 // BenchmarkRead reads 50 namespaces, each with lo only.
@@ -498,7 +498,7 @@ func BenchmarkRead(b *testing.B) {
 	for i := range n {
 		name := fmt.Sprintf("mete-test-net-%d-%d", os.Getpid(), i)
 		start(b, "sink", name, true, groups(b, h, name))
-		tab.Track(net.Target{Slot: meter.Slot(i + 1), Path: "/" + name})
+		tab.Track(net.Target{Slot: usage.Slot(i + 1), Path: "/" + name})
 	}
 	read(b, tab, true)
 	for _, all := range []bool{true, false} {

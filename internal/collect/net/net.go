@@ -26,11 +26,11 @@ import (
 	"fmt"
 	"slices"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Config is what the table may use.
@@ -86,8 +86,8 @@ func (s Source) String() string { return sourceNames[s%3] }
 
 // A Target is a workload whose traffic is wanted.
 type Target struct {
-	Slot   meter.Slot
-	Parent meter.Slot // of the workload above, which is tracked before
+	Slot   usage.Slot
+	Parent usage.Slot // of the workload above, which is tracked before
 	Kind   workload.Kind
 	Path   string // of its group below the root of its hierarchies
 	// Group is the id of the workload's cgroup v2 group where the caller knows
@@ -110,37 +110,37 @@ type Reading struct {
 }
 
 // Quality returns the quality of the figures.
-func (r Reading) Quality() meter.Quality {
+func (r Reading) Quality() usage.Quality {
 	if r.Source == Unseen {
-		return meter.Absent
+		return usage.Absent
 	}
-	return meter.Measured
+	return usage.Measured
 }
 
 // Put puts the figures into g, unless there are none.
-func (r Reading) Put(g *meter.Reading) {
+func (r Reading) Put(g *usage.Reading) {
 	if r.Source == Unseen {
 		return
 	}
-	g.Put(meter.NetworkRx, r.RxBytes)
-	g.Put(meter.NetworkTx, r.TxBytes)
-	g.Put(meter.NetworkRxPackets, r.RxPackets)
-	g.Put(meter.NetworkTxPackets, r.TxPackets)
+	g.Put(usage.NetworkRx, r.RxBytes)
+	g.Put(usage.NetworkTx, r.TxBytes)
+	g.Put(usage.NetworkRxPackets, r.RxPackets)
+	g.Put(usage.NetworkTxPackets, r.TxPackets)
 }
 
 // A Table reads the traffic of the workloads it tracks. Its owner is one
 // goroutine.
 type Table struct {
-	h       *host.Host
-	primary host.Hierarchy  // in which processes are looked for
-	v2      *host.Hierarchy // nil without one
-	sockets sockets         // nil where nobody counts
+	h       *hostfs.FS
+	primary hostfs.Hierarchy  // in which processes are looked for
+	v2      *hostfs.Hierarchy // nil without one
+	sockets sockets           // nil where nobody counts
 	// uncounted is why nobody counts sockets.
 	uncounted string
 	node      *node
 	past      *past
 	spaces    map[uint64]*space
-	targets   map[meter.Slot]*target
+	targets   map[usage.Slot]*target
 	order     []*target // by slot
 	paths     map[string]bool
 	members   map[uint64]*target // by cgroup v2 group
@@ -159,7 +159,7 @@ type sockets interface {
 // Open opens a table of h that tracks nothing yet. Sockets are counted by k,
 // and by nobody where k is nil or cannot; Why then tells the reason. An error
 // wrapping fault.ErrUnsupported says that h has no control groups.
-func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
+func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -169,13 +169,13 @@ func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
 	}
 	t := &Table{
 		h: h, primary: ys[0], past: survey(h), spaces: map[uint64]*space{},
-		targets: map[meter.Slot]*target{}, paths: map[string]bool{}, members: map[uint64]*target{},
+		targets: map[usage.Slot]*target{}, paths: map[string]bool{}, members: map[uint64]*target{},
 		spare: cfg.Descriptors, round: 1, buf: make([]byte, 16<<10),
 	}
 	if ys[0].V2 {
 		t.v2 = &ys[0]
 	}
-	if i := slices.IndexFunc(ys, func(y host.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") }); i >= 0 {
+	if i := slices.IndexFunc(ys, func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") }); i >= 0 {
 		t.primary = ys[i]
 	}
 	t.node = openNode(h)
@@ -237,19 +237,19 @@ func (t *Table) Track(g Target) {
 // Ran says how much CPU time a workload has used up to now, in ns. Where its owner
 // says so, the groups below a workload are looked for only if it ran since: who did
 // not run sent nothing from where it was moved to.
-func (t *Table) Ran(slot meter.Slot, cpu int64) {
+func (t *Table) Ran(slot usage.Slot, cpu int64) {
 	if x := t.targets[slot]; x != nil {
 		x.ran, x.rested = cpu, x.timed && cpu == x.ran
 		x.timed = true
 	}
 }
 
-func bySlot(x *target, s meter.Slot) int { return int(x.Slot - s) }
+func bySlot(x *target, s usage.Slot) int { return int(x.Slot - s) }
 
 // Forget ends the reading of a workload that is gone, after the Read of the same
 // tick, and returns its last figures. What the table kept open for it is closed,
 // so that its namespace can go too.
-func (t *Table) Forget(slot meter.Slot) Reading {
+func (t *Table) Forget(slot usage.Slot) Reading {
 	x := t.targets[slot]
 	if x == nil {
 		return Reading{Class: All, Reason: notTracked}
@@ -280,7 +280,7 @@ func (t *Table) Forget(slot meter.Slot) Reading {
 }
 
 // Of returns what the last Read saw of a workload.
-func (t *Table) Of(slot meter.Slot) Reading {
+func (t *Table) Of(slot usage.Slot) Reading {
 	if x := t.targets[slot]; x != nil {
 		return x.reading
 	}

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/net"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // fake is a captured machine with cgroup v2 that the test writes.
@@ -110,7 +110,7 @@ func count(rx, tx int64) net.Count { return net.Count{rx, tx, rx / 10, tx / 10} 
 
 func open(t testing.TB, f *fake, cfg net.Config) *net.Table {
 	t.Helper()
-	h, err := host.Open(f.dir)
+	h, err := hostfs.Open(f.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func read(t testing.TB, tab *net.Table, all bool) {
 	}
 }
 
-func want(t testing.TB, tab *net.Table, slot meter.Slot, source net.Source, c net.Count, reason string) {
+func want(t testing.TB, tab *net.Table, slot usage.Slot, source net.Source, c net.Count, reason string) {
 	t.Helper()
 	got := tab.Of(slot)
 	if got.Source != source || source != net.Unseen && got.Count != c || !strings.Contains(got.Reason, reason) || (reason == "") != (got.Reason == "") {
@@ -211,7 +211,7 @@ func TestWhoHolds(t *testing.T) {
 	f.process(11, 400, "/new", dev("eth0", 10, 20))
 	f.remove("proc/12")
 	for i, path := range []string{"/a", "/b", "/host", "/old", "/new", "/hidden", "/empty", "/deep", "/outer", "/outer/inner"} {
-		tab.Track(net.Target{Slot: meter.Slot(i + 1), Kind: workload.Container, Path: path, Born: i >= 3 && i < 5})
+		tab.Track(net.Target{Slot: usage.Slot(i + 1), Kind: workload.Container, Path: path, Born: i >= 3 && i < 5})
 	}
 	read(t, tab, false)
 	want(t, tab, 3, net.Unseen, net.Count{}, "not certain")

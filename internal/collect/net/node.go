@@ -4,18 +4,18 @@ import (
 	"fmt"
 	"strings"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // node reads the namespace of the machine's first process.
 type node struct {
 	interfaces
-	file *host.File // nil where there is none to read
+	file *hostfs.File // nil where there is none to read
 	name string
 	seen bool
 }
 
-func openNode(h *host.Host) *node {
+func openNode(h *hostfs.FS) *node {
 	n := &node{}
 	n.counts = notLoopback
 	for _, name := range []string{"/proc/1/net/dev", "/proc/net/dev"} {
@@ -54,7 +54,7 @@ func (n *node) read(t *Table) error {
 	}
 	b, err := n.file.ReadInto(t.buf)
 	if err != nil {
-		return host.Kind(n.name, err)
+		return hostfs.Kind(n.name, err)
 	}
 	t.buf = b[:cap(b)]
 	if _, err = n.add(b); err != nil {

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // named is where ip-netns(8) and the plugins of container runtimes give
@@ -15,7 +15,7 @@ const named = "/run/netns"
 // past knows the namespaces that are no workload's own: because the machine or
 // this process is in them, or because they were there before.
 type past struct {
-	h *host.Host
+	h *hostfs.FS
 	// shared are those of the machine's first process and of this one.
 	shared map[uint64]bool
 	// witness is a process that was in a namespace when the table was opened.
@@ -28,7 +28,7 @@ type past struct {
 
 // survey looks which namespaces there are. One that may not be looked at is
 // left out.
-func survey(h *host.Host) *past {
+func survey(h *hostfs.FS) *past {
 	p := &past{h: h, shared: map[uint64]bool{}, witness: map[uint64]int32{}}
 	// Kernel threads are in the machine's first namespace too, and answer
 	// where the first process does not.

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // counter counts packets by the kernel's programs at the root of cgroup v2.
@@ -16,7 +16,7 @@ type counter struct {
 }
 
 // openSockets attaches the counter. An error says why there is none.
-func openSockets(h *host.Host, k *bpf.Kernel, v2 host.Hierarchy) (sockets, error) {
+func openSockets(h *hostfs.FS, k *bpf.Kernel, v2 hostfs.Hierarchy) (sockets, error) {
 	if k == nil {
 		return nil, fmt.Errorf("no BPF: %w", fault.ErrUnsupported)
 	}

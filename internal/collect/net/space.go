@@ -4,18 +4,18 @@ import (
 	"fmt"
 	"strconv"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // space is a network namespace that a workload holds.
 type space struct {
 	interfaces
 	id    uint64
-	pid   int32      // one of its processes
-	path  string     // of the workload that holds it
-	file  *host.File // its net/dev; nil where it is not kept
-	quiet int        // readings since anything moved
+	pid   int32        // one of its processes
+	path  string       // of the workload that holds it
+	file  *hostfs.File // its net/dev; nil where it is not kept
+	quiet int          // readings since anything moved
 }
 
 // hold opens the namespace that pid is in.
@@ -65,7 +65,7 @@ func (s *space) read(t *Table) error {
 	}
 	b, err := f.ReadInto(t.buf)
 	if err != nil {
-		return host.Kind(dev(s.pid), err)
+		return hostfs.Kind(dev(s.pid), err)
 	}
 	t.buf = b[:cap(b)]
 	if s.file == nil {

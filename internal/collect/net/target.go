@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // target is a workload that is tracked.
@@ -278,7 +278,7 @@ func (t *Table) member(pid int32, hierarchy uint32) string {
 	if err != nil {
 		return ""
 	}
-	ms, err := kernfmt.Cgroups(b)
+	ms, err := procfmt.Cgroups(b)
 	if err != nil {
 		return ""
 	}

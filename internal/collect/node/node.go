@@ -5,20 +5,20 @@ package node
 import (
 	"errors"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A Source reads the node's totals through kept descriptors.
 type Source struct {
-	host    *host.Host
-	stat    *host.File
-	meminfo *host.File
-	load    *host.File // nil where there is none
-	disks   *host.File // nil where the kernel has no block devices
-	leaves  map[kernfmt.Dev]string
+	host    *hostfs.FS
+	stat    *hostfs.File
+	meminfo *hostfs.File
+	load    *hostfs.File // nil where there is none
+	disks   *hostfs.File // nil where the kernel has no block devices
+	leaves  map[procfmt.Dev]string
 	buf     []byte
 	every   int // ticks between looks for new devices
 	tick    int
@@ -26,7 +26,7 @@ type Source struct {
 
 // Open returns a source that looks for new block devices every so many ticks.
 // The caller closes it.
-func Open(h *host.Host, every int) (*Source, error) {
+func Open(h *hostfs.FS, every int) (*Source, error) {
 	s := &Source{host: h, every: max(1, every)}
 	var err error
 	if s.stat, err = h.Open("/proc/stat"); err != nil {
@@ -49,7 +49,7 @@ func Open(h *host.Host, every int) (*Source, error) {
 // Close closes the descriptors.
 func (s *Source) Close() error {
 	var err error
-	for _, f := range []*host.File{s.stat, s.meminfo, s.load, s.disks} {
+	for _, f := range []*hostfs.File{s.stat, s.meminfo, s.load, s.disks} {
 		if f != nil {
 			err = errors.Join(err, f.Close())
 		}
@@ -58,19 +58,19 @@ func (s *Source) Close() error {
 }
 
 // Read fills snap.Node.
-func (s *Source) Read(snap *meter.Snapshot) error {
+func (s *Source) Read(snap *usage.Snapshot) error {
 	b, err := s.read("/proc/stat", s.stat)
 	if err != nil {
 		return err
 	}
-	sys, err := kernfmt.Stat(b)
+	sys, err := procfmt.Stat(b)
 	if err != nil {
 		return err
 	}
 	if b, err = s.read("/proc/meminfo", s.meminfo); err != nil {
 		return err
 	}
-	mem, err := kernfmt.Meminfo(b)
+	mem, err := procfmt.Meminfo(b)
 	if err != nil {
 		return err
 	}
@@ -81,14 +81,14 @@ func (s *Source) Read(snap *meter.Snapshot) error {
 		if b, err = s.read("/proc/loadavg", s.load); err != nil {
 			return err
 		}
-		if n.Tasks, err = kernfmt.Loadavg(b); err != nil {
+		if n.Tasks, err = procfmt.Loadavg(b); err != nil {
 			return err
 		}
 	}
 	return s.readDisks(n)
 }
 
-func (s *Source) readDisks(n *meter.Node) error {
+func (s *Source) readDisks(n *usage.Node) error {
 	if s.disks == nil {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (s *Source) readDisks(n *meter.Node) error {
 		return err
 	}
 	var reads, readBytes, writes, written int64
-	err = kernfmt.Diskstats(b, func(dev kernfmt.Dev, _ string, r, rb, w, wb int64) {
+	err = procfmt.Diskstats(b, func(dev procfmt.Dev, _ string, r, rb, w, wb int64) {
 		if _, leaf := s.leaves[dev]; leaf {
 			reads, readBytes, writes, written = reads+r, readBytes+rb, writes+w, written+wb
 		}
@@ -113,15 +113,15 @@ func (s *Source) readDisks(n *meter.Node) error {
 	if err != nil {
 		return err
 	}
-	n.Total.Put(meter.DiskReads, reads)
-	n.Total.Put(meter.DiskRead, readBytes)
-	n.Total.Put(meter.DiskWrites, writes)
-	n.Total.Put(meter.DiskWritten, written)
+	n.Total.Put(usage.DiskReads, reads)
+	n.Total.Put(usage.DiskRead, readBytes)
+	n.Total.Put(usage.DiskWrites, writes)
+	n.Total.Put(usage.DiskWritten, written)
 	return nil
 }
 
 // read reads a whole file into the shared buffer.
-func (s *Source) read(path string, f *host.File) (b []byte, err error) {
+func (s *Source) read(path string, f *hostfs.File) (b []byte, err error) {
 	s.buf, err = f.ReadInto(s.buf)
-	return s.buf, host.Kind(path, err)
+	return s.buf, hostfs.Kind(path, err)
 }

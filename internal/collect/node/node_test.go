@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/node"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-func open(t *testing.T, h *host.Host, every int) *node.Source {
+func open(t *testing.T, h *hostfs.FS, every int) *node.Source {
 	t.Helper()
 	s, err := node.Open(h, every)
 	if err != nil {
@@ -26,9 +26,9 @@ func open(t *testing.T, h *host.Host, every int) *node.Source {
 	return s
 }
 
-func read(t *testing.T, s *node.Source) meter.Node {
+func read(t *testing.T, s *node.Source) usage.Node {
 	t.Helper()
-	var snap meter.Snapshot
+	var snap usage.Snapshot
 	if err := s.Read(&snap); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestCaptured(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = kernfmt.Diskstats(b, func(d kernfmt.Dev, name string, _, _, _, written int64) {
+				err = procfmt.Diskstats(b, func(d procfmt.Dev, name string, _, _, _, written int64) {
 					if _, leaf := leaves[d]; leaf {
 						want += written
 						if strings.HasPrefix(name, "dm-") || strings.HasPrefix(name, "loop") {
@@ -67,7 +67,7 @@ func TestCaptured(t *testing.T) {
 						}
 					}
 				})
-				if got := n.Total.Value[meter.DiskWritten]; err != nil || got != want || !n.Total.Has.Has(meter.DiskWritten) {
+				if got := n.Total.Value[usage.DiskWritten]; err != nil || got != want || !n.Total.Has.Has(usage.DiskWritten) {
 					t.Errorf("tick %d: %d bytes written, want %d, %v", tick, got, want, err)
 				}
 			}
@@ -94,7 +94,7 @@ func TestMalformed(t *testing.T) {
 		if err := os.WriteFile(h.Path(file), []byte("cpu x\n8 0\nMemTotal: many kB\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Read(&meter.Snapshot{}); err == nil {
+		if err := s.Read(&usage.Snapshot{}); err == nil {
 			t.Errorf("%s: no error for a malformed file", file)
 		}
 	}

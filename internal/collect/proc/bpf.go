@@ -6,23 +6,23 @@ import (
 	"fmt"
 	"os"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/breakdown"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/collect/split"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // tasks reads by the kernel's task iterator, which has one row for a thread.
 type tasks struct {
-	h         *host.Host
+	h         *hostfs.FS
 	k         *bpf.Kernel
-	hierarchy host.Hierarchy
+	hierarchy hostfs.Hierarchy
 	clock     bool
 	index     map[uint32]int // process to its place in sums
 	sums      []sum
-	known     map[breakdown.ID]ran
-	next      map[breakdown.ID]ran
+	known     map[split.ID]ran
+	next      map[split.ID]ran
 	groups    map[uint64]*path
 	round     uint32
 	buf       []byte
@@ -47,7 +47,7 @@ type path struct {
 // openBPF returns a reader by k. Where k is nil or cannot walk tasks, or where
 // its PIDs are not those of h's /proc, the error wraps fault.ErrUnsupported or
 // fault.ErrDenied.
-func openBPF(h *host.Host, k *bpf.Kernel, y host.Hierarchy) (reader, error) {
+func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 	if k == nil || !h.Live() {
 		return nil, fmt.Errorf("proc: bpf: not opened: %w", fault.ErrUnsupported)
 	}
@@ -60,7 +60,7 @@ func openBPF(h *host.Host, k *bpf.Kernel, y host.Hierarchy) (reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	self, err := kernfmt.ProcStat(b)
+	self, err := procfmt.ProcStat(b)
 	if err != nil {
 		return nil, fmt.Errorf("/proc/self/stat: %w", err)
 	}
@@ -78,7 +78,7 @@ func openBPF(h *host.Host, k *bpf.Kernel, y host.Hierarchy) (reader, error) {
 	}
 	return &tasks{
 		h: h, k: k, hierarchy: y, clock: HasClock(h), index: map[uint32]int{}, groups: map[uint64]*path{},
-		known: map[breakdown.ID]ran{}, next: map[breakdown.ID]ran{},
+		known: map[split.ID]ran{}, next: map[split.ID]ran{},
 	}, nil
 }
 
@@ -144,7 +144,7 @@ func (r *tasks) add(t *bpf.Task) {
 	}
 	if t.PID == t.TGID {
 		s.leader, s.group = true, t.Group
-		s.ID = breakdown.ID{PID: int32(t.PID), Start: int64(t.Start)}
+		s.ID = split.ID{PID: int32(t.PID), Start: int64(t.Start)}
 		s.Parent, s.Name = int32(t.PPID), t.Comm()
 	}
 }
@@ -152,7 +152,7 @@ func (r *tasks) add(t *bpf.Task) {
 // cpu returns the CPU time of a process, given the sum of its tasks. What a
 // running task shows is as old as the last clock tick, so the process's clock
 // is asked if the process ran.
-func (r *tasks) cpu(id breakdown.ID, tasks int64, threads int) int64 {
+func (r *tasks) cpu(id split.ID, tasks int64, threads int) int64 {
 	last, ok := r.known[id]
 	now := ran{tasks, tasks}
 	switch {

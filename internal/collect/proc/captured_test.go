@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // TestCaptured reads every captured machine: each process has a group in the

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // Clock returns the CPU time that a process used, with all its threads, ns: its
@@ -25,7 +25,7 @@ func Clock(pid int32) (int64, error) {
 
 // HasClock reports whether the PIDs of h are those of this process, so that the
 // clocks are of the same processes as the files.
-func HasClock(h *host.Host) bool {
+func HasClock(h *hostfs.FS) bool {
 	if !h.Live() {
 		return false
 	}

@@ -8,9 +8,9 @@ import (
 	"os"
 	"strconv"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // patience is for how many readings a process that does not run keeps its
@@ -25,11 +25,11 @@ const patience = 16
 // process, its CPU clock too, counts only if its descriptor still reads
 // afterwards.
 type files struct {
-	h         *host.Host
+	h         *hostfs.FS
 	hierarchy uint32
 	page      int64
 	clock     bool // PIDs are this process's own, so that their clocks can be read
-	proc      *host.File
+	proc      *hostfs.File
 	known     map[int32]*entry
 	spare     int // descriptors that may still be opened to keep
 	round     uint32
@@ -40,10 +40,10 @@ type files struct {
 // entry is a process that was read before.
 type entry struct {
 	Process
-	round uint32        // when it was listed last
-	quiet int           // readings since it ran
-	kept  [3]*host.File // stat, cgroup, io; nil where they are not kept
-	deny  bool          // its io may not be read
+	round uint32          // when it was listed last
+	quiet int             // readings since it ran
+	kept  [3]*hostfs.File // stat, cgroup, io; nil where they are not kept
+	deny  bool            // its io may not be read
 }
 
 const (
@@ -54,7 +54,7 @@ const (
 
 var fileNames = [...]string{"/stat", "/cgroup", "/io"}
 
-func openFiles(h *host.Host, y host.Hierarchy, descriptors int) (*files, error) {
+func openFiles(h *hostfs.FS, y hostfs.Hierarchy, descriptors int) (*files, error) {
 	proc, err := h.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (r *files) sleeps(e *entry) bool {
 
 // refresh reads e anew. The process has to be the one that it was.
 func (r *files) refresh(e *entry) error {
-	var opened [3]*host.File
+	var opened [3]*hostfs.File
 	next, ran, err := r.collect(e, &opened)
 	for which, f := range opened {
 		switch {
@@ -171,7 +171,7 @@ func (r *files) refresh(e *entry) error {
 
 // collect returns what e is now, and whether it ran since it was read before.
 // What it had to open stays open and is in opened.
-func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, err error) {
+func (r *files) collect(e *entry, opened *[3]*hostfs.File) (p Process, ran bool, err error) {
 	p = e.Process
 	pid, fresh := p.ID.PID, p.ID.Start == 0
 	cpu := int64(-1)
@@ -185,7 +185,7 @@ func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, e
 	if err != nil {
 		return p, false, err
 	}
-	st, err := kernfmt.ProcStat(b)
+	st, err := procfmt.ProcStat(b)
 	if err != nil {
 		return p, false, fmt.Errorf("%s/stat: %w", dir(pid), err)
 	}
@@ -213,7 +213,7 @@ func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, e
 		return p, false, err
 	}
 	r.io(e, &p, opened)
-	if *opened != [3]*host.File{} {
+	if *opened != [3]*hostfs.File{} {
 		// Something was found by its PID: it is this process's if the process
 		// is still there.
 		if _, err := r.file(e, statFile, opened); err != nil {
@@ -223,7 +223,7 @@ func (r *files) collect(e *entry, opened *[3]*host.File) (p Process, ran bool, e
 	return p, ran, nil
 }
 
-func (r *files) group(e *entry, p *Process, opened *[3]*host.File) error {
+func (r *files) group(e *entry, p *Process, opened *[3]*hostfs.File) error {
 	b, err := r.file(e, cgroupFile, opened)
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (r *files) group(e *entry, p *Process, opened *[3]*host.File) error {
 }
 
 // io reads what the process did to block devices, where that may be known.
-func (r *files) io(e *entry, p *Process, opened *[3]*host.File) {
+func (r *files) io(e *entry, p *Process, opened *[3]*hostfs.File) {
 	if e.deny {
 		return
 	}
@@ -249,14 +249,14 @@ func (r *files) io(e *entry, p *Process, opened *[3]*host.File) {
 		e.deny = errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrNotFound)
 		return
 	}
-	if c, err := kernfmt.ProcIO(b); err == nil {
+	if c, err := procfmt.ProcIO(b); err == nil {
 		p.Read, p.Written, p.HasIO = c.Read, c.Written, true
 	}
 }
 
 // file reads a file of e's process, through the descriptor that is kept or was
 // opened before, else through a new one, which it leaves in opened.
-func (r *files) file(e *entry, which int, opened *[3]*host.File) ([]byte, error) {
+func (r *files) file(e *entry, which int, opened *[3]*hostfs.File) ([]byte, error) {
 	f := cmp.Or(e.kept[which], opened[which])
 	if f == nil {
 		var err error
@@ -267,7 +267,7 @@ func (r *files) file(e *entry, which int, opened *[3]*host.File) ([]byte, error)
 	}
 	n, err := f.Pread(r.buf)
 	if err != nil {
-		return nil, host.Kind(dir(e.ID.PID)+fileNames[which], err)
+		return nil, hostfs.Kind(dir(e.ID.PID)+fileNames[which], err)
 	}
 	return r.buf[:n], nil
 }

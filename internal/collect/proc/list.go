@@ -6,14 +6,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
 )
 
 // list calls f for each PID that a kept descriptor of /proc shows. It is what
 // reading the directory comes to, less a name and a sorting for each.
-func list(dir *host.File, buf []byte, f func(pid int32)) error {
+func list(dir *hostfs.File, buf []byte, f func(pid int32)) error {
 	if _, err := unix.Seek(dir.Fd(), 0, unix.SEEK_SET); err != nil {
-		return host.Kind("/proc", err)
+		return hostfs.Kind("/proc", err)
 	}
 	for {
 		n, err := unix.Getdents(dir.Fd(), buf)
@@ -21,7 +21,7 @@ func list(dir *host.File, buf []byte, f func(pid int32)) error {
 			continue
 		}
 		if err != nil || n <= 0 {
-			return host.Kind("/proc", err)
+			return hostfs.Kind("/proc", err)
 		}
 		// struct linux_dirent64 of getdents(2): inode, offset, length, type,
 		// name.

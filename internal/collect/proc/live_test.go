@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/breakdown"
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/collect/split"
+	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/testkit"
 )
 
@@ -192,7 +192,7 @@ func (p *program) total() int64 {
 	return v * by
 }
 
-func shares(ps []proc.Process) (out []breakdown.Process) {
+func shares(ps []proc.Process) (out []split.Process) {
 	for _, p := range ps {
 		out = append(out, p.Process)
 	}
@@ -213,7 +213,7 @@ func TestLiveBreakdown(t *testing.T) {
 			p := start(t, tab)
 			theirs := p.burn(0, 0)
 			own, before := p.rest(tab)
-			a := breakdown.New(shares(tab.Processes(p.path)))
+			a := split.New(shares(tab.Processes(p.path)))
 			for _, c := range []struct{ self, children time.Duration }{
 				{200 * time.Millisecond, 0}, {0, 200 * time.Millisecond}, {100 * time.Millisecond, 100 * time.Millisecond},
 			} {
@@ -251,7 +251,7 @@ func asleep(t *testing.T, pid int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := kernfmt.ProcStat(stat)
+		p, err := procfmt.ProcStat(stat)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestLiveChurn(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = churn.Process.Kill(); _ = churn.Wait() }()
-			last, unreadable := map[breakdown.ID]int64{}, math.MaxInt
+			last, unreadable := map[split.ID]int64{}, math.MaxInt
 			for range 200 {
 				read(t, tab)
 				unreadable = min(unreadable, tab.Unreadable)

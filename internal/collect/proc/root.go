@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Root adds up the CPU time of the tasks in the root group of v2: kernel
@@ -18,7 +18,7 @@ import (
 //
 // Its owner is one goroutine.
 type Root struct {
-	h     *host.Host
+	h     *hostfs.FS
 	procs string // the root group's list of processes
 	clock bool
 	tasks map[int32]*task
@@ -36,21 +36,21 @@ type Root struct {
 type task struct {
 	pid     int32
 	start   int64
-	cpu     int64      // as it was last seen
-	entered int64      // with which it came in
-	stat    *host.File // nil where it is not kept
+	cpu     int64        // as it was last seen
+	entered int64        // with which it came in
+	stat    *hostfs.File // nil where it is not kept
 	seen    bool
 }
 
 // OpenRoot opens the root group of h's v2 hierarchy and reads which processes
 // are in it. It keeps at most that many descriptors. Without a v2 hierarchy
 // the error wraps fault.ErrUnsupported.
-func OpenRoot(h *host.Host, descriptors int) (*Root, error) {
+func OpenRoot(h *hostfs.FS, descriptors int) (*Root, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(ys, func(y host.Hierarchy) bool { return y.V2 })
+	i := slices.IndexFunc(ys, func(y hostfs.Hierarchy) bool { return y.V2 })
 	if i < 0 {
 		return nil, fmt.Errorf("root group: no cgroup v2: %w", fault.ErrUnsupported)
 	}
@@ -171,7 +171,7 @@ func (r *Root) update(t *task) {
 }
 
 // cpu returns the CPU time of t, whose stat is p.
-func (r *Root) cpu(t *task, p kernfmt.Process) (int64, error) {
+func (r *Root) cpu(t *task, p procfmt.Process) (int64, error) {
 	if !r.clock {
 		return p.User + p.System, nil
 	}
@@ -183,13 +183,13 @@ func (r *Root) cpu(t *task, p kernfmt.Process) (int64, error) {
 }
 
 // read reads t's stat, and keeps its descriptor while there is one to spare.
-func (r *Root) read(t *task) (kernfmt.Process, error) {
+func (r *Root) read(t *task) (procfmt.Process, error) {
 	name := dir(t.pid) + fileNames[statFile]
 	f := t.stat
 	if f == nil {
 		var err error
 		if f, err = r.h.Open(name); err != nil {
-			return kernfmt.Process{}, err
+			return procfmt.Process{}, err
 		}
 		if r.spare > 0 && t.cpu > 0 {
 			// It ran, since it is read again.
@@ -201,9 +201,9 @@ func (r *Root) read(t *task) (kernfmt.Process, error) {
 	}
 	n, err := f.Pread(r.buf)
 	if err != nil {
-		return kernfmt.Process{}, host.Kind(name, err)
+		return procfmt.Process{}, hostfs.Kind(name, err)
 	}
-	return kernfmt.ProcStat(r.buf[:n])
+	return procfmt.ProcStat(r.buf[:n])
 }
 
 // leave keeps what t used and forgets t.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 func openRoot(t testing.TB, f fake, descriptors int) *proc.Root {

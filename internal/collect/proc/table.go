@@ -18,10 +18,10 @@ import (
 	"sort"
 	"strings"
 
-	"mete.dev/mete/internal/bpf"
-	"mete.dev/mete/internal/breakdown"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/collect/split"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Config is what the table may use.
@@ -46,7 +46,7 @@ type Process struct {
 	// Process holds its identity, its CPU time with all threads, the ended ones
 	// too, and the CPU time with which it came into its group. The time is
 	// exact to the ns, or in steps of 10 ms where only /proc/PID/stat shows it.
-	breakdown.Process
+	split.Process
 	Parent  int32  // PID
 	Name    string // as the kernel keeps it: 15 bytes at most
 	Group   string // path in the table's hierarchy, as kernel files write it
@@ -70,12 +70,12 @@ type reader interface {
 
 // A Table holds the processes of a machine. Its owner is one goroutine.
 type Table struct {
-	h         *host.Host
-	hierarchy host.Hierarchy
+	h         *hostfs.FS
+	hierarchy hostfs.Hierarchy
 	reader    reader
 	name      string
-	known     map[breakdown.ID]state
-	next      map[breakdown.ID]state
+	known     map[split.ID]state
+	next      map[split.ID]state
 	procs     []Process // by group, then PID
 	opened    int64     // ns of CLOCK_BOOTTIME
 	last      int64     // when Read was called last; 0 before the first time
@@ -93,7 +93,7 @@ type state struct {
 // Open opens a table of the processes of h. It reads by k, or files where k is
 // nil or cannot walk tasks; an error wrapping fault.ErrUnsupported says that h
 // has no groups.
-func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
+func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{h: h, hierarchy: y, known: map[breakdown.ID]state{}, next: map[breakdown.ID]state{}, opened: now.Boottime}
+	t := &Table{h: h, hierarchy: y, known: map[split.ID]state{}, next: map[split.ID]state{}, opened: now.Boottime}
 	if t.reader, err = openBPF(h, k, y); err == nil {
 		t.name = "bpf"
 		return t, nil
@@ -122,25 +122,25 @@ func Open(h *host.Host, k *bpf.Kernel, cfg Config) (*Table, error) {
 
 // Primary returns the hierarchy by which CPU time is counted: that of cpuacct,
 // else v2.
-func Primary(h *host.Host) (host.Hierarchy, error) {
+func Primary(h *hostfs.FS) (hostfs.Hierarchy, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
-		return host.Hierarchy{}, err
+		return hostfs.Hierarchy{}, err
 	}
-	if i := slices.IndexFunc(ys, func(y host.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") }); i >= 0 {
+	if i := slices.IndexFunc(ys, func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") }); i >= 0 {
 		return ys[i], nil
 	}
 	if ys[0].V2 { // v2 comes first
 		return ys[0], nil
 	}
-	return host.Hierarchy{}, fmt.Errorf("proc: no hierarchy that counts CPU time: %w", fault.ErrUnsupported)
+	return hostfs.Hierarchy{}, fmt.Errorf("proc: no hierarchy that counts CPU time: %w", fault.ErrUnsupported)
 }
 
 // Reader returns which reader the table uses: "bpf" or "files".
 func (t *Table) Reader() string { return t.name }
 
 // Hierarchy returns the hierarchy whose paths are in Process.Group.
-func (t *Table) Hierarchy() host.Hierarchy { return t.hierarchy }
+func (t *Table) Hierarchy() hostfs.Hierarchy { return t.hierarchy }
 
 // Close gives back the descriptors.
 func (t *Table) Close() error { return t.reader.close() }

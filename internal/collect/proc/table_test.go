@@ -10,15 +10,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-func open(t testing.TB, root string) *host.Host {
+func open(t testing.TB, root string) *hostfs.FS {
 	t.Helper()
-	h, err := host.Open(root)
+	h, err := hostfs.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func open(t testing.TB, root string) *host.Host {
 	return h
 }
 
-func table(t testing.TB, h *host.Host, cfg proc.Config) *proc.Table {
+func table(t testing.TB, h *hostfs.FS, cfg proc.Config) *proc.Table {
 	t.Helper()
 	tab, err := proc.Open(h, nil, cfg)
 	if err != nil {

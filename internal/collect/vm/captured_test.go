@@ -11,15 +11,15 @@ import (
 
 	"mete.dev/mete/internal/collect/cgroup"
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // A made is a captured machine to which processes are added.
 type made struct {
 	t *testing.T
-	h *host.Host
+	h *hostfs.FS
 }
 
 func (m made) write(p, text string) {
@@ -85,13 +85,13 @@ func TestLibvirt(t *testing.T) {
 	m.process(90101, 2, "", "vhost-90100", "", scope+"/libvirt/emulator")
 	m.process(90102, 1, "/usr/libexec/virtiofsd", "virtiofsd", "virtiofsd", scope+"/libvirt/emulator")
 	groups, vms := captured(t, h)
-	var s meter.Snapshot
+	var s usage.Snapshot
 	read(t, groups, vms, &s)
-	i := slices.IndexFunc(s.Groups, func(g *meter.Group) bool { return g.Workload.Path == scope })
+	i := slices.IndexFunc(s.Groups, func(g *usage.Group) bool { return g.Workload.Path == scope })
 	if i < 0 || s.Groups[i].Guest == nil {
 		t.Fatalf("no guest; %+v", vms.All())
 	}
-	if got, want := *s.Groups[i].Guest, (meter.Guest{UUID: uuid, Name: "web", CID: 9, VCPUs: 2}); got != want {
+	if got, want := *s.Groups[i].Guest, (usage.Guest{UUID: uuid, Name: "web", CID: 9, VCPUs: 2}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	x, err := vms.Times(vms.All()[0])
@@ -113,7 +113,7 @@ func TestBecomes(t *testing.T) {
 	m := made{t, h}
 	m.process(90200, 1, "/usr/bin/dash", "run.sh", "qemu-system-x86_64 -name late", "/system.slice/ssh.service", "run.sh|0 0")
 	groups, vms := captured(t, h)
-	var s meter.Snapshot
+	var s usage.Snapshot
 	for range 2 * vm.Settled {
 		read(t, groups, vms, &s)
 	}
@@ -140,7 +140,7 @@ func TestCaptured(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		h := hosttest.Open(t, name)
 		groups, vms := captured(t, h)
-		var s meter.Snapshot
+		var s usage.Snapshot
 		read(t, groups, vms, &s)
 		if all := vms.All(); len(all) != 0 {
 			t.Errorf("%s: %+v", name, all[0])
@@ -148,7 +148,7 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-func captured(t *testing.T, h *host.Host) (*cgroup.Table, *vm.Table) {
+func captured(t *testing.T, h *hostfs.FS) (*cgroup.Table, *vm.Table) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	groups, err := cgroup.OpenFiles(h, cgroup.Config{Node: "node", Boot: "boot", Every: 10, Files: 100}, quiet)
@@ -163,7 +163,7 @@ func captured(t *testing.T, h *host.Host) (*cgroup.Table, *vm.Table) {
 	return groups, vms
 }
 
-func read(t *testing.T, groups *cgroup.Table, vms *vm.Table, s *meter.Snapshot) {
+func read(t *testing.T, groups *cgroup.Table, vms *vm.Table, s *usage.Snapshot) {
 	t.Helper()
 	if err := groups.Read(s); err != nil {
 		t.Fatal(err)

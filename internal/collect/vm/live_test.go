@@ -12,8 +12,8 @@ import (
 
 	"mete.dev/mete/internal/collect/proc"
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
 )
 
@@ -29,7 +29,7 @@ func TestFound(t *testing.T) {
 				g := boot(t, s.mkdir(p), accel, "-name", "guest=one,debug-threads=on", "-uuid", strings.ToUpper(uuid), "-smp", "2,maxcpus=4",
 					"-object", "iothread,id=disks")
 				s.until("a guest", func() bool { o := s.group(p); return o != nil && o.Guest != nil && s.of("one").Named })
-				if got, want := *s.group(p).Guest, (meter.Guest{UUID: uuid, Name: "one", VCPUs: 2}); got != want {
+				if got, want := *s.group(p).Guest, (usage.Guest{UUID: uuid, Name: "one", VCPUs: 2}); got != want {
 					t.Errorf("guest %+v, want %+v", got, want)
 				}
 				v := s.of("one")

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strconv"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/kernfmt"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A glance is what is known of a process that is no QEMU.
@@ -144,12 +144,12 @@ func (t *Table) program(pid int32) (name string, kernel bool, err error) {
 	return string(st.Comm), st.Kernel, serr
 }
 
-func (t *Table) stat(pid int32) (kernfmt.Process, error) {
+func (t *Table) stat(pid int32) (procfmt.Process, error) {
 	b, err := t.h.ReadFile(dir(pid) + "/stat")
 	if err != nil {
-		return kernfmt.Process{}, err
+		return procfmt.Process{}, err
 	}
-	p, err := kernfmt.ProcStat(b)
+	p, err := procfmt.ProcStat(b)
 	if err != nil {
 		return p, fmt.Errorf("%s/stat: %w", dir(pid), err)
 	}
@@ -162,7 +162,7 @@ func (t *Table) group(pid int32) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ms, err := kernfmt.Cgroups(b)
+	ms, err := procfmt.Cgroups(b)
 	if err != nil {
 		return "", fmt.Errorf("%s/cgroup: %w", dir(pid), err)
 	}
@@ -212,7 +212,7 @@ func (t *Table) inhabitant(pid int32) (inhabitant, bool) {
 
 // members lists the processes that count for g: in its group and in those below
 // that are no workloads of their own. Where there are more than a crowd it stops.
-func (t *Table) members(g *meter.Group, owner Owner) ([]int32, error) {
+func (t *Table) members(g *usage.Group, owner Owner) ([]int32, error) {
 	var pids []int32
 	err := t.walk(g.Workload.Path, func(group string) bool { return owner(group) == g }, &pids)
 	slices.Sort(pids)

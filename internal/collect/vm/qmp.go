@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // patience is how long QEMU has to answer, all in all.
@@ -51,7 +51,7 @@ const noExits = "QEMU counts none: it runs without KVM"
 // fault.ErrUnsupported where there is no monitor to be joined, or one that does not
 // count, fault.ErrUnavailable where QEMU does not answer in time, as while somebody
 // else is joined, and fault.ErrConflict where the socket is another process's.
-func Ask(ctx context.Context, h *host.Host, v *VM) (Exits, error) {
+func Ask(ctx context.Context, h *hostfs.FS, v *VM) (Exits, error) {
 	switch {
 	case v.Monitor.Path == "":
 		return nil, fault.WithHint(fmt.Errorf("%s: %w", v.Monitor.Why, fault.ErrUnsupported), v.Monitor.Hint)
@@ -75,7 +75,7 @@ func Ask(ctx context.Context, h *host.Host, v *VM) (Exits, error) {
 
 // dial joins the monitor: in QEMU's own view of the file system, and only if it is
 // QEMU that listens there, as its command line is its owner's to write.
-func dial(ctx context.Context, h *host.Host, v *VM) (*net.UnixConn, error) {
+func dial(ctx context.Context, h *hostfs.FS, v *VM) (*net.UnixConn, error) {
 	at := h.Path(dir(v.PID) + "/cwd/" + v.Monitor.Path)
 	if path.IsAbs(v.Monitor.Path) {
 		at = h.Path(dir(v.PID)+"/root") + v.Monitor.Path
@@ -83,7 +83,7 @@ func dial(ctx context.Context, h *host.Host, v *VM) (*net.UnixConn, error) {
 	// By descriptor, as an address of a socket has 107 bytes at most.
 	fd, err := unix.Open(at, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		err = host.Kind(v.Monitor.Path, err)
+		err = hostfs.Kind(v.Monitor.Path, err)
 		if errors.Is(err, fault.ErrDenied) {
 			err = fault.WithHint(err, "run as root, or as the user whose QEMU it is")
 		}
@@ -94,7 +94,7 @@ func dial(ctx context.Context, h *host.Host, v *VM) (*net.UnixConn, error) {
 	conn, err := d.DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
 	if err != nil {
 		if errno, ok := errors.AsType[unix.Errno](err); ok {
-			err = host.Kind(v.Monitor.Path, errno)
+			err = hostfs.Kind(v.Monitor.Path, errno)
 		}
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // A talk is one that QEMU has: what it says, whatever it is asked.

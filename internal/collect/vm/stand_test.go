@@ -14,14 +14,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/bpf"
 	"mete.dev/mete/internal/collect/cgroup"
 	"mete.dev/mete/internal/collect/proc"
 	"mete.dev/mete/internal/collect/vm"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/hosttest"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // busy is the boot sector of a disk: it writes to a port for ever, without
@@ -98,11 +98,11 @@ func enter(t *testing.T, dir string, pid int) {
 // A stand is what reads the groups and the virtual machines of this machine.
 type stand struct {
 	t      *testing.T
-	h      *host.Host
-	y      host.Hierarchy
+	h      *hostfs.FS
+	y      hostfs.Hierarchy
 	groups *cgroup.Table
 	vms    *vm.Table
-	snap   meter.Snapshot
+	snap   usage.Snapshot
 	log    *bytes.Buffer
 }
 
@@ -117,7 +117,7 @@ func openStand(t *testing.T, reader string, every int) *stand {
 		}
 	})
 	var err error
-	if s.h, err = host.Open("/"); err != nil {
+	if s.h, err = hostfs.Open("/"); err != nil {
 		t.Fatal(err)
 	}
 	closing(t, s.h)
@@ -167,7 +167,7 @@ func (s *stand) tick() {
 }
 
 // group is the one at the path; nil where there is none.
-func (s *stand) group(p string) *meter.Group {
+func (s *stand) group(p string) *usage.Group {
 	for _, g := range s.snap.Groups {
 		if g.Workload.Path == p {
 			return g

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/kernfmt"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Times is the CPU time of a virtual machine up to an instant, in ns.
@@ -103,7 +103,7 @@ func (t *Table) schedstat(dir string) (run, wait int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return kernfmt.Schedstat(b)
+	return procfmt.Schedstat(b)
 }
 
 // cpu reads the CPU time of a virtual machine's process, in ns: exact by its clock,

@@ -4,7 +4,7 @@
 // [Table.Read] belongs into each tick, behind the groups. It looks at all
 // processes every ten seconds, and each second at those of a virtual machine's
 // group that is new. Where a workload is there for one virtual machine alone, its
-// group gets a [meter.Guest]; else the [VM] says why not.
+// group gets a [usage.Guest]; else the [VM] says why not.
 //
 // [Table.Times] and [Ask] read what a virtual machine does now: the CPU time of its
 // threads by role, and how often it left guest mode.
@@ -17,10 +17,10 @@ import (
 	"slices"
 
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/host"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A Config says how often to look.
@@ -65,13 +65,13 @@ type VM struct {
 // An Owner returns the workload that processes in a group count for, given the
 // group's path as kernel files write it; nil where it is not known. It is
 // cgroup.Table.Owner.
-type Owner func(group string) *meter.Group
+type Owner func(group string) *usage.Group
 
 // A Table holds the virtual machines of a machine. Its owner is one goroutine.
 type Table struct {
 	cfg       Config
-	h         *host.Host
-	hierarchy host.Hierarchy
+	h         *hostfs.FS
+	hierarchy hostfs.Hierarchy
 	clock     bool // the processes' CPU clocks can be read
 	log       *slog.Logger
 
@@ -79,8 +79,8 @@ type Table struct {
 	looks int
 	seen  map[int32]glance     // processes that are no QEMU
 	vms   map[int32]*VM        // by PID
-	young map[meter.Slot]int   // groups of virtual machines in which none is found yet: for how many ticks to look
-	given map[*meter.Group]*VM // whose Guest is set
+	young map[usage.Slot]int   // groups of virtual machines in which none is found yet: for how many ticks to look
+	given map[*usage.Group]*VM // whose Guest is set
 	told  map[int32]int        // how often each was refused, up to telling
 
 	// Unreadable counts the processes that the last look at all could not read,
@@ -90,7 +90,7 @@ type Table struct {
 
 // Open opens a table of the virtual machines of h; nothing is found yet. An error
 // wrapping fault.ErrUnsupported says that h has no groups.
-func Open(h *host.Host, cfg Config, log *slog.Logger) (*Table, error) {
+func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func Open(h *host.Host, cfg Config, log *slog.Logger) (*Table, error) {
 		return nil, err
 	}
 	return &Table{cfg: cfg, h: h, hierarchy: y, clock: proc.HasClock(h), log: log, seen: map[int32]glance{}, vms: map[int32]*VM{},
-		young: map[meter.Slot]int{}, given: map[*meter.Group]*VM{}, told: map[int32]int{}}, nil
+		young: map[usage.Slot]int{}, given: map[*usage.Group]*VM{}, told: map[int32]int{}}, nil
 }
 
 // All returns the virtual machines that are there, by PID. They stay as they are
@@ -119,7 +119,7 @@ const youth = 10
 
 // Read finds what came and went, and sets the Guest of each group in s that is
 // there for one virtual machine alone.
-func (t *Table) Read(s *meter.Snapshot, owner Owner) error {
+func (t *Table) Read(s *usage.Snapshot, owner Owner) error {
 	t.leave()
 	for _, g := range s.Groups {
 		switch {
@@ -170,7 +170,7 @@ func (t *Table) forget(pid int32) {
 }
 
 // lookInto looks at the processes of new groups of virtual machines.
-func (t *Table) lookInto(s *meter.Snapshot, owner Owner) {
+func (t *Table) lookInto(s *usage.Snapshot, owner Owner) {
 	for _, g := range s.Groups {
 		left, ok := t.young[g.Slot]
 		if !ok || g.Final {
@@ -207,14 +207,14 @@ func (t *Table) take(pid int32) (g glance, err error) {
 
 // match gives groups to virtual machines, and says of the others why not.
 func (t *Table) match(owner Owner) {
-	by := map[*meter.Group][]*VM{}
+	by := map[*usage.Group][]*VM{}
 	for pid, v := range t.vms {
 		next := *v
 		next.Workload, next.Refused = workload.Workload{}, ""
 		switch g := owner(v.Group); {
 		case g == nil:
 			next.Refused = "its group is not known yet, or no longer"
-		case g.Slot == meter.Root:
+		case g.Slot == usage.Root:
 			next.Workload = g.Workload
 			next.Refused = "it is in the root group, which is no workload; give it a group of its own"
 		default:
@@ -243,7 +243,7 @@ func (t *Table) match(owner Owner) {
 }
 
 // alone says which virtual machine g is there for alone, or why there is none.
-func (t *Table) alone(g *meter.Group, owner Owner) (pid int32, why string) {
+func (t *Table) alone(g *usage.Group, owner Owner) (pid int32, why string) {
 	pids, err := t.members(g, owner)
 	if err != nil {
 		return 0, "who else is in its group cannot be read: " + err.Error()
@@ -261,13 +261,13 @@ func (t *Table) alone(g *meter.Group, owner Owner) (pid int32, why string) {
 }
 
 // give makes v the guest of g; nil takes away the one that it has.
-func (t *Table) give(g *meter.Group, v *VM) {
+func (t *Table) give(g *usage.Group, v *VM) {
 	if v == nil {
 		g.Guest = nil
 		delete(t.given, g)
 		return
 	}
-	guest := meter.Guest{UUID: v.UUID, Name: v.Name, CID: v.CID, VCPUs: v.VCPUs}
+	guest := usage.Guest{UUID: v.UUID, Name: v.Name, CID: v.CID, VCPUs: v.VCPUs}
 	if g.Guest == nil {
 		t.log.Info("virtual machine", "vm", v.Name, "uuid", v.UUID, "vcpus", v.VCPUs, "workload", g.Workload.Name)
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // An adding adds slabs to the groups of a question.
@@ -192,7 +192,7 @@ func (a *adding) add(s *slab) error {
 		rows  []int64
 	}
 	var cols []column
-	a.want.Each(func(r meter.Resource) {
+	a.want.Each(func(r usage.Resource) {
 		if c := s.cols[slabAmounts+int(r)]; c != nil {
 			cols = append(cols, column{a.groups.place[r], isPeak[r], c})
 		}
@@ -203,11 +203,11 @@ func (a *adding) add(s *slab) error {
 		}
 		g.seen(s.ends(i))
 		ms := s.value(slabCovered, i)
-		g.present |= meter.Set(s.value(slabPresent, i))
+		g.present |= usage.Set(s.value(slabPresent, i))
 		g.rough |= s.value(slabRough, i)
 		g.covered += time.Duration(ms) * time.Millisecond
 		g.claimCovered += time.Duration(ms-s.value(slabGivenCovered, i)) * time.Millisecond
-		g.claimCPU = g.claimCPU.Add(s.value(slabAmounts+int(meter.CPU), i) - s.value(slabGivenCPU, i))
+		g.claimCPU = g.claimCPU.Add(s.value(slabAmounts+int(usage.CPU), i) - s.value(slabGivenCPU, i))
 		for _, c := range cols {
 			sum := &g.sums[c.place]
 			switch v := c.rows[i]; {

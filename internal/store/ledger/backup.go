@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"os"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Backup writes the ledger as it is at one instant into a new file, as a ledger.

@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func BenchmarkBookSQLite(b *testing.B)     { benchmarkBook(b, ledgertest.SQLite(b)) }
@@ -28,25 +27,25 @@ func benchmarkBook(b *testing.B, dsn string) {
 		ledgertest.Node(b, l, ids[i])
 	}
 	minute := ledgertest.Day.Unix() / 60
-	es := make([]*entry.Entry, nodes)
+	es := make([]*batch.Entry, nodes)
 	prepare := func(n int) {
 		for i := range es {
 			e := ledgertest.Entry(ids[i], batch.Stream{byte(i)}, marks[i], 1, int64(n), minute)
 			e.Minutes = nil
 			for w := range workloads {
 				short, _ := batch.ShortOf(named(ids[i], w).ID)
-				u := meter.Usage{Covered: 10 * time.Second}
-				for r := meter.Resource(1); r < meter.Limit; r++ {
-					u.Put(r, int64(n)*1e6+int64(r), meter.Measured)
+				u := usage.Usage{Covered: 10 * time.Second}
+				for r := usage.Resource(1); r < usage.Limit; r++ {
+					u.Put(r, int64(n)*1e6+int64(r), usage.Measured)
 				}
-				e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: minute + int64(n)/6, Usage: u})
+				e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: minute + int64(n)/6, Usage: u})
 			}
 			if n == 0 {
 				for w := range workloads {
 					e.Names = append(e.Names, named(ids[i], w))
 				}
 			}
-			e.Nodes = []entry.NodeMinute{{Minute: minute + int64(n)/6, Covered: 10 * time.Second, CPUs: 4}}
+			e.Nodes = []batch.NodeMinute{{Minute: minute + int64(n)/6, Covered: 10 * time.Second, CPUs: 4}}
 			es[i], marks[i] = e, batch.Mark{Next: e.Number + 1, Last: e.Hash}
 		}
 	}

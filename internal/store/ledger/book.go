@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Book books entries, all in one transaction: after an error nothing has
@@ -22,7 +22,7 @@ import (
 // can tell; offered again, what was taken is Known.) What is wrong with one
 // entry is in its Result and costs that entry only. Entries of one stream are
 // judged one after another, in their order here.
-func (l *Ledger) Book(ctx context.Context, es []*entry.Entry) ([]entry.Result, error) {
+func (l *Ledger) Book(ctx context.Context, es []*batch.Entry) ([]batch.Result, error) {
 	results, err := l.book(ctx, es, false)
 	if errors.Is(err, errRange) {
 		// The database refused a value of one of them: see of which.
@@ -31,8 +31,8 @@ func (l *Ledger) Book(ctx context.Context, es []*entry.Entry) ([]entry.Result, e
 	return results, about(err, "booking")
 }
 
-func (l *Ledger) book(ctx context.Context, es []*entry.Entry, apart bool) ([]entry.Result, error) {
-	results := make([]entry.Result, len(es))
+func (l *Ledger) book(ctx context.Context, es []*batch.Entry, apart bool) ([]batch.Result, error) {
+	results := make([]batch.Result, len(es))
 	return results, l.write(ctx, func(t *txn) error {
 		if !apart {
 			return t.book(es, results)
@@ -47,14 +47,14 @@ func (l *Ledger) book(ctx context.Context, es []*entry.Entry, apart bool) ([]ent
 }
 
 // bookApart books one entry, or refuses it where the database does.
-func (t *txn) bookApart(e []*entry.Entry, result []entry.Result) error {
+func (t *txn) bookApart(e []*batch.Entry, result []batch.Result) error {
 	if _, err := t.exec("SAVEPOINT apart"); err != nil {
 		return err
 	}
 	err := t.book(e, result)
 	if errors.Is(err, errRange) {
 		t.forget()
-		result[0] = entry.Result{Err: about(err, "batch %d of stream %s", e[0].Number, e[0].Stream)}
+		result[0] = batch.Result{Err: about(err, "batch %d of stream %s", e[0].Number, e[0].Stream)}
 		_, err = t.exec("ROLLBACK TO SAVEPOINT apart")
 	}
 	if err != nil {
@@ -84,7 +84,7 @@ type bookedNode struct {
 	changed bool
 }
 
-func (t *txn) book(es []*entry.Entry, results []entry.Result) error {
+func (t *txn) book(es []*batch.Entry, results []batch.Result) error {
 	b := &booking{
 		txn: t, now: time.Now().UnixNano(), nodes: map[string]*bookedNode{},
 		usage: newHeap(usageShape), whole: newHeap(nodeShape),
@@ -99,9 +99,9 @@ func (t *txn) book(es []*entry.Entry, results []entry.Result) error {
 }
 
 // entry books one entry. The error is one of the database.
-func (b *booking) entry(e *entry.Entry) (r entry.Result, err error) {
-	refuse := func(err error) entry.Result {
-		return entry.Result{Err: about(err, "batch %d of stream %s", e.Number, e.Stream)}
+func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
+	refuse := func(err error) batch.Result {
+		return batch.Result{Err: about(err, "batch %d of stream %s", e.Number, e.Stream)}
 	}
 	n, err := b.node(e.Node)
 	if err != nil {
@@ -139,7 +139,7 @@ func (b *booking) entry(e *entry.Entry) (r entry.Result, err error) {
 
 // take books an entry that is next in its stream, and returns which of its
 // workloads have no name.
-func (b *booking) take(e *entry.Entry, n *bookedNode) (nameless []batch.Short, err error) {
+func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.Short, err error) {
 	if err := b.move(e.Stream, n.id, batch.Mark{Next: e.Number + 1, Last: e.Hash}, e.Boot, b.now); err != nil {
 		return nil, err
 	}
@@ -215,12 +215,12 @@ func (b *booking) node(id string) (*bookedNode, error) {
 // denied is why nothing is booked of a node without an id.
 func (n *bookedNode) denied(id string) error {
 	if n.revoked != 0 {
-		return entry.Revoked(id)
+		return registry.Revoked(id)
 	}
 	return fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
 }
 
-func (t *txn) gap(node int64, g meter.Gap, now int64) error {
+func (t *txn) gap(node int64, g usage.Gap, now int64) error {
 	if is, err := t.longer(node, g); is || err != nil {
 		return err
 	}

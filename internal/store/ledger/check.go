@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // maxFaults is how many faults of each kind Check tells of.
@@ -227,7 +227,7 @@ func (c *checking) balance(hour int64) error {
 	}
 	var cols []column
 	var sums, wholes []string
-	for _, r := range meter.Wholes {
+	for _, r := range usage.Wholes {
 		col := column{name: r.String()}
 		cols, sums = append(cols, col), append(sums, col.summed())
 		wholes = append(wholes, column{name: fmt.Sprintf("(whole_%[1]s + skew_%[1]s)", r)}.halved())

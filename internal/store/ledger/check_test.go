@@ -5,10 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func TestCheckSQLite(t *testing.T)     { testCheck(t, ledgertest.SQLite(t)) }
@@ -22,12 +21,12 @@ func testCheck(t *testing.T, dsn string) {
 	m := ledgertest.Day.Unix() / 60
 	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 1<<40, m, m+61, m+1440, m+2*1440)
 	for _, row := range e.Minutes {
-		n := entry.NodeMinute{Minute: row.Minute, CPUs: 2, Covered: time.Minute}
+		n := batch.NodeMinute{Minute: row.Minute, CPUs: 2, Covered: time.Minute}
 		n.Whole[0], n.Skew[0] = 1<<40+5, -5
-		n.Total.Put(meter.NetworkRx, 7, meter.Measured)
+		n.Total.Put(usage.NetworkRx, 7, usage.Measured)
 		e.Nodes = append(e.Nodes, n)
 	}
-	if _, err := l.Book(ctx, []*entry.Entry{e}); err != nil {
+	if _, err := l.Book(ctx, []*batch.Entry{e}); err != nil {
 		t.Fatal(err)
 	}
 	check := func() []string {

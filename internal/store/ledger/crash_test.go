@@ -13,17 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 const crashDSN = "METE_TEST_CRASH_DSN"
 
 // crashEntry is batch number n of a stream whose content follows from n. Its
 // minutes run over hours, so that folds meet late ones.
-func crashEntry(n uint64) *entry.Entry {
+func crashEntry(n uint64) *batch.Entry {
 	minute := ledgertest.Day.Unix()/60 + int64(n*37%600)
 	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: n}, batch.Short(n%5), int64(n), minute, minute+60)
 	if n > 1 {
@@ -121,7 +120,7 @@ func bookForEver(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	for n := mark.Next; ; n++ {
-		results, err := l.Book(t.Context(), []*entry.Entry{crashEntry(n)})
+		results, err := l.Book(t.Context(), []*batch.Entry{crashEntry(n)})
 		if err != nil || results[0].Verdict != batch.Taken {
 			t.Fatal(results, err)
 		}

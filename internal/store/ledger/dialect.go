@@ -17,7 +17,7 @@ import (
 	"modernc.org/sqlite"               // the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // A dialect is what differs between the databases.

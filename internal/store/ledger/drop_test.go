@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func TestDropSQLite(t *testing.T)     { testDrop(t, ledgertest.SQLite(t)) }
@@ -28,7 +27,7 @@ func week(t *testing.T, l *ledger.Ledger) {
 		minutes = append(minutes, ledgertest.Day.Unix()/60+day*24*60)
 	}
 	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, minutes...)
-	if _, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil {
+	if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Fold(t.Context(), ledgertest.Day.Add(8*24*time.Hour)); err != nil {
@@ -149,7 +148,7 @@ func testThin(t *testing.T, dsn string) {
 	const workloads = 40
 	for i := range workloads {
 		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, batch.Short(i+1), 10, ledgertest.Day.Unix()/60)
-		if _, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil {
+		if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/query"
 )
 
 // Reading calls f while a reader has its moment of the ledger; count counts the

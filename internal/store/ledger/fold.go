@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"mete.dev/mete/internal/crash"
+	"mete.dev/mete/internal/x/failpoint"
 )
 
 // Fold sums the minutes of hours that are over into hours, those into days, and
@@ -219,7 +219,7 @@ func (f *folding) write(ctx context.Context, s *slice) error {
 		if err := f.slice(t, s); err != nil {
 			return fmt.Errorf("%s: %w", stamp(s.at), err)
 		}
-		crash.At("ledger.folding")
+		failpoint.At("ledger.folding")
 		return nil
 	})
 	if err != nil || s.skip {

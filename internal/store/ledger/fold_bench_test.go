@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func BenchmarkFoldSQLite(b *testing.B)     { benchmarkFolds(b, ledgertest.SQLite) }
@@ -75,11 +74,11 @@ func seed(b *testing.B, l *ledger.Ledger, dsn string, workloads, minutes int) {
 	ledgertest.Node(b, l, "a")
 	m := ledgertest.Day.Unix() / 60
 	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 1, m)
-	if _, err := l.Book(b.Context(), []*entry.Entry{e}); err != nil {
+	if _, err := l.Book(b.Context(), []*batch.Entry{e}); err != nil {
 		b.Fatal(err)
 	}
-	cols, values := []string{"minute", "workload", "rev", "present", "rough", "covered_ms"}, []string{"m", "w", "1", fmt.Sprint(int64(meter.All)), "0", "60000"}
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	cols, values := []string{"minute", "workload", "rev", "present", "rough", "covered_ms"}, []string{"m", "w", "1", fmt.Sprint(int64(usage.All)), "0", "60000"}
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		cols, values = append(cols, r.String()), append(values, fmt.Sprintf("w * 1000 + m %% 60 + %d", r))
 	}
 	series := func(name string, from, to int64) string {

@@ -10,10 +10,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // TestFull: where there is no more room nothing changes, and what was refused
@@ -29,7 +29,7 @@ func TestFull(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := l.PutNode(ctx, entry.Node{ID: "a"}); err != nil {
+	if err := l.PutNode(ctx, registry.Node{ID: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	var pages int64
@@ -47,13 +47,13 @@ func TestFull(t *testing.T) {
 	mark := batch.Mark{Next: 1}
 	refused := 0
 	for range 50 {
-		e := &entry.Entry{Node: "a", Stream: batch.Stream{1}, Number: mark.Next, Previous: mark.Last, Hash: batch.Hash{byte(mark.Next)}}
+		e := &batch.Entry{Node: "a", Stream: batch.Stream{1}, Number: mark.Next, Previous: mark.Last, Hash: batch.Hash{byte(mark.Next)}}
 		for w := range batch.Short(40) {
-			var u meter.Usage
-			u.Put(meter.CPU, 1, meter.Measured)
-			e.Minutes = append(e.Minutes, entry.Minute{Workload: w, Minute: day + int64(mark.Next), Usage: u})
+			var u usage.Usage
+			u.Put(usage.CPU, 1, usage.Measured)
+			e.Minutes = append(e.Minutes, batch.Minute{Workload: w, Minute: day + int64(mark.Next), Usage: u})
 		}
-		results, err := l.Book(ctx, []*entry.Entry{e})
+		results, err := l.Book(ctx, []*batch.Entry{e})
 		if err != nil {
 			refused++
 			if !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
@@ -63,7 +63,7 @@ func TestFull(t *testing.T) {
 				t.Fatalf("the mark is %v, %v; want %v", got, err, mark)
 			}
 			limit(pages + 10_000)
-			if results, err = l.Book(ctx, []*entry.Entry{e}); err != nil {
+			if results, err = l.Book(ctx, []*batch.Entry{e}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -93,12 +93,12 @@ func TestAside(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := l.PutNode(ctx, entry.Node{ID: "a"}); err != nil {
+	if err := l.PutNode(ctx, registry.Node{ID: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range byte(5) {
-		e := &entry.Entry{Node: "a", Stream: batch.Stream{1}, Number: 1, Previous: batch.Hash{1}, Hash: batch.Hash{i}, Sent: make([]byte, maxAside/4)}
-		if results, err := l.Book(ctx, []*entry.Entry{e}); err != nil || results[0].Verdict != batch.Conflict {
+		e := &batch.Entry{Node: "a", Stream: batch.Stream{1}, Number: 1, Previous: batch.Hash{1}, Hash: batch.Hash{i}, Sent: make([]byte, maxAside/4)}
+		if results, err := l.Book(ctx, []*batch.Entry{e}); err != nil || results[0].Verdict != batch.Conflict {
 			t.Fatal(results, err)
 		}
 	}
@@ -111,9 +111,9 @@ func TestAside(t *testing.T) {
 // TestRough: bits and qualities are the same, and the OR of bits is the worse.
 func TestRough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		draw := func() (u meter.Usage) {
-			for r := meter.Resource(1); r < meter.Limit; r++ {
-				if q := meter.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); q != meter.Absent {
+		draw := func() (u usage.Usage) {
+			for r := usage.Resource(1); r < usage.Limit; r++ {
+				if q := usage.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); q != usage.Absent {
 					u.Put(r, 1, q)
 				}
 			}
@@ -130,7 +130,7 @@ func TestRough(t *testing.T) {
 			t.Fatalf("the sum's qualities are %x, want %x", got, sum.Quality)
 		}
 	})
-	if thermometer(meter.SetOf(meter.CPU), 0) != 3<<(2*meter.CPU) {
+	if thermometer(usage.SetOf(usage.CPU), 0) != 3<<(2*usage.CPU) {
 		t.Error("an amount without a quality is not taken as the worst")
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // groups are the groups of an answer on their way. There may be as many as there are
 // workloads, of which nobody will see most: each takes a third of the room of a
 // query.Group, and many are made at a time.
 type groups struct {
-	want  meter.Set
-	place [meter.Limit]int // where the sum of a resource stands, of those wanted
+	want  usage.Set
+	place [usage.Limit]int // where the sum of a resource stands, of those wanted
 	all   map[string]*group
 	room  []group
 	sums  []unit.Sum
@@ -28,7 +28,7 @@ type groups struct {
 type group struct {
 	keys                  []string
 	first, last           int64 // minutes
-	present               meter.Set
+	present               usage.Set
 	rough                 int64
 	covered, claimCovered time.Duration
 	claimCPU              unit.Sum
@@ -41,10 +41,10 @@ type group struct {
 const groupRoom = 256
 
 // newGroups are none yet; they will have the sums of some resources.
-func newGroups(want meter.Set) *groups {
+func newGroups(want usage.Set) *groups {
 	gs := &groups{want: want, all: map[string]*group{}}
 	n := 0
-	want.Each(func(r meter.Resource) { gs.place[r], n = n, n+1 })
+	want.Each(func(r usage.Resource) { gs.place[r], n = n, n+1 })
 	return gs
 }
 
@@ -77,7 +77,7 @@ func (gs *groups) named(name string, keys []string) *group {
 }
 
 // add adds an amount of a resource that is wanted.
-func (gs *groups) add(g *group, r meter.Resource, v unit.Sum) {
+func (gs *groups) add(g *group, r usage.Resource, v unit.Sum) {
 	s := &g.sums[gs.place[r]]
 	if !isPeak[r] {
 		*s = s.Plus(v)
@@ -87,8 +87,8 @@ func (gs *groups) add(g *group, r meter.Resource, v unit.Sum) {
 }
 
 // isPeak says of each resource whether the largest amount stays.
-var isPeak = func() (is [meter.Limit]bool) {
-	meter.All.Each(func(r meter.Resource) { is[r] = r.Detail().Kind == meter.Peak })
+var isPeak = func() (is [usage.Limit]bool) {
+	usage.All.Each(func(r usage.Resource) { is[r] = r.Detail().Kind == usage.Peak })
 	return is
 }()
 
@@ -106,7 +106,7 @@ func (g *group) on(node int64) {
 
 // claim notes what of a row can claim idle energy, unless it was given its part.
 func (g *group) claim(present, coveredMS int64, cpu unit.Sum) {
-	if !meter.Set(present).Has(meter.EnergyIdle) {
+	if !usage.Set(present).Has(usage.EnergyIdle) {
 		g.claimCPU = g.claimCPU.Plus(cpu)
 		g.claimCovered += time.Duration(coveredMS) * time.Millisecond
 	}
@@ -117,12 +117,12 @@ func (g *group) seen(first, last int64) { g.first, g.last = min(g.first, first),
 
 // mark notes what is there, and how good, of rows of the group.
 func (g *group) mark(present, rough, coveredMS int64) {
-	set := meter.Set(present)
+	set := usage.Set(present)
 	g.present |= set
 	g.covered += time.Duration(coveredMS) * time.Millisecond
 	if rough != 0 {
 		// What a row says of what it does not have is nothing.
-		set.Each(func(r meter.Resource) { g.rough |= rough & (3 << (2 * r)) })
+		set.Each(func(r usage.Resource) { g.rough |= rough & (3 << (2 * r)) })
 	}
 }
 
@@ -131,7 +131,7 @@ func (gs *groups) total(g *group, to *query.Total) {
 	*to = query.Total{Present: g.present & gs.want, Covered: g.covered, ClaimCPU: g.claimCPU, ClaimCovered: g.claimCovered}
 	to.Quality = fromRough(to.Present, g.rough)
 	i := 0
-	gs.want.Each(func(r meter.Resource) { to.Sum[r], i = g.sums[i], i+1 })
+	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
 }
 
 // made is a group as an answer has it.
@@ -150,7 +150,7 @@ func (gs *groups) list() []query.Group {
 }
 
 func (gs *groups) listed(some []*group) []query.Group {
-	cpu := gs.place[meter.CPU]
+	cpu := gs.place[usage.CPU]
 	slices.SortFunc(some, func(a, b *group) int {
 		return cmp.Or(b.sums[cpu].Compare(a.sums[cpu]), slices.Compare(a.keys, b.keys))
 	})
@@ -209,5 +209,5 @@ func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
 
 // byUse is the order of groups.
 func byUse(a, b *query.Group) int {
-	return cmp.Or(b.Usage.Sum[meter.CPU].Compare(a.Usage.Sum[meter.CPU]), slices.Compare(a.Keys, b.Keys))
+	return cmp.Or(b.Usage.Sum[usage.CPU].Compare(a.Usage.Sum[usage.CPU]), slices.Compare(a.Keys, b.Keys))
 }

@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
 )
 
 const (
@@ -24,7 +23,7 @@ const (
 
 // handovers keeps the shares that an entry tells of, and compares those that
 // both sides have told of now.
-func (b *booking) handovers(e *entry.Entry, n *bookedNode) error {
+func (b *booking) handovers(e *batch.Entry, n *bookedNode) error {
 	for i := range e.Handovers {
 		h := &e.Handovers[i]
 		for shares := range epochsOf(h.Shares) {
@@ -62,7 +61,7 @@ func epochsOf(shares []power.Share) func(yield func([]power.Share) bool) {
 
 // handed keeps the shares of a host, all of one epoch, and compares those that
 // the guest has told of.
-func (b *booking) handed(h *entry.Handover, shares []power.Share, n *bookedNode) error {
+func (b *booking) handed(h *batch.Handover, shares []power.Share, n *bookedNode) error {
 	short, ok := batch.ShortOf(h.Workload)
 	if !ok {
 		return nil // not an id: nothing can belong to it
@@ -111,7 +110,7 @@ func (b *booking) handed(h *entry.Handover, shares []power.Share, n *bookedNode)
 
 // got keeps the shares that a guest closed its windows with, each once, and
 // compares those that its host has told of.
-func (b *booking) got(h *entry.Handover, shares []power.Share, n *bookedNode) error {
+func (b *booking) got(h *batch.Handover, shares []power.Share, n *bookedNode) error {
 	guest, epoch := clean(h.Guest), clean(shares[0].Epoch)
 	for i := range shares {
 		c := comparison{guest: guest, epoch: epoch, n: shares[i].N, node: n.id, closed: shares[i].Energy(), from: nano(h.From), to: nano(h.To)}
@@ -269,7 +268,7 @@ func (t *txn) nestDay(node, day, host, workload int64) error {
 // carry goes on with a guest's being one, up to the end of an entry: as long as it
 // tells of shares, and one was equal not too long ago. It ends where it has told of
 // none for a while.
-func (b *booking) carry(e *entry.Entry, n *bookedNode) error {
+func (b *booking) carry(e *batch.Entry, n *bookedNode) error {
 	if n.host == 0 {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // helpRows is from how many rows on others help to read them: it takes some ten
@@ -35,12 +35,12 @@ type gathering struct {
 // A piece is a slab that is to be read.
 type piece struct {
 	stretch
-	want meter.Set
+	want usage.Set
 }
 
 // gather gives the slabs of stretches to use, in any order. single is that none is
 // of two days. Where keys is not nil they are of those keys alone.
-func (v *view) gather(l *Ledger, k *slabKind, want meter.Set, stretches []stretch, single bool, keys []int64, use func(*slab) error) error {
+func (v *view) gather(l *Ledger, k *slabKind, want usage.Set, stretches []stretch, single bool, keys []int64, use func(*slab) error) error {
 	g := &gathering{l: l, v: v, kind: k, keys: keys}
 	if keys != nil {
 		for _, p := range few(stretches, single) {

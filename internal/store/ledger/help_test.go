@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 // fill writes days rows of some workloads into the table of days, and returns
@@ -26,7 +26,7 @@ func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 		return fmt.Sprintf("WITH RECURSIVE s(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM s WHERE i < %d)", n-1)
 	}
 	var cols, values []string
-	meter.All.Each(func(r meter.Resource) {
+	usage.All.Each(func(r usage.Resource) {
 		cols = append(cols, r.String())
 		values = append(values, fmt.Sprintf("(w.id * 7919 + s.i * 104729 + %d) %% 65521 * 100000000000", r))
 	})
@@ -37,7 +37,7 @@ func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 			SELECT n.id, s.i, 'w' || s.i, 'job', s.i, s.i, 'job' || (s.i %% 37), '', '', '', '', '', %d, %d, 0 FROM s JOIN node n ON n.node_id = 'n' || (s.i %% 10)`, first, end-1),
 		numbers(days) + fmt.Sprintf(` INSERT INTO day (minute, workload, rev, present, rough, covered_ms, %s)
 			SELECT %d + s.i * 1440, w.id, 0, %d, 1 << (2 * (w.id %% 20)), s.i, %s FROM s CROSS JOIN workload w`,
-			strings.Join(cols, ", "), first, int64(meter.All), strings.Join(values, ", ")),
+			strings.Join(cols, ", "), first, int64(usage.All), strings.Join(values, ", ")),
 		fmt.Sprintf("UPDATE counter SET hour_mark = %[1]d, day_mark = %[1]d, minute_floor = %[1]d, hour_floor = %[1]d", end),
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
@@ -63,14 +63,14 @@ func TestHelp(t *testing.T) {
 		g := want[key]
 		if g == nil {
 			g = &query.Group{Keys: []string{key}, Nodes: 10, First: from, Last: to}
-			g.Usage.Present = meter.All
+			g.Usage.Present = usage.All
 			want[key] = g
 		}
 		for day := range days {
 			g.Usage.Covered += time.Duration(day) * time.Millisecond
-			meter.All.Each(func(r meter.Resource) {
+			usage.All.Each(func(r usage.Resource) {
 				v := unit.Sum{}.Add(int64((id*7919+day*104729+int(r))%65521) * 100000000000)
-				if s := &g.Usage.Sum[r]; r.Detail().Kind != meter.Peak {
+				if s := &g.Usage.Sum[r]; r.Detail().Kind != usage.Peak {
 					*s = s.Plus(v)
 				} else if v.Compare(*s) > 0 {
 					*s = v
@@ -89,10 +89,10 @@ func TestHelp(t *testing.T) {
 		}
 		for i := range a.Groups {
 			got := &a.Groups[i]
-			if q := got.Usage.Quality.Get(meter.CPUUser); q != meter.Apportioned {
+			if q := got.Usage.Quality.Get(usage.CPUUser); q != usage.Apportioned {
 				t.Fatalf("the quality of %v is %v", got.Keys, q)
 			}
-			got.Usage.Quality = meter.Qualities(0)
+			got.Usage.Quality = usage.Qualities(0)
 			if d := cmp.Diff(want[got.Keys[0]], got, cmp.Comparer(func(a, b unit.Sum) bool { return a == b })); d != "" {
 				t.Fatal(d)
 			}

@@ -3,17 +3,17 @@ package ledger
 import (
 	"slices"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/share"
+	"mete.dev/mete/internal/attribute/idle"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // groups are the groups of all stretches in their order, with the energy of idle
 // machines divided among them as it was asked for. Those that nobody will see may be
 // in the rest of the answer instead.
 func (s *selection) groups(stretches []stretch, a *query.Answer) ([]query.Group, error) {
-	if s.idle == energy.None {
+	if s.idle == power.None {
 		sums, err := s.sum(stretches)
 		if err != nil {
 			return nil, s.l.d.fault(err)
@@ -38,8 +38,8 @@ func (s *selection) groups(stretches []stretch, a *query.Answer) ([]query.Group,
 			return nil, err
 		}
 	}
-	share.Idle(s.idle, groups, all)
-	groups = share.Merge(groups)
+	idle.Idle(s.idle, groups, all)
+	groups = idle.Merge(groups)
 	slices.SortFunc(groups, func(a, b query.Group) int { return byUse(&a, &b) })
 	return groups, nil
 }
@@ -72,7 +72,7 @@ func (s *selection) filtered() bool {
 // its parts: a part is apportioned where the whole was measured. Of what no part
 // has, nobody saw the whole.
 func energies(groups []query.Group, rest, whole *query.Total) {
-	for _, r := range meter.Energies {
+	for _, r := range usage.Energies {
 		worst := rest.Quality.Get(r)
 		for i := range groups {
 			if u := &groups[i].Usage; u.Present.Has(r) {
@@ -80,11 +80,11 @@ func energies(groups []query.Group, rest, whole *query.Total) {
 			}
 		}
 		switch worst {
-		case meter.Absent:
-			whole.Present &^= meter.SetOf(r)
-			whole.Quality.Set(r, meter.Absent)
-		case meter.Modelled:
-			whole.Quality.Worsen(r, meter.Modelled)
+		case usage.Absent:
+			whole.Present &^= usage.SetOf(r)
+			whole.Quality.Set(r, usage.Absent)
+		case usage.Modelled:
+			whole.Quality.Worsen(r, usage.Modelled)
 		}
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Config says how long what is kept.

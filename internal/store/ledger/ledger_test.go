@@ -3,8 +3,8 @@ package ledger_test
 import (
 	"testing"
 
-	"mete.dev/mete/internal/store/ledger/ledgertest"
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func TestMain(m *testing.M) { ledgertest.Main(m) }

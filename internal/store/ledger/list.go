@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // How long after its last window a node is live, and after its last batch it is
@@ -163,7 +163,7 @@ func (l *Ledger) eachGap(ctx context.Context, from, to time.Time, node string, s
 			if err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked, &by); err != nil {
 				return err
 			}
-			g.From, g.To, g.Booked, g.Reason, g.Shift = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason), time.Duration(by)
+			g.From, g.To, g.Booked, g.Reason, g.Shift = fromNano(from), fromNano(to), fromNano(booked), usage.ParseReason(reason), time.Duration(by)
 			f(&g)
 			return nil
 		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns, g.by_ns

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A rowKey is where a row stands in its table.
@@ -57,14 +57,14 @@ func (h heap) sorted() []rowKey {
 }
 
 // usageValues is u as a row of usageShape.
-func usageValues(u *meter.Usage, rev int64) []int64 {
+func usageValues(u *usage.Usage, rev int64) []int64 {
 	values := make([]int64, len(usageShape.cols))
 	putUsage(values, u, rev, colRest)
 	return values
 }
 
 // nodeValues is n as a row of nodeShape.
-func nodeValues(n *entry.NodeMinute, rev int64) []int64 {
+func nodeValues(n *batch.NodeMinute, rev int64) []int64 {
 	values := make([]int64, len(nodeShape.cols))
 	values[colRest], values[colRest+1], values[colRest+2] = int64(n.CPUs), n.Violations, n.Lost
 	copy(values[colRest+3:], n.Whole[:])
@@ -74,13 +74,13 @@ func nodeValues(n *entry.NodeMinute, rev int64) []int64 {
 	return values
 }
 
-func putUsage(values []int64, u *meter.Usage, rev int64, first int) {
-	present := u.Present & meter.All
+func putUsage(values []int64, u *usage.Usage, rev int64, first int) {
+	present := u.Present & usage.All
 	values[colRev] = rev
 	values[colPresent] = int64(present)
 	values[colRough] = thermometer(present, u.Quality)
 	values[colCovered] = millis(u.Covered)
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		if present.Has(r) {
 			values[first+int(r)-1] = u.Amount[r]
 		}
@@ -96,7 +96,7 @@ const lastMinute = 1 << 31
 
 // valid says what about the entry cannot be stored. What only becomes too large
 // together with what is there is seen when it is written.
-func valid(e *entry.Entry) error {
+func valid(e *batch.Entry) error {
 	if e.Number == 0 || e.Number >= math.MaxInt64 {
 		return fmt.Errorf("number %d: %w", e.Number, fault.ErrInvalid)
 	}
@@ -120,9 +120,9 @@ func valid(e *entry.Entry) error {
 	return nil
 }
 
-func fits(u *meter.Usage) bool {
+func fits(u *usage.Usage) bool {
 	ok := true
-	(u.Present & meter.All).Each(func(r meter.Resource) { ok = ok && small(u.Amount[r]) })
+	(u.Present & usage.All).Each(func(r usage.Resource) { ok = ok && small(u.Amount[r]) })
 	return ok
 }
 

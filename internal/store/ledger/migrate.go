@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // migrations are the steps of the schema, in the order of their names. A step

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
 )
 
 // Nodes that are guests are within their hosts' figures: sums leave them out on

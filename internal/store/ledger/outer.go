@@ -5,22 +5,22 @@ import (
 	"fmt"
 	"time"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/outer"
-	"mete.dev/mete/internal/power"
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
 )
 
 // OuterMeter is what the ledger keeps of a meter outside the machines.
 type OuterMeter struct {
 	Next    int64 // the first minute that is not settled, since 1970
-	Samples []outer.Sample
+	Samples []external.Sample
 }
 
 // OuterMeters makes meters known, by name, and returns what is kept of each. One that
 // is new, or of another kind than before, begins with the first whole minute from
 // now on; of one that was known minutes are settled that were not yet, but not those
 // that are older than an agent's windows can be.
-func (l *Ledger) OuterMeters(ctx context.Context, meters []outer.Meter, now time.Time) (map[string]*OuterMeter, error) {
+func (l *Ledger) OuterMeters(ctx context.Context, meters []external.Meter, now time.Time) (map[string]*OuterMeter, error) {
 	kept := map[string]*OuterMeter{}
 	err := l.write(ctx, func(t *txn) error {
 		for i := range meters {
@@ -36,7 +36,7 @@ func (l *Ledger) OuterMeters(ctx context.Context, meters []outer.Meter, now time
 	return kept, about(err, "meters outside the machines")
 }
 
-func (t *txn) outerMeter(m *outer.Meter, now time.Time) (*OuterMeter, error) {
+func (t *txn) outerMeter(m *external.Meter, now time.Time) (*OuterMeter, error) {
 	name, begin := clean(m.Name), now.Unix()/60+1
 	known, err := t.numbers("SELECT next FROM outer_meter WHERE name = $1 AND kind = $2", name, m.Kind.String())
 	if err != nil {
@@ -56,7 +56,7 @@ func (t *txn) outerMeter(m *outer.Meter, now time.Time) (*OuterMeter, error) {
 	}
 	k := &OuterMeter{Next: begin}
 	err = each(t.ctx, t.tx, func(scan func(...any) error) error {
-		var s outer.Sample
+		var s external.Sample
 		err := scan(&s.At, &s.Value)
 		k.Samples = append(k.Samples, s)
 		return err
@@ -66,7 +66,7 @@ func (t *txn) outerMeter(m *outer.Meter, now time.Time) (*OuterMeter, error) {
 
 // PutOuterSamples keeps what meters showed, by name. Of two samples of one instant the
 // first stays.
-func (l *Ledger) PutOuterSamples(ctx context.Context, samples map[string][]outer.Sample) error {
+func (l *Ledger) PutOuterSamples(ctx context.Context, samples map[string][]external.Sample) error {
 	return about(l.write(ctx, func(t *txn) error {
 		for name, list := range samples {
 			for _, s := range list {
@@ -115,7 +115,7 @@ func (l *Ledger) OuterNode(ctx context.Context, name string) (id string, err err
 const lately = 10 * time.Minute
 
 // OuterNodes tells how far the rows of nodes, by id, have come for a minute.
-func (l *Ledger) OuterNodes(ctx context.Context, ids []string, minute int64, now time.Time) (out []outer.Node, err error) {
+func (l *Ledger) OuterNodes(ctx context.Context, ids []string, minute int64, now time.Time) (out []external.Node, err error) {
 	err = l.view(ctx, func(v *view) error {
 		day := minute - minute%dayMinutes
 		covered := "0"
@@ -125,7 +125,7 @@ func (l *Ledger) OuterNodes(ctx context.Context, ids []string, minute int64, now
 			}
 		}
 		for _, id := range ids {
-			n := outer.Node{ID: id}
+			n := external.Node{ID: id}
 			var through, ms int64
 			err := v.tx.QueryRowContext(ctx, `SELECT n.through_ns, (SELECT count(*) FROM stream s WHERE s.node = n.id AND s.seen_ns > $3), CAST(`+covered+` AS bigint)
 				FROM node n WHERE n.node_id = $1 AND $2 >= 0`, clean(id), minute, now.Add(-lately).UnixNano()).Scan(&through, &n.Streams, &ms)

@@ -10,22 +10,22 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/crash"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/outer"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/states"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/failpoint"
 )
 
 // SettleOuter books what meters outside the machines showed in a minute, and moves
-// each of them on to the next, all in one transaction: see [outer.Adjust] for what
+// each of them on to the next, all in one transaction: see [external.Adjust] for what
 // becomes of the rows. Where one of the meters failed, nothing is booked but a gap.
 // It is false, and nothing has changed, where one of the meters is not at this minute
 // any more. A node whose minute was made what its meters showed before keeps that.
-func (l *Ledger) SettleOuter(ctx context.Context, bill *outer.Bill) (out []outer.Outcome, done bool, err error) {
+func (l *Ledger) SettleOuter(ctx context.Context, bill *external.Bill) (out []external.Outcome, done bool, err error) {
 	err = l.write(ctx, func(t *txn) (err error) {
 		out, done = nil, false
 		if done, err = t.advance(bill); err != nil || !done {
@@ -35,7 +35,7 @@ func (l *Ledger) SettleOuter(ctx context.Context, bill *outer.Bill) (out []outer
 			return t.failed(bill)
 		}
 		out, err = t.settle(bill)
-		crash.At("ledger.settling")
+		failpoint.At("ledger.settling")
 		return err
 	})
 	return out, done && err == nil, about(err, "minute %s of meters", stamp(bill.Minute))
@@ -43,7 +43,7 @@ func (l *Ledger) SettleOuter(ctx context.Context, bill *outer.Bill) (out []outer
 
 // advance moves the meters of a bill on, and forgets the samples that nobody needs any
 // more. It is false where one was moved on by another.
-func (t *txn) advance(bill *outer.Bill) (bool, error) {
+func (t *txn) advance(bill *external.Bill) (bool, error) {
 	for _, name := range slices.Sorted(maps.Keys(bill.Since)) {
 		next, err := t.numbers("SELECT next FROM outer_meter WHERE name = $1", clean(name))
 		if err != nil || len(next) != 1 || next[0] != bill.Minute {
@@ -66,8 +66,8 @@ func (t *txn) advance(bill *outer.Bill) (bool, error) {
 }
 
 // failed notes a gap of the nodes that meters of the bill feed.
-func (t *txn) failed(bill *outer.Bill) error {
-	from, to := outer.Start(bill.Minute), outer.Start(bill.Minute+1)
+func (t *txn) failed(bill *external.Bill) error {
+	from, to := external.Start(bill.Minute), external.Start(bill.Minute+1)
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(bill.Failed)) {
 		why = append(why, fmt.Sprintf("meter %s: %s", name, bill.Failed[name]))
@@ -81,7 +81,7 @@ func (t *txn) failed(bill *outer.Bill) error {
 		if n == 0 {
 			continue
 		}
-		g := meter.Gap{From: fromNano(from), To: fromNano(to), Reason: meter.MeterFailed, Detail: detail}
+		g := usage.Gap{From: fromNano(from), To: fromNano(to), Reason: usage.MeterFailed, Detail: detail}
 		if err := t.gap(n, g, to); err != nil {
 			return err
 		}
@@ -91,8 +91,8 @@ func (t *txn) failed(bill *outer.Bill) error {
 
 // longer makes a gap of a meter longer that goes on, here or at a server above. It is
 // false where there is none to go on.
-func (t *txn) longer(node int64, g meter.Gap) (bool, error) {
-	if g.Reason != meter.MeterFailed {
+func (t *txn) longer(node int64, g usage.Gap) (bool, error) {
+	if g.Reason != usage.MeterFailed {
 		return false, nil
 	}
 	n, err := t.exec("UPDATE gap SET to_ns = $3, rev = $6 WHERE node = $1 AND from_ns <= $2 AND to_ns >= $2 AND to_ns < $3 AND reason = $4 AND detail = $5",
@@ -113,13 +113,13 @@ func (t *txn) outerNode(id string) (n int64, err error) {
 type settling struct {
 	*txn
 	minute       int64
-	rows         map[string][]outer.Row // of the nodes, by id
+	rows         map[string][]external.Row // of the nodes, by id
 	usage, whole *change
 	values       map[int64][]int64 // of the rows, as they are, by workload
 }
 
-func (t *txn) settle(bill *outer.Bill) (out []outer.Outcome, err error) {
-	s := &settling{txn: t, minute: bill.Minute, rows: map[string][]outer.Row{}, usage: newChange(usageShape), whole: newChange(nodeShape), values: map[int64][]int64{}}
+func (t *txn) settle(bill *external.Bill) (out []external.Outcome, err error) {
+	s := &settling{txn: t, minute: bill.Minute, rows: map[string][]external.Row{}, usage: newChange(usageShape), whole: newChange(nodeShape), values: map[int64][]int64{}}
 	if bill.Minute < t.MinuteFloor {
 		return nil, nil // its minutes are gone
 	}
@@ -158,7 +158,7 @@ func (t *txn) settle(bill *outer.Bill) (out []outer.Outcome, err error) {
 }
 
 // read finds the rows of a node's minute.
-func (s *settling) read(node int64) (rows []outer.Row, err error) {
+func (s *settling) read(node int64) (rows []external.Row, err error) {
 	var id int64
 	var kind string
 	values := make([]int64, len(usageShape.cols))
@@ -174,7 +174,7 @@ func (s *settling) read(node int64) (rows []outer.Row, err error) {
 		if err := scan(dest...); err != nil {
 			return err
 		}
-		r := outer.Row{Key: id, Usage: usageOf(values, colRest)}
+		r := external.Row{Key: id, Usage: usageOf(values, colRest)}
 		// A row that has no name yet is a workload of some kind.
 		_ = r.Kind.UnmarshalText([]byte(kind))
 		rows = append(rows, r)
@@ -186,16 +186,16 @@ func (s *settling) read(node int64) (rows []outer.Row, err error) {
 }
 
 // node adjusts the rows of one node. It is false where that was done before.
-func (s *settling) node(n int64, id string, part outer.Part, bill *outer.Bill) (o outer.Outcome, fresh bool, err error) {
+func (s *settling) node(n int64, id string, part external.Part, bill *external.Bill) (o external.Outcome, fresh bool, err error) {
 	covered, whole, err := s.covered(n)
 	if err != nil {
 		return o, false, err
 	}
-	before := map[int64]meter.Usage{}
+	before := map[int64]usage.Usage{}
 	for _, r := range s.rows[id] {
 		before[r.Key] = r.Usage
 	}
-	rows, o := outer.Adjust(s.rows[id], covered, part.Energy, part.Error)
+	rows, o := external.Adjust(s.rows[id], covered, part.Energy, part.Error)
 	o.Minute, o.Node = bill.Minute, id
 	var names []string
 	for _, c := range bill.Charges {
@@ -211,7 +211,7 @@ func (s *settling) node(n int64, id string, part outer.Part, bill *outer.Bill) (
 	for i := range rows {
 		r := &rows[i]
 		if r.Key == 0 {
-			if r.Usage.Amount[meter.EnergyRest] == 0 {
+			if r.Usage.Amount[usage.EnergyRest] == 0 {
 				continue
 			}
 			if r.Key, err = s.idle(n, id); err != nil {
@@ -228,7 +228,7 @@ func (s *settling) node(n int64, id string, part outer.Part, bill *outer.Bill) (
 		if !fits(&r.Usage) {
 			return o, false, fmt.Errorf("node %q: %w", id, errRange)
 		}
-		s.usage.want(states.Minute, rowKey{s.minute, r.Key}, values)
+		s.usage.want(replica.Minute, rowKey{s.minute, r.Key}, values)
 	}
 	s.had(n, whole, &o)
 	return o, true, nil
@@ -265,17 +265,17 @@ func (s *settling) covered(node int64) (time.Duration, []int64, error) {
 
 // had changes what the node had by what its rows changed. Where it would have had less
 // than nothing that stands in the skew, as what windows left there when they were cut.
-func (s *settling) had(node int64, values []int64, o *outer.Outcome) {
+func (s *settling) had(node int64, values []int64, o *external.Outcome) {
 	const first = colRest + 3 // of nodeColumns
 	domains(func(d power.Domain) {
-		i := slices.Index(meter.Wholes[:], meter.EnergyOf(d))
-		whole, skew := &values[first+i], &values[first+len(meter.Wholes)+i]
+		i := slices.Index(usage.Wholes[:], usage.EnergyOf(d))
+		whole, skew := &values[first+i], &values[first+len(usage.Wholes)+i]
 		if *whole += o.Changed[d]; *whole < 0 {
 			*skew, *whole = *skew+*whole, 0
 		}
 	})
 	values[colRev] = s.rev
-	s.whole.want(states.Minute, rowKey{s.minute, node}, values)
+	s.whole.want(replica.Minute, rowKey{s.minute, node}, values)
 }
 
 // OuterRatio is what the meters of a node showed and what its own rows had, since a

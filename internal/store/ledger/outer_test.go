@@ -14,17 +14,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/outer"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 // onBoth runs a test on either database.
@@ -37,19 +37,19 @@ var dayMinute = ledgertest.Day.Unix() / 60
 
 // machine is an entry of a node's minutes: 20 s of CPU of one service, 10 s of the
 // system, 30 s idle, and 10 J, 5 J and 15 J of energy.
-func machine(node string, number uint64, q meter.Quality, minutes ...int64) *entry.Entry {
-	e := &entry.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: number, Boot: "b", Sent: fmt.Appendf(nil, "%s %d", node, number)}
+func machine(node string, number uint64, q usage.Quality, minutes ...int64) *batch.Entry {
+	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: number, Boot: "b", Sent: fmt.Appendf(nil, "%s %d", node, number)}
 	e.Hash = batch.HashOf(e.Sent)
 	if number > 1 {
 		e.Previous = batch.HashOf(fmt.Appendf(nil, "%s %d", node, number-1))
 	}
 	for _, m := range minutes {
-		n := entry.NodeMinute{Minute: m, Covered: time.Minute, CPUs: 1}
-		for i, r := range meter.Wholes {
+		n := batch.NodeMinute{Minute: m, Covered: time.Minute, CPUs: 1}
+		for i, r := range usage.Wholes {
 			switch r {
-			case meter.CPU:
+			case usage.CPU:
 				n.Whole[i] = 60e9
-			case meter.EnergyPackage:
+			case usage.EnergyPackage:
 				n.Whole[i] = 30e6
 			}
 		}
@@ -60,18 +60,18 @@ func machine(node string, number uint64, q meter.Quality, minutes ...int64) *ent
 			if m == minutes[0] {
 				e.Names = append(e.Names, batch.Name{ID: id, Kind: k, Name: k.String()})
 			}
-			u := meter.Usage{Covered: time.Minute}
-			u.Put(meter.CPU, []int64{20e9, 10e9, 30e9}[i], meter.Measured)
-			u.Put(meter.EnergyPackage, []int64{10e6, 5e6, 15e6}[i], q)
-			u.Put(meter.EnergyError, []int64{1e6, 5e5, 15e5}[i], q)
-			e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: m, Usage: u})
+			u := usage.Usage{Covered: time.Minute}
+			u.Put(usage.CPU, []int64{20e9, 10e9, 30e9}[i], usage.Measured)
+			u.Put(usage.EnergyPackage, []int64{10e6, 5e6, 15e6}[i], q)
+			u.Put(usage.EnergyError, []int64{1e6, 5e5, 15e5}[i], q)
+			e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: m, Usage: u})
 		}
 		e.Through = time.Unix(60*(m+1), 0).UTC()
 	}
 	return e
 }
 
-func booked(t *testing.T, l *ledger.Ledger, es ...*entry.Entry) {
+func booked(t *testing.T, l *ledger.Ledger, es ...*batch.Entry) {
 	t.Helper()
 	results, err := l.Book(t.Context(), es)
 	if err != nil {
@@ -87,9 +87,9 @@ func booked(t *testing.T, l *ledger.Ledger, es ...*entry.Entry) {
 // known makes meters known such that the first one's next minute is a minute.
 func known(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
 	t.Helper()
-	var ms []outer.Meter
+	var ms []external.Meter
 	for _, n := range names {
-		ms = append(ms, outer.Meter{Name: n, Kind: power.Energy, Wait: 26 * time.Hour})
+		ms = append(ms, external.Meter{Name: n, Kind: power.Energy, Wait: 26 * time.Hour})
 	}
 	kept, err := l.OuterMeters(t.Context(), ms, time.Unix(60*(next-1), 0))
 	if err != nil {
@@ -103,12 +103,12 @@ func known(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
 }
 
 // bill is what one meter showed for nodes.
-func bill(minute int64, uJ int64, nodes ...string) *outer.Bill {
-	return &outer.Bill{Minute: minute, Charges: []outer.Charge{{Meter: "pdu", Nodes: nodes, Energy: uJ, Error: uJ / 100}},
-		Since: map[string]int64{"pdu": outer.Start(minute)}, Failed: map[string]string{}}
+func bill(minute int64, uJ int64, nodes ...string) *external.Bill {
+	return &external.Bill{Minute: minute, Charges: []external.Charge{{Meter: "pdu", Nodes: nodes, Energy: uJ, Error: uJ / 100}},
+		Since: map[string]int64{"pdu": external.Start(minute)}, Failed: map[string]string{}}
 }
 
-func settle(t *testing.T, l *ledger.Ledger, b *outer.Bill, want bool) []outer.Outcome {
+func settle(t *testing.T, l *ledger.Ledger, b *external.Bill, want bool) []external.Outcome {
 	t.Helper()
 	out, done, err := l.SettleOuter(t.Context(), b)
 	if err != nil || done != want {
@@ -128,7 +128,7 @@ func energyOf(t *testing.T, l *ledger.Ledger, from, to int64) map[string]string 
 	got := map[string]string{}
 	for _, g := range a.Groups {
 		sum, q := g.Usage.Energy()
-		got[strings.TrimPrefix(strings.Join(g.Keys, " "), "name-")] = fmt.Sprintf("%s %s ± %s", sum, q, g.Usage.Sum[meter.EnergyError])
+		got[strings.TrimPrefix(strings.Join(g.Keys, " "), "name-")] = fmt.Sprintf("%s %s ± %s", sum, q, g.Usage.Sum[usage.EnergyError])
 	}
 	var whole, sum = query.Total{}, query.Total{}
 	for _, g := range a.Groups {
@@ -158,7 +158,7 @@ func TestSettle(t *testing.T) {
 		for _, n := range []string{"a", "b"} {
 			ledgertest.Node(t, l, n)
 		}
-		booked(t, l, machine("a", 1, meter.Apportioned, m, m+1, m+70), machine("b", 1, meter.Modelled, m, m+70))
+		booked(t, l, machine("a", 1, usage.Apportioned, m, m+1, m+70), machine("b", 1, usage.Modelled, m, m+70))
 		known(t, l, m, "pdu")
 		out := settle(t, l, bill(m, 60e6, "a"), true)
 		if len(out) != 1 || out[0].Inside != 30e6 || out[0].Measured != 30e6 || out[0].Meter != 60e6 {
@@ -211,7 +211,7 @@ func TestSettleWithoutRows(t *testing.T) {
 			ledgertest.Node(t, l, n)
 		}
 		known(t, l, m, "pdu")
-		booked(t, l, machine("a", 1, meter.Apportioned, m+1), machine("b", 1, meter.Apportioned, m+1))
+		booked(t, l, machine("a", 1, usage.Apportioned, m+1), machine("b", 1, usage.Apportioned, m+1))
 		settle(t, l, bill(m, 60e6, "a"), true)
 		settle(t, l, bill(m+1, 80e6, "a", "b"), true)
 		sound(t, l)
@@ -221,7 +221,7 @@ func TestSettleWithoutRows(t *testing.T) {
 		if got := energyOf(t, l, m+1, m+2); !strings.HasPrefix(got["a idle"], "20000000 ") || !strings.HasPrefix(got["b idle"], "20000000 ") {
 			t.Errorf("a strip of two: %v", got)
 		}
-		booked(t, l, machine("a", 2, meter.Apportioned, m))
+		booked(t, l, machine("a", 2, usage.Apportioned, m))
 		if got := energyOf(t, l, m, m+1); !strings.HasPrefix(got["a idle"], "75000000 ") || !strings.HasPrefix(got["a service"], "10000000 ") {
 			t.Errorf("rows that came late: %v", got)
 		}
@@ -239,7 +239,7 @@ func TestSettleFailed(t *testing.T) {
 		l := ledgertest.Open(t, dsn)
 		m := dayMinute
 		ledgertest.Node(t, l, "a")
-		booked(t, l, machine("a", 1, meter.Apportioned, m, m+1, m+2))
+		booked(t, l, machine("a", 1, usage.Apportioned, m, m+1, m+2))
 		known(t, l, m, "pdu")
 		before := energyOf(t, l, m, m+3)
 		for i := range int64(3) {
@@ -251,7 +251,7 @@ func TestSettleFailed(t *testing.T) {
 			t.Errorf("a failed meter changed (-before +after):\n%s", diff)
 		}
 		gaps, err := l.Gaps(t.Context(), ledgertest.Day, ledgertest.Day.Add(time.Hour), "", query.Scope{All: true})
-		want := meter.Gap{From: ledgertest.Day, To: ledgertest.Day.Add(3 * time.Minute), Reason: meter.MeterFailed, Detail: "meter pdu: gone"}
+		want := usage.Gap{From: ledgertest.Day, To: ledgertest.Day.Add(3 * time.Minute), Reason: usage.MeterFailed, Detail: "meter pdu: gone"}
 		if err != nil || len(gaps) != 1 || gaps[0].Gap != want {
 			t.Errorf("gaps: %+v, %v", gaps, err)
 		}
@@ -262,8 +262,8 @@ func TestSettleFailed(t *testing.T) {
 // had folded them before or not.
 func TestSettleAbove(t *testing.T) {
 	below, above := pair(t)
-	offer := states.Offer{Finest: states.Minute, Rows: 2}
-	booked(t, below.Ledger, machine("a", 1, meter.Modelled, first, first+1, first+2, first+70), machine("b", 1, meter.Modelled, first))
+	offer := replica.Offer{Finest: replica.Minute, Rows: 2}
+	booked(t, below.Ledger, machine("a", 1, usage.Modelled, first, first+1, first+2, first+70), machine("b", 1, usage.Modelled, first))
 	known(t, below.Ledger, first, "pdu")
 	push(below, above, offer)
 	for _, s := range []*side{below, above} {
@@ -309,25 +309,25 @@ func TestOuterSamples(t *testing.T) {
 		ledgertest.Node(t, l, "a")
 		m := dayMinute
 		known(t, l, m, "pdu", "plug")
-		at := func(s int64) outer.Sample { return outer.Sample{At: outer.Start(m) + s*1e9, Value: s} }
+		at := func(s int64) external.Sample { return external.Sample{At: external.Start(m) + s*1e9, Value: s} }
 		for range 2 {
-			if err := l.PutOuterSamples(t.Context(), map[string][]outer.Sample{"pdu": {at(-5), at(55), at(65)}, "plug": {at(3)}}); err != nil {
+			if err := l.PutOuterSamples(t.Context(), map[string][]external.Sample{"pdu": {at(-5), at(55), at(65)}, "plug": {at(3)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		b := bill(m, 60e6, "a")
 		b.Since["pdu"] = at(55).At
 		settle(t, l, b, true)
-		pdu := outer.Meter{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}
-		look := func(m outer.Meter, now time.Time) *ledger.OuterMeter {
+		pdu := external.Meter{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}
+		look := func(m external.Meter, now time.Time) *ledger.OuterMeter {
 			t.Helper()
-			kept, err := l.OuterMeters(t.Context(), []outer.Meter{m}, now)
+			kept, err := l.OuterMeters(t.Context(), []external.Meter{m}, now)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return kept[m.Name]
 		}
-		if diff := cmp.Diff(&ledger.OuterMeter{Next: m + 1, Samples: []outer.Sample{at(55), at(65)}}, look(pdu, ledgertest.Day.Add(time.Hour))); diff != "" {
+		if diff := cmp.Diff(&ledger.OuterMeter{Next: m + 1, Samples: []external.Sample{at(55), at(65)}}, look(pdu, ledgertest.Day.Add(time.Hour))); diff != "" {
 			t.Errorf("what is kept (-want +got):\n%s", diff)
 		}
 		if got := look(pdu, ledgertest.Day.Add(100*time.Hour)).Next; got != m+74*60+1 {
@@ -345,7 +345,7 @@ func TestOuterNodes(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
 		ledgertest.Node(t, l, "a")
-		twin := entry.Node{ID: "z", Cluster: "d", Name: "name-a", MachineID: "m", Boot: "b", At: ledgertest.Day}
+		twin := registry.Node{ID: "z", Cluster: "d", Name: "name-a", MachineID: "m", Boot: "b", At: ledgertest.Day}
 		if err := l.PutNode(t.Context(), twin); err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +359,7 @@ func TestOuterNodes(t *testing.T) {
 				t.Errorf("%s: %v, want %v", name, err, want)
 			}
 		}
-		booked(t, l, machine("a", 1, meter.Apportioned, dayMinute))
+		booked(t, l, machine("a", 1, usage.Apportioned, dayMinute))
 		for minute, want := range map[int64]time.Duration{dayMinute: time.Minute, dayMinute + 1: 0, dayMinute + 3000: 0} {
 			n, err := l.OuterNodes(t.Context(), []string{"a"}, minute, time.Now())
 			if err != nil || len(n) != 1 || n[0].Covered != want || n[0].Streams != 1 || !n[0].Through.Equal(ledgertest.Day.Add(time.Minute)) {
@@ -386,7 +386,7 @@ func TestSettleCrash(t *testing.T) {
 	for i := range int64(minutes) {
 		all = append(all, dayMinute+i)
 	}
-	booked(t, l, machine("a", 1, meter.Modelled, all...))
+	booked(t, l, machine("a", 1, usage.Modelled, all...))
 	known(t, l, dayMinute, "pdu")
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func TestSettleCrash(t *testing.T) {
 	for range 5 {
 		told := killed(t, dsn, 1+rand.IntN(30), time.Duration(rand.IntN(3000))*time.Microsecond)
 		l := ledgertest.Open(t, dsn)
-		kept, err := l.OuterMeters(t.Context(), []outer.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
+		kept, err := l.OuterMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -433,7 +433,7 @@ func shown(minute int64) int64 { return 10e6 + minute%7*1e6 }
 
 func settleForEver(t *testing.T, dsn string) {
 	l := ledgertest.Open(t, dsn)
-	kept, err := l.OuterMeters(t.Context(), []outer.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
+	kept, err := l.OuterMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/energy"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Usage sums what was used in a range of time, by group. It returns at most
@@ -94,8 +94,8 @@ type selection struct {
 	where   string
 	args    arguments // $1 and $2 are the stretch's ends
 	grouped bool      // group_day has all that is asked
-	idle    energy.Policy
-	want    meter.Set // the resources that are asked for
+	idle    power.Policy
+	want    usage.Set // the resources that are asked for
 	nest    nesting
 	nodes   map[int64]string // names, for keys
 }
@@ -107,15 +107,15 @@ func (s *selection) blind() bool {
 
 func (l *Ledger) newSelection(v *view, q *query.Query) (*selection, error) {
 	s := &selection{l: l, v: v, q: q, args: arguments{int64(0), int64(0)}, grouped: !q.OmitOwn}
-	if s.want = q.Resources & meter.All; s.want == 0 {
-		s.want = meter.All
+	if s.want = q.Resources & usage.All; s.want == 0 {
+		s.want = usage.All
 	}
-	s.want |= meter.SetOf(meter.CPU) // by which groups are ordered, and claim
+	s.want |= usage.SetOf(usage.CPU) // by which groups are ordered, and claim
 	if q.Idle != "" {
 		if err := s.idle.UnmarshalText([]byte(q.Idle)); err != nil {
 			return nil, err
 		}
-		s.want |= meter.SetOf(meter.Energies[:]...) | meter.SetOf(meter.EnergyError, meter.EnergyIdle)
+		s.want |= usage.SetOf(usage.Energies[:]...) | usage.SetOf(usage.EnergyError, usage.EnergyIdle)
 	}
 	if len(q.By) == 0 {
 		return nil, fmt.Errorf("no dimension to group by: %w", fault.ErrInvalid)

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"time"
 
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
 )
 
 // PutNode enrols a node, or replaces what is known of it; whose clone it is stays.
 // A new clone of a node that is revoked is fault.ErrDenied.
-func (l *Ledger) PutNode(ctx context.Context, n entry.Node) error {
+func (l *Ledger) PutNode(ctx context.Context, n registry.Node) error {
 	return about(l.write(ctx, func(t *txn) error {
 		if n.Root != "" {
 			// It may have been revoked since its certificate was looked at.
@@ -21,7 +21,7 @@ func (l *Ledger) PutNode(ctx context.Context, n entry.Node) error {
 				return err
 			}
 			if len(revoked) > 0 {
-				return entry.Revoked(n.Root)
+				return registry.Revoked(n.Root)
 			}
 		}
 		// Its days are in another cluster's groups now.
@@ -40,7 +40,7 @@ func (l *Ledger) PutNode(ctx context.Context, n entry.Node) error {
 
 const nodeFields = "node_id, cluster, name, machine_id, boot, enrolled_ns, root"
 
-func scanNode(scan func(...any) error) (n entry.Node, err error) {
+func scanNode(scan func(...any) error) (n registry.Node, err error) {
 	var at int64
 	err = scan(&n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &at, &n.Root)
 	n.At = fromNano(at)
@@ -48,14 +48,14 @@ func scanNode(scan func(...any) error) (n entry.Node, err error) {
 }
 
 // Node finds a node by its id.
-func (l *Ledger) Node(ctx context.Context, id string) (entry.Node, error) {
+func (l *Ledger) Node(ctx context.Context, id string) (registry.Node, error) {
 	n, err := scanNode(l.reader.QueryRowContext(ctx, "SELECT "+nodeFields+" FROM node WHERE node_id = $1", clean(id)).Scan)
 	return n, about(l.found(err), "node %q", id)
 }
 
 // NodesByMachine finds the nodes that were enrolled from a machine and are not
 // revoked, the newest first.
-func (l *Ledger) NodesByMachine(ctx context.Context, machineID string) (nodes []entry.Node, err error) {
+func (l *Ledger) NodesByMachine(ctx context.Context, machineID string) (nodes []registry.Node, err error) {
 	err = each(ctx, l.reader, func(scan func(...any) error) error {
 		n, err := scanNode(scan)
 		nodes = append(nodes, n)
@@ -102,7 +102,7 @@ func (l *Ledger) RevokedNodes(ctx context.Context) (ids []string, err error) {
 }
 
 // PutToken keeps a new token. One whose id exists is fault.ErrConflict.
-func (l *Ledger) PutToken(ctx context.Context, k entry.Token) error {
+func (l *Ledger) PutToken(ctx context.Context, k registry.Token) error {
 	return about(l.write(ctx, func(t *txn) error {
 		n, err := t.exec(`INSERT INTO token (id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING`,
@@ -116,7 +116,7 @@ func (l *Ledger) PutToken(ctx context.Context, k entry.Token) error {
 
 const tokenFields = "id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns"
 
-func scanToken(scan func(...any) error) (k entry.Token, err error) {
+func scanToken(scan func(...any) error) (k registry.Token, err error) {
 	var hash []byte
 	var created, expires, revoked int64
 	err = scan(&k.ID, &hash, &k.Role, &k.Cluster, &k.Uses, &created, &expires, &revoked)
@@ -128,7 +128,7 @@ func scanToken(scan func(...any) error) (k entry.Token, err error) {
 // UseToken takes one use of a token, and returns the token as it is then. One
 // that does not exist, or has another hash, is fault.ErrNotFound; one that
 // lacks the role, or is used up, expired or revoked, is fault.ErrDenied.
-func (l *Ledger) UseToken(ctx context.Context, id string, hash [32]byte, role entry.Role, now time.Time) (k entry.Token, err error) {
+func (l *Ledger) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (k registry.Token, err error) {
 	const query = "SELECT " + tokenFields + " FROM token WHERE id = $1 AND hash = $2"
 	k, err = scanToken(l.reader.QueryRowContext(ctx, query, clean(id), hash[:]).Scan)
 	err = usable(k, l.found(err), role, now)
@@ -145,13 +145,13 @@ func (l *Ledger) UseToken(ctx context.Context, id string, hash [32]byte, role en
 		})
 	}
 	if err != nil {
-		return entry.Token{}, about(err, "token %q", id)
+		return registry.Token{}, about(err, "token %q", id)
 	}
 	return k, nil
 }
 
 // usable says why a token, which was read with err, may not be used.
-func usable(k entry.Token, err error, role entry.Role, now time.Time) error {
+func usable(k registry.Token, err error, role registry.Role, now time.Time) error {
 	switch {
 	case err != nil:
 		return err
@@ -168,7 +168,7 @@ func usable(k entry.Token, err error, role entry.Role, now time.Time) error {
 }
 
 // Tokens are all tokens, the newest first.
-func (l *Ledger) Tokens(ctx context.Context) (tokens []entry.Token, err error) {
+func (l *Ledger) Tokens(ctx context.Context) (tokens []registry.Token, err error) {
 	err = each(ctx, l.reader, func(scan func(...any) error) error {
 		k, err := scanToken(scan)
 		tokens = append(tokens, k)
@@ -178,20 +178,20 @@ func (l *Ledger) Tokens(ctx context.Context) (tokens []entry.Token, err error) {
 }
 
 // Audit keeps a line of what was done.
-func (l *Ledger) Audit(ctx context.Context, a entry.Audit) error {
+func (l *Ledger) Audit(ctx context.Context, a registry.Audit) error {
 	return about(l.write(ctx, func(t *txn) error { return t.audit(a) }), "audit of %s", a.Action)
 }
 
-func (t *txn) audit(a entry.Audit) error {
+func (t *txn) audit(a registry.Audit) error {
 	_, err := t.exec("INSERT INTO audit (at_ns, actor, action, object, detail) VALUES ($1, $2, $3, $4, $5)",
 		nano(a.At), clean(a.Actor), clean(a.Action), clean(a.Object), clean(a.Detail))
 	return err
 }
 
 // Audits are the latest lines, the newest first.
-func (l *Ledger) Audits(ctx context.Context, limit int) (lines []entry.Audit, err error) {
+func (l *Ledger) Audits(ctx context.Context, limit int) (lines []registry.Audit, err error) {
 	err = each(ctx, l.reader, func(scan func(...any) error) error {
-		var a entry.Audit
+		var a registry.Audit
 		var at int64
 		err := scan(&at, &a.Actor, &a.Action, &a.Object, &a.Detail)
 		a.At = fromNano(at)

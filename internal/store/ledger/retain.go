@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/fault"
 )
 
 // rowBytes is about what a row of minutes takes, its share of the tree

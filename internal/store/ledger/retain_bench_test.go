@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/store/ledger/ledgertest"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 func BenchmarkRetainSQLite(b *testing.B)     { benchmarkRetain(b, ledgertest.SQLite) }

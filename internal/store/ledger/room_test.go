@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/hosttest"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // TestNoRoom: where the file system is full when the ledger is opened, the error

@@ -11,7 +11,7 @@ import (
 
 	"modernc.org/sqlite"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A reading puts rows into a slab one by one. SQLite has no grouping but by
@@ -73,10 +73,10 @@ func (r *reading) take(values []driver.Value) {
 		r.row[to], _ = values[2+i].(int64)
 	}
 	if r.kind == usageSlab {
-		r.row[slabRough] &= roughOf(meter.Set(r.row[slabPresent]))
+		r.row[slabRough] &= roughOf(usage.Set(r.row[slabPresent]))
 		r.row[slabGivenCPU], r.row[slabGivenCovered] = 0, 0
-		if meter.Set(r.row[slabPresent]).Has(meter.EnergyIdle) {
-			r.row[slabGivenCPU], r.row[slabGivenCovered] = r.row[slabAmounts+int(meter.CPU)], r.row[slabCovered]
+		if usage.Set(r.row[slabPresent]).Has(usage.EnergyIdle) {
+			r.row[slabGivenCPU], r.row[slabGivenCovered] = r.row[slabAmounts+int(usage.CPU)], r.row[slabCovered]
 		}
 	}
 	r.add(key, minute, minute, r.row)
@@ -84,7 +84,7 @@ func (r *reading) take(values []driver.Value) {
 
 // roughOf is the bits of column rough that are of some resources: what a row says
 // of what it does not have is nothing.
-func roughOf(set meter.Set) int64 {
+func roughOf(set usage.Set) int64 {
 	// Each bit goes to twice its place.
 	v := uint64(set)
 	for _, s := range [...]struct {
@@ -97,13 +97,13 @@ func roughOf(set meter.Set) int64 {
 }
 
 // columns are SQL for what a slab holds of a row of u, and where each stands.
-func (k *slabKind) columns(want meter.Set) (list []string, into []int) {
+func (k *slabKind) columns(want usage.Set) (list []string, into []int) {
 	put := func(at int, text string) { list, into = append(list, text), append(into, at) }
 	if k == nodeSlab {
 		put(slabCPUs, "u.cpus")
 		// A node without a CPU is a machine of which only single jobs were measured.
 		put(slabMeasured, "CASE WHEN u.cpus > 0 THEN u.covered_ms ELSE 0 END")
-		for i, r := range meter.Wholes {
+		for i, r := range usage.Wholes {
 			put(slabWholes+2*i, "u.whole_"+r.String())
 			put(slabWholes+2*i+1, "u.skew_"+r.String())
 		}
@@ -112,13 +112,13 @@ func (k *slabKind) columns(want meter.Set) (list []string, into []int) {
 	put(slabPresent, "u.present")
 	put(slabRough, "u.rough")
 	put(slabCovered, "u.covered_ms")
-	want.Each(func(r meter.Resource) { put(slabAmounts+int(r), "u."+r.String()) })
+	want.Each(func(r usage.Resource) { put(slabAmounts+int(r), "u."+r.String()) })
 	return list, into
 }
 
 // read makes a slab of the rows of a stretch; where keys is not nil, of those keys
 // alone.
-func (l *Ledger) read(v *view, k *slabKind, p stretch, want meter.Set, keys []int64) (*slab, error) {
+func (l *Ledger) read(v *view, k *slabKind, p stretch, want usage.Set, keys []int64) (*slab, error) {
 	columns, into := k.columns(want)
 	rows := len(keys)
 	if keys == nil {

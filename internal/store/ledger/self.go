@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Self sums what one workload of a node used in all its life. One of which nothing
@@ -69,13 +69,13 @@ func (l *Ledger) Self(ctx context.Context, node string, id workload.ID) (*query.
 // life sums the rows of one workload from a minute on.
 func (l *Ledger) life(v *view, w, from int64) (*query.Group, error) {
 	var minute, present, rough, covered int64
-	var amount [meter.Limit]int64
+	var amount [usage.Limit]int64
 	into := []any{&minute, &present, &rough, &covered}
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &amount[r])
 	}
 	from, to := v.minutesOf(time.Unix(from*60, 0), time.Now().Add(aheadMinutes*time.Minute))
-	gs := newGroups(meter.All)
+	gs := newGroups(usage.All)
 	g := gs.at(nil)
 	for _, p := range v.stretches(from, to, v.days) {
 		// The spans come first, and each finds its row by the primary key.
@@ -88,7 +88,7 @@ func (l *Ledger) life(v *view, w, from int64) (*query.Group, error) {
 			}
 			g.seen(minute, minute+p.level.width())
 			g.mark(present, rough, covered)
-			for r := meter.Resource(1); r < meter.Limit; r++ {
+			for r := usage.Resource(1); r < usage.Limit; r++ {
 				gs.add(g, r, unit.Sum{}.Add(amount[r]))
 			}
 			return nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // how says what becomes of a column when two rows become one.
@@ -82,10 +82,10 @@ func leading() []column {
 
 func nodeColumns() []column {
 	cols := []column{{name: "cpus", how: highest}, {name: "violations"}, {name: "lost"}}
-	for _, r := range meter.Wholes {
+	for _, r := range usage.Wholes {
 		cols = append(cols, column{name: "whole_" + r.String()})
 	}
-	for _, r := range meter.Wholes {
+	for _, r := range usage.Wholes {
 		cols = append(cols, column{name: "skew_" + r.String(), signed: true})
 	}
 	return cols
@@ -95,9 +95,9 @@ func nodeColumns() []column {
 // r is the (r-1)th.
 func resourceColumns() []column {
 	var cols []column
-	meter.All.Each(func(r meter.Resource) {
+	usage.All.Each(func(r usage.Resource) {
 		c := column{name: r.String()}
-		if r.Detail().Kind == meter.Peak {
+		if r.Detail().Kind == usage.Peak {
 			c.how = highest
 		}
 		cols = append(cols, c)
@@ -275,16 +275,16 @@ func (s *shape) saturated() string {
 }
 
 // Two bits for each resource have to fit an int64.
-var _ [32 - meter.Limit]struct{}
+var _ [32 - usage.Limit]struct{}
 
 // thermometer turns qualities into bits whose OR is the worse: measured 00,
 // apportioned 01, modelled 11. Absence is not in them.
-func thermometer(present meter.Set, q meter.Qualities) int64 {
+func thermometer(present usage.Set, q usage.Qualities) int64 {
 	const low = 0x5555555555555555
 	h, l := uint64(q)>>1&low, uint64(q)&low
 	rough := h | (h&l)<<1
-	present.Each(func(r meter.Resource) {
-		if q.Get(r) == meter.Absent {
+	present.Each(func(r usage.Resource) {
+		if q.Get(r) == usage.Absent {
 			// Someone gave an amount and no quality: the worst is meant.
 			rough |= 3 << (2 * r)
 		}
@@ -293,9 +293,9 @@ func thermometer(present meter.Set, q meter.Qualities) int64 {
 }
 
 // fromRough is the way back.
-func fromRough(present meter.Set, rough int64) (q meter.Qualities) {
-	present.Each(func(r meter.Resource) {
-		q.Set(r, [...]meter.Quality{meter.Measured, meter.Apportioned, meter.Modelled, meter.Modelled}[uint64(rough)>>(2*r)&3])
+func fromRough(present usage.Set, rough int64) (q usage.Qualities) {
+	present.Each(func(r usage.Resource) {
+		q.Set(r, [...]usage.Quality{usage.Measured, usage.Apportioned, usage.Modelled, usage.Modelled}[uint64(rough)>>(2*r)&3])
 	})
 	return q
 }

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A shelf keeps slabs from one question to the next: most of what a question is
@@ -111,7 +111,7 @@ func (s *shelf) same(p stretch, a, b int64) bool {
 
 // get finds a slab as it is at a revision, nil where there is none; has are the
 // resources that it had before, if any.
-func (s *shelf) get(k *slabKind, p stretch, want meter.Set, rev int64) (found *slab, has meter.Set) {
+func (s *shelf) get(k *slabKind, p stretch, want usage.Set, rev int64) (found *slab, has usage.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := slabKey{k, p}

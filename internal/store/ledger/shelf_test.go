@@ -11,14 +11,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 // A booker books what comes to its mind of three nodes.
@@ -44,20 +43,20 @@ func (b *booker) books(minute int64) {
 		}
 		short, _ := batch.ShortOf(name.ID)
 		e.Names = append(e.Names, name)
-		u := meter.Usage{Covered: 10 * time.Second}
-		meter.All.Each(func(r meter.Resource) {
+		u := usage.Usage{Covered: 10 * time.Second}
+		usage.All.Each(func(r usage.Resource) {
 			if b.IntN(3) > 0 {
-				u.Put(r, b.Int64N(1<<40), []meter.Quality{meter.Measured, meter.Apportioned, meter.Modelled}[b.IntN(3)])
+				u.Put(r, b.Int64N(1<<40), []usage.Quality{usage.Measured, usage.Apportioned, usage.Modelled}[b.IntN(3)])
 			}
 		})
-		e.Minutes = append(e.Minutes, entry.Minute{Workload: short, Minute: minute, Usage: u})
+		e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: minute, Usage: u})
 	}
-	nm := entry.NodeMinute{Minute: minute, Covered: 10 * time.Second, CPUs: n}
+	nm := batch.NodeMinute{Minute: minute, Covered: 10 * time.Second, CPUs: n}
 	for i := range nm.Whole {
 		nm.Whole[i], nm.Skew[i] = b.Int64N(1<<40)+1<<41, b.Int64N(1<<40)-1<<39
 	}
-	e.Nodes = []entry.NodeMinute{nm}
-	if r, err := b.l.Book(b.Context(), []*entry.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+	e.Nodes = []batch.NodeMinute{nm}
+	if r, err := b.l.Book(b.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
 		b.Fatal(r, err)
 	}
 }
@@ -73,7 +72,7 @@ func (b *booker) asks(minute int64) query.Query {
 		q.Where = map[query.Dimension][]string{query.ByJob: {"job0", "job4"}}
 	}
 	if b.IntN(3) == 0 {
-		q.Resources = meter.SetOf(meter.Memory, meter.EnergyPackage)
+		q.Resources = usage.SetOf(usage.Memory, usage.EnergyPackage)
 	}
 	if b.IntN(4) == 0 {
 		q.Idle = "equal"
@@ -190,14 +189,14 @@ func TestResources(t *testing.T) {
 			if err := l.Fold(t.Context(), ledgertest.Day.Add(72*time.Hour)); err != nil {
 				t.Fatal(err)
 			}
-			want := meter.SetOf(meter.CPU, meter.Memory, meter.MemoryPeak)
+			want := usage.SetOf(usage.CPU, usage.Memory, usage.MemoryPeak)
 			for _, by := range []query.Dimension{query.ByKind, query.ByJob} {
 				q := query.Query{From: ledgertest.Day, To: ledgertest.Day.Add(72 * time.Hour), By: []query.Dimension{by}, Scope: query.Scope{All: true}}
 				all, err := l.Usage(t.Context(), q)
 				if err != nil {
 					t.Fatal(err)
 				}
-				q.Resources = meter.SetOf(meter.Memory, meter.MemoryPeak)
+				q.Resources = usage.SetOf(usage.Memory, usage.MemoryPeak)
 				some, err := l.Usage(t.Context(), q)
 				if err != nil || len(some.Groups) != len(all.Groups) || len(all.Groups) == 0 {
 					t.Fatal(some, err)
@@ -207,7 +206,7 @@ func TestResources(t *testing.T) {
 					if s.Present != a.Present&want {
 						t.Errorf("%v has %x, of %x", all.Groups[i].Keys, s.Present, a.Present)
 					}
-					want.Each(func(r meter.Resource) {
+					want.Each(func(r usage.Resource) {
 						if a.Sum[r] != s.Sum[r] || a.Quality.Get(r) != s.Quality.Get(r) {
 							t.Errorf("%v: %v is %v, want %v", all.Groups[i].Keys, r, s.Sum[r], a.Sum[r])
 						}

@@ -3,7 +3,7 @@ package ledger
 import (
 	"math"
 
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A slab is the rows of a stretch in memory: one for each key, of the amounts of
@@ -11,7 +11,7 @@ import (
 type slab struct {
 	stretch
 	kind *slabKind
-	has  meter.Set // of usage: the resources of which it has amounts
+	has  usage.Set // of usage: the resources of which it has amounts
 	keys []int64   // a key whose sums would not fit 64 bits is there again
 	// first and last are the minutes of a key's first and last row, from the
 	// stretch's start on; nil where the stretch is one row long.
@@ -40,7 +40,7 @@ const (
 )
 
 // The columns of slabs of nodes: CPUs, ms for which the machine was measured as a
-// whole, and two for each of meter.Wholes: the whole, and skew.
+// whole, and two for each of usage.Wholes: the whole, and skew.
 const (
 	slabCPUs = iota
 	slabMeasured
@@ -50,7 +50,7 @@ const (
 var (
 	usageSlab = func() *slabKind {
 		k := &slabKind{usageShape, []how{bits, bits, add, add, add}}
-		meter.All.Each(func(r meter.Resource) {
+		usage.All.Each(func(r usage.Resource) {
 			h := add
 			if isPeak[r] {
 				h = highest
@@ -59,10 +59,10 @@ var (
 		})
 		return k
 	}()
-	nodeSlab = &slabKind{nodeShape, append([]how{highest, add}, make([]how, 2*len(meter.Wholes))...)}
+	nodeSlab = &slabKind{nodeShape, append([]how{highest, add}, make([]how, 2*len(usage.Wholes))...)}
 )
 
-func newSlab(k *slabKind, p stretch, has meter.Set, rows int) *slab {
+func newSlab(k *slabKind, p stretch, has usage.Set, rows int) *slab {
 	s := &slab{stretch: p, kind: k, has: has, cols: make([][]int64, len(k.hows)), keys: make([]int64, 0, rows)}
 	if p.to-p.from > p.level.width() {
 		s.at, s.first, s.last = make(map[int64]int32, rows), make([]int32, 0, rows), make([]int32, 0, rows)
@@ -163,7 +163,7 @@ func (s *slab) bytes() int64 {
 
 // joined is slabs of parts of a stretch as one slab.
 func joined(p stretch, parts []*slab) *slab {
-	has, rows := meter.All, 0
+	has, rows := usage.All, 0
 	for _, part := range parts {
 		has &= part.has
 		rows = max(rows, len(part.keys))
@@ -180,7 +180,7 @@ func joined(p stretch, parts []*slab) *slab {
 		}
 	}
 	for c := range s.cols {
-		if r := meter.Resource(c - slabAmounts); s.kind == usageSlab && c > slabAmounts && !has.Has(r) {
+		if r := usage.Resource(c - slabAmounts); s.kind == usageSlab && c > slabAmounts && !has.Has(r) {
 			s.cols[c] = nil
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // slice folds a slice, unless what it goes on from is not as it was when it was
@@ -98,7 +98,7 @@ func (t *txn) saturated(s *slice) error {
 	if err := t.queryRow(s.keys.saturated(), s.at, s.first, s.end).scan(&n); err != nil || n == 0 {
 		return err
 	}
-	return t.audit(entry.Audit{
+	return t.audit(registry.Audit{
 		At: time.Now(), Actor: "local", Action: "ledger.saturated", Object: s.keys.dayTable(),
 		Detail: fmt.Sprintf("%d rows of day %s have amounts that do not fit; their hours are exact", n, stamp(s.at)),
 	})
@@ -149,10 +149,10 @@ var sumGroups = func() string {
 	group := strings.Join(exprs, ", ")
 	cols, exprs = append(cols, "covered_ms"), append(exprs, "sum(d.covered_ms)")
 	sets := []string{"covered_ms = group_day.covered_ms + excluded.covered_ms"}
-	meter.All.Each(func(r meter.Resource) {
+	usage.All.Each(func(r usage.Resource) {
 		name := r.String()
 		cols = append(cols, name+"_hi", name+"_lo")
-		if r.Detail().Kind == meter.Peak {
+		if r.Detail().Kind == usage.Peak {
 			// Both halves of the one largest value.
 			exprs = append(exprs, "max(d."+name+") >> 32", "max(d."+name+") & 4294967295")
 			for _, half := range []string{"_hi", "_lo"} {

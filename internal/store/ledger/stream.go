@@ -8,10 +8,10 @@ import (
 	"math"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/crash"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/x/failpoint"
 )
 
 // A stream is how far a stream has been taken, and from whom.
@@ -75,7 +75,7 @@ const (
 
 // aside keeps the bytes of a batch that contradicts what was taken, once, and
 // writes it into the audit. The oldest go where there are too many.
-func (b *booking) aside(e *entry.Entry, n *bookedNode) error {
+func (b *booking) aside(e *batch.Entry, n *bookedNode) error {
 	sent := e.Sent
 	if sent == nil {
 		sent = []byte{}
@@ -92,7 +92,7 @@ func (b *booking) aside(e *entry.Entry, n *bookedNode) error {
 	if err != nil {
 		return err
 	}
-	return b.audit(entry.Audit{
+	return b.audit(registry.Audit{
 		At: fromNano(b.now), Actor: e.Node, Action: "batch.conflict", Object: e.Stream.String(),
 		Detail: fmt.Sprintf("batch %d, %x, is not the one that was taken, or does not follow it", e.Number, e.Hash[:8]),
 	})
@@ -165,13 +165,13 @@ func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Lost, now tim
 		if err := t.lost(n.id, lost, nano(now)); err != nil {
 			return err
 		}
-		return t.audit(entry.Audit{
+		return t.audit(registry.Audit{
 			At: now, Actor: node, Action: "batch.lost", Object: lost.Stream.String(),
 			Detail: fmt.Sprintf("batches %d to %d: %s", lost.From, lost.To, lost.Gap.Reason),
 		})
 	})
 	if err == nil && r.Verdict == batch.Taken {
-		crash.At("ledger.lost")
+		failpoint.At("ledger.lost")
 	}
 	return r, about(err, "lost batches of stream %s", lost.Stream)
 }

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // sum is the sums of the rows of all stretches, by group.
@@ -53,7 +53,7 @@ func (s *selection) aggregate(p stretch, gs *groups) error {
 		return err
 	}
 	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
-	meter.All.Each(func(r meter.Resource) {
+	usage.All.Each(func(r usage.Resource) {
 		name := "u." + r.String()
 		if !s.want.Has(r) {
 			cols = append(cols, "0", "0")
@@ -88,7 +88,7 @@ func (s *selection) groupDays(p stretch, gs *groups) error {
 	own := strings.NewReplacer("n.cluster", "w.cluster")
 	keys := own.Replace(strings.Join(s.keys, ", "))
 	cols := []string{keys, "w.present", "w.rough", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
-	meter.All.Each(func(r meter.Resource) {
+	usage.All.Each(func(r usage.Resource) {
 		name := "w." + r.String()
 		if !s.want.Has(r) {
 			cols = append(cols, "0", "0")
@@ -148,7 +148,7 @@ func (s *selection) groupNodes(p stretch, gs *groups) error {
 type summed struct {
 	keys                                   []string
 	present, rough, first, last, coveredMS int64
-	halves                                 [2 * meter.Limit]int64
+	halves                                 [2 * usage.Limit]int64
 	places                                 []any
 }
 
@@ -176,10 +176,10 @@ func (r *summed) into(s *selection, node *int64) []any {
 func (gs *groups) addSummed(g *group, row *summed, width int64) {
 	g.seen(row.first, row.last+width)
 	g.mark(row.present, row.rough, row.coveredMS)
-	gs.want.Each(func(r meter.Resource) {
+	gs.want.Each(func(r usage.Resource) {
 		hi, lo := row.halves[2*r], row.halves[2*r+1]
 		v := unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo)
-		if r == meter.CPU {
+		if r == usage.CPU {
 			g.claim(row.present, row.coveredMS, v)
 		}
 		gs.add(g, r, v)

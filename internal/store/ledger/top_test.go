@@ -3,9 +3,9 @@ package ledger_test
 import (
 	"testing"
 
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
-	"mete.dev/mete/internal/tally"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 // TestTop: of a question of which few groups are seen the others are not made, and the
@@ -30,7 +30,7 @@ func TestTop(t *testing.T) {
 	for _, key := range []string{"", "cpu_user_seconds", "memory_peak_bytes", "memory_average_bytes", "energy_joules"} {
 		for _, n := range []int{1, 6, 300, 1979, 1980, 5000} {
 			var said [2]string
-			for i, top := range []*query.Top{nil, tally.Top(q.By, key, n)} {
+			for i, top := range []*query.Top{nil, v1.Top(q.By, key, n)} {
 				q.Top = top
 				a, err := l.Usage(t.Context(), q)
 				if err != nil || a.Over == 0 {
@@ -39,9 +39,9 @@ func TestTop(t *testing.T) {
 				if most := [2]int{2000, min(n, 1980) + 20}[i]; len(a.Groups) != most || a.RestGroups != 2000-most {
 					t.Fatalf("%q, %d of them: %d groups and %d in the rest, want %d", key, n, len(a.Groups), a.RestGroups, most)
 				}
-				tally.Sort(a, key)
-				tally.Limit(a, n)
-				said[i] = string(tally.JSON(a))
+				v1.Sort(a, key)
+				v1.Limit(a, n)
+				said[i] = string(v1.JSON(a))
 			}
 			if said[0] != said[1] {
 				t.Errorf("%q, %d of them:\n%.5000s\nwant\n%.5000s", key, n, said[1], said[0])

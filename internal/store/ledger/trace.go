@@ -5,19 +5,18 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Minutes calls f with the rows of minutes of some nodes that are kept of
 // [from, to), in the order of minutes; node says of which of them a row is. A row
 // is good until f returns. All are of one moment of the ledger.
-func (l *Ledger) Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *entry.Minute) error) error {
+func (l *Ledger) Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.Minute) error) error {
 	var short, covered, minute, present, rough, id int64
-	var m entry.Minute
+	var m batch.Minute
 	into := []any{&short, &id, &minute, &present, &rough, &covered}
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &m.Usage.Amount[r])
 	}
 	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amounts() +
@@ -27,7 +26,7 @@ func (l *Ledger) Minutes(ctx context.Context, nodes []string, from, to time.Time
 			return err
 		}
 		m.Workload, m.Minute = batch.Short(short), minute
-		m.Usage.Present, m.Usage.Covered = meter.Set(present), time.Duration(covered)*time.Millisecond
+		m.Usage.Present, m.Usage.Covered = usage.Set(present), time.Duration(covered)*time.Millisecond
 		m.Usage.Quality = fromRough(m.Usage.Present, rough)
 		return f(at[id], &m)
 	})
@@ -36,17 +35,17 @@ func (l *Ledger) Minutes(ctx context.Context, nodes []string, from, to time.Time
 // Wholes calls f with what some nodes had in each minute that is kept of
 // [from, to), as Minutes does with what their workloads used. What is not needed
 // to show it is left out: skew, violations and losses.
-func (l *Ledger) Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *entry.NodeMinute) error) error {
+func (l *Ledger) Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.NodeMinute) error) error {
 	var covered, minute, present, rough, id int64
-	var m entry.NodeMinute
+	var m batch.NodeMinute
 	into := []any{&id, &minute, &present, &rough, &covered, &m.CPUs}
 	var text strings.Builder
 	text.WriteString("SELECT u.node, u.minute, u.present, u.rough, u.covered_ms, u.cpus")
-	for i, r := range meter.Wholes {
+	for i, r := range usage.Wholes {
 		into = append(into, &m.Whole[i])
 		text.WriteString(", u.whole_" + r.String())
 	}
-	for r := meter.Resource(1); r < meter.Limit; r++ {
+	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &m.Total.Amount[r])
 	}
 	text.WriteString(amounts() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
@@ -55,7 +54,7 @@ func (l *Ledger) Wholes(ctx context.Context, nodes []string, from, to time.Time,
 			return err
 		}
 		m.Minute, m.Covered = minute, time.Duration(covered)*time.Millisecond
-		m.Total.Present, m.Total.Covered = meter.Set(present), m.Covered
+		m.Total.Present, m.Total.Covered = usage.Set(present), m.Covered
 		m.Total.Quality = fromRough(m.Total.Present, rough)
 		return f(at[id], &m)
 	})

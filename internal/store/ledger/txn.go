@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/crash"
+	"mete.dev/mete/internal/x/failpoint"
 )
 
 // A marks is the row of table counter: up to where rows are folded, and from
@@ -100,7 +100,7 @@ func (l *Ledger) write(ctx context.Context, f func(*txn) error) error {
 		err = f(t)
 	}
 	if err == nil {
-		crash.At("ledger.before-commit")
+		failpoint.At("ledger.before-commit")
 		// Who reads may see it before this goes on.
 		l.noted(t)
 		if err = l.d.fault(tx.Commit()); err != nil {
@@ -112,7 +112,7 @@ func (l *Ledger) write(ctx context.Context, f func(*txn) error) error {
 		_ = tx.Rollback()
 		return err
 	}
-	crash.At("ledger.committed")
+	failpoint.At("ledger.committed")
 	t.share()
 	l.rev = t.rev
 	return nil

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // maxEpochs is how many epochs are remembered. A server above that stands in an
@@ -104,13 +104,13 @@ func (c cursor) compare(o cursor) int {
 
 // position writes a cursor as a server above keeps it, with all that has to be
 // as it was for it to mean anything.
-func position(o states.Offer, epoch string, c cursor) string {
+func position(o replica.Offer, epoch string, c cursor) string {
 	return fmt.Sprintf("%s.%d.%d.%d.%d.%d.%t", epoch, c.rev, c.kind, c.a, c.b, o.Finest, o.Masked)
 }
 
 // parsePosition reads what position wrote for the same offer; false is anything
 // else.
-func parsePosition(o states.Offer, text string) (epoch string, c cursor, ok bool) {
+func parsePosition(o replica.Offer, text string) (epoch string, c cursor, ok bool) {
 	f := strings.Split(text, ".")
 	if len(f) != 7 {
 		return "", c, false
@@ -129,7 +129,7 @@ func parsePosition(o states.Offer, text string) (epoch string, c cursor, ok bool
 // resume is where to go on for a server above: from the beginning where its
 // position is none of this ledger as it is now. That costs time and no harm,
 // as states take the place of states.
-func (l *Ledger) resume(v *view, o states.Offer, at string, rev int64) (cursor, error) {
+func (l *Ledger) resume(v *view, o replica.Offer, at string, rev int64) (cursor, error) {
 	epoch, c, ok := parsePosition(o, at)
 	if !ok || c.rev > rev {
 		return cursor{}, nil
@@ -155,10 +155,10 @@ func (l *Ledger) Secret(ctx context.Context, key string) (secret string, err err
 }
 
 // usageOf is the usage in a row of a table, whose resources begin at a column.
-func usageOf(values []int64, first int) (u meter.Usage) {
-	u.Present = meter.Set(values[colPresent])
+func usageOf(values []int64, first int) (u usage.Usage) {
+	u.Present = usage.Set(values[colPresent])
 	u.Quality = fromRough(u.Present, values[colRough])
 	u.Covered = duration(values[colCovered])
-	u.Present.Each(func(r meter.Resource) { u.Amount[r] = values[first+int(r)-1] })
+	u.Present.Each(func(r usage.Resource) { u.Amount[r] = values[first+int(r)-1] })
 	return u
 }

@@ -4,16 +4,16 @@ import (
 	"fmt"
 	"slices"
 
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/model/replica"
 )
 
 // held is the level of what a row of a level holds.
-func held(v states.Level, values []int64) states.Level {
+func held(v replica.Level, values []int64) replica.Level {
 	switch {
-	case v < states.Day && values[colRough]&holdsDay != 0:
-		return states.Day
-	case v < states.Hour && values[colRough]&holdsHour != 0:
-		return states.Hour
+	case v < replica.Day && values[colRough]&holdsDay != 0:
+		return replica.Day
+	case v < replica.Hour && values[colRough]&holdsHour != 0:
+		return replica.Hour
 	}
 	return v
 }
@@ -31,8 +31,8 @@ func (s *shape) held(table string) string {
 }
 
 // whole adds to a row of minutes that holds a coarser span what spilled from it.
-func (f *finder) whole(v states.Level, s *shape, table string, i *item) error {
-	if v != states.Minute || i.level == v || !slices.Contains(i.value, mostOfMinute) && !slices.Contains(i.value, -mostOfMinute) {
+func (f *finder) whole(v replica.Level, s *shape, table string, i *item) error {
+	if v != replica.Minute || i.level == v || !slices.Contains(i.value, mostOfMinute) && !slices.Contains(i.value, -mostOfMinute) {
 		return nil
 	}
 	values := make([]int64, len(s.cols))

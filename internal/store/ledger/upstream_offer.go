@@ -10,16 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // States returns what the server above lacks that stands at a mark: at most
 // o.Rows of it, all from one moment. The page is empty where it lacks nothing.
-func (l *Ledger) States(ctx context.Context, m states.Mark, o states.Offer) (*states.Page, error) {
-	p := &states.Page{From: m}
+func (l *Ledger) States(ctx context.Context, m replica.Mark, o replica.Offer) (*replica.Page, error) {
+	p := &replica.Page{From: m}
 	err := l.view(ctx, func(v *view) error {
 		var rev int64
 		if err := v.tx.QueryRowContext(ctx, "SELECT rev FROM counter WHERE id = 1").Scan(&rev); err != nil {
@@ -57,7 +56,7 @@ func (l *Ledger) States(ctx context.Context, m states.Mark, o states.Offer) (*st
 type finder struct {
 	l     *Ledger
 	v     *view
-	page  *states.Page
+	page  *replica.Page
 	from  cursor
 	limit int
 	last  int64 // revisions after it are not in the page
@@ -68,10 +67,10 @@ type finder struct {
 // An item is one thing to tell.
 type item struct {
 	at    cursor
-	level states.Level
+	level replica.Level
 	value []int64 // of a row, as it stands in its table after minute and key
-	gap   states.Gap
-	shift states.Shift
+	gap   replica.Gap
+	shift replica.Shift
 	node  int64 // of a gap or a shift
 	// in and as are where a node was a guest, and as what; 0 is not known.
 	in, as int64
@@ -79,8 +78,8 @@ type item struct {
 
 // wait keeps back all that changed since the first of the minutes that are not
 // over. It comes once they are, which is soon.
-func (f *finder) wait(o states.Offer) error {
-	if o.Over == 0 || o.Finest != states.Minute {
+func (f *finder) wait(o replica.Offer) error {
+	if o.Over == 0 || o.Finest != replica.Minute {
 		return nil
 	}
 	for _, day := range f.v.days {
@@ -103,9 +102,9 @@ func (f *finder) wait(o states.Offer) error {
 
 // find collects what there is to tell. What the server above does not keep any
 // more, or this one, is told by the next coarser rows.
-func (f *finder) find(m states.Mark, o states.Offer) error {
+func (f *finder) find(m replica.Mark, o replica.Offer) error {
 	floor, hourFloor := max(f.v.MinuteFloor, m.MinuteFloor), max(f.v.HourFloor, m.HourFloor)
-	if o.Finest == states.Hour {
+	if o.Finest == replica.Hour {
 		floor = math.MaxInt64
 	}
 	for _, t := range []struct {
@@ -116,14 +115,14 @@ func (f *finder) find(m states.Mark, o states.Offer) error {
 			if day < floor {
 				continue
 			}
-			if err := f.rows(t.kind, states.Minute, t.s, t.s.minuteTable(day), floor, math.MaxInt64); err != nil {
+			if err := f.rows(t.kind, replica.Minute, t.s, t.s.minuteTable(day), floor, math.MaxInt64); err != nil {
 				return err
 			}
 		}
-		if err := f.rows(t.kind+2, states.Hour, t.s, t.s.hourTable(), hourFloor, floor); err != nil {
+		if err := f.rows(t.kind+2, replica.Hour, t.s, t.s.hourTable(), hourFloor, floor); err != nil {
 			return err
 		}
-		if err := f.rows(t.kind+4, states.Day, t.s, t.s.dayTable(), 0, min(hourFloor, floor)); err != nil {
+		if err := f.rows(t.kind+4, replica.Day, t.s, t.s.dayTable(), 0, min(hourFloor, floor)); err != nil {
 			return err
 		}
 	}
@@ -172,7 +171,7 @@ func (f *finder) trim() {
 // span is told as that: the server above may have finer rows in it of which this
 // ledger knows nothing any more, as an older copy of it was put back. Then there
 // is nothing to say of the other rows in the span, which is why they are left out.
-func (f *finder) rows(k kind, v states.Level, s *shape, table string, from, to int64) error {
+func (f *finder) rows(k kind, v replica.Level, s *shape, table string, from, to int64) error {
 	if from >= to {
 		return nil
 	}
@@ -219,7 +218,7 @@ func (f *finder) gaps() error {
 		var reason string
 		g := &i.gap
 		err := scan(&i.at.rev, &i.at.a, &i.node, &from, &to, &reason, &g.Detail, &booked)
-		g.From, g.To, g.Booked, g.Reason = fromNano(from), fromNano(to), fromNano(booked), meter.ParseReason(reason)
+		g.From, g.To, g.Booked, g.Reason = fromNano(from), fromNano(to), fromNano(booked), usage.ParseReason(reason)
 		f.items = append(f.items, i)
 		return err
 	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
@@ -292,7 +291,7 @@ func (f *finder) fill() error {
 			i.shift.Node = nodes[i.node]
 			p.Shifts = append(p.Shifts, i.shift)
 		case ofNesting:
-			n := states.Nesting{Node: nodes[i.at.a], Host: -1, Workload: -1, Minute: i.at.b}
+			n := replica.Nesting{Node: nodes[i.at.a], Host: -1, Workload: -1, Minute: i.at.b}
 			if i.in != 0 {
 				n.Host = nodes[i.in]
 			}
@@ -301,9 +300,9 @@ func (f *finder) fill() error {
 			}
 			p.Nestings = append(p.Nestings, n)
 		case ofNodeMinute, ofNodeHour, ofNodeDay:
-			p.NodeRows = append(p.NodeRows, states.NodeRow{Level: i.level, Node: nodes[i.at.b], NodeMinute: nodeOf(i.at.a, i.value)})
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Level: i.level, Node: nodes[i.at.b], NodeMinute: nodeOf(i.at.a, i.value)})
 		case ofMinute, ofHour, ofDay:
-			p.Rows = append(p.Rows, states.Row{Level: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: usageOf(i.value, colRest)})
+			p.Rows = append(p.Rows, replica.Row{Level: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: usageOf(i.value, colRest)})
 		}
 	}
 	return nil
@@ -316,7 +315,7 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), 500) {
 		err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
 			var id, node, short, named int64
-			var w states.Workload
+			var w replica.Workload
 			var r nameRow
 			err := scan(append([]any{&id, &node, &short, &named, &w.Namespace, &w.Pod, &w.Container}, r.into()...)...)
 			w.Short = batch.Short(short)
@@ -340,7 +339,7 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
 		err := each(f.v.ctx, f.v.tx, func(scan func(...any) error) error {
 			var id, at, revoked, through, short, since, seen int64
-			var n states.Node
+			var n replica.Node
 			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute,
 				&n.Host.Node, &short, &since, &seen)
 			if n.Host.Node != "" {
@@ -396,7 +395,7 @@ func join(ids []int64) string {
 }
 
 // nodeOf is the way back from nodeValues.
-func nodeOf(minute int64, values []int64) (n entry.NodeMinute) {
+func nodeOf(minute int64, values []int64) (n batch.NodeMinute) {
 	n.Minute, n.CPUs, n.Violations, n.Lost = minute, int(values[colRest]), values[colRest+1], values[colRest+2]
 	copy(n.Whole[:], values[colRest+3:])
 	copy(n.Skew[:], values[colRest+3+len(n.Whole):])

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/crash"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/x/failpoint"
 )
 
 // abandoned is after how long without a word a source has no claim to its nodes
@@ -21,7 +21,7 @@ import (
 const abandoned = 24 * time.Hour
 
 // StatesMark is how far the states of a source have been taken.
-func (l *Ledger) StatesMark(ctx context.Context, src states.Source) (m states.Mark, err error) {
+func (l *Ledger) StatesMark(ctx context.Context, src replica.Source) (m replica.Mark, err error) {
 	err = l.view(ctx, func(v *view) error {
 		m.MinuteFloor, m.HourFloor = v.MinuteFloor, v.HourFloor
 		var sequence int64
@@ -40,7 +40,7 @@ func (l *Ledger) StatesMark(ctx context.Context, src states.Source) (m states.Ma
 // is fault.ErrConflict, and so is one with rows that are finer than what is kept
 // here; the mark is the one to go on from. A page that can never be taken is
 // fault.ErrInvalid.
-func (l *Ledger) TakeStates(ctx context.Context, src states.Source, p *states.Page, now time.Time) (m states.Mark, err error) {
+func (l *Ledger) TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (m replica.Mark, err error) {
 	if err := p.Check(); err != nil {
 		return m, about(err, "source %q", src.ID)
 	}
@@ -62,13 +62,13 @@ func (l *Ledger) TakeStates(ctx context.Context, src states.Source, p *states.Pa
 	if err != nil {
 		return m, about(err, "states of source %q", src.ID)
 	}
-	crash.At("upstream.committed")
+	failpoint.At("upstream.committed")
 	return l.StatesMark(ctx, src)
 }
 
 // PutSource enrols a server that sends its rows here, or replaces what is known
 // of it.
-func (l *Ledger) PutSource(ctx context.Context, n entry.Node) error {
+func (l *Ledger) PutSource(ctx context.Context, n registry.Node) error {
 	return about(l.write(ctx, func(t *txn) error {
 		_, err := t.exec(`INSERT INTO source (source_id, cluster, name, machine_id, boot, enrolled_ns) VALUES ($1, $2, $3, $4, $5, $6)
 			ON CONFLICT (source_id) DO UPDATE SET cluster = excluded.cluster, name = excluded.name, machine_id = excluded.machine_id,
@@ -80,7 +80,7 @@ func (l *Ledger) PutSource(ctx context.Context, n entry.Node) error {
 
 // Sources finds the servers that were enrolled with a ledger's id and are not
 // revoked, the newest first.
-func (l *Ledger) Sources(ctx context.Context, machineID string) (found []entry.Node, err error) {
+func (l *Ledger) Sources(ctx context.Context, machineID string) (found []registry.Node, err error) {
 	err = each(ctx, l.reader, func(scan func(...any) error) error {
 		n, err := scanNode(scan)
 		found = append(found, n)
@@ -94,8 +94,8 @@ var errMoved = errors.New("the mark is elsewhere")
 // A taking is a page on its way into the ledger.
 type taking struct {
 	*txn
-	page *states.Page
-	src  states.Source
+	page *replica.Page
+	src  replica.Source
 	now  time.Time
 
 	source    int64   // surrogate id
@@ -118,7 +118,7 @@ func (t *taking) take() (moved, reset bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	here := states.Mark{Sequence: uint64(sequence), Position: position}
+	here := replica.Mark{Sequence: uint64(sequence), Position: position}
 	if !here.Same(t.page.From) || t.tooFine() {
 		return true, false, nil
 	}
@@ -132,18 +132,18 @@ func (t *taking) take() (moved, reset bool, err error) {
 		return false, false, err
 	}
 	_, err = t.exec("UPDATE source SET sequence = $2, position = $3, coarse = $4 WHERE id = $1", t.source, sequence+1, position, t.coarse)
-	crash.At("upstream.before-commit")
+	failpoint.At("upstream.before-commit")
 	return false, reset, err
 }
 
 // tooFine reports whether there are rows whose like is not kept any more, so
 // that nobody can tell what is to be replaced.
 func (t *taking) tooFine() bool {
-	bad := func(v states.Level, minute int64) bool {
-		return v == states.Minute && minute < t.MinuteFloor || v == states.Hour && minute < min(t.HourFloor, t.MinuteFloor)
+	bad := func(v replica.Level, minute int64) bool {
+		return v == replica.Minute && minute < t.MinuteFloor || v == replica.Hour && minute < min(t.HourFloor, t.MinuteFloor)
 	}
-	return slices.ContainsFunc(t.page.Rows, func(r states.Row) bool { return bad(r.Level, r.Minute) }) ||
-		slices.ContainsFunc(t.page.NodeRows, func(r states.NodeRow) bool { return bad(r.Level, r.Minute) })
+	return slices.ContainsFunc(t.page.Rows, func(r replica.Row) bool { return bad(r.Level, r.Minute) }) ||
+		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Level, r.Minute) })
 }
 
 func (t *taking) takeAll() error {
@@ -193,7 +193,7 @@ func (t *taking) takeAll() error {
 }
 
 // takeShift keeps a shift, once.
-func (t *taking) takeShift(node int64, s *entry.Shift) error {
+func (t *taking) takeShift(node int64, s *batch.Shift) error {
 	var n int64
 	err := t.queryRow("SELECT count(*) FROM shift WHERE node = $1 AND boot = $2 AND at_ns = $3 AND by_ns = $4 AND from_ns = $5",
 		node, clean(s.Boot), nano(s.At), int64(s.By), nano(s.From)).scan(&n)
@@ -332,7 +332,7 @@ func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err e
 		}
 		if revoked != 0 || nano(t.now)-seen > int64(abandoned) {
 			t.coarse = max(t.coarse, coarse) // of the rows that it gets
-			return true, t.audit(entry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that sends no more"})
+			return true, t.audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that sends no more"})
 		}
 	}
 	fresh, err := t.exec("INSERT INTO foreign_node (source, node) VALUES ($1, $2) ON CONFLICT DO NOTHING", t.source, node)
@@ -343,7 +343,7 @@ func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err e
 	if !mine {
 		detail = "this node is of another cluster, and its rows are not taken from this server"
 	}
-	return false, t.audit(entry.Audit{At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id, Detail: detail})
+	return false, t.audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id, Detail: detail})
 }
 
 // takeWorkloads keeps what the page says of workloads.
@@ -371,7 +371,7 @@ func (t *taking) takeWorkloads() error {
 }
 
 // takeName replaces what a workload is called.
-func (t *taking) takeName(id int64, w *states.Workload) error {
+func (t *taking) takeName(id int64, w *replica.Workload) error {
 	var old named
 	var first, last int64
 	err := t.queryRow("SELECT namespace, job, username, project, kind, first_minute, last_minute FROM workload WHERE id = $1", id).

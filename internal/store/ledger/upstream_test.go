@@ -16,17 +16,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/entry"
-	"mete.dev/mete/internal/fault"
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/power"
-	"mete.dev/mete/internal/states"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
-	"mete.dev/mete/internal/store/ledger/ledgertest"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/wire"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
 const day = 24 * 60
@@ -136,7 +136,7 @@ func amounts(node bool) string {
 	if node {
 		cols = append(cols, "d.cpus", "d.violations", "d.lost", "d.whole_cpu", "d.skew_cpu")
 	}
-	meter.All.Each(func(r meter.Resource) { cols = append(cols, "d."+r.String()) })
+	usage.All.Each(func(r usage.Resource) { cols = append(cols, "d."+r.String()) })
 	return strings.Join(cols, ", ")
 }
 
@@ -178,10 +178,10 @@ func (s *side) floor(column string) (n int64) {
 	return n - 1
 }
 
-var source = states.Source{ID: "s1", Cluster: "c"}
+var source = replica.Source{ID: "s1", Cluster: "c"}
 
 // page is what the side tells next, as it is on the wire.
-func (s *side) page(m states.Mark, o states.Offer) (*states.Page, []byte) {
+func (s *side) page(m replica.Mark, o replica.Offer) (*replica.Page, []byte) {
 	s.t.Helper()
 	p, err := s.States(context.Background(), m, o)
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *side) page(m states.Mark, o states.Offer) (*states.Page, []byte) {
 }
 
 // push tells all that there is to tell.
-func push(below, above *side, o states.Offer) (pages int) {
+func push(below, above *side, o replica.Offer) (pages int) {
 	below.t.Helper()
 	ctx := context.Background()
 	m, err := above.StatesMark(ctx, source)
@@ -223,11 +223,11 @@ type climb struct {
 	below, above *side
 	top          *side // above that
 	dir          string
-	offer        states.Offer
+	offer        replica.Offer
 	marks        map[batch.Stream]batch.Mark
-	booked       []*entry.Entry // in order
+	booked       []*batch.Entry // in order
 	due          int            // how many of them are in the ledger below
-	old          *states.Page   // that was sent before
+	old          *replica.Page  // that was sent before
 	copies       map[string]int // of the ledger below, and how many entries they have
 }
 
@@ -250,7 +250,7 @@ func testUpstream(t *testing.T, rounds int) {
 		dir := filepath.Join(t.TempDir(), fmt.Sprint(round))
 		c := &climb{
 			T: rt, dir: dir, below: &side{t: rt, dsn: filepath.Join(dir, "below.db")}, above: &side{t: rt, dsn: filepath.Join(dir, "above.db")},
-			marks: map[batch.Stream]batch.Mark{}, copies: map[string]int{}, offer: states.Offer{Finest: states.Minute, Rows: 1000},
+			marks: map[batch.Stream]batch.Mark{}, copies: map[string]int{}, offer: replica.Offer{Finest: replica.Minute, Rows: 1000},
 		}
 		c.below.open()
 		defer func() { _ = c.below.Close() }()
@@ -260,12 +260,12 @@ func testUpstream(t *testing.T, rounds int) {
 		c.top.open()
 		defer func() { _ = c.top.Close() }()
 		for _, id := range []string{"a", "b"} {
-			if err := c.below.PutNode(t.Context(), entry.Node{ID: id, Cluster: "c", Name: "name-" + id}); err != nil {
+			if err := c.below.PutNode(t.Context(), registry.Node{ID: id, Cluster: "c", Name: "name-" + id}); err != nil {
 				rt.Fatal(err)
 			}
 		}
 		if rapid.Bool().Draw(rt, "hours") {
-			c.offer.Finest = states.Hour
+			c.offer.Finest = replica.Hour
 		}
 		for range rapid.IntRange(4, 25).Draw(rt, "steps") {
 			c.step()
@@ -292,7 +292,7 @@ func (c *climb) step() {
 	case "push":
 		c.push()
 	case "higher":
-		push(c.above, c.top, states.Offer{Finest: states.Level(rapid.IntRange(0, 1).Draw(c.T, "finest")), Rows: 100})
+		push(c.above, c.top, replica.Offer{Finest: replica.Level(rapid.IntRange(0, 1).Draw(c.T, "finest")), Rows: 100})
 	case "fold":
 		err = c.side().Fold(ctx, c.now())
 	case "retain":
@@ -313,7 +313,7 @@ func (c *climb) step() {
 	case "restore":
 		c.restore()
 	case "switch":
-		c.offer.Finest = states.Hour - c.offer.Finest
+		c.offer.Finest = replica.Hour - c.offer.Finest
 	}
 	if err != nil {
 		c.Fatal(err)
@@ -345,14 +345,14 @@ func (c *climb) book() {
 	c.due++
 }
 
-func (c *climb) entry() *entry.Entry {
+func (c *climb) entry() *batch.Entry {
 	node := rapid.SampledFrom([]string{"a", "b"}).Draw(c.T, "node")
 	stream := batch.Stream{node[0]}
 	m, ok := c.marks[stream]
 	if !ok {
 		m.Next = 1
 	}
-	e := &entry.Entry{Node: node, Stream: stream, Number: m.Next, Previous: m.Last, Boot: "boot"}
+	e := &batch.Entry{Node: node, Stream: stream, Number: m.Next, Previous: m.Last, Boot: "boot"}
 	e.Hash = batch.HashOf(fmt.Append(nil, node, m.Next))
 	c.marks[stream] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
 	minutes := rapid.Int64Range(0, 3*day-1)
@@ -368,30 +368,30 @@ func (c *climb) entry() *entry.Entry {
 			e.Names = append(e.Names, name)
 		}
 		short, _ := batch.ShortOf(name.ID)
-		row := entry.Minute{Workload: short, Minute: first + minutes.Draw(c.T, "minute")}
+		row := batch.Minute{Workload: short, Minute: first + minutes.Draw(c.T, "minute")}
 		row.Usage.Covered = time.Second
-		row.Usage.Put(meter.CPU, amount.Draw(c.T, "cpu"), meter.Quality(rapid.IntRange(1, 3).Draw(c.T, "quality")))
+		row.Usage.Put(usage.CPU, amount.Draw(c.T, "cpu"), usage.Quality(rapid.IntRange(1, 3).Draw(c.T, "quality")))
 		if rapid.Bool().Draw(c.T, "peak") {
-			row.Usage.Put(meter.MemoryPeak, amount.Draw(c.T, "peak"), meter.Measured)
+			row.Usage.Put(usage.MemoryPeak, amount.Draw(c.T, "peak"), usage.Measured)
 		}
 		e.Minutes = append(e.Minutes, row)
-		n := entry.NodeMinute{Minute: row.Minute, Covered: time.Second, CPUs: 4}
-		n.Whole[0], n.Skew[0] = row.Usage.Amount[meter.CPU], -5
+		n := batch.NodeMinute{Minute: row.Minute, Covered: time.Second, CPUs: 4}
+		n.Whole[0], n.Skew[0] = row.Usage.Amount[usage.CPU], -5
 		e.Nodes = append(e.Nodes, n)
 		e.Through = time.Unix(60*(row.Minute+1), 0)
 	}
 	if n := rapid.Int64Range(-3, 5).Draw(c.T, "share"); n >= 0 {
 		// Node b is a guest of a, as one workload or another.
-		h := entry.Handover{From: at(n % 3 * day), To: at(n%3*day + 1)}
+		h := batch.Handover{From: at(n % 3 * day), To: at(n%3*day + 1)}
 		h.Guest, h.Shares = "00112233-4455-6677-8899-aabbccddeeff", []power.Share{{Epoch: "e", N: n, Active: n}}
 		if node == "a" {
 			h.Workload = workload.NewID("a", workload.Job, rapid.SampledFrom([]string{"x", "y"}).Draw(c.T, "as"))
 		}
-		e.Handovers = []entry.Handover{h}
+		e.Handovers = []batch.Handover{h}
 	}
 	if rapid.Bool().Draw(c.T, "gap") {
-		e.Gaps = []meter.Gap{{From: at(0), To: c.now(), Reason: meter.Rebooted, Detail: "d"}}
-		e.Shifts = []entry.Shift{{Boot: "boot", At: c.now(), By: time.Hour, From: at(0)}}
+		e.Gaps = []usage.Gap{{From: at(0), To: c.now(), Reason: usage.Rebooted, Detail: "d"}}
+		e.Shifts = []batch.Shift{{Boot: "boot", At: c.now(), By: time.Hour, From: at(0)}}
 	}
 	return e
 }
@@ -472,11 +472,11 @@ func (c *climb) end() {
 			c.Fatalf("%s (-below +above):\n%s", d.what, diff)
 		}
 	}
-	push(c.above, c.top, states.Offer{Rows: 100})
+	push(c.above, c.top, replica.Offer{Rows: 100})
 	if err := c.top.Fold(ctx, at(10*day)); err != nil {
 		c.Fatal(err)
 	}
-	push(c.above, c.top, states.Offer{Rows: 100})
+	push(c.above, c.top, replica.Offer{Rows: 100})
 	if err := c.top.Fold(ctx, at(10*day)); err != nil {
 		c.Fatal(err)
 	}
@@ -501,7 +501,7 @@ func pair(t *testing.T) (below, above *side) {
 		t.Cleanup((*s).close)
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := below.PutNode(t.Context(), entry.Node{ID: id, Cluster: "c", Name: "name-" + id}); err != nil {
+		if err := below.PutNode(t.Context(), registry.Node{ID: id, Cluster: "c", Name: "name-" + id}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -511,13 +511,13 @@ func pair(t *testing.T) (below, above *side) {
 // use books ns of CPU in each of the minutes.
 func (s *side) use(m *batch.Mark, node string, ns int64, minutes ...int64) {
 	s.t.Helper()
-	e := &entry.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: m.Next + 1, Previous: m.Last, Hash: batch.HashOf(fmt.Append(nil, node, m.Next))}
+	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: m.Next + 1, Previous: m.Last, Hash: batch.HashOf(fmt.Append(nil, node, m.Next))}
 	for _, at := range minutes {
-		row := entry.Minute{Workload: 7, Minute: first + at}
-		row.Usage.Put(meter.CPU, ns, meter.Measured)
+		row := batch.Minute{Workload: 7, Minute: first + at}
+		row.Usage.Put(usage.CPU, ns, usage.Measured)
 		e.Minutes = append(e.Minutes, row)
 	}
-	results, err := s.Book(context.Background(), []*entry.Entry{e})
+	results, err := s.Book(context.Background(), []*batch.Entry{e})
 	if err != nil || results[0].Verdict != batch.Taken {
 		s.t.Fatal(results, err)
 	}
@@ -538,7 +538,7 @@ func (s *side) cpu(node string) (n int64) {
 func TestOver(t *testing.T) {
 	below, above := pair(t)
 	var a, b batch.Mark
-	over := func(minute int64) { push(below, above, states.Offer{Rows: 1, Over: first + minute}) }
+	over := func(minute int64) { push(below, above, replica.Offer{Rows: 1, Over: first + minute}) }
 	below.use(&a, "a", 1, 0)
 	below.use(&a, "a", 2, 0, 1)
 	below.use(&b, "b", 4, 0)
@@ -570,7 +570,7 @@ func TestBackwards(t *testing.T) {
 	}
 	below.use(&a, "a", 2, 1)
 	below.use(&a, "a", 4, 2)
-	push(below, above, states.Offer{Rows: 100})
+	push(below, above, replica.Offer{Rows: 100})
 	// As it was before the two, which never were.
 	for _, q := range []string{"DELETE FROM minute_20100101 WHERE minute > " + fmt.Sprint(first), fmt.Sprint("UPDATE counter SET rev = ", rev)} {
 		if _, err := db.Exec(q); err != nil {
@@ -580,7 +580,7 @@ func TestBackwards(t *testing.T) {
 	for i := range int64(3) {
 		below.use(&a, "a", 8, 1+i)
 	}
-	push(below, above, states.Offer{Rows: 100})
+	push(below, above, replica.Offer{Rows: 100})
 	if got, want := above.cpu("a"), below.cpu("a"); got != want || want != 25 {
 		t.Errorf("%d ns above, %d below, want 25", got, want)
 	}
@@ -594,15 +594,15 @@ func TestForeign(t *testing.T) {
 	var a, own batch.Mark
 	below.use(&a, "a", 1, 0)
 	below.use(&batch.Mark{}, "b", 2, 0)
-	if err := above.PutNode(ctx, entry.Node{ID: "b", Cluster: "c"}); err != nil {
+	if err := above.PutNode(ctx, registry.Node{ID: "b", Cluster: "c"}); err != nil {
 		t.Fatal(err)
 	}
 	above.use(&own, "b", 16, 0)
-	push(below, above, states.Offer{Rows: 100})
+	push(below, above, replica.Offer{Rows: 100})
 	if a, b := above.cpu("a"), above.cpu("b"); a != 1 || b != 16 {
 		t.Errorf("%d and %d ns, want the states of one and the own of the other", a, b)
 	}
-	tell := func(now time.Time) error { return tell(below, above, states.Source{ID: "s2", Cluster: "c"}, now) }
+	tell := func(now time.Time) error { return tell(below, above, replica.Source{ID: "s2", Cluster: "c"}, now) }
 	below.use(&a, "a", 4, 1)
 	if err := tell(at(1)); err != nil || above.cpu("a") != 1 {
 		t.Errorf("%v, %d ns: taken from two", err, above.cpu("a"))
@@ -627,10 +627,10 @@ func TestForeignHours(t *testing.T) {
 	if err := below.Fold(t.Context(), at(2*day)); err != nil {
 		t.Fatal(err)
 	}
-	push(below, above, states.Offer{Finest: states.Hour, Rows: 100})
+	push(below, above, replica.Offer{Finest: replica.Hour, Rows: 100})
 	other, _ := pair(t)
 	other.use(&batch.Mark{}, "a", 1, 61)
-	now, own := at(0).Add(25*time.Hour), states.Source{ID: "s2", Cluster: "c"}
+	now, own := at(0).Add(25*time.Hour), replica.Source{ID: "s2", Cluster: "c"}
 	if err := tell(other, above, own, now); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("it does not begin anew: %v", err)
 	}
@@ -640,12 +640,12 @@ func TestForeignHours(t *testing.T) {
 }
 
 // tell tells all that there is to tell as a source, until something is refused.
-func tell(below, above *side, src states.Source, now time.Time) error {
+func tell(below, above *side, src replica.Source, now time.Time) error {
 	ctx := context.Background()
 	m, err := above.StatesMark(ctx, src)
 	for err == nil {
-		var p *states.Page
-		if p, err = below.States(ctx, m, states.Offer{Rows: 100}); err == nil {
+		var p *replica.Page
+		if p, err = below.States(ctx, m, replica.Offer{Rows: 100}); err == nil {
 			if p.Empty() {
 				return nil
 			}
@@ -669,12 +669,12 @@ func TestForeignCluster(t *testing.T) {
 		if err := tell(below, above, source, at(0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(above.PutSource(ctx, entry.Node{ID: source.ID, Cluster: "c"}), above.RevokeNode(ctx, source.ID, at(0))); err != nil {
+		if err := errors.Join(above.PutSource(ctx, registry.Node{ID: source.ID, Cluster: "c"}), above.RevokeNode(ctx, source.ID, at(0))); err != nil {
 			t.Fatal(err)
 		}
 		below.use(&a, "a", 4, 1)
 		for _, cluster := range []string{"d", "c.west", "c-2", ""} {
-			src := states.Source{ID: "of " + cluster, Cluster: cluster}
+			src := replica.Source{ID: "of " + cluster, Cluster: cluster}
 			for _, now := range []time.Time{at(1), at(0).Add(25 * time.Hour)} {
 				if err := tell(below, above, src, now); err != nil || above.cpu("a") != 1 {
 					t.Errorf("cluster %q: %v, %d ns, want the former owner's 1", cluster, err, above.cpu("a"))
@@ -687,7 +687,7 @@ func TestForeignCluster(t *testing.T) {
 		if got := above.query("SELECT DISTINCT n.cluster, s.source_id FROM node n JOIN source s ON s.id = n.source"); !slices.Equal(got, []string{"cluster=c source_id=s1 "}) {
 			t.Errorf("nodes are of %v", got)
 		}
-		own := states.Source{ID: "s2", Cluster: "c"}
+		own := replica.Source{ID: "s2", Cluster: "c"}
 		if err := tell(below, above, own, at(2)); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("it does not begin anew: %v", err)
 		}
@@ -708,30 +708,30 @@ func TestForeignHost(t *testing.T) {
 		t.Cleanup(above.close)
 		// a comes from another source, and own sends here itself.
 		below.use(&batch.Mark{}, "a", 1, 0)
-		if err := errors.Join(tell(below, above, source, at(0)), above.PutNode(ctx, entry.Node{ID: "own", Cluster: "c"})); err != nil {
+		if err := errors.Join(tell(below, above, source, at(0)), above.PutNode(ctx, registry.Node{ID: "own", Cluster: "c"})); err != nil {
 			t.Fatal(err)
 		}
-		claim := func(src states.Source, guest string) {
+		claim := func(src replica.Source, guest string) {
 			t.Helper()
-			p := &states.Page{
-				Nodes: []states.Node{
-					{Node: entry.Node{ID: guest + "-1"}, Host: states.Host{Node: "a", Workload: 9, Since: at(0), Seen: at(0)}},
-					{Node: entry.Node{ID: guest + "-2"}, Host: states.Host{Node: "own", Workload: 9, Since: at(0), Seen: at(0)}},
-					{Node: entry.Node{ID: "a"}}, {Node: entry.Node{ID: "own"}},
+			p := &replica.Page{
+				Nodes: []replica.Node{
+					{Node: registry.Node{ID: guest + "-1"}, Host: replica.Host{Node: "a", Workload: 9, Since: at(0), Seen: at(0)}},
+					{Node: registry.Node{ID: guest + "-2"}, Host: replica.Host{Node: "own", Workload: 9, Since: at(0), Seen: at(0)}},
+					{Node: registry.Node{ID: "a"}}, {Node: registry.Node{ID: "own"}},
 				},
-				Workloads: []states.Workload{{Node: 2, Short: 8}, {Node: 3, Short: 8}},
-				Nestings:  []states.Nesting{{Node: 0, Host: 2, Workload: 0, Minute: first}, {Node: 1, Host: 3, Workload: 1, Minute: first}},
+				Workloads: []replica.Workload{{Node: 2, Short: 8}, {Node: 3, Short: 8}},
+				Nestings:  []replica.Nesting{{Node: 0, Host: 2, Workload: 0, Minute: first}, {Node: 1, Host: 3, Workload: 1, Minute: first}},
 			}
 			if _, err := above.TakeStates(ctx, src, p, at(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		forged := "SELECT n.node_id, w.short FROM workload w JOIN node n ON n.id = w.node WHERE w.short IN (8, 9)"
-		claim(states.Source{ID: "s2", Cluster: "d"}, "d")
+		claim(replica.Source{ID: "s2", Cluster: "d"}, "d")
 		if got := append(above.guests(), above.query(forged)...); len(got) != 0 {
 			t.Errorf("in another cluster's machines there are %v", got)
 		}
-		claim(states.Source{ID: "s3", Cluster: "c"}, "c")
+		claim(replica.Source{ID: "s3", Cluster: "c"}, "c")
 		if got := above.guests(); len(got) != 4 {
 			t.Errorf("in its own cluster's machines there are %v, want both nodes, on a day and now", got)
 		}
@@ -758,15 +758,15 @@ func TestHeld(t *testing.T) {
 		below.use(&a, "a", 1, 60, 61)
 		below.use(&a, "a", 2, 119)
 		below.use(&batch.Mark{}, "b", large, 0, 1, 2, 59)
-		rise := func(what string, between, top *side, o states.Offer, rows int) {
+		rise := func(what string, between, top *side, o replica.Offer, rows int) {
 			t.Helper()
 			push(below, between, o)
-			push(between, top, states.Offer{Rows: rows})
+			push(between, top, replica.Offer{Rows: rows})
 			if a, b := top.cpu("a"), top.cpu("b"); a != 4 || b != 4*large {
 				t.Errorf("%s: %d and %d ns on top, want 4 and %d", what, a, b, int64(4*large))
 			}
 		}
-		minutes, hours := states.Offer{Rows: 1}, states.Offer{Finest: states.Hour, Rows: 100}
+		minutes, hours := replica.Offer{Rows: 1}, replica.Offer{Finest: replica.Hour, Rows: 100}
 		rise("minutes", above, top, minutes, 1)
 		rise("minutes", above, over, minutes, 100)
 		if err := below.Fold(ctx, at(2*day)); err != nil {
@@ -796,7 +796,7 @@ func TestSpill(t *testing.T) {
 	if err := below.Fold(t.Context(), at(2*day)); err != nil {
 		t.Fatal(err)
 	}
-	hours := states.Offer{Finest: states.Hour, Rows: 100}
+	hours := replica.Offer{Finest: replica.Hour, Rows: 100}
 	push(below, above, hours)
 	if got := above.cpu("a"); got != 4*large {
 		t.Errorf("%d ns, want %d", got, int64(4*large))
@@ -810,7 +810,7 @@ func TestSpill(t *testing.T) {
 		t.Errorf("%d ns, want %d", got, int64(4*large+1))
 	}
 	// By minutes from now on: they take the hour's place.
-	push(below, above, states.Offer{Rows: 1})
+	push(below, above, replica.Offer{Rows: 1})
 	if got := above.cpu("a"); got != 4*large+1 {
 		t.Errorf("%d ns by minutes, want %d", got, int64(4*large+1))
 	}
@@ -823,8 +823,8 @@ func TestSpill(t *testing.T) {
 func TestSource(t *testing.T) {
 	ctx := t.Context()
 	_, above := pair(t)
-	n := entry.Node{ID: "s1", Cluster: "c", Name: "n", MachineID: "m", Boot: "b", At: at(0).UTC()}
-	for _, n := range []entry.Node{n, n, {ID: "s2", Cluster: "c", MachineID: "m", At: at(1)}} {
+	n := registry.Node{ID: "s1", Cluster: "c", Name: "n", MachineID: "m", Boot: "b", At: at(0).UTC()}
+	for _, n := range []registry.Node{n, n, {ID: "s2", Cluster: "c", MachineID: "m", At: at(1)}} {
 		if err := above.PutSource(ctx, n); err != nil {
 			t.Fatal(err)
 		}
@@ -833,7 +833,7 @@ func TestSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := above.Sources(ctx, "m")
-	if diff := cmp.Diff([]entry.Node{n}, got); err != nil || diff != "" {
+	if diff := cmp.Diff([]registry.Node{n}, got); err != nil || diff != "" {
 		t.Errorf("%v, sources (-want +got):\n%s", err, diff)
 	}
 	if ids, err := above.RevokedNodes(ctx); err != nil || !slices.Equal(ids, []string{"s2"}) {
@@ -853,7 +853,7 @@ func TestRevIndexes(t *testing.T) {
 		}
 		ledgertest.Node(t, l, "a")
 		e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 1, ledgertest.Day.Unix()/60)
-		if _, err := l.Book(t.Context(), []*entry.Entry{e}); err != nil {
+		if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
 			t.Fatal(err)
 		}
 		var n, want int

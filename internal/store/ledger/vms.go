@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // VMs lists the virtual machines that hosts in the scope gave energy in a range, by
@@ -130,7 +130,7 @@ func (list *vms) of(k vmKey, node string) *query.VM {
 }
 
 // energyResources are those of energy: by domain, and what is of all of it.
-var energyResources = append(slices.Clone(meter.Energies[:]), meter.EnergyError, meter.EnergyIdle)
+var energyResources = append(slices.Clone(usage.Energies[:]), usage.EnergyError, usage.EnergyIdle)
 
 // usage adds the energy of a stretch.
 func (list *vms) usage(p stretch) error {
@@ -158,8 +158,8 @@ func (list *vms) usage(p stretch) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
-			set := meter.Set(present) & meter.SetOf(energyResources...)
-			set.Each(func(r meter.Resource) { list.rough[w] |= rough & (3 << (2 * r)) })
+			set := usage.Set(present) & usage.SetOf(energyResources...)
+			set.Each(func(r usage.Resource) { list.rough[w] |= rough & (3 << (2 * r)) })
 			for _, i := range at[w] {
 				u := &list.found[i].Usage
 				u.Present |= set

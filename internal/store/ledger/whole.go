@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/meter"
-	"mete.dev/mete/internal/query"
-	"mete.dev/mete/internal/unit"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // whole sums what the nodes had, where nothing but nodes is chosen among, and
@@ -23,25 +23,25 @@ func (s *selection) whole(stretches []stretch, into *query.Total) error {
 		return err
 	}
 	mask := new(big.Int).SetUint64(1<<64 - 1)
-	for i, r := range meter.Wholes {
+	for i, r := range usage.Wholes {
 		if sums[i].Sign() < 0 || sums[i].BitLen() > 128 {
 			continue // skew that is worked off in a range of a few minutes
 		}
 		into.Sum[r] = unit.SumOf(new(big.Int).Rsh(sums[i], 64).Uint64(), new(big.Int).And(sums[i], mask).Uint64())
-		into.Present |= meter.SetOf(r)
-		into.Quality.Set(r, meter.Measured)
+		into.Present |= usage.SetOf(r)
+		into.Quality.Set(r, usage.Measured)
 	}
 	return nil
 }
 
-// wholes are the sums of meter.Wholes, skew included, and the most CPUs that a node
+// wholes are the sums of usage.Wholes, skew included, and the most CPUs that a node
 // had: -1 where there is none.
 func (s *selection) wholes(stretches []stretch) (sums []*big.Int, most int64, err error) {
 	if s.l.d == lite {
 		return s.wholesOfSlabs(stretches)
 	}
 	var cols []string
-	for _, r := range meter.Wholes {
+	for _, r := range usage.Wholes {
 		for _, kind := range []string{"whole_", "skew_"} {
 			name := "u." + kind + r.String()
 			cols = append(cols, "CAST(coalesce(sum("+name+" >> 32), 0) AS {int})", "CAST(coalesce(sum("+name+" & 4294967295), 0) AS {int})")
@@ -77,7 +77,7 @@ func (s *selection) wholes(stretches []stretch) (sums []*big.Int, most int64, er
 }
 
 func noWholes() []*big.Int {
-	sums := make([]*big.Int, len(meter.Wholes))
+	sums := make([]*big.Int, len(usage.Wholes))
 	for i := range sums {
 		sums[i] = new(big.Int)
 	}
@@ -92,7 +92,7 @@ func (s *selection) wholesOfSlabs(stretches []stretch) (sums []*big.Int, most in
 		return nil, 0, s.l.d.fault(err)
 	}
 	// Upper and lower halves, so that no sum overflows.
-	var high, low [len(meter.Wholes)]int64
+	var high, low [len(usage.Wholes)]int64
 	guests := &guestDays{selection: s}
 	most = -1
 	if s.nest.only && len(s.nest.out) == 0 {
@@ -108,7 +108,7 @@ func (s *selection) wholesOfSlabs(stretches []stretch) (sums []*big.Int, most in
 				continue
 			}
 			most = max(most, b.value(slabCPUs, i))
-			for w := range meter.Wholes {
+			for w := range usage.Wholes {
 				for c := slabWholes + 2*w; c < slabWholes+2*w+2; c++ {
 					v := b.value(c, i)
 					high[w], low[w] = high[w]+v>>32, low[w]+v&(1<<32-1)

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/batch"
-	"mete.dev/mete/internal/workload"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // workload finds a workload, and makes room for it where it is new: what it is

@@ -1,0 +1,226 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/ui/cli"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// serve returns a client of a server that answers as f does.
+func serve(t *testing.T, f http.HandlerFunc) *client.Client {
+	t.Helper()
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	c, err := client.New(s.URL, token.Token{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestQuestions(t *testing.T) {
+	var asked string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Path + "?" + r.URL.Query().Encode()
+		switch r.URL.Path {
+		case "/v1/usage":
+			_, _ = w.Write(v1.JSON(&query.Answer{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job"}, Gaps: 3}))
+		case "/v1/nodes":
+			_, _ = w.Write(v1.NodesJSON([]query.Node{{ID: "N1"}}))
+		case "/v1/sources":
+			_, _ = w.Write(v1.SourcesJSON([]query.Source{{ID: "S1"}}))
+		case "/v1/vms":
+			_, _ = w.Write(v1.VMsJSON([]query.VM{{Guest: "g", Compared: 3}}))
+		case "/v1/workloads":
+			_, _ = w.Write(v1.WorkloadsJSON([]query.Workload{{Node: "N1"}}))
+		case "/v1/gaps":
+			_, _ = w.Write(v1.GapsJSON([]query.Gap{{Node: "N1"}}))
+		}
+	})
+	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true, Idle: "used", Nested: query.NestedAlso}
+	const span = "from=2026-03-01T12%3A00%3A00Z"
+	const end = "to=2026-03-01T13%3A00%3A00Z"
+	a, err := c.Usage(t.Context(), q)
+	if want := "/v1/usage?by=job%2Cnode&" + span + "&idle=used&nested=also&omit-own=1&" + end + "&where=job%3Da%26b"; err != nil || a.Gaps != 3 || asked != want {
+		t.Errorf("Usage: %v, %v, asked %s, want %s", a, err, asked, want)
+	}
+	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 || asked != "/v1/nodes?" {
+		t.Errorf("Nodes: %v, %v, asked %s", n, err, asked)
+	}
+	if b, err := c.Sources(t.Context()); err != nil || len(b) != 1 || asked != "/v1/sources?" {
+		t.Errorf("Sources: %v, %v, asked %s", b, err, asked)
+	}
+	if v, err := c.VMs(t.Context(), q.From, q.To); err != nil || len(v) != 1 || v[0].Compared != 3 || asked != "/v1/vms?"+span+"&"+end {
+		t.Errorf("VMs: %v, %v, asked %s", v, err, asked)
+	}
+	q.OmitOwn, q.Nested = false, query.NestedOnly
+	if w, err := c.Workloads(t.Context(), q); err != nil || len(w) != 1 || asked != "/v1/workloads?"+span+"&"+end+"&where=job%3Da%26b" {
+		t.Errorf("Workloads: %v, %v, asked %s", w, err, asked)
+	}
+	if g, err := c.Gaps(t.Context(), q.From, q.To, "web"); err != nil || len(g) != 1 || asked != "/v1/gaps?"+span+"&node=web&"+end {
+		t.Errorf("Gaps: %v, %v, asked %s", g, err, asked)
+	}
+}
+
+// What a server refuses is told in its words, as the same kind of error; what is
+// no answer of a server is told as such.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		code             int
+		kind, body       string
+		want             error
+		message, hintHas string
+	}{
+		{400, fault.ProblemType, `{"detail":"dimension \"x\": invalid","hint":"it is\u001b[2J one"}`, fault.ErrInvalid, `dimension "x": invalid`, "it is\uFFFD[2J one"},
+		{401, fault.ProblemType, `{"detail":"no token"}`, fault.ErrDenied, "no token", ""},
+		{403, fault.ProblemType + "; charset=utf-8", `{"title":"no"}`, fault.ErrDenied, "no", ""},
+		{503, fault.ProblemType, `{"detail":"busy"}`, fault.ErrUnavailable, "busy", ""},
+		{500, fault.ProblemType, `{}`, nil, "the server failed; its log says why", ""},
+		{404, "text/plain", "404 page not found\nmore", fault.ErrNotFound, "404 Not Found: 404 page not found", "is this the address of a mete server"},
+		{302, "text/html", "", fault.ErrUnavailable, "302 Found: ", "is this the address of a mete server"},
+		{200, "text/html", "<html>", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
+	} {
+		_, err := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.kind)
+			w.Header().Set("Location", "http://127.0.0.1:1/")
+			w.WriteHeader(c.code)
+			_, _ = io.WriteString(w, c.body)
+		}).Nodes(t.Context())
+		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.message) || !strings.Contains(fault.Hint(err), c.hintHas) {
+			t.Errorf("%d %s: %v; %s, want %v %s; %s", c.code, c.kind, err, fault.Hint(err), c.want, c.message, c.hintHas)
+		}
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	// A socket that is bound and does not listen keeps everybody else from its port.
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
+	c, err := client.New("http://"+addr+"/", token.Token{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Nodes(t.Context())
+	want := fmt.Sprintf("server http://%s: %s: nobody listens there: connection refused: unavailable", addr, addr)
+	if cli.Code(err) != cli.Unavailable || err.Error() != want || !strings.HasPrefix(fault.Hint(err), "start one with: mete up") {
+		t.Errorf("%v; %s, want %s", err, fault.Hint(err), want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Nodes(ctx); cli.Code(err) != cli.Interrupted {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// Who takes the wrong scheme, or a name that is none, reads what to do.
+func TestWrongAddress(t *testing.T) {
+	tok := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3})
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	plain, secure := httptest.NewServer(nothing), httptest.NewUnstartedServer(nothing)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	for _, c := range []struct{ url, err, hint string }{
+		{strings.Replace(secure.URL, "https:", "http:", 1), "it speaks TLS", "use " + secure.URL},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "HTTP response to HTTPS client", "it speaks plain HTTP, as mete up does: " + plain.URL},
+		{secure.URL, "another certificate authority", "check the server's address"},
+		{"https://nosuch..invalid:1", "nosuch..invalid", "check the address that --server"},
+	} {
+		cl, err := client.New(c.url, tok)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = cl.Nodes(t.Context()); err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(fault.Hint(err), c.hint) {
+			t.Errorf("%s: %v; %q, want %s; %s", c.url, err, fault.Hint(err), c.err, c.hint)
+		}
+	}
+}
+
+func TestServerURL(t *testing.T) {
+	for _, s := range []string{"", "x", "127.0.0.1:9797", "ftp://x", "http://", "http://u:p@127.0.0.1", "http://127.0.0.1/?a=b", "http://127.0.0.1:x"} {
+		if _, err := client.New(s, token.Token{}); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+			t.Errorf("New(%q): %v, want invalid, with a hint", s, err)
+		}
+	}
+}
+
+// tokens answers as the administration of a server does.
+func TestLocal(t *testing.T) {
+	dir := t.TempDir()
+	l := client.NewLocal(dir)
+	if _, err := l.Tokens(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no server runs here") {
+		t.Errorf("without a server: %v", err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := registry.Token{ID: "abcd2345", Role: registry.Agent, Uses: 1, Created: noon}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		switch what := r.Method + " " + r.URL.EscapedPath() + " " + strings.TrimSpace(string(body)); what {
+		case `POST /v1/tokens {"role":"agent"}`:
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write(v1.TokenJSON(made, "text", noon))
+		case "GET /v1/tokens ":
+			_, _ = w.Write(v1.TokensJSON([]registry.Token{made}, noon))
+		case "DELETE /v1/tokens/a%2Fb ":
+			w.WriteHeader(http.StatusNoContent)
+		case "DELETE /v1/nodes/web%2F1 ":
+			_, _ = w.Write(v1.NodesJSON([]query.Node{{ID: "N1", Name: "web/1"}}))
+		default:
+			t.Errorf("asked %q, %v", what, err)
+		}
+	}))
+	if err := s.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.Listener = ln
+	s.Start()
+	t.Cleanup(s.Close)
+	text, got, err := l.CreateToken(t.Context(), registry.Token{Role: registry.Agent})
+	if err != nil || text != "text" || got != made {
+		t.Errorf("CreateToken = %q, %+v, %v", text, got, err)
+	}
+	if list, err := l.Tokens(t.Context()); err != nil || len(list) != 1 || list[0] != made {
+		t.Errorf("Tokens = %+v, %v", list, err)
+	}
+	if err := l.RevokeToken(t.Context(), "a/b"); err != nil {
+		t.Errorf("RevokeToken: %v", err)
+	}
+	if n, err := l.RevokeNode(t.Context(), "web/1"); err != nil || n.ID != "N1" {
+		t.Errorf("RevokeNode: %+v, %v", n, err)
+	}
+}

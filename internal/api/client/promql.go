@@ -1,0 +1,64 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/result"
+)
+
+// Query asks what a PromQL query gives at an instant. An error of the query itself
+// wraps fault.ErrInvalid, and names the place in it as the server does.
+func (c *Client) Query(ctx context.Context, promql string, at time.Time) (*result.Answer, error) {
+	return get(ctx, c, c.prometheus("query", url.Values{"query": {promql}, "time": {instant(at)}}), result.Parse)
+}
+
+// QueryRange asks what a PromQL query gives at each step from one instant to
+// another; see [Client.Query].
+func (c *Client) QueryRange(ctx context.Context, promql string, from, to time.Time, step time.Duration) (*result.Answer, error) {
+	return get(ctx, c, c.prometheus("query_range", url.Values{"query": {promql}, "start": {instant(from)}, "end": {instant(to)},
+		"step": {strconv.FormatFloat(step.Seconds(), 'f', -1, 64)}}), result.Parse)
+}
+
+// prometheus is a question to Prometheus's API, which is none of mete's own.
+func (c *Client) prometheus(name string, given url.Values) func() (*http.Request, error) {
+	return func() (*http.Request, error) {
+		return http.NewRequest(http.MethodGet, c.base+"/api/v1/"+name+"?"+given.Encode(), nil)
+	}
+}
+
+// instant writes a time as Prometheus reads it, to the millisecond that it keeps.
+func instant(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
+
+// promRefusal makes an error of one of Prometheus's API; nil where it is none.
+func promRefusal(status int, kind string, body []byte) error {
+	var p struct {
+		Status string `json:"status"`
+		Type   string `json:"errorType"`
+		Error  string `json:"error"`
+	}
+	if kind != "application/json" || json.Unmarshal(body, &p) != nil || p.Status != "error" || p.Error == "" {
+		return nil
+	}
+	text, _, _ := strings.Cut(p.Error, "\n") // the first of several
+	err := fault.Problem{Status: status, Detail: clean(text)}.Err()
+	switch {
+	case p.Type == "execution" || p.Type == "bad_data":
+		err = &broke{clean(text)}
+	case p.Type == "timeout":
+		err = fault.WithHint(fault.Problem{Status: 503, Detail: clean(text)}.Err(), "ask about less time, or fewer series")
+	}
+	return &refusal{err}
+}
+
+// A broke query cannot be answered as it is.
+type broke struct{ text string }
+
+func (b *broke) Error() string      { return b.text }
+func (*broke) Is(target error) bool { return target == fault.ErrInvalid }

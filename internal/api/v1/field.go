@@ -1,0 +1,122 @@
+package v1
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// ParseFields reads which figures an answer shall have, by their keys in JSON, with
+// commas or several times; nil is all.
+func ParseFields(given map[string][]string) (keys []string, err error) {
+	for _, v := range given[ParamFields] {
+		for s := range strings.SplitSeq(v, ",") {
+			if figureOf(s) == nil {
+				return nil, noFigure(ParamFields, s)
+			}
+			keys = append(keys, s)
+		}
+	}
+	return keys, nil
+}
+
+// ParseSort reads by which figure the groups of an answer fall: "" is by CPU time.
+func ParseSort(given map[string][]string) (string, error) {
+	s, err := single(given, ParamSort, "")
+	if err == nil && s != "" && figureOf(s) == nil {
+		return "", noFigure(ParamSort, s)
+	}
+	return s, err
+}
+
+// ParseNumber reads a number from 0 to most: 0 where it is not given.
+func ParseNumber(given map[string][]string, name string, most int) (int, error) {
+	s, err := single(given, name, "0")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > most {
+		return 0, invalid("from 0 to "+strconv.Itoa(most), "parameter %s=%q", name, s)
+	}
+	return n, nil
+}
+
+// Resources are those that some figures are made of, by their keys: what else there
+// is need not be known to write them. 0 is all, which is that of nil.
+func Resources(keys ...string) (set usage.Set) {
+	for _, k := range keys {
+		f := figureOf(k)
+		switch {
+		case f == nil:
+			return 0
+		case f.form == amount || f.form == Average:
+			set |= usage.SetOf(f.res)
+		default:
+			set |= usage.SetOf(usage.Energies[:]...)
+		}
+	}
+	return set
+}
+
+func figureOf(key string) *figure {
+	i := slices.IndexFunc(figures, func(f figure) bool { return f.key == key })
+	if i < 0 {
+		return nil
+	}
+	return &figures[i]
+}
+
+func noFigure(name, key string) error {
+	var keys []string
+	for i := range figures {
+		keys = append(keys, figures[i].key)
+	}
+	return invalid("figures are "+strings.Join(keys, ", "), "parameter %s=%q", name, key)
+}
+
+// Sort puts the groups with the most of a figure first. What is absent is last.
+func Sort(a *query.Answer, key string) {
+	f := figureOf(key)
+	if f == nil {
+		return
+	}
+	type place struct {
+		query.Rank
+		*query.Group
+	}
+	// The groups are large to be moved about.
+	places := make([]place, len(a.Groups))
+	for i := range a.Groups {
+		g := &a.Groups[i]
+		places[i] = place{f.rank(g.Keys, &g.Usage, a.Over), g}
+	}
+	slices.SortFunc(places, func(x, y place) int { return x.Compare(&y.Rank) })
+	sorted := make([]query.Group, len(places))
+	for i := range places {
+		sorted[i] = *places[i].Group
+	}
+	a.Groups = sorted
+}
+
+// rank is where a group stands by the figure.
+func (f *figure) rank(keys []string, u *query.Total, over time.Duration) query.Rank {
+	v, q := f.get(u, over)
+	return query.Rank{Amount: v, Absent: q == usage.Absent, Keys: keys}
+}
+
+// Top are the groups that [Sort] by a figure, "" is by CPU time, and then [Limit] to n
+// are about; the others would be nothing but rest.
+func Top(by []query.Dimension, key string, n int) *query.Top {
+	rank := func(keys []string, u *query.Total, _ time.Duration) query.Rank {
+		return query.Rank{Amount: u.Sum[usage.CPU], Keys: keys}
+	}
+	if f := figureOf(key); f != nil {
+		rank = f.rank
+	}
+	return &query.Top{N: n, Rank: rank, Stays: func(keys []string) bool { return NoJob(by, keys) != "" }}
+}

@@ -1,0 +1,113 @@
+package energy
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+)
+
+// calibrationVersion is the version of what Calibration.Encode writes.
+const calibrationVersion = 1
+
+// A Calibration is a curve that was fitted to measured power, with what it was
+// fitted to.
+type Calibration struct {
+	Processor string // the machine's CPUs, and how many threads there are
+	Curve     power.Curve
+	Residual  int64    // how far the curve is off the samples: see [Fit]
+	Samples   []Sample // what was measured
+}
+
+// written is a calibration as it is written down.
+type written struct {
+	Version   int             `json:"version"`
+	Processor string          `json:"processor"`
+	Source    string          `json:"source"`
+	Domain    string          `json:"domain"` // package, or rest: the whole machine
+	Threads   int             `json:"threads"`
+	Error     int64           `json:"error_ppm"`
+	Residual  int64           `json:"residual_ppm"`
+	Points    []writtenPoint  `json:"points"`
+	Samples   []writtenSample `json:"samples,omitempty"`
+}
+
+type writtenPoint struct {
+	Load  int64 `json:"load_ppm"`
+	Power int64 `json:"power_uw"`
+}
+
+type writtenSample struct {
+	writtenPoint
+	Off int64 `json:"off_uw"` // measured less the curve
+}
+
+// Encode writes the calibration as JSON.
+func (c *Calibration) Encode() []byte {
+	w := written{Version: calibrationVersion, Processor: c.Processor, Source: c.Curve.Source, Domain: c.Curve.Domain.String(),
+		Threads: c.Curve.Threads, Error: c.Curve.ErrorPPM, Residual: c.Residual}
+	for _, p := range c.Curve.Points {
+		w.Points = append(w.Points, writtenPoint(p))
+	}
+	for _, s := range c.Samples {
+		w.Samples = append(w.Samples, writtenSample{writtenPoint(s), s.Power - At(&c.Curve, s.Load)})
+	}
+	b, err := json.MarshalIndent(w, "", "  ")
+	if err != nil {
+		panic("energy: " + err.Error()) // it is integers and texts
+	}
+	return append(b, '\n')
+}
+
+// DecodeCalibration reads what Encode wrote, or a person in its place: the
+// samples may be missing. The error wraps fault.ErrInvalid.
+func DecodeCalibration(b []byte) (*Calibration, error) {
+	var w written
+	if err := json.Unmarshal(b, &w); err != nil {
+		return nil, fmt.Errorf("power curve: %v: %w", err, fault.ErrInvalid)
+	}
+	c := &Calibration{Processor: w.Processor, Residual: w.Residual,
+		Curve: power.Curve{Threads: w.Threads, ErrorPPM: w.Error, Source: w.Source}}
+	for d := power.Package; d < power.DomainLimit; d++ {
+		if d.String() == w.Domain {
+			c.Curve.Domain = d
+		}
+	}
+	for _, p := range w.Points {
+		c.Curve.Points = append(c.Curve.Points, power.Point(p))
+	}
+	for _, s := range w.Samples {
+		c.Samples = append(c.Samples, Sample(s.writtenPoint))
+	}
+	switch {
+	case w.Version != calibrationVersion:
+		return nil, fmt.Errorf("power curve: version %d is not known: %w", w.Version, fault.ErrInvalid)
+	case c.Curve.Domain != power.Package && c.Curve.Domain != power.Rest:
+		return nil, fmt.Errorf("power curve: domain %q is neither package nor rest: %w", w.Domain, fault.ErrInvalid)
+	case w.Threads < 1 || w.Error < 0 || w.Error > maxCurveError:
+		return nil, fmt.Errorf("power curve: %d threads, off by %d ppm: %w", w.Threads, w.Error, fault.ErrInvalid)
+	case len(w.Points) == 0:
+		return nil, fmt.Errorf("power curve: no points: %w", fault.ErrInvalid)
+	}
+	for i, p := range w.Points {
+		if p.Load < 0 || p.Load > power.PPM || p.Power < 0 || p.Power > absurdBox || i > 0 && p.Load <= w.Points[i-1].Load {
+			return nil, fmt.Errorf("power curve: point %d, %d ppm and %d uW, cannot be: %w", i, p.Load, p.Power, fault.ErrInvalid)
+		}
+	}
+	return c, nil
+}
+
+// maxCurveError is the most that the power of a curve may be off, in ppm.
+const maxCurveError = 10 * power.PPM
+
+// Calibrate fits a curve to samples of the power of a domain, measured with
+// meters of a class: by how much they may be off, in ppm.
+func Calibrate(processor string, threads int, domain power.Domain, class int64, source string, samples []Sample) *Calibration {
+	c := &Calibration{Processor: processor, Samples: slices.Clone(samples)}
+	c.Curve, c.Residual = Fit(domain, samples)
+	c.Curve.Threads, c.Curve.Source = threads, source
+	c.Curve.ErrorPPM = min(maxCurveError, together(c.Curve.ErrorPPM, class, c.Residual))
+	return c
+}

@@ -1,0 +1,89 @@
+package energy_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+)
+
+// calibrated is the calibration of a machine of 10 W and 40 W more at full load.
+func calibrated() *energy.Calibration {
+	r := rand.New(rand.NewPCG(1, 2))
+	var ss []energy.Sample
+	for i := range int64(101) {
+		ss = append(ss, energy.Sample{Load: i * 10_000, Power: 10e6 + i*400_000 + r.Int64N(200_000) - 100_000})
+	}
+	return energy.Calibrate("A CPU, 8 threads", 8, power.Package, 30_000, "calibrated with rapl/package-0", ss)
+}
+
+// What is written down comes back, and with the class of the meter in its error.
+func TestCalibration(t *testing.T) {
+	c := calibrated()
+	if c.Curve.ErrorPPM < 30_000 || c.Curve.ErrorPPM > 60_000 || c.Residual > 10_000 {
+		t.Errorf("the curve may be off by %d ppm, and is by %d; want a bit more than the meter's 30000, and less than 10000", c.Curve.ErrorPPM, c.Residual)
+	}
+	for _, load := range []int64{0, 300_000, power.PPM} {
+		if p, want := energy.At(&c.Curve, load), 10e6+load*40; p < want*99/100 || p > want*101/100 {
+			t.Errorf("%d uW at %d ppm, want %d within 1 %%", p, load, want)
+		}
+	}
+	got, err := energy.DecodeCalibration(c.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(c, got); d != "" {
+		t.Errorf("(-written +read):\n%s", d)
+	}
+}
+
+func TestDecodeCalibrationRefuses(t *testing.T) {
+	good := string(calibrated().Encode())
+	for name, edit := range map[string][2]string{
+		"no JSON":         {"{", ""},
+		"version":         {`"version": 1`, `"version": 2`},
+		"domain":          {`"domain": "package"`, `"domain": "dram"`},
+		"threads":         {`"threads": 8`, `"threads": 0`},
+		"error":           {`"error_ppm": `, `"error_ppm": -`},
+		"no points":       {`"points"`, `"dots"`},
+		"falling loads":   {`"load_ppm": 2500`, `"load_ppm": 5000`},
+		"too much load":   {`"load_ppm": 1000000`, `"load_ppm": 1000001`},
+		"negative power":  {`"power_uw": `, `"power_uw": -`},
+		"absurd power":    {`"power_uw": `, `"power_uw": 99999`},
+		"number too long": {`"power_uw": `, `"power_uw": 99999999999999999999`},
+	} {
+		text := strings.Replace(good, edit[0], edit[1], 1)
+		if text == good {
+			t.Fatalf("%s: nothing was changed", name)
+		}
+		if _, err := energy.DecodeCalibration([]byte(text)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+}
+
+func FuzzDecodeCalibration(f *testing.F) {
+	f.Add(calibrated().Encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := energy.DecodeCalibration(b)
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := energy.DecodeCalibration(c.Encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(c, again); d != "" {
+			t.Errorf("written and read again:\n%s", d)
+		}
+	})
+}

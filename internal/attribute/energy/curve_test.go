@@ -1,0 +1,146 @@
+package energy_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+)
+
+func TestCurveAt(t *testing.T) {
+	c := power.Curve{Points: []power.Point{{Load: 100_000, Power: 10}, {Load: 200_000, Power: 30}, {Load: 300_000, Power: 20}}}
+	for load, want := range map[int64]int64{0: 10, 100_000: 10, 150_000: 20, 200_000: 30, 250_000: 25, 300_000: 20, 1_000_000: 20} {
+		if got := energy.At(&c, load); got != want {
+			t.Errorf("at %d it is %d, want %d", load, got, want)
+		}
+	}
+	if got := energy.At(&power.Curve{}, 5); got != 0 {
+		t.Errorf("without points it is %d", got)
+	}
+}
+
+func TestScale(t *testing.T) {
+	c := power.Curve{Threads: 64, Points: []power.Point{{Load: 0, Power: 64e6}}, Source: "a table"}
+	small := energy.Scale(c, 4)
+	if small.Points[0].Power != 4e6 || small.Threads != 4 || small.Source != "a table, scaled from 64 to 4 threads" {
+		t.Errorf("4 of 64 threads are %+v", small)
+	}
+	if c.Points[0].Power != 64e6 {
+		t.Error("the curve itself was changed")
+	}
+	if same := energy.Scale(power.Curve{Points: c.Points}, 4); same.Points[0].Power != 64e6 {
+		t.Error("a curve of unknown size was scaled")
+	}
+}
+
+// laws are those of machines, in W by load, the first three being such as Fit
+// can describe exactly.
+var laws = map[string]func(float64) float64{
+	"linear":    func(u float64) float64 { return 50 + 100*u },
+	"concave":   func(u float64) float64 { return 50 + 100*math.Pow(u, .7) },
+	"steep":     func(u float64) float64 { return 80 + 300*math.Pow(u, .6) },
+	"turbo":     func(u float64) float64 { return 40 + 60*u + 50*max(0, u-.5) },
+	"two steps": func(u float64) float64 { return 60 + 70*min(u, .5) + 30*max(0, u-.5) },
+	"wakes up":  func(u float64) float64 { return 40 + 30*min(1, u/.05) + 80*u },
+}
+
+// TestFit calibrates as a person does: load in steps of a tenth, ten samples at
+// each, by a meter of 0.5 % noise.
+func TestFit(t *testing.T) {
+	for name, law := range laws {
+		r := rand.New(rand.NewPCG(1, 1))
+		var samples []energy.Sample
+		for step := range 11 {
+			for range 10 {
+				load := min(1, max(0, float64(step)/10+.002*r.NormFloat64()))
+				samples = append(samples, energy.Sample{Load: int64(load * 1e6), Power: int64(law(load) * 1e6 * (1 + .005*r.NormFloat64()))})
+			}
+		}
+		c, residual := energy.Fit(power.Package, samples)
+		worst, at := 0.0, 0.0
+		for load := 0.0; load <= 1; load += .01 {
+			off := math.Abs(float64(energy.At(&c, int64(load*1e6)))/1e6-law(load)) / law(load)
+			if off > worst {
+				worst, at = off, load
+			}
+		}
+		limit := .03
+		switch name {
+		case "linear", "concave":
+			limit = .01
+		case "wakes up":
+			limit = .15 // all of it is between two steps
+		}
+		t.Logf("%-9s off by %.2f %% at most, at a load of %.2f; residual %.2f %%", name, worst*100, at, float64(residual)/1e4)
+		if worst > limit || residual < 3_000 || residual > 12_000 {
+			t.Errorf("%s: off by %.3f at a load of %.2f, residual %d ppm", name, worst, at, residual)
+		}
+		for i := 1; i < len(c.Points); i++ {
+			if c.Points[i].Power < c.Points[i-1].Power {
+				t.Errorf("%s: the curve falls at %d", name, c.Points[i].Load)
+			}
+		}
+	}
+	if c, residual := energy.Fit(power.Package, nil); len(c.Points) != 0 || residual != 0 {
+		t.Errorf("nothing fits %+v", c)
+	}
+}
+
+// TestLawKnowsItsError learns from part of what a machine does and says what it
+// draws at all loads: within the error that it states.
+func TestLawKnowsItsError(t *testing.T) {
+	inside, count := 0, 0
+	for name, law := range laws {
+		for _, span := range [][2]float64{{0, 1}, {0, .5}, {.3, .8}, {.5, .52}, {.002, .004}, {.9, 1}} {
+			for seed := range uint64(10) {
+				r := rand.New(rand.NewPCG(seed, 1))
+				var l energy.Law
+				for range 30 + 60*seed {
+					u := span[0] + (span[1]-span[0])*r.Float64()
+					l.Add(u, law(u)*1e6*(1+.01*r.NormFloat64()))
+				}
+				static, off := l.Static()
+				miss := 0
+				if math.Abs(static-law(0)*1e6) > off {
+					miss++
+				}
+				for _, u := range []float64{.05, .3, .6, 1} {
+					p, off := l.Power(u)
+					if math.Abs(p-law(u)*1e6) > off {
+						miss++
+					}
+				}
+				count += 5
+				inside += 5 - miss
+				if miss > 0 {
+					t.Logf("%s, loads of %.3f to %.3f, seed %d: %d of 5 outside; static %.1f +- %.1f (%.1f)", name, span[0], span[1], seed, miss, static/1e6, off/1e6, law(0))
+				}
+			}
+		}
+	}
+	if share := float64(inside) / float64(count); share < .95 {
+		t.Errorf("%.3f of what it says is within its error", share)
+	}
+}
+
+// TestLawFollows changes a machine for good, and shows an outlier to another one.
+func TestLawFollows(t *testing.T) {
+	var l energy.Law
+	add := func(n int, static float64) {
+		for i := range n {
+			u := float64(i%20) / 20
+			l.Add(u, static+100e6*u)
+		}
+	}
+	add(200, 50e6)
+	l.Add(.3, 5000e6)
+	if static, _ := l.Static(); math.Abs(static-50e6) > .5e6 {
+		t.Errorf("after an outlier static is %.2f W", static/1e6)
+	}
+	add(30_000, 70e6)
+	if static, _ := l.Static(); math.Abs(static-70e6) > 1e6 {
+		t.Errorf("the machine draws 70 W for hours now, and the law says %.2f W", static/1e6)
+	}
+}

@@ -1,0 +1,81 @@
+package energy_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Two jobs that are all of the machine share all of its energy, but what its
+// accelerators used beyond idling.
+func TestJobsShareAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var a, b energy.Job
+		var active, idle int64
+		amount := rapid.Int64Range(0, 1<<40)
+		for range rapid.IntRange(1, 5).Draw(t, "ticks") {
+			var tick energy.Tick
+			for d := power.Package; d < power.DomainLimit; d++ {
+				q := usage.Quality(rapid.SampledFrom([]int{0, 1, 3}).Draw(t, "quality"))
+				if q == usage.Absent {
+					continue
+				}
+				x := energy.Amount{Quality: q, Idle: amount.Draw(t, "idle"), IdleError: amount.Draw(t, "off"), ActiveError: amount.Draw(t, "off")}
+				x.Energy = x.Idle + amount.Draw(t, "active")
+				tick.Domain[d] = x
+				idle += x.Idle
+				if d != power.GPU {
+					active += x.Active()
+				}
+			}
+			use := func(what string) (energy.Use, energy.Use) {
+				all := rapid.Int64Range(1, 1<<40).Draw(t, what)
+				one := rapid.Int64Range(0, all).Draw(t, what)
+				off := rapid.Int64Range(0, all).Draw(t, what)
+				return energy.Use{Job: one, All: all, Off: off}, energy.Use{Job: all - one, All: all, Off: off}
+			}
+			cpuA, cpuB := use("cpu")
+			memA, memB := use("memory")
+			a.Add(&tick, cpuA, memA)
+			b.Add(&tick, cpuB, memB)
+		}
+		// Each is one uJ short at most in each of the domains of each tick.
+		const off = 5 * 4
+		if d, e := active-a.Active-b.Active, idle-a.Idle-b.Idle; d < 0 || d > off || e < 0 || e > off {
+			t.Fatalf("active %d + %d of %d, idle %d + %d of %d", a.Active, b.Active, active, a.Idle, b.Idle, idle)
+		}
+		for _, j := range []energy.Job{a, b} {
+			if j.Active < 0 || j.Idle < 0 || j.ActiveError < 0 || j.IdleError < 0 || j.Quality != usage.Absent && j.Quality < usage.Apportioned {
+				t.Fatalf("%+v", j)
+			}
+		}
+	})
+}
+
+// A job is not less than what it used, whatever the machine's clock ticks say;
+// one that used nothing has no energy but is there; and no domain is no energy.
+func TestJob(t *testing.T) {
+	var tick energy.Tick
+	var j energy.Job
+	if j.Add(&tick, energy.Use{Job: 5, All: 5}, energy.Use{}); j.Quality != usage.Absent {
+		t.Errorf("nothing shown: %+v, want absent", j)
+	}
+	tick.Domain[power.Rest] = energy.Amount{Quality: usage.Modelled, Energy: 100, Idle: 60, ActiveError: 16, IdleError: 24}
+	j.Add(&tick, energy.Use{All: 5}, energy.Use{})
+	if j.Quality != usage.Modelled || j.Active != 0 || j.Idle != 0 {
+		t.Errorf("nothing used: %+v, want 0, modelled", j)
+	}
+	j.Add(&tick, energy.Use{Job: 5, All: 3}, energy.Use{})
+	if j.Active != 40 || j.Idle != 60 || j.ActiveError != 16 || j.IdleError != 24 {
+		t.Errorf("alone: %+v, want all: 40 +-16, and 60 +-24 of idle", j)
+	}
+	one := j.ActiveError
+	j.Add(&tick, energy.Use{Job: 5, All: 5}, energy.Use{})
+	if j.Active != 80 || j.ActiveError != 2*one {
+		t.Errorf("twice: %+v, want errors that add up", j)
+	}
+}

@@ -1,0 +1,200 @@
+package energy_test
+
+import (
+	"maps"
+	"math"
+	"math/rand/v2"
+
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+)
+
+// slice is the time in ns in which the simulator holds every load constant.
+const slice = 20_000_000
+
+// A model is the law of a simulated machine: its active power in W at a load,
+// beside what it draws idle.
+type model struct {
+	name   string
+	idle   float64
+	active func(load float64) float64
+	noise  float64 // of the power of a slice, relative standard deviation
+	wrap   int64   // of the counter, uJ
+	stall  func(second int) bool
+	lost   bool // the counter does not hold what was used while it stalled
+	late   bool // the counter shows what it was up to a slice ago
+	busy   bool // all loads are there from the start: it is never idle
+}
+
+// A behaviour says how many CPUs a workload wants in a slice; the second result
+// says that its process is another one than in the slice before.
+type behaviour func(s int) (cpus float64, fresh bool)
+
+// A world is a machine with its loads, counters and the truth.
+type world struct {
+	model
+	cpus      int
+	loads     []behaviour
+	noise     *rand.Rand
+	now       int       // slices
+	energy    int64     // uJ of the machine, exact
+	latest    int64     // uJ of the latest slice
+	shown     int64     // by the counter, not wrapped
+	missed    int64     // by a counter that loses it
+	used      []int64   // CPU ns by workload
+	truth     []float64 // active uJ by workload
+	idle      float64   // uJ
+	rest      float64
+	pids      []int
+	pid       int
+	processes map[int]energy.Process // nil: not kept
+}
+
+// newWorld returns a machine with 20 loads that change.
+func newWorld(m model, cpus int, seed uint64) *world {
+	loads := mixed(cpus, seed)
+	if !m.busy {
+		loads = starting(loads)
+	}
+	return &world{model: m, cpus: cpus, loads: loads, noise: rand.New(rand.NewPCG(seed, 1)),
+		used: make([]int64, len(loads)), truth: make([]float64, len(loads)), pids: make([]int, len(loads))}
+}
+
+// step lets a slice pass. CPUs are shared fairly where more are wanted than
+// there are.
+func (w *world) step() {
+	want := make([]float64, len(w.loads))
+	sum := 0.0
+	for i, b := range w.loads {
+		cpus, fresh := b(w.now)
+		if w.processes != nil && cpus > 0 && (fresh || w.pids[i] == 0) {
+			delete(w.processes, w.pids[i])
+			w.pid++
+			w.pids[i] = w.pid
+		}
+		if cpus == 0 && fresh {
+			delete(w.processes, w.pids[i])
+			w.pids[i] = 0
+		}
+		want[i] = cpus
+		sum += cpus
+	}
+	scale := min(1, float64(w.cpus)/max(sum, 1e-9))
+	load := min(1, sum/float64(w.cpus))
+	active := w.active(load)
+	drawn := max(0, (w.model.idle+active)*(1+w.model.noise*w.noise.NormFloat64()))
+	idle := min(drawn, w.model.idle)
+	active = drawn - idle
+	if sum == 0 {
+		idle, active = drawn, 0
+	}
+	const seconds = slice / 1e9
+	w.idle += idle * 1e6 * seconds
+	for i, c := range want {
+		if c == 0 {
+			continue
+		}
+		w.used[i] += int64(c * scale * slice)
+		w.truth[i] += active * 1e6 * seconds * c / sum
+		if p := w.processes; p != nil {
+			p[w.pids[i]] = energy.Process{Workload: i, CPU: p[w.pids[i]].CPU + int64(c*scale*slice)}
+		}
+	}
+	w.rest += drawn * 1e6 * seconds
+	w.latest = int64(w.rest) - w.energy
+	w.energy = int64(w.rest)
+	second := w.now / 50
+	switch {
+	case w.stall == nil || !w.stall(second):
+		w.shown = w.energy - w.missed
+	case w.lost:
+		w.missed = w.energy - w.shown
+	}
+	w.now++
+}
+
+func (w *world) at() int64 { return int64(w.now) * slice }
+
+// read is what the meter shows.
+func (w *world) read() []power.Reading {
+	v := w.shown
+	if w.late && w.now > 0 {
+		v -= int64(w.noise.Float64() * float64(w.latest))
+	}
+	if w.wrap > 0 {
+		v %= w.wrap
+	}
+	return []power.Reading{{Meter: 0, At: w.at(), Value: v}}
+}
+
+func (w *world) scan() *energy.Scan {
+	s := &energy.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.at(), Processes: map[int]energy.Process{}}
+	maps.Copy(s.Processes, w.processes)
+	return s
+}
+
+// mixed returns 20 loads that change: steady ones, ones that come and go by
+// seconds, short bursts of 200 ms, and ones that are chains of processes of 40 ms.
+func mixed(cpus int, seed uint64) (loads []behaviour) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	big := float64(cpus) / 8
+	for i := range 20 {
+		size := big * (.2 + .8*r.Float64())
+		phase := r.IntN(1000)
+		period := 100 + r.IntN(900)
+		switch i % 4 {
+		case 0: // steady, but another level each few seconds
+			levels := make([]float64, 64)
+			for j := range levels {
+				levels[j] = size * r.Float64() * .6
+			}
+			loads = append(loads, func(s int) (float64, bool) { return levels[(s+phase)/period%len(levels)], false })
+		case 1: // comes and goes
+			loads = append(loads, func(s int) (float64, bool) {
+				if (s+phase)%period < period/3 {
+					return size, false
+				}
+				return 0, false
+			})
+		case 2: // spikes of 200 ms, one thread each
+			gap := 40 + r.IntN(200)
+			loads = append(loads, func(s int) (float64, bool) {
+				if (s+phase)%gap < 10 {
+					return max(1, size), false
+				}
+				return 0, false
+			})
+		default: // processes of 40 ms, one after the other, and rests between
+			rest := 2 * (1 + r.IntN(4))
+			loads = append(loads, func(s int) (float64, bool) {
+				at := (s + phase) % (2 + rest)
+				if at < 2 {
+					return min(1, 2*size), at == 0
+				}
+				return 0, at == 2
+			})
+		}
+	}
+	return loads
+}
+
+// starting starts loads one after the other, half a second apart, after two
+// seconds without any.
+func starting(loads []behaviour) (later []behaviour) {
+	for i, b := range loads {
+		from := 100 + 25*i
+		later = append(later, func(s int) (float64, bool) {
+			if s < from {
+				return 0, false
+			}
+			return b(s)
+		})
+	}
+	return later
+}
+
+func linear(k float64) func(float64) float64 { return func(u float64) float64 { return k * u } }
+
+func concave(k, p float64) func(float64) float64 {
+	return func(u float64) float64 { return k * math.Pow(u, p) }
+}

@@ -1,0 +1,212 @@
+package external
+
+import (
+	"math/big"
+	"time"
+
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+)
+
+// A Minute is what a meter showed in one minute.
+type Minute struct {
+	Minute int64
+	Energy int64 // uJ
+	Error  int64 // by how much that may be off, uJ
+	// Reason is Fine where the meter can be used. Else Energy is 0 and means nothing.
+	Reason energy.Reason
+}
+
+// Minutes returns what the meter showed in each minute from one on, in their order,
+// up to the first that is not decided yet: on which samples may still come. Samples
+// are in rising order of time. Where there is none at or before the start of a
+// minute, the meter is Gone in it.
+//
+// Power between two samples is a straight line, which what it was may miss by half
+// their difference: that is in the error. The energy between two values of a counter
+// is spread evenly from one change to the next. On which side of a minute's edge a
+// joule falls is not in the error: what a minute has too much its neighbour has too
+// little. Whatever the edges, the minutes sum to what is between two samples.
+func Minutes(m *Meter, samples []Sample, from int64, now time.Time) (out []Minute) {
+	ps := m.pieces(samples)
+	end := m.decided(samples, ps, now.UnixNano())
+	for i, k := 0, from; Start(k+1) <= end; k++ {
+		a, b := Start(k), Start(k+1)
+		for i < len(ps) && ps[i].to.At <= a {
+			i++
+		}
+		v := Minute{Minute: k, Reason: energy.Gone}
+		if i < len(ps) && ps[i].from.At <= a && ps[len(ps)-1].to.At >= b {
+			v = m.minute(k, ps[i:])
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// minute is a minute that pieces cover, the first of which holds its start.
+func (m *Meter) minute(k int64, ps []piece) Minute {
+	v := Minute{Minute: k}
+	a, b := Start(k), Start(k+1)
+	for _, p := range ps {
+		if p.from.At >= b {
+			break
+		}
+		if p.reason != energy.Fine {
+			return Minute{Minute: k, Reason: p.reason}
+		}
+		c, d := max(a, p.from.At), min(b, p.to.At)
+		v.Energy += m.upTo(p, d) - m.upTo(p, c)
+		if m.Kind == power.Power {
+			v.Error = plus(v.Error, share(max(p.to.Value-p.from.Value, p.from.Value-p.to.Value)/2, d-c, second))
+		}
+	}
+	v.Error = plus(v.Error, share(v.Energy, m.ErrorPPM, power.PPM))
+	return v
+}
+
+// decided is the instant up to which no later sample changes anything.
+func (m *Meter) decided(samples []Sample, ps []piece, now int64) int64 {
+	var last, kept int64
+	for i := range samples {
+		if s := &samples[i]; m.possible(s) {
+			if kept == 0 {
+				kept = s.At
+			}
+			last = s.At
+		}
+	}
+	if len(ps) > 0 {
+		kept = ps[len(ps)-1].to.At
+	}
+	stale := int64(m.Stale)
+	switch {
+	case now-last > stale:
+		return max(kept, now) // the next one would come too late
+	case now-kept > 2*stale:
+		return max(kept, now-2*stale)
+	}
+	return kept
+}
+
+// Since is the instant from which on samples are needed for the minutes from one on.
+func Since(m *Meter, samples []Sample, from int64) (at int64) {
+	at = Start(from)
+	if len(samples) > 0 && samples[0].At < at {
+		at = samples[0].At
+	}
+	for _, p := range m.pieces(samples) {
+		if p.to.At > Start(from) {
+			break
+		}
+		at = p.to.At
+	}
+	return at
+}
+
+// A piece is the time between two samples that are used, one after the other.
+type piece struct {
+	from, to Sample
+	energy   int64 // uJ, of an Energy meter
+	reason   energy.Reason
+}
+
+// upTo is the energy of a piece up to an instant in it, in uJ.
+func (m *Meter) upTo(p piece, at int64) int64 {
+	t, whole := at-p.from.At, p.to.At-p.from.At
+	switch {
+	case t <= 0:
+		return 0
+	case m.Kind == power.Energy:
+		return share(p.energy, t, whole)
+	case t == whole:
+		return share(p.from.Value+p.to.Value, whole, 2*second)
+	}
+	// (2 P0 T t + (P1-P0) t^2) / 2T, in one piece so that it never falls.
+	x, y := big.NewInt(t), big.NewInt(p.to.Value-p.from.Value)
+	y.Mul(y.Mul(y, x), x)
+	x.Mul(x.Mul(x, big.NewInt(2*whole)), big.NewInt(p.from.Value))
+	return x.Div(x.Add(x, y), y.Mul(big.NewInt(2*whole), big.NewInt(second))).Int64()
+}
+
+// pieces judges the samples. Between two pieces there is no time.
+func (m *Meter) pieces(samples []Sample) (ps []piece) {
+	var last, read, doubt *Sample // the last one used, the last one read, and one that cannot follow from last
+	add := func(s *Sample, reason energy.Reason) {
+		e, _ := m.gain(last, s)
+		if reason == energy.Fine && s.At-last.At > 2*int64(m.Stale) {
+			reason = energy.Gone
+		}
+		ps = append(ps, piece{*last, *s, e, reason})
+		last, doubt = s, nil
+	}
+	for i := range samples {
+		s := &samples[i]
+		switch {
+		case !m.possible(s):
+			continue
+		case last == nil:
+			last, read = s, s
+			continue
+		case s.At-read.At > int64(m.Stale):
+			add(s, energy.Gone)
+		case m.Kind == power.Power:
+			add(s, energy.Fine)
+		default:
+			switch _, why := m.gain(last, s); {
+			case why == energy.Fine && s.Value == last.Value && s.At-last.At < int64(m.Stale):
+				doubt = nil // it moves in steps: the next change tells
+			case why == energy.Fine:
+				add(s, energy.Fine)
+			case doubt == nil:
+				doubt = s
+			default:
+				_, before := m.gain(last, doubt)
+				if _, again := m.gain(doubt, s); again != energy.Fine {
+					doubt = s
+					break
+				}
+				// It really is there now: counting goes on from there.
+				add(doubt, before)
+				if s.Value != last.Value {
+					add(s, energy.Fine)
+				}
+			}
+		}
+		read = s
+	}
+	return ps
+}
+
+// possible reports whether the meter can show this at all.
+func (m *Meter) possible(s *Sample) bool {
+	switch {
+	case s.Value < 0:
+		return false
+	case m.Kind == power.Power:
+		return s.Value <= m.Most
+	}
+	return m.Wrap == 0 || s.Value <= m.Wrap
+}
+
+// gain is what a counter gained between two samples, in uJ; 0 where that cannot be.
+func (m *Meter) gain(from, to *Sample) (int64, energy.Reason) {
+	if m.Kind != power.Energy {
+		return 0, energy.Fine
+	}
+	possible := share(m.Most, to.At-from.At, second)
+	d := to.Value - from.Value
+	back := d < 0
+	if back {
+		d += m.Wrap
+	}
+	switch {
+	case m.Wrap > 0 && possible >= m.Wrap:
+		return 0, energy.Ambiguous
+	case back && (m.Wrap == 0 || d > possible):
+		return 0, energy.Back
+	case d > possible:
+		return 0, energy.Jumped
+	}
+	return d, energy.Fine
+}

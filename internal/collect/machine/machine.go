@@ -1,0 +1,351 @@
+// Package machine opens all sources of this machine as one sampler.
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/collect/node"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// The readers.
+const (
+	Auto  = "auto"  // bpf where the kernel lets it, else files
+	BPF   = "bpf"   // iterators and tracepoints
+	Files = "files" // the files of /proc and cgroupfs
+)
+
+// Readers lists what Config.Reader may be.
+var Readers = []string{Auto, BPF, Files}
+
+// A Config says what to open.
+type Config struct {
+	sampler.Config
+	Reader string
+	// Slow is how often each group's slow set is read; a window where it is 0.
+	Slow time.Duration
+	// Node is the id that this machine goes by; its own where it is empty.
+	Node string
+	// Energy says which energy meters to open.
+	Energy energy.Config
+	// Curve is the machine's power by its load, for the time in which no meter
+	// shows it; without points it is looked up by the model of the CPUs.
+	Curve power.Curve
+	// Static is the power in uW that each domain draws when the machine does
+	// nothing, where an operator knows; 0 is to be learned.
+	Static [power.DomainLimit]int64
+	// Laws is what an earlier run learned of the machine's power, as Machine.Laws
+	// gave it; nil where there was none.
+	Laws []byte
+	// Checkpoint is what the books of an earlier run go on from, as
+	// attribute.Restore takes it; nil where they begin.
+	Checkpoint [][]byte
+}
+
+// Live is how a machine is measured for those who look on: the slow set is read
+// with every tick too.
+func Live(tick time.Duration, reader string, meters energy.Config) Config {
+	c := Config{Config: sampler.Default(), Reader: reader, Slow: tick, Energy: meters}
+	c.Tick, c.Window = tick, max(c.Window, tick)
+	return c
+}
+
+// Validate reports what is wrong with c.
+func (c Config) Validate() error {
+	if !slices.Contains(Readers, c.Reader) {
+		return fault.WithHint(fmt.Errorf("reader %q: %w", c.Reader, fault.ErrInvalid), "readers are auto, bpf and files")
+	}
+	return c.Config.Validate()
+}
+
+// A Machine is this machine, being read. One goroutine uses it.
+type Machine struct {
+	*sampler.Sampler
+	Reader string // which one it is: BPF or Files
+
+	host    *hostfs.FS
+	name    string
+	boot    string
+	table   *cgroup.Table
+	kernel  *bpf.Kernel // nil without
+	sources []sampler.Source
+	guests  *guests // nil without
+	power   *Power
+	forgot  error  // why what an earlier run learned of power was not taken over
+	taught  string // what the laws of power hold for
+	closers []func() error
+	notes   []string
+	log     *slog.Logger
+
+	wanted  atomic.Pointer[workload.ID] // to be watched
+	watched watch
+
+	next     time.Time // when the next tick is due
+	tick     time.Duration
+	selfCPU  time.Duration // at the tick before
+	selfAt   time.Time
+	selfCost float64
+}
+
+// Open opens this machine's sources. The caller closes it.
+func Open(cfg Config, log *slog.Logger) (*Machine, error) {
+	h, err := hostfs.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	m, err := New(h, cfg, log)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	m.closers = slices.Insert(m.closers, 0, h.Close)
+	return m, nil
+}
+
+// New opens the sources of the machine that h is, which stays the caller's. Of
+// a captured machine only files can be read. The caller closes it before h.
+func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	m := &Machine{tick: cfg.Tick, host: h, log: log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
+	boot, err := h.BootID()
+	if err != nil {
+		return nil, err
+	}
+	if m.name, err = h.Hostname(); err != nil {
+		return nil, err
+	}
+	id := cfg.Node
+	if id == "" {
+		if id, err = h.MachineID(); err != nil {
+			id = m.name // a machine without an id is known by its name
+		}
+	}
+	slow := cfg.Slow
+	if slow == 0 {
+		slow = cfg.Window
+	}
+	groups := cgroup.Config{Node: id, Boot: boot, Every: max(1, int(slow/cfg.Tick)), Files: descriptors()}
+	if err := m.openTable(cfg, groups, log); err != nil {
+		return nil, err
+	}
+	totals, err := node.Open(h, cfg.Ticks())
+	if err != nil {
+		return nil, err
+	}
+	m.closers = append(m.closers, totals.Close)
+	m.sources = append(m.sources, m.table, totals)
+	if err := m.openRest(groups.Every, log); err != nil {
+		return nil, err
+	}
+	m.boot = boot
+	books := restore(id, cfg.Checkpoint, log)
+	if err := m.openEnergy(cfg, books, log); err != nil {
+		return nil, err
+	}
+	m.Sampler = sampler.NewSampler(cfg.Config, books, boot, clock{h}, m.sources, log)
+	m.Meter(m.power.Meters)
+	m.selfAt, m.selfCPU = time.Now(), CPUTime()
+	return m, nil
+}
+
+// restore returns the books to go on with. Those that cannot be read are begun
+// anew: no machine stays unmeasured for that.
+func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Books {
+	books, err := attribute.Restore(node, checkpoint)
+	if err != nil {
+		log.Error("the books of the run before cannot be read; counting begins anew", "err", err)
+		return attribute.Lost(node, oneLine(err))
+	}
+	return books
+}
+
+// Boot returns the id of the machine's boot.
+func (m *Machine) Boot() string { return m.boot }
+
+// Clock returns CLOCK_BOOTTIME and wall time in ns. Any goroutine may call it.
+func (m *Machine) Clock() (boottime, wall int64, err error) {
+	boottime, _, wall, err = clock{m.host}.Clocks()
+	return boottime, wall, err
+}
+
+// openTable opens the groups by the reader that is wanted: auto takes BPF where
+// the kernel allows it.
+func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) error {
+	var denied error
+	if cfg.Reader != Files {
+		denied = m.openBPF(groups, log)
+		switch {
+		case denied == nil:
+			m.Reader = BPF
+			log.Info("reader", "reader", BPF, "parts", m.kernel.Can().String())
+			return nil
+		case cfg.Reader == BPF:
+			return fault.WithHint(denied, strings.TrimPrefix(fault.Hint(denied)+"; --reader files works without it", "; "))
+		}
+	}
+	table, err := cgroup.OpenFiles(m.host, groups, log)
+	if err != nil {
+		return err
+	}
+	m.Reader, m.table = Files, table
+	m.closers = append(m.closers, table.Close)
+	if denied != nil {
+		m.notes = append(m.notes, "reader files, as BPF cannot be used: "+oneLine(denied))
+		log.Info("reader", "reader", Files, "why", denied)
+	}
+	return nil
+}
+
+func (m *Machine) openBPF(groups cgroup.Config, log *slog.Logger) error {
+	if !m.host.Live() {
+		return fmt.Errorf("bpf: a captured machine: %w", fault.ErrUnsupported)
+	}
+	cfg := bpf.Default()
+	majors, err := m.host.StackedMajors()
+	if err != nil {
+		return err
+	}
+	cfg.SkipMajors = slices.Collect(maps.Keys(majors))
+	k, err := bpf.Open(cfg)
+	if err != nil {
+		return err
+	}
+	table, err := cgroup.OpenBPF(m.host, k, groups, log)
+	if err != nil {
+		return errors.Join(err, k.Close())
+	}
+	m.kernel, m.table = k, table
+	m.closers = append(m.closers, k.Close, table.Close)
+	return nil
+}
+
+// descriptors is how many may be kept for groups: 80 % of the limit.
+func descriptors() int {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 256
+	}
+	return int(min(lim.Cur, 1<<20) * 8 / 10)
+}
+
+// Close gives everything back, in the reverse order of opening.
+func (m *Machine) Close() error {
+	var err error
+	for _, c := range slices.Backward(m.closers) {
+		err = errors.Join(err, c())
+	}
+	m.closers = nil
+	return err
+}
+
+// Next waits for the next tick, takes it and returns what it shows.
+func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
+	if m.next.IsZero() { // the first snapshot only says where counting begins
+		m.next = time.Now()
+		if _, err := m.Tick(); err != nil {
+			return nil, err
+		}
+	}
+	m.next = m.next.Add(m.tick)
+	if late := time.Since(m.next); late > 0 {
+		m.next = m.next.Add(late.Truncate(m.tick) + m.tick)
+	}
+	t := time.NewTimer(time.Until(m.next))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-t.C:
+	}
+	if _, err := m.Tick(); err != nil {
+		return nil, err
+	}
+	l := m.Live()
+	l.Breakdown = m.breakDown(ctx)
+	return l, nil
+}
+
+// Live returns what the latest tick shows.
+func (m *Machine) Live() *live.Machine {
+	l := m.Books().Live()
+	l.Host, l.Reader = m.name, m.Reader
+	l.Simulated = m.power.Meters.Simulated()
+	l.Notes = append(append([]string{}, m.notes...), m.table.Notes()...)
+	l.Self = m.self()
+	l.Self.TickMicroseconds = float64(m.Snapshot().Took.Nanoseconds()) / 1e3
+	return l
+}
+
+// self is what this process costs.
+func (m *Machine) self() live.Self {
+	now, cpu := time.Now(), CPUTime()
+	if !m.selfAt.IsZero() {
+		m.selfCost = (cpu - m.selfCPU).Seconds() / now.Sub(m.selfAt).Seconds() * 60
+	}
+	m.selfAt, m.selfCPU = now, cpu
+	return live.Self{CPUSecondsPerMinute: m.selfCost, RSSBytes: RSS(m.host)}
+}
+
+// oneLine is an error with its hint, without line breaks.
+func oneLine(err error) string {
+	text := err.Error()
+	if hint := fault.Hint(err); hint != "" {
+		text += "; " + hint
+	}
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// CPUTime is the CPU time that this process has used.
+func CPUTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// RSS is this process's resident memory in bytes, 0 where it cannot be read.
+func RSS(h *hostfs.FS) int64 {
+	b, err := h.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0
+	}
+	return resident * int64(unix.Getpagesize())
+}
+
+// clock is the host's clocks.
+type clock struct{ *hostfs.FS }
+
+func (c clock) Clocks() (boot, mono, wall int64, err error) {
+	k, err := c.FS.Clocks()
+	return k.Boottime, k.Monotonic, k.Realtime, err
+}

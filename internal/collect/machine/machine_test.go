@@ -1,0 +1,89 @@
+package machine_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+func TestNewRefuses(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	h := hosttest.Open(t, "v1-kubelet")
+	if _, err := machine.New(h, everyTick(machine.BPF), log); !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) == "" {
+		t.Errorf("BPF on a captured machine: %v, want ErrUnsupported with a hint", err)
+	}
+	if _, err := machine.New(h, everyTick("guess"), log); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("an unknown reader: %v, want ErrInvalid", err)
+	}
+	cfg := everyTick(machine.Files)
+	cfg.Tick = 0
+	if _, err := machine.Open(cfg, log); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no tick: %v, want ErrInvalid", err)
+	}
+	if err := os.RemoveAll(h.Path("/proc/self/mountinfo")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := machine.New(h, everyTick(machine.Auto), log); err == nil {
+		t.Error("a machine without mounts was opened")
+	}
+}
+
+// Version 2 has no counter of the root group that could be trusted: system is
+// what the tasks in it used, and nothing above that.
+func TestSystemOfV2(t *testing.T) {
+	h := hosttest.Open(t, "v2-systemd-containerd")
+	m, err := machine.New(h, everyTick(machine.Auto), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	mustTick(t, m)
+	hosttest.Step(t, h)
+	run(t, h, "/proc/14/stat", 50) // half a second in hundredths
+	mustTick(t, m)
+	for _, r := range m.Closed().Rows {
+		if r.Workload.Kind == workload.System && r.Usage.Amount[usage.CPU] != 5e8 {
+			t.Errorf("system used %d ns, want half a second", r.Usage.Amount[usage.CPU])
+		}
+	}
+	l := m.Live()
+	if l.CPU.System != 0.5 || l.CPU.Whole != 8 || sum(l.CPU) != l.CPU.Whole {
+		t.Errorf("CPU %+v, want half a core of system in a whole of 8", l.CPU)
+	}
+}
+
+func sum(c live.CPU) float64 { return c.Workloads + c.System + c.Idle }
+
+// run lets the process of a stat file have used more time in the kernel.
+func run(t *testing.T, h *hostfs.FS, file string, ticks int) {
+	t.Helper()
+	b, err := h.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const stime = 14 // of proc_pid_stat(5), from 0
+	fields := strings.Fields(string(b))
+	v, err := strconv.Atoi(fields[stime])
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields[stime] = strconv.Itoa(v + ticks)
+	if err := os.WriteFile(h.Path(file), []byte(strings.Join(fields, " ")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,73 @@
+package machine_test
+
+import (
+	"log/slog"
+	"testing"
+
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// Between the two readings of a captured machine the meter ends and another one
+// goes on with its books: each workload is booked what it is without that.
+func TestCapturedRestart(t *testing.T) {
+	for _, name := range hosttest.Names(t) {
+		t.Run(name, func(t *testing.T) {
+			h := hosttest.Open(t, name)
+			open := func(checkpoint ...[]byte) *machine.Machine {
+				cfg := everyTick(machine.Auto)
+				cfg.Checkpoint = checkpoint
+				m, err := machine.New(h, cfg, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				mustTick(t, m)
+				return m
+			}
+			m := open()
+			saved := m.Books().Checkpoint(nil, true)
+			mustClose(t, m)
+			before := rawCounters(t, h)
+			hosttest.Step(t, h)
+			m = open(saved)
+			defer mustClose(t, m)
+			if _, err := m.Tick(); err != nil { // closes the window
+				t.Fatal(err)
+			}
+			w := m.Closed()
+			if w == nil || w.Opening != usage.Resumed {
+				t.Fatalf("window %+v, want one that resumes", w)
+			}
+			checkCPU(t, w, before, rawCounters(t, h))
+		})
+	}
+}
+
+func mustClose(t *testing.T, m *machine.Machine) {
+	t.Helper()
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A checkpoint that cannot be read costs what it held, and no more.
+func TestUnreadableCheckpoint(t *testing.T) {
+	h := hosttest.Open(t, hosttest.Names(t)[0])
+	cfg := everyTick(machine.Auto)
+	cfg.Checkpoint, cfg.Node = [][]byte{{99}}, "node"
+	m, err := machine.New(h, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, m)
+	mustTick(t, m)
+	var w usage.Window
+	m.Books().Close(&w)
+	if w.Opening != usage.First || len(w.Gaps) != 1 || w.Gaps[0].Reason != usage.StateLost {
+		t.Errorf("opening %v, gaps %v; want the first window and that the state was lost", w.Opening, w.Gaps)
+	}
+	if boot, wall, err := m.Clock(); err != nil || boot <= 0 || wall <= 0 || m.Boot() == "" {
+		t.Errorf("boot %q, clocks %d and %d, %v", m.Boot(), boot, wall, err)
+	}
+}

@@ -1,0 +1,130 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/collect/net"
+	"mete.dev/mete/internal/collect/proc"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// traffic gives each workload of a snapshot its network traffic.
+type traffic struct {
+	net    *net.Table
+	groups *cgroup.Table
+	every  int // ticks between looks for what moved to another namespace
+	tick   int
+	log    *slog.Logger
+}
+
+// socketSet is what sockets are counted for, since the counting began.
+var socketSet = usage.SetOf(usage.NetworkRx, usage.NetworkTx, usage.NetworkRxPackets, usage.NetworkTxPackets)
+
+func openTraffic(h *hostfs.FS, k *bpf.Kernel, groups *cgroup.Table, every int, log *slog.Logger) (*traffic, error) {
+	t, err := net.Open(h, k, net.Default())
+	if err != nil {
+		return nil, err
+	}
+	return &traffic{net: t, groups: groups, every: every, log: log}, nil
+}
+
+func (t *traffic) Read(s *usage.Snapshot) error {
+	for _, g := range s.Groups {
+		if g.New && g.Slot != usage.Root {
+			t.net.Track(net.Target{Slot: g.Slot, Parent: g.Parent, Kind: g.Workload.Kind, Path: g.Workload.Path,
+				Group: t.groups.Unified(g.Slot), Born: g.Born})
+		}
+	}
+	all := t.tick%t.every == 0
+	if all {
+		for _, g := range s.Groups {
+			if g.Has.Has(usage.CPU) {
+				t.net.Ran(g.Slot, g.Value[usage.CPU])
+			}
+		}
+	}
+	// What could not be read is of single namespaces: all else is good.
+	if err := t.net.Read(context.Background(), all); err != nil {
+		t.log.Debug("network", "err", err)
+	}
+	t.tick++
+	for _, g := range s.Groups {
+		switch {
+		case g.Slot == usage.Root:
+		case g.Final:
+			t.net.Forget(g.Slot).Put(&g.Reading)
+		default:
+			r := t.net.Of(g.Slot)
+			r.Put(&g.Reading)
+			if r.Source == net.Sockets {
+				g.Counted |= socketSet
+			}
+		}
+	}
+	if c, ok := t.net.Node(); ok {
+		r := &s.Node.Total
+		r.Put(usage.NetworkRx, c.RxBytes)
+		r.Put(usage.NetworkTx, c.TxBytes)
+		r.Put(usage.NetworkRxPackets, c.RxPackets)
+		r.Put(usage.NetworkTxPackets, c.TxPackets)
+	}
+	return nil
+}
+
+// rootTasks gives the root group the CPU time of the tasks in it, where the
+// kernel has no counter for the root: cgroup v2 read by files.
+type rootTasks struct {
+	root  *proc.Root
+	every int
+	tick  int
+}
+
+func (t *rootTasks) Read(s *usage.Snapshot) error {
+	if t.tick%t.every == 0 {
+		if err := t.root.Refresh(); err != nil {
+			return err
+		}
+	}
+	t.tick++
+	g := s.Groups[0]
+	g.Put(usage.CPU, t.root.CPU())
+	g.Own |= usage.SetOf(usage.CPU)
+	return nil
+}
+
+// openRest opens what is read beside the groups.
+func (m *Machine) openRest(every int, log *slog.Logger) error {
+	if !m.table.CountsRoot() {
+		r, err := proc.OpenRoot(m.host, rootDescriptors)
+		switch {
+		case errors.Is(err, fault.ErrUnsupported):
+		case err != nil:
+			return err
+		default:
+			m.sources = append(m.sources, &rootTasks{root: r, every: every})
+			m.closers = append(m.closers, r.Close)
+		}
+	}
+	t, err := openTraffic(m.host, m.kernel, m.table, every, log)
+	if err != nil {
+		return err
+	}
+	m.sources = append(m.sources, t)
+	m.closers = append(m.closers, t.net.Close)
+	if why := t.net.Uncounted(); why != "" {
+		if m.kernel == nil && m.table.HasUnified() {
+			why = "the bpf reader counts it"
+		}
+		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent ("+why+")")
+	}
+	return m.openGuests(log)
+}
+
+// rootDescriptors is how many may be kept for tasks in the root group.
+const rootDescriptors = 200

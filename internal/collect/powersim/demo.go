@@ -1,0 +1,52 @@
+package powersim
+
+import (
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+)
+
+// Demo is one CPU package with its memory, over all that the machine of h runs,
+// for who wants to see how energy looks where there are meters. What it shows is
+// made up, and the tree in dir says so. It is about what a server of so many
+// threads draws.
+func Demo(h *hostfs.FS, dir string, threads int) (Config, error) {
+	const watt = 1_000_000 // uW
+	whole, err := wholeOf(h)
+	if err != nil {
+		return Config{}, err
+	}
+	n := int64(max(1, threads))
+	return Config{
+		Dir: dir, Whole: whole, Slice: 100 * time.Millisecond, Seed: uint64(time.Now().UnixNano()),
+		Label: power.Demo, Calm: true,
+		Zones: []Zone{
+			{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: Law{Idle: 8*watt + n*watt, Core: 7 * watt, Bend: .85, Noise: .03}},
+			{ID: "intel-rapl:0:0", Name: "dram", Domain: power.DRAM, Law: Law{Idle: watt + n*watt/4, Core: watt / 2, Bend: 1, Noise: .03}},
+		},
+	}, nil
+}
+
+// wholeOf is the directory of the group that holds all that runs.
+func wholeOf(h *hostfs.FS) (string, error) {
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return "", err
+	}
+	unified := ""
+	for _, y := range ys {
+		switch {
+		case y.Has("cpuacct"):
+			return y.Mount, nil
+		case y.V2:
+			unified = y.Mount
+		}
+	}
+	if unified == "" {
+		return "", fmt.Errorf("no control groups count CPU time here: %w", fault.ErrUnsupported)
+	}
+	return unified, nil
+}

@@ -1,0 +1,160 @@
+package sampler_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/attribute"
+	samplerpkg "mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// running runs a sampler beside the test until stop is called.
+func running(t *testing.T, s *samplerpkg.Sampler, tick func(), window func(*usage.Window)) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, tick, window) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// seen is a source that counts its readings, for another goroutine to look at.
+type seen struct{ reads, at, fails atomic.Int64 }
+
+func (x *seen) Read(s *usage.Snapshot) error {
+	x.reads.Add(1)
+	x.at.Store(s.At)
+	if x.fails.Load() > 0 {
+		return errors.New("no luck")
+	}
+	return nil
+}
+
+// Whoever asks gets a tick that begins after that, many together get one, and
+// windows are as long as without.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x seen
+		start := time.Now()
+		s := sampler(&clock{start: start}, newGroups(), &x)
+		ticks := 0
+		var ws []usage.Window
+		stop := running(t, s, func() { ticks++ }, func(w *usage.Window) { ws = append(ws, *w.Clone()) })
+		time.Sleep(500 * time.Millisecond)
+		for i := range 20 {
+			begun := time.Now()
+			reads := x.reads.Load()
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() {
+					if err := s.Ask(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if took := time.Since(begun); x.reads.Load() > reads+2 || took > 20*time.Millisecond || x.at.Load() < int64(begun.Sub(start)+time.Hour) {
+				t.Errorf("round %d: %d ticks for ten who asked, after %v", i, x.reads.Load()-reads, took)
+			}
+		}
+		time.Sleep(20*time.Second + 500*time.Millisecond - time.Since(start))
+		stop()
+		if ticks != 21 || len(ws) != 3 || ws[0].Length() != 10*time.Second || ws[1].Length() != 10*time.Second {
+			t.Errorf("%d ticks, %d windows, the first %v long; want 21, 3, 10s", ticks, len(ws), ws[0].Length())
+		}
+		if err := s.Ask(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("asked after the end: %v, want ErrUnavailable", err)
+		}
+	})
+}
+
+// A tick that was due anyway serves who asked just before, and who stops waiting
+// holds nobody up.
+func TestAskTogetherWithTicks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x seen
+		s := sampler(&clock{start: time.Now()}, newGroups(), &x)
+		early, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := s.Ask(early); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("asked before it runs: %v", err)
+		}
+		stop := running(t, s, nil, nil)
+		time.Sleep(995 * time.Millisecond)
+		if err := s.Ask(t.Context()); err != nil {
+			t.Error(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := s.Ask(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("asked for a moment: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if got := x.reads.Load(); got != 3 {
+			t.Errorf("%d ticks, want the first, the one asked for and the second", got)
+		}
+		time.Sleep(20 * time.Millisecond)
+		x.fails.Store(1)
+		if err := s.Ask(t.Context()); err == nil {
+			t.Error("a tick that failed was told as taken")
+		}
+		x.fails.Store(0)
+		stop()
+	})
+}
+
+// An agent restarts: what its job used meanwhile is in the first window after,
+// and its windows meet, in wall time too although the clock drifted.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, g := &clock{start: time.Now()}, newGroups()
+		cfg := samplerpkg.Config{Tick: time.Second, Window: 10 * time.Second}
+		var records [][]byte
+		var end usage.Window
+		used := int64(0)
+		for range 4 {
+			books, err := attribute.Restore("node", records)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.reads = 0
+			s := samplerpkg.NewSampler(cfg, books, "boot", c, []samplerpkg.Source{g}, slog.New(slog.DiscardHandler))
+			stop := running(t, s, nil, func(w *usage.Window) {
+				records = append(records, s.Books().Checkpoint(nil, false))
+				s.Books().Saved()
+				if end.End != 0 && (w.Start != end.End || w.Offset != end.Offset) {
+					t.Errorf("a window from %d at offset %d after one to %d at %d", w.Start, w.Offset, end.End, end.Offset)
+				}
+				end = *w
+				for _, r := range w.Rows {
+					if r.Workload.ID == "job" {
+						used += r.Usage.Amount[usage.CPU]
+						if r.Total[usage.CPU] != used {
+							t.Errorf("total %d, the sum of all windows is %d", r.Total[usage.CPU], used)
+						}
+					}
+				}
+			})
+			time.Sleep(13 * time.Second)
+			stop()
+			c.set += 100 * time.Millisecond
+			time.Sleep(time.Hour)
+		}
+		if want := int64(4*13*time.Second+3*time.Hour) / 2; used != want {
+			t.Errorf("booked %d, want %d", used, want)
+		}
+	})
+}

@@ -1,0 +1,212 @@
+package split_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/collect/split"
+)
+
+const ms = 1_000_000
+
+func id(pid int32) split.ID { return split.ID{PID: pid, Start: 1} }
+
+func TestSplit(t *testing.T) {
+	type span struct {
+		total int64
+		live  []split.Process
+		want  []split.Line
+	}
+	a, b := id(1), id(2)
+	for name, c := range map[string]struct {
+		open  []split.Process
+		spans []span
+	}{
+		"past is not given": {
+			[]split.Process{{ID: a, CPU: 500}},
+			[]span{{100, []split.Process{{ID: a, CPU: 600}}, []split.Line{{a, 100}, {split.Exited, 0}}}},
+		},
+		"children that came and went": {
+			[]split.Process{{ID: a}},
+			[]span{{100, []split.Process{{ID: a, CPU: 30}}, []split.Line{{a, 30}, {split.Exited, 70}}}},
+		},
+		"one that exits leaves its last part to exited": {
+			[]split.Process{{ID: a}, {ID: b}},
+			[]span{
+				{100, []split.Process{{ID: a, CPU: 40}, {ID: b, CPU: 60}}, []split.Line{{a, 40}, {b, 60}, {split.Exited, 0}}},
+				{50, []split.Process{{ID: a, CPU: 70}}, []split.Line{{a, 30}, {split.Exited, 20}}},
+			},
+		},
+		"skew is owed, then given": {
+			[]split.Process{{ID: a}, {ID: b}},
+			[]span{
+				{90, []split.Process{{ID: a, CPU: 40}, {ID: b, CPU: 60}}, []split.Line{{a, 36}, {b, 54}, {split.Exited, 0}}},
+				{110, []split.Process{{ID: a, CPU: 80}, {ID: b, CPU: 120}}, []split.Line{{a, 44}, {b, 66}, {split.Exited, 0}}},
+			},
+		},
+		"a PID used again is another process": {
+			[]split.Process{{ID: a, CPU: 1000}},
+			[]span{{100, []split.Process{{ID: split.ID{PID: 1, Start: 2}, CPU: 40}},
+				[]split.Line{{split.ID{PID: 1, Start: 2}, 40}, {split.Exited, 60}}}},
+		},
+		"one that came from elsewhere brings nothing": {
+			nil,
+			[]span{{100, []split.Process{{ID: a, CPU: 1040, Entered: 1000}}, []split.Line{{a, 40}, {split.Exited, 60}}}},
+		},
+		"one that left and came back": {
+			[]split.Process{{ID: a, CPU: 10}},
+			[]span{
+				{5, nil, []split.Line{{split.Exited, 5}}},
+				{7, []split.Process{{ID: a, CPU: 100, Entered: 95}}, []split.Line{{a, 5}, {split.Exited, 2}}},
+			},
+		},
+		"a counter that goes back gives nothing twice": {
+			[]split.Process{{ID: a, CPU: 100}},
+			[]span{
+				{10, []split.Process{{ID: a, CPU: 95}}, []split.Line{{a, 0}, {split.Exited, 10}}},
+				{10, []split.Process{{ID: a, CPU: 110}}, []split.Line{{a, 10}, {split.Exited, 0}}},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acc := split.New(c.open)
+			for i, s := range c.spans {
+				if d := cmp.Diff(s.want, acc.Split(s.total, s.live)); d != "" {
+					t.Errorf("span %d (-want +got):\n%s", i, d)
+				}
+			}
+		})
+	}
+}
+
+func TestSplitForgivesWhatIsNoSkew(t *testing.T) {
+	a := split.New([]split.Process{{ID: id(1)}})
+	a.Split(0, []split.Process{{ID: id(1), CPU: 5 * split.MaxSkew}})
+	if want := int64(4 * split.MaxSkew); a.Forgiven != want {
+		t.Errorf("Forgiven = %d, want %d", a.Forgiven, want)
+	}
+	lines := a.Split(9*split.MaxSkew, []split.Process{{ID: id(1), CPU: 5 * split.MaxSkew}})
+	if lines[0].CPU != split.MaxSkew {
+		t.Errorf("what is owed = %d, want %d", lines[0].CPU, int64(split.MaxSkew))
+	}
+}
+
+func TestSplitPanicsOnNegativeTotal(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("Split(-1) did not panic")
+		}
+	}()
+	split.New(nil).Split(-1, nil)
+}
+
+// TestSplitSums draws any processes and any totals, related or not: the lines
+// always sum to the total, none is negative, and no process is ever given more
+// than it used.
+func TestSplitSums(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cpu := map[split.ID]int64{}
+		given := map[split.ID]int64{}
+		entered := map[split.ID]int64{}
+		var live []split.Process
+		seen := map[split.ID]bool{}
+		step := func(first bool) {
+			live = live[:0]
+			now := map[split.ID]bool{}
+			for i := range rapid.IntRange(0, 8).Draw(t, "processes") {
+				p := split.Process{ID: split.ID{PID: int32(i + 1), Start: rapid.Int64Range(1, 2).Draw(t, "start")}}
+				if _, ok := cpu[p.ID]; !ok && !first {
+					entered[p.ID] = rapid.Int64Range(0, 10).Draw(t, "entered")
+					cpu[p.ID] = entered[p.ID]
+				}
+				if !seen[p.ID] {
+					entered[p.ID] = cpu[p.ID] // it comes back
+				}
+				now[p.ID] = true
+				cpu[p.ID] += rapid.Int64Range(0, 3*split.MaxSkew).Draw(t, "cpu")
+				if first {
+					entered[p.ID] = cpu[p.ID]
+				}
+				p.CPU, p.Entered = cpu[p.ID], entered[p.ID]
+				live = append(live, p)
+			}
+			seen = now
+		}
+		step(true)
+		a := split.New(live)
+		for range rapid.IntRange(1, 10).Draw(t, "spans") {
+			step(false)
+			total := rapid.Int64Range(0, 20*split.MaxSkew).Draw(t, "total")
+			lines := a.Split(total, live)
+			if len(lines) != len(live)+1 || lines[len(live)].ID != split.Exited {
+				t.Fatalf("Split gave %d lines for %d processes", len(lines), len(live))
+			}
+			sum := int64(0)
+			for i, l := range lines {
+				if l.CPU < 0 {
+					t.Fatalf("line %v is negative", l)
+				}
+				sum += l.CPU
+				if i < len(live) {
+					given[l.ID] += l.CPU
+					if most := live[i].CPU; given[l.ID] > most {
+						t.Fatalf("%v was given %d, used %d", l.ID, given[l.ID], most)
+					}
+				}
+			}
+			if sum != total {
+				t.Fatalf("lines sum to %d, want %d", sum, total)
+			}
+		}
+	})
+}
+
+// TestSplitBoundsSkew reads a workload and its processes with a jitter between
+// the two: what ends up in Exited though nothing exited is never more than the
+// largest jitter, however many spans there are.
+func TestSplitBoundsSkew(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const jitter = 5 * ms
+		var cpu [4]int64
+		var used, shown, exited int64
+		live := make([]split.Process, len(cpu))
+		for i := range live {
+			live[i].ID = id(int32(i + 1))
+		}
+		a := split.New(live)
+		for range rapid.IntRange(1, 60).Draw(t, "spans") {
+			for i := range cpu {
+				d := rapid.Int64Range(0, 1000*ms).Draw(t, "cpu")
+				cpu[i] += d
+				used += d
+				live[i].CPU = cpu[i]
+			}
+			now := max(shown, used+rapid.Int64Range(-jitter, jitter).Draw(t, "jitter"))
+			lines := a.Split(now-shown, live)
+			shown = now
+			exited += lines[len(live)].CPU
+		}
+		if exited > jitter {
+			t.Fatalf("exited = %d ns after jitter of at most %d", exited, int64(jitter))
+		}
+		if a.Forgiven != 0 {
+			t.Fatalf("Forgiven = %d, want 0", a.Forgiven)
+		}
+	})
+}
+
+func BenchmarkSplit(b *testing.B) {
+	live := make([]split.Process, 100)
+	for i := range live {
+		live[i].ID = id(int32(i + 1))
+	}
+	a := split.New(live)
+	for b.Loop() {
+		for i := range live {
+			live[i].CPU += int64(i)
+		}
+		a.Split(4900, live)
+	}
+}

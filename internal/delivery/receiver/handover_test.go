@@ -1,0 +1,40 @@
+package receiver_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// What a window says of virtual machines is booked with the window's time, by the
+// clock that is believed.
+func TestHandovers(t *testing.T) { synctest.Test(t, testHandovers) }
+
+func testHandovers(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m := newMachine("b1", time.Minute, 1)
+	quiet, w := m.window(10*time.Second), m.window(10*time.Second)
+	share := power.Share{Epoch: "e", N: 7, Active: 5, Idle: 3}
+	w.Handovers = []usage.Handover{
+		{Guest: "00112233-4455-6677-8899-aabbccddeeff", Workload: workload.NewID("n1", workload.VM, "k"), Shares: []power.Share{share}, Booked: 8},
+		{Guest: "00112233-4455-6677-8899-aabbccddee00", Shares: []power.Share{share}, Booked: 8},
+	}
+	quiet.Offset += int64(time.Hour)
+	w.Offset += int64(time.Hour) // its wall clock is wrong
+	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Taken)
+	hs := l.taken()[0].Handovers
+	if len(hs) != 2 || hs[0].Workload == "" || hs[1].Workload != "" || hs[1].Shares[0] != share {
+		t.Fatalf("handovers %+v", hs)
+	}
+	for _, h := range hs {
+		if want := m.began.Add(10 * time.Second); !h.From.Equal(want) || h.To.Sub(h.From) != 10*time.Second {
+			t.Errorf("from %v to %v, want ten seconds from %v", h.From, h.To, want)
+		}
+	}
+}

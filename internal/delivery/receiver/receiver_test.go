@@ -1,0 +1,658 @@
+package receiver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+func TestOffer(t *testing.T) { synctest.Test(t, testOffer) }
+
+func testOffer(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m := newMachine("b1", time.Minute, 1)
+	sent := m.batch(t, m.window(10*time.Second), m.window(10*time.Second))
+	if r := offer(t, in, "n1", m.clock(), sent, batch.Taken); r.Next != 2 {
+		t.Errorf("next is %d, want 2", r.Next)
+	}
+	offer(t, in, "n1", m.clock(), sent, batch.Known)
+	e := l.taken()[0]
+	if e.Node != "n1" || e.Boot != "b1" || e.Hash != batch.HashOf(sent) || string(e.Sent) != string(sent) || len(e.Shifts) != 0 || len(e.Gaps) != 0 {
+		t.Errorf("entry %+v", e)
+	}
+	if want := m.began.Add(20 * time.Second); !e.Through.Equal(want) {
+		t.Errorf("through %v, want %v", e.Through, want)
+	}
+	var sum int64
+	for k, u := range l.minutes {
+		if k.node != "n1" {
+			t.Errorf("booked on %s", k.node)
+		}
+		sum += u.Amount[usage.CPU]
+	}
+	if want := 4 * int64(20*time.Second); sum != want {
+		t.Errorf("booked %d ns, want %d", sum, want)
+	}
+	s := in.Stats()
+	if s.Taken != 1 || s.Known != 1 || s.Rows != 6 || s.Bytes != int64(len(sent)) || s.Nodes != 1 || s.Queue != 0 || s.Commits != 2 {
+		t.Errorf("stats %+v", s)
+	}
+	if boot, ok := in.Live("n1"); boot != "b1" || !ok {
+		t.Errorf("live under %q, %v", boot, ok)
+	}
+	if boot, ok := in.Live("n2"); ok {
+		t.Errorf("n2 is live under %q", boot)
+	}
+}
+
+// Books that do not add up are counted, whether the agent knew or not, and booked
+// once: what is known already counts no more.
+func TestViolations(t *testing.T) { synctest.Test(t, testViolations) }
+
+func testViolations(t *testing.T) {
+	in := start(t, quick(), newLedger())
+	m := newMachine("b1", time.Minute, 1)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+	if n := in.Stats().Violations; n != 0 {
+		t.Errorf("%d violations in good books", n)
+	}
+	silent, said := m.window(10*time.Second), m.window(10*time.Second)
+	silent.Balance.Whole[0] += 5
+	said.Balance.Whole[0], said.Balance.Violations = said.Balance.Whole[0]+5, 2
+	sent := m.batch(t, silent, said)
+	offer(t, in, "n1", m.clock(), sent, batch.Taken)
+	offer(t, in, "n1", m.clock(), sent, batch.Known)
+	if n := in.Stats().Violations; n != 3 {
+		t.Errorf("%d violations, want 3", n)
+	}
+}
+
+func TestLatest(t *testing.T) { synctest.Test(t, testLatest) }
+
+func testLatest(t *testing.T) {
+	cfg := quick()
+	cfg.Live = 24
+	in := start(t, cfg, newLedger())
+	names := func() (s string) {
+		for _, p := range in.Latest() {
+			s += fmt.Sprint(p.Node, " ", p.To.Sub(p.From), " ", len(p.Rows), " of ", p.CPUs, "; ")
+		}
+		return s
+	}
+	a, b := newMachine("a", time.Minute, 1), newMachine("b", 50*time.Second, 2)
+	first := a.batch(t, a.window(10*time.Second), a.window(5*time.Second))
+	offer(t, in, "a", a.clock(), first, batch.Taken)
+	backlog := newMachine("a", time.Minute, 4)
+	backlog.began = a.began
+	offer(t, in, "a", backlog.clock(), backlog.batch(t, backlog.window(7*time.Second)), batch.Taken)
+	offer(t, in, "b", b.clock(), b.batch(t, b.window(10*time.Second)), batch.Taken)
+	if got, want := names(), "a 5s 3 of 4; b 10s 3 of 4; "; got != want {
+		t.Errorf("latest: %s, want %s", got, want)
+	}
+	var want strings.Builder
+	want.WriteString("a 5s 0 of 4; b 10s 3 of 4; ") // of the machine itself it goes on to tell
+	for i, node := range []string{"c", "d", "e", "f", "g", "h", "i"} {
+		m := newMachine(node, 40*time.Second, byte(10+i))
+		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+		want.WriteString(node + " 10s 3 of 4; ")
+	}
+	if got := names(); got != want.String() {
+		t.Errorf("with room for eight, latest: %s, want %s", got, want.String())
+	}
+	// What ended too long ago is not of the present.
+	old := newMachine("old", time.Hour, 5)
+	offer(t, in, "old", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Taken)
+	if got := names(); got != want.String() {
+		t.Errorf("after an old one, latest: %s, want %s", got, want.String())
+	}
+}
+
+// A node that sends as many rows as it may takes the room of no other one.
+func TestLatestOfMany(t *testing.T) { synctest.Test(t, testLatestOfMany) }
+
+func testLatestOfMany(t *testing.T) {
+	cfg := quick()
+	cfg.Live = 80
+	in := start(t, cfg, newLedger())
+	for i := range 25 {
+		node := fmt.Sprint("small", i)
+		m := newMachine(node, 40*time.Second, byte(10+i))
+		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+	}
+	large := newMachine("large", time.Minute, 1)
+	send := func(present int) {
+		t.Helper()
+		w := large.window(10 * time.Second)
+		for i := range 80 {
+			r := batch.Row{Workload: batch.Short(i + 10)}
+			r.Usage.Covered = 10 * time.Second
+			if i < present {
+				r.Usage.Put(usage.Processes, int64(i), usage.Measured)
+			}
+			w.Rows = append(w.Rows, r)
+		}
+		offer(t, in, "large", large.clock(), large.batch(t, w), batch.Taken)
+	}
+	rows := func(node string) int {
+		p, ok := in.LatestOf(node)
+		if !ok {
+			return -1
+		}
+		return len(p.Rows)
+	}
+	send(0)
+	if n := rows("large"); n != 3 {
+		t.Errorf("%d rows of the node, want the 3 that say something", n)
+	}
+	send(80)
+	if n := len(in.Latest()); n != 26 || rows("large") != 0 {
+		t.Errorf("%d nodes are shown, and %d rows of the large one; want all of the small ones' and not its", n, rows("large"))
+	}
+	for i := range 25 {
+		if node := fmt.Sprint("small", i); rows(node) != 3 {
+			t.Errorf("%s has %d rows, want 3", node, rows(node))
+		}
+	}
+
+	alone := start(t, cfg, newLedger())
+	in, large = alone, newMachine("large", time.Minute, 2)
+	send(80)
+	p, ok := in.LatestOf("large")
+	if !ok || len(p.Rows) != 10 {
+		t.Fatalf("%d rows of a node alone, want 10, an eighth", len(p.Rows))
+	}
+	for i := range 3 {
+		if p.Rows[i].Usage.Amount[usage.CPU] == 0 {
+			t.Errorf("row %d used no CPU: %+v", i, p.Rows[i])
+		}
+	}
+}
+
+// However batches of several streams come, early, late, twice, together, the
+// ledger holds the same in the end.
+func TestOrderOfOffersIsNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLedger()
+		in, stop := run(t, quick(), l)
+		defer stop()
+		type stream struct {
+			node   string
+			m      *machine
+			sents  [][]byte
+			orders []int
+		}
+		var streams []*stream
+		want := map[minuteKey]usage.Usage{}
+		wantNodes := map[nodeKey]usage.Shares{}
+		for i := range rapid.IntRange(1, 4).Draw(t, "streams") {
+			s := &stream{node: rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node"), m: newMachine("b", 10*time.Hour, byte(i))}
+			for range rapid.IntRange(1, 5).Draw(t, "batches") {
+				var ws []batch.Window
+				for range rapid.IntRange(0, 3).Draw(t, "windows") {
+					ws = append(ws, s.m.window(time.Duration(rapid.Int64Range(1, 150e9).Draw(t, "length"))))
+				}
+				s.sents = append(s.sents, s.m.batch(t, ws...))
+				cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range cuts.Minutes {
+					k := minuteKey{s.node, r.Minute, r.Workload}
+					u := want[k]
+					u.Add(&r.Usage)
+					want[k] = u
+				}
+				for _, n := range cuts.Nodes {
+					sh := wantNodes[nodeKey{s.node, n.Minute}]
+					for i := range sh {
+						sh[i] += n.Whole[i] + n.Skew[i]
+					}
+					wantNodes[nodeKey{s.node, n.Minute}] = sh
+				}
+			}
+			s.orders = rapid.SliceOfN(rapid.IntRange(0, len(s.sents)-1), 0, 12).Draw(t, "offers")
+			streams = append(streams, s)
+		}
+		var wg sync.WaitGroup
+		errs := make(chan error, 100)
+		for _, s := range streams {
+			wg.Go(func() {
+				try := func(n int) batch.Reply {
+					r, err := in.Offer(context.Background(), s.node, s.m.clock(), s.sents[n])
+					if err != nil || r.Verdict != batch.Taken && r.Verdict != batch.Known && r.Verdict != batch.Behind {
+						errs <- fmt.Errorf("%v %w", r.Verdict, err)
+					}
+					return r
+				}
+				// At random first; then as an agent would.
+				for _, n := range s.orders {
+					try(n)
+				}
+				for next := uint64(1); next <= uint64(len(s.sents)); {
+					next = try(int(next - 1)).Next
+				}
+			})
+		}
+		wg.Wait()
+		select {
+		case err := <-errs:
+			t.Fatal(err)
+		default:
+		}
+		if d := cmp.Diff(want, l.minutes); d != "" {
+			t.Fatalf("minutes (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(wantNodes, l.nodes); d != "" {
+			t.Fatalf("nodes (-want +got):\n%s", d)
+		}
+		// Whatever the order, each node's minutes sum to their whole.
+		rows := map[nodeKey]int64{}
+		for k, u := range l.minutes {
+			rows[nodeKey{k.node, k.minute}] += u.Amount[usage.CPU]
+		}
+		for k, s := range l.nodes {
+			if rows[k] != s[0] {
+				t.Fatalf("minute %v: rows %d, whole %d", k, rows[k], s[0])
+			}
+		}
+	})
+}
+
+// A clock that is wrong is set right, told once, and steady from then on.
+func TestWrongClock(t *testing.T) { synctest.Test(t, testWrongClock) }
+
+func testWrongClock(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m := newMachine("b1", 10*time.Minute, 1)
+	m.ahead = 3 * time.Hour
+	late := m.clock()
+	late.Boottime -= int64(300 * time.Millisecond) // it was on its way
+	offer(t, in, "n1", late, m.batch(t, m.window(time.Minute)), batch.Taken)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Minute)), batch.Taken)
+	es := l.taken()
+	if len(es[0].Shifts) != 1 || len(es[1].Shifts) != 0 {
+		t.Fatalf("shifts %v, then %v; want one", es[0].Shifts, es[1].Shifts)
+	}
+	if by, want := es[0].Shifts[0].By, -3*time.Hour+300*time.Millisecond; by != want {
+		t.Errorf("moved by %v, want %v", by, want)
+	}
+	if d := es[1].Through.Sub(es[0].Through); d != time.Minute {
+		t.Errorf("the windows' ends are %v apart, want a minute", d)
+	}
+}
+
+func TestStateLost(t *testing.T) { synctest.Test(t, testStateLost) }
+
+func testStateLost(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	first := func(m *machine) []byte {
+		w := m.window(10 * time.Second)
+		w.Opening = usage.First
+		return m.batch(t, w)
+	}
+	a := newMachine("b1", time.Hour, 1)
+	offer(t, in, "n1", a.clock(), first(a), batch.Taken)
+	b := newMachine("b1", time.Hour, 2)
+	b.began, b.at = a.began, int64(30*time.Minute)
+	sent := first(b)
+	offer(t, in, "n1", b.clock(), sent, batch.Taken)
+	offer(t, in, "n1", b.clock(), sent, batch.Known)
+	es := l.taken()
+	if len(es) != 2 || len(es[0].Gaps) != 0 || len(es[1].Gaps) != 1 {
+		t.Fatalf("%d entries, want 2, the second with a gap", len(es))
+	}
+	g := es[1].Gaps[0]
+	if g.Reason != usage.StateLost || !g.From.Equal(a.began.Add(10*time.Second)) || !g.To.Equal(a.began.Add(30*time.Minute)) {
+		t.Errorf("gap %+v", g)
+	}
+	c := newMachine("b1", time.Hour, 3)
+	if _, err := in.Offer(context.Background(), "stranger", c.clock(), first(c)); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("offer of a node that nobody knows: %v, want denied", err)
+	}
+}
+
+func TestClone(t *testing.T) { synctest.Test(t, testClone) }
+
+func testClone(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	a, b := newMachine("a", time.Hour, 1), newMachine("b", time.Hour, 2)
+	a.at, b.at = int64(59*time.Minute), int64(59*time.Minute)
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
+	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Taken)
+	// Nothing newer than that yet: it may have been on its way.
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
+	// The first machine goes on, so the second is the clone.
+	a.at = int64(time.Since(a.began))
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
+	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Clone)
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
+	if s := in.Stats(); s.Taken != 5 || s.Clones != 1 || len(l.taken()) != 5 {
+		t.Errorf("%d booked, stats %+v", len(l.taken()), s)
+	}
+}
+
+// One batch that breaks the transaction is no reason to refuse the others.
+func TestPoison(t *testing.T) { synctest.Test(t, testPoison) }
+
+func testPoison(t *testing.T) {
+	l := newLedger()
+	l.fail = func(e *batch.Entry) error {
+		if e.Node == "bad" {
+			return errors.New("disk: bad row")
+		}
+		return nil
+	}
+	cfg := quick()
+	cfg.Gather = 50 * time.Millisecond
+	in := start(t, cfg, l)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	got := map[string]error{}
+	for i, node := range []string{"n1", "bad", "n2"} {
+		wg.Go(func() {
+			m := newMachine("b", time.Minute, byte(i))
+			_, err := in.Offer(context.Background(), node, m.clock(), m.batch(t, m.window(time.Second)))
+			mu.Lock()
+			got[node] = err
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if got["n1"] != nil || got["n2"] != nil || !errors.Is(got["bad"], fault.ErrUnavailable) {
+		t.Errorf("errors %v", got)
+	}
+	// A database that is away is not asked for each batch alone.
+	l.mu.Lock()
+	l.calls = nil
+	l.fail = func(*batch.Entry) error { return fmt.Errorf("database: %w", fault.ErrUnavailable) }
+	l.mu.Unlock()
+	for i := range 3 {
+		wg.Go(func() {
+			m := newMachine("b", time.Minute, byte(10+i))
+			if _, err := in.Offer(context.Background(), "n1", m.clock(), m.batch(t, m.window(time.Second))); !errors.Is(err, fault.ErrUnavailable) {
+				t.Errorf("offer: %v, want unavailable", err)
+			}
+		})
+	}
+	wg.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sum := 0
+	for _, n := range l.calls {
+		sum += n
+	}
+	if sum != 3 {
+		t.Errorf("the ledger was asked %v, want each batch once", l.calls)
+	}
+}
+
+func TestBackPressure(t *testing.T) { synctest.Test(t, testBackPressure) }
+
+func testBackPressure(t *testing.T) {
+	l := newLedger()
+	l.hold = make(chan struct{})
+	cfg := quick()
+	cfg.Queue = 4
+	in := start(t, cfg, l)
+	a, b := newMachine("a", time.Minute, 1), newMachine("b", time.Minute, 2)
+	// Larger than the queue as a whole, so it goes alone.
+	sent := a.batch(t, a.window(time.Second), a.window(time.Second))
+	done := make(chan error)
+	go func() {
+		_, err := in.Offer(context.Background(), "a", a.clock(), sent)
+		done <- err
+	}()
+	until(t, "a batch is queued", func() bool { return in.Stats().Queue > 0 })
+	sent2 := b.batch(t, b.window(time.Second))
+	_, err := in.Offer(context.Background(), "b", b.clock(), sent2)
+	var later interface{ RetryAfter() time.Duration }
+	if !errors.Is(err, fault.ErrUnavailable) || !errors.As(err, &later) || later.RetryAfter() <= 0 {
+		t.Errorf("offer to a full queue: %v, want unavailable, and when to come back", err)
+	}
+	close(l.hold)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	offer(t, in, "b", b.clock(), sent2, batch.Taken)
+	if s := in.Stats(); s.Queue != 0 || s.Unavailable != 1 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// Many origins share transactions, and those who wait when the server goes down
+// are told.
+func TestGroupsAndGoingDown(t *testing.T) { synctest.Test(t, testGroupsAndGoingDown) }
+
+func testGroupsAndGoingDown(t *testing.T) {
+	l := newLedger()
+	l.hold = make(chan struct{})
+	in, stop := run(t, receiver.Default(), l)
+	const n = 40
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			m := newMachine("b", time.Minute, byte(i))
+			offer(t, in, fmt.Sprint("n", i), m.clock(), m.batch(t, m.window(time.Second)), batch.Taken)
+		})
+	}
+	until(t, "all batches are queued", func() bool { return in.Stats().Queue >= n*4 })
+	close(l.hold)
+	wg.Wait()
+	l.mu.Lock()
+	// The first one has what came within the time that it gathers.
+	if calls := len(l.calls); calls > 2 {
+		t.Errorf("%d batches made %d transactions", n, calls)
+	}
+	l.mu.Unlock()
+	stop()
+	m := newMachine("b", time.Minute, 99)
+	if _, err := in.Offer(context.Background(), "n", m.clock(), m.batch(t, m.window(time.Second))); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("offer after the end: %v, want unavailable", err)
+	}
+}
+
+// One who waits no longer gets its own error, and nothing is lost: the batch is
+// known when it comes again.
+func TestGivenUp(t *testing.T) { synctest.Test(t, testGivenUp) }
+
+func testGivenUp(t *testing.T) {
+	l := newLedger()
+	l.hold = make(chan struct{})
+	in := start(t, quick(), l)
+	m := newMachine("b", time.Minute, 1)
+	sent := m.batch(t, m.window(time.Second))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		_, err := in.Offer(ctx, "n", m.clock(), sent)
+		done <- err
+	}()
+	until(t, "a batch is queued", func() bool { return in.Stats().Queue > 0 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("offer: %v, want canceled", err)
+	}
+	close(l.hold)
+	offer(t, in, "n", m.clock(), sent, batch.Known)
+}
+
+func TestLost(t *testing.T) { synctest.Test(t, testLost) }
+
+func testLost(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	far := time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
+	lost := batch.Lost{Stream: batch.Stream{1}, From: 1, To: 3, Gap: usage.Gap{From: time.Now().Add(-time.Hour), To: far, Reason: usage.Forgotten, Detail: "a\x00" + strings.Repeat("é", 9999)}}
+	if r, err := in.Lost(context.Background(), "n", lost); err != nil || r.Verdict != batch.Taken || r.Next != 4 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	g := l.lost[0].Gap
+	if g.To.After(time.Now().Add(timeline.Tolerance)) || len(g.Detail) > 4096 || strings.ContainsAny(g.Detail, "\x00") || strings.ToValidUTF8(g.Detail, "?") != g.Detail {
+		t.Errorf("gap to %v with a detail of %d bytes", g.To, len(g.Detail))
+	}
+	for _, n := range [][2]uint64{{0, 1}, {2, 1}, {1, 1<<64 - 1}} {
+		lost.From, lost.To = n[0], n[1]
+		if _, err := in.Lost(context.Background(), "n", lost); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%v: %v, want invalid", n, err)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for name, ruin := range map[string]func(*receiver.Config){
+		"decoders": func(c *receiver.Config) { c.Decoders = 0 },
+		"bodies":   func(c *receiver.Config) { c.Bodies = 1 },
+		"rate":     func(c *receiver.Config) { c.Rate = 0 },
+	} {
+		c := receiver.Default()
+		ruin(&c)
+		if err := c.Validate(); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want invalid", name, err)
+		}
+	}
+}
+
+// Whatever sound bytes claim, nothing panics, an error is the sender's and books
+// nothing, and what is booked sums to what was sent and is not of the future.
+func TestOddBatches(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	number := byte(0)
+	odd := rapid.OneOf(rapid.SampledFrom([]int64{0, 1, -1, 1e9, 60e9, 1 << 51, 1 << 52, 1<<63 - 1, -1 << 63, time.Now().UnixNano()}), rapid.Int64Range(0, 1e13), rapid.Int64())
+	rapid.Check(t, func(t *rapid.T) {
+		b := batch.Batch{Stream: batch.Stream{number, 1}, Number: 1}
+		number++
+		delete(l.marks, b.Stream)
+		at := int64(0)
+		for range rapid.IntRange(0, 3).Draw(t, "windows") {
+			w := batch.Window{Boot: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "boot"), Start: at, Offset: odd.Draw(t, "offset"), Opening: usage.Opening(rapid.IntRange(0, 3).Draw(t, "opening"))}
+			w.End = w.Start + rapid.Int64Range(0, 1e15).Draw(t, "length")
+			at = w.End
+			for i := range rapid.IntRange(0, 3).Draw(t, "rows") {
+				r := batch.Row{Workload: batch.Short(i)}
+				r.Usage.Put(usage.Resource(rapid.IntRange(1, usage.Limit-1).Draw(t, "resource")), max(0, odd.Draw(t, "amount")), usage.Measured)
+				r.Usage.Covered = time.Duration(max(0, odd.Draw(t, "covered")))
+				w.Rows = append(w.Rows, r)
+			}
+			w.Balance.Whole[0], w.Balance.Skew[1] = max(0, odd.Draw(t, "whole")), odd.Draw(t, "skew")
+			b.Windows = append(b.Windows, w)
+		}
+		if rapid.Bool().Draw(t, "gap") {
+			b.Gaps = []usage.Gap{{From: time.Unix(0, odd.Draw(t, "from")), To: time.Unix(0, odd.Draw(t, "to")), Reason: usage.Rebooted}}
+		}
+		sent, err := wire.Encode(nil, &b)
+		if err != nil {
+			return
+		}
+		before := len(l.taken())
+		r, err := in.Offer(context.Background(), "n", batch.Clock{Boot: "b", Boottime: odd.Draw(t, "boottime")}, sent)
+		booked := l.taken()[before:]
+		switch {
+		case err != nil && !errors.Is(err, fault.ErrInvalid):
+			t.Fatalf("error %v, want invalid", err)
+		case (err == nil && r.Verdict == batch.Taken) != (len(booked) > 0):
+			t.Fatalf("%v, %v: %d booked", r.Verdict, err, len(booked))
+		case len(booked) == 0:
+			return
+		}
+		late := time.Now().Add(timeline.Tolerance)
+		for _, m := range booked[0].Minutes {
+			if m.Minute < 0 || time.Unix(m.Minute*60, 0).After(late) {
+				t.Fatalf("booked in minute %d", m.Minute)
+			}
+		}
+		for _, g := range booked[0].Gaps {
+			if g.To.Before(g.From) || g.To.After(late) || g.From.Unix() < 0 {
+				t.Fatalf("gap from %v to %v", g.From, g.To)
+			}
+		}
+		var sum, want int64
+		for _, m := range booked[0].Minutes {
+			sum += m.Usage.Amount[usage.CPU]
+		}
+		for _, w := range b.Windows {
+			for _, r := range w.Rows {
+				want += r.Usage.Amount[usage.CPU]
+			}
+		}
+		if sum != want {
+			t.Fatalf("booked %d ns, want %d", sum, want)
+		}
+	})
+}
+
+// BenchmarkOffer is what a window row costs up to the ledger.
+func BenchmarkOffer(b *testing.B) {
+	const rows = 500
+	l := newLedger()
+	in, stop := run(b, quick(), l)
+	defer stop()
+	m := newMachine("b", time.Hour, 1)
+	w := m.window(10 * time.Second)
+	for i := len(w.Rows); i < rows; i++ {
+		r := batch.Row{Workload: batch.Short(i) << 40}
+		for _, res := range []usage.Resource{usage.CPUUser, usage.Memory, usage.MemoryPeak, usage.NetworkRx, usage.PIDs} {
+			r.Usage.Put(res, int64(i)*1234567, usage.Measured)
+		}
+		w.Rows = append(w.Rows, r)
+	}
+	sent := m.batch(b, w)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := in.Offer(context.Background(), "n", m.clock(), sent); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows), "ns/row")
+}
+
+// Whatever bytes come, nothing panics, and an error books nothing.
+func FuzzOffer(f *testing.F) {
+	m := newMachine("b", time.Hour, 1)
+	f.Add([]byte(nil), int64(0))
+	f.Add([]byte("garbage"), int64(1))
+	f.Add(m.batch(f, m.window(time.Minute)), int64(time.Hour))
+	w := m.window(200 * time.Hour)
+	w.Opening = usage.Booted
+	f.Add(m.batch(f, w, m.window(0)), int64(300*time.Hour))
+	l := newLedger()
+	in, stop := run(f, quick(), l)
+	f.Cleanup(stop)
+	f.Fuzz(func(t *testing.T, sent []byte, boottime int64) {
+		before := len(l.taken())
+		r, err := in.Offer(context.Background(), "n", batch.Clock{Boot: "b", Boottime: boottime}, sent)
+		after := l.taken()
+		if (err == nil && r.Verdict == batch.Taken) != (len(after) > before) {
+			t.Fatalf("%v, %v: %d booked", r.Verdict, err, len(after)-before)
+		}
+		if err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("error %v, want invalid", err)
+		}
+		for _, e := range after[before:] {
+			for _, r := range e.Minutes {
+				if at := time.Unix(r.Minute*60, 0); at.After(time.Now().Add(timeline.Tolerance)) || r.Minute < 0 {
+					t.Fatalf("booked at %v", at)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,224 @@
+package sender_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// serve returns a server whose handler is h, below the path /mete/.
+func serve(t *testing.T, s *httptest.Server) *sender.HTTP {
+	t.Helper()
+	t.Cleanup(s.Close)
+	u, err := url.Parse(s.URL + "/mete/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sender.NewHTTP(u, s.Client(), "v1.2.3")
+}
+
+// TestHTTP checks what an offer looks like on the way, in the clear and with TLS
+// and HTTP/2.
+func TestHTTP(t *testing.T) {
+	var got http.Header
+	var body []byte
+	var proto string
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got, proto = r.Header, r.Proto
+		body, _ = io.ReadAll(r.Body)
+		if r.Method != http.MethodPost || r.URL.Path != "/mete/v1/batches" {
+			t.Errorf("%s %s", r.Method, r.URL)
+		}
+		_, _ = io.WriteString(w, `{"verdict":"taken","next":"18446744073709551615","names":["ffffffffffffffff","0000000000000007"],"new":1}`)
+	})
+	secure := httptest.NewUnstartedServer(handler)
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	for _, c := range []struct {
+		s     *httptest.Server
+		proto string
+	}{{httptest.NewServer(handler), "HTTP/1.1"}, {secure, "HTTP/2.0"}} {
+		h := serve(t, c.s)
+		r, err := h.Offer(t.Context(), batch.Clock{Boot: "b", Boottime: 12, Wall: -3}, []byte("bytes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Verdict != batch.Taken || r.Next != 1<<64-1 || len(r.Names) != 2 || r.Names[0] != 1<<64-1 {
+			t.Errorf("reply %+v", r)
+		}
+		for k, want := range map[string]string{
+			"Mete-Boot": "b", "Mete-Boottime-Ns": "12", "Mete-Wall-Ns": "-3", "Mete-Version": "v1.2.3", "Content-Type": "application/vnd.mete.batch",
+		} {
+			if got.Get(k) != want {
+				t.Errorf("%s: %q, want %q", k, got.Get(k), want)
+			}
+		}
+		if string(body) != "bytes" || proto != c.proto {
+			t.Errorf("body %q over %s, want %s", body, proto, c.proto)
+		}
+	}
+}
+
+// TestHTTPLost checks the way of a loss.
+func TestHTTPLost(t *testing.T) {
+	var body []byte
+	h := serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/mete/v1/lost" || r.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s of %s", r.URL, r.Header.Get("Content-Type"))
+		}
+		body, _ = io.ReadAll(r.Body)
+		_, _ = io.WriteString(w, `{"verdict":"known","next":"10"}`)
+	})))
+	r, err := h.Lost(t.Context(), batch.Lost{
+		Stream: batch.Stream{1}, From: 7, To: 9, Hash: batch.Hash{2},
+		Gap: usage.Gap{From: time.Unix(0, 0).UTC(), To: time.Unix(10, 5e8).UTC(), Reason: usage.Forgotten, Detail: "after <24 h>"},
+	})
+	if err != nil || r.Verdict != batch.Known || r.Next != 10 {
+		t.Fatalf("Lost = %+v, %v", r, err)
+	}
+	want := `{"stream":"01` + strings.Repeat("0", 30) + `","from":"7","to":"9","hash":"02` + strings.Repeat("0", 62) +
+		`","gap":{"from":"1970-01-01T00:00:00Z","to":"1970-01-01T00:00:10.5Z","reason":"forgotten","detail":"after \u003c24 h\u003e"}}`
+	if string(body) != want {
+		t.Errorf("sent %s\nwant %s", body, want)
+	}
+}
+
+// TestHTTPReplies checks what becomes of each kind of reply.
+func TestHTTPReplies(t *testing.T) {
+	const problem, plain = "application/problem+json", "text/html"
+	for _, c := range []struct {
+		status     int
+		kind, body string
+		after      string
+		verdict    batch.Verdict
+		want       error
+		text, hint string
+		wait       time.Duration
+	}{
+		{status: 200, body: `{"verdict":"known","next":"4"}`, verdict: batch.Known},
+		{status: 409, body: `{"verdict":"behind","next":"4"}`, verdict: batch.Behind},
+		{status: 409, body: `{"verdict":"conflict","next":"4"}`, verdict: batch.Conflict},
+		{status: 409, body: `{"verdict":"clone","next":"0"}`, verdict: batch.Clone},
+		// What no server of mete says.
+		{status: 200, body: `{"verdict":"conflict","next":"4"}`, want: fault.ErrUnavailable},
+		{status: 409, body: `{"verdict":"taken","next":"4"}`, want: fault.ErrUnavailable},
+		{status: 409, kind: problem, body: `{"title":"conflict","status":409}`, want: fault.ErrUnavailable},
+		{status: 200, kind: plain, body: `<html>Welcome! Log in to this network.</html>`, want: fault.ErrUnavailable},
+		{status: 200, want: fault.ErrUnavailable},
+		{status: 204, want: fault.ErrUnavailable, text: "status 204 No Content"},
+		{status: 200, body: `{"verdict":"maybe","next":"4"}`, want: fault.ErrUnavailable},
+		{status: 200, body: `{"verdict":"taken","next":"4","names":["` + strings.Repeat("0", 1<<20) + `"]}`, want: fault.ErrUnavailable},
+		// A word of the server, and the same from something in between.
+		{status: 400, kind: problem, body: `{"title":"invalid","detail":"window 3: too long","status":400,"hint":"update"}`, want: fault.ErrInvalid, text: "window 3: too long", hint: "update"},
+		{status: 413, kind: problem, body: `{"title":"too large","status":413}`, want: fault.ErrInvalid, text: "too large"},
+		{status: 400, kind: plain, body: `<h1>400</h1>`, want: fault.ErrUnavailable, text: "status 400 Bad Request"},
+		{status: 413, kind: plain, body: `<h1>413</h1>`, want: fault.ErrUnavailable},
+		{status: 400, kind: problem, body: `{"title":"invalid","status":404}`, want: fault.ErrUnavailable},
+		{status: 400, kind: problem, body: `{`, want: fault.ErrUnavailable},
+		{status: 401, want: fault.ErrDenied},
+		{status: 403, kind: problem, body: `{"title":"permission denied","detail":"the certificate has ended","status":403}`, want: fault.ErrDenied, text: "the certificate has ended"},
+		{status: 404, kind: plain, want: fault.ErrUnavailable, text: "status 404 Not Found"},
+		{status: 404, kind: problem, body: `{"title":"not found","detail":"node n1 is not known","status":404}`, want: fault.ErrUnavailable, text: "node n1 is not known"},
+		{status: 500, kind: plain, body: "oops", want: fault.ErrUnavailable},
+		{status: 429, after: "7", want: fault.ErrUnavailable, wait: 7 * time.Second},
+		{status: 503, kind: problem, body: `{"title":"unavailable","detail":"the disk is full","status":503,"hint":"make room"}`, after: "120", want: fault.ErrUnavailable, text: "the disk is full", hint: "make room", wait: 2 * time.Minute},
+		{status: 503, after: "99999999", want: fault.ErrUnavailable, wait: 15 * time.Minute},
+		{status: 503, after: "Wed, 21 Oct 2015 07:28:00 GMT", want: fault.ErrUnavailable},
+		{status: 503, after: "soon", want: fault.ErrUnavailable},
+		{status: 503, after: "-5", want: fault.ErrUnavailable},
+		{status: 308, want: fault.ErrUnavailable},
+	} {
+		asked := 0
+		h := serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			if c.kind != "" {
+				w.Header().Set("Content-Type", c.kind)
+			}
+			if c.after != "" {
+				w.Header().Set("Retry-After", c.after)
+			}
+			if c.status == 308 {
+				w.Header().Set("Location", "/elsewhere")
+			}
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		})))
+		r, err := h.Offer(t.Context(), batch.Clock{}, []byte("x"))
+		if r.Verdict != c.verdict || !errors.Is(err, c.want) || asked != 1 {
+			t.Errorf("%d %s: %v, %v, asked %d times", c.status, c.body, r.Verdict, err, asked)
+			continue
+		}
+		if c.text != "" && err.Error() != c.text || fault.Hint(err) != c.hint {
+			t.Errorf("%d %s: %q with the hint %q", c.status, c.body, err, fault.Hint(err))
+		}
+		if c.want == fault.ErrUnavailable && (errors.Is(err, fault.ErrInvalid) || errors.Is(err, fault.ErrDenied)) {
+			t.Errorf("%d %s: %v is of two kinds", c.status, c.body, err)
+		}
+		if wait, ok := sender.RetryAfter(err); wait != c.wait || ok != (c.wait > 0) {
+			t.Errorf("%d Retry-After %q: %v", c.status, c.after, wait)
+		}
+	}
+}
+
+// TestHTTPUnreached checks a server that is not there, one that hangs up, and
+// one that never answers.
+func TestHTTPUnreached(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	h := serve(t, gone)
+	gone.Close()
+	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("a server that is gone: %v", err)
+	}
+	h = serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, `{"verdict":"taken"`)
+	})))
+	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("a reply cut short: %v", err)
+	}
+	quit := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	h = serve(t, httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		cancel() // who asks gives up
+		<-quit
+	})))
+	defer close(quit)
+	if _, err := h.Offer(ctx, batch.Clock{}, bytes.Repeat([]byte("x"), 1<<20)); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("no answer: %v", err)
+	}
+}
+
+// TestHTTPCertificate checks that a server which will not have this machine's
+// certificate denies, and one whose own is not trusted is not reached.
+func TestHTTPCertificate(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	h := serve(t, s)
+	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("without a certificate: %v", err)
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h = sender.NewHTTP(u, &http.Client{Transport: &http.Transport{}}, "")
+	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a server that nobody vouches for: %v", err)
+	}
+}

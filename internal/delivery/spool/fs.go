@@ -1,0 +1,119 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// An FS is the file system below a spool: the real one, or one that fails and
+// forgets as a test wants it to. Names are paths. Nothing is durable before it
+// is synced: a file's bytes by File.Sync, its name by SyncDir.
+type FS interface {
+	// MkdirAll makes a directory and those above it, for their owner only.
+	MkdirAll(dir string) error
+	// Lock takes a lock file, until it is closed or the process ends. The error
+	// wraps fault.ErrConflict where another has it.
+	Lock(name string) (io.Closer, error)
+	List(dir string) ([]string, error)
+	// Create makes a file, or empties one, for its owner only.
+	Create(name string) (File, error)
+	Open(name string) (File, error)
+	Rename(from, to string) error
+	Remove(name string) error
+	SyncDir(dir string) error
+}
+
+// A File is an open file of an FS.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Size() (int64, error)
+	Truncate(size int64) error
+	Sync() error
+}
+
+// disk is the real file system.
+type disk struct{}
+
+func (d disk) MkdirAll(dir string) error {
+	_, err := os.Stat(dir)
+	missing := errors.Is(err, os.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if missing {
+		return d.SyncDir(filepath.Dir(dir))
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+func (disk) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	// The descriptor's lock is gone with the process, however it ends.
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("%s: in use by another process: %w", name, fault.ErrConflict)
+	} else {
+		err = fmt.Errorf("%s: lock: %w", name, err)
+	}
+	return nil, errors.Join(err, f.Close())
+}
+
+func (disk) List(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+func (disk) Create(name string) (File, error) {
+	return open(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+}
+
+func (disk) Open(name string) (File, error) { return open(name, os.O_RDWR) }
+
+func open(name string, flag int) (File, error) {
+	f, err := os.OpenFile(name, flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return file{f}, nil
+}
+
+func (disk) Rename(from, to string) error { return os.Rename(from, to) }
+func (disk) Remove(name string) error     { return os.Remove(name) }
+
+func (disk) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+type file struct{ *os.File }
+
+func (f file) Size() (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

@@ -1,0 +1,67 @@
+package spool_test
+
+import (
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/testkit/spooltest"
+)
+
+// A stream is abandoned, its heir makes a batch and is set aside, and then the
+// record of the first is lost: the later ones say whose the windows are.
+func TestLostHandOver(t *testing.T) {
+	fs := spooltest.New(func(int) int { return 0 })
+	s := open(t, config(fs))
+	a, v := &agent{}, newServer()
+	windows := func(n int) {
+		t.Helper()
+		for range n {
+			if err := a.window(s, 1, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	windows(3)
+	drain(t, s, v)
+	windows(3)
+	id := s.Streams()[0].Stream
+	if _, ok, err := s.Offer(id); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	windows(3)
+
+	const log = "spool/batches/0000000000000001.seg"
+	before := fs.Bytes(log)
+	m := v.mark(id)
+	m.Last = batch.HashOf([]byte("another"))
+	v.marks[id] = m
+	if _, err := exchange(t, s, v, id, false); err != nil {
+		t.Fatal(err)
+	}
+	after := fs.Bytes(log)
+	if _, ok, err := s.Offer(s.Streams()[0].Stream); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	windows(2)
+	if done, err := s.SetAside(time.Unix(0, started).Add(time.Hour)); err != nil || !done {
+		t.Fatal(done, err)
+	}
+	windows(1)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fs.Rot(log, 8*(before+after)/2)
+
+	s = open(t, config(fs))
+	a.restore(t, s.Checkpoint())
+	if st := s.Stats(); st.Corrupt != 1 {
+		t.Fatalf("%+v, want one corrupt record", st)
+	}
+	windows(1)
+	drain(t, s, v)
+	v.check(t, a.now)
+	if n := len(v.taken); n != 13 {
+		t.Errorf("%d windows were taken of 13", n)
+	}
+}

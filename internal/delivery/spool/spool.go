@@ -1,0 +1,391 @@
+// Package spool keeps an agent's windows on its disk until a server has them.
+//
+// Two logs do that. The log of windows takes each window with the state of the
+// books at its end; the log of batches takes what is offered to a server, as it
+// is offered, and how far each stream is. A window is as good as sent, and its
+// record not needed any more, when the record of a batch with it is durable. So
+// whatever happens between two records, each window is in exactly one batch,
+// and each batch has the bytes that it had when it was first offered.
+//
+// docs/formats/spool.md describes the files.
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/x/failpoint"
+)
+
+// Coarse says that windows older than After are merged into windows of Span,
+// with edges on whole spans of wall time.
+type Coarse struct{ After, Span time.Duration }
+
+// Config says where a spool is and how much it keeps.
+type Config struct {
+	Dir string
+	// Cap is how many bytes both logs may take together.
+	Cap int64
+	// Keep is for how long batches are kept that a server has, so that one that
+	// was restored from a backup can be filled again.
+	Keep time.Duration
+	// Coarse is what becomes of windows that no server takes, by rising age.
+	Coarse []Coarse
+	// Batch is how many bytes of windows go into one batch.
+	Batch int
+	// FS is the file system; nil is the real one.
+	FS FS
+
+	segment int64 // at which size a segment is full; 0: as Cap has it
+}
+
+// Default returns the configuration of an agent, apart from Dir.
+func Default() Config {
+	return Config{
+		Cap:    512 << 20,
+		Keep:   24 * time.Hour,
+		Coarse: []Coarse{{2 * time.Hour, 5 * time.Minute}, {26 * time.Hour, time.Hour}},
+		Batch:  1 << 20,
+	}
+}
+
+// Validate says what is wrong with a configuration.
+func (c Config) Validate() error {
+	const least = 1 << 20
+	var errs []error
+	if c.Dir == "" {
+		errs = append(errs, errors.New("no directory"))
+	}
+	if c.Cap < least {
+		errs = append(errs, fmt.Errorf("cap of %d bytes: less than %d", c.Cap, least))
+	}
+	if c.Keep < 0 {
+		errs = append(errs, fmt.Errorf("keeping batches for %v: less than 0", c.Keep))
+	}
+	if c.Batch < 1<<10 || c.Batch > wire.Default().Sent/2 {
+		errs = append(errs, fmt.Errorf("batch of %d bytes: not between 1 KiB and %d", c.Batch, wire.Default().Sent/2))
+	}
+	for i, k := range c.Coarse {
+		if k.Span <= 0 || k.After < 0 || i > 0 && (k.After <= c.Coarse[i-1].After || k.Span <= c.Coarse[i-1].Span) {
+			errs = append(errs, fmt.Errorf("windows of %v after %v: ages and spans have to rise", k.Span, k.After))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("spool: %w: %w", err, fault.ErrInvalid)
+	}
+	return nil
+}
+
+// segmentSize is at which size a segment is full.
+func (c Config) segmentSize() int64 {
+	if c.segment > 0 {
+		return c.segment
+	}
+	return max(64<<10, min(c.Cap/16, 4<<20))
+}
+
+// batchSize is how many bytes of windows go into one batch. It is no more than a
+// segment, so that a small spool is not full of one.
+func (c Config) batchSize() int { return min(c.Batch, int(c.segmentSize())) }
+
+// Stats counts what a spool holds, and what became of windows since it was
+// opened.
+type Stats struct {
+	Bytes   int64     // of both logs
+	Waiting int64     // of Bytes, those that no server has, about
+	Limit   int64     // that both logs may take together
+	Windows int       // in no batch yet
+	Oldest  time.Time // end of the oldest of those; zero where there is none
+	Batches int       // on the disk, those that a server has included
+	Streams int       // with something to send, and the live one
+	Merged  int64     // windows that became part of longer ones
+	Dropped int64     // windows given up as the spool was full
+	Evicted int64     // batches given up as the spool was full
+	Refused int64     // batches set aside as a server called them invalid
+	Corrupt int64     // records that could not be read
+}
+
+// A Spool holds windows and batches in a directory. Its methods may be called
+// from several goroutines.
+type Spool struct {
+	cfg     Config
+	fs      FS
+	log     *slog.Logger
+	changed chan struct{}
+
+	mu      sync.Mutex
+	closed  bool
+	lock    io.Closer
+	windows *segments
+	batches *segments
+
+	index       []window // in no batch yet, in order
+	checkpoints []place  // a full one, then what changed
+	fresh       bool     // nothing was appended since it was opened
+	top         uint64   // number of the last window
+	end         int64    // of that, wall time in ns
+	totals      totals
+	scratch     []batch.Row
+
+	streams []*stream // by their windows, the live one last
+	dirty   map[batch.Stream]bool
+	kept    map[batch.Stream][]kept // by number
+	serial  uint64                  // of the last record of the log of batches
+	probed  time.Time
+	stats   Stats
+}
+
+// Open recovers the spool in a directory, or makes one. The error wraps
+// fault.ErrConflict where another process has it open.
+func Open(cfg Config, log *slog.Logger) (*Spool, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Spool{
+		cfg: cfg.tune(), fs: cfg.FS, log: log,
+		changed: make(chan struct{}, 1),
+		fresh:   true,
+		totals:  totals{},
+		dirty:   map[batch.Stream]bool{},
+		kept:    map[batch.Stream][]kept{},
+	}
+	if s.fs == nil {
+		s.fs = native()
+	}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("spool: %w", errors.Join(err, s.release()))
+	}
+	return s, nil
+}
+
+func (s *Spool) open() (err error) {
+	if err := s.fs.MkdirAll(s.cfg.Dir); err != nil {
+		return err
+	}
+	if s.lock, err = s.fs.Lock(filepath.Join(s.cfg.Dir, "lock")); err != nil {
+		return err
+	}
+	r := recovery{s: s, uncertain: map[batch.Stream]uint64{}, told: map[batch.Stream]uint64{}}
+	var ofBatches, ofWindows damage
+	size := s.cfg.segmentSize()
+	if s.batches, ofBatches, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "batches"), size, r.state); err != nil {
+		return err
+	}
+	if s.windows, ofWindows, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "windows"), size, r.window); err != nil {
+		return err
+	}
+	if err := r.resolve(); err != nil {
+		return err
+	}
+	s.stats.Corrupt = int64(ofBatches.corrupt + ofWindows.corrupt + r.corrupt)
+	if err := s.fit(0); err != nil {
+		s.log.Warn("spool is larger than its cap", "err", err)
+	}
+	s.log.Info("spool opened", "windows", len(s.index), "streams", len(s.streams), "torn", ofBatches.torn+ofWindows.torn)
+	if s.stats.Corrupt > 0 {
+		s.log.Warn("spool is damaged", "records", s.stats.Corrupt)
+	}
+	return nil
+}
+
+// release closes what is open.
+func (s *Spool) release() error {
+	var errs []error
+	for _, g := range [...]*segments{s.windows, s.batches} {
+		if g != nil {
+			errs = append(errs, g.close())
+		}
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+var errClosed = fmt.Errorf("spool: %w", os.ErrClosed)
+
+// Close makes durable what is not, and lets go of the directory. What is called
+// afterwards fails.
+func (s *Spool) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	err := s.flush()
+	if err = errors.Join(err, s.release()); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	return nil
+}
+
+// flush makes durable what servers said, which else waits for the next batch.
+func (s *Spool) flush() error {
+	if len(s.dirty) == 0 {
+		return nil
+	}
+	return s.put(nil, nil, nil)
+}
+
+// Changed is sent to after an Append.
+func (s *Spool) Changed() <-chan struct{} { return s.changed }
+
+// Checkpoint returns the state of the books at the end of the last window: a
+// full one and then what changed, in order. It is nil where there is none, as
+// in a new spool.
+func (s *Spool) Checkpoint() [][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	var all [][]byte
+	for _, p := range s.checkpoints {
+		payload, err := s.windows.read(p)
+		var head windowHead
+		var body []byte
+		if err == nil {
+			body, err = unpack(payload, &head)
+		}
+		if err != nil {
+			// A part is worse than nothing: it does not fit the windows after it.
+			s.log.Warn("checkpoint is lost", "err", err)
+			return nil
+		}
+		all = append(all, body[head.Wire:])
+	}
+	return all
+}
+
+// Append makes a window durable, with its names and gaps, and with what
+// checkpoint says of the books at its end: everything where full, else what
+// changed since the last Append that succeeded. It is called once, or not at all
+// where the window cannot be written as it is. After an error nothing of the
+// window is in the spool.
+//
+// The rows have their Totals; those that follow from the rows before are not
+// kept.
+func (s *Spool) Append(w *batch.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	if err := s.append(w, names, gaps, checkpoint); err != nil {
+		clear(s.totals)
+		return fmt.Errorf("spool: %w", err)
+	}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *Spool) append(w *batch.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
+	number := s.top + 1
+	thin := *w
+	s.scratch = s.totals.thin(s.scratch[:0], w.Rows, number)
+	thin.Rows = s.scratch
+	b := &batch.Batch{Stream: s.live().ID, Number: 1, Names: names, Windows: []batch.Window{thin}, Gaps: gaps}
+	encoded, err := wire.Encode(nil, b)
+	if err != nil {
+		return err
+	}
+	begin := s.windows.full()
+	head := headOf(b, number, number, encoded)
+	head.Full, head.Serial = begin || s.fresh, s.serial
+	payload, err := pack(head, encoded, checkpoint(head.Full))
+	if err != nil {
+		return err
+	}
+	if err := s.fit(int64(len(payload))); err != nil {
+		return err
+	}
+	p, err := s.windows.append(kindWindow, payload, begin)
+	if errors.Is(err, syscall.ENOSPC) {
+		// The next one may find the room of batches that a server has.
+		_, everr := s.evict()
+		return errors.Join(err, everr)
+	}
+	if err != nil {
+		return err
+	}
+	failpoint.At("spool.window-synced")
+	s.top, s.end, s.fresh = number, head.wallEnd(), false
+	s.index = append(s.index, window{head, p})
+	if head.Full {
+		s.checkpoints = nil
+	}
+	if 4+len(encoded) < len(payload) {
+		s.checkpoints = append(s.checkpoints, p)
+	}
+	return nil
+}
+
+// Stats says what the spool holds.
+func (s *Spool) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.Bytes, st.Windows = s.bytes(), len(s.index)
+	if len(s.index) > 0 {
+		st.Oldest = wall(s.index[0].wallEnd())
+	}
+	st.Waiting, st.Limit = s.windows.bytes(), s.cfg.Cap
+	for _, list := range s.kept {
+		st.Batches += len(list)
+		for i := range list {
+			if list[i].acked == 0 {
+				st.Waiting += int64(list[i].place.n)
+			}
+		}
+	}
+	for _, stream := range s.streams {
+		if !s.drained(stream) {
+			st.Streams++
+		}
+	}
+	return st
+}
+
+// Unsent is the time of which something is in the spool that no server is known
+// to have; from is zero where there is none. last is the end of the last window
+// that came into the spool, 1970 where there was none.
+func (s *Spool) Unsent() (from, to, last time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	widen := func(a, b int64) {
+		if t := wall(a); from.IsZero() || t.Before(from) {
+			from = t
+		}
+		if t := wall(b); t.After(to) {
+			to = t
+		}
+	}
+	for i := range s.index {
+		widen(s.index[i].since(), s.index[i].wallEnd())
+	}
+	for _, list := range s.kept {
+		for _, k := range list {
+			if k.acked == 0 || s.needed(k.Stream, k.Number) {
+				widen(k.since(), max(k.Through, k.Until))
+			}
+		}
+	}
+	return from, to, wall(s.end)
+}
+
+func (s *Spool) bytes() int64 { return s.windows.bytes() + s.batches.bytes() }

@@ -1,0 +1,421 @@
+package spool
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// The kinds of record.
+const (
+	kindWindow = 1
+	kindState  = 2
+)
+
+// A payload is a head, as JSON, and a body: the head's length in 4 bytes, the
+// head, the body.
+
+func pack(head any, body ...[]byte) ([]byte, error) {
+	h, err := json.Marshal(head)
+	if err != nil {
+		return nil, err
+	}
+	n := 4 + len(h)
+	for _, b := range body {
+		n += len(b)
+	}
+	p := binary.LittleEndian.AppendUint32(make([]byte, 0, n), uint32(len(h)))
+	p = append(p, h...)
+	for _, b := range body {
+		p = append(p, b...)
+	}
+	return p, nil
+}
+
+func unpack(payload []byte, head any) (body []byte, err error) {
+	if len(payload) < 4 {
+		return nil, errCorrupt
+	}
+	n := int64(binary.LittleEndian.Uint32(payload))
+	if n > int64(len(payload)-4) {
+		return nil, errCorrupt
+	}
+	if err := json.Unmarshal(payload[4:4+n], head); err != nil {
+		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
+	}
+	return payload[4+n:], nil
+}
+
+// A stateHead is the head of a record of the log of batches: what changed.
+type stateHead struct {
+	Serial uint64 `json:"serial"` // of the records of this log, without holes
+	Top    uint64 `json:"top"`    // number of the last window that there was
+	At     int64  `json:"at"`     // wall time, ns
+	// All says that there are no streams but those listed; else they are those
+	// that changed. The first record of a segment has them all.
+	All     bool       `json:"all,omitempty"`
+	Streams []stream   `json:"streams"`
+	Batch   *batchHead `json:"batch,omitempty"` // whose bytes are the body
+}
+
+type batchHead struct {
+	Stream   batch.Stream `json:"stream"`
+	Number   uint64       `json:"number"`
+	Previous batch.Hash   `json:"previous"`
+	// Format is what a server has to read. Batches of before it was noted have
+	// none, and use the first.
+	Format *wire.Format `json:"format,omitempty"`
+	extent
+}
+
+// An extent is the wall time, in ns, of which a batch tells.
+type extent struct {
+	Start   int64 `json:"start"`   // of its first window; without windows where the stream stood
+	Through int64 `json:"through"` // end of its last window
+	// Gap and Until are where its first gap begins and its last one ends, if that
+	// is before its start and after its end.
+	Gap   int64 `json:"gap,omitempty"`
+	Until int64 `json:"until,omitempty"`
+}
+
+func extentOf(b *batch.Batch, at int64) (e extent) {
+	var gaps [2]int64
+	for i, g := range b.Gaps {
+		from, to := g.From.UnixNano(), g.To.UnixNano()
+		if i == 0 {
+			gaps = [2]int64{from, to}
+		}
+		gaps[0], gaps[1] = min(gaps[0], from), max(gaps[1], to)
+	}
+	if n := len(b.Windows); n > 0 {
+		first, last := &b.Windows[0], &b.Windows[n-1]
+		e.Start, e.Through = first.Start+first.Offset, last.End+last.Offset
+	} else {
+		e.Start, e.Through = at, at
+	}
+	if len(b.Gaps) > 0 && gaps[0] < e.Start {
+		e.Gap = gaps[0]
+	}
+	if len(b.Gaps) > 0 && gaps[1] > e.Through {
+		e.Until = gaps[1]
+	}
+	return e
+}
+
+// since is the beginning of what the batch tells of, its gaps included.
+func (e extent) since() int64 {
+	if e.Gap != 0 {
+		return e.Gap
+	}
+	return e.Start
+}
+
+// gap is the one that a batch leaves which is not sent.
+func (e extent) gap(why usage.Reason, detail string) usage.Gap {
+	return gap(e.since(), max(e.Through, e.Until), why, detail)
+}
+
+// A stream is one as it stands after a record.
+type stream struct {
+	ID batch.Stream `json:"id"`
+	// Windows with the numbers From to To are the stream's; a live one takes
+	// all from From on.
+	From uint64 `json:"from"`
+	To   uint64 `json:"to,omitempty"`
+	Live bool   `json:"live,omitempty"`
+	// Taken: windows through this number are in batches, or were given up.
+	Taken uint64     `json:"taken"`
+	Next  uint64     `json:"next"`          // number of the next batch to be made
+	Last  batch.Hash `json:"last"`          // of the batch before
+	Want  uint64     `json:"want"`          // number that the server wants, as far as is known
+	Had   uint64     `json:"had,omitempty"` // the highest one that it ever wanted
+	// Began is when what its first batch tells of did: wall time in ns, as the following.
+	Began int64 `json:"began,omitempty"`
+	// Before is when the first one did of streams of which nothing is left.
+	Before int64 `json:"before,omitempty"`
+	// Past are some of its batches from then to now, so that it is known about
+	// when one was made that is not kept any more.
+	Past    []past `json:"past,omitempty"`
+	Through int64  `json:"through,omitempty"` // end of window Taken
+	// Gaps go into the next batch.
+	Gaps []usage.Gap `json:"gaps,omitempty"`
+	// Inherit are batches of abandoned streams that are sent in this one, before
+	// its windows.
+	Inherit []piece `json:"inherit,omitempty"`
+	// Missing are batches that were given up before a server took them.
+	Missing []missing `json:"missing,omitempty"`
+	// Doubt says that a record of the stream is lost: what is in its batches before
+	// this number may have been sent in another stream since.
+	Doubt uint64 `json:"doubt,omitempty"`
+}
+
+// A piece is a batch of another stream.
+type piece struct {
+	Stream batch.Stream `json:"stream"`
+	Number uint64       `json:"number"`
+	extent
+}
+
+type past struct {
+	Number  uint64 `json:"number"`
+	Through int64  `json:"through"`
+}
+
+// remember notes a batch in Past: one an hour, and of older ones fewer.
+func (st *stream) remember(number uint64, through int64) {
+	const most = 16
+	if number%360 != 1 {
+		return
+	}
+	st.Past = append(st.Past, past{number, through})
+	if len(st.Past) > most {
+		for i := range most / 4 {
+			st.Past[i] = st.Past[2*i+1]
+		}
+		st.Past = slices.Delete(st.Past, most/4, most/2)
+	}
+}
+
+type missing struct {
+	Number uint64    `json:"number"`
+	Gap    usage.Gap `json:"gap"`
+}
+
+// A kept batch is on the disk.
+type kept struct {
+	batchHead
+	place place
+	acked int64 // wall time in ns; 0 while it is needed
+}
+
+// has reports whether a window's number lies among the stream's that are not
+// taken.
+func (st *stream) has(first uint64) bool {
+	return first > st.Taken && first >= st.From && (st.Live || first <= st.To)
+}
+
+func (s *Spool) newStream() *stream {
+	st := &stream{Next: 1, Want: 1}
+	_, _ = rand.Read(st.ID[:]) // never fails
+	for _, other := range s.streams {
+		st.Before = earlier(st.Before, other.Before)
+	}
+	return st
+}
+
+// newLive is a stream for the windows to come.
+func (s *Spool) newLive() *stream {
+	st := s.newStream()
+	st.Live, st.From, st.Taken, st.Through = true, s.top+1, s.top, s.end
+	if st.Through == 0 {
+		st.Through = time.Now().UnixNano()
+	}
+	return st
+}
+
+// copy returns one to change, which is put in its place when that is durable.
+func (st *stream) copy() *stream {
+	c := *st
+	c.Past, c.Gaps, c.Inherit, c.Missing = slices.Clone(st.Past), slices.Clone(st.Gaps), slices.Clone(st.Inherit), slices.Clone(st.Missing)
+	return &c
+}
+
+// lose adds a gap to what the next batch says, or lengthens one that is there.
+func (st *stream) lose(g usage.Gap) { st.Gaps = addGap(st.Gaps, g) }
+
+func addGap(gaps []usage.Gap, g usage.Gap) []usage.Gap {
+	const near = time.Minute
+	if g.To.Before(g.From) {
+		g.From, g.To = g.To, g.From
+	}
+	for i := range gaps {
+		if h := &gaps[i]; h.Reason == g.Reason && h.Detail == g.Detail && !g.From.After(h.To.Add(near)) && !h.From.After(g.To.Add(near)) {
+			if g.From.Before(h.From) {
+				h.From = g.From
+			}
+			if g.To.After(h.To) {
+				h.To = g.To
+			}
+			return gaps
+		}
+	}
+	return append(gaps, g)
+}
+
+func wall(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+func gap(from, to int64, reason usage.Reason, detail string) usage.Gap {
+	return usage.Gap{From: wall(from), To: wall(to), Reason: reason, Detail: detail}
+}
+
+// stream finds one by its id; nil where it is not known.
+func (s *Spool) stream(id batch.Stream) *stream {
+	for _, st := range s.streams {
+		if st.ID == id {
+			return st
+		}
+	}
+	return nil
+}
+
+func (s *Spool) live() *stream { return s.streams[len(s.streams)-1] }
+
+// with returns the streams with some changed or added: by their windows, the
+// live one last.
+func with(streams, changed []*stream) []*stream {
+	all := slices.Clone(streams)
+	for _, c := range changed {
+		if i := slices.IndexFunc(all, func(st *stream) bool { return st.ID == c.ID }); i >= 0 {
+			all[i] = c
+		} else {
+			all = append(all, c)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *stream) int {
+		if a.Live != b.Live {
+			if a.Live {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.From, b.From)
+	})
+	return all
+}
+
+// put makes changed streams durable, and with them those that were marked dirty
+// and a batch, if there is one. It installs what it wrote; after an error
+// nothing changed.
+func (s *Spool) put(changed []*stream, b *batchHead, body []byte) error {
+	begin := s.batches.full()
+	after := with(s.streams, changed)
+	head := stateHead{Serial: s.serial + 1, Top: s.top, At: time.Now().UnixNano(), All: begin, Batch: b}
+	for _, st := range after {
+		if begin || s.dirty[st.ID] || slices.Contains(changed, st) {
+			head.Streams = append(head.Streams, *st)
+		}
+	}
+	payload, err := pack(head, body)
+	if err != nil {
+		return err
+	}
+	p, err := s.batches.append(kindState, payload, begin)
+	if err != nil {
+		return err
+	}
+	s.serial, s.streams = head.Serial, after
+	clear(s.dirty)
+	if b != nil {
+		s.keep(kept{batchHead: *b, place: p})
+	}
+	s.note(head.At)
+	s.forget()
+	return nil
+}
+
+// keep adds a batch to those that are on the disk, in place of an older copy.
+func (s *Spool) keep(k kept) {
+	list := s.kept[k.Stream]
+	i, ok := slices.BinarySearchFunc(list, k.Number, func(k kept, n uint64) int { return cmp.Compare(k.Number, n) })
+	if ok {
+		list[i] = k
+	} else {
+		list = slices.Insert(list, i, k)
+	}
+	s.kept[k.Stream] = list
+}
+
+// find returns a kept batch, the first with this number or a higher one.
+func (s *Spool) find(id batch.Stream, number uint64) (kept, bool) {
+	list := s.kept[id]
+	i, _ := slices.BinarySearchFunc(list, number, func(k kept, n uint64) int { return cmp.Compare(k.Number, n) })
+	if i == len(list) {
+		return kept{}, false
+	}
+	return list[i], true
+}
+
+// drop forgets that a batch is kept.
+func (s *Spool) drop(id batch.Stream, number uint64) {
+	s.kept[id] = slices.DeleteFunc(s.kept[id], func(k kept) bool { return k.Number == number })
+	if len(s.kept[id]) == 0 {
+		delete(s.kept, id)
+	}
+}
+
+// needed reports whether a server may still be without a batch.
+func (s *Spool) needed(id batch.Stream, number uint64) bool {
+	for _, st := range s.streams {
+		if st.ID == id && number >= st.Want && number < st.Next {
+			return true
+		}
+		for _, i := range st.Inherit {
+			if i.Stream == id && i.Number == number {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// note notes since when batches are not needed. Those that are needed are the
+// last of their stream.
+func (s *Spool) note(at int64) {
+	for id, list := range s.kept {
+		for i := len(list) - 1; i >= 0; i-- {
+			k := &list[i]
+			if s.needed(id, k.Number) {
+				k.acked = 0
+				continue
+			}
+			if k.acked != 0 {
+				break
+			}
+			k.acked = at
+		}
+	}
+}
+
+// forget drops streams of which nothing is left. The others remember since when
+// there were such.
+func (s *Spool) forget() {
+	var before int64
+	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool {
+		k, ok := s.find(st.ID, 0) // what is inherited of it does not count
+		gone := s.drained(st) && (!ok || k.Number >= st.Next)
+		if gone {
+			before = earlier(before, earlier(st.Before, st.Began))
+		}
+		return gone
+	})
+	for _, st := range s.streams {
+		if at := earlier(st.Before, before); at != st.Before {
+			st.Before = at
+			s.dirty[st.ID] = true
+		}
+	}
+}
+
+// earlier is the earlier one of two times, of which 0 is none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// drained reports whether a stream has nothing to offer any more.
+func (s *Spool) drained(st *stream) bool {
+	if st.Live || st.Want < st.Next || len(st.Gaps) > 0 || len(st.Inherit) > 0 {
+		return false
+	}
+	return st.Taken >= st.To
+}

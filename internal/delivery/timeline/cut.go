@@ -1,0 +1,349 @@
+package timeline
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+const (
+	// MaxAmount is more than any amount in one minute may be: ledgers add many
+	// of them in 63 bits.
+	MaxAmount = 1 << 52
+
+	minute = int64(time.Minute)
+	hour   = int64(time.Hour)
+	day    = 24 * hour
+
+	// Windows up to so long are cut at minutes, and at hours; ...
+	byMinute, byMinuteTight = 2 * hour, 10 * minute
+	byHour                  = 7 * day
+	// ... the tight way where a batch would else be more than many pieces. One
+	// of more than most is refused.
+	many, most = 1 << 18, 1 << 20
+)
+
+// grains are the distances of edges, from fine to coarse.
+var grains = [...]int64{minute, 10 * minute, hour, day}
+
+// Cuts are windows cut at minute edges, what falls together added up: one Minute
+// for each workload and minute, by minute and workload, and one NodeMinute for
+// each minute.
+type Cuts struct {
+	Minutes []batch.Minute
+	Nodes   []batch.NodeMinute
+}
+
+// Cut cuts windows at minute edges, where by was added to each one's stamps.
+//
+// What stands in the piece [a, b) of a window is
+//
+//	floor(total x (b - start) / length) - floor(total x (a - start) / length)
+//
+// so pieces sum to the total exactly. A peak may have been in any piece, and
+// stands in all. The parts of a node's minute still sum to its whole, since what
+// the rounding of many rows moves from one piece to the next stands in Skew.
+//
+// Windows of up to two hours are cut at minutes, up to a week at whole hours, and
+// longer ones at whole UTC days, more finely where a piece could not be held; a
+// piece stands in the first minute that it covers. Nobody reads by the minute how
+// a month was spent in which nobody looked. Where a batch would become very many
+// pieces, windows of more than ten minutes are cut at hours.
+//
+// The error wraps fault.ErrInvalid: amounts that are negative, or larger than a
+// minute can hold. Stamps are those that Judge let pass.
+func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
+	tight := false
+	if pieces(ws, tight) > many {
+		tight = true
+		if n := pieces(ws, tight); n > most {
+			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", n, most, fault.ErrInvalid)
+		}
+	}
+	c := cutter{windows: make([]window, len(ws)), parts: make([]part, 0, pieces(ws, tight)), nodes: map[int64]int{}}
+	for i := range ws {
+		if err := c.divide(i, &ws[i], int64(by[i]), tight); err != nil {
+			return nil, fmt.Errorf("window %d: %w", i, err)
+		}
+	}
+	if err := c.sum(); err != nil {
+		return nil, err
+	}
+	for i := range c.windows {
+		if err := c.node(&c.windows[i]); err != nil {
+			return nil, fmt.Errorf("window %d: %w", i, err)
+		}
+	}
+	slices.SortFunc(c.Nodes, func(a, b batch.NodeMinute) int { return cmp.Compare(a.Minute, b.Minute) })
+	return &c.Cuts, nil
+}
+
+// pieces is about how many minutes of workloads the windows become.
+func pieces(ws []batch.Window, tight bool) (n int64) {
+	for i := range ws {
+		w := &ws[i]
+		n += int64(len(w.Rows)+1) * ((w.End-w.Start)/grain(w, tight) + 1)
+		if n > most {
+			break
+		}
+	}
+	return n
+}
+
+// grain is the distance of the edges at which w is cut.
+func grain(w *batch.Window, tight bool) int64 {
+	length, limit := w.End-w.Start, byMinute
+	if tight {
+		limit = byMinuteTight
+	}
+	if length <= limit {
+		return minute
+	}
+	coarsest := len(grains) - 1
+	if length <= byHour {
+		coarsest--
+	}
+	// What a large machine has in an hour is more than a minute of it may hold.
+	largest := slices.Max(w.Balance.Whole[:])
+	for i := range w.Rows {
+		largest = max(largest, slices.Max(w.Rows[i].Usage.Amount[:]))
+	}
+	for coarsest > 0 && float64(largest)*float64(grains[coarsest])/float64(length) >= MaxAmount/2 {
+		coarsest--
+	}
+	return grains[coarsest]
+}
+
+// A piece of a window ends end ns after the window's start.
+type piece struct {
+	minute int64
+	end    int64
+}
+
+// A window that is being cut.
+type window struct {
+	*batch.Window
+	pieces  []piece
+	shares  []usage.Shares // of all rows, by piece
+	sum     usage.Shares   // of all rows
+	covered time.Duration
+}
+
+// A part is the n-th piece of a row, by where they stand. Parts are put in order
+// in place of usages, which are ten times as large.
+type part struct {
+	minute         int64
+	workload       batch.Short
+	window, row, n int32
+}
+
+type cutter struct {
+	Cuts
+	windows []window
+	parts   []part
+	nodes   map[int64]int // where in Nodes a minute is
+}
+
+// divide finds the pieces of the i-th window, and the parts of its rows.
+func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
+	w := &c.windows[i]
+	w.Window, w.covered = from, from.Total.Covered
+	past := int64(0)
+	for _, e := range edges(nil, from, by, tight) {
+		w.pieces = append(w.pieces, piece{(e.At - e.Past + past) / minute, e.Past})
+		past = e.Past
+	}
+	w.shares = make([]usage.Shares, len(w.pieces))
+	for j := range w.Rows {
+		r := &w.Rows[j]
+		if err := check(&r.Usage); err != nil {
+			return err
+		}
+		for n, res := range usage.Wholes {
+			if v, ok := r.Usage.Get(res); ok {
+				if w.sum[n] > math.MaxInt64-v {
+					return fmt.Errorf("%s of its rows overflows: %w", res, fault.ErrInvalid)
+				}
+				w.sum[n] += v
+			}
+		}
+		w.covered = max(w.covered, r.Usage.Covered)
+		if r.Usage.Present == 0 && r.Usage.Covered == 0 {
+			continue
+		}
+		for n, p := range w.pieces {
+			c.parts = append(c.parts, part{p.minute, r.Workload, int32(i), int32(j), int32(n)})
+		}
+	}
+	return nil
+}
+
+// sum adds up the parts that fall together.
+func (c *cutter) sum() error {
+	slices.SortFunc(c.parts, func(a, b part) int {
+		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.workload, b.workload))
+	})
+	// together says whether the i-th part falls together with the one before.
+	together := func(i int) bool {
+		return i > 0 && c.parts[i].minute == c.parts[i-1].minute && c.parts[i].workload == c.parts[i-1].workload
+	}
+	n := 0
+	for i := range c.parts {
+		if !together(i) {
+			n++
+		}
+	}
+	c.Minutes = slices.Grow(c.Minutes, n)
+	for i, p := range c.parts {
+		if !together(i) {
+			c.Minutes = append(c.Minutes, batch.Minute{Workload: p.workload, Minute: p.minute})
+		}
+		w := &c.windows[p.window]
+		err := w.add(&c.Minutes[len(c.Minutes)-1].Usage, &w.Rows[p.row].Usage, int(p.n), &w.shares[p.n])
+		if err != nil {
+			return fmt.Errorf("window %d: workload %016x: %w", p.window, p.workload, err)
+		}
+	}
+	return nil
+}
+
+// piece is what of total stands in the window's n-th piece.
+func (w *window) piece(total int64, n int) int64 {
+	v := w.upTo(total, n)
+	if n > 0 {
+		v -= w.upTo(total, n-1)
+	}
+	return v
+}
+
+// upTo is what of total stands in the window's pieces up to the n-th.
+func (w *window) upTo(total int64, n int) int64 {
+	if n == len(w.pieces)-1 {
+		return total
+	}
+	return portion(total, w.pieces[n].end, w.End-w.Start)
+}
+
+// add adds the n-th piece of u to to, and to shares what of it is of the Wholes.
+func (w *window) add(to, u *usage.Usage, n int, shares *usage.Shares) error {
+	for set := u.Present; set != 0; set &= set - 1 {
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+		v := u.Amount[r]
+		if r.Detail().Kind != usage.Peak {
+			v = w.piece(v, n)
+		}
+		if v >= MaxAmount || to.Amount[r]+v >= MaxAmount {
+			return fmt.Errorf("%s is more than a minute can hold: %w", r, fault.ErrInvalid)
+		}
+		to.Put(r, v, u.Quality.Get(r))
+	}
+	to.Covered += time.Duration(w.piece(int64(u.Covered), n))
+	if shares != nil {
+		for i, r := range usage.Wholes {
+			if v, ok := u.Get(r); ok {
+				shares[i] += w.piece(v, n)
+			}
+		}
+	}
+	return nil
+}
+
+// node books what the machine as a whole did.
+func (c *cutter) node(w *window) error {
+	if err := check(&w.Total); err != nil {
+		return err
+	}
+	b := &w.Balance
+	if b.Violations < 0 || b.Lost < 0 || b.Violations >= MaxAmount || b.Lost >= MaxAmount || w.CPUs < 0 {
+		return fmt.Errorf("counts of violations, losses and CPUs: %w", fault.ErrInvalid)
+	}
+	// What is missing from whole + skew = rows is a defect of the sender, and
+	// stays as large as it is.
+	var missing usage.Shares
+	broken := int64(0)
+	for i, r := range usage.Wholes {
+		if b.Whole[i] < 0 || b.Skew[i] > math.MaxInt64-b.Whole[i] {
+			return fmt.Errorf("whole of %s: %w", r, fault.ErrInvalid)
+		}
+		missing[i] = b.Whole[i] + b.Skew[i] - w.sum[i]
+		if missing[i] < -math.MaxInt64/2 || missing[i] > math.MaxInt64/2 {
+			return fmt.Errorf("whole of %s is far from its parts: %w", r, fault.ErrInvalid)
+		}
+		if missing[i] != 0 {
+			broken++
+		}
+	}
+	violations := b.Violations
+	if violations == 0 {
+		violations = broken
+	}
+	covered := min(w.covered, time.Duration(w.End-w.Start))
+	for n, p := range w.pieces {
+		i, ok := c.nodes[p.minute]
+		if !ok {
+			i = len(c.Nodes)
+			c.nodes[p.minute] = i
+			c.Nodes = append(c.Nodes, batch.NodeMinute{Minute: p.minute})
+		}
+		to := &c.Nodes[i]
+		to.CPUs = w.CPUs
+		to.Covered += time.Duration(w.piece(int64(covered), n))
+		to.Violations += w.piece(violations, n)
+		to.Lost += w.piece(b.Lost, n)
+		for i, r := range usage.Wholes {
+			whole := w.piece(b.Whole[i], n)
+			skew := w.shares[n][i] - whole + w.piece(missing[i], n)
+			to.Whole[i] += whole
+			to.Skew[i] += skew
+			if whole >= MaxAmount || to.Whole[i] >= MaxAmount || abs(skew) >= MaxAmount || abs(to.Skew[i]) >= MaxAmount {
+				return fmt.Errorf("whole of %s is more than a minute can hold: %w", r, fault.ErrInvalid)
+			}
+		}
+		if err := w.add(&to.Total, &w.Total, n, nil); err != nil {
+			return fmt.Errorf("total: %w", err)
+		}
+	}
+	return nil
+}
+
+// check refuses amounts that cannot be.
+func check(u *usage.Usage) error {
+	if u.Present&^usage.All != 0 {
+		return fmt.Errorf("resources %x are not known: %w", u.Present&^usage.All, fault.ErrInvalid)
+	}
+	if u.Covered < 0 || u.Covered >= MaxAmount {
+		return fmt.Errorf("it covers %d ns: %w", int64(u.Covered), fault.ErrInvalid)
+	}
+	for set := u.Present; set != 0; set &= set - 1 {
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+		if u.Amount[r] < 0 {
+			return fmt.Errorf("%s of %d: %w", r, u.Amount[r], fault.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// portion is floor(total x part / length) in 128 bits, for 0 <= part <= length.
+// Below zero it rounds down too, so that pieces of any total sum to it.
+func portion(total, part, length int64) int64 {
+	m := uint64(total)
+	if total < 0 {
+		m = -m
+	}
+	hi, lo := bits.Mul64(m, uint64(part))
+	q, rest := bits.Div64(hi, lo, uint64(length))
+	if total >= 0 {
+		return int64(q)
+	}
+	if rest > 0 {
+		q++
+	}
+	return -int64(q)
+}

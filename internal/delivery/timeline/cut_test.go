@@ -1,0 +1,357 @@
+package timeline_test
+
+import (
+	"cmp"
+	"errors"
+	"math/big"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// drawUsage makes a usage with some resources.
+func drawUsage(t *rapid.T, most int64) (u usage.Usage) {
+	for _, r := range rapid.SliceOfN(rapid.IntRange(1, usage.Limit-1), 0, 6).Draw(t, "resources") {
+		q := usage.Quality(rapid.IntRange(1, 3).Draw(t, "quality"))
+		u.Put(usage.Resource(r), rapid.Int64Range(0, most).Draw(t, "amount"), q)
+	}
+	u.Covered = time.Duration(rapid.Int64Range(0, most).Draw(t, "covered"))
+	return u
+}
+
+// drawWindows makes windows of one boot, closed ones: their rows sum to whole
+// and skew.
+func drawWindows(t *rapid.T) []batch.Window {
+	at := rapid.Int64Range(0, int64(time.Hour)).Draw(t, "start")
+	offset := 1_700_000_000e9 + rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "offset")
+	var ws []batch.Window
+	for range rapid.IntRange(1, 4).Draw(t, "windows") {
+		length := rapid.OneOf(
+			rapid.Just(int64(0)), rapid.Just(int64(10e9)), rapid.Just(int64(60e9)),
+			rapid.Int64Range(1, int64(3*time.Minute)), rapid.Int64Range(1, int64(9*time.Hour)), rapid.Int64Range(1, int64(20*24*time.Hour)),
+		).Draw(t, "length")
+		w := batch.Window{Boot: "b", Start: at, End: at + length, Offset: offset, CPUs: 2}
+		var sum usage.Shares
+		for range rapid.IntRange(0, 4).Draw(t, "rows") {
+			u := drawUsage(t, 1<<45)
+			w.Rows = append(w.Rows, batch.Row{Workload: batch.Short(rapid.IntRange(1, 3).Draw(t, "workload")), Usage: u})
+			for i, r := range usage.Wholes {
+				sum[i] += u.Amount[r]
+			}
+		}
+		for i := range sum {
+			w.Balance.Skew[i] = rapid.Int64Range(-1<<40, min(sum[i], 1<<40)).Draw(t, "skew")
+			w.Balance.Whole[i] = sum[i] - w.Balance.Skew[i]
+		}
+		w.Balance.Lost = rapid.Int64Range(0, 99).Draw(t, "lost")
+		w.Total = drawUsage(t, 1<<45)
+		ws = append(ws, w)
+		at += length + rapid.Int64Range(0, 90e9).Draw(t, "pause")
+	}
+	return ws
+}
+
+func cut(t *rapid.T, ws []batch.Window, by []time.Duration) *timeline.Cuts {
+	c, err := timeline.Cut(ws, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Whatever is cut, however long, the pieces of every resource sum to the whole,
+// and each minute of the node to its parts.
+func TestPiecesSumToTheWhole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ws := drawWindows(t)
+		by := make([]time.Duration, len(ws))
+		for i := range by {
+			by[i] = time.Duration(rapid.Int64Range(-1e15, 1e15).Draw(t, "by"))
+		}
+		c := cut(t, ws, by)
+
+		want, got := map[batch.Short]usage.Usage{}, map[batch.Short]usage.Usage{}
+		var wantNode, gotNode batch.NodeMinute
+		for _, w := range ws {
+			covered := w.Total.Covered
+			for _, r := range w.Rows {
+				if r.Usage.Present == 0 && r.Usage.Covered == 0 {
+					continue
+				}
+				u := want[r.Workload]
+				u.Add(&r.Usage)
+				want[r.Workload] = u
+				covered = max(covered, r.Usage.Covered)
+			}
+			wantNode.Covered += min(covered, time.Duration(w.End-w.Start))
+			wantNode.Lost += w.Balance.Lost
+			wantNode.Total.Add(&w.Total)
+			for i := range usage.Wholes {
+				wantNode.Whole[i] += w.Balance.Whole[i]
+				wantNode.Skew[i] += w.Balance.Skew[i]
+			}
+		}
+		rows := map[int64]usage.Shares{}
+		for _, m := range c.Minutes {
+			u := got[m.Workload]
+			u.Add(&m.Usage)
+			got[m.Workload] = u
+			s := rows[m.Minute]
+			for i, r := range usage.Wholes {
+				s[i] += m.Usage.Amount[r]
+			}
+			rows[m.Minute] = s
+		}
+		for _, n := range c.Nodes {
+			gotNode.Covered += n.Covered
+			gotNode.Violations += n.Violations
+			gotNode.Lost += n.Lost
+			gotNode.Total.Add(&n.Total)
+			for i, r := range usage.Wholes {
+				gotNode.Whole[i] += n.Whole[i]
+				gotNode.Skew[i] += n.Skew[i]
+				if n.Whole[i]+n.Skew[i] != rows[n.Minute][i] {
+					t.Fatalf("minute %d: %s: whole %d + skew %d, rows %d", n.Minute, r, n.Whole[i], n.Skew[i], rows[n.Minute][i])
+				}
+			}
+		}
+		if d := gocmp.Diff(want, got); d != "" {
+			t.Fatalf("rows (-want +got):\n%s", d)
+		}
+		if d := gocmp.Diff(wantNode, gotNode); d != "" {
+			t.Fatalf("node (-want +got):\n%s", d)
+		}
+	})
+}
+
+// The order of windows is nothing, and neither is which of them come together:
+// minutes of batches cut apart add up to those of one batch.
+func TestOrderAndMergingAreNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ws := drawWindows(t)
+		whole := cut(t, ws, make([]time.Duration, len(ws)))
+
+		minutes, nodes := map[[2]uint64]usage.Usage{}, map[int64]batch.NodeMinute{}
+		for _, w := range rapid.Permutation(ws).Draw(t, "order") {
+			part := cut(t, []batch.Window{w}, []time.Duration{0})
+			for _, m := range part.Minutes {
+				k := [2]uint64{uint64(m.Minute), uint64(m.Workload)}
+				u := minutes[k]
+				u.Add(&m.Usage)
+				minutes[k] = u
+			}
+			for _, m := range part.Nodes {
+				n := nodes[m.Minute]
+				n.Minute, n.CPUs, n.Covered = m.Minute, m.CPUs, n.Covered+m.Covered
+				n.Violations += m.Violations
+				n.Lost += m.Lost
+				n.Total.Add(&m.Total)
+				for i := range n.Whole {
+					n.Whole[i] += m.Whole[i]
+					n.Skew[i] += m.Skew[i]
+				}
+				nodes[m.Minute] = n
+			}
+		}
+		var sum timeline.Cuts
+		for k, u := range minutes {
+			sum.Minutes = append(sum.Minutes, batch.Minute{Minute: int64(k[0]), Workload: batch.Short(k[1]), Usage: u})
+		}
+		for _, n := range nodes {
+			sum.Nodes = append(sum.Nodes, n)
+		}
+		slices.SortFunc(sum.Minutes, func(a, b batch.Minute) int {
+			return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Workload, b.Workload))
+		})
+		slices.SortFunc(sum.Nodes, func(a, b batch.NodeMinute) int { return cmp.Compare(a.Minute, b.Minute) })
+		if d := gocmp.Diff(whole, &sum); d != "" {
+			t.Fatalf("together (-), apart (+):\n%s", d)
+		}
+	})
+}
+
+// Each piece is the one that the formula gives, computed here by other means.
+func TestPieceIsTheFormulas(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		start := rapid.Int64Range(0, 600e9).Draw(t, "start")
+		length := rapid.Int64Range(1, int64(2*time.Hour)).Draw(t, "length")
+		total := rapid.Int64Range(0, 1<<51).Draw(t, "total")
+		w := batch.Window{Boot: "b", Start: start, End: start + length, Rows: []batch.Row{{Workload: 1}}}
+		w.Rows[0].Usage.Put(usage.CPUUser, total, usage.Measured)
+		for _, m := range cut(t, []batch.Window{w}, []time.Duration{0}).Minutes {
+			upTo := func(edge int64) *big.Int {
+				x := big.NewInt(min(max(edge-start, 0), length))
+				return x.Div(x.Mul(x, big.NewInt(total)), big.NewInt(length))
+			}
+			want := upTo((m.Minute + 1) * 60e9)
+			want.Sub(want, upTo(m.Minute*60e9))
+			if got := m.Usage.Amount[usage.CPUUser]; got != want.Int64() {
+				t.Fatalf("minute %d holds %d, want %v", m.Minute, got, want)
+			}
+		}
+	})
+}
+
+func usageOf(amounts map[usage.Resource]int64, covered time.Duration) (u usage.Usage) {
+	for r, v := range amounts {
+		u.Put(r, v, usage.Measured)
+	}
+	u.Covered = covered
+	return u
+}
+
+func TestCut(t *testing.T) {
+	const s = int64(time.Second)
+	row := func(u usage.Usage) []batch.Row { return []batch.Row{{Workload: 7, Usage: u}} }
+	for _, c := range []struct {
+		name   string
+		window batch.Window
+		by     time.Duration
+		want   []batch.Minute
+	}{
+		{"within a minute", batch.Window{Start: 70 * s, End: 80 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9))}, 0,
+			[]batch.Minute{{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9)}}},
+		{"over an edge; the peak stands on both sides", batch.Window{Start: 57 * s, End: 67 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 11, usage.MemoryPeak: 40}, 9))}, 0,
+			[]batch.Minute{
+				{Workload: 7, Minute: 0, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 3, usage.MemoryPeak: 40}, 2)},
+				{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 8, usage.MemoryPeak: 40}, 7)},
+			}},
+		{"up to an edge", batch.Window{Start: 110 * s, End: 120 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10))}, 0,
+			[]batch.Minute{{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10)}}},
+		{"of no length, on an edge, moved", batch.Window{Start: 60 * s, End: 60 * s, Offset: 60 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0))}, time.Minute,
+			[]batch.Minute{{Workload: 7, Minute: 3, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0)}}},
+		{"3 h stand at hours, in the first minute of each", batch.Window{Start: 1800 * s, End: 12600 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 6}, 12))}, 0,
+			[]batch.Minute{
+				{Workload: 7, Minute: 30, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 1}, 2)},
+				{Workload: 7, Minute: 60, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 2}, 4)},
+				{Workload: 7, Minute: 120, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 2}, 4)},
+				{Workload: 7, Minute: 180, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 1}, 2)},
+			}},
+		{"8 days stand at days", batch.Window{Start: 43200 * s, End: 43200*s + 8*86400*s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 16}, 0))}, 0,
+			func() (ms []batch.Minute) {
+				for n := range int64(9) {
+					m, v := n*1440, int64(2)
+					if n == 0 {
+						m = 720
+					}
+					if n == 0 || n == 8 {
+						v = 1
+					}
+					ms = append(ms, batch.Minute{Workload: 7, Minute: m, Usage: usageOf(map[usage.Resource]int64{usage.CPU: v}, 0)})
+				}
+				return ms
+			}()},
+		{"nothing at all is no row", batch.Window{Start: 0, End: 10 * s, Rows: row(usage.Usage{})}, 0, nil},
+	} {
+		got, err := timeline.Cut([]batch.Window{c.window}, []time.Duration{c.by})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if d := gocmp.Diff(c.want, got.Minutes); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+	}
+}
+
+// What a large machine has in a month is cut so finely that a minute can hold
+// it.
+func TestCutOfLargeMachine(t *testing.T) {
+	const cores, bytes = 1024, 2 << 40
+	for _, length := range []time.Duration{3 * time.Hour, 6 * 24 * time.Hour, 30 * 24 * time.Hour} {
+		w := batch.Window{Boot: "b", End: int64(length), Rows: []batch.Row{{Workload: 1}}}
+		w.Rows[0].Usage.Put(usage.CPU, cores*int64(length), usage.Measured)
+		w.Rows[0].Usage.Put(usage.Memory, bytes*int64(length/time.Second), usage.Measured)
+		w.Balance.Whole[0], w.Balance.Whole[1] = cores*int64(length), bytes*int64(length/time.Second)
+		if _, err := timeline.Cut([]batch.Window{w}, []time.Duration{0}); err != nil {
+			t.Errorf("%v: %v", length, err)
+		}
+	}
+}
+
+func TestCutRefuses(t *testing.T) {
+	const big = timeline.MaxAmount
+	for name, ruin := range map[string]func(w *batch.Window){
+		"negative":             func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = -1 },
+		"too large":            func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big },
+		"too large a peak":     func(w *batch.Window) { w.Rows[0].Usage.Put(usage.MemoryPeak, big, usage.Measured) },
+		"too large together":   func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big - 1 },
+		"overflow of rows":     func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = 1<<63 - 1 },
+		"total":                func(w *batch.Window) { w.Total.Put(usage.DiskRead, -5, usage.Measured) },
+		"unknown resource":     func(w *batch.Window) { w.Rows[0].Usage.Present |= 1 << 60 },
+		"whole":                func(w *batch.Window) { w.Balance.Whole[0] = -1 },
+		"whole too large":      func(w *batch.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = big, -big },
+		"whole and skew":       func(w *batch.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = 1<<63-1, 1<<63-1 },
+		"violations":           func(w *batch.Window) { w.Balance.Violations = -1 },
+		"negative coverage":    func(w *batch.Window) { w.Rows[1].Usage.Covered = -1 },
+		"more rows than known": func(w *batch.Window) { w.End, w.Rows = w.Start+int64(20000*time.Hour), make([]batch.Row, 5000) },
+	} {
+		w := batch.Window{Boot: "b", Start: 0, End: 10e9, Rows: []batch.Row{{Workload: 1}, {Workload: 1}}}
+		for i := range w.Rows {
+			w.Rows[i].Usage.Put(usage.CPU, 1, usage.Measured)
+		}
+		w.Balance.Whole[0] = 2
+		if _, err := timeline.Cut([]batch.Window{w}, []time.Duration{0}); err != nil {
+			t.Fatalf("sound window: %v", err)
+		}
+		ruin(&w)
+		if _, err := timeline.Cut([]batch.Window{w}, []time.Duration{0}); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: error %v, want invalid", name, err)
+		}
+	}
+}
+
+// A window whose parts do not sum to its whole is a defect that is counted, and
+// moves no amount.
+func TestCutCountsBrokenIdentities(t *testing.T) {
+	w := batch.Window{Boot: "b", Start: 55e9, End: 65e9, Rows: []batch.Row{{Workload: 1}}}
+	w.Rows[0].Usage.Put(usage.CPU, 100, usage.Measured)
+	w.Balance.Whole[0], w.Balance.Skew[0] = 90, 4
+	c, err := timeline.Cut([]batch.Window{w}, []time.Duration{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var violations, whole, skew int64
+	for _, n := range c.Nodes {
+		violations, whole, skew = violations+n.Violations, whole+n.Whole[0], skew+n.Skew[0]
+	}
+	if violations != 1 || whole != 90 || skew != 4 {
+		t.Errorf("%d violations, whole %d, skew %d; want 1, 90, 4", violations, whole, skew)
+	}
+}
+
+func BenchmarkCutLive(b *testing.B)    { benchmarkCut(b, 1, 500, 10*time.Second) }
+func BenchmarkCutBacklog(b *testing.B) { benchmarkCut(b, 450, 22, 5*time.Minute) }
+
+// benchmarkCut cuts windows that follow one another, a row of each resource of
+// every workload in them.
+func benchmarkCut(b *testing.B, windows, rows int, length time.Duration) {
+	ws := make([]batch.Window, windows)
+	for n := range ws {
+		w := &ws[n]
+		*w = batch.Window{Boot: "b", Start: 45e9 + int64(n)*int64(length), End: 45e9 + int64(n+1)*int64(length)}
+		for i := range rows {
+			r := batch.Row{Workload: batch.Short(i) << 50}
+			for res := usage.CPU; res < usage.Limit; res++ {
+				r.Usage.Put(res, int64(i)*1000, usage.Measured)
+			}
+			w.Rows = append(w.Rows, r)
+		}
+	}
+	by := make([]time.Duration, windows)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := timeline.Cut(ws, by); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*windows*rows), "ns/row")
+}

@@ -1,0 +1,196 @@
+package timeline
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// Judge says for each window of a batch what is to be added to its wall time,
+// given that its sender's clocks show c now.
+//
+// Windows of the sender's present boot stand at their boottime plus the offset
+// that now and c.Boottime give, unless their own offsets agree with it within
+// Tolerance: then those are believed. It is one answer for all of them, so that
+// they keep their distances.
+//
+// Nobody can check the clock of an earlier boot. Its windows keep the offset
+// that its last window has, which is what that boot knew in the end, unless they
+// would end after the sender's boot began or Oldest ago: then the last of them
+// ends where the sender's boot began. Where anything is moved, boots do not
+// overlap afterwards.
+//
+// So nothing ends later than Tolerance after now, a batch whose clocks are right
+// is not touched, and windows that did not overlap do not overlap afterwards.
+// The error wraps fault.ErrInvalid: stamps that cannot be.
+func Judge(now time.Time, c batch.Clock, ws []batch.Window) ([]time.Duration, error) {
+	if err := Check(ws); err != nil {
+		return nil, err
+	}
+	if c.Boot == "" || len(c.Boot) > maxBoot || c.Boottime < 0 || c.Boottime > longest {
+		return nil, fmt.Errorf("clock: %d ns of a boot with an id of %d bytes: %w", c.Boottime, len(c.Boot), fault.ErrInvalid)
+	}
+	j := judge{now: now.UnixNano(), clock: c, ws: ws, by: make([]time.Duration, len(ws))}
+	boots := j.boots()
+	moved := false
+	for _, b := range boots {
+		if j.ws[b[0]].Boot == c.Boot {
+			moved = j.present(b) || moved
+		} else {
+			moved = j.earlier(b) || moved
+		}
+	}
+	return j.by, j.stack(boots, moved)
+}
+
+type judge struct {
+	now   int64
+	clock batch.Clock
+	ws    []batch.Window
+	by    []time.Duration
+}
+
+// boots returns the windows' indices by boot, in the order in which boots
+// appear, the sender's last.
+func (j *judge) boots() (boots [][]int) {
+	at := make(map[string]int, 1)
+	for i := range j.ws {
+		n, ok := at[j.ws[i].Boot]
+		if !ok {
+			n = len(boots)
+			at[j.ws[i].Boot] = n
+			boots = append(boots, nil)
+		}
+		boots[n] = append(boots[n], i)
+	}
+	if n, ok := at[j.clock.Boot]; ok {
+		own := boots[n]
+		boots = append(slices.Delete(boots, n, n+1), own)
+	}
+	return boots
+}
+
+// present judges the windows of the sender's boot.
+func (j *judge) present(b []int) bool {
+	offset := j.now - j.clock.Boottime
+	if j.agree(b, offset) && j.latest(b) <= j.now+int64(Tolerance) {
+		return false
+	}
+	j.adopt(b, offset)
+	// A sender whose windows end after its own clock's present contradicts
+	// itself.
+	if l := j.latest(b); l > j.now+int64(Tolerance) {
+		j.move(b, j.now-l)
+	}
+	return true
+}
+
+// earlier judges the windows of a boot before the sender's.
+func (j *judge) earlier(b []int) (moved bool) {
+	if offset := j.ws[b[len(b)-1]].Offset; !j.agree(b, offset) {
+		j.adopt(b, offset)
+		moved = true
+	}
+	began := j.now - j.clock.Boottime
+	if l := j.latest(b); l > began+int64(Tolerance) || l < j.now-int64(Oldest) {
+		j.move(b, began-l)
+		moved = true
+	}
+	return moved
+}
+
+// stack moves earlier boots so that they end before later ones begin, where
+// anything was moved at all.
+func (j *judge) stack(boots [][]int, moved bool) error {
+	limit := int64(0)
+	for n := len(boots) - 1; n >= 0; n-- {
+		b := boots[n]
+		if l := j.latest(b); moved && n < len(boots)-1 && l > limit {
+			j.move(b, limit-l)
+		}
+		earliest := j.earliest(b)
+		if earliest < 0 {
+			return invalid(b[0], "begins before 1970")
+		}
+		if n == len(boots)-1 || earliest < limit {
+			limit = earliest
+		}
+	}
+	return nil
+}
+
+// agree reports whether all windows' offsets are within Tolerance of offset.
+func (j *judge) agree(b []int, offset int64) bool {
+	return !slices.ContainsFunc(b, func(i int) bool {
+		return abs(j.ws[i].Offset-offset) > int64(Tolerance)
+	})
+}
+
+// adopt gives all windows this offset.
+func (j *judge) adopt(b []int, offset int64) {
+	for _, i := range b {
+		j.by[i] = time.Duration(offset - j.ws[i].Offset)
+	}
+}
+
+func (j *judge) move(b []int, by int64) {
+	for _, i := range b {
+		j.by[i] += time.Duration(by)
+	}
+}
+
+func (j *judge) latest(b []int) int64 {
+	return j.extreme(b, func(w *batch.Window) int64 { return w.End }, 1)
+}
+
+func (j *judge) earliest(b []int) int64 {
+	return j.extreme(b, func(w *batch.Window) int64 { return w.Start }, -1)
+}
+
+// extreme is the highest wall time of the windows' stamps, or the lowest where
+// sign is -1.
+func (j *judge) extreme(b []int, stamp func(*batch.Window) int64, sign int64) int64 {
+	at := func(i int) int64 { return stamp(&j.ws[i]) + j.ws[i].Offset + int64(j.by[i]) }
+	best := at(b[0])
+	for _, i := range b[1:] {
+		if v := at(i); v*sign > best*sign {
+			best = v
+		}
+	}
+	return best
+}
+
+func abs(v int64) int64 { return max(v, -v) }
+
+// Began is the wall time, in ns since 1970, at which the sender's boot began
+// going by its clock c now. held is what was believed of the same boot before,
+// 0 for nothing; it stays while it is within Steadiness.
+func Began(now time.Time, c batch.Clock, held int64) int64 {
+	fresh := now.UnixNano() - c.Boottime
+	if held != 0 && abs(fresh-held) <= int64(Steadiness) {
+		return held
+	}
+	return fresh
+}
+
+// Shifts says what was moved: one line for each run of windows of a boot that
+// were moved alike.
+func Shifts(now time.Time, ws []batch.Window, by []time.Duration) []batch.Shift {
+	var shifts []batch.Shift
+	last := -1
+	for i := range ws {
+		if by[i] == 0 {
+			last = -1
+			continue
+		}
+		if last >= 0 && ws[last].Boot == ws[i].Boot && (by[i]-by[last]).Abs() <= Steadiness {
+			continue
+		}
+		last = i
+		shifts = append(shifts, batch.Shift{Boot: ws[i].Boot, At: now.UTC(), By: by[i], From: Start(&ws[i], by[i])})
+	}
+	return shifts
+}

@@ -1,0 +1,245 @@
+package timeline_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+var now = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+const minute = int64(time.Minute)
+
+// drawBoots makes a batch of windows of some boots, with clocks that are right,
+// somewhat wrong, or out of this world, and what the sender's clocks show.
+func drawBoots(t *rapid.T) (batch.Clock, []batch.Window) {
+	c := batch.Clock{Boot: "present", Boottime: rapid.Int64Range(0, int64(500*24*time.Hour)).Draw(t, "boottime")}
+	began := now.UnixNano() - c.Boottime
+	var ws []batch.Window
+	names := []string{"a", "b", "present"}
+	for _, boot := range rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 3, rapid.ID).Draw(t, "boots") {
+		right := began
+		at := rapid.Int64Range(0, int64(time.Hour)).Draw(t, "at")
+		if boot != c.Boot {
+			right = began - rapid.Int64Range(0, int64(20*24*time.Hour)).Draw(t, "before") - int64(2*time.Hour)
+		}
+		wrong := rapid.SampledFrom([]int64{0, minute, -minute, 3 * minute, -3 * minute, 3600e9, -3600e9, int64(800 * 24 * time.Hour), -int64(800 * 24 * time.Hour), int64(200 * 365 * 24 * time.Hour)})
+		off := right + wrong.Draw(t, "wrong")
+		for range rapid.IntRange(1, 4).Draw(t, "windows") {
+			if rapid.IntRange(0, 4).Draw(t, "step") == 0 {
+				off = right + wrong.Draw(t, "wrong")
+			}
+			w := batch.Window{Boot: boot, Start: at, End: at + rapid.Int64Range(0, int64(5*time.Minute)).Draw(t, "length"), Offset: off}
+			at = w.End + rapid.Int64Range(0, 30e9).Draw(t, "pause")
+			ws = append(ws, w)
+		}
+	}
+	return c, ws
+}
+
+type span struct{ start, end time.Time }
+
+func spans(ws []batch.Window, by []time.Duration) []span {
+	s := make([]span, len(ws))
+	for i := range ws {
+		s[i] = span{timeline.Start(&ws[i], by[i]), timeline.End(&ws[i], by[i])}
+	}
+	return s
+}
+
+func overlap(a, b span) bool { return a.start.Before(b.end) && b.start.Before(a.end) }
+
+// What holds of every batch, whatever its clocks say.
+func TestJudge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, ws := drawBoots(t)
+		by, err := timeline.Judge(now, c, ws)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := now.UnixNano() - c.Boottime
+		before, after := spans(ws, make([]time.Duration, len(ws))), spans(ws, by)
+		moved := map[string]bool{}
+		for i := range ws {
+			moved[ws[i].Boot] = moved[ws[i].Boot] || by[i] != 0
+			if after[i].end.After(now.Add(timeline.Tolerance)) {
+				t.Fatalf("window %d ends at %v, now is %v", i, after[i].end, now)
+			}
+			for k := range i {
+				if !overlap(before[i], before[k]) && overlap(after[i], after[k]) {
+					t.Fatalf("windows %d and %d overlap: %v and %v, before %v and %v", k, i, after[k], after[i], before[k], before[i])
+				}
+			}
+			if i == 0 || ws[i].Boot != ws[i-1].Boot {
+				continue
+			}
+			pause, kept := after[i].start.Sub(after[i-1].end), before[i].start.Sub(before[i-1].end)
+			stamped := time.Duration(ws[i].Start - ws[i-1].End)
+			if moved[ws[i].Boot] && pause != stamped && pause != kept {
+				t.Fatalf("windows %d and %d: pause of %v, by their stamps %v, by their clocks %v", i-1, i, pause, stamped, kept)
+			}
+			if !moved[ws[i].Boot] && pause != kept {
+				t.Fatalf("windows %d and %d were not moved, but their pause is %v, was %v", i-1, i, pause, kept)
+			}
+		}
+		// Nothing is moved that the rules do not name.
+		allRight := true
+		for i := range ws {
+			w := &ws[i]
+			if w.Boot == c.Boot {
+				off := time.Duration(w.Offset - began)
+				allRight = allRight && off.Abs() <= timeline.Tolerance && !before[i].end.After(now.Add(timeline.Tolerance))
+				continue
+			}
+			allRight = allRight && !before[i].end.After(time.Unix(0, began).Add(timeline.Tolerance)) && before[i].end.After(now.Add(-timeline.Oldest))
+			for k := range ws {
+				allRight = allRight && (ws[k].Boot != w.Boot || time.Duration(ws[k].Offset-w.Offset).Abs() <= timeline.Tolerance)
+			}
+		}
+		if allRight && len(timeline.Shifts(now, ws, by)) != 0 {
+			t.Fatalf("clocks are right, but windows were moved by %v", by)
+		}
+		// A boot whose clock was wrong is moved to the truth: offsets of the
+		// sender's boot agree with the server afterwards, unless they contradict
+		// its own clock.
+		sound := !slices.ContainsFunc(ws, func(w batch.Window) bool { return w.Boot == c.Boot && w.End > c.Boottime })
+		for i := range ws {
+			if ws[i].Boot == c.Boot && sound {
+				if off := time.Duration(ws[i].Offset + int64(by[i]) - began); off.Abs() > timeline.Tolerance {
+					t.Fatalf("window %d is off by %v", i, off)
+				}
+			}
+		}
+	})
+}
+
+func TestJudgeTable(t *testing.T) {
+	began := now.Add(-time.Hour).UnixNano()
+	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
+	w := func(boot string, from, to time.Duration, offset int64) batch.Window {
+		return batch.Window{Boot: boot, Start: int64(from), End: int64(to), Offset: offset}
+	}
+	const h, d = time.Hour, 24 * time.Hour
+	for _, c2 := range []struct {
+		name string
+		ws   []batch.Window
+		want []time.Duration
+	}{
+		{"right", []batch.Window{w("p", 10*time.Minute, 11*time.Minute, began)}, []time.Duration{0}},
+		{"within two minutes", []batch.Window{w("p", 0, time.Minute, began+2*minute)}, []time.Duration{0}},
+		{"an hour ahead", []batch.Window{w("p", 0, time.Minute, began+int64(h))}, []time.Duration{-h}},
+		{"no battery", []batch.Window{w("p", 0, time.Minute, 0)}, []time.Duration{time.Duration(began)}},
+		{"as late as a clock can be set", []batch.Window{w("p", 0, time.Minute, int64(260*365*d))}, []time.Duration{time.Duration(began) - 260*365*d}},
+		{"an earlier boot, as late", []batch.Window{w("a", 0, h, int64(260*365*d))}, []time.Duration{now.Sub(time.Unix(0, 0)) - 2*h - 260*365*d}},
+		{"set right meanwhile: one answer for all", []batch.Window{w("p", 0, time.Minute, 0), w("p", time.Minute, 2*time.Minute, began+3e9)},
+			[]time.Duration{time.Duration(began), -3 * time.Second}},
+		{"within two minutes, but in the future", []batch.Window{w("p", h-time.Second, h+time.Second, began+2*minute)}, []time.Duration{-2 * time.Minute}},
+		{"its end contradicts its clock", []batch.Window{w("p", 0, 2*h, began)}, []time.Duration{-h}},
+		{"an earlier boot", []batch.Window{w("a", 0, h, now.Add(-5*h).UnixNano())}, []time.Duration{0}},
+		{"an earlier boot in the future", []batch.Window{w("a", 0, h, now.Add(d).UnixNano())}, []time.Duration{-d - 2*h}},
+		{"an earlier boot without a battery", []batch.Window{w("a", 0, h, 0)}, []time.Duration{now.Sub(time.Unix(0, 0)) - 2*h}},
+		{"an earlier boot, set right meanwhile", []batch.Window{w("a", 0, h, 0), w("a", h, 2*h, now.Add(-9*h).UnixNano())},
+			[]time.Duration{time.Duration(now.Add(-9 * h).UnixNano()), 0}},
+		{"all an hour ahead: boots keep their order", []batch.Window{w("a", 0, h, now.Add(-h-30*time.Minute).UnixNano()), w("p", 0, time.Minute, began+int64(h))},
+			[]time.Duration{-30 * time.Minute, -h}},
+		{"moved into the one before: that makes way", []batch.Window{w("a", 0, h, began-int64(h)+minute), w("p", 0, time.Minute, began+3*minute)},
+			[]time.Duration{-time.Minute, -3 * time.Minute}},
+	} {
+		by, err := timeline.Judge(now, c, c2.ws)
+		if err != nil {
+			t.Errorf("%s: %v", c2.name, err)
+		}
+		if d := gocmp.Diff(c2.want, by); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c2.name, d)
+		}
+	}
+}
+
+func TestJudgeRefuses(t *testing.T) {
+	const far = 1 << 62
+	sound := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
+	for name, c := range map[string]struct {
+		clock batch.Clock
+		ws    []batch.Window
+	}{
+		"no boot":            {batch.Clock{Boottime: 1}, nil},
+		"clock below zero":   {batch.Clock{Boot: "p", Boottime: -1}, nil},
+		"clock out of reach": {batch.Clock{Boot: "p", Boottime: far}, nil},
+		"window of no boot":  {sound, []batch.Window{{End: 1}}},
+		"ends before":        {sound, []batch.Window{{Boot: "p", Start: 2, End: 1}}},
+		"below zero":         {sound, []batch.Window{{Boot: "p", Start: -2, End: 1}}},
+		"end out of reach":   {sound, []batch.Window{{Boot: "p", End: far}}},
+		"offset":             {sound, []batch.Window{{Boot: "p", End: 1, Offset: math.MaxInt64}}},
+		"offset below":       {sound, []batch.Window{{Boot: "p", End: 1, Offset: -far}}},
+		"overlap":            {sound, []batch.Window{{Boot: "p", Start: 0, End: 10}, {Boot: "p", Start: 9, End: 20}}},
+		"before 1970":        {sound, []batch.Window{{Boot: "a", End: int64(30 * 365 * 24 * time.Hour)}, {Boot: "b", End: int64(30 * 365 * 24 * time.Hour)}}},
+	} {
+		if by, err := timeline.Judge(now, c.clock, c.ws); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, %v, want invalid", name, by, err)
+		}
+	}
+}
+
+func TestBegan(t *testing.T) {
+	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
+	fresh := now.Add(-time.Hour).UnixNano()
+	for _, x := range []struct{ held, want int64 }{{0, fresh}, {fresh + 5e8, fresh + 5e8}, {fresh - 1e9, fresh - 1e9}, {fresh + 2e9, fresh}} {
+		if got := timeline.Began(now, c, x.held); got != x.want {
+			t.Errorf("Began with %d held = %d, want %d", x.held-fresh, got-fresh, x.want-fresh)
+		}
+	}
+}
+
+// A run of windows that were moved alike is one line.
+func TestShifts(t *testing.T) {
+	ws := []batch.Window{{Boot: "a", End: 1}, {Boot: "a", Start: 1, End: 2}, {Boot: "p", End: 3}, {Boot: "p", Start: 3, End: 4}, {Boot: "p", Start: 4, End: 5}, {Boot: "p", Start: 5, End: 6}}
+	by := []time.Duration{time.Hour, time.Hour + time.Second/2, time.Hour, 2 * time.Hour, 0, 2 * time.Hour}
+	var got []string
+	for _, s := range timeline.Shifts(now, ws, by) {
+		if !s.At.Equal(now) {
+			t.Errorf("found at %v, want now", s.At)
+		}
+		got = append(got, fmt.Sprint(s.Boot, " ", s.By, " ", s.From.UnixNano()-int64(s.By)))
+	}
+	if d := gocmp.Diff([]string{"a 1h0m0s 0", "p 1h0m0s 0", "p 2h0m0s 3", "p 2h0m0s 5"}, got); d != "" {
+		t.Errorf("shifts (-want +got):\n%s", d)
+	}
+	if got := timeline.Shifts(now, ws, make([]time.Duration, len(ws))); got != nil {
+		t.Errorf("nothing moved gives %v", []batch.Shift(got))
+	}
+}
+
+func TestGaps(t *testing.T) {
+	at := func(d time.Duration) time.Time { return now.Add(d) }
+	const h = time.Hour
+	// The sender's clock is an hour ahead; the boot before ended at -3 h.
+	ws := []batch.Window{{Boot: "p", Start: 0, End: int64(h), Offset: at(-h).UnixNano()}}
+	by := []time.Duration{-h}
+	for _, c := range []struct {
+		name     string
+		gap      usage.Gap
+		from, to time.Time
+	}{
+		{"along with the window", usage.Gap{From: at(-h), To: at(-h / 2), Reason: usage.Unwatched}, at(-2 * h), at(-h - h/2)},
+		{"of another boot's clock", usage.Gap{From: at(-3 * h), To: at(-h), Reason: usage.Rebooted}, at(-3 * h), at(-2 * h)},
+		{"it would end before it began", usage.Gap{From: at(-h - h/2), To: at(-h), Reason: usage.Rebooted}, at(-2 * h), at(-2 * h)},
+		{"in the future", usage.Gap{From: at(5 * h), To: at(9 * h), Reason: usage.Overflow}, at(2 * time.Minute), at(2 * time.Minute)},
+		{"out of this world", usage.Gap{From: time.Time{}, To: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)}, time.Unix(0, 0).UTC(), at(2 * time.Minute)},
+	} {
+		got := timeline.Gaps(now, ws, by, []usage.Gap{c.gap})[0]
+		if !got.From.Equal(c.from) || !got.To.Equal(c.to) || got.Reason != c.gap.Reason {
+			t.Errorf("%s: from %v to %v, want %v to %v", c.name, got.From, got.To, c.from, c.to)
+		}
+	}
+}

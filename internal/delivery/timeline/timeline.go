@@ -1,0 +1,74 @@
+// Package timeline puts windows into wall time: which clock is believed (Judge),
+// and what of a window stands in which minute (Cut).
+//
+// A window is stamped in CLOCK_BOOTTIME, which no one can set, and carries how
+// far the wall clock was from it. Wall clocks are wrong now and then, by years
+// where a machine has no battery for its own. A ledger is only as good as the
+// minute that an amount stands in, so a server compares each sender's clock with
+// its own before it books.
+package timeline
+
+import (
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+)
+
+const (
+	// Tolerance is how far a clock may be off and is still believed, and how
+	// far into the future anything may be stored.
+	Tolerance = 2 * time.Minute
+	// Oldest is how far in the past windows of an earlier boot are believed to
+	// be.
+	Oldest = 400 * 24 * time.Hour
+	// Steadiness is how far a sender's offset may move before it is believed
+	// anew: a request's time on the way is in it each time.
+	Steadiness = time.Second
+
+	year = 365 * 24 * time.Hour
+	// Linux takes no wall time to be set from which on, in thirty years of
+	// running, it would leave an int64, and none before 1970
+	// (timespec64_valid_settod): so no clock shows more than this, though its year
+	// may be a wrong one. Sums and differences of the two fit into an int64.
+	longest  = int64(30 * year)
+	furthest = int64(260 * year)
+	maxBoot  = 128 // bytes of a boot id
+)
+
+// Check reports what of the windows' stamps cannot be: a window that ends before
+// it starts, stamps out of all bounds, windows of one boot that overlap or are
+// out of order. The error wraps fault.ErrInvalid.
+func Check(ws []batch.Window) error {
+	ends := make(map[string]int64, 1)
+	for i := range ws {
+		w := &ws[i]
+		switch {
+		case w.Boot == "" || len(w.Boot) > maxBoot:
+			return invalid(i, "has a boot id of %d bytes", len(w.Boot))
+		case w.Start < 0 || w.End < w.Start || w.End > longest:
+			return invalid(i, "runs from %d to %d ns", w.Start, w.End)
+		case w.Offset < -longest || w.Offset > furthest:
+			return invalid(i, "has an offset of %d ns", w.Offset)
+		case w.Start < ends[w.Boot]:
+			return invalid(i, "begins before the one before it has ended")
+		}
+		ends[w.Boot] = w.End
+	}
+	return nil
+}
+
+func invalid(window int, format string, a ...any) error {
+	return fmt.Errorf("window %d %s: %w", window, fmt.Sprintf(format, a...), fault.ErrInvalid)
+}
+
+// Start is when w began in wall time, by added to its stamps.
+func Start(w *batch.Window, by time.Duration) time.Time {
+	return time.Unix(0, w.Start+w.Offset+int64(by)).UTC()
+}
+
+// End is when w ended in wall time, by added to its stamps.
+func End(w *batch.Window, by time.Duration) time.Time {
+	return time.Unix(0, w.End+w.Offset+int64(by)).UTC()
+}

@@ -1,0 +1,219 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/proto"
+)
+
+func toMessage(b *batch.Batch) (*proto.Batch, error) {
+	m := &proto.Batch{Version: version, Stream: b.Stream[:], Number: b.Number, Workloads: workloads(b)}
+	if b.Previous != (batch.Hash{}) {
+		m.Previous = b.Previous[:]
+	}
+	for i := range b.Names {
+		n, err := nameMessage(&b.Names[i])
+		if err != nil {
+			return nil, fmt.Errorf("name %d: %w", i, err)
+		}
+		m.Names = append(m.Names, n)
+	}
+	for i := range b.Gaps {
+		g, err := gapMessage(&b.Gaps[i])
+		if err != nil {
+			return nil, fmt.Errorf("gap %d: %w", i, err)
+		}
+		m.Gaps = append(m.Gaps, g)
+	}
+	for i := range b.Windows {
+		m.Windows = append(m.Windows, windowMessage(b.Windows, i))
+	}
+	m.Balances = balancesMessage(b.Windows)
+	var err error
+	if m.Handovers, err = handoversMessage(b.Windows); err != nil {
+		return nil, err
+	}
+	lines := linesOf(b, m.Workloads)
+	m.Rows = tableMessage(lines, len(m.Workloads))
+	m.Rows.Workload = steps(b, lines)
+	if machine, ok := machineLines(b); ok {
+		m.Machine = tableMessage(machine, 1)
+	}
+	return m, nil
+}
+
+// workloads lists the workloads of all rows in ascending order.
+func workloads(b *batch.Batch) (list []uint64) {
+	for i := range b.Windows {
+		for j := range b.Windows[i].Rows {
+			list = append(list, uint64(b.Windows[i].Rows[j].Workload))
+		}
+		// Windows have about the same rows: the list stays as short as one.
+		slices.Sort(list)
+		list = slices.Compact(list)
+	}
+	return list
+}
+
+func windowMessage(windows []batch.Window, i int) *proto.Window {
+	w := &windows[i]
+	m := &proto.Window{
+		Start: w.Start, Length: uint64(w.End - w.Start), Offset: w.Offset, Opening: proto.Opening(w.Opening),
+		Cpus: uint32(max(0, w.CPUs)), Rows: uint32(len(w.Rows)),
+		Violations: w.Balance.Violations, Lost: w.Balance.Lost,
+	}
+	if i == 0 || windows[i-1].Boot != w.Boot {
+		boot := clip(w.Boot)
+		m.Boot = &boot
+	} else {
+		m.Start -= windows[i-1].End
+	}
+	if i > 0 {
+		m.Offset -= windows[i-1].Offset
+	}
+	return m
+}
+
+func balancesMessage(windows []batch.Window) *proto.Balances {
+	var m proto.Balances
+	for i, r := range usage.Wholes {
+		if !slices.ContainsFunc(windows, func(w batch.Window) bool {
+			b := &w.Balance
+			return b.Whole[i]|b.Workloads[i]|b.System[i]|b.Idle[i]|b.Skew[i] != 0
+		}) {
+			continue
+		}
+		m.Resources = append(m.Resources, proto.Resource(r))
+		for j := range windows {
+			b := &windows[j].Balance
+			m.Workloads, m.System, m.Idle = append(m.Workloads, b.Workloads[i]), append(m.System, b.System[i]), append(m.Idle, b.Idle[i])
+			m.Skew, m.Rest = append(m.Skew, b.Skew[i]), append(m.Rest, b.Whole[i]-whole(b, i))
+		}
+	}
+	if len(m.Resources) == 0 {
+		return nil
+	}
+	for _, column := range []*[]int64{&m.Workloads, &m.System, &m.Idle, &m.Skew, &m.Rest} {
+		if !slices.ContainsFunc(*column, func(v int64) bool { return v != 0 }) {
+			*column = nil
+		}
+	}
+	return &m
+}
+
+// whole is what the parts of the i-th whole make it.
+func whole(b *usage.Balance, i int) int64 {
+	return b.Workloads[i] + b.System[i] + b.Idle[i] - b.Skew[i]
+}
+
+// linesOf makes the rows of all windows into lines.
+func linesOf(b *batch.Batch, list []uint64) []line {
+	var lines []line
+	last := slices.Repeat([]int{-1}, len(list))
+	for i := range b.Windows {
+		w := &b.Windows[i]
+		lines = slices.Grow(lines, len(w.Rows))
+		for j := range w.Rows {
+			place, _ := slices.BinarySearch(list, uint64(w.Rows[j].Workload))
+			lines = append(lines, line{Row: &w.Rows[j], length: w.End - w.Start, place: place, before: last[place]})
+			last[place] = len(lines) - 1
+		}
+	}
+	return lines
+}
+
+// steps says for each line how far its place is from the one after that of the
+// line before in the same window: all zeros where rows are in order and
+// complete.
+func steps(b *batch.Batch, lines []line) []int64 {
+	list := make([]int64, 0, len(lines))
+	for i := range b.Windows {
+		next := 0
+		for range b.Windows[i].Rows {
+			place := lines[len(list)].place
+			list = append(list, int64(place-next))
+			next = place + 1
+		}
+	}
+	return list
+}
+
+// machineLines makes the windows' totals into lines of one workload; it is
+// false where there is nothing in them.
+func machineLines(b *batch.Batch) (lines []line, ok bool) {
+	for i := range b.Windows {
+		w := &b.Windows[i]
+		lines = append(lines, line{Row: &batch.Row{Usage: w.Total}, length: w.End - w.Start, before: i - 1})
+		ok = ok || w.Total.Present != 0 || w.Total.Covered != 0
+	}
+	return lines, ok
+}
+
+// tableMessage puts lines of so many workloads into columns.
+func tableMessage(lines []line, places int) *proto.Table {
+	m := &proto.Table{Shape: make([]uint32, 0, len(lines))}
+	index := map[shape]uint32{}
+	var present usage.Set
+	for i := range lines {
+		s := shapeOf(&lines[i])
+		n, ok := index[s]
+		if !ok {
+			n = uint32(len(m.Shapes))
+			index[s], m.Shapes = n, append(m.Shapes, s.message())
+			present |= s.present
+		}
+		m.Shape = append(m.Shape, n)
+		if s.partial {
+			m.Uncovered = append(m.Uncovered, lines[i].length-int64(lines[i].Usage.Covered))
+		}
+	}
+	present.Each(func(r usage.Resource) {
+		if c := columnMessage(lines, r); c != nil {
+			m.Amounts = append(m.Amounts, c)
+		}
+	})
+	m.Totals = make([]int64, totalsOf(lines))
+	eachTotal(lines, places, func(l *line, r usage.Resource, at int, foretold int64) int64 {
+		m.Totals[at] = l.Total[r] - foretold
+		return l.Total[r]
+	})
+	return m
+}
+
+// columnMessage puts the amounts of r into a column, as values or as deltas:
+// whichever takes fewer bytes. It is nil where all are 0.
+func columnMessage(lines []line, r usage.Resource) *proto.Column {
+	n, values, deltas := 0, 0, 0
+	any := int64(0)
+	for i := range lines {
+		if amount, ok := lines[i].Usage.Get(r); ok {
+			delta := amount - foretell(lines, i, r)
+			n, any = n+1, any|amount
+			values += protowire.SizeVarint(uint64(amount))
+			deltas += protowire.SizeVarint(protowire.EncodeZigZag(delta))
+		}
+	}
+	m := &proto.Column{Resource: proto.Resource(r)}
+	switch {
+	case any == 0:
+		return nil
+	case deltas < values:
+		m.Deltas = make([]int64, 0, n)
+	default:
+		m.Values = make([]uint64, 0, n)
+	}
+	for i := range lines {
+		switch amount, ok := lines[i].Usage.Get(r); {
+		case ok && m.Deltas != nil:
+			m.Deltas = append(m.Deltas, amount-foretell(lines, i, r))
+		case ok:
+			m.Values = append(m.Values, uint64(amount))
+		}
+	}
+	return m
+}

@@ -1,0 +1,370 @@
+package wire
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/proto"
+)
+
+// parseUUID reads a UUID in lower case with dashes.
+func parseUUID(s string) (raw [16]byte, ok bool) {
+	if len(s) != 36 || s != strings.ToLower(s) || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return raw, false
+	}
+	b, err := hex.DecodeString(s[:8] + s[9:13] + s[14:18] + s[19:23] + s[24:])
+	return [16]byte(append(b, make([]byte, 16)...)), err == nil && len(b) == 16
+}
+
+func formatUUID(raw [16]byte) string {
+	s := hex.EncodeToString(raw[:])
+	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+}
+
+// handoversOf makes those of a window ready to be sent. What no server would take
+// is left out: it is of no use, and must not stop the window.
+func handoversOf(w *usage.Window) []usage.Handover {
+	if len(w.Handovers) == 0 {
+		return nil
+	}
+	names := make(map[workload.ID]string, len(w.Rows))
+	for i := range w.Rows {
+		names[w.Rows[i].Workload.ID] = w.Rows[i].Workload.Name
+	}
+	var list []usage.Handover
+	for i := range w.Handovers {
+		h := &w.Handovers[i]
+		_, id := h.Workload.Bytes()
+		if _, ok := parseUUID(h.Guest); !ok || h.Workload != "" && !id {
+			continue
+		}
+		out := usage.Handover{Guest: h.Guest, Workload: h.Workload, Name: h.Name, Booked: h.Booked}
+		if h.Workload == "" || names[h.Workload] == h.Name {
+			out.Name = ""
+		}
+		if sound(&h.Opened) {
+			out.Opened = tidyShare(&h.Opened)
+		}
+		shares := h.Shares
+		if h.Workload == "" {
+			shares = shares[max(0, len(shares)-1):]
+		}
+		for j := range shares {
+			if sound(&shares[j]) {
+				out.Shares = append(out.Shares, tidyShare(&shares[j]))
+			}
+		}
+		list = append(list, out)
+	}
+	return list
+}
+
+// maxEpoch is how many bytes the name of an epoch has at most.
+const maxEpoch = 64
+
+// sound says whether a share can be: it is of an epoch, and amounts are not
+// negative, and add up.
+func sound(s *power.Share) bool {
+	return s.Epoch != "" && len(s.Epoch) <= maxEpoch && s.N >= 0 && s.Active >= 0 && s.Idle >= 0 && s.Energy() >= 0
+}
+
+// tidyShare is what is sent of a share.
+func tidyShare(s *power.Share) power.Share {
+	return power.Share{Epoch: clip(s.Epoch), N: s.N, Active: s.Active, Idle: s.Idle}
+}
+
+// A foreteller knows the shares of one guest so far, and how they go on: each
+// grows by what the one before grew by.
+type foreteller struct {
+	told         int
+	last, before power.Share
+}
+
+// next is what the next share is foretold as, apart from its epoch.
+func (f *foreteller) next(epoch string) power.Share {
+	switch {
+	case f.told == 0 || f.last.Epoch != epoch:
+		return power.Share{}
+	case f.told == 1 || f.before.Epoch != epoch:
+		return f.last
+	}
+	a, b := &f.last, &f.before
+	return power.Share{N: 2*a.N - b.N, Active: 2*a.Active - b.Active, Idle: 2*a.Idle - b.Idle}
+}
+
+func (f *foreteller) take(s *power.Share) {
+	f.told, f.before, f.last = f.told+1, f.last, *s
+}
+
+// booked is what the shares of a handover make it that was booked.
+func booked(h *usage.Handover) int64 {
+	if len(h.Shares) == 0 {
+		return 0
+	}
+	s := &h.Shares[len(h.Shares)-1]
+	if s.Epoch != h.Opened.Epoch {
+		return s.Energy()
+	}
+	return s.Energy() - h.Opened.Energy()
+}
+
+// A handoverWriter puts handovers into columns.
+type handoverWriter struct {
+	m      proto.Handovers
+	guests map[guest]uint32
+	states []foreteller // of the guests
+	epochs map[string]uint32
+}
+
+// A guest is one that handovers are of.
+type guest struct {
+	uuid     string
+	workload workload.ID
+	name     string
+}
+
+func handoversMessage(windows []batch.Window) (*proto.Handovers, error) {
+	if !slices.ContainsFunc(windows, func(w batch.Window) bool { return len(w.Handovers) > 0 }) {
+		return nil, nil
+	}
+	e := handoverWriter{guests: map[guest]uint32{}, epochs: map[string]uint32{}}
+	for i := range windows {
+		e.m.Counts = append(e.m.Counts, uint32(len(windows[i].Handovers)))
+		for j := range windows[i].Handovers {
+			if err := e.put(&windows[i].Handovers[j]); err != nil {
+				return nil, fmt.Errorf("window %d: handover %d: %w", i, j, err)
+			}
+		}
+	}
+	if !slices.ContainsFunc(e.m.Opened, func(o proto.Opened) bool { return o != proto.Opened_OPENED_NONE }) {
+		e.m.Opened = nil
+	}
+	if !slices.ContainsFunc(e.m.Booked, func(v int64) bool { return v != 0 }) {
+		e.m.Booked = nil
+	}
+	if !slices.ContainsFunc(e.m.Epoch, func(v uint32) bool { return v != 0 }) {
+		e.m.Epoch = nil
+	}
+	return &e.m, nil
+}
+
+func (e *handoverWriter) put(h *usage.Handover) error {
+	at, err := e.guest(h)
+	if err != nil {
+		return err
+	}
+	f, opened := &e.states[at], tidyShare(&h.Opened)
+	e.m.Guest, e.m.Shares = append(e.m.Guest, at), append(e.m.Shares, uint32(len(h.Shares)))
+	switch {
+	case opened.Epoch == "":
+		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_NONE)
+	case f.told > 0 && opened == f.last:
+		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_LAST)
+	default:
+		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_TOLD)
+		if err := e.share(f, opened); err != nil {
+			return err
+		}
+	}
+	for i := range h.Shares {
+		if err := e.share(f, tidyShare(&h.Shares[i])); err != nil {
+			return err
+		}
+	}
+	e.m.Booked = append(e.m.Booked, h.Booked-booked(h))
+	return nil
+}
+
+// guest is the place of a handover's guest.
+func (e *handoverWriter) guest(h *usage.Handover) (uint32, error) {
+	g := guest{h.Guest, h.Workload, clip(h.Name)}
+	at, ok := e.guests[g]
+	if ok {
+		return at, nil
+	}
+	uuid, ok := parseUUID(g.uuid)
+	if !ok {
+		return 0, invalid("guest %q is no UUID", g.uuid)
+	}
+	m := &proto.Guest{Uuid: uuid[:], Name: g.name}
+	if g.workload != "" {
+		id, ok := g.workload.Bytes()
+		if !ok {
+			return 0, invalid("workload %q is malformed", g.workload)
+		}
+		m.Workload = id[:]
+	}
+	at = uint32(len(e.m.Guests))
+	e.guests[g] = at
+	e.m.Guests, e.states = append(e.m.Guests, m), append(e.states, foreteller{})
+	return at, nil
+}
+
+func (e *handoverWriter) share(f *foreteller, s power.Share) error {
+	if !sound(&s) {
+		return invalid("share %d: %d and %d uJ of epoch %q", s.N, s.Active, s.Idle, s.Epoch)
+	}
+	at, ok := e.epochs[s.Epoch]
+	if !ok {
+		at = uint32(len(e.m.Epochs))
+		e.epochs[s.Epoch] = at
+		e.m.Epochs = append(e.m.Epochs, s.Epoch)
+	}
+	p := f.next(s.Epoch)
+	e.m.Epoch = append(e.m.Epoch, at)
+	e.m.N, e.m.Active, e.m.Idle = append(e.m.N, s.N-p.N), append(e.m.Active, s.Active-p.Active), append(e.m.Idle, s.Idle-p.Idle)
+	f.take(&s)
+	return nil
+}
+
+// A handoverReader takes handovers out of columns.
+type handoverReader struct {
+	m      *proto.Handovers
+	guests []guest
+	states []foreteller
+	at     int // the next share
+	total  int
+}
+
+// handoversFrom reads the handovers of all windows.
+func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
+	if m == nil {
+		return nil
+	}
+	total := uint64(0)
+	for _, n := range m.Counts {
+		total += uint64(n)
+	}
+	n := uint64(len(m.Guest))
+	d := handoverReader{m: m, total: len(m.N)}
+	switch {
+	case total > uint64(l.Handovers):
+		return invalid("%d, more than %d", total, l.Handovers)
+	case d.total > l.Shares:
+		return invalid("%d shares, more than %d", d.total, l.Shares)
+	case len(m.Counts) != len(windows):
+		return invalid("counts of %d windows for %d", len(m.Counts), len(windows))
+	case n != total, uint64(len(m.Shares)) != total, len(m.Opened) > 0 && uint64(len(m.Opened)) != total, len(m.Booked) > 0 && uint64(len(m.Booked)) != total:
+		return invalid("%d do not have all columns", total)
+	case len(m.Active) != d.total || len(m.Idle) != d.total || len(m.Epoch) > 0 && len(m.Epoch) != d.total:
+		return invalid("%d shares do not have all columns", d.total)
+	case slices.ContainsFunc(m.Epochs, func(s string) bool { return s == "" || len(s) > maxEpoch }):
+		return invalid("the name of an epoch is not of 1 to %d bytes", maxEpoch)
+	}
+	if err := check(l, m.Epochs...); err != nil {
+		return err
+	}
+	if err := d.lists(l); err != nil {
+		return err
+	}
+	next := 0
+	for i, count := range m.Counts {
+		if count == 0 {
+			continue
+		}
+		list := make([]usage.Handover, count)
+		for j := range list {
+			if err := d.take(&list[j], next); err != nil {
+				return fmt.Errorf("window %d: %w", i, err)
+			}
+			next++
+		}
+		windows[i].Handovers = list
+	}
+	if d.at != d.total {
+		return invalid("%d shares too many", d.total-d.at)
+	}
+	return nil
+}
+
+// lists reads who the handovers are of.
+func (d *handoverReader) lists(l Limits) error {
+	d.guests, d.states = make([]guest, len(d.m.Guests)), make([]foreteller, len(d.m.Guests))
+	for i, g := range d.m.Guests {
+		if len(g.Uuid) != 16 || len(g.Workload) != 16 && len(g.Workload) != 0 {
+			return invalid("guest %d: a UUID of %d and a workload of %d bytes, not 16", i, len(g.Uuid), len(g.Workload))
+		}
+		if err := check(l, g.Name); err != nil {
+			return fmt.Errorf("guest %d: %w", i, err)
+		}
+		d.guests[i] = guest{uuid: formatUUID([16]byte(g.Uuid)), name: g.Name}
+		if len(g.Workload) > 0 {
+			d.guests[i].workload = workload.IDOf([16]byte(g.Workload))
+		}
+	}
+	return nil
+}
+
+// take reads the i-th handover.
+func (d *handoverReader) take(h *usage.Handover, i int) error {
+	place := d.m.Guest[i]
+	if uint64(place) >= uint64(len(d.guests)) {
+		return invalid("handover %d is of guest %d of %d", i, place, len(d.guests))
+	}
+	g, f := d.guests[place], &d.states[place]
+	h.Guest, h.Workload, h.Name = g.uuid, g.workload, g.name
+	opened := proto.Opened_OPENED_NONE
+	if len(d.m.Opened) > 0 {
+		opened = d.m.Opened[i]
+	}
+	var err error
+	switch opened {
+	case proto.Opened_OPENED_NONE:
+	case proto.Opened_OPENED_LAST:
+		if f.told == 0 {
+			return invalid("handover %d goes on from a share that is not there", i)
+		}
+		h.Opened = f.last
+	case proto.Opened_OPENED_TOLD:
+		if h.Opened, err = d.share(f); err != nil {
+			return err
+		}
+	default:
+		return invalid("handover %d: opened %d is unknown", i, opened)
+	}
+	if n := d.m.Shares[i]; n > 0 {
+		if uint64(n) > uint64(d.total-d.at) {
+			return invalid("handover %d: %d shares are not there", i, n)
+		}
+		h.Shares = make([]power.Share, n)
+		for j := range h.Shares {
+			if h.Shares[j], err = d.share(f); err != nil {
+				return err
+			}
+		}
+	}
+	h.Booked = booked(h)
+	if len(d.m.Booked) > 0 {
+		h.Booked += d.m.Booked[i]
+	}
+	return nil
+}
+
+// share reads the next share, one of the guest that f knows.
+func (d *handoverReader) share(f *foreteller) (s power.Share, err error) {
+	if d.at >= d.total {
+		return s, invalid("shares are missing")
+	}
+	place := uint32(0)
+	if len(d.m.Epoch) > 0 {
+		place = d.m.Epoch[d.at]
+	}
+	if uint64(place) >= uint64(len(d.m.Epochs)) {
+		return s, invalid("share %d is of epoch %d of %d", d.at, place, len(d.m.Epochs))
+	}
+	epoch := d.m.Epochs[place]
+	p := f.next(epoch)
+	s = power.Share{Epoch: epoch, N: p.N + d.m.N[d.at], Active: p.Active + d.m.Active[d.at], Idle: p.Idle + d.m.Idle[d.at]}
+	if !sound(&s) {
+		return s, invalid("share %d: number %d, %d and %d uJ", d.at, s.N, s.Active, s.Idle)
+	}
+	f.take(&s)
+	d.at++
+	return s, nil
+}

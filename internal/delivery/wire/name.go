@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/proto"
+)
+
+func nameMessage(n *batch.Name) (*proto.Name, error) {
+	id, ok := n.ID.Bytes()
+	if !ok {
+		return nil, invalid("id %q is malformed", n.ID)
+	}
+	m := &proto.Name{Id: id[:], Kind: n.Kind.String(), Key: clip(n.Key), Name: clip(n.Name), Path: clip(n.Path),
+		Job: clip(n.Job), User: clip(n.User), Project: clip(n.Project)}
+	if n.Parent != "" {
+		parent, ok := n.Parent.Bytes()
+		if !ok {
+			return nil, invalid("parent %q is malformed", n.Parent)
+		}
+		m.Parent = parent[:]
+	}
+	for i, key := range slices.Sorted(maps.Keys(n.Labels)) {
+		if i == 0 {
+			m.Labels = map[string]string{}
+		}
+		if i < Default().Labels {
+			m.Labels[clip(key)] = clip(n.Labels[key])
+		}
+	}
+	if n.Exit != nil {
+		code := int32(*n.Exit)
+		m.Exit = &code
+	}
+	var err error
+	if m.Started, err = fromTime(n.Started); err != nil {
+		return nil, fmt.Errorf("started: %w", err)
+	}
+	if m.Ended, err = fromTime(n.Ended); err != nil {
+		return nil, fmt.Errorf("ended: %w", err)
+	}
+	return m, nil
+}
+
+func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
+	if len(m.Id) != 16 || len(m.Parent) != 16 && len(m.Parent) != 0 {
+		return n, invalid("an id of %d and a parent of %d bytes, not 16", len(m.Id), len(m.Parent))
+	}
+	n = batch.Name{ID: workload.IDOf([16]byte(m.Id)), Key: m.Key, Name: m.Name, Path: m.Path,
+		Started: toTime(m.Started), Ended: toTime(m.Ended), Job: m.Job, User: m.User, Project: m.Project}
+	if len(m.Parent) > 0 {
+		n.Parent = workload.IDOf([16]byte(m.Parent))
+	}
+	if err := n.Kind.UnmarshalText([]byte(m.Kind)); err != nil {
+		// A newer agent's word. It is for display: the id is made already.
+		n.Kind = workload.Unknown
+	}
+	if len(m.Labels) > l.Labels {
+		return n, invalid("%d labels, more than %d", len(m.Labels), l.Labels)
+	}
+	texts := []string{n.Key, n.Name, n.Path, n.Job, n.User, n.Project}
+	for key, value := range m.Labels {
+		texts = append(texts, key, value)
+	}
+	if err := check(l, texts...); err != nil {
+		return n, err
+	}
+	if len(m.Labels) > 0 {
+		n.Labels = m.Labels
+	}
+	if m.Exit != nil {
+		code := int(*m.Exit)
+		n.Exit = &code
+	}
+	return n, nil
+}
+
+func gapMessage(g *usage.Gap) (*proto.Gap, error) {
+	from, err := fromTime(g.From)
+	if err != nil {
+		return nil, fmt.Errorf("from: %w", err)
+	}
+	to, err := fromTime(g.To)
+	if err != nil {
+		return nil, fmt.Errorf("to: %w", err)
+	}
+	return &proto.Gap{From: from, To: to, Reason: g.Reason.String(), Detail: clip(g.Detail)}, nil
+}
+
+func gapFrom(m *proto.Gap, l Limits) (usage.Gap, error) {
+	return usage.Gap{From: toTime(m.From), To: toTime(m.To), Reason: usage.ParseReason(m.Reason), Detail: m.Detail}, check(l, m.Detail)
+}
+
+// fromTime writes a time as ns since 1970; the zero time is 0.
+func fromTime(t time.Time) (int64, error) {
+	const most = math.MaxInt64/int64(time.Second) - 1
+	switch s := t.Unix(); {
+	case t.IsZero():
+		return 0, nil
+	case s > most || s < -most:
+		return 0, invalid("time %v", t)
+	}
+	return t.UnixNano(), nil
+}
+
+func toTime(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
+}
+
+// clip makes s a text that Decode takes with the limits of Default.
+func clip(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	if most := Default().Text; len(s) > most {
+		for most > 0 && !utf8.RuneStart(s[most]) {
+			most--
+		}
+		s = s[:most]
+	}
+	return s
+}
+
+// check refuses texts that are too long or hold a NUL.
+func check(l Limits, texts ...string) error {
+	for _, s := range texts {
+		switch {
+		case len(s) > l.Text:
+			return invalid("%.32q... is of %d bytes, more than %d", s, len(s), l.Text)
+		case strings.Contains(s, "\x00"):
+			return invalid("%.32q... has a NUL", s)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package wire_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// drawPage draws a page that a ledger could make. Rows are in the order of their
+// levels, as they come back.
+func drawPage(t *rapid.T) *replica.Page {
+	p := &replica.Page{From: replica.Mark{Sequence: rapid.Uint64().Draw(t, "sequence"), Position: "here"}, To: "there"}
+	at := func() time.Time { return time.Unix(0, rapid.Int64Range(1, 1<<62).Draw(t, "at")).UTC() }
+	for range rapid.IntRange(1, 3).Draw(t, "nodes") {
+		p.Nodes = append(p.Nodes, replica.Node{
+			Node: registry.Node{ID: "n", Cluster: "c", Name: "x", MachineID: "m", Boot: "b", At: at()}, Pool: "p",
+			CPUs: rapid.IntRange(0, 1000).Draw(t, "cpus"), CPUMinute: 5, Revoked: at(), Through: at(),
+		})
+	}
+	for range rapid.IntRange(1, 4).Draw(t, "workloads") {
+		w := replica.Workload{Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "node"), Short: batch.Short(rapid.Uint64().Draw(t, "short"))}
+		switch rapid.IntRange(0, 2).Draw(t, "name") {
+		case 1:
+			w.Name, w.Named = &batch.Name{}, at()
+		case 2:
+			id := workload.NewID("n", workload.Job, rapid.String().Draw(t, "key"))
+			w.Short, _ = batch.ShortOf(id)
+			w.Name, w.Named, w.Namespace = &batch.Name{ID: id, Kind: workload.Job, Name: "n", Labels: map[string]string{"a": "b"}}, at(), "ns"
+		}
+		p.Workloads = append(p.Workloads, w)
+	}
+	used := func() (u usage.Usage) {
+		u.Covered = time.Duration(rapid.Int64Range(0, 1<<30).Draw(t, "covered")) * time.Millisecond
+		for r := usage.Resource(1); r < usage.Limit; r++ {
+			if rapid.Bool().Draw(t, "present") {
+				u.Put(r, rapid.Int64Range(0, 1<<62).Draw(t, "amount"), usage.Quality(rapid.IntRange(1, 3).Draw(t, "quality")))
+			}
+		}
+		return u
+	}
+	for v := replica.Minute; v <= replica.Day; v++ {
+		span := func() int64 { return rapid.Int64Range(0, 1000).Draw(t, "span") * v.Width() }
+		for range rapid.IntRange(0, 3).Draw(t, "rows") {
+			p.Rows = append(p.Rows, replica.Row{Level: v, Minute: span(), Workload: rapid.IntRange(0, len(p.Workloads)-1).Draw(t, "of"), Usage: used()})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "rows of nodes") {
+			n := batch.NodeMinute{Minute: span(), CPUs: 3, Violations: 1, Lost: 2, Total: used()}
+			n.Covered, n.Total.Covered = n.Total.Covered, 0
+			n.Whole[1], n.Skew[1] = rapid.Int64Range(0, 1<<62).Draw(t, "whole"), rapid.Int64().Draw(t, "skew")
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Level: v, Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "of"), NodeMinute: n})
+		}
+	}
+	if rapid.Bool().Draw(t, "gap") {
+		p.Gaps = []replica.Gap{{Gap: usage.Gap{From: at(), To: at(), Reason: usage.Rebooted, Detail: "d"}, Booked: at()}}
+		p.Shifts = []replica.Shift{{Shift: batch.Shift{Boot: "b", At: at(), By: -5, From: at()}}}
+	}
+	if rapid.Bool().Draw(t, "nesting") {
+		p.Nodes[0].Host = replica.Host{Node: "h", Workload: 7, Since: at(), Seen: at()}
+		p.Nestings = []replica.Nesting{{Host: len(p.Nodes) - 1, Workload: len(p.Workloads) - 1, Minute: 2880}, {Host: -1, Workload: -1}}
+	}
+	return p
+}
+
+// TestStates: a page comes back as it was, and what is cut off anywhere does not.
+func TestStates(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPage(t)
+		sent, err := wire.EncodeStates(nil, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := wire.DecodeStates(sent, wire.Default())
+		if diff := cmp.Diff(p, got); err != nil || diff != "" {
+			t.Fatalf("%v, (-sent +got):\n%s", err, diff)
+		}
+		if _, err := wire.DecodeStates(sent[:rapid.IntRange(0, len(sent)-1).Draw(t, "cut")], wire.Default()); !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("cut off: %v", err)
+		}
+		l := wire.Default()
+		if l.Rows = len(p.Rows) + len(p.NodeRows) - 1; l.Rows >= 0 {
+			if _, err := wire.DecodeStates(sent, l); !errors.Is(err, fault.ErrInvalid) {
+				t.Fatalf("too many rows: %v", err)
+			}
+		}
+	})
+}
+
+// FuzzDecodeStates feeds messages in a frame of their own: what decodes is
+// encoded to what decodes.
+func FuzzDecodeStates(f *testing.F) {
+	for i := range 3 {
+		sent, err := wire.EncodeStates(nil, rapid.Custom(drawPage).Example(i))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(content(f, sent))
+	}
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		f.Fatal(err)
+	}
+	l := wire.Default()
+	l.Sent, l.Size, l.Rows = 64<<10, 64<<10, 1000
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		p, err := wire.DecodeStates(e.EncodeAll(raw, nil), l)
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("error %v is not fault.ErrInvalid", err)
+			}
+			return
+		}
+		again, err := wire.EncodeStates(nil, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wire.DecodeStates(again, wire.Default()); err != nil {
+			t.Errorf("its own words: %v", err)
+		}
+	})
+}

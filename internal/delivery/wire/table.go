@@ -1,0 +1,156 @@
+package wire
+
+import (
+	"math/bits"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/proto"
+)
+
+// A line is a row of a table together with what foretelling it takes.
+type line struct {
+	*batch.Row
+	length int64 // of its window, ns
+	place  int   // of its workload in the batch's list
+	before int   // the latest line before it of the same workload; -1 is none
+}
+
+// amount is that of r, and 0 where it is absent.
+func (l *line) amount(r usage.Resource) int64 {
+	if !l.Usage.Present.Has(r) {
+		return 0
+	}
+	return l.Usage.Amount[r]
+}
+
+// foretell says what the amount of r in line i will be, from that line's
+// amounts of resources before r and from the line before of the same workload:
+// the system's time is what the user's leaves of the CPU, levels stay, and so
+// do peaks and rates.
+func foretell(lines []line, i int, r usage.Resource) int64 {
+	l := &lines[i]
+	switch {
+	case r == usage.CPUSystem:
+		return l.amount(usage.CPU) - l.amount(usage.CPUUser)
+	case l.before < 0:
+		return guess(l, r)
+	case r.Detail().Kind == usage.Integral:
+		return scale(lines[l.before].amount(r), l.length, lines[l.before].length)
+	}
+	return lines[l.before].amount(r)
+}
+
+// guess foretells where there is no line before: a peak is about the mean, and
+// what memory is not anonymous is page cache.
+func guess(l *line, r usage.Resource) int64 {
+	switch r {
+	case usage.MemoryPeak:
+		return scale(l.amount(usage.Memory), 1e9, l.length)
+	case usage.MemoryFile:
+		return l.amount(usage.Memory) - l.amount(usage.MemoryAnon)
+	case usage.MemoryWorking:
+		return l.amount(usage.Memory)
+	case usage.PIDsPeak:
+		return scale(l.amount(usage.PIDs), 1e9, l.length)
+	}
+	return 0
+}
+
+// scale returns floor(amount x length / of), and amount where that is none or
+// more than an int64 holds.
+func scale(amount, length, of int64) int64 {
+	if amount < 0 || length < 0 || of <= 0 {
+		return amount
+	}
+	hi, lo := bits.Mul64(uint64(amount), uint64(length))
+	if hi >= uint64(of) {
+		return amount
+	}
+	q, _ := bits.Div64(hi, lo, uint64(of))
+	if q > 1<<63-1 {
+		return amount
+	}
+	return int64(q)
+}
+
+// eachTotal calls f for every total of lines that are of so many workloads, one
+// resource after the other, with what is foretold: the workload's total before
+// and what it used since, 0 before the first. f returns the total. At is its
+// place among all totals in the order of the lines.
+func eachTotal(lines []line, places int, f func(l *line, r usage.Resource, at int, foretold int64) int64) {
+	var any usage.Set
+	for i := range lines {
+		any |= lines[i].Has
+	}
+	sums := make([]int64, places)
+	any.Each(func(r usage.Resource) {
+		clear(sums)
+		at := 0
+		for i := range lines {
+			l := &lines[i]
+			sum := &sums[l.place]
+			*sum += l.amount(r)
+			if l.Has.Has(r) {
+				below := l.Has & (1<<r - 1)
+				*sum = f(l, r, at+below.Len(), *sum)
+			}
+			at += l.Has.Len()
+		}
+	})
+}
+
+// totalsOf counts the totals of lines.
+func totalsOf(lines []line) (n int) {
+	for i := range lines {
+		n += lines[i].Has.Len()
+	}
+	return n
+}
+
+// A shape is a pb.Shape, comparable.
+type shape struct {
+	present, has   usage.Set
+	quality        usage.Qualities // of what is present
+	ended, partial bool
+}
+
+func shapeOf(l *line) (s shape) {
+	s = shape{present: l.Usage.Present, has: l.Has, ended: l.Ended, partial: l.Usage.Covered != time.Duration(l.length)}
+	s.present.Each(func(r usage.Resource) { s.quality.Set(r, l.Usage.Quality.Get(r)) })
+	return s
+}
+
+func (s shape) message() *proto.Shape {
+	m := &proto.Shape{Present: uint64(s.present), Has: uint64(s.has), Ended: s.ended, Partial: s.partial}
+	s.present.Each(func(r usage.Resource) {
+		switch s.quality.Get(r) {
+		case usage.Measured:
+			m.Measured |= 1 << r
+		case usage.Apportioned:
+			m.Apportioned |= 1 << r
+		case usage.Modelled:
+			m.Modelled |= 1 << r
+		}
+	})
+	return m
+}
+
+// shapeFrom reads a shape, or says what is wrong with it.
+func shapeFrom(m *proto.Shape) (s shape, err error) {
+	s = shape{present: usage.Set(m.Present), has: usage.Set(m.Has), ended: m.Ended, partial: m.Partial}
+	if strange := (s.present | s.has) &^ usage.All; strange != 0 {
+		return s, unknown(int64(bits.TrailingZeros64(uint64(strange))))
+	}
+	rated := []uint64{usage.Measured: m.Measured, usage.Apportioned: m.Apportioned, usage.Modelled: m.Modelled}
+	var seen uint64
+	for q, set := range rated {
+		if set&seen != 0 || set&^m.Present != 0 {
+			return s, invalid("qualities %x, %x, %x of %x: one resource has two, or is not there", m.Measured, m.Apportioned, m.Modelled, m.Present)
+		}
+		seen |= set
+		usage.Set(set).Each(func(r usage.Resource) { s.quality.Set(r, usage.Quality(q)) })
+	}
+	return s, nil
+}

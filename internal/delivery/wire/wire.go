@@ -1,0 +1,114 @@
+// Package wire turns batches into the bytes that agents send, and back.
+//
+// A batch is a message of proto/mete.proto in one zstd frame. Rows stand in
+// columns, one for each resource, over all windows of the batch; what a reader
+// can foretell is left out of them. docs/formats/wire.md describes the format
+// for those who write another agent.
+package wire
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	pb "mete.dev/mete/proto"
+)
+
+// MediaType is the Content-Type of a batch in a request. The compression is a
+// part of it: the hash of a batch is that of the compressed bytes.
+const MediaType = "application/vnd.mete.batch"
+
+// Headers of the request that carries a batch: the sender's clocks as it sends
+// (batch.Clock), its program's version, and how full its spool is (FormatSpool),
+// which may be absent.
+const (
+	HeaderBoot     = "Mete-Boot"
+	HeaderBoottime = "Mete-Boottime-Ns"
+	HeaderWall     = "Mete-Wall-Ns"
+	HeaderVersion  = "Mete-Version"
+	HeaderSpool    = "Mete-Spool"
+)
+
+// FormatSpool writes the bytes of a spool, and how many it holds at most.
+func FormatSpool(bytes, limit int64) string {
+	return strconv.FormatInt(bytes, 10) + "/" + strconv.FormatInt(limit, 10)
+}
+
+// ParseSpool reads what FormatSpool wrote; false is something else.
+func ParseSpool(s string) (bytes, limit int64, ok bool) {
+	a, b, _ := strings.Cut(s, "/")
+	bytes, err := strconv.ParseInt(a, 10, 64)
+	limit, err2 := strconv.ParseInt(b, 10, 64)
+	return bytes, limit, err == nil && err2 == nil && bytes >= 0 && limit > 0
+}
+
+// version is that of the layout. A reader refuses a higher one: see Format.
+const version = 1
+
+// Encode appends b to dst as it is sent. The same batch gives the same bytes.
+//
+// It fails only where a name's ID or a guest's is malformed or a time is not within ns of
+// an int64 since 1970. Text is for display, so it never stops a batch: what is
+// longer than the limit of Default is clipped, and so are labels in excess;
+// bytes that are no UTF-8, and NUL, which databases do not hold, become U+FFFD.
+func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
+	m, err := toMessage(b)
+	if err != nil {
+		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
+	}
+	return squeeze(dst, raw), nil
+}
+
+// Decode reads what Encode wrote, or another agent. Errors wrap
+// fault.ErrInvalid, or ErrNewer.
+//
+// Fields that it does not know are ignored. Resources and layouts that it does
+// not know are refused with ErrNewer: to skip them would lose use silently. Amounts
+// and totals are never negative; windows follow each other without overlap
+// where they are of one boot.
+func Decode(src []byte, l Limits) (*batch.Batch, error) {
+	raw, err := expand(src, l)
+	if err != nil {
+		return nil, fmt.Errorf("batch: %w", err)
+	}
+	if err := weigh(raw, l); err != nil {
+		return nil, fmt.Errorf("batch: %w", err)
+	}
+	var m pb.Batch
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(raw, &m); err != nil {
+		return nil, fmt.Errorf("batch: %w: %w", err, fault.ErrInvalid)
+	}
+	b, err := fromMessage(&m, l)
+	if err != nil {
+		return nil, fmt.Errorf("batch %d: %w", m.Number, err)
+	}
+	return b, nil
+}
+
+// invalid is an error of the sender's.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, fault.ErrInvalid)...)
+}
+
+// unknown refuses a resource by its number: one behind the list is a newer
+// program's, another one has no place there.
+func unknown(number int64) error {
+	if number < usage.Limit {
+		return invalid("resource %d is unknown here", number)
+	}
+	return newer("resource %d is unknown", number)
+}
+
+// newer is the error of what only a newer program knows.
+func newer(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrNewer)...)
+}

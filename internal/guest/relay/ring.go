@@ -1,0 +1,69 @@
+package relay
+
+import (
+	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/model/power"
+)
+
+const (
+	// keepFor is for how long shares are remembered, in ms, and keepMost how
+	// many: a virtual machine answers within seconds.
+	keepFor  = 10 * 60 * 1000
+	keepMost = 4096
+)
+
+// A ring is the recent shares of one virtual machine.
+type ring struct {
+	epoch string
+	list  []shared // numbers rise; those before first are forgotten
+	first int
+}
+
+type shared struct{ n, energy int64 }
+
+// put remembers a share. Another epoch begins anew.
+func (r *ring) put(s *power.Share) {
+	if s.Epoch != r.epoch {
+		*r = ring{epoch: s.Epoch, list: r.list[:0]}
+	}
+	for r.first < len(r.list) && (r.list[r.first].n < s.N-keepFor || len(r.list)-r.first >= keepMost) {
+		r.first++
+	}
+	if r.first > 64 && r.first*2 > len(r.list) {
+		r.list = r.list[:copy(r.list, r.list[r.first:])]
+		r.first = 0
+	}
+	r.list = append(r.list, shared{s.N, s.Energy()})
+}
+
+// A verdict is what comes of comparing an answer with what was given.
+type verdict uint8
+
+const (
+	unknown verdict = iota
+	equal
+	differing
+)
+
+// judge compares an answer with the share that it is about.
+func (r *ring) judge(a share.Ack) verdict {
+	if a.Epoch != r.epoch {
+		return unknown
+	}
+	low, high := r.first, len(r.list)
+	for low < high { // the latest ones are asked for most, yet it is ten steps
+		mid := int(uint(low+high) >> 1)
+		if r.list[mid].n < a.N {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	switch {
+	case low == len(r.list) || r.list[low].n != a.N:
+		return unknown
+	case r.list[low].energy == a.Energy:
+		return equal
+	}
+	return differing
+}

@@ -1,0 +1,272 @@
+package relay_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/host/vsock"
+	"mete.dev/mete/internal/testkit"
+)
+
+var _ relay.Listener = (*vsock.Listener)(nil)
+
+// A listener hands over connections that tests make, each with a CID.
+type listener struct {
+	conns  chan call
+	closed chan struct{}
+}
+
+type call struct {
+	conn net.Conn
+	cid  uint32
+}
+
+func newListener() *listener { return &listener{make(chan call), make(chan struct{})} }
+
+func (l *listener) Accept() (net.Conn, uint32, error) {
+	select {
+	case c := <-l.conns:
+		return c.conn, c.cid, nil
+	case <-l.closed:
+		return nil, 0, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
+	}
+	return nil
+}
+
+// A caller is a virtual machine that has connected.
+type caller struct {
+	net.Conn
+	lines *bufio.Reader
+	t     *testing.T
+}
+
+func (l *listener) call(t *testing.T, cid uint32) *caller {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	l.conns <- call{theirs, cid}
+	return &caller{ours, bufio.NewReader(ours), t}
+}
+
+// next reads a line.
+func (c *caller) next() (share.Message, error) {
+	line, err := c.lines.ReadBytes('\n')
+	if err != nil {
+		return share.Message{}, err
+	}
+	return share.Decode(line)
+}
+
+// gets reads the share of a tick.
+func (c *caller) gets(i int, n int64) {
+	c.t.Helper()
+	if m, err := c.next(); err != nil || m.Share != given(i, "", n).Share {
+		c.t.Errorf("%+v, %v, want that of tick %d", m, err, n)
+	}
+}
+
+// refused reads why there is no share, and the end.
+func (c *caller) refused(why string) {
+	c.t.Helper()
+	if m, err := c.next(); err == nil || !strings.Contains(err.Error(), why) {
+		c.t.Errorf("%+v, %v, want %q", m, err, why)
+	}
+	c.ended()
+}
+
+func (c *caller) ended() {
+	c.t.Helper()
+	if b, err := io.ReadAll(c.lines); err != nil || len(b) > 0 {
+		c.t.Errorf("%q, %v, want the end", b, err)
+	}
+}
+
+func (c *caller) says(text string) {
+	c.t.Helper()
+	if _, err := c.Write([]byte(text)); err != nil {
+		c.t.Error(err)
+	}
+}
+
+func (c *caller) acks(i int, n, energy int64) {
+	c.t.Helper()
+	c.says(string(share.AppendAck(nil, share.Ack{Epoch: given(i, "", 0).Share.Epoch, N: n * 1000, Energy: energy})))
+}
+
+// serving runs f with a host that serves a listener, in virtual time.
+func serving(t *testing.T, f func(t *testing.T, h *relay.Host, l *listener)) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := relay.New(relay.Config{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newListener()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- h.Serve(ctx, l) }()
+		f(t, h, l)
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Each virtual machine gets its own shares, the present one at once and the
+// others as they come, and what it says to have booked is compared.
+func TestServe(t *testing.T) {
+	serving(t, func(t *testing.T, h *relay.Host, l *listener) {
+		publish := func(n int64) { h.Publish([]attribute.Guest{given(1, "a", n), given(2, "b", n)}) }
+		publish(1)
+		a, b := l.call(t, 101), l.call(t, 102)
+		a.gets(1, 1)
+		b.gets(2, 1)
+		publish(2)
+		a.gets(1, 2)
+		b.gets(2, 2)
+		publish(2) // the same again is not sent again
+		publish(3)
+		a.gets(1, 3)
+		b.gets(2, 3)
+		a.acks(1, 1, 4e6)
+		a.acks(1, 3, 12e6)
+		a.acks(1, 3, 12e6) // counts once
+		a.acks(1, 2, 8e6+1)
+		a.acks(1, 4, 16e6) // not published yet
+		a.acks(2, 3, 12e6) // another's epoch
+		b.acks(2, 3, 12e6)
+		synctest.Wait()
+		want := []relay.Status{
+			{Guest: uuid(1), Name: "a", Published: 3, Streams: 1, Equal: 2, Differing: 1, Unknown: 2},
+			{Guest: uuid(2), Name: "b", Published: 3, Streams: 1, Equal: 1}}
+		if got := h.Status(); len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		// One that does not read for a while gets the latest when it does.
+		publish(4)
+		synctest.Wait()
+		publish(5)
+		publish(6)
+		a.gets(1, 4) // was on its way
+		a.gets(1, 6)
+		h.Publish([]attribute.Guest{given(1, "a", 7)})
+		b.gets(2, 4)
+		for { // what was on its way
+			m, err := b.next()
+			if err == nil && m.N == 6000 {
+				continue
+			}
+			if err == nil || !strings.Contains(err.Error(), "is not known any more") {
+				t.Errorf("%+v, %v", m, err)
+			}
+			break
+		}
+		b.ended()
+		a.gets(1, 7)
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if s := h.Status(); len(s) != 1 || s[0].Streams != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What cannot be is told, and ends the connection.
+func TestServeRefuses(t *testing.T) {
+	serving(t, func(t *testing.T, h *relay.Host, l *listener) {
+		twin := given(4, "twin", 1)
+		twin.Guest.CID = 103
+		h.Publish([]attribute.Guest{given(1, "a", 1), given(3, "c", 1), twin})
+		l.call(t, 7).refused("no virtual machine that is known has the CID 7")
+		l.call(t, 0).refused("CID 0")
+		l.call(t, 103).refused("two virtual machines seem to have the CID 103")
+
+		first := l.call(t, 101)
+		first.gets(1, 1)
+		l.call(t, 101).ended() // at once after the first
+		time.Sleep(time.Second)
+		second := l.call(t, 101)
+		second.gets(1, 1)
+		time.Sleep(time.Second)
+		l.call(t, 101).refused("2 connections already")
+
+		second.says("hello\n")
+		second.refused("answer:")
+		time.Sleep(time.Second)
+		second = l.call(t, 101)
+		second.gets(1, 1)
+		long := second
+		go func() { _, _ = long.Write(make([]byte, 5000)) }() // the last of it nobody reads
+		second.refused("longer than 4096 bytes")
+		time.Sleep(time.Second)
+
+		second = l.call(t, 101)
+		second.gets(1, 1)
+		many := second
+		go func() {
+			for range 1000 {
+				if _, err := many.Write(share.AppendAck(nil, share.Ack{Epoch: "E", N: 1})); err != nil {
+					return
+				}
+			}
+		}()
+		second.refused("more than 200 answers a second")
+		time.Sleep(time.Second)
+
+		// Who does not read is dropped, and the other one of it is not.
+		second = l.call(t, 101)
+		second.gets(1, 1)
+		for n := int64(2); n < 10; n++ {
+			h.Publish([]attribute.Guest{given(1, "a", n)})
+			first.gets(1, n)
+			time.Sleep(time.Second)
+		}
+		if s := h.Status(); s[0].Streams != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A unix socket that is one virtual machine's serves that one.
+func TestServeSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v.sock_9799")
+	h, _ := start(t, relay.Config{Sockets: []relay.Socket{{Guest: uuid(1), Path: path}}})
+	var c net.Conn
+	testkit.Eventually(t, "it listens", func() (ok bool) {
+		var err error
+		c, err = net.Dial("unix", path)
+		return err == nil
+	})
+	x := &caller{c, bufio.NewReader(c), t}
+	x.refused("has the UUID " + uuid(1))
+	h.Publish([]attribute.Guest{given(2, "b", 5), given(1, "a", 5)})
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x = &caller{c, bufio.NewReader(c), t}
+	x.gets(1, 5)
+	x.acks(1, 5, 20e6)
+	testkit.Eventually(t, "it is compared", func() bool { return h.Status()[0].Equal == 1 })
+	_ = c.Close()
+}

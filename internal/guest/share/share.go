@@ -1,0 +1,228 @@
+// Package share is the text of the energy that a host gives a virtual
+// machine, and of what that one answers: docs/formats/share.md describes it.
+//
+// Each message is one line of JSON. Whole numbers that can pass 2^53, which is
+// where some readers of JSON lose digits, are texts of decimal digits.
+package share
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+)
+
+const (
+	// Version is of the messages. A reader refuses a higher one.
+	Version = 1
+	// Port is where a host listens by AF_VSOCK.
+	Port = 9799
+	// MaxLine is the most bytes of a message, with its line break.
+	MaxLine = 4096
+	// MaxEnergy is the most energy that a message can tell of, in uJ.
+	MaxEnergy = 1 << 62
+)
+
+// Where files are in the directory of one virtual machine. The first three are as
+// Scaphandre has them, and powercap.
+const (
+	Zone       = "intel-rapl:0"
+	ZoneEnergy = Zone + "/energy_uj"           // active and idle, uJ
+	ZoneName   = Zone + "/name"                // what powercap calls the zone
+	ZoneRange  = Zone + "/max_energy_range_uj" // where the counter would begin again, uJ
+	File       = "mete.json"                   // a Message
+)
+
+const (
+	maxNumber = 1<<53 - 1 // that every reader of JSON can hold
+	maxName   = 255       // bytes
+	maxEpoch  = 64        // bytes
+	maxText   = 200       // bytes of a refusal that are shown
+)
+
+// A Message is a share with what its virtual machine is called on its host.
+type Message struct {
+	power.Share
+	Name  string // of the domain
+	VCPUs int
+}
+
+// share is a Message, or a refusal, as it is written.
+type share struct {
+	Version  int    `json:"version"`
+	UUID     string `json:"uuid"`
+	Name     string `json:"name"`
+	VCPUs    int64  `json:"vcpus"`
+	Epoch    string `json:"epoch"`
+	N        int64  `json:"n"`
+	At       int64  `json:"at_ns,string"`
+	Active   int64  `json:"active_uj,string"`
+	Idle     int64  `json:"idle_uj,string"`
+	Error    int64  `json:"error_uj,string"`
+	Modelled int64  `json:"modelled_uj,string"`
+}
+
+// refusal is why there is no share.
+type refusal struct {
+	Version int    `json:"version"`
+	Error   string `json:"error"`
+}
+
+// Append appends a message and a line break to b. A name that is too long is
+// cut, and what cannot be shown in it is replaced: it is for people.
+func Append(b []byte, m *Message) []byte {
+	return line(b, share{Version, m.Guest, Printable(m.Name, maxName), int64(m.VCPUs), m.Epoch, m.N, m.At, m.Active, m.Idle, m.Error, m.Modelled})
+}
+
+// AppendRefusal appends a line that says why there is no share.
+func AppendRefusal(b []byte, why string) []byte {
+	return line(b, refusal{Version, Printable(why, maxText)})
+}
+
+// Decode reads a message. The error wraps fault.ErrInvalid where b is none,
+// fault.ErrUnsupported where it is of a later version, and fault.ErrUnavailable
+// with the other side's words where it is a refusal.
+func Decode(b []byte) (Message, error) {
+	if len(b) > MaxLine {
+		return Message{}, fmt.Errorf("share: longer than %d bytes: %w", MaxLine, fault.ErrInvalid)
+	}
+	var v struct {
+		share
+		Version *int   `json:"version"` // nil where there is none
+		Why     string `json:"error"`   // of a refusal
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return Message{}, fmt.Errorf("share: %v: %w", err, fault.ErrInvalid)
+	}
+	s := &v.share
+	switch {
+	case v.Version == nil || *v.Version < 1:
+		return Message{}, fmt.Errorf("share: no version: %w", fault.ErrInvalid)
+	case *v.Version > Version:
+		return Message{}, fmt.Errorf("share: version %d, and %d is the highest that is known: %w", *v.Version, Version, fault.ErrUnsupported)
+	case v.Why != "":
+		return Message{}, fmt.Errorf("the host says: %s: %w", Printable(v.Why, maxText), fault.ErrUnavailable)
+	}
+	if what := s.wrong(); what != "" {
+		return Message{}, fmt.Errorf("share: %s: %w", what, fault.ErrInvalid)
+	}
+	return Message{Share: power.Share{Guest: s.UUID, Epoch: s.Epoch, N: s.N, At: s.At, Active: s.Active, Idle: s.Idle, Error: s.Error, Modelled: s.Modelled},
+		Name: s.Name, VCPUs: int(s.VCPUs)}, nil
+}
+
+// wrong says what of s cannot be; "" is nothing.
+func (s *share) wrong() string {
+	switch {
+	case s.UUID != "" && !IsUUID(s.UUID):
+		return "uuid: not 36 characters in lower case"
+	case s.Name != Printable(s.Name, maxName):
+		return "name: too long, or not to be shown"
+	case s.VCPUs < 0 || s.VCPUs > math.MaxInt32:
+		return "vcpus: out of range"
+	case !isEpoch(s.Epoch):
+		return "epoch: not 1 to 64 letters, digits and dashes"
+	case s.N < 0 || s.N > maxNumber:
+		return "n: out of range"
+	case s.At < 0:
+		return "at_ns: out of range"
+	case s.Active < 0 || s.Idle < 0 || s.Active > MaxEnergy || s.Idle > MaxEnergy-s.Active:
+		return "active_uj, idle_uj: out of range"
+	case s.Error < 0 || s.Error > MaxEnergy:
+		return "error_uj: out of range"
+	case s.Modelled < 0 || s.Modelled > s.Active+s.Idle:
+		return "modelled_uj: not between nothing and all"
+	}
+	return ""
+}
+
+// An Ack is what a virtual machine booked: its energy from its host since an
+// epoch began, up to the share of a number.
+type Ack struct {
+	Epoch  string
+	N      int64
+	Energy int64 // uJ
+}
+
+type ack struct {
+	Epoch  string `json:"epoch"`
+	N      int64  `json:"n"`
+	Energy int64  `json:"energy_uj,string"`
+}
+
+// AppendAck appends an answer and a line break to b.
+func AppendAck(b []byte, a Ack) []byte { return line(b, ack(a)) }
+
+// DecodeAck reads an answer. The error wraps fault.ErrInvalid.
+func DecodeAck(b []byte) (Ack, error) {
+	if len(b) > MaxLine {
+		return Ack{}, fmt.Errorf("answer: longer than %d bytes: %w", MaxLine, fault.ErrInvalid)
+	}
+	var a ack
+	if err := json.Unmarshal(b, &a); err != nil {
+		return Ack{}, fmt.Errorf("answer: %v: %w", err, fault.ErrInvalid)
+	}
+	if !isEpoch(a.Epoch) || a.N < 0 || a.N > maxNumber || a.Energy < 0 || a.Energy > MaxEnergy {
+		return Ack{}, fmt.Errorf("answer: out of range: %w", fault.ErrInvalid)
+	}
+	return Ack(a), nil
+}
+
+// line appends v as JSON, and a line break.
+func line(b []byte, v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("sharefmt: " + err.Error()) // it is integers and texts
+	}
+	return append(append(b, text...), '\n')
+}
+
+// IsUUID reports whether s is a UUID as shares have it: in lower case, with dashes.
+func IsUUID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'f':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// isEpoch reports whether s can name an epoch.
+func isEpoch(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', c == '-', c == '_':
+		default:
+			return false
+		}
+	}
+	return len(s) > 0 && len(s) <= maxEpoch
+}
+
+// Printable is s of at most so many bytes, with a question mark for what cannot be shown.
+func Printable(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	for len(s) > most {
+		_, size := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-size]
+	}
+	return s
+}

@@ -1,0 +1,229 @@
+// Package bpf loads the programs with which mete reads the kernel, and gives
+// their results to Go.
+//
+// They read all groups of a hierarchy or all tasks in one system call, tell of
+// groups that are born and die with their final figures, and count per group
+// what no file shows on every machine: processes started, block I/O and
+// packets. Nothing here runs in the background: every result is fetched by a
+// call, and what the kernel does not allow costs only its [Part].
+//
+// It needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for
+// [Net], CAP_NET_ADMIN.
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A Part is one thing that this package can do, or a set of them.
+type Part uint8
+
+const (
+	// Walks reads all groups of a hierarchy: [Kernel.NewWalker].
+	Walks Part = 1 << iota
+	// Events tells of births and deaths of groups: [Kernel.Drain].
+	Events
+	// Forks counts processes started: [Kernel.Counts].
+	Forks
+	// Disk counts block I/O: [Kernel.Counts].
+	Disk
+	// Net counts network traffic: [Kernel.AttachNet], then [Kernel.Counts].
+	Net
+	// Tasks reads all tasks: [Kernel.Tasks].
+	Tasks
+
+	// All is every part.
+	All = Walks | Events | Forks | Disk | Net | Tasks
+	// counting is what shares the table of counts.
+	counting = Events | Forks | Disk | Net
+)
+
+var partNames = [...]string{"walks", "events", "forks", "disk", "net", "tasks"}
+
+// String returns the names of the parts in p, joined by "+".
+func (p Part) String() string {
+	var names []string
+	p.each(func(i int, _ Part) { names = append(names, partNames[i]) })
+	return strings.Join(names, "+")
+}
+
+func (p Part) each(f func(i int, one Part)) {
+	for p &= All; p != 0; p &= p - 1 {
+		f(bits.TrailingZeros8(uint8(p)), p&-p)
+	}
+}
+
+// Config says what to load.
+type Config struct {
+	// Parts that are wanted. Each one costs time to load.
+	Parts Part
+	// Groups is how many groups can be counted for at a time. What more groups
+	// do is counted for group 0. A group that never forked, read, wrote, sent
+	// or received takes no place; dead ones keep theirs until [Kernel.Forget].
+	Groups int
+	// Ring is the size of the ring of events in bytes, a power of two and a
+	// multiple of the page size. An event takes 150 bytes and its path.
+	Ring int
+	// Hierarchies whose groups' events are wanted, by the number that
+	// /proc/self/cgroup shows (0 is the default hierarchy, cgroup v2); all if
+	// empty. The filter knows numbers below 64 and lets others pass.
+	Hierarchies []uint32
+	// SkipMajors are the major numbers of block devices that are not leaves:
+	// loop, md, device-mapper, zram, ram. See [Kernel.SetSkipMajors].
+	SkipMajors []uint32
+	// Loopback makes [Net] count what goes over lo, too. It is left out
+	// otherwise, as it is where interfaces are counted.
+	Loopback bool
+	// Unified makes the default hierarchy name the group of a task even where
+	// cpuacct has a hierarchy of its own.
+	Unified bool
+}
+
+// Default returns the configuration of a whole machine's meter.
+func Default() Config {
+	return Config{Parts: All, Groups: 16384, Ring: 512 << 10}
+}
+
+// Validate returns an error wrapping [fault.ErrInvalid] if c cannot work.
+func (c Config) Validate() error {
+	page := os.Getpagesize()
+	switch {
+	case c.Parts == 0 || c.Parts&^All != 0:
+		return fmt.Errorf("bpf: parts %#x: %w", uint8(c.Parts), fault.ErrInvalid)
+	case c.Parts&counting != 0 && (c.Groups < 1 || c.Groups > 1<<20):
+		return fmt.Errorf("bpf: groups %d, not from 1 to %d: %w", c.Groups, 1<<20, fault.ErrInvalid)
+	case c.Parts&Events != 0 && (c.Ring < page || c.Ring&(c.Ring-1) != 0):
+		return fmt.Errorf("bpf: ring %d is not a power of two from %d: %w", c.Ring, page, fault.ErrInvalid)
+	}
+	return nil
+}
+
+// A Kernel is the set of programs that are loaded. One goroutine may use it at
+// a time, except for [Kernel.Close], which must be the last call.
+type Kernel struct {
+	faults  [len(partNames)]error
+	closers []func() error
+
+	walk   walkPart
+	count  countPart
+	ring   ring
+	task   taskPart
+	closed sync.Once
+}
+
+// Open loads and attaches the wanted parts. Where some of them fail it still
+// returns a Kernel, and [Kernel.Err] says why each did. Where all fail it
+// returns an error that wraps [fault.ErrUnsupported] or [fault.ErrDenied].
+func Open(cfg Config) (*Kernel, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	k := &Kernel{}
+	cfg.Parts.each(func(i int, _ Part) { k.faults[i] = errNotLoaded })
+	(^cfg.Parts & All).each(func(i int, p Part) {
+		k.faults[i] = fmt.Errorf("bpf: %s: not asked for: %w", p, fault.ErrUnsupported)
+	})
+
+	l, err := newLoader(cfg)
+	if err != nil {
+		return nil, err
+	}
+	k.openWalk(l)
+	k.openCount(l)
+	k.openTask(l)
+	if cfg.Parts&typed != 0 {
+		// All that was read of the kernel's types is needed no more.
+		l.cache, l.types = nil, nil
+		debug.FreeOSMemory()
+	}
+
+	if k.Can() == 0 {
+		return nil, errors.Join(k.refusal(cfg.Parts), k.Close())
+	}
+	return k, nil
+}
+
+// refusal is why none of the parts works, in one line: each part's own error
+// says the same several times over.
+func (k *Kernel) refusal(parts Part) error {
+	var first error
+	denied := true
+	parts.each(func(i int, _ Part) {
+		if first == nil {
+			first = k.faults[i]
+		}
+		denied = denied && errors.Is(k.faults[i], fault.ErrDenied)
+	})
+	if denied {
+		return fault.WithHint(fmt.Errorf("bpf: %w", fault.ErrDenied), "BPF needs root, or CAP_BPF and CAP_PERFMON")
+	}
+	return first
+}
+
+// Can returns the parts that work.
+func (k *Kernel) Can() Part {
+	var p Part
+	All.each(func(i int, one Part) {
+		if k.faults[i] == nil {
+			p |= one
+		}
+	})
+	return p
+}
+
+// Err returns why the single part p does not work, or nil where it does. The
+// error wraps [fault.ErrUnsupported] or [fault.ErrDenied].
+func (k *Kernel) Err(p Part) error {
+	return k.faults[bits.TrailingZeros8(uint8(p))]
+}
+
+// Close detaches and unloads everything. Walkers and attachments made from k
+// are to be closed before; rows of a walker are gone with it.
+func (k *Kernel) Close() (err error) {
+	k.closed.Do(func() {
+		for i := len(k.closers) - 1; i >= 0; i-- {
+			err = errors.Join(err, k.closers[i]())
+		}
+	})
+	return err
+}
+
+func (k *Kernel) onClose(f func() error) { k.closers = append(k.closers, f) }
+
+// settle records what became of part p; the first error stays.
+func (k *Kernel) settle(p Part, err error) {
+	i := bits.TrailingZeros8(uint8(p))
+	switch {
+	case err == nil && errors.Is(k.faults[i], errNotLoaded):
+		k.faults[i] = nil
+	case err != nil:
+		k.faults[i] = fmt.Errorf("bpf: %s: %w", p, classify(err))
+	}
+}
+
+// attach attaches p to a tracepoint for as long as k is open.
+func (k *Kernel) attach(p *ebpf.Program, tracepoint string) error {
+	var ln link.Link
+	var err error
+	if p.Type() == ebpf.RawTracepoint {
+		ln, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: tracepoint, Program: p})
+	} else {
+		ln, err = link.AttachTracing(link.TracingOptions{Program: p})
+	}
+	if err != nil {
+		return err
+	}
+	k.onClose(ln.Close)
+	return nil
+}

@@ -1,0 +1,233 @@
+package bpf_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// deeds are what children can do; each returns one line for its parent.
+var deeds = map[string]func(args []string) (string, error){
+	"burn":   burn,
+	"forks":  forks,
+	"write":  write,
+	"tcp":    tcp,
+	"wait":   func([]string) (string, error) { return "waited", nil },
+	"memory": useMemory,
+	"open":   open,
+}
+
+// open opens the given parts and tells of the error.
+func open(args []string) (string, error) {
+	parts, err := strconv.ParseUint(args[0], 10, 8)
+	if err != nil {
+		return "", err
+	}
+	cfg := bpf.Default()
+	cfg.Parts = bpf.Part(parts)
+	_, err = bpf.Open(cfg)
+	if errors.Is(err, fault.ErrDenied) && !errors.Is(err, fault.ErrUnsupported) {
+		return "denied", nil
+	}
+	return strings.ReplaceAll(fmt.Sprint(err), "\n", " "), nil
+}
+
+// burn uses the given CPU time.
+func burn(args []string) (string, error) {
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		return "", err
+	}
+	for {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+			return "", err
+		}
+		if ts.Nano() > d.Nanoseconds() {
+			return "burnt", nil
+		}
+	}
+}
+
+// forks starts the given number of processes, one after another.
+func forks(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	for range n {
+		if err := exec.Command("/bin/true").Run(); err != nil {
+			return "", err
+		}
+	}
+	return "forked", nil
+}
+
+// write writes bytes to a file, either around the page cache or with fsync,
+// and reads them back.
+func write(args []string) (string, error) {
+	size, err := strconv.Atoi(args[1])
+	if err != nil {
+		return "", err
+	}
+	flags := os.O_RDWR | os.O_CREATE | os.O_EXCL
+	if args[2] == "direct" {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(args[0], flags, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	// Direct I/O wants memory that is aligned, as a mapping is.
+	const block = 1 << 20
+	buf, err := unix.Mmap(-1, 0, block, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return "", err
+	}
+	for i := range buf {
+		buf[i] = byte(i)
+	}
+	for n := 0; n < size; n += block {
+		if _, err := f.Write(buf); err != nil {
+			return "", err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return "", err
+	}
+	if args[2] == "direct" {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return "", err
+		}
+		for n := 0; n < size; n += block {
+			if _, err := io.ReadFull(f, buf); err != nil {
+				return "", err
+			}
+		}
+	}
+	return "written", nil
+}
+
+// useMemory touches so many bytes.
+func useMemory(args []string) (string, error) {
+	size, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return "", err
+	}
+	mem[0] = 1
+	return "used", nil
+}
+
+// tcp sends so many bytes over the loopback of its own network namespace, with
+// packets of the size of Ethernet's, and returns what the kernel says of both
+// sockets: bytes sent, segments sent, bytes received, segments received, segments
+// sent again.
+func tcp(args []string) (string, error) {
+	size, err := strconv.ParseInt(args[0], 10, 64)
+	if err != nil {
+		return "", err
+	}
+	if err := raiseLoopback(); err != nil {
+		return "", err
+	}
+	ln, err := net.Listen("tcp", args[1])
+	if err != nil {
+		return "", err
+	}
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		return "", err
+	}
+	server, err := ln.Accept()
+	if err != nil {
+		return "", err
+	}
+	// Both stay open until the process ends: to close them takes more packets.
+	keepOpen = []io.Closer{ln, client, server}
+
+	failed := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(client, zeroes{}, size)
+		failed <- err
+	}()
+	if _, err := io.CopyN(io.Discard, server, size); err != nil {
+		return "", err
+	}
+	if err := <-failed; err != nil {
+		return "", err
+	}
+	var sum [5]uint64
+	for _, c := range []net.Conn{client, server} {
+		info, err := settled(c.(*net.TCPConn))
+		if err != nil {
+			return "", err
+		}
+		sum[0] += info.Bytes_sent
+		sum[1] += uint64(info.Segs_out)
+		sum[2] += info.Bytes_received
+		sum[3] += uint64(info.Segs_in)
+		sum[4] += uint64(info.Total_retrans)
+	}
+	return strings.Trim(fmt.Sprint(sum), "[]"), nil
+}
+
+var keepOpen []io.Closer
+
+// settled returns what is known of a connection once all is acknowledged.
+func settled(c *net.TCPConn) (info *unix.TCPInfo, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		cerr := raw.Control(func(fd uintptr) {
+			info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		})
+		if cerr != nil || err != nil {
+			return nil, fmt.Errorf("%w %w", cerr, err)
+		}
+		if info.Unacked == 0 && info.Notsent_bytes == 0 {
+			return info, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func raiseLoopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint32(1500)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFMTU, ifr); err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }

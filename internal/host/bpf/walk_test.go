@@ -1,0 +1,210 @@
+package bpf_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/testkit"
+)
+
+func walker(t testing.TB, k *bpf.Kernel, dir string, flush bool) *bpf.Walker {
+	t.Helper()
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer close(t, d)
+	w, err := k.NewWalker(int(d.Fd()), flush)
+	if err != nil {
+		lacking(t, err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Errorf("Walker.Close() = %v", err)
+		}
+	})
+	return w
+}
+
+// read walks and returns the rows by id. It fails the test if a child comes
+// before its parent.
+func read(t testing.TB, w *bpf.Walker) map[uint64]bpf.Row {
+	t.Helper()
+	rows, err := w.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := make(map[uint64]bpf.Row, len(rows))
+	for i, r := range rows {
+		if _, ok := m[r.Parent]; !ok && i > 0 {
+			t.Errorf("group %d comes before its parent %d", r.ID, r.Parent)
+		}
+		if _, ok := m[r.ID]; ok {
+			t.Errorf("group %d comes twice", r.ID)
+		}
+		m[r.ID] = r
+	}
+	return m
+}
+
+// A group at rest has what its files show, to the last unit.
+func TestWalkEqualsFiles(t *testing.T) {
+	for _, c := range []struct {
+		controller, file, key string
+		deed, arg             string
+		has                   bpf.Has
+		value                 func(bpf.Row) uint64
+		least                 uint64
+	}{
+		{"cpuacct", "cpuacct.usage", "", "burn", "30ms", bpf.HasCPU,
+			func(r bpf.Row) uint64 { return r.CPU }, 5e6},
+		{"", "cpu.stat", "usage_usec", "burn", "30ms", bpf.HasCPU,
+			func(r bpf.Row) uint64 { return r.CPU / 1000 }, 5e3},
+		{"memory", "memory.usage_in_bytes", "", "memory", "8388608", bpf.HasMemory,
+			func(r bpf.Row) uint64 { return r.Memory }, 8 << 20},
+		{"pids", "pids.current", "", "wait", "", bpf.HasPIDs,
+			func(r bpf.Row) uint64 { return r.PIDs }, 2},
+	} {
+		t.Run(c.controller+"."+c.file, func(t *testing.T) {
+			root := mount(t, c.controller)
+			k := need(t, config(bpf.Walks))
+			top := group(t, root)
+			mid := group(t, top)
+			leaf := group(t, mid)
+			w := walker(t, k, root, c.controller == "")
+
+			kid := spawn(t, []string{leaf}, nil, c.deed, c.arg)
+			kid.say()
+			kid.hear()
+			if c.has == bpf.HasCPU {
+				kid.leave(root) // where nobody is no CPU time is used
+			}
+			shown := map[string]uint64{}
+			show := func() {
+				for _, dir := range []string{top, mid, leaf} {
+					shown[dir] = number(t, filepath.Join(dir, c.file), c.key)
+				}
+			}
+			// The kernel may take back memory that it charged ahead, and Go may start
+			// another thread: a walk is compared once nothing moved beside it.
+			var rows map[uint64]bpf.Row
+			testkit.Eventually(t, "the groups rest beside a walk", func() bool {
+				show()
+				before := maps.Clone(shown)
+				rows = read(t, w)
+				show()
+				return maps.Equal(before, shown)
+			})
+			for dir, above := range map[string]string{top: root, mid: top, leaf: mid} {
+				r, ok := rows[kernfsID(t, dir)]
+				if !ok {
+					t.Fatalf("%s is not among %d rows", dir, len(rows))
+				}
+				if r.Has != c.has || r.Parent != kernfsID(t, above) {
+					t.Errorf("%s: has %b and parent %d, want %b and %d",
+						dir, r.Has, r.Parent, c.has, kernfsID(t, above))
+				}
+				want := shown[dir]
+				if got := c.value(r); got != want || got < c.least {
+					t.Errorf("%s: walk has %d, want %d as %s, and %d or more", dir, got, want, c.file, c.least)
+				}
+			}
+			r := rows[kernfsID(t, root)]
+			if r.Level != 0 || r.Parent != 0 {
+				t.Errorf("root has level %d and parent %d, want 0 and 0", r.Level, r.Parent)
+			}
+			if has := r.Has&bpf.HasCPU != 0; has != (c.controller == "cpuacct") {
+				t.Errorf("root has CPU time: %v", has)
+			}
+		})
+	}
+}
+
+// A walk begins at any group, sees births and deaths, and finds room for more
+// groups than it began with.
+func TestWalkGrows(t *testing.T) {
+	k := need(t, config(bpf.Walks))
+	top := group(t, mount(t, "cpuacct"))
+	w := walker(t, k, top, false)
+	if got := read(t, w); len(got) != 1 {
+		t.Fatalf("%d rows of one group", len(got))
+	}
+	const n = 600
+	want := make(map[uint64]bool)
+	for i := range n {
+		dir := filepath.Join(top, "mete-test-"+strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer remove(t, dir)
+		want[kernfsID(t, dir)] = true
+	}
+	got := read(t, w)
+	if len(got) != n+1 {
+		t.Fatalf("%d rows, want %d", len(got), n+1)
+	}
+	for id := range want {
+		if _, ok := got[id]; !ok {
+			t.Errorf("group %d is missing", id)
+		}
+	}
+	for i := range n {
+		remove(t, filepath.Join(top, "mete-test-"+strconv.Itoa(i)))
+	}
+	if got := read(t, w); len(got) != 1 {
+		t.Errorf("%d rows after all died, want 1", len(got))
+	}
+}
+
+// Walkers of several hierarchies do not touch each other's rows.
+func TestWalkersApart(t *testing.T) {
+	k := need(t, config(bpf.Walks))
+	a := walker(t, k, group(t, mount(t, "cpuacct")), false)
+	b := walker(t, k, group(t, mount(t, "pids")), false)
+	ra, err := a.Read()
+	if err != nil || len(ra) != 1 {
+		t.Fatalf("Read() = %v, %v, want one row", ra, err)
+	}
+	before := ra[0]
+	if rb, err := b.Read(); err != nil || len(rb) != 1 || rb[0].Has != bpf.HasPIDs {
+		t.Fatalf("Read() = %v, %v, want one row with tasks", rb, err)
+	}
+	if ra[0] != before {
+		t.Errorf("the other walk changed %v to %v", before, ra[0])
+	}
+}
+
+func BenchmarkWalk(b *testing.B) {
+	for _, c := range []string{"cpuacct", "memory", ""} {
+		for _, n := range []int{500, 5000} {
+			name := c
+			if name == "" {
+				name = "unified"
+			}
+			b.Run(name+"/"+strconv.Itoa(n), func(b *testing.B) {
+				k := need(b, config(bpf.Walks))
+				top := group(b, mount(b, c))
+				for i := range n {
+					dir := filepath.Join(top, "mete-test-"+strconv.Itoa(i))
+					if err := os.Mkdir(dir, 0o755); err != nil {
+						b.Fatal(err)
+					}
+					defer remove(b, dir)
+				}
+				w := walker(b, k, top, c == "")
+				read(b, w)
+				b.ReportAllocs()
+				for b.Loop() {
+					if rows, err := w.Read(); err != nil || len(rows) != n+1 {
+						b.Fatal(len(rows), err)
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/group")
+			})
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package exclusive_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit/exclusivetest"
+)
+
+func TestMain(m *testing.M) {
+	exclusivetest.Main()
+	os.Exit(m.Run())
+}
+
+// others is the error of Others.
+func others(c *exclusive.Claim) error {
+	_, err := c.Others()
+	return err
+}
+
+// Of one ledger nothing is claimed twice; ledgers do not know of each other.
+func TestClaim(t *testing.T) {
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := fmt.Sprintf("%016x", os.Getpid()), fmt.Sprintf("f%015x", os.Getpid())
+	claimed := func(ledger string, s exclusive.Scope) *exclusive.Claim {
+		t.Helper()
+		c, err := exclusive.Make(h, ledger, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() }) // may be closed already
+		return c
+	}
+	whole := claimed(one, exclusive.Machine)
+	if err := others(whole); err != nil {
+		t.Fatal(err)
+	}
+	taken := func(what string, err error) *exclusive.Taken {
+		t.Helper()
+		by, ok := errors.AsType[*exclusive.Taken](err)
+		if !ok || !errors.Is(err, fault.ErrConflict) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if by.By[0].PID != os.Getpid() || int(by.By[0].UID) != os.Getuid() || !strings.Contains(err.Error(), by.By[0].String()) {
+			t.Errorf("%s: %v, by %+v", what, err, by.By)
+		}
+		return by
+	}
+	_, err = exclusive.Make(h, one, exclusive.Machine)
+	if by := taken("the machine again", err); by.By[0].Scope != exclusive.Machine {
+		t.Errorf("by %+v", by.By)
+	}
+	if err := others(claimed(two, exclusive.Machine)); err != nil {
+		t.Errorf("another ledger: %v", err)
+	}
+
+	job := claimed(one, exclusive.Scope{Path: "/a/mete-run-1"})
+	if _, ok := taken("a job", others(job)).Whole(); !ok {
+		t.Error("it does not say that the machine is measured")
+	}
+	tree := claimed(one, exclusive.Scope{Path: "/a", Tree: os.Getpid()})
+	if by := taken("a tree", others(tree)); len(by.By) != 1 {
+		t.Errorf("by %+v, want the machine alone", by.By)
+	}
+	if by := taken("the machine", others(whole)); len(by.By) != 2 {
+		t.Errorf("by %+v, want the job and the tree", by.By)
+	}
+
+	// What is given up is free at once.
+	if err := errors.Join(whole.Close(), tree.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := others(job); err != nil {
+		t.Error(err)
+	}
+	beside := claimed(one, exclusive.Scope{Path: "/a/mete-run-2"})
+	if err := others(beside); err != nil {
+		t.Error(err)
+	}
+	again := claimed(one, exclusive.Machine)
+	if by := taken("the machine", others(again)); len(by.By) != 2 {
+		t.Errorf("by %+v, want both jobs", by.By)
+	}
+	if _, ok := taken("the machine", others(again)).Whole(); ok {
+		t.Error("a job is taken for the machine")
+	}
+	inner := claimed(one, exclusive.Scope{Path: "/a/mete-run-2/b/mete-run-3"})
+	if by := taken("a job in a job", others(inner)); len(by.By) != 2 { // the machine, and the job
+		t.Errorf("by %+v", by.By)
+	}
+}

@@ -1,0 +1,93 @@
+package exclusive_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/host/exclusive"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit/exclusivetest"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// Another user who holds a claim's name keeps nobody from measuring, and the claim
+// is held and seen all the same.
+func TestForeign(t *testing.T) {
+	hosttest.Need(t, "root")
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, how := range []string{exclusivetest.Listening, exclusivetest.Bound, exclusivetest.Full} {
+		t.Run(how, func(t *testing.T) {
+			ledger := fmt.Sprintf("e%d%014x", i, os.Getpid())
+			pid, _ := exclusivetest.Hold(t, ledger, how, "/")
+			var log bytes.Buffer
+			c, err := exclusive.Whole(t.Context(), h, ledger, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil || c == nil {
+				t.Fatalf("%v, %v", c, err)
+			}
+			defer func() {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			want := map[string]string{
+				exclusivetest.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, exclusivetest.Nobody),
+				exclusivetest.Full:      fmt.Sprintf("holder=\"a process of user %d\"", exclusivetest.Nobody),
+			}[how]
+			if (want == "") != (log.Len() == 0) || !strings.Contains(log.String(), want) {
+				t.Errorf("log %q, want %q", &log, want)
+			}
+			exclusivetest.Hold(t, ledger, how, "/a/mete-run-1")
+			// A second meter and a job see it.
+			if _, err := exclusive.Whole(t.Context(), h, ledger, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+				t.Errorf("a second meter: %v", err)
+			}
+			job, err := exclusive.Make(h, ledger, exclusive.Scope{Path: "/a/mete-run-1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ignored, err := job.Others()
+			by, _ := errors.AsType[*exclusive.Taken](err)
+			if by == nil || len(by.By) != 1 || by.By[0].UID != 0 {
+				t.Errorf("a job sees %v", err)
+			}
+			if (len(ignored) == 2) != (how != exclusivetest.Bound) {
+				t.Errorf("ignored %v", ignored)
+			}
+			if err := job.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A note that somebody else put there says nothing.
+func TestMarked(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok := exclusive.Marked(dir, "l"); ok {
+		t.Error("there is none")
+	}
+	if err := exclusive.Mark(dir, "l"); err != nil {
+		t.Fatal(err)
+	}
+	file, ok := exclusive.Marked(dir, "l")
+	if !ok || filepath.Dir(file) != dir {
+		t.Errorf("%s, %v", file, ok)
+	}
+	hosttest.Need(t, "root")
+	if err := os.Chown(file, exclusivetest.Nobody, exclusivetest.Nobody); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := exclusive.Marked(dir, "l"); ok {
+		t.Error("one of another user counts")
+	}
+}

@@ -1,0 +1,96 @@
+package hostfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// stacked are the block drivers whose devices keep nothing themselves: what
+// is read from them is read again from the device, or the memory, below.
+var stacked = map[string]bool{
+	"bcache":        true,
+	"device-mapper": true,
+	"drbd":          true,
+	"loop":          true,
+	"md":            true,
+	"mdp":           true,
+	"ramdisk":       true,
+	"zram":          true,
+	"zvol":          true,
+}
+
+// StackedMajors returns the major numbers of block drivers whose devices lie
+// on others or in memory, with the drivers' names. They are left out of
+// totals over devices.
+func (h *FS) StackedMajors() (map[uint32]string, error) {
+	const p = "/proc/devices"
+	b, err := h.ReadFile(p)
+	if err != nil {
+		return nil, err
+	}
+	ds, err := procfmt.Devices(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
+	}
+	majors := map[uint32]string{}
+	for _, d := range ds {
+		if stacked[d.Name] {
+			majors[d.Major] = d.Name
+		}
+	}
+	return majors, nil
+}
+
+// LeafDevices returns the block devices over which totals are made, with
+// their names: whole devices, no partitions, that lie on no other.
+func (h *FS) LeafDevices() (map[procfmt.Dev]string, error) {
+	majors, err := h.StackedMajors()
+	if err != nil {
+		return nil, err
+	}
+	const dir = "/sys/block"
+	leaves := map[procfmt.Dev]string{}
+	es, err := h.ReadDir(dir)
+	if errors.Is(err, fault.ErrNotFound) {
+		return leaves, nil // a kernel without block devices
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range es {
+		dev, ok, err := h.device(path.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if ok && majors[dev.Major] == "" {
+			leaves[dev] = e.Name()
+		}
+	}
+	return leaves, nil
+}
+
+// device returns the number of the block device whose directory is dir, and
+// false where it lies on others, has no number (a hidden path of a multipath
+// NVMe device) or went away.
+func (h *FS) device(dir string) (procfmt.Dev, bool, error) {
+	if below, err := h.ReadDir(path.Join(dir, "slaves")); err == nil && len(below) > 0 {
+		return procfmt.Dev{}, false, nil
+	}
+	b, err := h.ReadFile(path.Join(dir, "dev"))
+	if errors.Is(err, fault.ErrNotFound) {
+		return procfmt.Dev{}, false, nil
+	}
+	if err != nil {
+		return procfmt.Dev{}, false, err
+	}
+	dev, err := procfmt.Device(bytes.TrimSpace(b))
+	if err != nil {
+		return procfmt.Dev{}, false, fmt.Errorf("%s/dev: %w", dir, err)
+	}
+	return dev, true, nil
+}

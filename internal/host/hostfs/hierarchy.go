@@ -1,0 +1,236 @@
+package hostfs
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A Hierarchy is one tree of control groups that is mounted.
+type Hierarchy struct {
+	ID uint32 // the kernel's; 0 is v2
+	V2 bool
+	// Controllers are sorted. Those of v2 are the ones that its root group
+	// offers: none where all are in v1 hierarchies.
+	Controllers []string
+	Name        string // of a named v1 hierarchy, such as systemd
+	// Mount is the directory, a path of the machine, and Root the path of the
+	// group that it shows: "/" but in some containers.
+	Mount, Root string
+	ReadOnly    bool
+	// Self is the path of this process's group, as kernel files write it:
+	// [Hierarchy.Dir] makes a directory of it. Empty where it is not known.
+	Self string
+}
+
+// Has reports whether the controller is in the hierarchy.
+func (y Hierarchy) Has(controller string) bool { return slices.Contains(y.Controllers, controller) }
+
+// Dir returns the directory of the group that the kernel calls group, and
+// false where the mount does not show it.
+func (y Hierarchy) Dir(group string) (string, bool) {
+	group = path.Clean("/" + group)
+	if y.Root == "/" {
+		return path.Join(y.Mount, group), true
+	}
+	rest, ok := strings.CutPrefix(group, y.Root)
+	if !ok || rest != "" && rest[0] != '/' || strings.HasPrefix(y.Root, "/..") {
+		return "", false
+	}
+	return path.Join(y.Mount, rest), true
+}
+
+// Hierarchies lists the mounted hierarchies of control groups: v2 first, then
+// by the kernel's id. One that is mounted several times is there once, by the
+// mount that shows most, writable before read-only. None at all is
+// fault.ErrUnsupported.
+func (h *FS) Hierarchies() ([]Hierarchy, error) {
+	mounts, err := h.mounts()
+	if err != nil {
+		return nil, err
+	}
+	self, err := h.memberships()
+	if err != nil {
+		return nil, err
+	}
+	known := h.controllers(self)
+	var ys []Hierarchy
+	for _, m := range mounts {
+		if m.Type != "cgroup" && m.Type != "cgroup2" || hidden(m, mounts) {
+			continue
+		}
+		y, err := h.hierarchy(m, known, self)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(ys, func(o Hierarchy) bool { return o.same(y) })
+		switch {
+		case i < 0:
+			ys = append(ys, y)
+		case y.better(ys[i]):
+			ys[i] = y
+		}
+	}
+	if len(ys) == 0 {
+		return nil, fmt.Errorf("control groups: none mounted: %w", fault.ErrUnsupported)
+	}
+	slices.SortStableFunc(ys, func(a, b Hierarchy) int { return int(a.ID) - int(b.ID) })
+	return ys, nil
+}
+
+// mounts reads the mounts that this process sees or, at another root, those
+// that the machine's first process sees.
+func (h *FS) mounts() ([]procfmt.Mount, error) {
+	names := []string{"/proc/self/mountinfo", "/proc/1/mountinfo"}
+	if h.captured == nil && h.root != "" {
+		slices.Reverse(names)
+	}
+	b, err := h.ReadFile(names[0])
+	p := names[0]
+	if errors.Is(err, fault.ErrNotFound) {
+		p = names[1]
+		b, err = h.ReadFile(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ms, err := procfmt.Mountinfo(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
+	}
+	return ms, nil
+}
+
+// memberships reads the groups of this process; a captured machine may lack
+// them.
+func (h *FS) memberships() ([]procfmt.Membership, error) {
+	const p = "/proc/self/cgroup"
+	b, err := h.ReadFile(p)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ms, err := procfmt.Cgroups(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
+	}
+	return ms, nil
+}
+
+// controllers returns the names of all v1 controllers, which tell the
+// controllers among a mount's options from the rest. /proc/cgroups may be
+// missing on kernels without v1.
+func (h *FS) controllers(self []procfmt.Membership) map[string]bool {
+	known := map[string]bool{}
+	if b, err := h.ReadFile("/proc/cgroups"); err == nil {
+		cs, err := procfmt.ProcCgroups(b)
+		if err == nil {
+			for _, c := range cs {
+				known[c.Name] = true
+			}
+		}
+	}
+	for _, m := range self {
+		for _, c := range m.Controllers {
+			known[c] = true
+		}
+	}
+	return known
+}
+
+// hierarchy makes one of a mount.
+func (h *FS) hierarchy(m procfmt.Mount, known map[string]bool, self []procfmt.Membership) (Hierarchy, error) {
+	y := Hierarchy{
+		V2:       m.Type == "cgroup2",
+		Mount:    m.Point,
+		Root:     m.Root,
+		ReadOnly: procfmt.Has(m.Options, "ro") || procfmt.Has(m.Super, "ro"),
+	}
+	if y.V2 {
+		b, err := h.ReadFile(path.Join(m.Point, "cgroup.controllers"))
+		if err != nil && !errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrDenied) {
+			return Hierarchy{}, err
+		}
+		y.Controllers = strings.Fields(string(b))
+	} else {
+		for o := range strings.SplitSeq(m.Super, ",") {
+			if name, ok := strings.CutPrefix(o, "name="); ok {
+				y.Name = name
+			} else if known[o] {
+				y.Controllers = append(y.Controllers, o)
+			}
+		}
+	}
+	slices.Sort(y.Controllers)
+	for _, s := range self {
+		slices.Sort(s.Controllers)
+		if y.V2 != (s.Hierarchy == 0) || !y.V2 && (y.Name != s.Name || !slices.Equal(y.Controllers, s.Controllers)) {
+			continue
+		}
+		y.ID, y.Self = uint32(s.Hierarchy), s.Path
+	}
+	return y, nil
+}
+
+// same reports whether both are mounts of one hierarchy.
+func (y Hierarchy) same(o Hierarchy) bool {
+	if y.V2 || o.V2 {
+		return y.V2 == o.V2
+	}
+	return y.Name == o.Name && slices.Equal(y.Controllers, o.Controllers)
+}
+
+// better reports whether y's mount is the one to use and not o's.
+func (y Hierarchy) better(o Hierarchy) bool {
+	if a, b := len(path.Clean(y.Root)), len(path.Clean(o.Root)); a != b && (a == 1 || b == 1) {
+		return a == 1
+	}
+	if y.ReadOnly != o.ReadOnly {
+		return !y.ReadOnly
+	}
+	return len(y.Mount) < len(o.Mount)
+}
+
+// hidden reports whether another mount lies over m, so that m's path leads
+// elsewhere.
+func hidden(m procfmt.Mount, all []procfmt.Mount) bool {
+	for _, n := range all {
+		if n.Parent == m.ID && n.Point == m.Point && n.ID != m.ID {
+			return true
+		}
+	}
+	// The way to m leads over its parents; a malformed file might have a
+	// circle.
+	for range len(all) {
+		parent := -1
+		for i, n := range all {
+			if n.ID == m.ID {
+				continue
+			}
+			// The first file system of all is its own parent, and over nothing.
+			if n.ID != n.Parent && n.Parent == m.Parent && m.Point != n.Point && within(m.Point, n.Point) {
+				return true
+			}
+			if n.ID == m.Parent {
+				parent = i
+			}
+		}
+		if parent < 0 {
+			return false
+		}
+		m = all[parent]
+	}
+	return false
+}
+
+// within reports whether p is dir or below it.
+func within(p, dir string) bool {
+	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
+}

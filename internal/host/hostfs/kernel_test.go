@@ -1,0 +1,118 @@
+package hostfs_test
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// group makes a group of the test's own in the hierarchy that fits.
+func group(t *testing.T, h *hostfs.FS, fits func(hostfs.Hierarchy) bool) string {
+	t.Helper()
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, y := range ys {
+		if !fits(y) {
+			continue
+		}
+		dir := filepath.Join(y.Mount, "mete-test-host-"+filepath.Base(t.TempDir())+"-"+t.Name())
+		if err := h.Mkdir(dir); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(dir) })
+		return dir
+	}
+	t.Fatal("no hierarchy fits")
+	return ""
+}
+
+func TestRealGroup(t *testing.T) {
+	hosttest.Need(t, "cgroup1", "root")
+	h := open(t, "/")
+	dir := group(t, h, func(y hostfs.Hierarchy) bool { return y.Has("cpuacct") && !y.V2 })
+	id, err := h.ID(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The file handle of a group holds its 64-bit id.
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := binary.NativeEndian.Uint64(handle.Bytes()); id != want {
+		t.Errorf("ID = %d, want %d", id, want)
+	}
+	f, err := h.Open(dir + "/cpuacct.usage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	buf := make([]byte, 64)
+	n, err := f.Pread(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := procfmt.Int(buf[:n]); v != 0 || err != nil {
+		t.Errorf("cpuacct.usage of a new group = %d, %v", v, err)
+	}
+	if err := h.Rmdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Pread(buf); err != unix.ENODEV {
+		t.Errorf("Pread of a group that is gone: %v, want ENODEV", err)
+	}
+}
+
+func BenchmarkReadCPU(b *testing.B) {
+	hosttest.Need(b, "cgroup1")
+	h, err := hostfs.Open("/")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var p string
+	for _, y := range ys {
+		if y.Has("cpuacct") {
+			p = y.Mount + "/cpuacct.usage"
+		}
+	}
+	buf := make([]byte, 64)
+	b.Run("os", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := os.ReadFile(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("open", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := h.ReadInto(p, buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("kept", func(b *testing.B) {
+		f, err := h.Open(p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		for b.Loop() {
+			if _, err := f.Pread(buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

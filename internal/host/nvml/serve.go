@@ -1,0 +1,82 @@
+package nvml
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// Serve says on out what accelerators there are, and for each line on in what
+// they show, until in ends. Each answer is one line; its fields have tabs between
+// them.
+//
+//	none                  there is no library: that is all
+//	failed<tab>why<tab>what to do
+//	meters<tab>energy GPU-...<tab>power GPU-...<tab>!why one is left out
+//	<value>...            of each meter mJ or mW, or ! and why there is none
+func Serve(in io.Reader, out io.Writer) error {
+	l, err := Open()
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return say(out, "none")
+	case err != nil:
+		return say(out, "failed", err.Error(), fault.Hint(err))
+	}
+	defer func() { _ = l.Close() }() // the process ends
+	devices, refused, err := l.Devices()
+	if err != nil {
+		return say(out, "failed", err.Error(), fault.Hint(err))
+	}
+	fields := []string{"meters"}
+	for _, d := range devices {
+		kind := "power"
+		if d.Energy {
+			kind = "energy"
+		}
+		fields = append(fields, kind+" "+d.UUID)
+	}
+	for _, err := range refused {
+		fields = append(fields, "!"+err.Error())
+	}
+	if err := say(out, fields...); err != nil {
+		return err
+	}
+	lines := bufio.NewReaderSize(in, 16)
+	for {
+		if _, err := lines.ReadSlice('\n'); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		fields = fields[:0]
+		for _, d := range devices {
+			v, err := d.Read()
+			text := fmt.Sprint(v)
+			if err != nil {
+				text = "!" + err.Error()
+			}
+			fields = append(fields, text)
+		}
+		if err := say(out, fields...); err != nil {
+			return err
+		}
+	}
+}
+
+// say writes one line. No field can end it.
+func say(out io.Writer, fields ...string) error {
+	for i, f := range fields {
+		fields[i] = strings.Map(func(r rune) rune {
+			if r < ' ' {
+				return ' '
+			}
+			return r
+		}, f)
+	}
+	_, err := io.WriteString(out, strings.Join(fields, "\t")+"\n")
+	return err
+}

@@ -1,0 +1,204 @@
+// Package procfmt reads the text formats of the Linux kernel: the files of
+// control groups, of /proc and of /sys.
+//
+// Every parser takes the bytes of one read, never panics whatever they hold,
+// and ignores what it does not know, because kernels add keys and columns.
+// What it does know has to be well formed: else the error wraps
+// [fault.ErrInvalid] and names the key or line. Times are nanoseconds, sizes
+// bytes. A number above 2^63-1 reads as 2^63-1, which only limits and
+// never-reached counters are. Parsers that run once per group and tick do not
+// allocate unless they fail.
+//
+// The formats are those of Documentation/admin-guide/cgroup-v2.rst,
+// Documentation/admin-guide/cgroup-v1/*.rst, Documentation/filesystems/proc.rst
+// and Documentation/accounting/psi.rst in the kernel's source.
+package procfmt
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// tick is the length of one USER_HZ clock tick in nanoseconds. USER_HZ is 100
+// on every architecture that Go runs on (include/asm-generic/param.h).
+const tick = 1e9 / 100
+
+// A Dev is the number of a block device.
+type Dev struct{ Major, Minor uint32 }
+
+// String returns the form that the kernel writes, "8:16".
+func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
+
+// Int reads a file that holds one number, such as cpuacct.usage,
+// memory.current or pids.max. The word max reads as math.MaxInt64.
+func Int(b []byte) (int64, error) {
+	t := bytes.TrimSpace(b)
+	if string(t) == "max" {
+		return math.MaxInt64, nil
+	}
+	v, ok := number(t)
+	if !ok {
+		return 0, invalid("number", t)
+	}
+	return v, nil
+}
+
+// KeyValue finds one key in lines of key and number, as memory.events,
+// memory.oom_control, pids.events, cgroup.events and cgroup.stat have them.
+// It reports false where there is no such key.
+func KeyValue(b []byte, key string) (int64, bool, error) {
+	for line := []byte(nil); len(b) > 0; {
+		line, b = cutLine(b)
+		k, rest := cutField(line)
+		if string(k) != key {
+			continue
+		}
+		f, _ := cutField(rest)
+		v, err := Int(f)
+		if err != nil {
+			return 0, false, invalid(key, f)
+		}
+		return v, true, nil
+	}
+	return 0, false, nil
+}
+
+// CPUList counts the CPUs in a list such as "0-3,8", as
+// /sys/devices/system/cpu/online has it.
+func CPUList(b []byte) (int, error) {
+	n := int64(0)
+	for list := bytes.TrimSpace(b); len(list) > 0; {
+		var part []byte
+		part, list, _ = bytes.Cut(list, []byte(","))
+		from, to, isRange := bytes.Cut(part, []byte("-"))
+		first, ok := number(from)
+		last := first
+		if isRange && ok {
+			last, ok = number(to)
+		}
+		// No kernel is built for more CPUs than this (NR_CPUS is 8192).
+		if !ok || first < 0 || last < first || last >= 1<<16 {
+			return 0, invalid("cpu list", part)
+		}
+		n += last - first + 1
+		if n > 1<<16 {
+			return 0, invalid("cpu list", b)
+		}
+	}
+	return int(n), nil
+}
+
+// invalid names what is malformed and shows the beginning of it.
+func invalid(key string, got []byte) error {
+	const most = 40
+	if len(got) > most {
+		got = got[:most]
+	}
+	// A copy, so that the parsers keep no hold of what they read.
+	return fmt.Errorf("%s %q: %w", key, string(got), fault.ErrInvalid)
+}
+
+// cutLine splits b after its first line, which comes without its newline.
+func cutLine(b []byte) (line, rest []byte) {
+	line, rest, _ = bytes.Cut(b, []byte{'\n'})
+	return line, rest
+}
+
+// cutField splits b after its first field; blanks before it are dropped. The
+// field is empty only when there is none.
+func cutField(b []byte) (field, rest []byte) {
+	i := 0
+	for i < len(b) && blank(b[i]) {
+		i++
+	}
+	j := i
+	for j < len(b) && !blank(b[j]) {
+		j++
+	}
+	return b[i:j], b[j:]
+}
+
+// skip drops the first n fields of b.
+func skip(b []byte, n int) []byte {
+	for ; n > 0; n-- {
+		_, b = cutField(b)
+	}
+	return b
+}
+
+// numbers reads the first len(into) fields of b and returns the rest.
+func numbers(b []byte, into []int64) (rest []byte, ok bool) {
+	for i := range into {
+		var f []byte
+		f, b = cutField(b)
+		if into[i], ok = number(f); !ok {
+			return b, false
+		}
+	}
+	return b, true
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' }
+
+// number reads a decimal that fills b. Beyond the ends of int64 it stops there.
+func number(b []byte) (int64, bool) {
+	negative := len(b) > 0 && b[0] == '-'
+	if negative {
+		b = b[1:]
+	}
+	if len(b) == 0 {
+		return 0, false
+	}
+	v := int64(0)
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		d := int64(c - '0')
+		if v > (math.MaxInt64-d)/10 {
+			v = math.MaxInt64
+			continue
+		}
+		v = v*10 + d
+	}
+	if negative {
+		v = -v
+	}
+	return v, true
+}
+
+// scale multiplies a reading that is not negative by a unit, up to the end of
+// int64; a negative one is malformed.
+func scale(v, by int64) (int64, bool) {
+	if v < 0 {
+		return 0, false
+	}
+	if v > math.MaxInt64/by {
+		return math.MaxInt64, true
+	}
+	return v * by, true
+}
+
+// small reads a number that has to fit 32 bits unsigned.
+func small(b []byte) (uint32, bool) {
+	v, ok := number(b)
+	return uint32(v), ok && v >= 0 && v <= math.MaxUint32
+}
+
+// device reads "major:minor".
+func device(b []byte) (d Dev, ok bool) {
+	a, c, found := bytes.Cut(b, []byte(":"))
+	if !found {
+		return Dev{}, false
+	}
+	if d.Major, ok = small(a); !ok {
+		return Dev{}, false
+	}
+	if d.Minor, ok = small(c); !ok {
+		return Dev{}, false
+	}
+	return d, true
+}

@@ -1,0 +1,130 @@
+package procfmt
+
+import (
+	"bytes"
+	"math"
+)
+
+// A System is what /proc/stat shows. The times are sums over all CPUs since
+// boot in ns, sampled at clock ticks: good for steal and for shares, 2-3 % low
+// for what tasks used.
+type System struct {
+	User, Nice, System, Idle, IOWait, IRQ, SoftIRQ, Steal int64
+
+	CPUs      int   // online
+	Processes int64 // forks since boot, threads included
+	BootTime  int64 // wall clock, seconds since 1970
+}
+
+// Stat reads /proc/stat. The cpu line has to be there.
+func Stat(b []byte) (System, error) {
+	var s System
+	seen := false
+	for line := []byte(nil); len(b) > 0; {
+		line, b = cutLine(b)
+		key, rest := cutField(line)
+		ok := true
+		switch {
+		case string(key) == "cpu":
+			ok = s.cpu(rest)
+			seen = ok
+		case len(key) > 3 && string(key[:3]) == "cpu":
+			_, ok = small(key[3:])
+			s.CPUs++
+		case string(key) == "processes":
+			ok = put(rest, 1, &s.Processes)
+		case string(key) == "btime":
+			ok = put(rest, 1, &s.BootTime)
+		}
+		if !ok {
+			return System{}, invalid(string(key), rest)
+		}
+	}
+	if !seen {
+		return System{}, invalid("stat without cpu", nil)
+	}
+	return s, nil
+}
+
+func (s *System) cpu(b []byte) bool {
+	for _, into := range [...]*int64{&s.User, &s.Nice, &s.System, &s.Idle, &s.IOWait, &s.IRQ, &s.SoftIRQ, &s.Steal} {
+		var f []byte
+		f, b = cutField(b)
+		v, ok := number(f)
+		if !ok {
+			return false
+		}
+		if *into, ok = scale(v, tick); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Uptime reads /proc/uptime: ns since boot, and ns of idle summed over CPUs.
+func Uptime(b []byte) (up, idle int64, err error) {
+	line, _ := cutLine(b)
+	f, rest := cutField(line)
+	g, _ := cutField(rest)
+	up, ok1 := decimal(f)
+	idle, ok2 := decimal(g)
+	if !ok1 || !ok2 {
+		return 0, 0, invalid("uptime", line)
+	}
+	return up, idle, nil
+}
+
+// decimal reads seconds with two decimals as ns.
+func decimal(b []byte) (int64, bool) {
+	whole, part, _ := bytes.Cut(b, []byte("."))
+	s, ok := number(whole)
+	if !ok || len(part) != 2 {
+		return 0, false
+	}
+	cs, ok := number(part)
+	if !ok || cs < 0 || s < 0 || whole[0] == '-' || s >= math.MaxInt64/int64(1e9) {
+		return 0, false
+	}
+	return s*1e9 + cs*1e7, true
+}
+
+// NetDev reads /proc/net/dev and calls f for each interface with what it
+// received and sent, in bytes and packets.
+func NetDev(b []byte, f func(name string, rxBytes, rxPackets, txBytes, txPackets int64)) error {
+	for n, line := 0, []byte(nil); len(b) > 0; n++ {
+		line, b = cutLine(b)
+		if n < 2 || len(line) == 0 {
+			continue // two lines of headings
+		}
+		// A name may hold a colon (an old alias, "eth0:1"), a counter never.
+		colon := bytes.LastIndexByte(line, ':')
+		if colon < 0 {
+			return invalid("net/dev", line)
+		}
+		name := bytes.TrimSpace(line[:colon])
+		var rx, tx [2]int64
+		rest, ok1 := numbers(line[colon+1:], rx[:])
+		_, ok2 := numbers(skip(rest, 6), tx[:])
+		if !ok1 || !ok2 || len(name) == 0 || min(rx[0], rx[1], tx[0], tx[1]) < 0 {
+			return invalid("net/dev", line)
+		}
+		f(string(name), rx[0], rx[1], tx[0], tx[1])
+	}
+	return nil
+}
+
+// Loadavg reads /proc/loadavg and returns how many tasks there are, threads and
+// kernel threads included.
+func Loadavg(b []byte) (tasks int64, err error) {
+	rest := b
+	var f []byte
+	for range 4 {
+		f, rest = cutField(rest)
+	}
+	if _, all, ok := bytes.Cut(f, []byte{'/'}); ok {
+		if v, ok := number(all); ok && v >= 0 {
+			return v, nil
+		}
+	}
+	return 0, invalid("loadavg", b)
+}

@@ -1,0 +1,196 @@
+// Package vsock is sockets between a machine and its virtual machines
+// (AF_VSOCK), which the net package does not know.
+//
+// An address is a context id (CID) and a port. Who connects cannot choose its
+// CID: the hypervisor gives it.
+package vsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// Host is the CID of the machine on which a virtual machine runs.
+const Host = unix.VMADDR_CID_HOST
+
+// An Addr is one end of a connection.
+type Addr struct{ CID, Port uint32 }
+
+// Network implements net.Addr.
+func (Addr) Network() string { return "vsock" }
+
+// String implements net.Addr.
+func (a Addr) String() string { return fmt.Sprintf("vsock:%d:%d", a.CID, a.Port) }
+
+// A conn is a connected socket. The runtime waits for it as it does for any
+// other, so that deadlines hold and Close ends a Read.
+type conn struct {
+	*os.File
+	local, remote Addr
+}
+
+func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+// newConn takes over a connected socket that does not block.
+func newConn(fd int, remote Addr) *conn {
+	c := &conn{File: os.NewFile(uintptr(fd), remote.String()), remote: remote}
+	if sa, err := unix.Getsockname(fd); err == nil {
+		c.local = addr(sa)
+	}
+	return c
+}
+
+func addr(sa unix.Sockaddr) Addr {
+	if vm, ok := sa.(*unix.SockaddrVM); ok {
+		return Addr{vm.CID, vm.Port}
+	}
+	return Addr{}
+}
+
+// open makes a socket. It is fault.ErrUnsupported where the kernel has none.
+func open() (int, error) {
+	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	return fd, kind(err)
+}
+
+// kind gives an error of the system its kind.
+func kind(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ESOCKTNOSUPPORT):
+		return fmt.Errorf("vsock: %w: %w", err, fault.ErrUnsupported)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("vsock: %w: %w", err, fault.ErrDenied)
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("vsock: %w: %w", err, fault.ErrConflict)
+	}
+	return fmt.Errorf("vsock: %w: %w", err, fault.ErrUnavailable)
+}
+
+// A Listener accepts connections.
+type Listener struct {
+	file   *os.File
+	closed atomic.Bool
+}
+
+// Listen listens at a port for whoever can reach it. It is fault.ErrUnsupported
+// where the kernel has no such sockets, and fault.ErrConflict where another
+// process listens there. The caller closes it.
+func Listen(port uint32) (*Listener, error) {
+	fd, err := open()
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Bind(fd, &unix.SockaddrVM{CID: unix.VMADDR_CID_ANY, Port: port}); err == nil {
+		err = unix.Listen(fd, backlog)
+	}
+	if err != nil {
+		return nil, errors.Join(kind(err), unix.Close(fd))
+	}
+	return &Listener{file: os.NewFile(uintptr(fd), Addr{unix.VMADDR_CID_ANY, port}.String())}, nil
+}
+
+// backlog is how many connections may wait to be accepted.
+const backlog = 64
+
+// Accept waits for a connection and returns it with the CID of who connected.
+func (l *Listener) Accept() (net.Conn, uint32, error) {
+	raw, err := l.file.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	var fd int
+	var from unix.Sockaddr
+	var got error
+	err = raw.Read(func(s uintptr) bool {
+		fd, from, got = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		// EINTR and ECONNABORTED say to try again, as the latter's connection is
+		// gone already.
+		for errors.Is(got, unix.EINTR) || errors.Is(got, unix.ECONNABORTED) {
+			fd, from, got = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		}
+		return !errors.Is(got, unix.EAGAIN)
+	})
+	if err = errors.Join(err, got); err != nil {
+		if l.closed.Load() {
+			err = net.ErrClosed
+		}
+		return nil, 0, err
+	}
+	peer := addr(from)
+	return newConn(fd, peer), peer.CID, nil
+}
+
+// Close ends Accept. It may be called more than once.
+func (l *Listener) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	return l.file.Close()
+}
+
+// Dial connects. It takes as long as the limit at most, and may return a tenth of
+// a second after ctx has ended. It is fault.ErrUnsupported where there is no way
+// to that CID, and fault.ErrUnavailable where nobody answers.
+func Dial(ctx context.Context, to Addr, limit time.Duration) (net.Conn, error) {
+	fd, err := open()
+	if err != nil {
+		return nil, err
+	}
+	if err := connect(ctx, fd, to, limit); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return newConn(fd, to), nil
+}
+
+// connect connects a socket that does not block. The runtime's own waiting is
+// for sockets that are connected: before, they always seem ready.
+func connect(ctx context.Context, fd int, to Addr, limit time.Duration) error {
+	err := unix.Connect(fd, &unix.SockaddrVM{CID: to.CID, Port: to.Port})
+	if err == nil || !errors.Is(err, unix.EINPROGRESS) && !errors.Is(err, unix.EINTR) {
+		return kind(err)
+	}
+	const step = 100 * time.Millisecond
+	for waited := time.Duration(0); waited < limit; waited += step {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(fds, int(step.Milliseconds()))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return kind(err)
+		}
+		if n <= 0 {
+			continue
+		}
+		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && code != 0 {
+			err = unix.Errno(code)
+		}
+		return kind(err)
+	}
+	return kind(unix.ETIMEDOUT)
+}
+
+// Inside reports whether this machine has a CID of its own, as virtual machines
+// have.
+func Inside() bool {
+	f, err := os.Open("/dev/vsock")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // it was only asked
+	cid, err := unix.IoctlGetInt(int(f.Fd()), unix.IOCTL_VM_SOCKETS_GET_LOCAL_CID)
+	return err == nil && uint32(cid) > Host && uint32(cid) != unix.VMADDR_CID_ANY
+}

@@ -1,0 +1,174 @@
+package vsock_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/vsock"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// port is the i-th of this process: all of a machine share the ports.
+func port(i uint32) uint32 { return uint32(os.Getpid())<<4 | i }
+
+// blocked waits until a goroutine is in a function and waits for input there.
+func blocked(t *testing.T, function string) {
+	t.Helper()
+	testkit.Eventually(t, function+" waits", func() bool {
+		b := make([]byte, 1<<20)
+		for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
+			head, _, _ := strings.Cut(g, "\n")
+			if strings.Contains(head, "[IO wait") && strings.Contains(g, function) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Close ends Accept, and one port is of one listener.
+func TestListen(t *testing.T) {
+	port := port(1)
+	l, err := vsock.Listen(port)
+	if errors.Is(err, fault.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := vsock.Listen(port); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("a second listener: %v, %v, want %v", other, err, fault.ErrConflict)
+	}
+	ended := make(chan error)
+	go func() {
+		_, _, err := l.Accept()
+		ended <- err
+	}()
+	blocked(t, "vsock.(*Listener).Accept")
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept ends with %v, want %v", err, net.ErrClosed)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("closed again: %v", err)
+	}
+	if l, err = vsock.Listen(port); err != nil {
+		t.Fatalf("the port is not free again: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is made of a socket keeps to deadlines, and Close ends a Read.
+func TestConn(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := vsock.NewConn(fds[0]), vsock.NewConn(fds[1])
+	defer func() { _ = b.Close() }()
+	buf := make([]byte, 5)
+	if _, err := b.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(a, buf); err != nil || string(buf) != "hello" {
+		t.Errorf("%q, %v", buf, err)
+	}
+	if err := a.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Read(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a read past its deadline: %v", err)
+	}
+	if err := a.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for err = nil; err == nil; {
+		_, err = a.Write(make([]byte, 1<<16))
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("writes to who does not read end with %v", err)
+	}
+	if err := a.SetReadDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := a.Read(buf)
+		ended <- err
+	}()
+	blocked(t, "os.(*File).Read")
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a read ends with %v", err)
+	}
+}
+
+// Two ends speak, see who they are, keep to deadlines, and see each other go.
+func TestConnection(t *testing.T) {
+	hosttest.Need(t, "vsock")
+	port := port(2)
+	l, err := vsock.Listen(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	type accepted struct {
+		net.Conn
+		cid uint32
+		err error
+	}
+	other := make(chan accepted, 1)
+	go func() {
+		c, cid, err := l.Accept()
+		other <- accepted{c, cid, err}
+	}()
+	const loopback = 1 // VMADDR_CID_LOCAL
+	c, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := <-other
+	if a.err != nil || a.cid != loopback || c.RemoteAddr().String() != fmt.Sprintf("vsock:1:%d", port) {
+		t.Fatalf("%+v, %v", a, c.RemoteAddr())
+	}
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 5)
+	if _, err := io.ReadFull(a, b); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := a.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Read(b); err == nil || !err.(net.Error).Timeout() {
+		t.Errorf("a read past its deadline: %v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := c.Read(b); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v from who went away", n, err)
+	}
+	_ = c.Close()
+	if _, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port + 1}, time.Hour); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("nobody listens: %v, want %v", err, fault.ErrUnavailable)
+	}
+}

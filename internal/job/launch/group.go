@@ -1,0 +1,301 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Limits hold for a job as a whole; zero is none.
+type Limits struct {
+	CPUs   float64 // CPU time per time
+	Memory int64   // bytes
+}
+
+// A Group is a job's control groups, one in each hierarchy that shows
+// something. It is used by one goroutine.
+type Group struct {
+	h      *hostfs.FS
+	name   string
+	parts  []*part
+	given  []*part // up: to be removed, but not read
+	limits Limits
+	disks  map[procfmt.Dev]string
+	notes  []string
+	own    int64 // CPU ns that starting the job cost in its cpuacct group
+	buf    []byte
+}
+
+// A part is the job's group in one hierarchy.
+type part struct {
+	y       hostfs.Hierarchy
+	parent  string // directory
+	dir     string // directory of the group
+	lock    int    // descriptor of it that is locked while this process lives, or -1
+	sources []source
+}
+
+// title names the part's hierarchy for people.
+func (p *part) title() string {
+	if p.y.V2 {
+		return "cgroup2"
+	}
+	return strings.Join(p.y.Controllers, ",")
+}
+
+// Open makes the groups of the job with this ID and sets its limits. An error
+// wraps fault.ErrDenied or fault.ErrUnsupported where there is no right or no
+// way to make them, and then nothing is left behind; one that concerns a limit
+// is a [*LimitError]. The caller calls Remove.
+func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group, error) {
+	g := &Group{h: h, name: Prefix + id, limits: limits}
+	var errs []error
+	for _, y := range ys {
+		if !useful(y) {
+			continue
+		}
+		if err := g.add(y); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if !g.counts() {
+		g.Remove()
+		if errs == nil {
+			errs = []error{fmt.Errorf("no hierarchy counts CPU time by group: %w", fault.ErrUnsupported)}
+		}
+		return nil, errs[0]
+	}
+	for _, err := range errs {
+		g.note(err)
+	}
+	if err := g.limit(limits); err != nil {
+		g.Remove()
+		return nil, err
+	}
+	// Without the list no device is counted, which disk then says.
+	g.disks, _ = h.LeafDevices()
+	for _, p := range g.parts {
+		p.open(g)
+	}
+	return g, nil
+}
+
+func (g *Group) note(err error) { g.notes = append(g.notes, "no group in "+err.Error()) }
+
+// add makes the group in hierarchy y.
+func (g *Group) add(y hostfs.Hierarchy) error {
+	parent, err := place(g.h, y)
+	if err != nil {
+		return err
+	}
+	p := &part{y: y, parent: parent, dir: path.Join(parent, g.name), lock: -1}
+	if y.V2 && !writable(g.h, parent+"/cgroup.procs") {
+		// The kernel asks for the right to write it in the common ancestor of
+		// where the process is and where it goes.
+		return fmt.Errorf("%s/cgroup.procs: %w", parent, fault.ErrDenied)
+	}
+	if err := g.h.Mkdir(p.dir); err != nil {
+		return err
+	}
+	p.lock = hold(g.h, p.dir)
+	g.parts = append(g.parts, p)
+	return nil
+}
+
+func writable(h *hostfs.FS, file string) bool {
+	return unix.Faccessat(unix.AT_FDCWD, h.Path(file), unix.W_OK, unix.AT_EACCESS) == nil
+}
+
+// counts reports whether the groups show CPU time.
+func (g *Group) counts() bool {
+	return slices.ContainsFunc(g.parts, func(p *part) bool { return p.y.V2 || p.y.Has("cpuacct") })
+}
+
+// V2 returns the directory of the job's v2 group, where programs can be
+// attached to its traffic.
+func (g *Group) V2() (string, bool) {
+	for _, p := range g.parts {
+		if p.y.V2 {
+			return p.dir, true
+		}
+	}
+	return "", false
+}
+
+// Dir returns the directory of the job's group in the hierarchy of a
+// controller, or of v2 where it is not in a hierarchy of v1.
+func (g *Group) Dir(controller string) (string, bool) {
+	for _, p := range g.parts {
+		if !p.y.V2 && p.y.Has(controller) {
+			return p.dir, true
+		}
+	}
+	return g.V2()
+}
+
+// Path is the path of the job's group, as the kernel has it, in the hierarchy
+// that counts its CPU time.
+func (g *Group) Path() string {
+	for _, p := range g.parts {
+		if p.y.V2 || p.y.Has("cpuacct") {
+			return path.Join("/", p.y.Root, strings.TrimPrefix(p.dir, p.y.Mount))
+		}
+	}
+	return ""
+}
+
+// Notes says in which hierarchies there is no group, and why.
+func (g *Group) Notes() []string { return g.notes }
+
+// Read adds what the job used so far to r: of counters all of it, of levels the
+// present one. What cannot be read is left out.
+func (g *Group) Read(r *usage.Reading) {
+	g.read(r, false)
+	g.finish(r)
+}
+
+// Levels adds only the present levels to r.
+func (g *Group) Levels(r *usage.Reading) { g.read(r, true) }
+
+func (g *Group) read(r *usage.Reading, levels bool) {
+	for _, p := range g.parts {
+		for i := range p.sources {
+			if s := &p.sources[i]; s.level || !levels {
+				g.buf = s.read(g.buf, r)
+			}
+		}
+	}
+	if !r.Has.Has(usage.Memory) {
+		// No memory controller here: what the processes hold has to do.
+		holdings(g.h, g.Members(), r)
+	}
+}
+
+// finish makes one whole of what the files showed apart.
+func (g *Group) finish(r *usage.Reading) {
+	if !r.Has.Has(usage.CPU) {
+		return
+	}
+	cpu := r.Value[usage.CPU]
+	if r.Has.Has(usage.CPUUser) {
+		// The kernel divides the exact time by what it sampled at clock ticks,
+		// and v1 shows the parts in whole 10 ms: divide again.
+		user, sys := r.Value[usage.CPUUser], r.Value[usage.CPUSystem]
+		if user+sys <= 0 {
+			r.Has &^= usage.SetOf(usage.CPUUser, usage.CPUSystem)
+			return
+		}
+		user = int64(float64(cpu) * (float64(user) / float64(user+sys)))
+		r.Put(usage.CPUUser, user)
+		r.Put(usage.CPUSystem, cpu-user)
+		r.Apportioned |= usage.SetOf(usage.CPUUser, usage.CPUSystem)
+	}
+}
+
+// Members lists the living processes of the job, those in groups that it made
+// itself included.
+func (g *Group) Members() []Member {
+	pids := map[int]bool{}
+	for _, p := range g.parts {
+		g.walk(p.dir, func(dir string) {
+			var err error
+			if g.buf, err = g.h.ReadInto(dir+"/cgroup.procs", g.buf); err != nil {
+				return // gone meanwhile
+			}
+			for line := range strings.Lines(string(g.buf)) {
+				// Zero is a process that this PID namespace does not show.
+				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 && pid != unix.Getpid() {
+					pids[pid] = true
+				}
+			}
+		})
+	}
+	return members(g.h, pids)
+}
+
+// members names the processes that are alive.
+func members(h *hostfs.FS, pids map[int]bool) []Member {
+	var ms []Member
+	for pid := range pids {
+		b, err := h.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		s, err := procfmt.ProcStat(b)
+		if err != nil || s.State == 'Z' || s.State == 'X' {
+			continue
+		}
+		ms = append(ms, Member{pid, string(s.Comm)})
+	}
+	slices.SortFunc(ms, func(a, b Member) int { return a.PID - b.PID })
+	return ms
+}
+
+// walk calls f for the group and all below it, children before their parents.
+func (g *Group) walk(dir string, f func(dir string)) {
+	es, err := g.h.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range es {
+		if e.IsDir() {
+			g.walk(path.Join(dir, e.Name()), f)
+		}
+	}
+	f(dir)
+}
+
+// Ended does nothing: the groups have counted what the command used.
+func (g *Group) Ended(Exit) {}
+
+// Strayed names the hierarchies in which the process is no longer in the job's
+// group or below, so that what it uses there is not in the readings. Of a
+// process that has ended only v2 still knows.
+func (g *Group) Strayed(pid int, ended bool) []string {
+	b, err := g.h.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return nil
+	}
+	ms, err := procfmt.Cgroups(b)
+	if err != nil {
+		return nil
+	}
+	var away []string
+	for _, p := range g.parts {
+		for _, m := range ms {
+			if m.Hierarchy != int(p.y.ID) || ended && !p.y.V2 {
+				continue
+			}
+			if dir, ok := p.y.Dir(m.Path); !ok || dir != p.dir && !strings.HasPrefix(dir, p.dir+"/") {
+				away = append(away, p.title())
+			}
+		}
+	}
+	return away
+}
+
+// Gone reports whether a group of the job has been removed by somebody.
+func (g *Group) Gone() bool {
+	return slices.ContainsFunc(g.parts, func(p *part) bool {
+		_, err := g.h.ReadFile(p.dir + "/cgroup.procs")
+		return errors.Is(err, fault.ErrNotFound)
+	})
+}
+
+// Each calls f with every group of the job that there is, those that it made
+// itself included, and the number of the group's hierarchy.
+func (g *Group) Each(f func(hierarchy uint32, dir string)) {
+	for _, p := range g.parts {
+		g.walk(p.dir, func(dir string) { f(p.y.ID, dir) })
+	}
+}

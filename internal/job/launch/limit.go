@@ -1,0 +1,65 @@
+package launch
+
+import (
+	"fmt"
+	"strconv"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A LimitError says that a limit could not be set.
+type LimitError struct {
+	Limit string // cpus or memory
+	Err   error
+}
+
+func (e *LimitError) Error() string { return "limit of " + e.Limit + ": " + e.Err.Error() }
+func (e *LimitError) Unwrap() error { return e.Err }
+
+// period is the time over which a limit of CPU time holds, in microseconds: the
+// kernel's own default (Documentation/scheduler/sched-bwc.rst).
+const period = 100_000
+
+// limit sets the limits, each in the one hierarchy that has its controller.
+func (g *Group) limit(l Limits) error {
+	if l.CPUs > 0 {
+		quota := strconv.FormatInt(max(1000, int64(l.CPUs*period)), 10)
+		err := g.set("cpu", map[bool][][2]string{
+			true:  {{"cpu.max", quota + " " + strconv.Itoa(period)}},
+			false: {{"cpu.cfs_period_us", strconv.Itoa(period)}, {"cpu.cfs_quota_us", quota}},
+		})
+		if err != nil {
+			return &LimitError{"cpus", err}
+		}
+	}
+	if l.Memory > 0 {
+		bytes := strconv.FormatInt(l.Memory, 10)
+		err := g.set("memory", map[bool][][2]string{
+			true:  {{"memory.max", bytes}},
+			false: {{"memory.limit_in_bytes", bytes}},
+		})
+		if err != nil {
+			return &LimitError{"memory", err}
+		}
+	}
+	return nil
+}
+
+// set writes the files of a controller: of v2 (true) or of v1 (false).
+func (g *Group) set(controller string, files map[bool][][2]string) error {
+	for _, v2 := range []bool{false, true} {
+		for _, p := range g.parts {
+			file := p.dir + "/" + files[v2][0][0]
+			if p.y.V2 != v2 || !v2 && !p.y.Has(controller) || v2 && !writable(g.h, file) {
+				continue
+			}
+			for _, f := range files[v2] {
+				if err := g.h.WriteFile(p.dir+"/"+f[0], []byte(f[1])); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("the job's group has no %s controller: %w", controller, fault.ErrUnsupported)
+}

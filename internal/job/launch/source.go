@@ -1,0 +1,219 @@
+package launch
+
+import (
+	"errors"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A source is one file of the job's group, kept open.
+type source struct {
+	name string
+	file *hostfs.File
+	take func(b []byte, r *usage.Reading) error
+	// level says that the file shows a present level, to be sampled.
+	level bool
+}
+
+// read adds what the file shows to r, and returns the buffer. A file that
+// cannot be read, as its group was removed, or that is malformed, adds nothing.
+func (s *source) read(buf []byte, r *usage.Reading) []byte {
+	b, err := s.file.ReadInto(buf)
+	if err == nil {
+		// What a parser refuses is absent, which the reading shows.
+		_ = s.take(b, r)
+	}
+	return b
+}
+
+// open opens the files of the group that show something.
+func (p *part) open(g *Group) {
+	for _, s := range p.files(g) {
+		f, err := g.h.Open(p.dir + "/" + s.name)
+		if err != nil {
+			continue // the kernel is older, or the controller not there
+		}
+		s.file = f
+		p.sources = append(p.sources, s)
+	}
+}
+
+func (p *part) close() {
+	for _, s := range p.sources {
+		// Nothing was written: there is nothing to lose.
+		_ = s.file.Close()
+	}
+	p.sources = nil
+}
+
+// files lists what to read in the part's hierarchy. v2 comes before v1, and
+// what it shows is not put again.
+func (p *part) files(g *Group) []source {
+	if p.y.V2 {
+		return []source{
+			{name: "cpu.stat", take: cpuStat},
+			{name: "memory.current", take: number(usage.Memory), level: true},
+			{name: "memory.peak", take: number(usage.MemoryPeak)},
+			{name: "memory.stat", take: memoryStat, level: true},
+			{name: "memory.events", take: key("oom_kill", usage.OOMKills)},
+			{name: "pids.current", take: number(usage.PIDs), level: true},
+			{name: "pids.peak", take: number(usage.PIDsPeak)},
+			{name: "io.stat", take: g.ioStat},
+		}
+	}
+	var s []source
+	if p.y.Has("cpuacct") {
+		s = append(s, source{name: "cpuacct.usage", take: g.usage}, source{name: "cpuacct.stat", take: cpuacctStat})
+	}
+	if p.y.Has("cpu") {
+		s = append(s, source{name: "cpu.stat", take: cpuStat})
+	}
+	if p.y.Has("memory") {
+		s = append(s, source{name: "memory.usage_in_bytes", take: number(usage.Memory), level: true},
+			source{name: "memory.max_usage_in_bytes", take: number(usage.MemoryPeak)},
+			source{name: "memory.stat", take: memoryStat, level: true},
+			source{name: "memory.oom_control", take: key("oom_kill", usage.OOMKills)})
+	}
+	if p.y.Has("pids") {
+		s = append(s, source{name: "pids.current", take: number(usage.PIDs), level: true}, source{name: "pids.peak", take: pidsPeak})
+	}
+	if p.y.Has("blkio") && g.counting(p.y) {
+		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", take: g.blkio})
+	}
+	return s
+}
+
+// counting reports whether v1's blkio counts at all: it does from the first
+// throttle rule on a disk, and shows "Total 0" for every group before, the root
+// included. A root group without a device has nothing to say.
+func (g *Group) counting(y hostfs.Hierarchy) bool {
+	b, err := g.h.ReadFile(y.Mount + "/blkio.throttle.io_service_bytes")
+	if err != nil {
+		return false
+	}
+	n, err := procfmt.BlkioServiceBytes(b, func(procfmt.Dev, int64, int64) {})
+	return err == nil && n > 0
+}
+
+func number(res usage.Resource) func([]byte, *usage.Reading) error {
+	return func(b []byte, r *usage.Reading) error {
+		v, err := procfmt.Int(b)
+		if err == nil {
+			put(r, res, v)
+		}
+		return err
+	}
+}
+
+func key(name string, res usage.Resource) func([]byte, *usage.Reading) error {
+	return func(b []byte, r *usage.Reading) error {
+		v, ok, err := procfmt.KeyValue(b, name)
+		if err == nil && ok {
+			put(r, res, v)
+		}
+		return err
+	}
+}
+
+// pidsPeak is pids.peak of v1. The thread that started the command was in the
+// group with it, so that a peak of two may be one.
+func pidsPeak(b []byte, r *usage.Reading) error {
+	v, err := procfmt.Int(b)
+	if err == nil && v > 2 {
+		put(r, usage.PIDsPeak, v)
+	}
+	return err
+}
+
+// put leaves what an earlier source showed.
+func put(r *usage.Reading, res usage.Resource, v int64) {
+	if !r.Has.Has(res) {
+		r.Put(res, v)
+	}
+}
+
+func cpuStat(b []byte, r *usage.Reading) error {
+	c, err := procfmt.CPUStat(b)
+	if err != nil {
+		return err
+	}
+	if c.HasUsage {
+		put(r, usage.CPU, c.Usage)
+	}
+	if c.HasUser && c.HasSystem {
+		put(r, usage.CPUUser, c.User)
+		put(r, usage.CPUSystem, c.System)
+	}
+	if c.HasThrottledTime {
+		put(r, usage.CPUThrottled, c.ThrottledTime)
+	}
+	return nil
+}
+
+// usage is cpuacct.usage without what the thread that started the job spent in
+// the group.
+func (g *Group) usage(b []byte, r *usage.Reading) error {
+	v, err := procfmt.Int(b)
+	if err == nil {
+		put(r, usage.CPU, max(0, v-g.own))
+	}
+	return err
+}
+
+func cpuacctStat(b []byte, r *usage.Reading) error {
+	user, sys, err := procfmt.CPUAcctStat(b)
+	if err == nil && !r.Has.Has(usage.CPUUser) {
+		r.Put(usage.CPUUser, user)
+		r.Put(usage.CPUSystem, sys)
+	}
+	return err
+}
+
+func memoryStat(b []byte, r *usage.Reading) error {
+	m, err := procfmt.MemoryStat(b)
+	if err != nil {
+		return err
+	}
+	if m.HasAnon {
+		put(r, usage.MemoryAnon, m.Anon)
+	}
+	if m.HasFile {
+		put(r, usage.MemoryFile, m.File)
+	}
+	return nil
+}
+
+func (g *Group) ioStat(b []byte, r *usage.Reading) error {
+	var read, written int64
+	err := procfmt.IOStat(b, func(d procfmt.Dev, c procfmt.IO) {
+		if _, leaf := g.disks[d]; leaf {
+			read, written = read+c.ReadBytes, written+c.WrittenBytes
+		}
+	})
+	return g.disk(r, read, written, err)
+}
+
+func (g *Group) blkio(b []byte, r *usage.Reading) error {
+	var read, written int64
+	_, err := procfmt.BlkioServiceBytes(b, func(d procfmt.Dev, in, out int64) {
+		if _, leaf := g.disks[d]; leaf {
+			read, written = read+in, written+out
+		}
+	})
+	return g.disk(r, read, written, err)
+}
+
+var errDevices = errors.New("the block devices are not known")
+
+func (g *Group) disk(r *usage.Reading, read, written int64, err error) error {
+	if err == nil && g.disks == nil {
+		err = errDevices
+	}
+	if err == nil {
+		put(r, usage.DiskRead, read)
+		put(r, usage.DiskWritten, written)
+	}
+	return err
+}

@@ -1,0 +1,173 @@
+package launch
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// write makes the files below a new directory.
+func write(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func machine(t *testing.T) *hostfs.FS {
+	t.Helper()
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// values are the amounts of a reading, by name.
+func values(r *usage.Reading) map[string]int64 {
+	m := map[string]int64{}
+	r.Has.Each(func(res usage.Resource) { m[res.String()] = r.Value[res] })
+	return m
+}
+
+// Each kind of hierarchy shows what its files hold, and v2's win over v1's.
+func TestSources(t *testing.T) {
+	v2 := map[string]string{
+		"job/cpu.stat":       "usage_usec 3000\nuser_usec 2000\nsystem_usec 1000\nnr_periods 5\nnr_throttled 2\nthrottled_usec 40\n",
+		"job/memory.current": "5000\n", "job/memory.peak": "9000\n", "job/memory.stat": "anon 3000\nfile 1500\n",
+		"job/memory.events": "low 0\noom 2\noom_kill 1\n", "job/pids.current": "3\n", "job/pids.peak": "2\n",
+		"job/io.stat": "8:0 rbytes=100 wbytes=200 rios=1 wios=2 dbytes=0 dios=0\n253:0 rbytes=100 wbytes=200 rios=1 wios=2 dbytes=0 dios=0\n",
+	}
+	v1 := map[string]string{
+		"job/cpuacct.usage": "3000000\n", "job/cpuacct.stat": "user 1\nsystem 3\n", "job/cpu.stat": "nr_periods 5\nnr_throttled 2\nthrottled_time 40000\n",
+		"job/memory.usage_in_bytes": "5000\n", "job/memory.max_usage_in_bytes": "9000\n",
+		"job/memory.stat": "cache 1\nrss 2\ntotal_cache 1500\ntotal_rss 3000\n", "job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+		"job/pids.current": "3\n", "job/pids.peak": "2\n",
+		"job/blkio.throttle.io_service_bytes_recursive": "8:0 Read 100\n8:0 Write 200\n8:0 Total 300\nTotal 300\n",
+		"blkio.throttle.io_service_bytes":               "8:0 Read 100\n8:0 Write 200\n8:0 Total 300\nTotal 300\n",
+	}
+	all := hostfs.Hierarchy{Controllers: []string{"blkio", "cpu", "cpuacct", "memory", "pids"}}
+	bare := map[string]string{"job/cpu.stat": "usage_usec 7000\nuser_usec 7000\nsystem_usec 0\n"}
+	idle := map[string]string{"job/blkio.throttle.io_service_bytes_recursive": "Total 0\n", "blkio.throttle.io_service_bytes": "Total 0\n"}
+	for name, c := range map[string]struct {
+		trees []map[string]string
+		ys    []hostfs.Hierarchy
+		want  map[string]int64
+	}{
+		"v2": {[]map[string]string{v2}, []hostfs.Hierarchy{{V2: true}}, map[string]int64{
+			"cpu": 3e6, "cpu_user": 2e6, "cpu_system": 1e6, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
+			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "pids_peak": 2, "disk_read": 100, "disk_written": 200}},
+		// The start's own 1 ms is taken off, the rest divided as the ticks were;
+		// the two tasks may be one and the thread that started it.
+		"v1": {[]map[string]string{v1}, []hostfs.Hierarchy{all}, map[string]int64{
+			"cpu": 2e6, "cpu_user": 5e5, "cpu_system": 15e5, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
+			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "disk_read": 100, "disk_written": 200}},
+		"hybrid": {[]map[string]string{bare, v1}, []hostfs.Hierarchy{{V2: true}, all}, map[string]int64{
+			"cpu": 7e6, "cpu_user": 7e6, "cpu_system": 0, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
+			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "disk_read": 100, "disk_written": 200}},
+		// Where v1 counts no block I/O, nothing is no zero.
+		"not counting": {[]map[string]string{idle}, []hostfs.Hierarchy{{Controllers: []string{"blkio"}}}, map[string]int64{}},
+		"malformed": {[]map[string]string{{"job/cpu.stat": "usage_usec x\n", "job/memory.current": "", "job/memory.stat": "anon -\n"}},
+			[]hostfs.Hierarchy{{V2: true}}, map[string]int64{}},
+	} {
+		g := &Group{h: machine(t), own: 1e6, disks: map[procfmt.Dev]string{{Major: 8}: "sda"}}
+		for i, files := range c.trees {
+			dir := write(t, files)
+			c.ys[i].Mount = dir
+			p := &part{y: c.ys[i], dir: dir + "/job", lock: -1}
+			p.open(g)
+			g.parts = append(g.parts, p)
+		}
+		var r usage.Reading
+		g.Read(&r)
+		if d := cmp.Diff(c.want, values(&r)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+		for _, p := range g.parts {
+			p.close()
+		}
+	}
+}
+
+// A job goes where its figures and its limits are, and never out of the
+// caller's limits.
+func TestPlace(t *testing.T) {
+	if managed(machine(t)) {
+		t.Skip("systemd's presence changes the answers")
+	}
+	free := map[string]string{"a/cgroup.procs": "", "a/cgroup.subtree_control": "cpu memory\n", "a/b/memory.max": "max\n", "a/b/cpu.max": "max 100000\n", "a/b/io.max": ""}
+	with := func(more ...string) map[string]string {
+		files := map[string]string{}
+		maps.Copy(files, free)
+		for i := 0; i < len(more); i += 2 {
+			files[more[i]] = more[i+1]
+		}
+		return files
+	}
+	for name, c := range map[string]struct {
+		files map[string]string
+		y     hostfs.Hierarchy
+		want  string
+	}{
+		"v1":             {free, hostfs.Hierarchy{Self: "/a/b"}, "/a/b"},
+		"sibling":        {free, hostfs.Hierarchy{V2: true, Self: "/a/b"}, "/a"},
+		"limited memory": {with("a/b/memory.max", "4096\n"), hostfs.Hierarchy{V2: true, Self: "/a/b"}, "/a/b"},
+		"limited CPU":    {with("a/b/cpu.max", "50000 100000\n"), hostfs.Hierarchy{V2: true, Self: "/a/b"}, "/a/b"},
+		"limited disk":   {with("a/b/io.max", "8:0 wbps=1\n"), hostfs.Hierarchy{V2: true, Self: "/a/b"}, "/a/b"},
+		"own children":   {with("a/b/cgroup.subtree_control", "memory\n"), hostfs.Hierarchy{V2: true, Self: "/a/b"}, "/a/b"},
+		"no controllers": {with("a/cgroup.subtree_control", "\n"), hostfs.Hierarchy{V2: true, Self: "/a/b"}, "/a/b"},
+		"the root":       {free, hostfs.Hierarchy{V2: true, Self: "/"}, ""},
+		"read-only":      {free, hostfs.Hierarchy{V2: true, Self: "/a/b", ReadOnly: true}, "-"},
+		"unknown":        {free, hostfs.Hierarchy{V2: true}, "-"},
+	} {
+		c.y.Mount, c.y.Root = write(t, c.files), "/"
+		got, err := place(machine(t), c.y)
+		if c.want == "-" {
+			if err == nil {
+				t.Errorf("%s: place = %s, want an error", name, got)
+			}
+			continue
+		}
+		if err != nil || got != c.y.Mount+c.want {
+			t.Errorf("%s: place = %s, %v, want %s", name, got, err, c.y.Mount+c.want)
+		}
+	}
+}
+
+// Of processes that cannot be looked at nothing is known: not that they hold 0
+// bytes.
+func TestHoldings(t *testing.T) {
+	h, err := hostfs.Open(write(t, map[string]string{
+		"mete/clocks": "boottime 2\nmonotonic 1\nrealtime 3\n", "proc/7/statm": "900 30 10 1 0 80 0\n", "proc/8/statm": "0 0 0 0 0 0 0\n",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var none usage.Reading
+	holdings(h, nil, &none)
+	holdings(h, []Member{{PID: 8}, {PID: 9}}, &none)
+	if none != (usage.Reading{}) {
+		t.Errorf("of nothing: %+v", none)
+	}
+	var r usage.Reading
+	holdings(h, []Member{{PID: 7}, {PID: 8}}, &r)
+	page := int64(os.Getpagesize())
+	if r.Value[usage.Memory] != 30*page || r.Value[usage.MemoryAnon] != 20*page || r.Value[usage.MemoryFile] != 10*page || r.Apportioned != r.Has {
+		t.Errorf("30 pages, 10 of files: %+v", r)
+	}
+}

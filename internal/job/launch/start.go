@@ -1,0 +1,232 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// Start starts the command in the groups. Its error is a *[NotRun] where it is
+// the command that is wrong.
+//
+// In v1 a thread of this process, and only that thread, joins the groups, starts
+// the command, which inherits them, and is gone: what it does in between, some
+// tens of microseconds, is taken off the job's CPU time. Memory follows the
+// process, not the thread, so none of this process's is charged. In v2, where a
+// thread cannot be elsewhere than its process, the kernel starts the command
+// right in the group (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
+func (g *Group) Start(c Command) (*Process, error) {
+	doors, err := g.doors()
+	if err != nil {
+		return nil, err
+	}
+	defer doors.close()
+	type result struct {
+		p   *Process
+		err error
+	}
+	done := make(chan result)
+	var run func()
+	run = func() {
+		// The goroutine ends locked, and its thread with it.
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The first thread of a process cannot end before it, and would
+			// stay in the groups. While it is held here another one is taken.
+			held := make(chan struct{})
+			go func() { defer close(held); run() }()
+			<-held
+			runtime.UnlockOSThread()
+			return
+		}
+		p, err := g.start(doors, c)
+		done <- result{p, err}
+	}
+	go run()
+	r := <-done
+	return r.p, r.err
+}
+
+// doors are the ways into a job's groups. They are opened before any is gone
+// through, because from then on what the thread opens is the job's memory.
+type doors struct {
+	into  int // descriptor of the v2 group, or -1
+	tasks []door
+	out   int // descriptor of the tasks that cpuacct's thread goes back to, or -1
+}
+
+type door struct {
+	p  *part
+	fd int
+}
+
+func (g *Group) doors() (d *doors, err error) {
+	d = &doors{into: -1, out: -1}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	for _, p := range slices.Clone(g.parts) {
+		name, flags := p.dir+"/tasks", unix.O_WRONLY
+		if p.y.V2 {
+			name, flags = p.dir, unix.O_RDONLY|unix.O_DIRECTORY
+		}
+		fd, err := unix.Open(g.h.Path(name), flags|unix.O_CLOEXEC, 0)
+		switch {
+		case err != nil:
+			if err := g.drop(p, fmt.Errorf("%s: %w", name, err)); err != nil {
+				return d, err
+			}
+		case p.y.V2:
+			d.into = fd
+		default:
+			d.tasks = append(d.tasks, door{p, fd})
+		}
+	}
+	// cpuacct comes last, so that what joining the others takes is not in it,
+	// and memory before it.
+	slices.SortStableFunc(d.tasks, func(a, b door) int { return a.p.rank() - b.p.rank() })
+	if n := len(d.tasks); n > 0 && d.tasks[n-1].p.y.Has("cpuacct") && d.into < 0 {
+		// Without the way out the thread's end counts for the job: little.
+		d.out, err = unix.Open(g.h.Path(d.tasks[n-1].p.parent+"/tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			d.out = -1
+		}
+	}
+	return d, nil
+}
+
+func (p *part) rank() int {
+	switch {
+	case p.y.Has("cpuacct"):
+		return 2
+	case p.y.Has("memory"):
+		return 1
+	}
+	return 0
+}
+
+func (d *doors) close() {
+	for _, t := range d.tasks {
+		_ = unix.Close(t.fd)
+	}
+	for _, fd := range []int{d.into, d.out} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// start joins the groups with the calling thread and starts the command.
+func (g *Group) start(d *doors, c Command) (*Process, error) {
+	tid := []byte(strconv.Itoa(unix.Gettid()))
+	var before, joined int64
+	for _, t := range d.tasks {
+		before = threadCPU()
+		if _, err := unix.Write(t.fd, tid); err != nil {
+			if err := g.drop(t.p, fmt.Errorf("%s/tasks: %w", t.p.dir, err)); err != nil {
+				return nil, err
+			}
+		}
+		joined = threadCPU()
+	}
+	if !g.counts() {
+		return nil, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
+	}
+	if c.Before != nil {
+		c.Before()
+	}
+	p, err := c.exec(g.h, d.into)
+	if err != nil && d.into >= 0 && refused(err) {
+		v2 := g.parts[slices.IndexFunc(g.parts, func(p *part) bool { return p.y.V2 })]
+		err = g.drop(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
+		if err == nil && !g.counts() {
+			err = fmt.Errorf("clone3 into %s: %w", v2.dir, fault.ErrUnsupported)
+		}
+		if err != nil {
+			return nil, err
+		}
+		p, err = c.exec(g.h, -1)
+	}
+	if d.out >= 0 {
+		// Out again, so that the thread's end is not the job's. Joining and
+		// leaving are the group's from somewhere in their middle on. With a
+		// v2 group, which counts the job alone, it is not worth the wait.
+		leaving := threadCPU()
+		_, _ = unix.Write(d.out, tid)
+		g.own = (leaving - joined + threadCPU() - before) / 2
+	}
+	if err != nil && g.starves(err) {
+		err := fmt.Errorf("%d bytes are too few to start %s", g.limits.Memory, c.Path)
+		return nil, &LimitError{"memory", fault.WithHint(err, "1Mi is enough for most commands to start")}
+	}
+	if err != nil {
+		return nil, c.failed(err)
+	}
+	return p, nil
+}
+
+// tight is a limit of memory that a command may fail to start within. Most need
+// some 200 KiB of the kernel's and their own memory for it.
+const tight = 1 << 20
+
+// starves reports whether the limit of memory is why a command was not started.
+// The kernel says it in many ways: it has no memory for a pipe (ENFILE), for the
+// process (EAGAIN, ENOMEM) or for the arguments (E2BIG).
+func (g *Group) starves(err error) bool {
+	if g.limits.Memory == 0 || g.limits.Memory >= tight {
+		return false
+	}
+	switch err {
+	case syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM, syscall.E2BIG:
+		return true
+	}
+	return false
+}
+
+// refused tells errors of clone3 with a group from those of exec: the kernel is
+// too old, a filter of system calls is in the way, or the group takes no
+// processes.
+func refused(err error) bool {
+	switch err {
+	case syscall.ENOSYS, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.EINVAL, syscall.ENODEV:
+		return true
+	}
+	return false
+}
+
+// drop gives a part up, unless a limit may depend on it.
+func (g *Group) drop(p *part, err error) error {
+	if g.limits != (Limits{}) {
+		return &LimitError{"the job", err}
+	}
+	g.note(err)
+	p.close()
+	g.parts = slices.DeleteFunc(g.parts, func(o *part) bool { return o == p })
+	g.given = append(g.given, p)
+	return nil
+}
+
+func threadCPU() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		panic("launch: thread clock: " + err.Error()) // every kernel has it
+	}
+	return ts.Nano()
+}
+
+// Refused reports whether err, of [Open] or [Run], means that no group can be
+// had here, so that a [Tree] has to do.
+func Refused(err error) bool {
+	_, limit := errors.AsType[*LimitError](err)
+	_, command := errors.AsType[*NotRun](err)
+	return err != nil && !limit && !command && !errors.Is(err, fault.ErrUnavailable)
+}

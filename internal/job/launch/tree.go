@@ -1,0 +1,239 @@
+package launch
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A Tree is a job that has no groups: its processes are the command and what
+// descends from it. This process becomes the parent of those whose own parent
+// ends (a subreaper, prctl(2)), and so misses none that it has to wait for. It
+// is used by one goroutine.
+type Tree struct {
+	h      *hostfs.FS
+	before map[int]bool // children that this process had already
+	root   int          // the command; 0 before it starts and after it is reaped
+	ended  usage.Reading
+}
+
+// OpenTree makes this process a subreaper. It never fails for want of rights.
+func OpenTree(h *hostfs.FS) (*Tree, error) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, os.NewSyscallError("prctl", err)
+	}
+	t := &Tree{h: h, before: map[int]bool{}}
+	for _, pid := range t.children(unix.Getpid(), t.parents()) {
+		t.before[pid] = true
+	}
+	return t, nil
+}
+
+// Start starts the command. Its error is a *[NotRun] where it is the command
+// that is wrong.
+func (t *Tree) Start(c Command) (*Process, error) {
+	if c.Before != nil {
+		c.Before()
+	}
+	p, err := c.exec(t.h, -1)
+	if err != nil {
+		return nil, c.failed(err)
+	}
+	t.root = p.PID
+	return p, nil
+}
+
+// Ended takes what the command used, with all descendants that were waited for,
+// into the readings to come.
+func (t *Tree) Ended(e Exit) {
+	t.root = 0
+	t.book(e.Rusage)
+}
+
+func (t *Tree) book(u syscall.Rusage) {
+	user, sys := u.Utime.Nano(), u.Stime.Nano()
+	add(&t.ended, usage.CPU, user+sys)
+	add(&t.ended, usage.CPUUser, user)
+	add(&t.ended, usage.CPUSystem, sys)
+	// In blocks of 512 bytes (getrusage(2)), whatever the device has.
+	add(&t.ended, usage.DiskRead, u.Inblock*512)
+	add(&t.ended, usage.DiskWritten, u.Oublock*512)
+}
+
+func add(r *usage.Reading, res usage.Resource, v int64) { r.Put(res, r.Value[res]+v) }
+
+// reap takes away descendants that ended after their own parents did.
+func (t *Tree) reap() {
+	for _, pid := range t.children(unix.Getpid(), t.parents()) {
+		if pid == t.root || t.before[pid] {
+			continue
+		}
+		var s syscall.WaitStatus
+		var u syscall.Rusage
+		if got, err := syscall.Wait4(pid, &s, syscall.WNOHANG, &u); err == nil && got == pid {
+			t.book(u)
+		}
+	}
+}
+
+// Read adds what the job used so far to r; all of it is apportioned.
+func (t *Tree) Read(r *usage.Reading) {
+	t.reap()
+	*r = t.ended
+	r.Put(usage.CPU, r.Value[usage.CPU]) // zero is known even before anything ended
+	ms := t.Members()
+	for _, m := range ms {
+		t.process(m.PID, r)
+	}
+	holdings(t.h, ms, r)
+	r.Put(usage.PIDs, int64(len(ms)))
+	r.Apportioned = r.Has
+}
+
+// Levels is Read: looking at the processes shows all at once.
+func (t *Tree) Levels(r *usage.Reading) { t.Read(r) }
+
+// process adds what a living process used, with those of its children that it
+// waited for.
+func (t *Tree) process(pid int, r *usage.Reading) {
+	b, err := t.h.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return
+	}
+	s, err := procfmt.ProcStat(b)
+	if err != nil {
+		return
+	}
+	user, sys := s.User+s.ChildUser, s.System+s.ChildSystem
+	add(r, usage.CPU, user+sys)
+	add(r, usage.CPUUser, user)
+	add(r, usage.CPUSystem, sys)
+	b, err = t.h.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return // another user's
+	}
+	if io, err := procfmt.ProcIO(b); err == nil {
+		add(r, usage.DiskRead, io.Read)
+		add(r, usage.DiskWritten, io.Written)
+	}
+}
+
+// Strayed names nothing: a tree has no groups to leave.
+func (t *Tree) Strayed(int, bool) []string { return nil }
+
+// Gone is false: a tree has no groups to lose.
+func (t *Tree) Gone() bool { return false }
+
+// Members lists the living processes of the job.
+func (t *Tree) Members() []Member {
+	parents := t.parents()
+	pids := map[int]bool{}
+	var follow func(pid int)
+	follow = func(pid int) {
+		for _, c := range t.children(pid, parents) {
+			if !pids[c] && !t.before[c] {
+				pids[c] = true
+				follow(c)
+			}
+		}
+	}
+	follow(unix.Getpid())
+	return members(t.h, pids)
+}
+
+// parents reads each process's parent, where the kernel does not list children
+// (CONFIG_PROC_CHILDREN); nil where it does.
+func (t *Tree) parents() map[int]int {
+	if _, err := t.h.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", unix.Getpid())); err == nil {
+		return nil
+	}
+	parents := map[int]int{}
+	es, err := t.h.ReadDir("/proc")
+	if err != nil {
+		return parents
+	}
+	for _, e := range es {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if b, err := t.h.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+			if s, err := procfmt.ProcStat(b); err == nil {
+				parents[pid] = s.Parent
+			}
+		}
+	}
+	return parents
+}
+
+// children lists the children of all threads of a process.
+func (t *Tree) children(pid int, parents map[int]int) []int {
+	var pids []int
+	if parents != nil {
+		for c, p := range parents {
+			if p == pid {
+				pids = append(pids, c)
+			}
+		}
+		return pids
+	}
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	es, err := t.h.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range es {
+		b, err := t.h.ReadFile(dir + "/" + e.Name() + "/children")
+		if err != nil {
+			continue
+		}
+		for f := range bytes.FieldsSeq(b) {
+			if c, err := strconv.Atoi(string(f)); err == nil && !slices.Contains(pids, c) {
+				pids = append(pids, c)
+			}
+		}
+	}
+	return pids
+}
+
+// holdings adds to r what the processes hold in memory, as if no page were
+// shared: apportioned at best. Where none could be looked at, as all have ended,
+// it adds nothing: what is left then is not what the job had.
+func holdings(h *hostfs.FS, ms []Member, r *usage.Reading) {
+	page := int64(os.Getpagesize())
+	var all, shared int64
+	for _, m := range ms {
+		b, err := h.ReadFile(fmt.Sprintf("/proc/%d/statm", m.PID))
+		if err != nil {
+			continue
+		}
+		// size resident shared ..., in pages (proc_pid_statm(5)); shared is
+		// what is mapped of files and of shared memory.
+		f := bytes.Fields(b)
+		if len(f) < 3 {
+			continue
+		}
+		resident, err1 := strconv.ParseInt(string(f[1]), 10, 64)
+		file, err2 := strconv.ParseInt(string(f[2]), 10, 64)
+		// A process on its way out has given up its memory already.
+		if err1 == nil && err2 == nil && resident > 0 {
+			all, shared = all+resident*page, shared+file*page
+		}
+	}
+	if all == 0 {
+		return
+	}
+	for res, v := range map[usage.Resource]int64{usage.Memory: all, usage.MemoryAnon: all - shared, usage.MemoryFile: shared} {
+		r.Put(res, v)
+		r.Apportioned |= usage.SetOf(res)
+	}
+}

@@ -1,0 +1,77 @@
+package report
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Measured is what was read of a job while it ran.
+type Measured struct {
+	// Started and Ended are wall time, for display.
+	Started, Ended time.Time
+	Wall           int64 // ns of CLOCK_BOOTTIME, suspend included
+	Awake          int64 // ns of CLOCK_MONOTONIC
+	Stolen         int64 // CPU ns that a hypervisor took meanwhile
+	CPUs           int   // online; 0 if not known
+
+	Final usage.Reading // the last reading that showed the job
+
+	Memory, Anon, File, PIDs Level
+	// Apportioned are the resources of levels of which a sample was: the last
+	// reading may have none.
+	Apportioned usage.Set
+
+	LivesOn []Process
+	Notes   []string
+}
+
+// Fill puts the figures of m into the report.
+func (r *Report) Fill(m *Measured) {
+	r.Started, r.Ended, r.CPUs, r.LivesOn = m.Started, m.Ended, m.CPUs, m.LivesOn
+	r.Notes = append(r.Notes, m.Notes...)
+	r.Put(Wall, m.Wall, usage.Measured)
+	for _, c := range []struct {
+		key Key
+		res usage.Resource
+	}{
+		{CPU, usage.CPU}, {CPUUser, usage.CPUUser}, {CPUSystem, usage.CPUSystem}, {CPUThrottled, usage.CPUThrottled},
+		{MemoryPeak, usage.MemoryPeak}, {DiskRead, usage.DiskRead}, {DiskWritten, usage.DiskWritten},
+		{NetworkRx, usage.NetworkRx}, {NetworkTx, usage.NetworkTx}, {Processes, usage.Processes},
+		{PIDsPeak, usage.PIDsPeak}, {OOMKills, usage.OOMKills},
+	} {
+		if m.Final.Has.Has(c.res) {
+			r.Put(c.key, m.Final.Value[c.res], quality(m.Final.Apportioned, c.res))
+		}
+	}
+	r.level(&m.Memory, MemoryAverage, MemoryPeak, quality(m.Apportioned, usage.Memory))
+	r.level(&m.Anon, AnonAverage, AnonPeak, quality(m.Apportioned, usage.MemoryAnon))
+	r.level(&m.File, FileAverage, FilePeak, quality(m.Apportioned, usage.MemoryFile))
+	if _, ok := r.Get(PIDsPeak); !ok {
+		if v, ok := m.PIDs.Peak(); ok && v > 0 {
+			r.Put(PIDsPeak, v, quality(m.Apportioned, usage.PIDs))
+		}
+	}
+	if m.CPUs > 0 {
+		r.Put(MachineCPU, max(0, int64(m.CPUs)*m.Awake-m.Stolen), usage.Measured)
+	}
+}
+
+func quality(apportioned usage.Set, res usage.Resource) usage.Quality {
+	if apportioned.Has(res) {
+		return usage.Apportioned
+	}
+	return usage.Measured
+}
+
+// level puts average and peak of the samples; a peak that the kernel kept is
+// exact and stays.
+func (r *Report) level(l *Level, average, peak Key, q usage.Quality) {
+	if v, ok := l.Average(); ok {
+		r.Put(average, v, q)
+	}
+	v, ok := l.Peak()
+	if _, kept := r.Get(peak); ok && !kept {
+		r.Put(peak, v, q)
+	}
+}

@@ -1,0 +1,202 @@
+// Package report holds what a job of mete run used, and writes it down for
+// people (text), programs (JSON) and tables (CSV).
+//
+// It is pure: it neither measures nor stores. Every figure carries its
+// quality, and one that nobody saw is absent: null in JSON, an empty field in
+// CSV, a dash for people, never zero.
+package report
+
+import (
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A Figure is an amount in the fine unit of its Key, and how it came about.
+// Where the quality is absent the amount means nothing.
+type Figure struct {
+	Amount  int64
+	Quality usage.Quality
+}
+
+// A Key names a figure of a report.
+type Key uint8
+
+// The figures, in the order in which they are written.
+const (
+	Wall            Key = iota // from just before the start of the command to the end of the job
+	CPU                        // CPU time of all processes of the job
+	CPUUser                    // of it in user mode
+	CPUSystem                  // of it in the kernel
+	CPUThrottled               // time that a CPU limit held runnable tasks back
+	MemoryAverage              // memory charged, page cache included, over the wall time
+	MemoryPeak                 // highest memory charged
+	AnonAverage                // anonymous memory
+	AnonPeak                   //
+	FileAverage                // page cache
+	FilePeak                   //
+	DiskRead                   // bytes from leaf block devices
+	DiskWritten                // bytes to leaf block devices
+	NetworkRx                  // bytes received, IP headers and up
+	NetworkTx                  // bytes sent, IP headers and up
+	Processes                  // processes started, the command itself included
+	PIDsPeak                   // most tasks alive at once
+	OOMKills                   // processes killed for want of memory
+	MachineCPU                 // CPU time that the machine had in the wall time
+	Energy                     // energy that the job's activity took
+	EnergyError                // by how much that may be off, either way
+	EnergyIdle                 // the job's share, by CPU time, of what the machine takes anyway
+	EnergyIdleError            // by how much that may be off, either way
+
+	limit
+)
+
+type detail struct {
+	name string // the key in JSON and CSV
+	unit unit.Unit
+}
+
+var details = [limit]detail{
+	Wall:          {"wall_seconds", unit.Nanosecond},
+	CPU:           {"cpu_seconds", unit.Nanosecond},
+	CPUUser:       {"cpu_user_seconds", unit.Nanosecond},
+	CPUSystem:     {"cpu_system_seconds", unit.Nanosecond},
+	CPUThrottled:  {"cpu_throttled_seconds", unit.Nanosecond},
+	MemoryAverage: {"memory_average_bytes", unit.Byte},
+	MemoryPeak:    {"memory_peak_bytes", unit.Byte},
+	AnonAverage:   {"memory_anon_average_bytes", unit.Byte},
+	AnonPeak:      {"memory_anon_peak_bytes", unit.Byte},
+	FileAverage:   {"memory_file_average_bytes", unit.Byte},
+	FilePeak:      {"memory_file_peak_bytes", unit.Byte},
+	DiskRead:      {"disk_read_bytes", unit.Byte},
+	DiskWritten:   {"disk_written_bytes", unit.Byte},
+	NetworkRx:     {"network_rx_bytes", unit.Byte},
+	NetworkTx:     {"network_tx_bytes", unit.Byte},
+	Processes:     {"processes", unit.Count},
+	PIDsPeak:      {"pids_peak", unit.Count},
+	OOMKills:      {"oom_kills", unit.Count},
+	MachineCPU:    {"machine_cpu_seconds", unit.Nanosecond},
+
+	Energy:          {"energy_joules", unit.Microjoule},
+	EnergyError:     {"energy_error_joules", unit.Microjoule},
+	EnergyIdle:      {"energy_idle_joules", unit.Microjoule},
+	EnergyIdleError: {"energy_idle_error_joules", unit.Microjoule},
+}
+
+// String returns the figure's key in JSON and CSV.
+func (k Key) String() string { return details[k].name }
+
+// A Process is one that outlived its job.
+type Process struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+}
+
+// A Report is what one job used.
+type Report struct {
+	ID      string            // 26 characters, in order of time
+	Name    string            // given by --name, else the command's base name
+	Labels  map[string]string // given by --label
+	Command []string          // argument vector
+	// Started and Ended are wall time, for display: lengths of time come from
+	// the monotonic clock, so they hold when the wall clock is set.
+	Started, Ended time.Time
+	ExitCode       int    // as a shell would show it: 128 + n after signal n
+	Signal         string // that ended the command, or ""
+	CPUs           int    // online in the machine
+
+	Figures [limit]Figure
+
+	// EnergySource says what showed the machine's energy, or what it was computed
+	// from; "" where it is absent.
+	EnergySource string
+
+	Reader string   // where the figures come from: bpf, files or tree
+	Group  string   // the job's group below its hierarchies, or ""
+	Notes  []string // what is missing, and why
+	// LivesOn are processes of the job that were still there when the command
+	// ended, or, with ended false, when the report was made.
+	LivesOn []Process
+	Meter   Meter
+}
+
+// Meter is what measuring the job cost, of mete itself.
+type Meter struct {
+	CPU        int64 // ns
+	MemoryPeak int64 // bytes resident
+}
+
+// Put sets figure k.
+func (r *Report) Put(k Key, amount int64, q usage.Quality) { r.Figures[k] = Figure{amount, q} }
+
+// Get returns figure k's amount, and whether it is there at all.
+func (r *Report) Get(k Key) (int64, bool) {
+	f := r.Figures[k]
+	return f.Amount, f.Quality != usage.Absent
+}
+
+// Share returns the job's share of the CPU time that the machine had, 0 to 1,
+// and its quality; absent where either is.
+func (r *Report) Share() (float64, usage.Quality) {
+	cpu, ok := r.Get(CPU)
+	whole, had := r.Get(MachineCPU)
+	if !ok || !had || whole <= 0 {
+		return 0, usage.Absent
+	}
+	return float64(cpu) / float64(whole), max(r.Figures[CPU].Quality, r.Figures[MachineCPU].Quality)
+}
+
+// Power returns the mean power in W that the job's activity took, and its
+// quality; absent where either energy or time is.
+func (r *Report) Power() (float64, usage.Quality) {
+	uJ, ok := r.Get(Energy)
+	wall, had := r.Get(Wall)
+	if !ok || !had || wall <= 0 {
+		return 0, usage.Absent
+	}
+	return float64(uJ) * 1e3 / float64(wall), max(r.Figures[Energy].Quality, r.Figures[Wall].Quality)
+}
+
+// alphabet is Crockford's base 32 in lower case: its order is that of ASCII, so
+// that names sort as the numbers do.
+const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// NewID makes a job's ID from its start, in milliseconds since 1970, and ten
+// random bytes: the layout of a ULID, in lower case.
+func NewID(ms int64, random [10]byte) string {
+	var b [16]byte
+	for i := range 6 {
+		b[i] = byte(ms >> (8 * (5 - i)))
+	}
+	copy(b[6:], random[:])
+	var s [26]byte
+	// 26 characters hold 130 bits: two zero bits go before the 128.
+	for i := range s {
+		v := 0
+		for bit := i*5 - 2; bit < i*5+3; bit++ {
+			v <<= 1
+			if bit >= 0 {
+				v |= int(b[bit/8]>>(7-bit%8)) & 1
+			}
+		}
+		s[i] = alphabet[v]
+	}
+	return string(s[:])
+}
+
+// Time returns the start of the job with this ID, to the millisecond.
+func Time(id string) time.Time {
+	var ms int64
+	for _, c := range id[:min(len(id), 10)] {
+		ms = ms<<5 | int64(max(0, strings.IndexRune(alphabet, c)))
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// ValidID reports whether s could be a job's ID, so that it is safe in a file
+// name.
+func ValidID(s string) bool {
+	return len(s) == 26 && strings.Trim(s, alphabet) == ""
+}

@@ -1,0 +1,328 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// build is a job of which everything is known.
+func build() *report.Report {
+	r := &report.Report{
+		ID: "01k5x3v7qz8r9s0t1v2w3x4y5z", Name: "nightly", Labels: map[string]string{"team": "web", "env": "ci"},
+		Command:  []string{"make", "-j8", "CFLAGS=-O2 -g", "it's"},
+		Started:  time.Date(2026, 3, 1, 2, 0, 0, 5, time.UTC),
+		Ended:    time.Date(2026, 3, 1, 2, 0, 12, 345678905, time.UTC),
+		ExitCode: 143, Signal: "SIGTERM", CPUs: 4, Reader: "bpf", Group: "/user/mete-run-01k5x3v7qz8r9s0t1v2w3x4y5z",
+		LivesOn: []report.Process{{PID: 4711, Name: "dae\x1bmon"}},
+		Meter:   report.Meter{CPU: 31_000_000, MemoryPeak: 11 << 20},
+	}
+	r.Put(report.Wall, 12_345_678_900, usage.Measured)
+	r.Put(report.CPU, 23_456_789_012, usage.Measured)
+	r.Put(report.CPUUser, 20_000_000_000, usage.Apportioned)
+	r.Put(report.CPUSystem, 3_456_789_012, usage.Apportioned)
+	r.Put(report.CPUThrottled, 0, usage.Measured)
+	r.Put(report.MemoryAverage, 123_456_789, usage.Measured)
+	r.Put(report.MemoryPeak, 234_567_890, usage.Measured)
+	r.Put(report.AnonAverage, 100_000_000, usage.Measured)
+	r.Put(report.AnonPeak, 200_000_000, usage.Measured)
+	r.Put(report.FileAverage, 23_000_000, usage.Measured)
+	r.Put(report.FilePeak, 33_000_000, usage.Measured)
+	r.Put(report.DiskRead, 1_572_864, usage.Measured)
+	r.Put(report.DiskWritten, 1<<53+1, usage.Measured)
+	r.Put(report.NetworkRx, 0, usage.Measured)
+	r.Put(report.NetworkTx, 0, usage.Measured)
+	r.Put(report.Processes, 1234, usage.Measured)
+	r.Put(report.PIDsPeak, 17, usage.Measured)
+	r.Put(report.OOMKills, 1, usage.Measured)
+	r.Put(report.MachineCPU, 49_382_715_600, usage.Measured)
+	r.Put(report.Energy, 88_123_456, usage.Modelled)
+	r.Put(report.EnergyError, 35_300_000, usage.Modelled)
+	r.Put(report.EnergyIdle, 240_000_000, usage.Modelled)
+	r.Put(report.EnergyIdleError, 96_000_001, usage.Modelled)
+	r.EnergySource = "a curve of machines like it, scaled to 4 threads"
+	return r
+}
+
+// follow is a job whose processes were followed, and which did little else.
+func follow() *report.Report {
+	r := &report.Report{
+		ID: "01k5x3v7qz8r9s0t1v2w3x4y60", Name: "true", Command: []string{"/bin/true"},
+		Started: time.Date(2026, 3, 1, 2, 0, 0, 0, time.UTC), Ended: time.Date(2026, 3, 1, 2, 0, 0, 0, time.UTC),
+		CPUs: 1, Reader: "tree", Notes: []string{"no control group for the job (/sys/fs/cgroup: permission denied): its processes are followed instead"},
+	}
+	r.Put(report.Wall, 812_345, usage.Measured)
+	r.Put(report.CPU, 700_000, usage.Apportioned)
+	r.Put(report.MemoryAverage, 512, usage.Apportioned)
+	return r
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s (-want +got):\n%s", name, d)
+	}
+}
+
+func TestForms(t *testing.T) {
+	for name, r := range map[string]*report.Report{"build": build(), "follow": follow()} {
+		golden(t, name+".txt", r.Text())
+		golden(t, name+".json", r.JSON())
+		golden(t, name+".csv", report.CSV(r))
+	}
+}
+
+// The keys that other programs rely on are all there, whatever is absent.
+func TestKeys(t *testing.T) {
+	var m map[string]any
+	if err := json.Unmarshal(new(report.Report).JSON(), &m); err != nil {
+		t.Fatal(err)
+	}
+	for k := range strings.FieldsSeq(`wall_seconds cpu_seconds cpu_user_seconds cpu_system_seconds memory_average_bytes
+		memory_peak_bytes disk_read_bytes disk_written_bytes network_rx_bytes network_tx_bytes processes energy_joules energy_error_joules
+		energy_idle_joules energy_idle_error_joules energy_average_watts`) {
+		v, ok := m[k]
+		if !ok || v != nil {
+			t.Errorf("%s = %v, %v, want null", k, v, ok)
+		}
+		if q := m["quality"].(map[string]any)[k]; q != "absent" {
+			t.Errorf("quality of %s = %v, want absent", k, q)
+		}
+	}
+	if m["exit_code"] != 0.0 {
+		t.Errorf("exit_code = %v, want 0", m["exit_code"])
+	}
+}
+
+func TestTextHoldsNoControls(t *testing.T) {
+	r := build()
+	r.Name, r.Command, r.Notes = "a\x1b[2J", []string{"x\ny\u202e\xff"}, []string{"n\r"}
+	r.EnergySource = "s\x1b\n"
+	for _, c := range r.Text() {
+		if c < ' ' && c != '\n' || c == 0x7f {
+			t.Fatalf("text holds %q:\n%s", c, r.Text())
+		}
+	}
+}
+
+// draw makes any report there can be.
+func draw(t *rapid.T) *report.Report {
+	word := rapid.String()
+	var random [10]byte
+	copy(random[:], rapid.SliceOfN(rapid.Byte(), 10, 10).Draw(t, "random"))
+	r := &report.Report{
+		ID:       report.NewID(rapid.Int64Range(0, 1<<48-1).Draw(t, "ms"), random),
+		Name:     word.Draw(t, "name"),
+		Labels:   rapid.MapOf(word, word).Draw(t, "labels"),
+		Command:  rapid.SliceOfN(word, 1, 4).Draw(t, "command"),
+		Started:  time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "start"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC(),
+		ExitCode: rapid.IntRange(0, 255).Draw(t, "exit"),
+		CPUs:     rapid.IntRange(0, 4096).Draw(t, "cpus"),
+		Reader:   "files", EnergySource: word.Draw(t, "source"),
+		Notes:   rapid.SliceOfN(word, 1, 3).Draw(t, "notes"),
+		LivesOn: []report.Process{},
+		Meter:   report.Meter{CPU: rapid.Int64Min(0).Draw(t, "meter"), MemoryPeak: rapid.Int64Min(0).Draw(t, "rss")},
+	}
+	r.Ended = r.Started.Add(time.Second)
+	for k := range r.Figures {
+		if q := usage.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); q != usage.Absent {
+			r.Put(report.Key(k), rapid.Int64Min(0).Draw(t, "amount"), q)
+		}
+	}
+	return r
+}
+
+// What is written as JSON comes back as it was, to the last nanosecond.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := draw(t)
+		got, err := report.Parse(want.JSON())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatalf("-want +got:\n%s", d)
+		}
+	})
+}
+
+// CSV has as many fields in each row as in its header, whatever is in them.
+func TestCSV(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows, err := csv.NewReader(bytes.NewReader(report.CSV(draw(t), draw(t)))).ReadAll()
+		if err != nil || len(rows) != 3 || len(rows[1]) != len(rows[0]) {
+			t.Fatalf("%d rows, %v", len(rows), err)
+		}
+	})
+}
+
+func TestParseRefuses(t *testing.T) {
+	good := string(build().JSON())
+	for name, b := range map[string]string{
+		"empty":      "",
+		"cut":        good[:len(good)/2],
+		"no object":  "[]",
+		"other":      "{}",
+		"newer":      strings.Replace(good, `"format": 1`, `"format": 2`, 1),
+		"bad id":     strings.Replace(good, "01k5x3v7qz8r9s0t1v2w3x4y5z", "../../../../etc/passwd", 1),
+		"text":       strings.Replace(good, ": 12.3456789", `: "soon"`, 1),
+		"two signs":  strings.Replace(good, ": 12.3456789", `: "1.-5"`, 1),
+		"too large":  strings.Replace(good, ": 12.3456789", ": 1e300", 1),
+		"no exit":    strings.Replace(good, `"exit_code": 143`, `"exit_code": null`, 1),
+		"no quality": strings.Replace(good, `"cpu_seconds": "measured"`, `"cpu_seconds": "guessed"`, 1),
+	} {
+		if r, err := report.Parse([]byte(b)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: Parse = %v, %v, want invalid", name, r, err)
+		}
+	}
+	// Other programs may have written it anew.
+	r, err := report.Parse([]byte(strings.Replace(good, ": 12.3456789", ": 1.23456789e1", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := r.Get(report.Wall); v != 12_345_678_900 || !ok {
+		t.Errorf("wall = %d, %v, want 12345678900", v, ok)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(build().JSON())
+	f.Add(follow().JSON())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := report.Parse(b)
+		if err != nil {
+			return
+		}
+		r.Text()
+		report.CSV(r)
+		again, err := report.Parse(r.JSON())
+		if err != nil {
+			t.Fatalf("%v\n%s", err, r.JSON())
+		}
+		if again.Figures != r.Figures {
+			t.Errorf("figures changed: %v, %v", r.Figures, again.Figures)
+		}
+	})
+}
+
+// IDs sort by time, and are valid.
+func TestNewID(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := rapid.Int64Range(0, 1<<48-1).Draw(t, "a"), rapid.Int64Range(0, 1<<48-1).Draw(t, "b")
+		ia, ib := report.NewID(a, [10]byte{255, 255}), report.NewID(b, [10]byte{})
+		if got := report.Time(ia).UnixMilli(); got != a {
+			t.Fatalf("Time(NewID(%d)) = %d", a, got)
+		}
+		if !report.ValidID(ia) || a < b && ia >= ib {
+			t.Fatalf("NewID(%d) = %s, NewID(%d) = %s", a, ia, b, ib)
+		}
+	})
+	// The layout is that of a ULID: ten characters of time, sixteen of chance.
+	if got := report.NewID(1<<48-1, [10]byte{}); got != "7zzzzzzzzz0000000000000000" {
+		t.Errorf("NewID(2^48-1) = %s", got)
+	}
+	for _, s := range []string{"", "01k5x3v7qz8r9s0t1v2w3x4y5", "01k5x3v7qz8r9s0t1v2w3x4y5Z", "01k5x3v7qz8r9s0t1v2w3x4y/z", "01k5x3v7qz8r9s0t1v2w3x4yiz"} {
+		if report.ValidID(s) {
+			t.Errorf("ValidID(%q) = true", s)
+		}
+	}
+}
+
+func TestLevel(t *testing.T) {
+	var l report.Level
+	if _, ok := l.Average(); ok {
+		t.Error("an empty level has an average")
+	}
+	const s = int64(time.Second)
+	l.Add(10*s, 100)
+	l.Add(12*s, 300) // a line: 200 on average
+	l.Add(11*s, 350) // time does not go back, but the level was there
+	l.Hold(14 * s)   // 350 for two seconds
+	l.Add(14*s, 0)   // what was left
+	avg, _ := l.Average()
+	peak, ok := l.Peak()
+	if avg != 275 || peak != 350 || !ok {
+		t.Errorf("average %d, peak %d, %v, want 275, 350", avg, peak, ok)
+	}
+}
+
+// The average of a level lies between its lowest and highest sample.
+func TestLevelBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l report.Level
+		vs := rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt32), 1, 20).Draw(t, "levels")
+		at := int64(0)
+		for _, v := range vs {
+			at += rapid.Int64Range(0, 1e12).Draw(t, "gap")
+			l.Add(at, v)
+		}
+		avg, ok := l.Average()
+		if !ok || avg < slices.Min(vs) || avg > slices.Max(vs) {
+			t.Fatalf("average %d, %v, of %v", avg, ok, vs)
+		}
+	})
+}
+
+func TestQuote(t *testing.T) {
+	if got, want := report.Quote([]string{"a", "", "b c", "it's", "$x"}), `a '' 'b c' 'it'\''s' '$x'`; got != want {
+		t.Errorf("Quote = %s, want %s", got, want)
+	}
+}
+
+func TestFill(t *testing.T) {
+	m := &report.Measured{Wall: 3e9, Awake: 2e9, Stolen: 1e9, CPUs: 4, Notes: []string{"n"}}
+	m.Final.Put(usage.CPU, 5)
+	m.Final.Put(usage.MemoryPeak, 900)
+	m.Final.Put(usage.CPUUser, 2)
+	m.Final.Apportioned = usage.SetOf(usage.CPUUser)
+	m.Memory.Add(0, 100)
+	m.Memory.Add(1e9, 800)
+	m.Anon.Add(0, 50)
+	m.File.Add(0, 70)
+	m.Apportioned = usage.SetOf(usage.MemoryFile) // when it was sampled; the last reading has none
+	m.PIDs.Add(0, 0)
+	var r report.Report
+	r.Fill(m)
+	want := report.Report{CPUs: 4, Notes: []string{"n"}}
+	want.Put(report.Wall, 3e9, usage.Measured)
+	want.Put(report.CPU, 5, usage.Measured)
+	want.Put(report.CPUUser, 2, usage.Apportioned)
+	want.Put(report.MemoryAverage, 450, usage.Measured)
+	want.Put(report.MemoryPeak, 900, usage.Measured) // the kernel's, not the samples'
+	want.Put(report.AnonAverage, 50, usage.Measured)
+	want.Put(report.AnonPeak, 50, usage.Measured)
+	want.Put(report.FileAverage, 70, usage.Apportioned)
+	want.Put(report.FilePeak, 70, usage.Apportioned)
+	want.Put(report.MachineCPU, 7e9, usage.Measured) // a suspended machine has no CPU time
+	if d := cmp.Diff(want, r); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}

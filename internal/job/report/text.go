@@ -1,0 +1,225 @@
+package report
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// titleWidth is how much of the command the first line shows, in characters.
+const titleWidth = 60
+
+// A line is one row of the table for people.
+type line struct {
+	name, amount, more string
+	quality            usage.Quality
+	plain              bool // has no quality to show
+}
+
+// Text writes the report as a table for people. It is made for a terminal of 80
+// columns and holds no control characters, whatever the command was called.
+func (r *Report) Text() []byte {
+	lines := r.lines()
+	var wide [3]int
+	for _, l := range lines {
+		for i, s := range []string{l.name, l.amount, l.more} {
+			wide[i] = max(wide[i], utf8.RuneCountInString(s))
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n", Clean(r.Name), r.outcome())
+	fmt.Fprintf(&b, "  %s\n", clip(Clean(Quote(r.Command)), titleWidth))
+	for _, l := range lines {
+		q := l.quality.String()
+		if l.plain {
+			q = ""
+		}
+		s := fmt.Sprintf("  %s  %s  %s  %s", pad(l.name, wide[0]), left(l.amount, wide[1]), pad(l.more, wide[2]), q)
+		b.WriteString(strings.TrimRight(s, " ") + "\n")
+	}
+	if s := r.Lives(); s != "" {
+		fmt.Fprintf(&b, "  lives on: %s\n", s)
+	}
+	if r.EnergySource != "" {
+		fmt.Fprintf(&b, "  energy is %s: %s\n", r.known(), Clean(r.EnergySource))
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "  note: %s\n", Clean(n))
+	}
+	fmt.Fprintf(&b, "  id: %s\n", r.ID)
+	return []byte(b.String())
+}
+
+func (r *Report) outcome() string {
+	if r.Signal != "" {
+		return fmt.Sprintf("ended by %s (exit %d)", r.Signal, r.ExitCode)
+	}
+	return fmt.Sprintf("exit %d", r.ExitCode)
+}
+
+// Lives names in one line what the job left running, or returns "".
+func (r *Report) Lives() string {
+	if len(r.LivesOn) == 0 {
+		return ""
+	}
+	var s []string
+	for i, p := range r.LivesOn {
+		if i == 5 {
+			s = append(s, fmt.Sprintf("%d more", len(r.LivesOn)-i))
+			break
+		}
+		s = append(s, fmt.Sprintf("%s (%d)", Clean(p.Name), p.PID))
+	}
+	noun := "processes"
+	if len(r.LivesOn) == 1 {
+		noun = "process"
+	}
+	return fmt.Sprintf("%d %s, no longer metered: %s", len(r.LivesOn), noun, strings.Join(s, ", "))
+}
+
+func (r *Report) lines() []line {
+	wall, _ := r.Get(Wall)
+	cpu, _ := r.Get(CPU)
+	ls := []line{
+		r.line("wall", Wall, ""),
+		r.line("CPU", CPU, ratio(cpu, wall, "%.2f cores")),
+		r.line("  user", CPUUser, r.part(CPUUser)),
+		r.line("  system", CPUSystem, r.part(CPUSystem)),
+		r.line("  throttled", CPUThrottled, ""),
+		r.line("memory", MemoryAverage, "average"),
+		r.line("", MemoryPeak, "peak"),
+	}
+	ls = append(ls, r.pair("  anonymous", AnonAverage, AnonPeak)...)
+	ls = append(ls, r.pair("  file cache", FileAverage, FilePeak)...)
+	ls = append(ls,
+		r.line("disk", DiskRead, "read"),
+		r.line("", DiskWritten, "written"),
+		r.line("network", NetworkRx, "received"),
+		r.line("", NetworkTx, "sent"),
+		r.line("processes", Processes, "started"),
+	)
+	if n, ok := r.Get(OOMKills); ok && n > 0 {
+		ls = append(ls, r.line("out of memory", OOMKills, "killed"))
+	}
+	ls = append(ls, r.energy()...)
+	share, q := r.Share()
+	ls = append(ls, line{"machine", dash(percent(share), q), fmt.Sprintf("of %s", cpus(r.CPUs)), q, false})
+	return append(ls, line{"meter", unit.Seconds(time.Duration(r.Meter.CPU)), unit.Bytes(float64(r.Meter.MemoryPeak)), 0, true})
+}
+
+// energy writes what the job's activity took and its share of what the machine
+// takes anyway, each with what it may be off.
+func (r *Report) energy() []line {
+	active := r.line("energy", Energy, "")
+	if watts, q := r.Power(); q != usage.Absent {
+		active.more = r.off(EnergyError) + ", " + unit.Watts(watts) + " on average"
+	}
+	if active.quality == usage.Absent {
+		return []line{active}
+	}
+	return []line{active, r.line("  idle share", EnergyIdle, r.off(EnergyIdleError)+", by CPU time")}
+}
+
+// known says how the energy source knows.
+func (r *Report) known() string {
+	if r.Figures[Energy].Quality == usage.Modelled {
+		return "modelled"
+	}
+	return "from"
+}
+
+// off writes an error.
+func (r *Report) off(k Key) string {
+	v, ok := r.Get(k)
+	if !ok {
+		return "+- ?"
+	}
+	return "+-" + unit.Joules(float64(v)/1e6)
+}
+
+// pair writes an average and a peak in one line, as long as one is there.
+func (r *Report) pair(name string, average, peak Key) []line {
+	if _, ok := r.Get(average); !ok {
+		return nil
+	}
+	l := r.line(name, average, "average")
+	if v, ok := r.Get(peak); ok {
+		l.more += ", peak " + unit.Bytes(float64(v))
+	}
+	return []line{l}
+}
+
+func (r *Report) line(name string, k Key, more string) line {
+	f := r.Figures[k]
+	var s string
+	switch details[k].unit {
+	case unit.Nanosecond:
+		s = unit.Seconds(time.Duration(f.Amount))
+	case unit.Microjoule:
+		s = unit.Joules(float64(f.Amount) / 1e6)
+	case unit.Byte:
+		s = unit.Bytes(float64(f.Amount))
+	default:
+		s = strconv.FormatInt(f.Amount, 10)
+	}
+	return line{name, dash(s, f.Quality), more, f.Quality, k == Wall}
+}
+
+// part says what share of the CPU time k is.
+func (r *Report) part(k Key) string {
+	v, ok := r.Get(k)
+	cpu, has := r.Get(CPU)
+	if !ok || !has || cpu <= 0 {
+		return ""
+	}
+	return percent(float64(v) / float64(cpu))
+}
+
+func ratio(a, b int64, form string) string {
+	if b <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(form, float64(a)/float64(b))
+}
+
+func percent(v float64) string { return strconv.FormatFloat(v*100, 'f', 1, 64) + " %" }
+
+func cpus(n int) string {
+	if n == 1 {
+		return "1 CPU"
+	}
+	return fmt.Sprintf("%d CPUs", n)
+}
+
+func dash(s string, q usage.Quality) string {
+	if q == usage.Absent {
+		return "-"
+	}
+	return s
+}
+
+func pad(s string, n int) string  { return s + strings.Repeat(" ", n-utf8.RuneCountInString(s)) }
+func left(s string, n int) string { return strings.Repeat(" ", n-utf8.RuneCountInString(s)) + s }
+
+func clip(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-3]) + "..."
+}
+
+// Clean replaces what a terminal would obey rather than show.
+func Clean(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, s)
+}

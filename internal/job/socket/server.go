@@ -1,0 +1,262 @@
+package socket
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+const (
+	maxJobs   = 10000 // open at once
+	maxEnded  = 50000 // remembered
+	hookLimit = 5 * time.Second
+	farewell  = time.Second // for what is being answered as the server ends
+)
+
+// A Server is the agent's side of the socket.
+type Server struct {
+	ln    *listener
+	http  *http.Server
+	hooks Hooks
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	open map[string]uint32 // jobs that have not ended, and whose they are
+	of   map[uint32]int    // how many, by user
+	// Whose those are that have ended: their ids are no secret, and whoever names one
+	// is given a token for what it used.
+	ended map[string]uint32
+	order []string // of ended, the oldest first
+}
+
+// Listen makes the socket at path, and its directory where that is missing. A
+// socket at which nobody listens any more is replaced. It is fault.ErrConflict
+// where somebody does, or where there is something else.
+func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
+	ln, err := bind(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, of: map[uint32]int{}, ended: map[string]uint32{}}
+	s.http = &http.Server{
+		Handler:           s.routes(),
+		ReadHeaderTimeout: 2 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      5*time.Second + hookLimit,
+		IdleTimeout:       10 * time.Second,
+		MaxHeaderBytes:    8 << 10,
+		ConnContext:       withPeer,
+		// It would tell of broken connections of visitors, which concern nobody.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	return s, nil
+}
+
+// Run answers until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.http.Serve(s.ln) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	if err := s.http.Shutdown(last); err != nil {
+		_ = s.http.Close() // who is still there has had his time
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close removes the socket. Run has to have returned, if it was called.
+func (s *Server) Close() error { return s.ln.close() }
+
+// Forget closes a job whose group is gone, though nobody said how it ended.
+func (s *Server) Forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if uid, ok := s.open[id]; ok {
+		s.remove(id, uid)
+	}
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/jobs", s.answer(s.register))
+	mux.HandleFunc("POST /v1/jobs/{id}/snapshot", s.answer(s.snapshot))
+	mux.HandleFunc("PUT /v1/jobs/{id}/end", s.answer(s.end))
+	mux.HandleFunc("GET /v1/status", s.answer(func(*http.Request, []byte) (any, error) { return s.hooks.Status(), nil }))
+	return mux
+}
+
+// answer makes a handler of what takes a request's body, and returns what is
+// written as JSON.
+func (s *Server) answer(f func(*http.Request, []byte) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			err = fmt.Errorf("request of more than %d bytes: %w", big.Limit, fault.ErrInvalid)
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), hookLimit)
+		defer cancel()
+		var out any
+		if err == nil {
+			out, err = f(r.WithContext(ctx), body)
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("the agent is busy: %w", fault.ErrUnavailable)
+		}
+		kind, status := "application/json", http.StatusOK
+		if err != nil {
+			p := fault.ProblemOf(err)
+			if p.Status == http.StatusInternalServerError && r.Context().Err() == nil {
+				s.log.Warn("request failed", "path", r.URL.Path, "err", err)
+			}
+			out, kind, status = p, fault.ProblemType, p.Status
+		}
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		// Who has gone away needs no answer.
+		_ = json.NewEncoder(w).Encode(out)
+	}
+}
+
+// register takes a job from who may speak for it.
+func (s *Server) register(r *http.Request, body []byte) (any, error) {
+	var j Job
+	if err := decode(body, &j); err != nil {
+		return nil, err
+	}
+	if err := j.validate(time.Now()); err != nil {
+		return nil, err
+	}
+	p := peerOf(r.Context())
+	if !s.hooks.Owns(p, j.ID) {
+		return nil, fmt.Errorf("job %s: its group is not of user %d: %w", j.ID, p.UID, fault.ErrDenied)
+	}
+	known, err := s.add(j.ID, p.UID)
+	if err != nil {
+		return nil, err
+	}
+	j.User = name(p.UID)
+	told, err := s.hooks.Register(j)
+	if err != nil {
+		if !known {
+			s.Forget(j.ID)
+		}
+		return nil, err
+	}
+	return told, nil
+}
+
+// add opens a job, and says whether it was open already.
+func (s *Server) add(id string, uid uint32) (known bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owner, known := s.open[id]
+	former, past := s.ended[id]
+	switch {
+	case known && owner != uid, past && former != uid && uid != 0:
+		return known, fmt.Errorf("job %s is of another user: %w", id, fault.ErrConflict)
+	case known:
+		return true, nil
+	// Half of the room is out of reach of any one user but root.
+	case len(s.open) >= maxJobs || uid != 0 && s.of[uid] >= maxJobs/2:
+		return false, fmt.Errorf("%d jobs are open: %w", len(s.open), fault.ErrUnavailable)
+	}
+	s.open[id] = uid
+	s.of[uid]++
+	return false, nil
+}
+
+// remove closes a job. s.mu is held.
+func (s *Server) remove(id string, uid uint32) {
+	delete(s.open, id)
+	if _, again := s.ended[id]; !again {
+		s.ended[id], s.order = uid, append(s.order, id)
+	}
+	if len(s.order) > maxEnded {
+		delete(s.ended, s.order[0])
+		s.order = s.order[1:]
+	}
+	if s.of[uid]--; s.of[uid] == 0 {
+		delete(s.of, uid)
+	}
+}
+
+// mine returns the id that a request names, if it is of an open job of its peer;
+// root may speak for every one.
+func (s *Server) mine(r *http.Request) (string, error) {
+	id, p := r.PathValue("id"), peerOf(r.Context())
+	if err := validID(id); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owner, ok := s.open[id]
+	switch {
+	case !ok:
+		return "", fmt.Errorf("job %s: %w", id, fault.ErrNotFound)
+	case p.UID != 0 && p.UID != owner:
+		return "", fmt.Errorf("job %s is of another user: %w", id, fault.ErrDenied)
+	}
+	return id, nil
+}
+
+func (s *Server) snapshot(r *http.Request, _ []byte) (any, error) {
+	if _, err := s.mine(r); err != nil {
+		return nil, err
+	}
+	return struct{}{}, s.hooks.Snapshot(r.Context())
+}
+
+func (s *Server) end(r *http.Request, body []byte) (any, error) {
+	id, err := s.mine(r)
+	if err != nil {
+		return nil, err
+	}
+	var o Outcome
+	if err := decode(body, &o); err != nil {
+		return nil, err
+	}
+	if err := o.validate(time.Now()); err != nil {
+		return nil, err
+	}
+	if err := s.hooks.End(r.Context(), id, o); err != nil {
+		return nil, err
+	}
+	s.Forget(id)
+	return struct{}{}, nil
+}
+
+// decode reads a request. Fields that are not known are of a newer mete run.
+func decode(body []byte, into any) error {
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	return nil
+}
+
+// name is the user's name, or his number where he has none here.
+func name(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil && plain("user", u.Username, maxText) == nil {
+		return u.Username
+	}
+	return id
+}

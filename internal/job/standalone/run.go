@@ -1,0 +1,324 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// A Job is what is to be known of a job beside its figures.
+type Job struct {
+	ID     string
+	Name   string
+	Labels map[string]string
+	Path   string // of its control group; "" where it has none
+	UID    int    // whose it is
+}
+
+// A Run is a job that is measured for the server. Sample and End are called by
+// one goroutine.
+type Run struct {
+	o      *Origin
+	job    Job
+	began  time.Time
+	series series
+	closed chan closing
+	wrote  sync.WaitGroup
+	stop   context.CancelFunc // of what sends while the job runs
+
+	// Of the goroutine that writes:
+	slot    *slot
+	shipper *sender.Shipper
+	sending sync.WaitGroup
+	held    *usage.Window // could not be put into a slot yet
+	fails   error         // why
+	named   bool
+	outcome *Outcome // once the last window is there
+}
+
+// A closing is a window that closed; of the last one of a job with its outcome.
+type closing struct {
+	window  *usage.Window
+	outcome *Outcome
+}
+
+// An Outcome is how a job ended.
+type Outcome struct {
+	At   time.Time
+	Code int
+}
+
+// Begin begins to measure a job that is about to start.
+func (o *Origin) Begin(j Job) (*Run, error) {
+	r := &Run{o: o, job: j, closed: make(chan closing, 1)}
+	if o.id.Node() != "" {
+		if err := r.settle(math.MaxInt64); err != nil {
+			return nil, err
+		}
+	}
+	at, err := o.h.Clocks()
+	if err != nil {
+		if r.slot != nil {
+			err = errors.Join(err, r.slot.close())
+		}
+		return nil, err
+	}
+	r.began = time.Unix(0, at.Realtime).UTC()
+	r.series = series{boot: o.boot, began: at.Boottime, closed: at.Boottime}
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	if r.slot != nil {
+		r.ship(ctx)
+	}
+	r.wrote.Go(func() { r.write(ctx) })
+	return r, nil
+}
+
+// Sample takes what there is of the job now, and closes a window where that is
+// due. While the disk is slow windows are longer.
+func (r *Run) Sample(at hostfs.Clocks, m *report.Measured) (closed bool) {
+	if !r.series.due(at, r.o.cfg.Window) || len(r.closed) > 0 {
+		return false
+	}
+	w := r.series.close(at, m)
+	r.closed <- closing{window: &w}
+	return true
+}
+
+// End takes the job's last figures, and returns when what was measured has been
+// sent, or waits on the disk for the next job: then the error says why. The
+// report is made to say what was booked, to the last digit.
+func (r *Run) End(ctx context.Context, at hostfs.Clocks, m *report.Measured, out Outcome) error {
+	w := r.series.close(at, m)
+	w.Rows[0].Ended = true
+	r.series.settle(m)
+	r.closed <- closing{&w, &out}
+	return r.finish(ctx)
+}
+
+// Leave ends measuring while the job goes on, as somebody else measures it from
+// now on.
+func (r *Run) Leave(at hostfs.Clocks, m *report.Measured) {
+	w := r.series.close(at, m)
+	r.closed <- closing{window: &w}
+	close(r.closed)
+	r.wrote.Wait()
+}
+
+// Left ends what Leave left open: it sends what is left to be sent.
+func (r *Run) Left(ctx context.Context) error { return r.send(ctx) }
+
+// Cancel ends a job that did not start.
+func (r *Run) Cancel() error {
+	close(r.closed)
+	r.wrote.Wait()
+	r.stop()
+	r.sending.Wait()
+	if r.slot == nil {
+		return nil
+	}
+	if err := r.slot.owe(debt{Ended: true}); err != nil {
+		return errors.Join(err, r.slot.spool.Close())
+	}
+	return r.slot.close()
+}
+
+func (r *Run) finish(ctx context.Context) error {
+	close(r.closed)
+	r.wrote.Wait()
+	return r.send(ctx)
+}
+
+// settle takes a slot, once there is an identity, for windows that begin at since.
+func (r *Run) settle(since int64) error {
+	var err error
+	if r.slot, err = r.o.take(since); err != nil {
+		return err
+	}
+	began := r.began
+	if began.IsZero() {
+		began = time.Now().UTC() // it is about to
+	}
+	if err := r.slot.owe(debt{Job: r.job.ID, Name: r.job.Name, Began: began}); err != nil {
+		err = errors.Join(err, r.slot.spool.Close())
+		r.slot = nil
+		return err
+	}
+	r.shipper = r.o.shipper(r.slot.spool)
+	return nil
+}
+
+// ship sends while the job runs. What that could not send, send does.
+func (r *Run) ship(ctx context.Context) {
+	r.sending.Go(func() { _ = r.shipper.Run(ctx) })
+	r.sending.Go(func() { _ = r.o.drain(ctx) })
+}
+
+// write puts windows into the slot as they close.
+func (r *Run) write(ctx context.Context) {
+	renew := time.NewTicker(time.Hour)
+	defer renew.Stop()
+	retry := time.NewTicker(time.Minute)
+	defer retry.Stop()
+	for {
+		select {
+		case c, ok := <-r.closed:
+			if !ok {
+				return
+			}
+			r.outcome = c.outcome
+			r.keep(c.window)
+		case <-retry.C:
+			if r.slot == nil {
+				r.enrol(ctx)
+			}
+		case <-renew.C:
+			_ = r.renew(ctx) // it is tried again, and at the end it is said
+		}
+	}
+}
+
+// enrol asks for an identity, where the server was away when the job began.
+func (r *Run) enrol(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, r.o.cfg.Wait)
+	defer cancel()
+	if r.fails = r.o.enrol(asking); r.fails != nil {
+		return
+	}
+	if r.fails = r.settle(r.series.began); r.fails == nil {
+		r.ship(ctx)
+	}
+}
+
+// renew gets a new certificate where that is due.
+func (r *Run) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.o.cfg.Wait)
+	defer cancel()
+	return r.o.renew(ctx)
+}
+
+// keep puts a window into the slot, or merges it with what is held until that
+// goes.
+func (r *Run) keep(w *usage.Window) {
+	if r.held != nil {
+		r.held.Merge(w)
+		w, r.held = r.held, nil
+	}
+	if r.slot == nil {
+		r.held = w
+		return
+	}
+	node := r.o.id.Node()
+	work := workload.Workload{ID: workload.NewID(node, workload.Job, r.job.ID), Kind: workload.Job, Key: r.job.ID, Name: r.job.Name, Path: r.job.Path}
+	for i := range w.Rows {
+		w.Rows[i].Workload = work
+	}
+	var names []batch.Name
+	if !r.named || r.outcome != nil || len(r.shipper.Wanted()) > 0 {
+		names = []batch.Name{r.name(&w.Rows[0])}
+	}
+	err := r.slot.append(w, names, r.job.ID)
+	if err != nil {
+		r.held, r.fails = w, err
+		return
+	}
+	r.named, r.fails = true, nil
+}
+
+// name is what is said of the job.
+func (r *Run) name(row *usage.Row) batch.Name {
+	n := wire.NameOf(row)
+	n.Job, n.Labels, n.Started = r.job.Name, r.job.Labels, r.began
+	n.User = strconv.Itoa(r.job.UID)
+	if u, err := user.LookupId(n.User); err == nil {
+		n.User = u.Username
+	}
+	if r.outcome != nil {
+		n.Ended, n.Exit = r.outcome.At, &r.outcome.Code
+	}
+	return n
+}
+
+// send sends what is left: of this job, then of others before.
+func (r *Run) send(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.o.cfg.Wait)
+	defer cancel()
+	r.stop()
+	r.sending.Wait()
+	if r.slot == nil {
+		// The server was away when the job began.
+		err := r.o.enrol(ctx)
+		if err == nil {
+			err = r.settle(r.series.began)
+		}
+		if err != nil {
+			return fmt.Errorf("%w; it is in no ledger", err)
+		}
+	}
+	if r.held != nil {
+		w := r.held
+		r.held = nil
+		if r.keep(w); r.held != nil {
+			return errors.Join(r.fails, r.slot.spool.Close())
+		}
+	}
+	if ends := r.o.id.Ends(); !ends.IsZero() && time.Now().After(ends) {
+		r.fails = r.o.renew(ctx)
+	}
+	err := r.slot.owe(debt{Job: r.job.ID, Name: r.job.Name, Began: r.began, Ended: true})
+	if ferr := r.o.flush(ctx, r.slot); ferr != nil {
+		err = errors.Join(err, fmt.Errorf("%w; it waits in %s for the next mete run --server", ferr, r.slot.dir))
+	}
+	lost := r.slot.spool.Stats().Refused
+	err = errors.Join(err, r.slot.close())
+	if lost > 0 {
+		err = errors.Join(err, fmt.Errorf("%s: refused: %w; it is kept in %s", r.o.Server(), fault.ErrInvalid, r.slot.dir))
+	}
+	if err != nil {
+		return errors.Join(err, r.fails)
+	}
+	// The server is there: the time to renew a certificate of which a third is
+	// left. If that fails there is another time.
+	_ = r.o.renew(ctx)
+	if err := r.o.drain(ctx); err != nil {
+		return fmt.Errorf("what earlier jobs used: %w; it waits for the next mete run --server", err)
+	}
+	return nil
+}
+
+// flush sends all that is in a slot. A server that is busy is asked again.
+func (o *Origin) flush(ctx context.Context, s *slot) error {
+	sh := o.shipper(s.spool)
+	for {
+		err := sh.Flush(ctx)
+		after, busy := sender.RetryAfter(err)
+		if err == nil || !busy {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(after):
+		}
+	}
+}
+
+// clock reads this machine's clocks as they are sent along.
+func (o *Origin) clock() (batch.Clock, error) {
+	at, err := o.h.Clocks()
+	return batch.Clock{Boot: o.boot, Boottime: at.Boottime, Wall: at.Realtime}, err
+}

@@ -1,0 +1,70 @@
+package batch
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/model/usage"
+)
+
+// An Entry is one batch, cut at minute edges, ready to be booked. It is booked
+// as a whole, exactly once, or not at all.
+type Entry struct {
+	Node     string // id of the node, a ULID; it has been enrolled
+	Stream   Stream
+	Number   uint64
+	Previous Hash
+	Hash     Hash
+	Sent     []byte    // the batch's bytes, kept aside where they conflict
+	Boot     string    // boot id of the sender
+	Through  time.Time // end of the last window in it, wall time; zero without windows
+
+	Names   []Name
+	Minutes []Minute
+	Nodes   []NodeMinute
+	Gaps    []usage.Gap
+	Shifts  []Shift
+	// Handovers are in the order of their windows.
+	Handovers []Handover
+}
+
+// A Handover is the energy that a host gave a virtual machine in a window, as one
+// of the two tells.
+type Handover struct {
+	From, To time.Time // of the window, wall time
+	usage.Handover
+}
+
+// A Minute is what one workload used in a minute, or in a part of it.
+type Minute struct {
+	Workload Short
+	Minute   int64 // since 1970, UTC
+	Usage    usage.Usage
+}
+
+// A NodeMinute is what there was to use on a node in a minute, and what its
+// interfaces and devices did.
+type NodeMinute struct {
+	Minute  int64
+	Covered time.Duration // for how much of it there are windows: the node's uptime
+	CPUs    int
+	// Whole + Skew = the sum of all rows of the node, idle and system
+	// included, once all of the minute's windows are booked.
+	Whole, Skew      usage.Shares
+	Violations, Lost int64
+	Total            usage.Usage // see batch.Window
+}
+
+// A Shift says that windows of a node were stored at another time than their
+// stamps say, as its clock was wrong.
+type Shift struct {
+	Boot string
+	At   time.Time     // when it was found, by the server's clock
+	By   time.Duration // that was added to the stamps
+	From time.Time     // the first window's start, as it was stored
+}
+
+// A Result says what became of one entry.
+type Result struct {
+	Reply
+	Err error // where the entry could not be booked for a reason of its own
+}

@@ -1,0 +1,68 @@
+package metric_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Names are part of other people's dashboards: they stay.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	names := map[usage.Resource]string{
+		usage.CPU:           "mete_workload_cpu_seconds_total",
+		usage.CPUThrottled:  "mete_workload_cpu_throttled_seconds_total",
+		usage.Memory:        "mete_workload_memory_byte_seconds_total",
+		usage.MemoryPeak:    "mete_workload_memory_peak_bytes",
+		usage.DiskRead:      "mete_workload_disk_read_bytes_total",
+		usage.DiskReads:     "mete_workload_disk_reads_total",
+		usage.Processes:     "mete_workload_processes_total",
+		usage.PIDs:          "mete_workload_pids_total",
+		usage.PIDsPeak:      "mete_workload_pids_peak",
+		usage.EnergyPackage: "mete_workload_energy_joules_total",
+		usage.EnergyRest:    "mete_workload_energy_joules_total",
+		usage.EnergyError:   "mete_workload_energy_error_joules_total",
+	}
+	for r, want := range names {
+		if got := metric.Of(r).Name; got != want {
+			t.Errorf("%s is %s, want %s", r, got, want)
+		}
+	}
+	seen := map[[2]string]usage.Resource{}
+	for _, f := range metric.All() {
+		k := [2]string{f.Name, f.Domain}
+		if other, ok := seen[k]; ok {
+			t.Errorf("%s and %s are both %v", other, f.Resource, k)
+		}
+		seen[k] = f.Resource
+	}
+	if diff := cmp.Diff("dram", metric.Of(usage.EnergyDRAM).Domain); diff != "" {
+		t.Error(diff)
+	}
+	if len(seen) > 30 {
+		t.Errorf("%d series for each workload, more than 30", len(seen))
+	}
+}
+
+// A value is the amount in base units, exactly where 53 bits hold it.
+func TestValue(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		r      usage.Resource
+		amount int64
+		want   float64
+	}{
+		{usage.CPU, 1_500_000_000, 1.5},
+		{usage.CPU, 1, 1e-9},
+		{usage.EnergyDRAM, 2_500_000, 2.5},
+		{usage.Memory, 1 << 40, 1 << 40},
+		{usage.Processes, 7, 7},
+	} {
+		if got := metric.Of(c.r).Value(c.amount); got != c.want {
+			t.Errorf("%s of %d is %v, want %v", c.r, c.amount, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,21 @@
+package query
+
+import (
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+)
+
+// A Self is what one workload used in all its life, as far as that is booked.
+type Self struct {
+	Node, NodeName, Cluster string
+	batch.Name              // the id alone, as long as nothing else is known of it
+	// First and Last are the start of the first minute with use and the end of the
+	// last one; zero where nothing is booked yet.
+	First, Last time.Time
+	Through     time.Time // up to when its node is booked; zero before the first batch
+	// Gaps is how many gaps of its node touch its life: something of it may be missing.
+	Gaps   int
+	Usage  Total
+	Latest *Latest // the latest window of its node, with its row alone; nil where there is none that is fresh
+}

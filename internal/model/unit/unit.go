@@ -1,0 +1,141 @@
+// Package unit gives every quantity a unit, and every unit one way to be
+// written down.
+//
+// Amounts travel as int64 in a fine unit that keeps them exact: nanoseconds,
+// bytes, byte-seconds, microjoules, counts. They are shown, and leave mete in
+// JSON and CSV, as decimals of the base unit: seconds, bytes, byte-seconds,
+// joules.
+package unit
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A Unit is what an int64 amount counts.
+type Unit uint8
+
+const (
+	Unknown    Unit = iota
+	Count           // things, events
+	Nanosecond      // time: of a CPU, of waiting
+	Byte            // size or traffic
+	ByteSecond      // size held over time
+	Microjoule      // energy
+)
+
+// String returns the name of the fine unit that amounts are kept in.
+func (u Unit) String() string {
+	switch u {
+	case Count:
+		return "count"
+	case Nanosecond:
+		return "ns"
+	case Byte:
+		return "bytes"
+	case ByteSecond:
+		return "byte_s"
+	case Microjoule:
+		return "uJ"
+	}
+	return "unknown"
+}
+
+// Base returns the name of the base unit, as metric names and JSON keys have
+// it; empty for counts.
+func (u Unit) Base() string {
+	switch u {
+	case Nanosecond:
+		return "seconds"
+	case Byte:
+		return "bytes"
+	case ByteSecond:
+		return "byte_seconds"
+	case Microjoule:
+		return "joules"
+	}
+	return ""
+}
+
+// digits is how many decimals one base unit has in the fine unit.
+func (u Unit) digits() int {
+	switch u {
+	case Nanosecond:
+		return 9
+	case Microjoule:
+		return 6
+	}
+	return 0
+}
+
+// Decimal writes an amount exactly, as a decimal number of the base unit
+// without trailing zeros: 1500000000 ns is "1.5".
+func (u Unit) Decimal(amount int64) string {
+	d := u.digits()
+	if d == 0 {
+		return strconv.FormatInt(amount, 10)
+	}
+	s := strconv.FormatUint(magnitude(amount), 10)
+	if len(s) <= d {
+		s = strings.Repeat("0", d+1-len(s)) + s
+	}
+	s = strings.TrimRight(s[:len(s)-d]+"."+s[len(s)-d:], "0")
+	s = strings.TrimSuffix(s, ".")
+	if amount < 0 {
+		s = "-" + s
+	}
+	return s
+}
+
+// Parse reads what Decimal wrote: a decimal number of the base unit. It fails,
+// wrapping fault.ErrInvalid, on anything that is no number, finer than the fine
+// unit or past 63 bits.
+func (u Unit) Parse(s string) (int64, error) {
+	whole, part, _ := strings.Cut(s, ".")
+	if d := u.digits(); len(part) <= d && strings.TrimLeft(whole, "+-") != "" {
+		v, err := strconv.ParseInt(whole+part+strings.Repeat("0", d-len(part)), 10, 64)
+		if err == nil {
+			return v, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is no amount of %s: %w", s, u, fault.ErrInvalid)
+}
+
+// Float returns an amount in the base unit, for display and rates only.
+func (u Unit) Float(amount int64) float64 {
+	switch u {
+	case Nanosecond:
+		return float64(amount) / 1e9
+	case Microjoule:
+		return float64(amount) / 1e6
+	}
+	return float64(amount)
+}
+
+func magnitude(v int64) uint64 {
+	if v < 0 {
+		return -uint64(v)
+	}
+	return uint64(v)
+}
+
+// An Integral sums a level over time without losing anything to rounding:
+// what is below one whole unit-second is kept for the next call.
+type Integral struct {
+	rest uint64 // level x ns x 2, below 2e9
+}
+
+// Add returns the whole level-seconds under the straight line from level a to
+// level b over ns nanoseconds, plus what earlier calls left over. Levels and ns
+// are not negative, and the mean level x seconds stays below 2^63.
+func (i *Integral) Add(a, b, ns int64) int64 {
+	hi, lo := bits.Mul64(uint64(a)+uint64(b), uint64(ns))
+	lo, carry := bits.Add64(lo, i.rest, 0)
+	q, rest := bits.Div64(hi+carry, lo, 2e9)
+	i.rest = rest
+	return int64(q)
+}

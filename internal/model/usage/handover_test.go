@@ -1,0 +1,172 @@
+package usage_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// handovers draws windows of a host with two guests, one of which may be away or
+// begin anew, with a share for each second or so.
+func handovers(t *rapid.T) (ws []usage.Window) {
+	at := int64(0)
+	var open [2]power.Share
+	for range rapid.IntRange(2, 8).Draw(t, "windows") {
+		length := int64(rapid.SampledFrom([]int{1, 10, 90}).Draw(t, "seconds"))
+		w := usage.Window{Start: at * 1e9, End: (at + length) * 1e9}
+		for g := range open {
+			if rapid.IntRange(0, 3).Draw(t, "away") == 0 {
+				continue
+			}
+			h := usage.Handover{Guest: string(rune('a' + g)), Workload: "w", Opened: open[g]}
+			epoch := rapid.SampledFrom([]string{"e", "e", "e", "f"}).Draw(t, "epoch")
+			for s := at; s < at+length; s++ {
+				h.Shares = append(h.Shares, power.Share{Epoch: epoch, N: s*1000 + rapid.Int64Range(0, 999).Draw(t, "ms"), Active: s})
+			}
+			open[g] = h.Shares[len(h.Shares)-1]
+			h.Booked = rapid.Int64Range(0, 1000).Draw(t, "booked")
+			w.Handovers = append(w.Handovers, h)
+		}
+		at += length
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// However windows are merged, of each guest the first share, the last one and the
+// sum stay, and the same ones between: few, and spread over the span.
+func TestMergeHandovers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ws := handovers(t)
+		keep := make([]*usage.Window, len(ws))
+		for i := range ws {
+			keep[i] = ws[i].Clone()
+		}
+		left := ws[0].Clone()
+		for i := range ws[1:] {
+			left.Merge(&ws[1+i])
+		}
+		right := ws[len(ws)-1].Clone()
+		for _, w := range slices.Backward(ws[:len(ws)-1]) {
+			sum := w.Clone()
+			sum.Merge(right)
+			right = sum
+		}
+		for i := range ws {
+			if d := cmp.Diff(keep[i], &ws[i]); d != "" {
+				t.Fatalf("what was merged changed:\n%s", d)
+			}
+		}
+		same := cmpopts.SortSlices(func(a, b usage.Handover) bool { return a.Guest < b.Guest })
+		if d := cmp.Diff(left.Handovers, right.Handovers, same, cmpopts.EquateEmpty()); d != "" {
+			t.Fatalf("(a+b)+c against a+(b+c):\n%s", d)
+		}
+		for _, h := range left.Handovers {
+			var all []power.Share
+			var booked int64
+			opened, found := power.Share{}, false
+			for i := range ws {
+				for _, o := range ws[i].Handovers {
+					if o.Guest != h.Guest {
+						continue
+					}
+					if !found {
+						opened, found = o.Opened, true
+					}
+					all, booked = append(all, o.Shares...), booked+o.Booked
+				}
+			}
+			if h.Opened != opened || h.Booked != booked || h.Shares[len(h.Shares)-1] != all[len(all)-1] {
+				t.Fatalf("%+v of shares from %v to %v", h, opened, all[len(all)-1])
+			}
+			if n := len(h.Shares); n > usage.MaxShares || n < min(len(all), 20) && left.End-left.Start == int64(len(all))*1e9 && !slices.ContainsFunc(all, func(s power.Share) bool { return s.Epoch != all[0].Epoch }) {
+				t.Fatalf("%d shares of %d", n, len(all))
+			}
+			rest := all
+			for _, s := range h.Shares {
+				i := slices.Index(rest, s)
+				if i < 0 {
+					t.Fatalf("%v is none of the shares, or out of order", s)
+				}
+				rest = rest[i+1:]
+			}
+		}
+	})
+}
+
+// A host's ticks and the shares that its guest closed with have numbers in common
+// however both were merged: else nobody could compare them after an outage.
+func TestMergedHandoversMeet(t *testing.T) {
+	const hour = 3600
+	merged := func(window int64, closing bool) []power.Share {
+		var sum usage.Window
+		for at := int64(0); at < hour; at += window {
+			h := usage.Handover{Guest: "g"}
+			for s := at; s < at+window; s++ {
+				h.Shares = append(h.Shares, power.Share{Epoch: "e", N: s*1003 + 7})
+			}
+			if closing {
+				h.Shares = h.Shares[window-1:]
+			}
+			w := usage.Window{Start: at * 1e9, End: (at + window) * 1e9, Handovers: []usage.Handover{h}}
+			if at == 0 {
+				sum = w
+				continue
+			}
+			sum.Merge(&w)
+		}
+		return sum.Handovers[0].Shares
+	}
+	host, guest := merged(10, false), merged(10, true)
+	common := 0
+	for _, s := range guest {
+		if slices.Contains(host, s) {
+			common++
+		}
+	}
+	if len(host) > usage.MaxShares || len(guest) > usage.MaxShares || common < 3 {
+		t.Errorf("%d of the host's and %d of the guest's shares have %d in common", len(host), len(guest), common)
+	}
+}
+
+func TestCloneHandovers(t *testing.T) {
+	w := usage.Window{Handovers: []usage.Handover{{Guest: "g", Shares: []power.Share{{N: 1}}}}}
+	c := w.Clone()
+	c.Handovers[0].Shares[0].N, c.Handovers[0].Guest = 2, "h"
+	if h := w.Handovers[0]; h.Guest != "g" || h.Shares[0].N != 1 {
+		t.Errorf("the clone's change is in %+v", h)
+	}
+}
+
+// A window that goes on and on keeps few shares, the last one among them, and a host
+// and a guest that looks later keep some of the same.
+func TestAddShare(t *testing.T) {
+	for _, every := range []int64{100, 1000, 7000} { // ms
+		var host, guest []power.Share
+		for i := range int64(5000) {
+			s := power.Share{Epoch: "e", N: 123_456 + i*every}
+			s.At = s.N * 1e6
+			if host = usage.AddShare(host, &s); i > 70 {
+				guest = usage.AddShare(guest, &s)
+			}
+			if len(host) > usage.MaxShares || host[len(host)-1] != s {
+				t.Fatalf("%d shares, the last %+v, want %+v", len(host), host[len(host)-1], s)
+			}
+			same := 0
+			for _, g := range guest {
+				if slices.Contains(host, g) {
+					same++
+				}
+			}
+			if same < 1+len(guest)/8 && len(guest) > 0 {
+				t.Fatalf("every %d ms: of %d and %d shares %d are the same", every, len(host), len(guest), same)
+			}
+		}
+	}
+}

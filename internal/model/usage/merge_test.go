@@ -1,0 +1,148 @@
+package usage_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// windows draws windows that follow each other, as books close them.
+func windows(t *rapid.T) (ws []usage.Window) {
+	life := uint64(0)
+	alive := []usage.Row{}
+	end := int64(100)
+	var idle usage.Row
+	idle.Workload = workload.Workload{ID: "idle", Kind: workload.Idle}
+	for i := range rapid.IntRange(2, 5).Draw(t, "windows") {
+		w := usage.Window{Boot: "b", Start: end, Opening: usage.Opening(rapid.IntRange(0, 2).Draw(t, "opening")), CPUs: i + 1, Offset: int64(i)}
+		end += rapid.Int64Range(1, 100).Draw(t, "length")
+		w.End = end
+		for j := range rapid.IntRange(0, 2).Draw(t, "gaps") {
+			w.Gaps = append(w.Gaps, usage.Gap{From: time.Unix(w.Start, 0), To: time.Unix(w.End, 0), Detail: fmt.Sprint(j)})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "births") {
+			life++
+			name := workload.ID(fmt.Sprint("w", life%3)) // lives of the same workload
+			alive = append(alive, usage.Row{Workload: workload.Workload{ID: name}, Life: workload.Life{ID: life}})
+		}
+		var ended, here []usage.Row
+		for _, r := range append(slices.Clone(alive), idle) {
+			r.Usage = drawUsage(t)
+			r.Usage.Covered = time.Duration(rapid.Int64Range(0, 100).Draw(t, "covered"))
+			r.Total[usage.CPU] = end
+			r.Workload.Name = fmt.Sprint("name ", i)
+			if r.Ended = r.Life.ID != 0 && rapid.Bool().Draw(t, "ends"); r.Ended {
+				ended = append(ended, r)
+			} else {
+				here = append(here, r)
+			}
+		}
+		alive = slices.Clone(here[:len(here)-1])
+		w.Rows = append(ended, here...)
+		w.Total = drawUsage(t)
+		for k := range w.Balance.Whole {
+			w.Balance.Whole[k] = rapid.Int64Range(0, 1<<40).Draw(t, "whole")
+		}
+		w.Balance.Lost = 1
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// A merged window says of every life what the windows say that it is made of.
+func TestMerge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ws := windows(t)
+		got := ws[0].Clone()
+		keep := ws[len(ws)-1].Clone()
+		for i := range ws[1:] {
+			got.Merge(&ws[i+1])
+		}
+		first, last := &ws[0], &ws[len(ws)-1]
+		want := *last.Clone()
+		want.Start, want.Opening, want.Rows = first.Start, first.Opening, nil
+		want.Gaps, want.Total, want.Balance = nil, usage.Usage{}, usage.Balance{}
+		rows := map[workload.Life]usage.Row{}
+		for _, w := range ws {
+			for _, g := range w.Gaps {
+				by := time.Duration(last.Offset - w.Offset)
+				g.From, g.To = g.From.Add(by), g.To.Add(by)
+				want.Gaps = append(want.Gaps, g)
+			}
+			want.Total.Add(&w.Total)
+			want.Balance.Add(&w.Balance)
+			for _, r := range w.Rows {
+				before := rows[r.Life]
+				r.Usage.Add(&before.Usage)
+				rows[r.Life] = r
+			}
+		}
+		have := map[workload.Life]usage.Row{}
+		for _, r := range got.Rows {
+			have[r.Life] = r
+		}
+		if d := cmp.Diff(rows, have); d != "" || len(have) != len(got.Rows) {
+			t.Fatalf("%d rows of %d lives (-want +got):\n%s", len(got.Rows), len(have), d)
+		}
+		if got.Rows[len(got.Rows)-1].Workload.ID != "idle" {
+			t.Error("idle is not last")
+		}
+		got.Rows = nil
+		if d := cmp.Diff(&want, got); d != "" {
+			t.Fatalf("window (-want +got):\n%s", d)
+		}
+		got.Merge(last.Clone()) // shares nothing with what it is made of
+		if d := cmp.Diff(keep, last); d != "" {
+			t.Fatalf("a merged window changed:\n%s", d)
+		}
+	})
+}
+
+// The clock was set between two windows: the gaps of the first one stand beside
+// it by the new clock as they did by the old one. When the boot before ended is
+// told by that one's clock.
+func TestMergeMovesGaps(t *testing.T) {
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	w := &usage.Window{Offset: 5000e9, Gaps: []usage.Gap{
+		{From: at(5010), To: at(5020), Reason: usage.Unwatched}, {From: at(4900), To: at(5000), Reason: usage.Rebooted}}}
+	was := w.Clone()
+	got := w.Clone()
+	for _, c := range []struct{ offset, unwatched, rebooted int64 }{{1000e9, 1010, 1000}, {9000e9, 9010, 1000}} {
+		got.Merge(&usage.Window{Offset: c.offset})
+		want := []usage.Gap{{From: at(c.unwatched), To: at(c.unwatched + 10), Reason: usage.Unwatched},
+			{From: at(c.rebooted), To: at(c.offset / 1e9), Reason: usage.Rebooted}}
+		if d := cmp.Diff(want, got.Gaps); d != "" {
+			t.Errorf("offset %d (-want +got):\n%s", c.offset, d)
+		}
+	}
+	if d := cmp.Diff(was, w); d != "" {
+		t.Errorf("the clone's merge changed what it was cloned from:\n%s", d)
+	}
+}
+
+func TestMergeOfTwoBootsPanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("windows of two boots were merged")
+		}
+	}()
+	w := usage.Window{Boot: "a"}
+	w.Merge(&usage.Window{Boot: "b"})
+}
+
+// A clone stays as it is when the window is used anew.
+func TestClone(t *testing.T) {
+	w := usage.Window{Rows: make([]usage.Row, 1), Gaps: make([]usage.Gap, 1)}
+	c := w.Clone()
+	w.Rows[0].Ended, w.Gaps[0].Detail = true, "x"
+	if c.Rows[0].Ended || c.Gaps[0].Detail != "" {
+		t.Error("a clone shares memory with its window")
+	}
+}

@@ -1,0 +1,157 @@
+// Package usage holds the nouns of measuring: what can be used (Resource),
+// how sure a figure is (Quality), what a machine shows at an instant
+// (Snapshot), and what its workloads used over a span (Usage, Window).
+package usage
+
+import (
+	"math/bits"
+
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/unit"
+)
+
+// A Resource is a thing that workloads use. Its number is part of stored and
+// sent data: it is never changed and never given to another resource.
+type Resource uint8
+
+// The one list of resources. Columns, metric names, JSON keys and docs follow
+// from it; details stands beside it.
+const (
+	CPU              Resource = 1  // CPU time
+	CPUUser          Resource = 2  // CPU time in user mode; with CPUSystem it is CPU
+	CPUSystem        Resource = 3  // CPU time in the kernel
+	CPUThrottled     Resource = 4  // time that a CPU limit held runnable tasks back
+	Memory           Resource = 5  // memory charged, over time
+	MemoryPeak       Resource = 6  // highest memory charged
+	MemoryAnon       Resource = 7  // anonymous memory, over time
+	MemoryFile       Resource = 8  // page cache, over time
+	MemoryWorking    Resource = 9  // memory less inactive page cache, over time
+	DiskRead         Resource = 10 // bytes read from leaf block devices
+	DiskWritten      Resource = 11 // bytes written to leaf block devices
+	DiskReads        Resource = 12 // read requests to leaf block devices
+	DiskWrites       Resource = 13 // write requests to leaf block devices
+	NetworkRx        Resource = 14 // bytes received, IP headers and up
+	NetworkTx        Resource = 15 // bytes sent, IP headers and up
+	NetworkRxPackets Resource = 16 // packets received
+	NetworkTxPackets Resource = 17 // packets sent
+	Processes        Resource = 18 // processes started
+	PIDs             Resource = 19 // tasks alive, over time
+	PIDsPeak         Resource = 20 // most tasks alive
+	OOMKills         Resource = 21 // processes killed for want of memory
+	PressureCPU      Resource = 22 // time in which some task waited for a CPU
+	PressureMemory   Resource = 23 // time in which some task waited for memory
+	PressureIO       Resource = 24 // time in which some task waited for I/O
+	EnergyPackage    Resource = 25 // energy of CPU packages
+	EnergyDRAM       Resource = 26 // energy of memory
+	EnergyGPU        Resource = 27 // energy of accelerators
+	EnergyRest       Resource = 28 // energy that no finer meter shows; all of it where there is none
+	EnergyError      Resource = 29 // by how much the energy may be off
+	EnergyIdle       Resource = 30 // how much of the energy the machine draws anyway
+
+	// Limit is one more than the highest resource number.
+	Limit = 31
+)
+
+// Kind says how a resource adds up.
+type Kind uint8
+
+const (
+	// Counter amounts are increments of a counter; they add.
+	Counter Kind = iota + 1
+	// Integral amounts are a level held over time; they add.
+	Integral
+	// Peak amounts are the highest level seen; the larger one stays.
+	Peak
+)
+
+// A Detail describes one resource.
+type Detail struct {
+	Name string    // in Go, JSON, SQL and metric names
+	Unit unit.Unit // of a Usage amount
+	Kind Kind
+	// Level is the unit of the momentary reading that an Integral or a Peak
+	// is made of; Unknown for counters.
+	Level unit.Unit
+	// Inclusive says that a group's reading holds its children's too, so that
+	// what the group itself used is the difference.
+	Inclusive bool
+	Help      string
+}
+
+var details = [Limit]Detail{
+	CPU:              {"cpu", unit.Nanosecond, Counter, 0, true, "CPU time"},
+	CPUUser:          {"cpu_user", unit.Nanosecond, Counter, 0, false, "CPU time in user mode"},
+	CPUSystem:        {"cpu_system", unit.Nanosecond, Counter, 0, false, "CPU time in the kernel"},
+	CPUThrottled:     {"cpu_throttled", unit.Nanosecond, Counter, 0, false, "time in which a CPU limit held runnable tasks back"},
+	Memory:           {"memory", unit.ByteSecond, Integral, unit.Byte, true, "memory charged, page cache included, over time"},
+	MemoryPeak:       {"memory_peak", unit.Byte, Peak, unit.Byte, true, "highest memory charged"},
+	MemoryAnon:       {"memory_anon", unit.ByteSecond, Integral, unit.Byte, false, "anonymous memory over time"},
+	MemoryFile:       {"memory_file", unit.ByteSecond, Integral, unit.Byte, false, "page cache over time"},
+	MemoryWorking:    {"memory_working", unit.ByteSecond, Integral, unit.Byte, false, "memory less inactive page cache over time"},
+	DiskRead:         {"disk_read", unit.Byte, Counter, 0, true, "bytes read from leaf block devices"},
+	DiskWritten:      {"disk_written", unit.Byte, Counter, 0, true, "bytes written to leaf block devices"},
+	DiskReads:        {"disk_reads", unit.Count, Counter, 0, true, "read requests to leaf block devices"},
+	DiskWrites:       {"disk_writes", unit.Count, Counter, 0, true, "write requests to leaf block devices"},
+	NetworkRx:        {"network_rx", unit.Byte, Counter, 0, false, "bytes received"},
+	NetworkTx:        {"network_tx", unit.Byte, Counter, 0, false, "bytes sent"},
+	NetworkRxPackets: {"network_rx_packets", unit.Count, Counter, 0, false, "packets received"},
+	NetworkTxPackets: {"network_tx_packets", unit.Count, Counter, 0, false, "packets sent"},
+	Processes:        {"processes", unit.Count, Counter, 0, false, "processes started"},
+	PIDs:             {"pids", unit.Count, Integral, unit.Count, true, "tasks alive, over time (task-seconds)"},
+	PIDsPeak:         {"pids_peak", unit.Count, Peak, unit.Count, true, "most tasks alive"},
+	OOMKills:         {"oom_kills", unit.Count, Counter, 0, false, "processes killed for want of memory"},
+	PressureCPU:      {"pressure_cpu", unit.Nanosecond, Counter, 0, false, "time in which some task waited for a CPU"},
+	PressureMemory:   {"pressure_memory", unit.Nanosecond, Counter, 0, false, "time in which some task waited for memory"},
+	PressureIO:       {"pressure_io", unit.Nanosecond, Counter, 0, false, "time in which some task waited for I/O"},
+	EnergyPackage:    {"energy_package", unit.Microjoule, Counter, 0, false, "energy of CPU packages"},
+	EnergyDRAM:       {"energy_dram", unit.Microjoule, Counter, 0, false, "energy of memory"},
+	EnergyGPU:        {"energy_gpu", unit.Microjoule, Counter, 0, false, "energy of accelerators"},
+	EnergyRest:       {"energy_rest", unit.Microjoule, Counter, 0, false, "energy that no finer meter shows: of the whole machine where nothing else is metered"},
+	EnergyError:      {"energy_error", unit.Microjoule, Counter, 0, false, "by how much the energy may be off, either way"},
+	EnergyIdle:       {"energy_idle", unit.Microjoule, Counter, 0, false, "how much of the energy is what the machine draws anyway"},
+}
+
+// Detail describes r. It panics on a number that is not in the list.
+func (r Resource) Detail() Detail {
+	if r == 0 || r >= Limit {
+		panic("meter: no such resource")
+	}
+	return details[r]
+}
+
+// String returns the resource's name.
+func (r Resource) String() string { return r.Detail().Name }
+
+// A Set is a set of resources, one bit each.
+type Set uint64
+
+// All holds every resource of the list.
+const All Set = 1<<Limit - 2
+
+// EnergyOf returns the resource that the energy of a domain is.
+func EnergyOf(d power.Domain) Resource { return EnergyPackage + Resource(d-power.Package) }
+
+// Energies are the resources whose sum is all energy.
+var Energies = [...]Resource{EnergyPackage, EnergyDRAM, EnergyGPU, EnergyRest}
+
+// SetOf returns the set of the given resources.
+func SetOf(rs ...Resource) (s Set) {
+	for _, r := range rs {
+		s |= 1 << r
+	}
+	return s
+}
+
+// Has reports whether r is in s.
+func (s Set) Has(r Resource) bool { return s>>r&1 != 0 }
+
+// Len returns how many resources are in s.
+func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
+
+// Each calls f for every resource in s, in the order of the list.
+func (s Set) Each(f func(Resource)) {
+	for s != 0 {
+		f(Resource(bits.TrailingZeros64(uint64(s))))
+		s &= s - 1
+	}
+}

@@ -1,0 +1,180 @@
+package ca
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+)
+
+// How long certificates live. What is renewed by itself is renewed after two
+// thirds of it.
+const (
+	caLife     = 10 * 365 * 24 * time.Hour
+	serverLife = 90 * 24 * time.Hour
+	clientLife = 30 * 24 * time.Hour
+
+	// early is how far certificates reach back, for clocks that go slow.
+	early = time.Hour
+)
+
+// due is when a certificate is to be renewed.
+func due(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
+}
+
+func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+
+// template is what all certificates have in common.
+func template(now time.Time, life time.Duration) *x509.Certificate {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		panic(err) // the system's random numbers never fail
+	}
+	return &x509.Certificate{
+		SerialNumber:          serial.Add(serial, big.NewInt(1)),
+		NotBefore:             now.Add(-early).UTC(),
+		NotAfter:              now.Add(life).UTC(),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+	}
+}
+
+// newCA makes an authority that signs certificates, and no other authority's.
+func newCA(now time.Time) (pair, error) {
+	key, err := newKey()
+	if err != nil {
+		return pair{}, err
+	}
+	t := template(now, caLife)
+	// The serial number keeps two authorities apart for those who look them up
+	// by name.
+	t.Subject = pkix.Name{CommonName: "mete certificate authority " + t.SerialNumber.Text(36)[:8]}
+	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	t.IsCA, t.MaxPathLenZero = true, true
+	return sign(pair{key, t}, t, key)
+}
+
+// sign has p sign a certificate over key's public half.
+func sign(p pair, t *x509.Certificate, key *ecdsa.PrivateKey) (pair, error) {
+	cert, err := p.sign(t, key.Public())
+	return pair{key, cert}, err
+}
+
+func (p pair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
+	if t.NotAfter.After(p.cert.NotAfter) {
+		t.NotAfter = p.cert.NotAfter // what outlives its authority is worth nothing
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, p.cert, public, p.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of %s: %w", t.Subject.CommonName, err)
+	}
+	return x509.ParseCertificate(der)
+}
+
+// server makes the certificate of a server with these names and addresses.
+func (p pair) server(now time.Time, names []string) (pair, error) {
+	key, err := newKey()
+	if err != nil {
+		return pair{}, err
+	}
+	t := template(now, serverLife)
+	t.Subject = pkix.Name{CommonName: "mete server"}
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	for _, n := range names {
+		if ip := net.ParseIP(n); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, n)
+		}
+	}
+	return sign(p, t, key)
+}
+
+// namesOf lists the names and addresses of a server's certificate, in order.
+func namesOf(c *x509.Certificate) []string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// client signs the certificate of a node: its name is the node's id, its unit
+// the role, and a URI says node and cluster. It is good for a client only.
+func (p pair) client(now time.Time, life time.Duration, g registry.Node, role registry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
+	t := template(now, life)
+	t.Subject = pkix.Name{CommonName: g.ID, OrganizationalUnit: []string{string(role)}}
+	t.URIs = []*url.URL{{Scheme: "mete", Host: g.Cluster, Path: "/" + g.ID}}
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	return p.sign(t, public)
+}
+
+// holder reads who a certificate that client signed is of.
+func holder(c *x509.Certificate) (n registry.Node, role registry.Role, ok bool) {
+	if len(c.URIs) != 1 || len(c.Subject.OrganizationalUnit) != 1 {
+		return n, "", false
+	}
+	u := c.URIs[0]
+	n, role = registry.Node{ID: c.Subject.CommonName, Cluster: u.Host}, registry.Role(c.Subject.OrganizationalUnit[0])
+	return n, role, u.Scheme == "mete" && n.ID != "" && u.Path == "/"+n.ID && (role == registry.Agent || role == registry.Upstream)
+}
+
+// parseCSR reads a signing request, and returns the key whose holder made it.
+func parseCSR(text string) (crypto.PublicKey, error) {
+	block, _ := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, fmt.Errorf("csr is no certificate request in PEM: %w", fault.ErrInvalid)
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("csr: %w: %w", err, fault.ErrInvalid)
+	}
+	// Before the signature: anybody may ask, and one by a huge RSA key takes seconds.
+	if !allowed(csr.PublicKey) {
+		return nil, fmt.Errorf("csr: key is neither ECDSA P-256 nor Ed25519: %w", fault.ErrInvalid)
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("csr: %w: %w", err, fault.ErrInvalid)
+	}
+	return csr.PublicKey, nil
+}
+
+// allowed says whether a certificate may be over a key of this kind.
+func allowed(key crypto.PublicKey) bool {
+	switch key := key.(type) {
+	case ed25519.PublicKey:
+		return true
+	case *ecdsa.PublicKey:
+		return key.Curve == elliptic.P256()
+	}
+	return false
+}
+
+// checkCluster says whether a cluster may be called so: what fits a URI and a
+// label everywhere.
+func checkCluster(name string) error {
+	ok := len(name) >= 1 && len(name) <= 63
+	for _, c := range []byte(name) {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
+	}
+	if !ok || name[0] == '.' || name[0] == '-' || name[len(name)-1] == '.' || strings.Contains(name, "..") {
+		return fault.WithHint(fmt.Errorf("cluster %q: %w name", name, fault.ErrInvalid), "use 1 to 63 letters, digits, and - _ . between them")
+	}
+	return nil
+}

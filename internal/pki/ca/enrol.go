@@ -1,0 +1,375 @@
+package ca
+
+import (
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/oklog/ulid/v2"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/token"
+)
+
+// enrolments is what enrolling remembers. One at a time decides which node a
+// machine is, so that two of one machine see each other.
+type enrolments struct {
+	one    sync.Mutex
+	recent map[[sha256.Size]byte]enrolment // by what the claim was
+	clones map[string][]time.Time          // by root: when one was made of it, or of its clones, within the last day
+}
+
+// An enrolment is one that was paid for with a use of a token. Until its machine
+// has had time to ask again, as it must where the answer was lost on the way, it
+// costs nothing more and gives the same node.
+type enrolment struct {
+	at   time.Time
+	node string // "" as long as it did not come to that
+}
+
+const (
+	repeatable = time.Hour
+	dayClones  = 10 // of one node and its clones
+)
+
+// A right is what a claim is granted for.
+type right struct {
+	actor   string // token id, node id, or "local"
+	role    registry.Role
+	cluster string
+	node    string            // that it is a clone of; "" where it is none
+	root    string            // and the first one that this is a clone of, or is itself
+	paid    [sha256.Size]byte // key of the enrolment; zero of the loopback, whose claims cost nothing
+}
+
+// enrol judges a claim that came from an address. peer is set where the request
+// showed a certificate; local says that it came over a trusted loopback.
+func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Peer, local bool, from netip.Addr) (token.Grant, error) {
+	if c.Role == "" {
+		c.Role = registry.Agent
+	}
+	if err := checkClaim(c); err != nil {
+		return token.Grant{}, err
+	}
+	var key crypto.PublicKey
+	var err error
+	if !local {
+		// Before anything is spent on it.
+		if key, err = parseCSR(c.CSR); err != nil {
+			return token.Grant{}, err
+		}
+	}
+	a.one.Lock()
+	defer a.one.Unlock()
+	now := time.Now().UTC()
+	by, err := a.right(ctx, c, key, peer, local, from, now)
+	if err != nil {
+		return token.Grant{}, err
+	}
+	n := registry.Node{Cluster: by.cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now}
+	if n.ID = a.recent[by.paid].node; n.ID == "" {
+		if err := a.settle(ctx, &n, by); err != nil {
+			return token.Grant{}, err
+		}
+	}
+	g := token.Grant{Node: n.ID, Cluster: n.Cluster, Role: by.role, JobKey: a.jobKeyFor(by.role, n.ID)}
+	if local {
+		g.CA = string(a.CAPEM()) // by which it knows the ledger
+		return g, nil
+	}
+	a.recent[by.paid] = enrolment{now, n.ID}
+	return a.grant(g, key, now)
+}
+
+// settle decides which node a machine is, and keeps that.
+func (a *Authority) settle(ctx context.Context, n *registry.Node, by right) error {
+	action, what := "node.enrol", "new"
+	if by.role == registry.Agent {
+		nodes, err := a.reg.NodesByMachine(ctx, n.MachineID)
+		if err != nil {
+			return err
+		}
+		if nodes, err = a.mine(ctx, nodes, n.Cluster); err != nil {
+			return err
+		}
+		old, others := choose(nodes, *n, a.cfg.Live)
+		if by.node != "" {
+			old, others, n.Root = "", []string{by.node}, by.root
+		}
+		switch {
+		case old != "":
+			n.ID, what = old, "again"
+		case len(others) > 0:
+			action, what = "node.clone", "new, as the machine's id is in use by "+strings.Join(others, " ")
+			a.log.Warn("two machines have the same machine id: the second became a node of its own", "machine", n.MachineID, "node", others[0], "name", n.Name)
+		}
+	}
+	if by.role == registry.Upstream {
+		// A server says its ledger's id for a machine's. Where it lost its identity
+		// it goes on as the same one, so that its rows do not come twice.
+		sources, err := a.reg.Sources(ctx, n.MachineID)
+		if err != nil {
+			return err
+		}
+		if sources, err = a.mine(ctx, sources, n.Cluster); err != nil {
+			return err
+		}
+		if len(sources) > 0 {
+			n.ID, what = sources[0].ID, "again"
+		}
+	}
+	put := a.reg.PutNode
+	if by.role == registry.Upstream {
+		put = a.reg.PutSource
+	}
+	if n.ID == "" {
+		n.ID = ulid.Make().String()
+	}
+	if err := put(ctx, *n); err != nil {
+		return err
+	}
+	if by.node != "" {
+		a.clones[by.root] = append(a.clones[by.root], n.At)
+	}
+	a.log.Info("enrolled", "node", n.ID, "role", string(by.role), "cluster", n.Cluster, "name", n.Name, "by", by.actor, "as", what)
+	return a.audit(ctx, by.actor, action, n.ID, fmt.Sprintf("%s: role %s, cluster %q, name %q, machine %q, boot %q", what, by.role, n.Cluster, n.Name, n.MachineID, n.Boot))
+}
+
+// mine leaves those nodes that a machine of this cluster may turn out to be: a
+// right in one cluster is none to the nodes of another.
+func (a *Authority) mine(ctx context.Context, nodes []registry.Node, cluster string) (mine []registry.Node, err error) {
+	for _, n := range nodes {
+		revoked, err := a.known.revoked(ctx, n.ID)
+		if err != nil {
+			return nil, err
+		}
+		if n.Cluster == cluster && !revoked {
+			mine = append(mine, n)
+		}
+	}
+	return mine, nil
+}
+
+// choose says which of the nodes with its machine id a machine is: "" where it
+// is none of them. others are those that send under another boot right now, so
+// that it cannot be them.
+func choose(nodes []registry.Node, n registry.Node, live func(string) (string, bool)) (id string, others []string) {
+	var best registry.Node
+	score := func(o registry.Node) (s int) {
+		if boot, ok := live(o.ID); ok && boot == n.Boot {
+			s += 4
+		}
+		if o.Boot == n.Boot {
+			s += 2
+		}
+		if o.Name == n.Name {
+			s++
+		}
+		return s
+	}
+	for _, o := range nodes {
+		if boot, ok := live(o.ID); ok && boot != n.Boot {
+			others = append(others, o.ID)
+		} else if best.ID == "" || cmp.Or(cmp.Compare(score(o), score(best)), o.At.Compare(best.At), cmp.Compare(o.ID, best.ID)) > 0 {
+			best = o
+		}
+	}
+	return best.ID, others
+}
+
+// right finds what gives a claim its right, and takes a use of it.
+func (a *Authority) right(ctx context.Context, c token.Claim, key crypto.PublicKey, peer *token.Peer, local bool, from netip.Addr, now time.Time) (right, error) {
+	if a.recent == nil {
+		a.recent, a.clones = map[[sha256.Size]byte]enrolment{}, map[string][]time.Time{}
+	}
+	switch {
+	case local:
+		if c.Role != registry.Agent {
+			return right{}, fmt.Errorf("role %q without a token: %w", c.Role, fault.ErrDenied)
+		}
+		return right{actor: actor, role: c.Role, cluster: a.cfg.Cluster}, nil
+	case peer != nil && c.Token != "":
+		return right{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrInvalid)
+	case peer != nil:
+		by := right{actor: peer.Node, role: peer.Role, cluster: peer.Cluster, node: peer.Node, paid: paidBy("certificate "+peer.Node, key, c)}
+		if peer.Role != registry.Agent || c.Role != registry.Agent {
+			return right{}, fmt.Errorf("role %s by a certificate of role %s: %w", c.Role, peer.Role, fault.ErrDenied)
+		}
+		var err error
+		if by.root, err = a.root(ctx, peer.Node); err != nil {
+			return right{}, err
+		}
+		return by, a.payByNode(by, now)
+	}
+	return a.payByToken(ctx, c, key, from, now)
+}
+
+// root is the node whose clone a node is, or the node itself: of all its clones, and
+// of theirs, the same one.
+func (a *Authority) root(ctx context.Context, node string) (string, error) {
+	n, err := a.reg.Node(ctx, node)
+	if errors.Is(err, fault.ErrNotFound) { // of a ledger that was restored from a backup
+		return node, nil
+	}
+	return cmp.Or(n.Root, node), err
+}
+
+// payByNode takes one of the clones that a node and its clones may have in a day.
+func (a *Authority) payByNode(by right, now time.Time) error {
+	if e, ok := a.recent[by.paid]; ok && now.Sub(e.at) < repeatable {
+		return nil
+	}
+	day := slices.DeleteFunc(a.clones[by.root], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
+	a.clones[by.root] = day
+	if len(day) >= dayClones {
+		return limited{fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), day[0].Add(24 * time.Hour).Sub(now)}
+	}
+	a.pay(by.paid, now)
+	return nil
+}
+
+// payByToken takes a use of the claim's token.
+func (a *Authority) payByToken(ctx context.Context, c token.Claim, key crypto.PublicKey, from netip.Addr, now time.Time) (right, error) {
+	if c.Token == "" {
+		return right{}, unidentified{fault.WithHint(fmt.Errorf("neither a certificate nor a token: %w", fault.ErrDenied), "mete token create makes a token on the server's machine")}
+	}
+	tok, err := token.Parse(c.Token)
+	if err != nil {
+		return right{}, err
+	}
+	t, isKnown, err := a.known.token(ctx, tok)
+	if err != nil {
+		return right{}, err
+	}
+	paid := paidBy(c.Token, key, c)
+	if e, ok := a.recent[paid]; ok && now.Sub(e.at) < repeatable && isKnown && t.Revoked.IsZero() {
+		return right{actor: t.ID, role: t.Role, cluster: t.Cluster, paid: paid}, nil
+	}
+	if !isKnown {
+		if wait := a.wrong.take(from, now); wait > 0 {
+			return right{}, limited{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
+		}
+	}
+	t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), c.Role, now)
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		err = fault.WithHint(fmt.Errorf("token %s: %w", tok.ID(), fault.ErrDenied), "mete token list shows the server's tokens; perhaps it is another server's")
+	case errors.Is(err, fault.ErrDenied) && fault.Hint(err) == "":
+		err = fault.WithHint(err, "mete token create makes a new one on the server's machine")
+	}
+	if err != nil {
+		return right{}, errors.Join(err, a.denied(ctx, tok.ID(), c, err, isKnown, from, now))
+	}
+	a.pay(paid, now)
+	return right{actor: t.ID, role: t.Role, cluster: t.Cluster, paid: paid}, nil
+}
+
+// denied records a refusal, as long as there are not too many of them.
+func (a *Authority) denied(ctx context.Context, id string, c token.Claim, why error, isKnown bool, from netip.Addr, now time.Time) error {
+	if !errors.Is(why, fault.ErrDenied) || isKnown && a.wrong.take(from, now) > 0 {
+		return nil
+	}
+	a.log.Warn("not enrolled", "err", why, "from", from, "name", c.Name)
+	return a.audit(ctx, id, "enrol.denied", c.Name, fmt.Sprintf("%v; from %s, machine %q", why, from, c.Machine))
+}
+
+// pay remembers that a claim was paid for, and forgets those of long ago.
+func (a *Authority) pay(paid [sha256.Size]byte, now time.Time) {
+	for k, e := range a.recent {
+		if now.Sub(e.at) >= repeatable {
+			delete(a.recent, k)
+		}
+	}
+	a.recent[paid] = enrolment{at: now}
+}
+
+// paidBy tells a claim from all others: who asks again with the same key, and
+// is the same machine in the same boot, has asked before.
+func paidBy(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		panic(err) // parseCSR lets no other kinds in
+	}
+	b, err := json.Marshal([]any{strings.TrimSpace(by), der, c.Machine, c.Boot})
+	if err != nil {
+		panic(err) // strings and bytes
+	}
+	return sha256.Sum256(b)
+}
+
+// grant signs a certificate for a node.
+func (a *Authority) grant(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {
+	cert, err := a.ca.client(now, a.cfg.Life, registry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
+	if err != nil {
+		return token.Grant{}, err
+	}
+	g.Certificate, g.CA = string(encodeCertificate(cert.Raw)), string(a.CAPEM())
+	return g, nil
+}
+
+// renewal gives the holder of a certificate a new one for the same node. The old
+// one stays good until it ends.
+func (a *Authority) renewal(ctx context.Context, c token.Claim, peer token.Peer) (token.Grant, error) {
+	key, err := parseCSR(c.CSR)
+	if err != nil {
+		return token.Grant{}, err
+	}
+	if err := checkClaim(c); err != nil {
+		return token.Grant{}, err
+	}
+	now := time.Now().UTC()
+	if peer.Role == registry.Agent {
+		// A ledger that was restored from a backup may not know the node yet, or know
+		// of it only what its certificate says: that it was enrolled.
+		n, err := a.reg.Node(ctx, peer.Node)
+		if errors.Is(err, fault.ErrNotFound) || err == nil && n.MachineID == "" {
+			err = a.reg.PutNode(ctx, registry.Node{ID: peer.Node, Cluster: peer.Cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now})
+		}
+		if err != nil {
+			return token.Grant{}, err
+		}
+	}
+	g, err := a.grant(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role, JobKey: a.jobKeyFor(peer.Role, peer.Node)}, key, now)
+	if err != nil {
+		return token.Grant{}, err
+	}
+	return g, a.audit(ctx, peer.Node, "node.renew", peer.Node, "")
+}
+
+// EnrolLocal says which node this machine is, for an agent in the same process.
+func (a *Authority) EnrolLocal(ctx context.Context, machine, boot, name string) (registry.Node, error) {
+	g, err := a.enrol(ctx, token.Claim{Machine: machine, Boot: boot, Name: name}, nil, true, netip.Addr{})
+	if err != nil {
+		return registry.Node{}, err
+	}
+	return a.reg.Node(ctx, g.Node)
+}
+
+// checkClaim holds what a machine says of itself to what fits a table.
+func checkClaim(c token.Claim) error {
+	for _, f := range []struct {
+		name, text string
+		max        int
+	}{{"machine_id", c.Machine, 128}, {"boot", c.Boot, 64}, {"name", c.Name, 253}} {
+		if f.text == "" || len(f.text) > f.max || strings.ContainsFunc(f.text, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+			return fmt.Errorf("%s %.60q: %w", f.name, f.text, fault.ErrInvalid)
+		}
+	}
+	// Nodes are told apart as CLUSTER/NAME, so a name must not read as another's.
+	if strings.Contains(c.Name, "/") {
+		return fault.WithHint(fmt.Errorf("name %.60q: %w", c.Name, fault.ErrInvalid), "give the machine a host name without a slash")
+	}
+	return nil
+}

@@ -1,0 +1,333 @@
+package ca_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
+)
+
+func TestEnrol(t *testing.T) {
+	s := serve(t, ca.Config{})
+	dir := t.TempDir()
+	i := identity(t, dir, s.url, s.agents(1), blade)
+	if i.Node() != "" || !i.Ends().IsZero() {
+		t.Errorf("node %q before it is enrolled", i.Node())
+	}
+	if _, err := i.Client().Get(s.url); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a request before: %v", err)
+	}
+	if err := i.Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := token.Peer{Node: i.Node(), Cluster: "lab", Role: registry.Agent}
+	if p, _, err := who(t, i.Client(), s.url); err != nil || p != want || len(p.Node) != 26 {
+		t.Errorf("the server sees %+v, %v, want %+v", p, err, want)
+	}
+	resp, err := i.Client().Get(s.url + "/who")
+	if err != nil || resp.Header.Get("Proto") != "HTTP/2.0" {
+		t.Errorf("%v, %v, want HTTP/2", resp, err)
+	}
+	shut(t, resp)
+	n, err := s.reg.Node(t.Context(), i.Node())
+	if err != nil || n.Name != "blade" || n.MachineID != "4d1c" || n.Boot != "boot-1" || n.Cluster != "lab" {
+		t.Errorf("the registry has %+v, %v", n, err)
+	}
+	if left := time.Until(i.Ends()); left < 29*24*time.Hour || left > 30*24*time.Hour {
+		t.Errorf("the certificate ends in %v", left)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "identity.json")); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("identity.json: %v, %v", st, err)
+	}
+	// Once more, and after a restart without a token: nothing is asked for.
+	again := identity(t, dir, s.url, token.Token{}, blade)
+	if err := errors.Join(i.Enrol(t.Context()), again.Enrol(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if p, _, err := who(t, again.Client(), s.url); err != nil || p != want {
+		t.Errorf("after a restart %+v, %v, want %+v", p, err, want)
+	}
+	if got := fmt.Sprint(s.reg.actions()); got != "[token.create node.enrol]" {
+		t.Errorf("audited: %s", got)
+	}
+}
+
+func TestUpstream(t *testing.T) {
+	s := serve(t, ca.Config{})
+	tok := s.token(registry.Token{Role: registry.Upstream, Cluster: "edge"})
+	i, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.url, Role: registry.Upstream, Facts: blade, Token: func() (token.Token, error) { return tok, nil }}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(i.Enrol(t.Context()), i.Renew(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	p, _, err := who(t, i.Client(), s.url)
+	if want := (token.Peer{Node: i.Node(), Cluster: "edge", Role: registry.Upstream}); err != nil || p != want {
+		t.Errorf("%+v, %v, want %+v", p, err, want)
+	}
+	if len(s.reg.nodes) != 0 {
+		t.Errorf("a server is among the nodes: %+v", s.reg.nodes)
+	}
+	if err := i.Reenrol(t.Context()); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a server as a clone: %v", err)
+	}
+	// Who lost its identity and comes with the same ledger is the same one; in
+	// another cluster it is not.
+	for cluster, same := range map[string]bool{"edge": true, "other": false} {
+		tok := s.token(registry.Token{Role: registry.Upstream, Cluster: cluster})
+		again, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.url, Role: registry.Upstream, Facts: blade, Token: func() (token.Token, error) { return tok, nil }}, slog.New(slog.DiscardHandler))
+		if err == nil {
+			err = again.Enrol(t.Context())
+		}
+		if err != nil || (again.Node() == i.Node()) != same {
+			t.Errorf("in cluster %s it is %s, %v; it was %s", cluster, again.Node(), err, i.Node())
+		}
+	}
+}
+
+// Each way in which a token may be no good, and what it says then.
+func TestWrongTokens(t *testing.T) {
+	s, other := serve(t, ca.Config{}), serve(t, ca.Config{})
+	used := s.agents(1)
+	s.enrolled(used, enroll.Facts{Machine: "first", Boot: "b", Name: "n"})
+	ended := s.token(registry.Token{Role: registry.Agent, Expires: time.Now().Add(time.Hour)})
+	s.reg.tokens[len(s.reg.tokens)-1].Expires = time.Now().Add(-time.Second)
+	revoked := s.agents(-1)
+	if err := s.Tokens().Revoke(t.Context(), revoked.ID()); err != nil {
+		t.Fatal(err)
+	}
+	viewer := s.token(registry.Token{Role: registry.Viewer})
+	for name, c := range map[string]struct {
+		tok  token.Token
+		want string
+	}{
+		"none":             {token.Token{}, "no token"},
+		"unknown":          {token.New([5]byte{1}, [20]byte{2}, s.CA()), "permission denied"},
+		"wrong secret":     {guess(t, used), "permission denied"},
+		"used up":          {used, "used up"},
+		"ended":            {ended, "has ended"},
+		"revoked":          {revoked, "is revoked"},
+		"for reading":      {viewer, "is for role viewer"},
+		"another server's": {other.agents(1), "another certificate authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := identity(t, t.TempDir(), s.url, c.tok, blade)
+			err := i.Enrol(t.Context())
+			if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), c.want) || fault.Hint(err) == "" {
+				t.Errorf("Enrol: %v (hint %q), want denied, %q and a hint", err, fault.Hint(err), c.want)
+			}
+			if err != nil && !c.tok.IsZero() && strings.Contains(err.Error(), c.tok.Reveal()) {
+				t.Errorf("%v shows the secret", err)
+			}
+			if i.Node() != "" {
+				t.Errorf("it is node %s", i.Node())
+			}
+		})
+	}
+	if n := len(other.reg.nodes) + len(s.reg.nodes); n != 1 {
+		t.Errorf("%d nodes, want the first only", n)
+	}
+	// The secret of a token is shown to no server but those that it is for.
+	if len(other.reg.tokens) != 1 || other.reg.tokens[0].Uses != 1 {
+		t.Errorf("tokens of the other server: %+v", other.reg.tokens)
+	}
+}
+
+// An answer that was lost on the way costs no second use, and makes no second
+// node; nor does a restart in between.
+func TestLostAnswer(t *testing.T) {
+	s := serve(t, ca.Config{})
+	tok, dir := s.agents(1), t.TempDir()
+	s.lose.Store(2)
+	for range 2 {
+		if err := identity(t, dir, s.url, tok, blade).Enrol(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+			t.Fatalf("without an answer: %v", err)
+		}
+	}
+	i := identity(t, dir, s.url, tok, blade)
+	if err := i.Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.reg.nodes) != 1 || s.reg.nodes[0].ID != i.Node() || s.reg.tokens[0].Uses != 0 {
+		t.Errorf("nodes %+v, tokens %+v", s.reg.nodes, s.reg.tokens)
+	}
+	// Who copied the disk meanwhile does not get in by it.
+	clone := enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"}
+	if err := identity(t, t.TempDir(), s.url, tok, clone).Enrol(t.Context()); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a second machine with the used token: %v", err)
+	}
+}
+
+// The same machine is the same node, also where its state was lost, unless the
+// node is at work elsewhere right now.
+func TestSameMachine(t *testing.T) {
+	live := map[string]string{}
+	s := serve(t, ca.Config{Live: func(node string) (string, bool) { b, ok := live[node]; return b, ok }})
+	tok := s.agents(-1)
+	with := func(boot, name string) string {
+		return s.enrolled(tok, enroll.Facts{Machine: "m", Boot: boot, Name: name}).Node()
+	}
+	first := with("b1", "a")
+	live[first] = "b1"
+	if again := with("b1", "a"); again != first {
+		t.Errorf("lost state within the boot: %s, want %s", again, first)
+	}
+	clone := with("b2", "b")
+	if clone == first {
+		t.Error("a clone is the same node")
+	}
+	if got := s.reg.actions(); got[len(got)-1] != "node.clone" {
+		t.Errorf("audited: %v", got)
+	}
+	live[clone] = "b2"
+	delete(live, first)
+	if again := with("b3", "a"); again != first {
+		t.Errorf("lost state while only its clone is at work: %s, want %s", again, first)
+	}
+	delete(live, clone)
+	// Neither is at work: the name tells them apart.
+	if a, b := with("b4", "a"), with("b5", "b"); a != first || b != clone {
+		t.Errorf("%s and %s, want %s and %s", a, b, first, clone)
+	}
+	if n, err := s.reg.Node(t.Context(), first); err != nil || n.Boot != "b4" {
+		t.Errorf("%+v, %v, want the last boot", n, err)
+	}
+	// A right in one cluster is none to the nodes of another.
+	if elsewhere := s.enrolled(s.token(registry.Token{Role: registry.Agent, Cluster: "prod"}), enroll.Facts{Machine: "m", Boot: "b6", Name: "a"}); elsewhere.Node() == first || elsewhere.Node() == clone {
+		t.Error("a token of another cluster took over a node")
+	}
+	if err := s.RevokeNode(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if again := with("b7", "a"); again == first {
+		t.Error("a revoked node came back")
+	}
+}
+
+// A clone becomes a node of its own by the certificate that it has.
+func TestReenrol(t *testing.T) {
+	s := serve(t, ca.Config{})
+	i := s.enrolled(s.agents(1), blade)
+	first, client := i.Node(), i.Client()
+	if err := i.Reenrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p, _, err := who(t, client, s.url); err != nil || p.Node == first || p.Node != i.Node() || p.Cluster != "lab" {
+		t.Errorf("%+v, %v, want another node than %s", p, err, first)
+	}
+	// At most ten a day come from one node.
+	disk, other := t.TempDir(), enroll.Facts{Machine: "another", Boot: "boot-1", Name: "other"}
+	if err := identity(t, disk, s.url, s.agents(1), other).Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	n := 0
+	for nodes := map[string]bool{}; n < 12 && last == nil; n++ {
+		c := identity(t, copied(t, disk), s.url, token.Token{}, enroll.Facts{Machine: other.Machine, Boot: fmt.Sprint(n), Name: "copy"})
+		if last = c.Reenrol(t.Context()); last == nil && nodes[c.Node()] {
+			t.Errorf("two clones are node %s", c.Node())
+		}
+		nodes[c.Node()] = true
+	}
+	later, ok := errors.AsType[interface {
+		error
+		RetryAfter() time.Duration
+	}](last)
+	if n != 11 || !errors.Is(last, fault.ErrUnavailable) || !ok || later.RetryAfter() < 23*time.Hour {
+		t.Errorf("number %d: %v", n, last)
+	}
+}
+
+// A clone's clones are the first node's: counted with it, and revoked with it.
+func TestClonesOfClones(t *testing.T) {
+	s := serve(t, ca.Config{})
+	disk := t.TempDir()
+	first := identity(t, disk, s.url, s.agents(1), blade)
+	if err := first.Enrol(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clone := identity(t, copied(t, disk), s.url, token.Token{}, enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"})
+	var clones []string
+	var last error
+	for len(clones) < 12 && last == nil {
+		if last = clone.Reenrol(t.Context()); last == nil {
+			clones = append(clones, clone.Node())
+		}
+	}
+	if len(clones) != 10 || !errors.Is(last, fault.ErrUnavailable) || !strings.Contains(last.Error(), first.Node()) {
+		t.Errorf("%d clones, each of the one before, then %v", len(clones), last)
+	}
+	for _, id := range clones {
+		if n, err := s.reg.Node(t.Context(), id); err != nil || n.Root != first.Node() {
+			t.Errorf("%+v, %v, want the root %s", n, err, first.Node())
+		}
+	}
+	revoked := func(id string) bool { return errors.Is(s.Allowed(t.Context(), id), fault.ErrDenied) }
+	if err := s.RevokeNode(t.Context(), clones[0]); err != nil {
+		t.Fatal(err)
+	}
+	if !revoked(clones[0]) || revoked(clones[1]) || revoked(first.Node()) {
+		t.Error("a clone was not revoked alone")
+	}
+	if err := s.RevokeNode(t.Context(), first.Node()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range append(clones, first.Node()) {
+		if !revoked(id) {
+			t.Errorf("%s may still send", id)
+		}
+	}
+	if _, status, err := who(t, clone.Client(), s.url); status != 403 {
+		t.Errorf("the last clone gets %d, %v, want 403", status, err)
+	}
+}
+
+// A machine that enrols with a token of its own is nobody's clone, though its id is in
+// use.
+func TestNoClone(t *testing.T) {
+	s := serve(t, ca.Config{Live: func(string) (string, bool) { return "boot-1", true }})
+	first := s.enrolled(s.agents(1), blade)
+	second := s.enrolled(s.agents(1), enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"})
+	if err := s.RevokeNode(t.Context(), first.Node()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Allowed(t.Context(), second.Node()); err != nil || second.Node() == first.Node() {
+		t.Errorf("node %s of %s: %v", second.Node(), first.Node(), err)
+	}
+}
+
+// copied is a copy of a directory.
+func copied(t *testing.T, dir string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// A restored ledger may not know a node that its certificate speaks for.
+func TestRenewUnknown(t *testing.T) {
+	s := serve(t, ca.Config{})
+	i := s.enrolled(s.agents(1), blade)
+	s.reg.mu.Lock()
+	s.reg.nodes = nil
+	s.reg.mu.Unlock()
+	if err := i.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.reg.Node(t.Context(), i.Node()); err != nil || n.Name != blade.Name || n.Cluster != "lab" {
+		t.Errorf("%+v, %v", n, err)
+	}
+}

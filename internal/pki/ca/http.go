@@ -1,0 +1,119 @@
+package ca
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/token"
+)
+
+// maxClaim is how long a claim may be, in bytes; one has some 1,000.
+const maxClaim = 64 << 10
+
+// limited is the error of one who has to wait.
+type limited struct {
+	error
+	after time.Duration
+}
+
+func (l limited) Unwrap() error             { return l.error }
+func (l limited) RetryAfter() time.Duration { return l.after }
+
+// Handler answers POST /v1/enroll and POST /v1/renew.
+func (a *Authority) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/enroll", a.answer(a.serveEnrol))
+	mux.HandleFunc("POST /v1/renew", a.answer(a.serveRenew))
+	return mux
+}
+
+func (a *Authority) answer(f func(*http.Request, token.Claim) (token.Grant, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c, err := readClaim(w, r)
+		var g token.Grant
+		if err == nil {
+			g, err = f(r, c)
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		if err != nil {
+			a.problem(w, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(g) // who has gone asks again
+	}
+}
+
+func (a *Authority) serveEnrol(r *http.Request, c token.Claim) (token.Grant, error) {
+	if r.Header.Get("Authorization") != "" {
+		return token.Grant{}, fmt.Errorf("a token to enrol by stands in the body: %w", fault.ErrInvalid)
+	}
+	if shown(r) != nil {
+		peer, err := a.Identify(r)
+		if err != nil {
+			return token.Grant{}, err
+		}
+		return a.enrol(r.Context(), c, &peer, false, remote(r))
+	}
+	if r.TLS == nil && !a.isLocal(r) {
+		return token.Grant{}, fault.WithHint(fmt.Errorf("enrolment without TLS: %w", fault.ErrDenied), "use https")
+	}
+	return a.enrol(r.Context(), c, nil, r.TLS == nil, remote(r))
+}
+
+func (a *Authority) serveRenew(r *http.Request, c token.Claim) (token.Grant, error) {
+	if shown(r) == nil {
+		return token.Grant{}, unidentified{fmt.Errorf("renewal without a certificate: %w", fault.ErrDenied)}
+	}
+	peer, err := a.Identify(r)
+	if err != nil {
+		return token.Grant{}, err
+	}
+	return a.renewal(r.Context(), c, peer)
+}
+
+func readClaim(w http.ResponseWriter, r *http.Request) (c token.Claim, err error) {
+	// A page in a browser cannot send this type to another's server unasked.
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		return c, fmt.Errorf("content type %q is not application/json: %w", r.Header.Get("Content-Type"), fault.ErrInvalid)
+	}
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxClaim))
+	if err = d.Decode(&c); err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			return c, nil
+		} else if err == nil {
+			err = errors.New("more than one value")
+		}
+	}
+	return c, fmt.Errorf("body: %w: %w", err, fault.ErrInvalid)
+}
+
+func (a *Authority) problem(w http.ResponseWriter, r *http.Request, err error) {
+	p := fault.ProblemOf(err)
+	wait, isLimited := errors.AsType[limited](err)
+	_, tooLong := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case isLimited:
+		p.Status = http.StatusTooManyRequests
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.after.Seconds()))))
+	case p.Status == http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "5")
+	case tooLong:
+		p.Status = http.StatusRequestEntityTooLarge
+	case Unidentified(err):
+		p.Status = http.StatusUnauthorized
+	case p.Status == http.StatusInternalServerError && r.Context().Err() == nil: // else who asked has gone
+		a.log.Error("request failed", "path", r.URL.Path, "err", err)
+	}
+	w.Header().Set("Content-Type", fault.ProblemType)
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // who has gone asks again
+}

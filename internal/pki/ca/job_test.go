@@ -1,0 +1,175 @@
+package ca_test
+
+import (
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/pki/token"
+)
+
+const (
+	nodeA = "01J0000000000000000000000A"
+	nodeB = "01J0000000000000000000000B"
+)
+
+// jobOf is a job of a node, whose token is good for so long.
+func jobOf(node string, left time.Duration) token.Job {
+	return token.Job{Workload: workload.NewID(node, workload.Job, "1"), Node: node, Ends: time.Now().Add(left).UTC().Truncate(time.Second)}
+}
+
+// shows is a request over TLS that bears a text; "" is none.
+func shows(text, from string) *http.Request {
+	r := httptest.NewRequest("GET", "/v1/self", nil)
+	r.RemoteAddr, r.TLS = from+":1", &tls.ConnectionState{}
+	if text != "" {
+		r.Header.Set("Authorization", "Bearer "+text)
+	}
+	return r
+}
+
+func TestIdentifyJob(t *testing.T) {
+	s := serve(t, ca.Config{})
+	other := serve(t, ca.Config{})
+	a, b := jobOf(nodeA, time.Hour), jobOf(nodeB, time.Hour)
+	key := s.JobKey(nodeA)
+	if j, err := s.IdentifyJob(shows(key.Sign(a), "10.0.0.1")); err != nil || j != a {
+		t.Fatalf("%+v, %v, want %+v", j, err, a)
+	}
+	stranger := a
+	stranger.Workload = workload.NewID(nodeA, workload.Job, "2")
+	swapped := strings.Replace(key.Sign(a), string(a.Workload), string(stranger.Workload), 1)
+	moved := strings.Replace(key.Sign(a), nodeA, nodeB, 1)
+	gone := jobOf("01J0000000000000000000000C", time.Hour)
+	s.reg.revoked = append(s.reg.revoked, gone.Node)
+	viewer := s.token(registry.Token{Role: registry.Viewer}).Reveal()
+	for name, c := range map[string]struct {
+		text         string
+		unidentified bool // 401, else 403
+	}{
+		"nothing":                  {"", true},
+		"ended":                    {key.Sign(jobOf(nodeA, -time.Second)), true},
+		"of another server":        {other.JobKey(nodeA).Sign(a), true},
+		"of another node's key":    {key.Sign(b), true},
+		"of another workload":      {swapped, true},
+		"of another node":          {moved, true},
+		"longer than it was given": {key.Sign(a)[:len(key.Sign(a))-41] + "zzzzzzzz" + key.Sign(a)[len(key.Sign(a))-33:], true},
+		"cut off":                  {key.Sign(a)[:70], true},
+		"a token of nobody":        {token.New([5]byte{1}, [20]byte{2}, s.CA()).Reveal(), true},
+		"a viewer's":               {viewer, false},
+		"of a node that is gone":   {s.JobKey(gone.Node).Sign(gone), false},
+	} {
+		j, err := s.IdentifyJob(shows(c.text, "10.0.0.9"))
+		if !errors.Is(err, fault.ErrDenied) || ca.Unidentified(err) != c.unidentified {
+			t.Errorf("%s: %+v, %v, unidentified %t", name, j, err, ca.Unidentified(err))
+		}
+	}
+	// It says nothing of who asks for anything else.
+	if p, err := s.Identify(shows(key.Sign(a), "10.0.0.1")); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a job's token is %+v", p)
+	}
+	// Without TLS it is shown to nobody but this machine, and only where that is
+	// trusted.
+	plain := shows(key.Sign(a), "127.0.0.1")
+	plain.TLS, plain.Host = nil, "localhost"
+	if _, err := s.IdentifyJob(plain); !ca.Unidentified(err) {
+		t.Errorf("without TLS: %v", err)
+	}
+	local := serve(t, ca.Config{Local: true})
+	plain.Header.Set("Authorization", "Bearer "+local.JobKey(nodeA).Sign(a))
+	if j, err := local.IdentifyJob(plain); err != nil || j != a {
+		t.Errorf("on the loopback: %+v, %v", j, err)
+	}
+	plain.RemoteAddr = "10.0.0.1:1"
+	if _, err := local.IdentifyJob(plain); !ca.Unidentified(err) {
+		t.Errorf("from elsewhere without TLS: %v", err)
+	}
+}
+
+// Who shows wrong tokens is held up after some; who shows a right one never is.
+func TestIdentifyJobLimit(t *testing.T) {
+	s := serve(t, ca.Config{})
+	right := s.JobKey(nodeA).Sign(jobOf(nodeA, time.Hour))
+	var held error
+	for i := 0; held == nil; i++ {
+		wrong := token.JobKeyOf([]byte(strconv.Itoa(i)), nodeA).Sign(jobOf(nodeA, time.Hour))
+		if _, err := s.IdentifyJob(shows(wrong, "10.0.0.1")); !ca.Unidentified(err) {
+			held = err
+		}
+	}
+	wait, ok := errors.AsType[interface {
+		error
+		RetryAfter() time.Duration
+	}](held)
+	if !ok || !errors.Is(held, fault.ErrUnavailable) || wait.RetryAfter() <= 0 {
+		t.Errorf("after many wrong ones: %v", held)
+	}
+	if _, err := s.IdentifyJob(shows(right, "10.0.0.1")); err != nil {
+		t.Errorf("a right one: %v", err)
+	}
+}
+
+// The key that a machine is given at enrolment, and keeps, makes tokens that its
+// server knows, now and after the next renewal and start.
+func TestSelfOfEnrolled(t *testing.T) {
+	for name, cfg := range map[string]ca.Config{"TLS": {}, "loopback": {Local: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, cfg)
+			tok := token.Token{}
+			if !cfg.Local {
+				tok = s.agents(-1)
+			}
+			dir := t.TempDir()
+			i := identity(t, dir, s.url, tok, blade)
+			if v := i.Self("", "x"); v != (token.Self{}) {
+				t.Errorf("before it is enrolled: %+v", v)
+			}
+			if err := i.Enrol(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			id := workload.NewID(i.Node(), workload.Job, "1")
+			check := func(when string) {
+				t.Helper()
+				v := i.Self(i.Node(), id)
+				if v.URL != s.url+"/v1/self" || (v.CA == string(s.CAPEM())) == cfg.Local {
+					t.Fatalf("%s: %+v", when, v)
+				}
+				r := shows(v.Token, "127.0.0.1")
+				if r.Host = "localhost"; cfg.Local {
+					r.TLS = nil
+				}
+				if j, err := s.IdentifyJob(r); err != nil || j.Workload != id || j.Node != i.Node() || time.Until(j.Ends) < token.JobLife-time.Minute {
+					t.Errorf("%s: %+v, %v", when, j, err)
+				}
+			}
+			check("enrolled")
+			if err := i.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			check("renewed")
+			i = identity(t, dir, s.url, tok, blade)
+			check("started again")
+			if v := i.Self(nodeB, id); v != (token.Self{}) {
+				t.Errorf("for another node: %+v", v)
+			}
+		})
+	}
+}
+
+// The keys stay what they are when the server starts again, as the authority does.
+func TestJobKeyStays(t *testing.T) {
+	dir := t.TempDir()
+	a, b := open(t, ca.Config{Dir: dir}, &memory{}), open(t, ca.Config{Dir: dir}, &memory{})
+	if a.JobKey(nodeA) != b.JobKey(nodeA) || a.JobKey(nodeA) == a.JobKey(nodeB) {
+		t.Error("keys of nodes are not theirs")
+	}
+}

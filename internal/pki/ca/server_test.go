@@ -1,0 +1,176 @@
+package ca_test
+
+import (
+	"crypto/tls"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
+)
+
+// A server listens for real, and answers /who with who asks.
+type server struct {
+	t *testing.T
+	*ca.Authority
+	reg *memory
+	dir string
+	url string
+	// lose has the next answers of an enrolment lost on the way.
+	lose atomic.Int32
+}
+
+// serve starts a server, which ends with the test.
+func serve(t *testing.T, cfg ca.Config) *server {
+	t.Helper()
+	s := &server{t: t, reg: &memory{}, dir: filepath.Join(t.TempDir(), "authority")}
+	cfg.Dir = s.dir
+	s.Authority = open(t, cfg, s.reg)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		if s.lose.Load() > 0 {
+			s.lose.Add(-1)
+			s.Handler().ServeHTTP(discard{http.Header{}}, r)
+			panic(http.ErrAbortHandler)
+		}
+		s.Handler().ServeHTTP(w, r)
+	})
+	mux.HandleFunc("/who", func(w http.ResponseWriter, r *http.Request) {
+		peer, err := s.Identify(r)
+		if err != nil {
+			status := fault.ProblemOf(err).Status
+			if ca.Unidentified(err) {
+				status = 401
+			}
+			http.Error(w, err.Error(), status)
+			return
+		}
+		w.Header().Set("Proto", r.Proto)
+		if err := json.NewEncoder(w).Encode(peer); err != nil {
+			t.Error(err)
+		}
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.url = "https://" + ln.Addr().String()
+	h := &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0)}
+	if cfg.Local {
+		s.url = "http://" + ln.Addr().String()
+	} else {
+		ln = tls.NewListener(ln, s.ServerTLS())
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = h.Serve(ln) }()
+	t.Cleanup(func() { _ = h.Close(); <-done })
+	return s
+}
+
+// discard is an answer that nobody gets.
+type discard struct{ h http.Header }
+
+func (d discard) Header() http.Header { return d.h }
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+func (discard) WriteHeader(int) {}
+
+// token makes one.
+func (s *server) token(want registry.Token) token.Token {
+	s.t.Helper()
+	text, _, err := s.Tokens().Create(s.t.Context(), want)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	tok, err := token.Parse(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return tok
+}
+
+// agents makes a token for so many machines of one cluster.
+func (s *server) agents(uses int) token.Token {
+	s.t.Helper()
+	return s.token(registry.Token{Role: registry.Agent, Cluster: "lab", Uses: uses})
+}
+
+var blade = enroll.Facts{Machine: "4d1c", Boot: "boot-1", Name: "blade"}
+
+func identity(t *testing.T, dir, url string, tok token.Token, f enroll.Facts) *enroll.Identity {
+	t.Helper()
+	i, err := enroll.Open(enroll.Config{Dir: dir, Server: url, Facts: f, Token: func() (token.Token, error) {
+		if tok.IsZero() {
+			return tok, fault.ErrNotFound
+		}
+		return tok, nil
+	}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// enrolled is the identity of a machine that has just enrolled.
+func (s *server) enrolled(tok token.Token, f enroll.Facts) *enroll.Identity {
+	s.t.Helper()
+	i := identity(s.t, s.t.TempDir(), s.url, tok, f)
+	if err := i.Enrol(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	return i
+}
+
+// who asks the server who asks.
+func who(t *testing.T, c *http.Client, url string) (p token.Peer, status int, err error) {
+	t.Helper()
+	resp, err := c.Get(url + "/who")
+	if err != nil {
+		return p, 0, err
+	}
+	defer shut(t, resp)
+	if resp.StatusCode != http.StatusOK {
+		b, err := io.ReadAll(resp.Body)
+		return p, resp.StatusCode, errors.Join(errors.New(string(b)), err)
+	}
+	return p, resp.StatusCode, json.NewDecoder(resp.Body).Decode(&p)
+}
+
+// shut closes what has been read of an answer.
+func shut(t *testing.T, resp *http.Response) {
+	t.Helper()
+	if resp == nil {
+		return
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// guess is a token with the id of another, and another secret.
+func guess(t *testing.T, tok token.Token) token.Token {
+	t.Helper()
+	id, err := base32.StdEncoding.DecodeString(strings.ToUpper(tok.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := token.New([5]byte(id), [20]byte{1}, tok.CA())
+	if g.ID() != tok.ID() || g == tok {
+		t.Fatalf("%v is not like %v", g, tok)
+	}
+	return g
+}

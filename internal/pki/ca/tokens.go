@@ -1,0 +1,121 @@
+package ca
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/token"
+)
+
+// Tokens are the tokens of an authority, for the people of its machine.
+type Tokens struct{ a *Authority }
+
+// Tokens returns the authority's tokens.
+func (a *Authority) Tokens() *Tokens { return &Tokens{a} }
+
+// actor is who does what is done here: those who can reach the state directory.
+const actor = "local"
+
+// Create makes a token as want has it: its Role, Cluster, Uses (0 is one, or of
+// a viewer or writer any number) and Expires. It returns the text, which is kept nowhere.
+func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, made registry.Token, err error) {
+	now := time.Now().UTC()
+	made = registry.Token{Role: want.Role, Cluster: want.Cluster, Uses: want.Uses, Created: now, Expires: want.Expires}
+	switch made.Role {
+	case registry.Agent, registry.Upstream:
+		if made.Cluster == "" {
+			made.Cluster = t.a.cfg.Cluster
+		}
+		if made.Uses == 0 {
+			made.Uses = 1
+		}
+	case registry.Viewer:
+		if made.Uses > 0 {
+			return "", made, fmt.Errorf("uses of a viewer's token are not counted: %w", fault.ErrInvalid)
+		}
+		made.Uses = -1
+	case registry.Writer:
+		if made.Cluster == "" {
+			made.Cluster = t.a.cfg.Cluster
+		}
+		if made.Uses > 0 {
+			return "", made, fmt.Errorf("uses of a writer's token are not counted: %w", fault.ErrInvalid)
+		}
+		made.Uses = -1
+	default:
+		return "", made, fault.WithHint(fmt.Errorf("role %q: %w", made.Role, fault.ErrInvalid), "use agent, upstream, viewer or writer")
+	}
+	if made.Cluster != "" {
+		if err := checkCluster(made.Cluster); err != nil {
+			return "", made, err
+		}
+	}
+	if made.Uses < -1 {
+		return "", made, fault.WithHint(fmt.Errorf("uses %d: %w", made.Uses, fault.ErrInvalid), "use -1 for any number")
+	}
+	if !made.Expires.IsZero() && !made.Expires.After(now) {
+		return "", made, fmt.Errorf("it would have ended at %s: %w", made.Expires.UTC().Format(time.RFC3339), fault.ErrInvalid)
+	}
+	tok, err := t.put(ctx, &made)
+	if err != nil {
+		return "", made, err
+	}
+	t.a.known.forget()
+	detail := fmt.Sprintf("role %s, cluster %q, uses %d, expires %s", made.Role, made.Cluster, made.Uses, when(made.Expires))
+	return tok.Reveal(), made, t.a.audit(ctx, actor, "token.create", made.ID, detail)
+}
+
+// put gives the token an id and a secret.
+func (t *Tokens) put(ctx context.Context, made *registry.Token) (token.Token, error) {
+	for try := 0; ; try++ {
+		var id [5]byte
+		var secret [20]byte
+		_, _ = rand.Read(id[:]) // which never fails
+		_, _ = rand.Read(secret[:])
+		tok := token.New(id, secret, t.a.CA())
+		made.ID, made.Hash = tok.ID(), tok.Hash()
+		err := t.a.reg.PutToken(ctx, *made)
+		if err == nil || !errors.Is(err, fault.ErrConflict) || try == 3 {
+			return tok, err
+		}
+	}
+}
+
+// List returns all tokens.
+func (t *Tokens) List(ctx context.Context) ([]registry.Token, error) { return t.a.reg.Tokens(ctx) }
+
+// Revoke makes a token worth nothing, here at once. What was enrolled with it
+// stays.
+func (t *Tokens) Revoke(ctx context.Context, id string) error {
+	if err := t.a.reg.RevokeToken(ctx, id, time.Now().UTC()); err != nil {
+		return err
+	}
+	t.a.known.forget()
+	return t.a.audit(ctx, actor, "token.revoke", id, "")
+}
+
+// RevokeNode makes a node's certificates worth nothing, here at once, and those of
+// all its clones: whoever has a copy of its identity may have made them.
+func (a *Authority) RevokeNode(ctx context.Context, id string) error {
+	if err := a.reg.RevokeNode(ctx, id, time.Now().UTC()); err != nil {
+		return err
+	}
+	a.known.forget()
+	return a.audit(ctx, actor, "node.revoke", id, "with its clones")
+}
+
+func (a *Authority) audit(ctx context.Context, actor, action, object, detail string) error {
+	return a.reg.Audit(ctx, registry.Audit{At: time.Now().UTC(), Actor: actor, Action: action, Object: object, Detail: detail})
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.UTC().Format(time.RFC3339)
+}

@@ -1,0 +1,425 @@
+package enroll
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/pki/ca"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/journal"
+)
+
+// fakeRegistry lets everybody in, and knows one machine.
+type fakeRegistry struct {
+	ca.Registry
+	mu     sync.Mutex
+	nodes  []registry.Node
+	tokens []registry.Token
+}
+
+func (r *fakeRegistry) PutNode(_ context.Context, n registry.Node) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nodes = []registry.Node{n}
+	return nil
+}
+
+func (r *fakeRegistry) NodesByMachine(context.Context, string) ([]registry.Node, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.nodes, nil
+}
+
+func (r *fakeRegistry) Tokens(context.Context) ([]registry.Token, error) { return r.tokens, nil }
+
+func (r *fakeRegistry) PutToken(_ context.Context, t registry.Token) error {
+	r.tokens = append(r.tokens, t)
+	return nil
+}
+
+func (r *fakeRegistry) UseToken(context.Context, string, [32]byte, registry.Role, time.Time) (registry.Token, error) {
+	return r.tokens[0], nil
+}
+
+func (*fakeRegistry) Node(context.Context, string) (registry.Node, error) {
+	return registry.Node{}, nil
+}
+func (*fakeRegistry) RevokedNodes(context.Context) ([]string, error) { return nil, nil }
+func (*fakeRegistry) Audit(context.Context, registry.Audit) error    { return nil }
+
+// A bench is a server that is reached without a network, so that time is the
+// test's own.
+type bench struct {
+	conns    chan net.Conn
+	down     atomic.Bool
+	renewals atomic.Int32
+	tok      token.Token
+	dir      string
+	log      journal.Journal
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{conns: make(chan net.Conn), dir: t.TempDir()}
+	a, err := ca.Open(ca.Config{Dir: t.TempDir()}, &fakeRegistry{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _, err := a.Tokens().Create(t.Context(), registry.Token{Role: registry.Agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.tok, err = token.Parse(text); err != nil {
+		t.Fatal(err)
+	}
+	h := http.Server{ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b.down.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		if r.URL.Path == "/v1/renew" {
+			b.renewals.Add(1)
+		}
+		a.Handler().ServeHTTP(w, r)
+	})}
+	ln := tls.NewListener(pipes{b.conns, make(chan struct{})}, a.ServerTLS())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = h.Serve(ln) }()
+	t.Cleanup(func() { _ = h.Close(); <-done })
+	return b
+}
+
+// pipes is a listener whose connections are pipes.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error { close(p.closed); return nil }
+func (pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// pipe is a connection whose writes do not wait for the reader, as they do not
+// on a network.
+func pipe() (near, far net.Conn) {
+	near, far = net.Pipe()
+	return newBuffered(near), newBuffered(far)
+}
+
+type buffered struct {
+	net.Conn
+	writes chan []byte
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newBuffered(c net.Conn) *buffered {
+	b := &buffered{Conn: c, writes: make(chan []byte, 1000), closed: make(chan struct{})}
+	go func() {
+		defer func() { _ = c.Close() }() // a pipe's never fails
+		for {
+			select {
+			case p := <-b.writes:
+				if _, err := c.Write(p); err != nil {
+					return
+				}
+			case <-b.closed:
+				if len(b.writes) == 0 {
+					return
+				}
+			}
+		}
+	}()
+	return b
+}
+
+func (b *buffered) Write(p []byte) (int, error) {
+	select {
+	case <-b.closed:
+		return 0, net.ErrClosed
+	case b.writes <- bytes.Clone(p):
+		return len(p), nil
+	}
+}
+
+func (b *buffered) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return nil
+}
+
+func (b *bench) open(t *testing.T, tok token.Token) *Identity {
+	t.Helper()
+	i, err := Open(Config{
+		Dir: b.dir, Server: "https://server", Facts: Facts{"m", "b", "n"},
+		Token: func() (token.Token, error) { return tok, nil },
+		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			near, far := pipe()
+			select {
+			case b.conns <- far:
+				return near, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		},
+	}, slog.New(slog.NewTextHandler(&b.log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { i.Client().CloseIdleConnections() })
+	return i
+}
+
+const day = 24 * time.Hour
+
+// The certificate is renewed after two thirds of its life, for ever, and in
+// spite of a server that is away for days.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		i := b.open(t, b.tok)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- i.Run(ctx) }() // it enrols too
+		time.Sleep(time.Second)
+		node, first := i.Node(), i.Ends()
+		if node == "" {
+			t.Fatalf("not enrolled\n%s", &b.log)
+		}
+		time.Sleep(18 * day)
+		if b.renewals.Load() != 0 || !i.Ends().Equal(first) {
+			t.Errorf("%d renewals within 18 days", b.renewals.Load())
+		}
+		time.Sleep(3 * day)
+		if b.renewals.Load() != 1 || !i.Ends().After(first.Add(18*day)) {
+			t.Errorf("%d renewals within 21 days; it ends %v after the first", b.renewals.Load(), i.Ends().Sub(first))
+		}
+		b.down.Store(true)
+		time.Sleep(26 * day)
+		if !time.Now().Before(i.Ends()) {
+			t.Fatal("the test waited too long")
+		}
+		b.down.Store(false)
+		time.Sleep(maxWait)
+		if n := b.renewals.Load(); n != 2 || time.Until(i.Ends()) < 29*day {
+			t.Errorf("%d renewals; it ends in %v", n, time.Until(i.Ends()))
+		}
+		if n := strings.Count(b.log.String(), "renewed yet"); n < 24*7 || n > 2*24*10 {
+			t.Errorf("it tried %d times in some 8 days", n)
+		}
+		time.Sleep(300 * day)
+		if n := b.renewals.Load(); n < 2+15 || n > 2+17 {
+			t.Errorf("%d renewals in 300 days more", n-2)
+		}
+		if i.Node() != node {
+			t.Errorf("node %s became %s", node, i.Node())
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// A certificate that has ended is had again by the token; without one, a person
+// reads what to do, and what comes late is still used.
+func TestEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		i := b.open(t, b.tok)
+		if err := i.Enrol(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		node := i.Node()
+		time.Sleep(31 * day) // switched off
+		late := b.open(t, token.Token{})
+		err := late.Enrol(t.Context())
+		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
+			t.Errorf("without a token: %v (hint %q)", err, fault.Hint(err))
+		}
+		if err := late.Renew(t.Context()); !isRefused(err) {
+			t.Errorf("renewal of an ended certificate: %v, want it to be refused", err)
+		}
+		if late.Node() != node {
+			t.Errorf("its node is %q meanwhile", late.Node())
+		}
+		again := b.open(t, b.tok)
+		if err := again.Enrol(t.Context()); err != nil || again.Node() != node || time.Until(again.Ends()) < 29*day {
+			t.Errorf("with the token: %v; node %s, want %s", err, again.Node(), node)
+		}
+	})
+}
+
+// A clock from before the certificate, or from long after it, is wrong: the
+// server is asked, which knows better.
+func TestWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		i := b.open(t, b.tok)
+		if err := i.Enrol(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := i.state.Load()
+		now := time.Now()
+		for _, c := range []struct {
+			now, last time.Time
+			want      bool
+		}{
+			{now, time.Time{}, false},
+			{s.leaf.NotBefore.Add(-time.Second), time.Time{}, true},
+			{s.leaf.NotBefore.Add(21 * day), time.Time{}, true},
+			{now.Add(2 * day), now, false},
+			{now.Add(21 * day), now, true},
+			{now.Add(400 * day), now.Add(399 * day), false}, // it was renewed at this wrong time
+			{now.Add(400 * day), now.Add(396 * day), true},
+		} {
+			if got := i.isDue(c.now, c.last); got != c.want {
+				t.Errorf("due at %v where last renewed at %v: %v, want %v", c.now.Sub(now), c.last.Sub(now), got, c.want)
+			}
+		}
+		for _, c := range []struct {
+			now           time.Time
+			awake, passed time.Duration
+			want          bool
+		}{
+			{now.Add(31 * day), day, 31 * day, true}, // the machine slept
+			{now.Add(5 * day), day, 5 * day, false},
+			{now.Add(31 * day), day, day, false}, // the clock was always so
+		} {
+			if got := s.again(c.now, c.awake, c.passed); got != c.want {
+				t.Errorf("due at %v where it was awake for %v of %v: %v, want %v", c.now.Sub(now), c.awake, c.passed, got, c.want)
+			}
+		}
+	})
+}
+
+// Whatever step of writing a crash stops, the identity is the one before or the
+// one after; what was damaged otherwise is explained.
+func TestCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		i := b.open(t, b.tok)
+		if err := i.Enrol(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(b.dir, "identity.json")
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Between the identity and the end of its enrolment.
+		key := encodeKey(i.state.Load().pair.PrivateKey.(*ecdsa.PrivateKey))
+		left, err := json.Marshal(pending{"m", "b", key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, content := range map[string][]byte{".new-123": whole[:100], pendingFile: left, "other.json": []byte("x")} {
+			if err := os.WriteFile(filepath.Join(b.dir, name), content, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// What another process may be writing just now is left alone.
+		if old := time.Now().Add(-2 * young); os.Chtimes(filepath.Join(b.dir, ".new-123"), old, old) != nil {
+			t.Fatal("no such file")
+		}
+		again := b.open(t, token.Token{})
+		if err := again.Enrol(t.Context()); err != nil || again.Node() != i.Node() {
+			t.Errorf("%v; node %q, want %q", err, again.Node(), i.Node())
+		}
+		fresh, err := again.pendingKey()
+		if err != nil || fresh.PublicKey.Equal(i.state.Load().leaf.PublicKey) {
+			t.Errorf("the next enrolment is by the key of this one: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(b.dir, ".new-123")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("half a file is still there: %v", err)
+		}
+		if st, err := os.Stat(filepath.Join(b.dir, pendingFile)); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("others may read a key: %v, %v", st.Mode(), err)
+		}
+		// Cut off anywhere, or with one part of another's.
+		var f file
+		if err := json.Unmarshal(whole, &f); err != nil {
+			t.Fatal(err)
+		}
+		other, err := newKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		damaged := map[string][]byte{"empty": {}, "half": whole[:len(whole)/2], "no brace": whole[:len(whole)-2]}
+		for name, change := range map[string]func(*file){
+			"other's key":    func(f *file) { f.Key = encodeKey(other) },
+			"other node":     func(f *file) { f.Node = "X" },
+			"no node":        func(f *file) { f.Node = "" },
+			"no authority":   func(f *file) { f.CA = "" },
+			"no certificate": func(f *file) { f.Certificate = "" },
+			"other's CA":     func(f *file) { f.CA = f.Certificate },
+		} {
+			g := f
+			change(&g)
+			if damaged[name], err = json.Marshal(g); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, content := range damaged {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(Config{Dir: b.dir, Server: "https://server"}, slog.New(slog.DiscardHandler))
+			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(fault.Hint(err), "token") {
+				t.Errorf("%s: %v (hint %q)", name, err, fault.Hint(err))
+			}
+		}
+	})
+}
+
+func TestServerAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"https://mete.example.org:9797/": "https://mete.example.org:9797",
+		"https://192.0.2.1":              "https://192.0.2.1",
+		"http://127.0.0.1:9797":          "http://127.0.0.1:9797",
+		"http://[::1]:9797/":             "http://[::1]:9797",
+		"http://localhost":               "http://localhost",
+		"http://mete.example.org":        "",
+		"http://127.0.0.1.example.org":   "",
+		"mete.example.org:9797":          "",
+		"":                               "",
+		"ftp://127.0.0.1":                "",
+		"https://user@host":              "",
+		"https://host?x":                 "",
+	} {
+		i, err := Open(Config{Dir: t.TempDir(), Server: text}, slog.New(slog.DiscardHandler))
+		if want == "" {
+			if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+				t.Errorf("%q: %v", text, err)
+			}
+		} else if err != nil || i.Server() != want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}

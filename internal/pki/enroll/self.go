@@ -1,0 +1,108 @@
+package enroll
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/atomicfile"
+)
+
+// SelfPath is where a server tells a job its own use.
+const SelfPath = "/v1/self"
+
+// Self is what a job of a node needs to ask for its own use. It is empty where the
+// server gave no key to make it by, as older ones do, and where this machine is not
+// that node (any more).
+func (i *Identity) Self(node string, id workload.ID) token.Self {
+	s := i.state.Load()
+	if s == nil || s.node != node {
+		return token.Self{}
+	}
+	text := s.jobs.Sign(token.Job{Workload: id, Node: node, Ends: time.Now().Add(token.JobLife)})
+	if text == "" {
+		return token.Self{}
+	}
+	v := token.Self{URL: i.base.String() + SelfPath, Token: text}
+	if !i.local {
+		v.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.ca.Raw}))
+	}
+	return v
+}
+
+// JobReader returns a client that shows a job's token to the server at a URL, and to
+// none other. ca is the certificate of the server's authority in PEM; it may be ""
+// for a server of this machine that speaks without TLS.
+func JobReader(server, text, ca string) (*http.Client, error) {
+	base, local, err := parseServer(server)
+	if err != nil {
+		return nil, err
+	}
+	var check verifier
+	if !local {
+		block, _ := pem.Decode([]byte(ca))
+		if block == nil {
+			return nil, fault.WithHint(fmt.Errorf("%s: no certificate of its authority: %w", server, fault.ErrInvalid), "METE_SELF_CA names the file with it")
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate of the authority of %s: %w: %w", server, err, fault.ErrInvalid)
+		}
+		check = rooted(c)
+	}
+	return client(jobBearer{transport(check, nil, nil), text, base.Host}), nil
+}
+
+// jobBearer shows a job's token to one server.
+type jobBearer struct {
+	*http.Transport
+	text, host string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b jobBearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == b.host {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+b.text)
+	}
+	return b.Transport.RoundTrip(r)
+}
+
+// SelfBase is the address of the server whose SelfPath a URL is.
+func SelfBase(self string) (string, error) {
+	u, err := url.Parse(self)
+	if err != nil || u.Host == "" || !strings.HasSuffix(u.Path, SelfPath) {
+		return "", fmt.Errorf("METE_SELF_URL %q: %w", self, fault.ErrInvalid)
+	}
+	u.Path = strings.TrimSuffix(u.Path, SelfPath)
+	return u.String(), nil
+}
+
+// KeepCA puts the certificate of a server's authority, in PEM, into a file of a
+// directory, which every user may read, and returns its path. One that is there
+// already stays.
+func KeepCA(dir, ca string) (path string, err error) {
+	sum := sha256.Sum256([]byte(ca))
+	path = filepath.Join(dir, "ca-"+hex.EncodeToString(sum[:8])+".pem")
+	const mode = 0o644
+	if b, err := os.ReadFile(path); err == nil && string(b) == ca {
+		// Who put it there may have been killed before it was for every user.
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm() == mode {
+			return path, nil
+		}
+	} else if err := atomicfile.Replace(path, []byte(ca)); err != nil {
+		return "", err
+	}
+	return path, os.Chmod(path, mode)
+}

@@ -1,0 +1,40 @@
+package enroll_test
+
+import (
+	"os"
+	"testing"
+
+	"mete.dev/mete/internal/pki/enroll"
+)
+
+// A certificate is for every user, also where who put it there first was killed on the
+// way, or put something else there.
+func TestKeepCA(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, err := enroll.KeepCA(dir, "a certificate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func() error{
+		"nothing":      func() error { return nil },
+		"its mode":     func() error { return os.Chmod(path, 0o600) },
+		"its contents": func() error { return os.WriteFile(path, []byte("half"), 0o600) },
+		"all of it":    func() error { return os.Remove(path) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := enroll.KeepCA(dir, "a certificate")
+		if err != nil || again != path {
+			t.Fatalf("after %s: %s, %v, want %s", name, again, err, path)
+		}
+		b, err := os.ReadFile(path)
+		if info, also := os.Stat(path); err != nil || also != nil || string(b) != "a certificate" || info.Mode().Perm() != 0o644 {
+			t.Errorf("after %s: %q, %v, %v, %v", name, b, info, err, also)
+		}
+	}
+	if other, err := enroll.KeepCA(dir, "another"); err != nil || other == path {
+		t.Errorf("of another authority: %s, %v", other, err)
+	}
+}

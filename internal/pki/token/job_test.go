@@ -1,0 +1,168 @@
+package token_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/token"
+)
+
+const aNode = "01J00000000000000000000001"
+
+func aJob() token.Job {
+	return token.Job{Workload: workload.NewID(aNode, workload.Job, "x"), Node: aNode, Ends: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+func drawJob(t *rapid.T) token.Job {
+	return token.Job{
+		Workload: workload.NewID("n", workload.Job, rapid.String().Draw(t, "key")),
+		Node:     rapid.StringMatching(`[0-9A-Za-z-]{1,64}`).Draw(t, "node"),
+		Ends:     time.Unix(rapid.Int64Range(0, 1<<40-1).Draw(t, "end"), 0).UTC(),
+	}
+}
+
+// A token says what it was made of, and is right by the key that made it and by no
+// other.
+func TestJobRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want, secret := drawJob(t), bytesOf(t, 32, "secret")
+		key := token.JobKeyOf(secret, want.Node)
+		s := key.Sign(want)
+		got, err := token.ParseJob(s)
+		if err != nil || got.Job != want || !got.By(key) {
+			t.Fatalf("%q of %+v: %+v, %v", s, want, got.Job, err)
+		}
+		if len(s) != 77+len(want.Node) {
+			t.Errorf("%q has %d characters", s, len(s))
+		}
+		for _, other := range []token.JobKey{{}, token.JobKeyOf(secret, want.Node+"x"), token.JobKeyOf(append(secret, 1), want.Node)} {
+			if got.By(other) {
+				t.Errorf("it is right by the key of another")
+			}
+		}
+		if again, err := token.ParseJobKey(key.Reveal()); err != nil || again != key {
+			t.Errorf("the key came back as another: %v", err)
+		}
+		if _, err := token.Parse(s); err == nil || !token.IsJob(s) {
+			t.Errorf("%q passes for a token of another kind", s)
+		}
+	})
+}
+
+// No part of a token can be replaced by that of another: who has tokens of his own
+// cannot make one of them.
+func TestJobForged(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		secret := []byte("secret")
+		a, b := drawJob(t), drawJob(t)
+		first, second := strings.Split(token.JobKeyOf(secret, a.Node).Sign(a), "_"), strings.Split(token.JobKeyOf(secret, b.Node).Sign(b), "_")
+		mixed := make([]string, len(first))
+		for i := range first {
+			mixed[i] = rapid.SampledFrom([]string{first[i], second[i]}).Draw(t, fmt.Sprint(i))
+		}
+		s := strings.Join(mixed, "_")
+		if v, err := token.ParseJob(s); err == nil && v.By(token.JobKeyOf(secret, v.Node)) && v.Job != a && v.Job != b {
+			t.Errorf("%s was made by nobody", s)
+		}
+	})
+}
+
+// A text with one letter changed is none, or wrong.
+func TestJobDamage(t *testing.T) {
+	key := token.JobKeyOf([]byte("secret"), aNode)
+	s := key.Sign(aJob())
+	for at := range len(s) {
+		for _, letter := range "abcdefghijklmnopqrstuvwxyzABZ0123456789_-. \n" {
+			typo := s[:at] + string(letter) + s[at+1:]
+			if v, err := token.ParseJob(typo); typo != s && err == nil && v.By(key) {
+				t.Errorf("%q is right", typo)
+			}
+		}
+		if _, err := token.ParseJob(s[:at]); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" || strings.Contains(err.Error(), "metejob_") {
+			t.Errorf("cut off at %d: %v", at, err)
+		}
+	}
+}
+
+// What cannot be in a token makes none.
+func TestJobUnsigned(t *testing.T) {
+	key := token.JobKeyOf([]byte("secret"), aNode)
+	for name, change := range map[string]func(*token.Job){
+		"no workload": func(j *token.Job) { j.Workload = "" }, "no id": func(j *token.Job) { j.Workload = "x_y" },
+		"no node": func(j *token.Job) { j.Node = "" }, "node of two parts": func(j *token.Job) { j.Node = "a_b" },
+		"no end": func(j *token.Job) { j.Ends = time.Time{} },
+	} {
+		j := aJob()
+		change(&j)
+		if s := key.Sign(j); s != "" {
+			t.Errorf("%s: %s", name, s)
+		}
+	}
+	if s := (token.JobKey{}).Sign(aJob()); s != "" {
+		t.Errorf("without a key: %s", s)
+	}
+	if k, err := token.ParseJobKey(""); err != nil || !k.IsZero() || k.Reveal() != "" {
+		t.Errorf("no key: %v, %v", k, err)
+	}
+	if _, err := token.ParseJobKey("abc"); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a broken key: %v", err)
+	}
+}
+
+// Whatever prints a key or a token leaves the secret out.
+func TestJobRedacted(t *testing.T) {
+	key := token.JobKeyOf([]byte("secret"), aNode)
+	text := key.Sign(aJob())
+	v, err := token.ParseJob(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type holder struct {
+		Key token.JobKey
+		V   token.Shown
+	}
+	var out strings.Builder
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		fmt.Fprintf(&out, strings.Repeat(verb+" ", 5)+"\n", key, &key, v, &v, holder{key, v})
+	}
+	b, err := json.Marshal(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Write(b)
+	proof := text[strings.LastIndexByte(text, '_')+1:]
+	for _, secret := range []string{key.Reveal(), proof} {
+		if strings.Contains(out.String(), secret) {
+			t.Errorf("%s is in\n%s", secret, out.String())
+		}
+	}
+}
+
+func FuzzParseJob(f *testing.F) {
+	key := token.JobKeyOf([]byte("secret"), aNode)
+	f.Add(key.Sign(aJob()))
+	f.Add("metejob____")
+	f.Add("mete_a_b_c_d")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		v, err := token.ParseJob(s)
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%v is of another kind", err)
+			}
+			return
+		}
+		// Each token has one text, so what passes is what was made.
+		if again := key.Sign(v.Job); v.By(key) != (again == s) {
+			t.Errorf("%q: right is %t, and it is made as %q", s, v.By(key), again)
+		}
+	})
+}

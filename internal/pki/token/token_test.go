@@ -1,0 +1,131 @@
+package token_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/token"
+)
+
+func bytesOf(t *rapid.T, n int, label string) []byte {
+	return rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, label)
+}
+
+func draw(t *rapid.T) token.Token {
+	return token.New([5]byte(bytesOf(t, 5, "id")), [20]byte(bytesOf(t, 20, "secret")), token.FingerprintOf(bytesOf(t, 8, "ca")))
+}
+
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := draw(t)
+		text := want.Reveal()
+		for _, s := range []string{text, strings.ToUpper(text), " " + text + "\r\n", text[:40] + "\n" + text[40:]} {
+			if got, err := token.Parse(s); err != nil || got != want {
+				t.Fatalf("Parse(%q) = %v, %v", s, got, err)
+			}
+		}
+	})
+}
+
+// A text with one letter changed, or without its end, never passes.
+func TestDamage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := draw(t).Reveal()
+		at := rapid.IntRange(0, len(text)-1).Draw(t, "at")
+		_, err := token.Parse(text[:at])
+		if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+			t.Fatalf("cut off at %d: %v", at, err)
+		}
+		if at > 5 && !strings.Contains(err.Error(), "cut off") {
+			t.Fatalf("cut off at %d: %v, want it to say so", at, err)
+		}
+		letter := rapid.SampledFrom([]byte("abcdefghijklmnopqrstuvwxyz234567_")).Draw(t, "letter")
+		if letter == text[at] {
+			return
+		}
+		typo := text[:at] + string(letter) + text[at+1:]
+		_, err = token.Parse(typo)
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("Parse(%q), wrong at %d: %v", typo, at, err)
+		}
+		if at > 5 && !strings.Contains(err.Error(), "mistyped") {
+			t.Fatalf("wrong at %d: %v, want it to say so", at, err)
+		}
+	})
+}
+
+func TestParseErrors(t *testing.T) {
+	text := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}).Reveal()
+	for in, want := range map[string]string{
+		"":                      "token is empty: invalid",
+		" \n":                   "token is empty: invalid",
+		"hello":                 "token does not begin with mete_: invalid",
+		text[:50]:               fmt.Sprintf("token is cut off: 50 of %d characters: invalid", len(text)),
+		text + "a":              fmt.Sprintf("token is too long: %d characters instead of %d: invalid", len(text)+1, len(text)),
+		text[:len(text)-1] + "": fmt.Sprintf("token is cut off: %d of %d characters: invalid", len(text)-1, len(text)),
+	} {
+		if _, err := token.Parse(in); err == nil || err.Error() != want {
+			t.Errorf("Parse(%q) = %v, want %s", in, err, want)
+		}
+	}
+}
+
+// Whatever prints a token, or what holds one, leaves its secret out.
+func TestRedacted(t *testing.T) {
+	tok := token.New([5]byte{1, 2, 3, 4, 5}, [20]byte{0: 7, 19: 9}, token.Fingerprint{3})
+	secret := strings.Split(tok.Reveal(), "_")[2]
+	type holder struct {
+		Token token.Token
+		inner token.Token
+	}
+	h := holder{tok, tok}
+	var out bytes.Buffer
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%t"} {
+		fmt.Fprintf(&out, verb+" "+verb+"\n", tok, &tok)
+	}
+	fmt.Fprintf(&out, "%v %+v %#v\n", h, h, &h)
+	fmt.Fprintln(&out, tok, h.Token, []token.Token{tok}, fmt.Errorf("%v", tok))
+	for _, handler := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+		log := slog.New(handler)
+		log.Info("x", "token", tok, "pointer", &tok, "holder", h)
+	}
+	if err := json.NewEncoder(&out).Encode(h); err != nil {
+		t.Fatal(err)
+	}
+	got := out.String()
+	if strings.Contains(got, secret) || strings.Contains(got, "7 0 0") || strings.Contains(got, "0x7, 0x0") {
+		t.Errorf("the secret %s is in\n%s", secret, got)
+	}
+	if want := "mete_aebagbaf_..."; tok.String() != want || !strings.Contains(got, want) {
+		t.Errorf("String() = %q, want %q; printed\n%s", tok, want, got)
+	}
+	if (token.Token{}).String() != "" || !(token.Token{}).IsZero() || tok.IsZero() {
+		t.Error("the zero token is not none")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}).Reveal())
+	f.Add("mete____")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		tok, err := token.Parse(s)
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%v is of another kind", err)
+			}
+			return
+		}
+		if again, err := token.Parse(tok.Reveal()); err != nil || again != tok {
+			t.Errorf("%q: %v, %v", s, again, err)
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package alert
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/prom/rule"
+)
+
+// files are the files of rules as they were read last. It is the rules' loader, so
+// that what was judged good is what is evaluated.
+type files struct {
+	read parser.Parser
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	order  []string
+	groups map[string]*rulefmt.RuleGroups
+}
+
+// load reads the rules that are shipped, and files and directories of others. After
+// an error nothing is changed; it names each place that is wrong.
+func (f *files) load(paths []string) error {
+	list, err := expand(paths)
+	if err != nil {
+		return err
+	}
+	order, groups := []string{rule.File}, map[string]*rulefmt.RuleGroups{}
+	if groups[rule.File], err = f.parse(rule.File, rule.Shipped); err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range list {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			groups[path], err = f.parse(path, b)
+		}
+		errs = append(errs, err)
+		order = append(order, path)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fault.WithHint(err, "promtool check rules FILE, of Prometheus, checks a file too")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.order, f.groups = order, groups
+	return nil
+}
+
+// expand lists the files that paths mean, each once, those of a directory by name.
+func expand(paths []string) (list []string, err error) {
+	for _, p := range paths {
+		p = filepath.Clean(p)
+		st, err := os.Stat(p)
+		if err != nil {
+			return nil, fault.WithHint(fmt.Errorf("--rules %w", err), "name a file of rules, or a directory of them")
+		}
+		if !st.IsDir() {
+			list = append(list, p)
+			continue
+		}
+		entries, err := os.ReadDir(p)
+		if err != nil {
+			return nil, fmt.Errorf("--rules: %w", err)
+		}
+		for _, e := range entries {
+			if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".yml" || ext == ".yaml") {
+				list = append(list, filepath.Join(p, e.Name()))
+			}
+		}
+	}
+	var once []string
+	for _, p := range list {
+		if !slices.Contains(once, p) {
+			once = append(once, p)
+		}
+	}
+	return once, nil
+}
+
+// parse reads the text of one file.
+func (f *files) parse(path string, text []byte) (*rulefmt.RuleGroups, error) {
+	groups, found := rulefmt.Parse(text, false, model.UTF8Validation, f.read, f.log)
+	var errs []error
+	said := map[string]bool{}
+	for _, err := range found {
+		if said[err.Error()] {
+			continue // YAML is read twice
+		}
+		said[err.Error()] = true
+		errs = append(errs, fmt.Errorf("%s:%w: %w", path, placed(text, err), fault.ErrInvalid))
+	}
+	return groups, errors.Join(errs...)
+}
+
+// position is how an error of rulefmt begins that says where it is, lineOf how one of
+// YAML does, and again that of a group, which does not.
+var (
+	position = regexp.MustCompile(`^[1-9]\d*:\d+: `)
+	lineOf   = regexp.MustCompile(`line (\d+)`)
+	again    = regexp.MustCompile(`groupname: "(.*)" is repeated`)
+)
+
+// placed gives an error of a file the line that it is about, which not all have: the
+// line at which the rule, or the group, is named, then.
+func placed(text []byte, err error) error {
+	if position.MatchString(err.Error()) {
+		return err
+	}
+	line := 1
+	if e, ok := errors.AsType[*rulefmt.Error](err); ok {
+		line = slices.Min(named(text, "(?:alert|record)", e.RuleName))
+	} else if m := again.FindStringSubmatch(err.Error()); m != nil {
+		line = slices.Max(named(text, "name", m[1]))
+	} else if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+		line, _ = strconv.Atoi(m[1]) // it is digits
+	}
+	return fmt.Errorf("%d: %w", line, errors.New(strings.TrimPrefix(err.Error(), "0:0: ")))
+}
+
+// named are the lines at which a key has a value; line 1 where there is none.
+func named(text []byte, key, value string) (lines []int) {
+	find := regexp.MustCompile(`^[\s-]*` + key + `\s*:\s*["']?` + regexp.QuoteMeta(value) + `["']?\s*(?:#.*)?$`)
+	n := 0
+	for line := range bytes.Lines(text) {
+		if n++; find.Match(bytes.TrimRight(line, "\r\n")) {
+			lines = append(lines, n)
+		}
+	}
+	if len(lines) == 0 {
+		return []int{1}
+	}
+	return lines
+}
+
+// names are those of the files that were read, in order.
+func (f *files) names() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.order
+}
+
+// Load implements rules.GroupLoader.
+func (f *files) Load(path string, _ bool, _ model.ValidationScheme) (*rulefmt.RuleGroups, []error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g, ok := f.groups[path]
+	if !ok {
+		return nil, []error{fmt.Errorf("rules %s: %w", path, fault.ErrNotFound)}
+	}
+	return g, nil
+}
+
+// Parse implements rules.GroupLoader.
+func (f *files) Parse(query string) (parser.Expr, error) { return f.read.ParseExpr(query) }

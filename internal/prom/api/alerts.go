@@ -1,0 +1,136 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"slices"
+
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/prom/rule"
+)
+
+// object is a JSON object.
+type object = map[string]any
+
+// narrow answers for rules and alerts with what may be seen: the alerts that are
+// labelled with a cluster of the scope. Of rules those are shown that are shipped,
+// which are no secret, and those that have such an alert.
+func narrow(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.Request) {
+	r = r.Clone(r.Context())
+	// What a rule's state is, only its alerts that may be seen say.
+	q := r.URL.Query()
+	bare := q.Get("exclude_alerts") == "true"
+	q.Del("exclude_alerts")
+	r.URL.RawQuery, r.Form = q.Encode(), nil
+	r.Header.Del("Accept-Encoding")
+	r.Header.Del("Accept")
+	got := &recorder{header: http.Header{}, status: http.StatusOK}
+	h.ServeHTTP(got, r)
+	var answer struct {
+		Status    string `json:"status"`
+		Data      object `json:"data,omitempty"`
+		ErrorType string `json:"errorType,omitempty"`
+		Error     string `json:"error,omitempty"`
+	}
+	if err := json.Unmarshal(got.body.Bytes(), &answer); err != nil {
+		reject(w, http.StatusInternalServerError, "internal", "the answer cannot be read")
+		return
+	}
+	if answer.Data != nil {
+		if list, ok := answer.Data["alerts"]; ok {
+			answer.Data["alerts"] = visible(s, list)
+		}
+		if list, ok := answer.Data["groups"]; ok {
+			answer.Data["groups"] = groups(s, list, bare)
+		}
+	}
+	write(w, got.status, answer)
+}
+
+// visible are the alerts of a list that may be seen.
+func visible(s query.Scope, list any) []any {
+	out := []any{}
+	for _, one := range items(list) {
+		labels, _ := one["labels"].(object)
+		cluster, ok := labels[metric.Cluster].(string)
+		if ok && len(s.Projects) == 0 && slices.Contains(s.Clusters, cluster) {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// groups are the groups of rules of which something may be seen; bare is without
+// alerts.
+func groups(s query.Scope, list any, bare bool) []any {
+	out := []any{}
+	for _, g := range items(list) {
+		shipped := g["file"] == rule.File
+		rules := []any{}
+		for _, one := range items(g["rules"]) {
+			// An error may name series of others.
+			delete(one, "lastError")
+			if one["type"] == "alerting" {
+				seen := visible(s, one["alerts"])
+				one["alerts"], one["state"] = seen, stateOf(seen)
+				if bare {
+					delete(one, "alerts")
+				}
+				if len(seen) > 0 || shipped {
+					rules = append(rules, one)
+				}
+				continue
+			}
+			if shipped {
+				rules = append(rules, one)
+			}
+		}
+		if file, ok := g["file"].(string); ok {
+			g["file"] = filepath.Base(file)
+		}
+		g["rules"] = rules
+		if len(rules) > 0 {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// stateOf is the state of a rule with these alerts: the worst of theirs.
+func stateOf(alerts []any) string {
+	state := "inactive"
+	for _, one := range items(alerts) {
+		switch one["state"] {
+		case "firing":
+			return "firing"
+		case "pending":
+			state = "pending"
+		}
+	}
+	return state
+}
+
+// items are the objects of a list.
+func items(list any) (out []object) {
+	all, _ := list.([]any)
+	for _, one := range all {
+		if o, ok := one.(object); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// A recorder keeps an answer.
+type recorder struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(status int)      { r.status = status }
+func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }

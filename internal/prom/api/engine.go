@@ -1,0 +1,182 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/store/subquery"
+)
+
+// Engine computes queries of whoever does not come over the API, as many at once and
+// as large as the API's. Where told is not nil, it is told of each.
+func Engine(cfg Config, told *Log, log *slog.Logger) promql.QueryEngine {
+	l := cfg.limits()
+	opts := l.engine(l.large.samples, cfg.Timeout, parser.NewParser(parser.Options{}), log)
+	opts.ActiveQueryTracker = make(places, cfg.Parallel)
+	e := promql.NewEngine(opts)
+	if told != nil {
+		e.SetQueryLogger(told)
+	}
+	return subquery.Engine(e)
+}
+
+// engine is how queries are computed.
+func (l limits) engine(samples int, timeout time.Duration, read parser.Parser, log *slog.Logger) promql.EngineOpts {
+	return promql.EngineOpts{
+		Logger: log, MaxSamples: samples, Timeout: timeout, LookbackDelta: l.Lookback,
+		EnableAtModifier: true, EnableNegativeOffset: true, Parser: read,
+		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.Step.Milliseconds() },
+	}
+}
+
+// places lets some queries run at once, and the others wait.
+type places chan struct{}
+
+func (p places) GetMaxConcurrent() int { return cap(p) }
+func (p places) Delete(int)            { <-p }
+func (p places) Close() error          { return nil }
+func (p places) Insert(ctx context.Context, _ string) (int, error) {
+	select {
+	case p <- struct{}{}:
+		return 0, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// engines compute each query as a small one, and again as a large one where it is not.
+type engines struct {
+	a            *API
+	small, large promql.QueryEngine
+}
+
+func (e *engines) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
+	return e.question(func(of promql.QueryEngine) (promql.Query, error) { return of.NewInstantQuery(ctx, q, opts, text, at) })
+}
+
+func (e *engines) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
+	return e.question(func(of promql.QueryEngine) (promql.Query, error) {
+		return of.NewRangeQuery(ctx, q, opts, text, start, end, step)
+	})
+}
+
+func (e *engines) question(parse func(promql.QueryEngine) (promql.Query, error)) (promql.Query, error) {
+	q, err := parse(e.small)
+	if err != nil {
+		return nil, err
+	}
+	return &question{q, e, parse}, nil
+}
+
+// A question is a query, as what it is tried as at present.
+type question struct {
+	promql.Query
+	engines *engines
+	parse   func(promql.QueryEngine) (promql.Query, error)
+}
+
+// Exec computes the query.
+func (q *question) Exec(ctx context.Context) *promql.Result {
+	t := ticketOf(ctx)
+	if t == nil {
+		t = &ticket{a: q.engines.a, large: true}
+	}
+	r := q.run(ctx, t)
+	if !t.large && larger(ctx, r.Err) {
+		if r.Err = t.grow(ctx); r.Err == nil {
+			r = q.again(ctx, t)
+		}
+	}
+	if r.Err == nil {
+		r.Err = q.engines.fits(r.Value, t.limit)
+	}
+	r.Err = q.engines.explain(r.Err)
+	q.engines.a.told.query(t, q.Query, r.Err)
+	return r
+}
+
+// again computes it as a large one.
+func (q *question) again(ctx context.Context, t *ticket) *promql.Result {
+	next, err := q.parse(q.engines.large)
+	if err != nil {
+		return &promql.Result{Err: err}
+	}
+	q.Close()
+	q.Query = next
+	return q.run(ctx, t)
+}
+
+// run computes it once, under watch.
+func (q *question) run(ctx context.Context, t *ticket) *promql.Result {
+	ctx, end := q.engines.a.watch.begin(ctx, t.large)
+	defer end()
+	r := q.Query.Exec(ctx)
+	if r.Err != nil && errors.Is(context.Cause(ctx), errMemory) {
+		r.Err = errMemory
+	}
+	return r
+}
+
+// larger says whether a query failed as it is no small one.
+func larger(ctx context.Context, err error) bool {
+	var many promql.ErrTooManySamples
+	var slow promql.ErrQueryTimeout
+	return err != nil && ctx.Err() == nil && (errors.As(err, &many) || errors.As(err, &slow) || errors.Is(err, errLarge) ||
+		errors.Is(err, errMemory) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// fits says whether a value can be answered; of a list the first few, where limit is
+// not 0.
+func (e *engines) fits(v parser.Value, limit int) error {
+	most := e.a.limits.answer
+	var bytes int64
+	var series, points int
+	add := func(labels uint64, n int) {
+		if limit == 0 || series < limit {
+			series++
+			points += n
+			bytes += int64(labels) + int64(n)*perPoint
+		}
+	}
+	switch v := v.(type) {
+	case promql.Matrix:
+		for i := range v {
+			add(v[i].Metric.ByteSize(), len(v[i].Floats)+8*len(v[i].Histograms))
+		}
+	case promql.Vector:
+		for i := range v {
+			add(v[i].Metric.ByteSize(), 1)
+		}
+	}
+	if bytes <= most {
+		return nil
+	}
+	return tooMuch(fmt.Sprintf("the answer is %d points of %d series, some %s, and at most %s are sent", points, series, unit.Bytes(float64(bytes)), unit.Bytes(float64(most))),
+		"take a larger step, or fewer series by topk, sum or a narrower selector", e.a.limits.Memory)
+}
+
+// explain says of an error what the limit is, and what to do.
+func (e *engines) explain(err error) error {
+	var many promql.ErrTooManySamples
+	var slow promql.ErrQueryTimeout
+	var said late
+	l := e.a.limits
+	switch {
+	case err == nil, errors.As(err, &said):
+	case errors.Is(err, errMemory):
+		return tooMuch("the query took too much memory, along with those beside it", "take a larger step, a shorter range, or fewer series; or ask again later", l.Memory)
+	case errors.As(err, &many):
+		return tooMuch(fmt.Sprintf("%v: at most %d are held at once", many, l.large.samples), "take a larger step, a shorter range, or fewer series", l.Memory)
+	case errors.As(err, &slow), errors.Is(err, context.DeadlineExceeded):
+		return late{fmt.Sprintf("the query timed out: one may take %v, or what its parameter timeout says (mete server --query-timeout): take a larger step, a shorter range, or fewer series", l.Timeout)}
+	}
+	return err
+}

@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/stats"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A Log is the log of queries: a line of JSON for each, with the fields that
+// Prometheus's has. It is a promql.QueryLogger, for engines that say themselves what
+// they compute.
+type Log struct {
+	slog.Handler
+	file *file
+}
+
+// OpenLog opens the log in a file, which is made where there is none; "" is no log,
+// and nil. The caller closes it.
+func OpenLog(path string, log *slog.Logger) (*Log, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f := &file{path: path, log: log}
+	if err := f.open(); err != nil {
+		return nil, fault.WithHint(fmt.Errorf("--query-log: %w", err), "name a file in a directory that the server may write to")
+	}
+	return &Log{slog.NewJSONHandler(f, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			return slog.String("ts", a.Value.Time().UTC().Format("2006-01-02T15:04:05.000Z07:00"))
+		}
+		return a
+	}}), f}, nil
+}
+
+// Close closes the file; of nil it does nothing.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.file.close()
+}
+
+// query writes what was asked and what it took; nil writes nothing.
+func (l *Log) query(t *ticket, q promql.Query, err error) {
+	if l == nil {
+		return
+	}
+	stamp := func(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+	params := map[string]any{"query": q.String()}
+	if s, ok := q.Statement().(*parser.EvalStmt); ok {
+		params["start"], params["end"], params["step"] = stamp(s.Start), stamp(s.End), int64(s.Interval/time.Second)
+	}
+	as := []slog.Attr{slog.Any("params", params)}
+	if err != nil {
+		as = append(as, slog.String("error", err.Error()))
+	}
+	took := stats.NewQueryStats(q.Stats())
+	if b, ok := took.(*stats.BuiltinStats); ok {
+		b.Timings.ExecQueueTime = t.waited.Seconds()
+	}
+	as = append(as, slog.Any("stats", took), slog.String("reader", t.who))
+	if t.asked != nil {
+		as = append(as, slog.Any("httpRequest", t.asked))
+	}
+	slog.New(l).LogAttrs(context.Background(), slog.LevelInfo, "promql query logged", as...)
+}
+
+// file is a file that is written to at its end, line by line. Where another one, or
+// none, has its name by now, as after a rotation, it is opened anew.
+type file struct {
+	path string
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	f       *os.File
+	failing bool
+}
+
+// Write implements io.Writer.
+func (f *file) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.again()
+	if err == nil {
+		_, err = f.f.Write(b)
+	}
+	switch {
+	case err != nil && !f.failing:
+		f.log.Warn("the log of queries cannot be written", "path", f.path, "err", err)
+	case err == nil && f.failing:
+		f.log.Info("the log of queries is written again", "path", f.path)
+	}
+	f.failing = err != nil
+	return len(b), err
+}
+
+// again opens the file where it is no more what its name stands for.
+func (f *file) again() error {
+	if f.f != nil {
+		now, err := os.Stat(f.path)
+		if err == nil {
+			if mine, err := f.f.Stat(); err == nil && os.SameFile(now, mine) {
+				return nil
+			}
+		}
+		if err := f.f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			return err
+		}
+		f.f = nil
+	}
+	return f.open()
+}
+
+func (f *file) open() (err error) {
+	f.f, err = os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		f.f = nil
+	}
+	return err
+}
+
+func (f *file) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.f == nil {
+		return nil
+	}
+	return f.f.Close()
+}

@@ -1,0 +1,70 @@
+package exposition_test
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/prom/exposition"
+)
+
+// What an agent shows and a server keeps under one name is of one type, and has the
+// same labels but for the cluster: so that a query asks either. An info may have more
+// of them.
+func TestSeriesNames(t *testing.T) {
+	kept := map[string]metric.Metric{}
+	for _, m := range metric.Metrics() {
+		kept[m.Name] = m
+	}
+	labels := map[string][]string{metric.Info: {metric.Node, metric.Workload}}
+	for _, f := range metric.All() {
+		labels[f.Name] = []string{metric.Node, metric.Workload}
+		if f.Domain != "" {
+			labels[f.Name] = append(labels[f.Name], metric.Domain)
+		}
+	}
+	for _, l := range metric.Levels {
+		labels[l.Name] = []string{metric.Node}
+		if l.Label != "" {
+			labels[l.Name] = append(labels[l.Name], l.Label)
+		}
+	}
+	var tally exposition.Tally
+	v := tally.Close("HOST", new(machine).first(), meters())
+	got := text(func(p *exposition.Text) { v.Mete(p, true) })
+	types := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`).FindAllStringSubmatch(got, -1) {
+		types[m[1]] = m[2]
+	}
+	both := map[string]bool{}
+	sample, label := regexp.MustCompile(`(?m)^([a-z_]+)\{(.*)\} \S+$`), regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
+	for _, m := range sample.FindAllStringSubmatch(got, -1) {
+		name := m[1]
+		if strings.HasPrefix(name, "mete_workload_") && kept[name].Name == "" {
+			t.Errorf("%s is no name of the list", name)
+		}
+		if kept[name].Name == "" {
+			continue
+		}
+		both[name] = true
+		if types[name] != kept[name].Type {
+			t.Errorf("%s is a %s, and a %s of the server", name, types[name], kept[name].Type)
+		}
+		var has []string
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			has = append(has, l[1])
+			if l[1] == metric.Node && l[0] != `node="HOST"` {
+				t.Errorf("%s: %s is not what a server calls the node", name, l[0])
+			}
+		}
+		missing := slices.DeleteFunc(slices.Clone(labels[name]), func(l string) bool { return slices.Contains(has, l) })
+		if len(missing) > 0 || name != metric.Info && len(has) != len(labels[name]) {
+			t.Errorf("%s has the labels %v, and of the server %v", name, has, labels[name])
+		}
+	}
+	if len(both) < 6 {
+		t.Errorf("only %v are shown by both", both)
+	}
+}

@@ -1,0 +1,116 @@
+package exposition
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// ContentType is the media type of a Text.
+const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+
+// A Text is metrics, in the order in which they were put. The zero value has
+// none.
+type Text struct {
+	b    strings.Builder
+	name string // of the metric that was begun last
+
+	families []Family
+}
+
+// A Family is the samples of one metric.
+type Family struct {
+	Kind, Name, Help string // Kind is "counter" or "gauge"
+	Samples          []Sample
+}
+
+// Families are those metrics that were put whole, by Counter, Gauge, Counters or
+// Gauges.
+func (t *Text) Families() []Family { return t.families }
+
+// A Sample is one value of a metric that has labels.
+type Sample struct {
+	Labels []string // name, value, name, value, ...
+	Value  float64
+}
+
+// Grow makes room for so many bytes more.
+func (t *Text) Grow(n int) { t.b.Grow(n) }
+
+// Counter puts a metric that only grows. Its name ends in _total.
+func (t *Text) Counter(name, help string, v float64) { t.Counters(name, help, Sample{Value: v}) }
+
+// Gauge puts a metric that goes up and down.
+func (t *Text) Gauge(name, help string, v float64) { t.Gauges(name, help, Sample{Value: v}) }
+
+// Counters puts a counter of several samples.
+func (t *Text) Counters(name, help string, samples ...Sample) {
+	t.family("counter", name, help, samples)
+}
+
+// Gauges puts a gauge of several samples.
+func (t *Text) Gauges(name, help string, samples ...Sample) { t.family("gauge", name, help, samples) }
+
+// String is the text.
+func (t *Text) String() string { return t.b.String() }
+
+var (
+	inHelp  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	inLabel = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+)
+
+func (t *Text) family(kind, name, help string, samples []Sample) {
+	t.families = append(t.families, Family{kind, name, help, samples})
+	t.Begin(kind, name, help)
+	for _, s := range samples {
+		t.Put(s.Value, s.Labels...)
+	}
+}
+
+// Begin puts the head of a metric: its kind is counter or gauge. Its samples
+// follow by [Text.Put], which needs no list of them.
+func (t *Text) Begin(kind, name, help string) {
+	t.name = name
+	t.b.WriteString("# HELP " + name + " " + inHelp.Replace(help) + "\n# TYPE " + name + " " + kind + "\n")
+}
+
+// Put puts a sample of the metric that was begun last: name, value, name, value
+// of its labels.
+func (t *Text) Put(v float64, labels ...string) {
+	t.b.WriteString(t.name)
+	for i := 0; i+1 < len(labels); i += 2 {
+		t.b.WriteByte("{,"[min(i, 1)])
+		t.b.WriteString(labels[i])
+		t.b.WriteString(`="`)
+		t.value(labels[i+1])
+		t.b.WriteByte('"')
+	}
+	if len(labels) > 0 {
+		t.b.WriteByte('}')
+	}
+	t.b.WriteByte(' ')
+	var room [32]byte
+	t.b.Write(number(room[:0], v))
+	t.b.WriteByte('\n')
+}
+
+// value writes the value of a label. The format is UTF-8 throughout: what is none
+// in a name is replaced.
+func (t *Text) value(s string) {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
+	if strings.ContainsAny(s, "\\\n\"") {
+		s = inLabel.Replace(s)
+	}
+	t.b.WriteString(s)
+}
+
+// number appends v; whole numbers as people write them.
+func number(b []byte, v float64) []byte {
+	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+		return strconv.AppendFloat(b, v, 'f', -1, 64)
+	}
+	return strconv.AppendFloat(b, v, 'g', -1, 64)
+}

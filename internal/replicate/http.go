@@ -1,0 +1,131 @@
+package replicate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/replica"
+)
+
+// replyLimit is how much of a reply is read: a mark is some 200 bytes.
+const replyLimit = 64 << 10
+
+// longest is how long a server may tell another one to stay away.
+const longest = 15 * time.Minute
+
+// How long a request may take.
+const requestTime = 2 * time.Minute
+
+var (
+	errMoved    = fmt.Errorf("the mark has moved: %w", fault.ErrConflict)
+	errTooLarge = fmt.Errorf("the page is too large: %w", fault.ErrInvalid)
+)
+
+// busy is an error that wraps fault.ErrUnavailable and knows when to try again.
+type busy struct {
+	error
+	after time.Duration
+}
+
+func (b *busy) Unwrap() error { return b.error }
+
+// remote is the server above.
+type remote struct {
+	base   string
+	client *http.Client
+}
+
+func (r *remote) mark(ctx context.Context) (replica.Mark, error) {
+	return r.ask(ctx, http.MethodGet, "/v1/states/mark", nil)
+}
+
+// post sends a page. Where the mark is elsewhere the error is errMoved, and the
+// mark is where.
+func (r *remote) post(ctx context.Context, sent []byte) (replica.Mark, error) {
+	return r.ask(ctx, http.MethodPost, "/v1/states", sent)
+}
+
+func (r *remote) ask(ctx context.Context, method, path string, body []byte) (m replica.Mark, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
+	if err != nil {
+		return m, err
+	}
+	if method == http.MethodPost {
+		q.Header.Set("Content-Type", wire.MediaTypeStates)
+	}
+	a, err := r.client.Do(q)
+	if err != nil {
+		return m, r.unreached(err)
+	}
+	defer func() { _ = a.Body.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(a.Body, replyLimit))
+	if err != nil {
+		return m, r.unreached(err)
+	}
+	switch a.StatusCode {
+	case http.StatusOK, http.StatusConflict:
+		if err := json.Unmarshal(b, &m); err != nil || kindOf(a) != "application/json" {
+			return m, fmt.Errorf("%s: status %s without a mark: %w", r.base, a.Status, fault.ErrUnavailable)
+		}
+		if a.StatusCode == http.StatusConflict {
+			return m, errMoved
+		}
+		return m, nil
+	}
+	return m, r.problem(a, b)
+}
+
+func (r *remote) unreached(err error) error {
+	// A connection that leads nowhere would be taken again by the next request.
+	r.client.CloseIdleConnections()
+	if errors.Is(err, fault.ErrDenied) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
+}
+
+// problem reads an error. That a page is invalid is believed only where a server
+// of mete says it, not one in between.
+func (r *remote) problem(a *http.Response, body []byte) error {
+	p := fault.Problem{Status: a.StatusCode}
+	own := kindOf(a) == fault.ProblemType && json.Unmarshal(body, &p) == nil && p.Status == a.StatusCode
+	if !own {
+		p = fault.Problem{Status: a.StatusCode, Title: "status " + a.Status}
+	}
+	err := fmt.Errorf("%s: %w", r.base, p.Err())
+	switch {
+	case a.StatusCode == http.StatusRequestEntityTooLarge:
+		return errTooLarge
+	case errors.Is(err, fault.ErrDenied):
+		r.client.CloseIdleConnections() // another certificate is shown only on another connection
+		return err
+	case own && errors.Is(err, fault.ErrInvalid):
+		return err
+	}
+	p.Status = http.StatusServiceUnavailable
+	b := &busy{error: fmt.Errorf("%s: %w", r.base, p.Err())}
+	if n, err := strconv.ParseUint(a.Header.Get("Retry-After"), 10, 31); err == nil {
+		b.after = min(time.Duration(n)*time.Second, longest)
+	}
+	return b
+}
+
+func kindOf(a *http.Response) string {
+	kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return kind
+}

@@ -1,0 +1,126 @@
+package meters
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stmcginnis/gofish"
+	"github.com/stmcginnis/gofish/schemas"
+
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+)
+
+// A redfish is a management controller that is asked by Redfish (DMTF DSP0266): the
+// EnvironmentMetrics of a chassis, or the older Power resource where there are none,
+// which has no energy.
+type redfish struct {
+	spec    *external.Spec
+	access  *access
+	client  *gofish.APIClient
+	chassis string // its place, once it was found
+}
+
+// Read implements reader. After an error everything is asked for anew.
+func (r *redfish) Read(ctx context.Context) (v int64, err error) {
+	defer func() {
+		if err != nil {
+			r.client, r.chassis = nil, ""
+		}
+	}()
+	if r.client == nil {
+		// A session for each would be held against the few that controllers have.
+		r.client, err = gofish.ConnectContext(ctx, gofish.ClientConfig{
+			Endpoint: r.spec.URL, Username: r.access.user, Password: r.access.password, BasicAuth: true,
+			HTTPClient: r.access.client, NoModifyTransport: true, ReuseConnections: true,
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	c := r.client.WithContext(ctx)
+	if r.chassis != "" {
+		chassis, err := schemas.GetChassis(c, r.chassis)
+		if err != nil {
+			return 0, err
+		}
+		return r.shows(chassis)
+	}
+	all, err := c.Service.Chassis()
+	if err != nil {
+		return 0, err
+	}
+	return r.find(all)
+}
+
+// find reads the chassis that is named, or the only one that shows anything.
+func (r *redfish) find(all []*schemas.Chassis) (v int64, err error) {
+	var found []string
+	for _, c := range all {
+		if r.spec.Chassis != "" && r.spec.Chassis != c.ID {
+			continue
+		}
+		var now int64
+		if now, err = r.shows(c); err == nil {
+			v, r.chassis, found = now, c.ODataID, append(found, c.ID)
+		}
+	}
+	slices.Sort(found)
+	switch {
+	case len(found) == 1:
+		return v, nil
+	case len(found) > 1:
+		return 0, fmt.Errorf("chassis %s show %s: name one with the key chassis: %w", strings.Join(found, ", "), r.spec.Unit.Kind, fault.ErrConflict)
+	case err != nil && r.spec.Chassis != "":
+		return 0, err
+	case r.spec.Chassis != "":
+		return 0, fmt.Errorf("chassis %q: %w", r.spec.Chassis, fault.ErrNotFound)
+	}
+	return 0, fmt.Errorf("none of %d chassis shows %s: %w", len(all), r.spec.Unit.Kind, fault.ErrUnsupported)
+}
+
+// shows is what a chassis shows.
+func (r *redfish) shows(c *schemas.Chassis) (int64, error) {
+	var v *float64
+	m, err := c.EnvironmentMetrics()
+	if err != nil {
+		return 0, fmt.Errorf("chassis %q: %w", c.ID, err)
+	}
+	switch {
+	case m != nil && r.spec.Unit.Kind == power.Energy:
+		// The reading can be set to 0 by anybody.
+		if v = m.EnergykWh.LifetimeReading; v == nil {
+			v = m.EnergykWh.Reading
+		}
+	case m != nil:
+		v = m.PowerWatts.Reading
+	}
+	if v == nil && r.spec.Unit.Kind == power.Power {
+		if v, err = consumed(c); err != nil {
+			return 0, fmt.Errorf("chassis %q: %w", c.ID, err)
+		}
+	}
+	if v == nil {
+		return 0, fmt.Errorf("chassis %q shows no %s: %w", c.ID, r.spec.Unit.Kind, fault.ErrUnsupported)
+	}
+	return r.spec.Unit.Value(strconv.FormatFloat(*v, 'f', -1, 64))
+}
+
+// consumed is the power in the first PowerControl that has any.
+func consumed(c *schemas.Chassis) (*float64, error) {
+	p, err := c.Power()
+	if err != nil || p == nil {
+		return nil, err
+	}
+	for i := range p.PowerControl {
+		if w := p.PowerControl[i].PowerConsumedWatts; w != nil {
+			v := float64(*w)
+			return &v, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,186 @@
+// Package meters reads meters outside the machines: by Redfish, from Prometheus,
+// from JSON over HTTP, from MQTT, and from files. A [Keeper] keeps what they show in
+// the ledger, and books minute after minute of it.
+package meters
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A reader asks a meter.
+type reader interface {
+	// Read returns what the meter shows, in uW or uJ.
+	Read(ctx context.Context) (int64, error)
+}
+
+// A taker takes what a meter showed at an instant, or why it could not be read.
+type taker func(at time.Time, value int64, err error)
+
+// A source gives what a meter shows.
+type source interface {
+	// Run gives samples, and failures, until ctx ends.
+	Run(ctx context.Context, take taker)
+}
+
+// open makes the source of a meter. It reads its secrets and certificates, and
+// connects to nothing.
+func open(s *external.Spec) (source, error) {
+	if s.Type == external.File {
+		return &poller{&file{s}, s.Interval}, nil
+	}
+	a, err := accessOf(s)
+	if err != nil {
+		return nil, fmt.Errorf("meter %q: %w", s.Name, err)
+	}
+	switch s.Type {
+	case external.Redfish:
+		return &poller{&redfish{spec: s, access: a}, s.Interval}, nil
+	case external.Prometheus:
+		return &poller{&prometheus{s, a}, s.Interval}, nil
+	case external.HTTP:
+		return &poller{&httpJSON{s, a}, s.Interval}, nil
+	case external.MQTT:
+		return &mqttTopic{s, a}, nil
+	}
+	return nil, fmt.Errorf("meter %q: type %q: %w", s.Name, s.Type, fault.ErrInvalid)
+}
+
+// A poller asks at intervals.
+type poller struct {
+	reader
+	interval time.Duration
+}
+
+// patience is how long an answer may take at most.
+const patience = 10 * time.Second
+
+// Run implements source.
+func (p *poller) Run(ctx context.Context, take taker) {
+	tick := time.NewTicker(p.interval)
+	defer tick.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, min(p.interval, patience))
+		began := time.Now()
+		v, err := p.Read(asking)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		// It was read somewhere between.
+		take(began.Add(time.Since(began)/2), v, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// An access is what it takes to ask over a network.
+type access struct {
+	client                *http.Client
+	tls                   *tls.Config
+	user, password, token string
+}
+
+func accessOf(s *external.Spec) (*access, error) {
+	a := &access{user: s.User, tls: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: s.Insecure}}
+	var err error
+	if a.password, err = secret("password", s.Password.Clear, s.Password.Env, s.Password.File); err != nil {
+		return nil, err
+	}
+	if a.token, err = secret("token", s.Token.Clear, s.Token.Env, s.Token.File); err != nil {
+		return nil, err
+	}
+	if s.CA != "" {
+		pem, err := os.ReadFile(s.CA)
+		if err != nil {
+			return nil, fmt.Errorf("ca_file: %w", err)
+		}
+		if a.tls.RootCAs, err = x509.SystemCertPool(); err != nil {
+			a.tls.RootCAs = x509.NewCertPool()
+		}
+		if !a.tls.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca_file: %s holds no certificate in PEM: %w", s.CA, fault.ErrInvalid)
+		}
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = a.tls
+	t.MaxIdleConnsPerHost = 1
+	a.client = &http.Client{Transport: t}
+	return a, nil
+}
+
+// secret finds a secret, of which at most one place is given.
+func secret(what, clear, env, file string) (string, error) {
+	switch {
+	case clear != "" && env+file != "", env != "" && file != "":
+		return "", fmt.Errorf("%s: it is in more than one place: %w", what, fault.ErrInvalid)
+	case env != "":
+		v := os.Getenv(env)
+		if v == "" {
+			return "", fmt.Errorf("%s_env: the environment has no %s: %w", what, env, fault.ErrNotFound)
+		}
+		return v, nil
+	case file != "":
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return "", fmt.Errorf("%s_file: %w", what, err)
+		}
+		return strings.TrimSpace(string(b)), nil
+	}
+	return clear, nil
+}
+
+// mostText is how much of an answer is read.
+const mostText = 1 << 20
+
+// get asks for a text.
+func (a *access) get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+	}
+	switch {
+	case a.token != "":
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	case a.user != "":
+		req.SetBasicAuth(a.user, a.password)
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, mostText+1))
+	err = errors.Join(err, resp.Body.Close())
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answers %s", req.URL.Redacted(), resp.Status)
+	case len(text) > mostText:
+		return nil, fmt.Errorf("%s answers with more than %d bytes", req.URL.Redacted(), mostText)
+	}
+	return text, nil
+}
+
+// valueIn is the value that a text holds at the path of a meter.
+func valueIn(s *external.Spec, text []byte) (int64, error) {
+	number, err := s.Path.Find(text)
+	if err != nil {
+		return 0, err
+	}
+	return s.Unit.Value(number)
+}

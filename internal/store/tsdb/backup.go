@@ -1,0 +1,146 @@
+package tsdb
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/prometheus/tsdb"
+
+	"mete.dev/mete/internal/x/atomicfile"
+)
+
+// Backup makes a database in a new directory of all samples that there are. On the
+// same file system blocks are linked, which costs no room as long as both are there.
+// Samples go on to be taken meanwhile, of which some are in the copy: opened with a
+// ledger that was copied later it is compared with that, and filled in, as after a
+// crash. What was begun when it fails is for the caller to remove.
+func (s *Store) Backup(ctx context.Context, dir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("metrics: a copy in %s: %w", dir, err)
+		}
+	}()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	err = s.linkable(dir)
+	if !errors.Is(err, syscall.EXDEV) {
+		if err == nil {
+			err = s.backup(ctx, dir)
+		}
+		return err
+	}
+	near := copyDir(s.cfg.Dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(near)) }()
+	if err := errors.Join(os.RemoveAll(near), os.Mkdir(near, 0o700)); err != nil {
+		return err
+	}
+	if err := s.backup(ctx, near); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); err != nil {
+		return err
+	}
+	return atomicfile.Copy(ctx, near, dir)
+}
+
+// copyDir is where a copy is made that goes to another file system.
+func copyDir(dir string) string { return filepath.Join(dir, "copying") }
+
+// linkable tries whether a file of the database can be linked into a directory.
+func (s *Store) linkable(dir string) (err error) {
+	f, err := os.CreateTemp(s.cfg.Dir, ".new-link-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	to := filepath.Join(dir, "link")
+	if err := os.Link(f.Name(), to); err != nil {
+		return err
+	}
+	return os.Remove(to)
+}
+
+func (s *Store) backup(ctx context.Context, dir string) error {
+	doubts := s.doubts(nil)
+	// What is in memory may become a block at any time: first what is in memory,
+	// then the blocks. What is in both is the same. What came late is no part of
+	// what is in memory, in the database's words.
+	if err := s.memory(ctx, dir); err != nil {
+		return err
+	}
+	if err := s.db.CompactOOOHead(ctx); err != nil {
+		return err
+	}
+	if err := s.db.Snapshot(dir, false); err != nil {
+		return err
+	}
+	b, err := json.Marshal(s.doubts(doubts))
+	if err != nil {
+		return err
+	}
+	return atomicfile.Replace(holesPath(dir), b)
+}
+
+// doubts are the holes that there are, and one for each node that sends: the copy may
+// lack some of its last windows, and of those that come late while it is made. Holes
+// that were found before are kept, as they may have been filled too late for the copy.
+func (s *Store) doubts(before holes) holes {
+	from := time.Now().Add(-s.cfg.Late).UnixMilli()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.holes)
+	for id, n := range s.nodes {
+		if n.seen.Load() < from {
+			continue
+		}
+		if h, ok := all[id]; !ok || h.From > from {
+			all[id] = hole{From: from}
+		}
+	}
+	for id, h := range before {
+		if now, ok := all[id]; !ok || now.From > h.From {
+			all[id] = h
+		}
+	}
+	for id, h := range all {
+		all[id] = hole{From: h.From} // up to when it sends again
+	}
+	return all
+}
+
+// memory writes what is in memory as blocks that end with their slices: see
+// [filling.write].
+func (s *Store) memory(ctx context.Context, dir string) error {
+	head, width := s.db.Head(), slice.Milliseconds()
+	if head.NumSeries() == 0 {
+		return nil
+	}
+	c, err := tsdb.NewLeveledCompactor(ctx, nil, slog.New(slog.DiscardHandler), []int64{width}, nil, nil)
+	if err != nil {
+		return err
+	}
+	last := head.MaxTime()
+	for from := head.MinTime(); from <= last; {
+		to := min((from/width+1)*width, last+1)
+		made, err := c.Write(dir, tsdb.NewRangeHead(head, from, to-1), from, to, nil)
+		if err != nil {
+			return err
+		}
+		for _, id := range made {
+			if err := apart(filepath.Join(dir, id.String())); err != nil {
+				return err
+			}
+		}
+		from = to
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package tsdb_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// Agents leave out totals that follow from the row before: each window has its
+// sample all the same, also after a restart of the server, and one that is offered
+// again counts once.
+func TestThinRows(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, id := names.put("a")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(7, 8)), at: 10e9, totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	var totals []int64
+	var ends []time.Time
+	for i := range 40 {
+		if i == 17 {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dir, names)
+		}
+		win := w.window(10e9, a)
+		totals = append(totals, win.Rows[0].Total[usage.CPU])
+		ends = append(ends, time.Unix(0, win.End+w.offset))
+		if i%20 != 0 {
+			win.Rows[0].Has, win.Rows[0].Total = 0, [usage.Limit]int64{}
+		}
+		for range 2 {
+			if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i, end := range ends {
+		got, ok := ask(t, s, fmt.Sprintf(`mete_workload_cpu_seconds_total{workload=%q}`, id), end)
+		if want := float64(totals[i]) / 1e9; !ok || got != want { // to the last bit
+			t.Errorf("window %d: %v, %t, want %v", i, got, ok, want)
+		}
+	}
+}
+
+// A counter that is added up never shows more than the total that comes at last: what
+// used nothing meanwhile would go back, and a rate take that for a new life.
+func TestThinGoesNotBack(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, id := names.put("a")
+	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(9, 10)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	s := open(t, t.TempDir(), names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	begun := w.totals[a]
+	if begun == nil {
+		begun = new([usage.Limit]int64)
+		w.totals[a] = begun
+	}
+	begun[usage.Memory] = 1<<60 + 1 // more than a value holds in full
+	for i := range 600 {
+		win := w.window(10e9, a)
+		if i%30 == 29 { // nothing but its total
+			for _, res := range used {
+				begun[res] -= win.Rows[0].Usage.Amount[res]
+				win.Rows[0].Usage.Put(res, 0, usage.Measured)
+				win.Rows[0].Total[res] = begun[res]
+			}
+		} else if i > 0 {
+			win.Rows[0].Has, win.Rows[0].Total = 0, [usage.Limit]int64{}
+		}
+		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, res := range used {
+		query := fmt.Sprintf(`resets(%s{workload=%q}[3h])`, metric.Of(res).Name, id)
+		if n, ok := ask(t, s, query, begin.Add(2*time.Hour)); !ok || n != 0 {
+			t.Errorf("%s is %v, %t", query, n, ok)
+		}
+	}
+}
+
+// What a workload is called is there with the first sample of it, and at once where
+// it is called something else.
+func TestInfoAtOnce(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, _ := names.put("a")
+	b, id := names.put("b")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(11, 12)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	s := open(t, t.TempDir(), names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	put := func(news []batch.Name, win batch.Window) {
+		t.Helper()
+		if err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(name string) {
+		t.Helper()
+		if _, ok := ask(t, s, fmt.Sprintf(`mete_workload_info{workload=%q,name=%q} * on (workload) mete_workload_cpu_seconds_total`, id, name), begin.Add(time.Duration(w.at))); !ok {
+			t.Errorf("after %v nothing is called %s", time.Duration(w.at), name)
+		}
+	}
+	put(nil, w.window(10e9, a))
+	put(nil, w.window(10e9, a, b))
+	check("b")
+	renamed := names[b]
+	renamed.Name = "b2"
+	put([]batch.Name{renamed}, w.window(10e9, a, b))
+	check("b2")
+}
+
+// A counter that nothing shows any more, as a meter is gone, stays while its workload
+// lives.
+func TestCounterStays(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, id := names.put("a")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(13, 14)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	s := open(t, t.TempDir(), names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	want := 0.0
+	for i := range 100 {
+		win := w.window(10e9, a)
+		row := &win.Rows[0]
+		if i == 0 {
+			want = float64(row.Total[usage.EnergyRest]) / 1e6
+		} else {
+			row.Has &^= usage.SetOf(usage.EnergyRest)
+			row.Usage.Present &^= usage.SetOf(usage.EnergyRest)
+			row.Usage.Amount[usage.EnergyRest], row.Total[usage.EnergyRest] = 0, 0
+		}
+		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	query := fmt.Sprintf(`mete_workload_energy_joules_total{workload=%q}`, id)
+	if got, ok := ask(t, s, query, begin.Add(time.Duration(w.at))); !ok || got != want {
+		t.Errorf("%s is %v, %t, want %v", query, got, ok, want)
+	}
+}
+
+// What a node did as a whole is there without adding up its workloads, by part.
+func TestLevels(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, _ := names.put("a")
+	idle, _ := batch.ShortOf(workload.NewID("n1", workload.Idle, ""))
+	system, _ := batch.ShortOf(workload.NewID("n1", workload.System, ""))
+	w := &world{rand: rand.New(rand.NewPCG(7, 8)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: time.Now().Add(-time.Hour).UnixNano()}
+	s := open(t, t.TempDir(), names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	win := w.window(10e9, a, idle, system)
+	win.Total.Put(usage.DiskRead, 50_000, usage.Measured)
+	if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		t.Fatal(err)
+	}
+	end := time.Unix(0, win.End+w.offset)
+	for i, part := range []metric.Part{metric.Workloads, metric.Idle, metric.System} {
+		u := &win.Rows[i].Usage
+		for query, want := range map[string]float64{
+			`mete_node_cpu_cores{node="box",part=%q}`:         float64(u.Amount[usage.CPU]) / 10e9,
+			`mete_node_memory_held_bytes{node="box",part=%q}`: float64(u.Amount[usage.Memory]) / 10,
+			`mete_node_power_watts{node="box",part=%q}`:       float64(u.Amount[usage.EnergyRest]) / 10e6,
+		} {
+			query = fmt.Sprintf(query, part)
+			if got, ok := ask(t, s, query, end); !ok || math.Abs(got-want) > 1e-9*want {
+				t.Errorf("%s = %v, %t, want %v", query, got, ok, want)
+			}
+		}
+	}
+	if got, ok := ask(t, s, `mete_node_disk_bytes_per_second{direction="read"}`, end); !ok || got != 5000 {
+		t.Errorf("read: %v, %t, want 5000", got, ok)
+	}
+	// A window in which nobody ran anything: that part is nothing, not as before.
+	end = end.Add(10 * time.Second)
+	if err := s.Append(t.Context(), "n1", nil, []batch.Window{w.window(10e9, idle, system)}, []time.Duration{0}); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := ask(t, s, `mete_node_cpu_cores{part="workloads"}`, end); !ok || got != 0 {
+		t.Errorf("workloads: %v, %t, want 0", got, ok)
+	}
+	// Absent is no series, and not zero.
+	if got, ok := ask(t, s, `mete_node_network_bytes_per_second{direction="sent"}`, end); ok {
+		t.Errorf("sent: %v, want nothing", got)
+	}
+	if got, ok := ask(t, s, `mete_node_power_error_watts`, end); ok {
+		t.Errorf("power's error: %v, want nothing", got)
+	}
+}

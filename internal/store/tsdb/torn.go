@@ -1,0 +1,66 @@
+package tsdb
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/prometheus/tsdb/wlog"
+)
+
+// page is in what pieces the database writes its logs.
+const page = 32 << 10
+
+// untear cuts off the record at the end of the logs that a killed process was
+// writing: what it was of is not booked, and comes again. To the database it would be
+// a damage like any other.
+func untear(dir string, log *slog.Logger) error {
+	for _, name := range []string{"wal", "wbl"} {
+		_, last, err := wlog.Segments(filepath.Join(dir, name))
+		if err != nil || last < 0 {
+			continue // the database tells what is wrong
+		}
+		path := wlog.SegmentName(filepath.Join(dir, name), last)
+		good, err := torn(path)
+		if err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		if good < 0 {
+			continue
+		}
+		if err := os.Truncate(path, good); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		log.Info("a record that was being written when the server was killed is cut off", "path", path, "offset", good)
+	}
+	return nil
+}
+
+// torn returns where the last record of a segment begins, where that is not whole and
+// ends with the file; else a negative number.
+func torn(path string) (good int64, err error) {
+	s, err := wlog.OpenReadSegment(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, err
+	}
+	buf := wlog.NewSegmentBufReader(s)
+	defer func() { err = errors.Join(err, buf.Close()) }()
+	r := wlog.NewReader(buf)
+	for r.Next() {
+		good = r.Offset()
+	}
+	if r.Err() == nil {
+		return -1, nil
+	}
+	i, err := os.Stat(path)
+	if err != nil || i.Size() <= good || (r.Offset()-1)/page < (i.Size()-1)/page {
+		return -1, err
+	}
+	return good, nil
+}

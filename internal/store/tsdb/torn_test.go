@@ -1,0 +1,76 @@
+package tsdb
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/prometheus/tsdb/wlog"
+	"github.com/prometheus/prometheus/util/compression"
+)
+
+// A log that is cut off anywhere in its last record is one without it; one that is
+// damaged before that is left as it is.
+func TestTorn(t *testing.T) {
+	for _, length := range []int{100, 5_000, 3 * page} {
+		dir := filepath.Join(t.TempDir(), "wal")
+		w, err := wlog.New(slog.New(slog.DiscardHandler), nil, dir, compression.None)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends := []int64{0}
+		for range 12 {
+			if err := w.Log(bytes.Repeat([]byte{7}, length)); err != nil {
+				t.Fatal(err)
+			}
+			_, offset, err := w.LastSegmentAndOffset()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends = append(ends, int64(offset))
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		path := wlog.SegmentName(dir, 0)
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		try := func(b []byte) int64 {
+			t.Helper()
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			good, err := torn(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return good
+		}
+		n := len(ends)
+		last, end := ends[n-2], ends[n-1]
+		if got := try(whole[:end]); got != -1 {
+			t.Errorf("%d: whole, and torn at %d", length, got)
+		}
+		for _, cut := range []int64{last + 8, last + int64(length)/2, end - 1} {
+			if got := try(whole[:cut]); got != last {
+				t.Errorf("%d: cut off at %d of %d: torn at %d, want %d", length, cut, end, got, last)
+			}
+			if err := untear(filepath.Dir(dir), slog.New(slog.DiscardHandler)); err != nil {
+				t.Fatal(err)
+			}
+			if got := try(whole[:last]); got != -1 {
+				t.Errorf("%d: mended, and torn at %d", length, got)
+			}
+		}
+		if end > 2*page {
+			whole[100] ^= 0xff
+			if got := try(whole[:end]); got != -1 {
+				t.Errorf("%d: damaged at its beginning, and torn at %d", length, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,494 @@
+package tsdb_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/tsdb"
+)
+
+// fakeRegistry knows one node and its workloads.
+type fakeRegistry map[batch.Short]batch.Name
+
+func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) {
+	if id != "n1" {
+		return registry.Node{}, fault.ErrNotFound
+	}
+	return registry.Node{ID: id, Name: "box", Cluster: "lab"}, nil
+}
+
+func (r fakeRegistry) Names(_ context.Context, _ string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
+	found := map[batch.Short]batch.Name{}
+	for _, s := range shorts {
+		if n, ok := r[s]; ok {
+			found[s] = n
+		}
+	}
+	return found, nil
+}
+
+func (r fakeRegistry) put(key string) (batch.Short, workload.ID) {
+	id := workload.NewID("n1", workload.Container, key)
+	short, _ := batch.ShortOf(id)
+	r[short] = batch.Name{ID: id, Kind: workload.Container, Name: key}
+	return short, id
+}
+
+func open(t *testing.T, dir string, r fakeRegistry) *tsdb.Store {
+	t.Helper()
+	cfg := tsdb.Default()
+	cfg.Dir = dir
+	s, err := tsdb.Open(cfg, r, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A world makes windows of one node.
+type world struct {
+	rand   *rand.Rand
+	at     int64 // ns of boottime
+	offset int64
+	totals map[batch.Short]*[usage.Limit]int64
+}
+
+var used = []usage.Resource{usage.CPU, usage.Memory, usage.NetworkRx, usage.EnergyRest}
+
+func (w *world) window(length int64, shorts ...batch.Short) batch.Window {
+	win := batch.Window{Boot: "b", Start: w.at, End: w.at + length, Offset: w.offset, CPUs: 2}
+	w.at += length
+	for _, s := range shorts {
+		row := batch.Row{Workload: s}
+		row.Usage.Covered = time.Duration(length)
+		t := w.totals[s]
+		if t == nil {
+			t = new([usage.Limit]int64)
+			w.totals[s] = t
+		}
+		for _, res := range used {
+			v := w.rand.Int64N(1 << 30)
+			row.Usage.Put(res, v, usage.Measured)
+			t[res] += v
+			row.Has |= usage.SetOf(res)
+			row.Total[res] = t[res]
+		}
+		win.Rows = append(win.Rows, row)
+	}
+	return win
+}
+
+// ask is the value of an instant query that has one answer; false where it has none.
+func ask(t *testing.T, s *tsdb.Store, query string, at time.Time) (float64, bool) {
+	t.Helper()
+	e := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Hour, Parser: parser.NewParser(parser.Options{})})
+	q, err := e.NewInstantQuery(t.Context(), s.Queryable(), nil, query, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	v, err := q.Exec(t.Context()).Vector()
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch len(v) {
+	case 0:
+		return 0, false
+	case 1:
+		return v[0].F, true
+	}
+	t.Fatalf("%s: %d answers", query, len(v))
+	return 0, false
+}
+
+// Between two minute edges a series grows by what the ledger books, whatever the
+// windows' edges, however often they come, and in whatever order.
+func TestMinutes(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, idA := names.put("a")
+	b, _ := names.put("b")
+	begin := time.Now().Add(-2 * time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(1, 2)), at: 7e9, totals: map[batch.Short]*[usage.Limit]int64{}}
+	w.offset = begin.UnixNano() - 7e9 + 13_000_000_017 // 13.000000017 s after a minute
+	var all []batch.Window
+	for range 120 {
+		all = append(all, w.window(int64(5e9)+w.rand.Int64N(40e9), a, b))
+	}
+	by := make([]time.Duration, len(all))
+	cuts, err := timeline.Cut(all, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	put := func(from, to int) {
+		t.Helper()
+		if err := s.Append(t.Context(), "n1", nil, all[from:to], by[from:to]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(0, 30)
+	put(60, 90) // live, while what is between drains
+	put(30, 45)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir, names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	put(90, 120)
+	put(40, 60)
+	put(0, 120) // again
+	if n := s.Stats().Refused; n > 0 {
+		t.Errorf("%d samples differ from what was there", n)
+	}
+	compared := 0
+	for _, res := range used {
+		f := metric.Of(res)
+		query := fmt.Sprintf(`%s{workload=%q,node="box",cluster="lab"}`, f.Name, idA)
+		var sum int64
+		first := cuts.Minutes[0].Minute + 1
+		base, ok := ask(t, s, query, time.Unix(first*60, 0))
+		if !ok {
+			t.Fatalf("%s: nothing at the first edge", query)
+		}
+		for _, m := range cuts.Minutes {
+			if m.Workload != a || m.Minute < first {
+				continue
+			}
+			sum += m.Usage.Amount[res]
+			edge := time.Unix((m.Minute+1)*60, 0)
+			if edge.UnixNano() > all[len(all)-1].End+w.offset {
+				continue
+			}
+			v, ok := ask(t, s, query, edge)
+			if want := f.Value(sum); !ok || math.Abs(v-base-want) > 1e-9*v {
+				t.Fatalf("%s at %v: grew by %v (%v), the ledger says %v", query, edge, v-base, ok, want)
+			}
+			compared++
+		}
+	}
+	if compared < 100 {
+		t.Errorf("%d comparisons", compared)
+	}
+}
+
+// Who uses nothing is in no window: its series stay, also over a restart, until
+// it ends; then they are gone at once.
+func TestStill(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, id := names.put("a")
+	b, _ := names.put("b")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(3, 4)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	put := func(win batch.Window) {
+		t.Helper()
+		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	query := fmt.Sprintf(`mete_workload_cpu_seconds_total{workload=%q}`, id)
+	there := func(query string, want bool) {
+		t.Helper()
+		if _, ok := ask(t, s, query, begin.Add(time.Duration(w.at))); ok != want {
+			t.Fatalf("%s at %v: %v, want %v", query, time.Duration(w.at), ok, want)
+		}
+	}
+	put(w.window(10e9, a, b))
+	for range 60 {
+		put(w.window(10e9, b))
+	}
+	there(query, true)
+	there(fmt.Sprintf(`mete_workload_info{workload=%q,name="a"}`, id), true)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir, names)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 60 {
+		put(w.window(10e9, b))
+	}
+	there(query, true)
+
+	renamed := names[a]
+	renamed.Name = "a2"
+	if err := s.Append(t.Context(), "n1", []batch.Name{renamed}, []batch.Window{w.window(70e9, a, b)}, []time.Duration{0}); err != nil {
+		t.Fatal(err)
+	}
+	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), true)
+	there(fmt.Sprintf(`mete_workload_info{workload=%q,name="a2"}`, id), true)
+
+	last := w.window(10e9, a, b)
+	last.Rows[0].Ended = true
+	put(last)
+	put(w.window(10e9, b))
+	there(query, false)
+	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), false)
+}
+
+// What lives for less than a window has no series of its own; all of it together
+// has one, which counts each once.
+func TestBrief(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	a, _ := names.put("a")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(5, 6)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	dir := t.TempDir()
+	s := open(t, dir, names)
+	var want int64
+	for i := range 20 {
+		short, _ := names.put(fmt.Sprint("job", i))
+		win := w.window(10e9, a, short)
+		win.Rows[1].Ended = true
+		want += win.Rows[1].Usage.Amount[usage.CPU]
+		for range 2 { // it is offered twice
+			if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%7 == 6 {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dir, names)
+		}
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	at := begin.Add(time.Duration(w.at))
+	if v, ok := ask(t, s, `mete_workload_cpu_seconds_total{workload="brief"}`, at); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
+		t.Errorf("the brief ones used %v s, want %v", v, float64(want)/1e9)
+	}
+	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 2 {
+		t.Errorf("%v series, want that of a and that of the brief", v)
+	}
+}
+
+// A node that has too many workloads has series of its own for as many as it may; what
+// the others use is in that of the brief ones, so that nothing is missing from the sum.
+// It is told once.
+func TestCrowd(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(15, 16)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	var log bytes.Buffer
+	cfg := tsdb.Default()
+	cfg.Dir, cfg.Workloads = t.TempDir(), 5
+	open := func() *tsdb.Store {
+		s, err := tsdb.Open(cfg, names, nil, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	var want int64
+	put := func(shorts ...batch.Short) {
+		t.Helper()
+		win := w.window(10e9, shorts...)
+		var news []batch.Name
+		for i, short := range shorts {
+			news = append(news, names[short])
+			want += win.Rows[i].Usage.Amount[usage.CPU]
+		}
+		for range 2 { // it is offered twice
+			if err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		at := begin.Add(time.Duration(w.at))
+		if v, ok := ask(t, s, `sum(mete_workload_cpu_seconds_total)`, at); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
+			t.Errorf("%s: all used %v s, want %v", when, v, float64(want)/1e9)
+		}
+		if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 6 {
+			t.Errorf("%s: %v series, want those of 5 and that of the others", when, v)
+		}
+	}
+	var all []batch.Short
+	for i := range 20 {
+		short, _ := names.put(fmt.Sprint("steady", i))
+		all = append(all, short)
+	}
+	for range 20 {
+		put(all...)
+	}
+	check("twenty")
+	crowded := s.Stats().Crowded
+	if crowded != 2*20*15 { // as they were offered
+		t.Errorf("%d rows of the others, want %d", crowded, 2*20*15)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, log.String())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 20 {
+		put(all...)
+	}
+	check("started again")
+}
+
+// Where a place becomes free within a batch, as one of those that have series ended an
+// hour ago, the others' use is in that of the brief ones until the next batch, and from
+// there on in series of their own.
+func TestCrowdMakesRoom(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	cfg := tsdb.Default()
+	cfg.Dir, cfg.Workloads = t.TempDir(), 5
+	open := func() *tsdb.Store {
+		s, err := tsdb.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var want int64
+	var all []batch.Short
+	for i := range 10 {
+		short, _ := names.put(fmt.Sprint("steady", i))
+		all = append(all, short)
+	}
+	put := func(ended int, shorts ...batch.Short) {
+		t.Helper()
+		var news []batch.Name
+		for _, short := range shorts {
+			news = append(news, names[short])
+		}
+		ws := make([]batch.Window, 3)
+		for i := range ws {
+			ws[i] = w.window(60e9, shorts...)
+			for j := range ws[i].Rows {
+				want += ws[i].Rows[j].Usage.Amount[usage.CPU]
+			}
+		}
+		for i := range ended {
+			ws[2].Rows[i].Ended = true
+		}
+		if err := s.Append(t.Context(), "n1", news, ws, []time.Duration{0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := func(when string) {
+		t.Helper()
+		if v, ok := ask(t, s, `sum(max_over_time(mete_workload_cpu_seconds_total[3h]))`, begin.Add(time.Duration(w.at))); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
+			t.Errorf("%s: all used %v s, want %v", when, v, float64(want)/1e9)
+		}
+	}
+	put(0, all...)
+	put(3, all...)
+	sum("three ended")
+	for range 21 {
+		put(0, all[3:]...)
+	}
+	sum("an hour later")
+
+	// A server that started again has room for others. What begins to have series of its
+	// own then grows by all that it uses from there on.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	before, since := want, w.at
+	for range 2 {
+		put(0, all[3:]...)
+	}
+	grew, _ := ask(t, s, fmt.Sprintf(`sum(max_over_time(mete_workload_cpu_seconds_total[%[1]dms]) - min_over_time(mete_workload_cpu_seconds_total[%[1]dms]))`,
+		(w.at-since)/1e6+1), begin.Add(time.Duration(w.at)))
+	if used := float64(want-before) / 1e9; math.Abs(grew-used) > 1e-6 {
+		t.Errorf("with room for others: all grew by %v s, want %v", grew, used)
+	}
+	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, begin.Add(time.Duration(w.at))); v != 6 {
+		t.Errorf("%v series, want those of 5 and that of the others", v)
+	}
+}
+
+// Who gives other names to each window has no more series for it, whether they are of
+// other workloads, which end, or of the same.
+func TestCrowdInTurn(t *testing.T) {
+	t.Parallel()
+	names := fakeRegistry{}
+	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	w := &world{rand: rand.New(rand.NewPCG(17, 18)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	cfg := tsdb.Default()
+	cfg.Dir, cfg.Workloads = t.TempDir(), 10
+	s, err := tsdb.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	a, _ := names.put("a")
+	before := a
+	for i := range 300 {
+		renamed := names[a]
+		renamed.Name = fmt.Sprint("a", i)
+		next, _ := names.put(fmt.Sprint("next", i))
+		win := w.window(3*60e9, a, before, next)
+		if win.Rows[1].Ended = true; i == 0 {
+			win.Rows = append(win.Rows[:1], win.Rows[2:]...)
+		}
+		if err := s.Append(t.Context(), "n1", []batch.Name{renamed, names[next]}, []batch.Window{win}, []time.Duration{0}); err != nil {
+			t.Fatal(err)
+		}
+		before = next
+	}
+	// Each has 4 counters, a peak of memory at most, and a name.
+	if n := s.Stats().Series; n > 10*6+60 {
+		t.Errorf("%d series in memory of 10 workloads", n)
+	}
+}

@@ -1,0 +1,106 @@
+// Package exclusivetest is another user of the machine who holds the names of claims.
+package exclusivetest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Nobody is the user who holds the names: he has no rights.
+const Nobody = 65534
+
+// How names are held.
+const (
+	Listening = "listening" // and the kernel says who listens
+	Bound     = "bound"     // and nobody listens
+	Full      = "full"      // and nobody can connect any more
+)
+
+const variable = "METE_TEST_CLAIM_HOLDER"
+
+// Main is for the TestMain of a package that calls [Hold]: it makes the test binary
+// that other user's process where it was started as one.
+func Main() {
+	how, names, ok := strings.Cut(os.Getenv(variable), " ")
+	if !ok {
+		return
+	}
+	if err := hold(how, strings.Split(names, " ")); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("held")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	os.Exit(0)
+}
+
+func hold(how string, names []string) error {
+	for _, n := range names {
+		at := &unix.SockaddrUnix{Name: "@" + n}
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err == nil {
+			err = unix.Bind(fd, at)
+		}
+		switch {
+		case err == nil && how == Full:
+			err = unix.Listen(fd, 0)
+		case err == nil && how == Listening:
+			err = unix.Listen(fd, 4096) // nobody is taken
+		}
+		for err == nil && how == Full {
+			if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0); err == nil {
+				err = unix.Connect(fd, at)
+			}
+		}
+		if err != nil && !(how == Full && err == unix.EAGAIN) {
+			return fmt.Errorf("%s: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// Hold lets a process of [Nobody] hold the claims of control groups for a ledger
+// until the test ends, or release is called, and returns its PID. It needs root.
+func Hold(t testing.TB, ledger, how string, groups ...string) (pid int, release func()) {
+	t.Helper()
+	// Its own directory is closed to others than root.
+	c := exec.Command("/proc/self/exe")
+	c.Env = []string{variable + "=" + how}
+	for _, g := range groups {
+		c.Env[0] += " mete.claim." + ledger + g
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Nobody, Gid: Nobody}}
+	c.Dir, c.Stderr = "/", os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	release = func() {
+		if !ended {
+			ended = true
+			_ = in.Close() // that is how it is told
+			_ = c.Wait()
+		}
+	}
+	t.Cleanup(release)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
+		t.Fatalf("the holder says %q, %v", line, err)
+	}
+	return c.Process.Pid, release
+}

@@ -1,0 +1,148 @@
+// Package fleet fills a real server with machines made up, as their agents would
+// have told it, for the tests of what shows many.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/server"
+)
+
+// A Config says how large a fleet is.
+type Config struct {
+	Nodes, Each int // machines, and workloads of each
+	// Windows are how many each machine tells, the latest of them now, and Window
+	// how long one is: 0 is a quarter of an hour in windows of ten seconds.
+	Windows int
+	Window  time.Duration
+	// Days are how many days before today the ledger has, and the hours of today:
+	// written into its tables, as rows of hours and of days. The metrics have the
+	// windows alone.
+	Days int
+	// Tame is without the names of those who mean ill.
+	Tame bool
+}
+
+// A Fleet is a server with such nodes.
+type Fleet struct {
+	URL, Viewer string // where it is, and a token that may read
+	Server      *server.Server
+
+	mu    sync.Mutex
+	asked []string
+}
+
+// Asked are the questions that were asked over HTTP since the last call, each once:
+// paths with parameters.
+func (f *Fleet) Asked() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := f.asked
+	f.asked = nil
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func (f *Fleet) note(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/api/") || r.URL.Path == "/metrics" {
+			f.mu.Lock()
+			f.asked = append(f.asked, r.URL.RequestURI())
+			f.mu.Unlock()
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// Evil are names that must stay text: those of the first workload of the first
+// machines.
+var Evil = []string{`<img src=x onerror="document.title='pwned'">`, `"><script>document.title='pwned'</script>`, "نص عربي", `a"b\c{d}|e.*`, "javascript:alert(1)"}
+
+// Silent is how long the last machine has told nothing.
+const Silent = 12 * time.Minute
+
+// Open starts a server and fills it; it ends with the test.
+func Open(t testing.TB, c Config) *Fleet {
+	t.Helper()
+	if c.Windows == 0 {
+		c.Windows, c.Window = 90, 10*time.Second
+	}
+	cfg := server.Default()
+	cfg.State = t.TempDir()
+	s, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return s.Run(ctx) })
+	f := &Fleet{Server: s}
+	web := httptest.NewUnstartedServer(f.note(s.Handler()))
+	web.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	web.TLS = s.Authority.ServerTLS()
+	web.StartTLS()
+	t.Cleanup(func() {
+		web.Close()
+		stop()
+		if err := errors.Join(g.Wait(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	f.URL = web.URL
+	if err := f.tell(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if c.Days > 0 {
+		if err := errors.Join(seed(t.Context(), filepath.Join(cfg.State, "ledger.db"), c.Days, time.Now()), s.Ledger.Fold(t.Context(), time.Now())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.Viewer, _, err = s.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Uses: -1}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// tell offers what all machines have to say, some at a time.
+func (f *Fleet) tell(ctx context.Context, c Config) error {
+	now := time.Now().Truncate(10 * time.Second)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for i := range c.Nodes {
+		end := now
+		if i == c.Nodes-1 {
+			end = now.Add(-Silent)
+		}
+		m := &machine{Config: c, node: fmt.Sprintf("01J0000000000000000000%04d", i), name: fmt.Sprintf("rack%d-n%02d", i/8+1, i%8+1), seed: i, cpus: 16 + 16*(i%3)}
+		cluster := []string{"north", "south"}[i%2]
+		g.Go(func() error {
+			if err := f.Server.Ledger.PutNode(ctx, registry.Node{ID: m.node, Name: m.name, Cluster: cluster, MachineID: fmt.Sprint(i), At: now.Add(-time.Hour)}); err != nil {
+				return err
+			}
+			m.fill()
+			return m.batches(end, now, func(sent []byte, clock batch.Clock) error {
+				r, err := f.Server.Ingest.Offer(ctx, m.node, clock, sent)
+				if err == nil && r.Verdict != batch.Taken {
+					err = fmt.Errorf("%s: %+v", m.name, r)
+				}
+				return err
+			})
+		})
+	}
+	return g.Wait()
+}

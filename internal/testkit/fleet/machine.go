@@ -1,0 +1,128 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// A machine makes the windows of one node.
+type machine struct {
+	Config
+	node, name string
+	seed, cpus int
+	names      []batch.Name
+	totals     [][usage.Limit]int64
+}
+
+func (m *machine) fill() {
+	add := func(kind workload.Kind, key, name string, labels map[string]string) {
+		m.names = append(m.names, batch.Name{ID: workload.NewID(m.node, kind, key), Kind: kind, Key: key, Name: name, Labels: labels, Started: time.Now().Add(-time.Hour)})
+	}
+	jobs := []string{"checkout", "search-index", "ml-train", "postgres-main", "kafka", "web-frontend", "etl-nightly", "grafana"}
+	spaces := []string{"shop", "data", "platform"}
+	for i := range m.Each {
+		job, space := jobs[(i+m.seed)%len(jobs)], spaces[(i+m.seed)%len(spaces)]
+		if i == 0 && m.seed < len(Evil) && !m.Tame {
+			job = Evil[m.seed]
+		}
+		if m.Nodes > 100 && i >= len(jobs) {
+			job = fmt.Sprintf("%s-%d", job, (m.seed*m.Each+i)%2000) // a large fleet has more jobs
+		}
+		pod := fmt.Sprintf("%s-%d", job, i)
+		add(workload.Container, fmt.Sprint(i), job, map[string]string{"io.kubernetes.pod.namespace": space, "io.kubernetes.pod.name": pod, "io.kubernetes.container.name": "main", "app": job})
+		m.names[len(m.names)-1].Job, m.names[len(m.names)-1].User = job, []string{"ada", "grace", "edsger"}[i%3]
+	}
+	add(workload.System, "", "system", nil)
+	add(workload.Idle, "", "idle", nil)
+	m.totals = make([][usage.Limit]int64, len(m.names))
+}
+
+// batches offers all windows up to end, some in each batch, as they are sent now.
+func (m *machine) batches(end, now time.Time, offer func([]byte, batch.Clock) error) error {
+	const per = 6
+	boot := int64(m.Windows+10) * m.Window.Nanoseconds()
+	b := batch.Batch{Stream: batch.Stream{byte(m.seed), byte(m.seed >> 8), 1}, Names: m.names}
+	for i := range m.Windows {
+		at := boot - int64(m.Windows-i)*m.Window.Nanoseconds()
+		w := m.window(i, at, end.UnixNano()-boot)
+		b.Windows = append(b.Windows, wire.FromWindow(w, func(*usage.Row) bool { return true }))
+		if len(b.Windows) < per && i < m.Windows-1 {
+			continue
+		}
+		b.Number++
+		sent, err := wire.Encode(nil, &b)
+		if err != nil {
+			return err
+		}
+		if err := offer(sent, batch.Clock{Boot: m.name, Boottime: boot + now.Sub(end).Nanoseconds(), Wall: now.UnixNano()}); err != nil {
+			return err
+		}
+		b.Previous, b.Names, b.Windows = batch.HashOf(sent), nil, nil
+	}
+	return nil
+}
+
+// window is the i-th: what its rows use sums to what there is.
+func (m *machine) window(i int, at, offset int64) *usage.Window {
+	length := m.Window.Nanoseconds()
+	seconds := length / 1e9
+	w := &usage.Window{Boot: m.name, Start: at, End: at + length, Offset: offset, CPUs: m.cpus}
+	whole := usage.Shares{int64(m.cpus) * length, seconds * 128 << 30, 0, 0, 0, 0, int64(m.cpus) * seconds * 6e6}
+	left := whole
+	for n := range m.names {
+		name := &m.names[n]
+		r := usage.Row{Workload: workload.Workload{ID: name.ID, Kind: name.Kind, Key: name.Key, Name: name.Name}, Total: m.totals[n]}
+		wave := 1 + math.Sin(float64(i)/(9+float64(n%7))+float64(m.seed+3*n))
+		used := [3]int64{int64(wave * 0.22 * float64(whole[0]) / float64(len(m.names))), int64((0.3 + 0.05*wave) * float64(whole[1]) / float64(len(m.names))), int64(wave * 0.25 * float64(whole[6]) / float64(len(m.names)))}
+		share, of := &w.Balance.Workloads, [3]int{0, 1, 6}
+		switch name.Kind {
+		case workload.Idle:
+			share, used = &w.Balance.Idle, [3]int64{left[0], left[1], left[6]}
+		case workload.System:
+			share = &w.Balance.System
+		}
+		for k, res := range [3]usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage} {
+			m.put(&r, n, res, used[k])
+			share[of[k]] += used[k]
+			left[of[k]] -= used[k]
+		}
+		m.put(&r, n, usage.EnergyError, used[2]/20)
+		if name.Kind == workload.Container {
+			rate := float64(seconds) / 10
+			m.put(&r, n, usage.NetworkRx, int64(wave*2e6*rate))
+			m.put(&r, n, usage.NetworkTx, int64(wave*1e6*rate))
+			for k, res := range [2]usage.Resource{usage.DiskRead, usage.DiskWritten} {
+				v := int64(wave * rate * float64(4e5*(k+1)))
+				m.put(&r, n, res, v)
+				whole[2+k] += v
+				share[2+k] += v
+			}
+			m.put(&r, n, usage.CPUUser, used[0]*3/4)
+			m.put(&r, n, usage.CPUSystem, used[0]-used[0]*3/4)
+		}
+		r.Usage.Covered = m.Window
+		w.Rows = append(w.Rows, r)
+	}
+	w.Balance.Whole = whole
+	w.Total.Put(usage.DiskRead, whole[2], usage.Measured)
+	w.Total.Put(usage.DiskWritten, whole[3], usage.Measured)
+	w.Total.Put(usage.NetworkRx, int64(len(m.names))*seconds*3e5, usage.Measured)
+	w.Total.Put(usage.NetworkTx, int64(len(m.names))*seconds*2e5, usage.Measured)
+	return w
+}
+
+func (m *machine) put(r *usage.Row, n int, res usage.Resource, v int64) {
+	q := usage.Measured
+	if res >= usage.EnergyPackage {
+		q = usage.Apportioned
+	}
+	r.Usage.Put(res, v, q)
+	m.totals[n][res] += v
+	r.Total[res] = m.totals[n][res]
+}

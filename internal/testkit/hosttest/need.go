@@ -1,0 +1,141 @@
+package hosttest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/testkit/postgres"
+)
+
+// needs says of each thing that a test may need whether it is here: nil, or
+// why not.
+var needs = map[string]func() error{
+	"root":         root,
+	"bpf":          bpf,
+	"cgroup1":      func() error { return groups(func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") }) },
+	"cgroup2":      func() error { return groups(func(y hostfs.Hierarchy) bool { return y.V2 }) },
+	"memcg1":       func() error { return groups(func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("memory") }) },
+	"memcg2":       func() error { return groups(func(y hostfs.Hierarchy) bool { return y.V2 && y.Has("memory") }) },
+	"psi":          func() error { return exists("/proc/pressure/cpu") },
+	"rapl":         func() error { return exists("/sys/class/powercap/intel-rapl:0/energy_uj") },
+	"loop":         func() error { return errors.Join(root(), exists("/dev/loop-control")) },
+	"netns":        func() error { return errors.Join(root(), exists("/proc/self/ns/net")) },
+	"chromium":     func() error { _, err := exec.LookPath("chromium"); return err },
+	"dbus":         func() error { _, err := exec.LookPath("dbus-daemon"); return err },
+	"systemd":      func() error { return exists("/run/systemd/system") },
+	"procfs":       func() error { return exists("/proc/self/stat") },
+	"schedstat":    func() error { return exists("/proc/self/schedstat") },
+	"promtool":     func() error { _, err := exec.LookPath("promtool"); return err },
+	"gcc":          func() error { _, err := exec.LookPath("gcc"); return err },
+	"vsock":        func() error { return exists("/sys/module/vsock_loopback") },
+	"postgres":     func() error { _, err := postgres.Programs(); return err },
+	"prometheus":   func() error { _, err := exec.LookPath("prometheus"); return err },
+	"mosquitto":    func() error { return errors.Join(exists("/usr/sbin/mosquitto"), exists("/usr/bin/mosquitto_pub")) },
+	"qemu":         func() error { _, err := exec.LookPath("qemu-system-x86_64"); return err },
+	"kvm":          kvm,
+	"alertmanager": func() error { _, err := exec.LookPath("prometheus-alertmanager"); return err },
+}
+
+// Need skips the test unless this machine has each of the things: root, bpf
+// (programs may be loaded and the kernel describes its types), cgroup1 and
+// cgroup2 (groups of that kind can be made; cgroup1 with cpuacct), memcg1 and
+// memcg2 (the same with the memory controller), psi, rapl, loop, netns,
+// chromium, dbus, systemd, procfs, schedstat, promtool, gcc, vsock
+// (AF_VSOCK that leads back to this machine), postgres, prometheus, alertmanager, mosquitto (the
+// broker and its clients), qemu (for x86-64), kvm (this user may open it). What
+// METE_MUST lists, separated by commas, fails the test instead: so a gate knows
+// that nothing was skipped.
+func Need(t testing.TB, things ...string) {
+	t.Helper()
+	must := strings.Split(os.Getenv("METE_MUST"), ",")
+	for _, thing := range things {
+		have, ok := needs[thing]
+		if !ok {
+			t.Fatalf("hosttest: nothing is called %q", thing)
+		}
+		err := have()
+		switch {
+		case err == nil:
+		case slices.Contains(must, thing):
+			t.Fatalf("METE_MUST has %s: %v", thing, err)
+		default:
+			t.Skipf("needs %s: %v", thing, err)
+		}
+	}
+}
+
+func root() error {
+	if uid := os.Geteuid(); uid != 0 {
+		return fmt.Errorf("user %d is not root", uid)
+	}
+	return nil
+}
+
+// kvm says whether virtual machines can be made, by this user.
+func kvm() error {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func exists(p string) error {
+	_, err := os.Stat(p)
+	return err
+}
+
+// bpf loads a program that does nothing, of a kind that takes the rights to
+// load programs and to trace.
+func bpf() error {
+	if err := exists("/sys/kernel/btf/vmlinux"); err != nil {
+		return err
+	}
+	code := [...]uint64{0xb7, 0x95} // r0 = 0; exit
+	license := [...]byte{'G', 'P', 'L', 0}
+	// The first fields of union bpf_attr for BPF_PROG_LOAD,
+	// include/uapi/linux/bpf.h.
+	attr := struct {
+		kind, count   uint32
+		code, license uintptr
+	}{unix.BPF_PROG_TYPE_RAW_TRACEPOINT, uint32(len(code)), uintptr(unsafe.Pointer(&code)), uintptr(unsafe.Pointer(&license))}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	runtime.KeepAlive(&code)
+	runtime.KeepAlive(&license)
+	if errno != 0 {
+		return fmt.Errorf("bpf(BPF_PROG_LOAD): %w", errno)
+	}
+	return unix.Close(int(fd))
+}
+
+// groups makes and removes a group in the first hierarchy that fits.
+func groups(fits func(hostfs.Hierarchy) bool) error {
+	h, err := hostfs.Open("/")
+	if err != nil {
+		return err
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(ys, fits)
+	if i < 0 {
+		return errors.New("no such hierarchy of control groups is mounted")
+	}
+	dir, err := os.MkdirTemp(filepath.Clean(ys[i].Mount), "mete-test-need-*")
+	if err != nil {
+		return err
+	}
+	return os.Remove(dir)
+}

@@ -1,0 +1,263 @@
+package ledgertest
+
+import (
+	"cmp"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// A ledgerBook is what a ledger was told, for the answers that it ought to give.
+type ledgerBook struct {
+	rows  []bookRow
+	nodes []*bookNode
+	gaps  []bookGap
+}
+
+type bookNode struct {
+	id, name, cluster string
+	minutes           map[int64]*bookMinute
+	hosts             map[int64]*bookWorkload // by day: what it was on its host
+	// in is what it is now, equal when its last equal share was, and handed when its
+	// last share was.
+	in            *bookWorkload
+	equal, handed time.Time
+}
+
+// nest has a node be a guest on a day, unless its host is within it.
+func (n *bookNode) nest(as *bookWorkload, day int64) bool {
+	for up := as.node; ; up = up.hosts[day].node {
+		if up == n {
+			return false
+		}
+		if up.hosts[day] == nil {
+			break
+		}
+	}
+	n.hosts[day] = as
+	return true
+}
+
+// compared has an equal share of a window that ended at some time.
+func (n *bookNode) compared(as *bookWorkload, day int64, at time.Time) {
+	if n.nest(as, day) && !at.Before(n.equal) {
+		n.in, n.equal = as, at
+		if at.After(n.handed) {
+			n.handed = at
+		}
+	}
+}
+
+// told is what a guest's entry does that ends at some time, with a share of a window
+// or without.
+func (n *bookNode) told(from, to, through time.Time) {
+	if n.in == nil {
+		return
+	}
+	if !to.IsZero() && to.Sub(n.equal) <= 48*time.Hour && !from.Before(n.equal) {
+		if to.After(n.handed) {
+			n.handed = to
+		}
+		m := from.Unix() / 60
+		n.nest(n.in, m-m%dayMinutes)
+	}
+	if through.Sub(n.handed) > time.Hour {
+		n.in = nil
+	}
+}
+
+// A bookMinute is what a node had in a minute.
+type bookMinute struct {
+	had     [len(usage.Wholes)]*big.Int // whole and skew
+	covered time.Duration
+}
+
+type bookWorkload struct {
+	node  *bookNode
+	short batch.Short
+	told  batch.Name // once known
+	name  batch.Name
+	sent  bool // the name was
+}
+
+type bookRow struct {
+	workload *bookWorkload
+	minute   int64
+	usage    usage.Usage
+}
+
+type bookGap struct {
+	node     *bookNode
+	from, to time.Time
+}
+
+// twins reports whether the query sees two nodes of this name.
+func (b *ledgerBook) twins(name string, s query.Scope) bool {
+	n := 0
+	for _, node := range b.nodes {
+		if node.name == name && (s.All || len(s.Clusters) == 0 || slices.Contains(s.Clusters, node.cluster)) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// value is what a workload has of a dimension.
+func (b *ledgerBook) value(w *bookWorkload, d query.Dimension, s query.Scope) string {
+	n := &w.told
+	switch d {
+	case query.ByCluster:
+		return w.node.cluster
+	case query.ByNode:
+		if b.twins(w.node.name, s) {
+			return w.node.name + " " + w.node.id
+		}
+		return w.node.name
+	case query.ByWorkload:
+		return n.Name
+	case query.ByJob:
+		return cmp.Or(n.Job, n.Name)
+	case query.ByKind:
+		if n.Kind == workload.Unknown {
+			return ""
+		}
+		return n.Kind.String()
+	}
+	if n.Kind == workload.Idle || n.Kind == workload.System {
+		return n.Kind.String()
+	}
+	switch d {
+	case query.ByUser:
+		return n.User
+	case query.ByProject:
+		return n.Project
+	case query.ByNamespace:
+		return n.Labels["io.kubernetes.pod.namespace"]
+	case query.ByPod:
+		return n.Labels["io.kubernetes.pod.name"]
+	case query.ByContainer:
+		return n.Labels["io.kubernetes.container.name"]
+	}
+	return n.Labels[strings.TrimPrefix(string(d), string(query.ByLabel))]
+}
+
+// sees reports whether rows of a workload are in the answer to a query.
+func (b *ledgerBook) sees(w *bookWorkload, q *query.Query) bool {
+	s := q.Scope
+	if !s.All && (len(s.Clusters)+len(s.Projects) == 0 ||
+		len(s.Clusters) > 0 && !slices.Contains(s.Clusters, w.node.cluster) ||
+		len(s.Projects) > 0 && !slices.Contains(s.Projects, w.told.Project)) {
+		return false
+	}
+	for d, values := range q.Where {
+		ok := slices.Contains(values, b.value(w, d, s))
+		if d == query.ByNode {
+			ok = ok || slices.Contains(values, w.node.id) || slices.Contains(values, w.node.name) || slices.Contains(values, w.node.name+" "+w.node.id)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return !q.OmitOwn || !slices.Contains(query.Own, w.told.Name)
+}
+
+// hides reports whether what a node used in a minute is left out of the answer to a
+// query, or is not, where that is about guests only.
+func (b *ledgerBook) hides(n *bookNode, minute int64, q *query.Query) bool {
+	as := n.hosts[minute-minute%dayMinutes]
+	nested := as != nil
+	if nested {
+		h, s := as.node, q.Scope
+		if !s.All {
+			nested = (len(s.Clusters) == 0 || slices.Contains(s.Clusters, h.cluster)) && (len(s.Projects) == 0 || slices.Contains(s.Projects, as.told.Project))
+		}
+		if c, ok := q.Where[query.ByCluster]; ok {
+			nested = nested && slices.Contains(c, h.cluster)
+		}
+		if c, ok := q.Where[query.ByNode]; ok {
+			nested = nested && (slices.Contains(c, h.id) || slices.Contains(c, h.name) || slices.Contains(c, h.name+" "+h.id))
+		}
+	}
+	return nested != (q.Nested == query.NestedOnly)
+}
+
+// A tally is a group of an answer.
+type tally struct {
+	keys        []string
+	nodes       map[*bookNode]bool
+	first, last int64 // minutes
+	present     usage.Set
+	quality     usage.Qualities
+	covered     time.Duration
+	sums        [usage.Limit]*big.Int
+}
+
+// groups are those of a query over the minutes [from, to), those with the most
+// CPU time first.
+func (b *ledgerBook) groups(q *query.Query, from, to int64) []*tally {
+	found := map[string]*tally{}
+	for i := range b.rows {
+		row := &b.rows[i]
+		if row.minute < from || row.minute >= to || !b.sees(row.workload, q) || b.hides(row.workload.node, row.minute, q) {
+			continue
+		}
+		var keys []string
+		for _, d := range q.By {
+			keys = append(keys, b.value(row.workload, d, q.Scope))
+		}
+		k := strings.Join(keys, "\x00")
+		g := found[k]
+		if g == nil {
+			g = &tally{keys: keys, nodes: map[*bookNode]bool{}, first: row.minute}
+			for i := range g.sums {
+				g.sums[i] = new(big.Int)
+			}
+			found[k] = g
+		}
+		g.nodes[row.workload.node] = true
+		g.first, g.last = min(g.first, row.minute), max(g.last, row.minute+1)
+		g.covered += row.usage.Covered.Round(time.Millisecond)
+		g.present |= row.usage.Present
+		row.usage.Present.Each(func(r usage.Resource) {
+			g.quality.Worsen(r, row.usage.Quality.Get(r))
+			v := big.NewInt(row.usage.Amount[r])
+			switch {
+			case r.Detail().Kind != usage.Peak:
+				g.sums[r].Add(g.sums[r], v)
+			case v.Cmp(g.sums[r]) > 0:
+				g.sums[r] = v
+			}
+		})
+	}
+	var list []*tally
+	for _, g := range found {
+		list = append(list, g)
+	}
+	slices.SortFunc(list, func(a, b *tally) int {
+		return cmp.Or(b.sums[usage.CPU].Cmp(a.sums[usage.CPU]), slices.Compare(a.keys, b.keys))
+	})
+	return list
+}
+
+// scoped reports whether a scope covers a node: all of it, or by a workload of a
+// project.
+func (b *ledgerBook) scoped(n *bookNode, s query.Scope, workloads []*bookWorkload) bool {
+	if s.All {
+		return true
+	}
+	if len(s.Clusters) > 0 && !slices.Contains(s.Clusters, n.cluster) {
+		return false
+	}
+	if len(s.Projects) == 0 {
+		return len(s.Clusters) > 0
+	}
+	return slices.ContainsFunc(workloads, func(w *bookWorkload) bool {
+		return w.node == n && slices.Contains(s.Projects, w.told.Project)
+	})
+}

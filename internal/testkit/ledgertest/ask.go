@@ -1,0 +1,560 @@
+package ledgertest
+
+import (
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger"
+)
+
+// testAnswers books at random, folds and drops in between, and asks at random:
+// every answer is what plain maps say, to the integer, whichever rows it was
+// read from.
+func testAnswers(t *testing.T, dsn string) {
+	checks(t, dsn)
+	cfg := ledger.Default()
+	cfg.Minutes, cfg.Hours, cfg.Slice = 2*24*time.Hour, 4*24*time.Hour, 2
+	l, err := ledger.Open(t.Context(), dsn, cfg, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, l)
+	round, db := 0, DB(t, dsn)
+	rapid.Check(t, func(rt *rapid.T) {
+		// As in testModel, each round has nodes and days of its own.
+		round++
+		r := &inquiry{
+			T: rt, t: t, l: l, db: reader{t, db}, round: round, book: &ledgerBook{},
+			day: minuteOf(time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)) + int64(round)*20*dayMinutes,
+		}
+		r.enrol()
+		for range rapid.IntRange(2, 8).Draw(rt, "steps") {
+			r.step()
+		}
+		for i := range 8 {
+			if i == 4 && rapid.Bool().Draw(rt, "all folded") {
+				if err := l.Fold(t.Context(), time.Unix(60*(r.day+(inquiryDays+1)*dayMinutes), 0)); err != nil {
+					rt.Fatal(err)
+				}
+			}
+			r.ask()
+		}
+		r.nested()
+		r.selves()
+	})
+}
+
+// inquiryDays is how many days of a round have rows.
+const inquiryDays = 5
+
+// An inquiry is one round.
+type inquiry struct {
+	*rapid.T
+	t         *testing.T
+	l         *ledger.Ledger
+	db        reader
+	round     int
+	day       int64 // the first minute of its time
+	book      *ledgerBook
+	workloads []*bookWorkload
+	marks     map[*bookNode]batch.Mark
+	told      int // shares
+}
+
+// hostile is text that means something to SQL, or to the ledger's own words.
+var hostile = []string{`' OR 1=1 --`, `"; DROP TABLE node; --`, "{int}", "$1", "?", `\`, "%", "é\u2028"}
+
+// oneOf draws one of the values.
+func (r *inquiry) oneOf(what string, values ...string) string {
+	return rapid.SampledFrom(values).Draw(r.T, what)
+}
+
+func (r *inquiry) cluster(i int) string { return fmt.Sprintf("c%d-%d", r.round, i) }
+
+// enrol makes three nodes, two of which may have the same name, and five
+// workloads on each, idle and system among them.
+func (r *inquiry) enrol() {
+	r.marks = map[*bookNode]batch.Mark{}
+	for i := range 3 {
+		n := &bookNode{
+			id: fmt.Sprintf("n%d-%d", r.round, i), name: fmt.Sprintf("n%d-%s", r.round, r.oneOf("node", "x", "y", "z")),
+			cluster: r.cluster(i % 2), minutes: map[int64]*bookMinute{}, hosts: map[int64]*bookWorkload{},
+		}
+		r.book.nodes = append(r.book.nodes, n)
+		r.marks[n] = batch.Mark{Next: 1}
+		if err := r.l.PutNode(r.t.Context(), registry.Node{ID: n.id, Name: n.name, Cluster: n.cluster, At: Day}); err != nil {
+			r.Fatal(err)
+		}
+		for j := range 5 {
+			w := &bookWorkload{node: n, name: batch.Name{Key: fmt.Sprint(j)}}
+			switch j {
+			case 0, 1:
+				w.name.Kind = []workload.Kind{workload.Idle, workload.System}[j]
+				w.name.Name = w.name.Kind.String()
+			default:
+				w.name.Kind = rapid.SampledFrom([]workload.Kind{workload.Job, workload.Container, workload.Service}).Draw(r.T, "kind")
+				w.name.Name = r.oneOf("name", "mete-agent.service", "w", "v", hostile[0])
+				w.name.Job = r.oneOf("job", "", "j", "w", hostile[1])
+				w.name.User = r.oneOf("user", "", "u", "idle")
+				w.name.Project = r.oneOf("project", "", "p", "q", hostile[0])
+				w.name.Labels = map[string]string{}
+				for _, k := range []string{"io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name", "app", hostile[0], hostile[2]} {
+					if v := r.oneOf("label", "", "a", "b", hostile[1], hostile[3]); v != "" {
+						w.name.Labels[k] = v
+					}
+				}
+			}
+			w.name.ID = workload.NewID(n.id, w.name.Kind, w.name.Key)
+			w.short, _ = batch.ShortOf(w.name.ID)
+			r.workloads = append(r.workloads, w)
+		}
+	}
+}
+
+// minute draws a minute of the round's days.
+func (r *inquiry) minute() int64 {
+	// Few hours, so that rows meet.
+	return r.day + dayMinutes*int64(rapid.IntRange(0, inquiryDays-1).Draw(r.T, "day")) +
+		int64(rapid.SampledFrom([]int{0, 1, 59, 60, 600, 1439}).Draw(r.T, "minute"))
+}
+
+func (r *inquiry) step() {
+	ctx := r.t.Context()
+	now := time.Unix(60*(r.day+int64(rapid.IntRange(0, (inquiryDays+3)*24).Draw(r.T, "now"))*hourMinutes+7), 0)
+	var err error
+	switch r.oneOf("step", "book", "book", "book", "nest", "fold", "retain") {
+	case "nest":
+		r.nest()
+	case "book":
+		for range 3 {
+			r.send()
+		}
+	case "fold":
+		err = r.l.Fold(ctx, now)
+	case "retain":
+		err = r.l.Retain(ctx, now)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// send books an entry of one node, in which the parts sum to the whole.
+func (r *inquiry) send() {
+	n := r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, "node")]
+	mark := r.marks[n]
+	e := &batch.Entry{Node: n.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), n.id[len(n.id)-1]}, Number: mark.Next, Previous: mark.Last}
+	e.Hash = batch.HashOf(fmt.Append(nil, n.id, e.Number))
+	for _, w := range r.workloads {
+		if w.node == n && !w.sent && rapid.Bool().Draw(r.T, "named") {
+			w.sent, w.told = true, w.name
+			e.Names = append(e.Names, w.name)
+		}
+	}
+	for range rapid.IntRange(0, 3).Draw(r.T, "minutes") {
+		m := r.minute()
+		node := batch.NodeMinute{Minute: m, Covered: time.Duration(rapid.Int64Range(0, 6e10).Draw(r.T, "covered")), CPUs: 2}
+		var had [len(usage.Wholes)]int64
+		for _, w := range r.workloads {
+			if w.node != n || rapid.IntRange(0, 2).Draw(r.T, "row") == 0 {
+				continue
+			}
+			row := batch.Minute{Workload: w.short, Minute: m, Usage: r.usage()}
+			if w.name.Kind == workload.Idle {
+				row.Usage.Put(usage.EnergyRest, rapid.Int64Range(1, 1<<40).Draw(r.T, "idle energy"), usage.Modelled)
+			}
+			// Who has idle energy by itself has it in each row.
+			u := &row.Usage
+			u.Present, u.Amount[usage.EnergyIdle] = u.Present&^usage.SetOf(usage.EnergyIdle), 0
+			u.Quality.Set(usage.EnergyIdle, usage.Absent)
+			if w.short%3 == 0 {
+				u.Put(usage.EnergyIdle, rapid.Int64Range(0, 1<<40).Draw(r.T, "own idle energy"), usage.Apportioned)
+			}
+			for i, res := range usage.Wholes {
+				had[i] += row.Usage.Amount[res]
+			}
+			e.Minutes = append(e.Minutes, row)
+			r.book.rows = append(r.book.rows, bookRow{w, m, row.Usage})
+			e.Through = time.Unix(60*(m+1), 0)
+		}
+		at := n.minutes[m]
+		if at == nil {
+			at = &bookMinute{}
+			for i := range at.had {
+				at.had[i] = new(big.Int)
+			}
+			n.minutes[m] = at
+		}
+		for i, v := range had {
+			node.Skew[i] = rapid.Int64Range(-min(v, 9), 9).Draw(r.T, "skew")
+			node.Whole[i] = v - node.Skew[i]
+			if node.Whole[i] < 0 {
+				node.Whole[i], node.Skew[i] = v, 0
+			}
+			at.had[i].Add(at.had[i], big.NewInt(v))
+		}
+		at.covered += node.Covered.Round(time.Millisecond)
+		e.Nodes = append(e.Nodes, node)
+	}
+	if rapid.IntRange(0, 2).Draw(r.T, "gap") == 0 {
+		a, b := r.minute(), r.minute()
+		g := bookGap{n, time.Unix(60*min(a, b), int64(len(r.book.gaps))).UTC(), time.Unix(60*max(a, b)+17, 0).UTC()}
+		r.book.gaps = append(r.book.gaps, g)
+		e.Gaps = append(e.Gaps, usage.Gap{From: g.from, To: g.to, Reason: usage.Rebooted})
+	}
+	r.marks[n] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+	book(r.t, r.l, batch.Taken, e)
+	if !e.Through.IsZero() {
+		n.told(time.Time{}, time.Time{}, e.Through)
+	}
+}
+
+// nest has a host and a guest tell of the same share on some day, in any order. The
+// guest is one then, unless its host is within it.
+func (r *inquiry) nest() {
+	pick := func(what string) *bookNode {
+		return r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, what)]
+	}
+	host, guest, m := pick("host"), pick("guest"), r.minute()
+	day := m - m%dayMinutes
+	var as *bookWorkload
+	for _, w := range r.workloads {
+		if w.node == host {
+			as = w // the last one
+		}
+	}
+	r.told++
+	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
+	h := batch.Handover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
+	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round), N: int64(r.told), Active: 5, Idle: 6}}
+	told := h
+	told.Workload = as.name.ID
+	both := 0
+	for _, of := range rapid.Permutation([]*bookNode{host, guest}).Draw(r.T, "order") {
+		mark := r.marks[of]
+		e := &batch.Entry{Node: of.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), of.id[len(of.id)-1]}, Number: mark.Next, Previous: mark.Last,
+			Through: h.To, Handovers: []batch.Handover{told}}
+		if of == guest {
+			e.Handovers[0] = h
+		}
+		e.Hash = batch.HashOf(fmt.Append(nil, of.id, e.Number))
+		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+		book(r.t, r.l, batch.Taken, e)
+		if both++; both == 2 && host != guest {
+			guest.compared(as, day, h.To)
+		}
+		if of == guest {
+			guest.told(h.From, h.To, h.To)
+		} else {
+			of.told(time.Time{}, time.Time{}, h.To)
+		}
+	}
+}
+
+// nested compares which nodes are guests, and were on which days.
+func (r *inquiry) nested() {
+	days := map[string]string{}
+	r.db.rows(func(row map[string]any) {
+		days[fmt.Sprint(row["guest"], " on ", row["minute"].(int64)-r.day)] = row["host"].(string)
+	}, "SELECT n.node_id AS guest, x.minute, h.node_id AS host FROM nested_day x JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host WHERE x.minute >= $1", r.day)
+	want := map[string]string{}
+	in := map[string]string{}
+	for _, n := range r.book.nodes {
+		for day, as := range n.hosts {
+			want[fmt.Sprint(n.id, " on ", day-r.day)] = as.node.id
+		}
+		if in[n.id] = ""; n.in != nil {
+			in[n.id] = n.in.node.id
+		}
+	}
+	if !maps.Equal(days, want) {
+		r.Fatalf("guests %v, want %v", days, want)
+	}
+	nodes, err := r.l.Nodes(r.t.Context(), query.Scope{All: true})
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, n := range nodes {
+		var host string
+		if n.Nested != nil {
+			host = n.Nested.Host
+		}
+		if want, ok := in[n.ID]; ok && host != want {
+			r.Fatalf("node %s is in %q, want %q", n.ID, host, want)
+		}
+	}
+}
+
+// usage draws amounts, large ones too: sums of a few are past 63 bits.
+func (r *inquiry) usage() (u usage.Usage) {
+	u.Covered = time.Duration(rapid.Int64Range(0, 6e10).Draw(r.T, "covered"))
+	for range rapid.IntRange(1, 4).Draw(r.T, "resources") {
+		res := rapid.SampledFrom([]usage.Resource{usage.CPU, usage.Memory, usage.MemoryPeak, usage.PressureIO, usage.EnergyRest, usage.EnergyError, 0}).Draw(r.T, "resource")
+		if res == 0 {
+			res = usage.Resource(rapid.IntRange(1, usage.Limit-1).Draw(r.T, "any"))
+		}
+		top := rapid.SampledFrom([]int64{10, 1 << 33, 1 << 54}).Draw(r.T, "size")
+		u.Put(res, rapid.Int64Range(0, top).Draw(r.T, "amount"), usage.Quality(rapid.IntRange(1, 3).Draw(r.T, "quality")))
+	}
+	return u
+}
+
+// dimensions are all that can be asked for.
+var dimensions = []query.Dimension{
+	query.ByCluster, query.ByNode, query.ByWorkload, query.ByKind, query.ByJob, query.ByUser, query.ByProject, query.ByNamespace,
+	query.ByPod, query.ByContainer, query.ByLabel + "app", query.ByLabel + query.Dimension(hostile[0]), query.ByLabel + query.Dimension(hostile[2]),
+}
+
+// query draws a question.
+func (r *inquiry) query() query.Query {
+	q := query.Query{OmitOwn: rapid.IntRange(0, 3).Draw(r.T, "own") == 0, Limit: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(r.T, "limit")}
+	known := dimensions
+	if rapid.Bool().Draw(r.T, "grouped") { // only what days are summed up by
+		known = []query.Dimension{query.ByCluster, query.ByKind, query.ByUser, query.ByProject, query.ByNamespace}
+		q.OmitOwn = false
+	}
+	dimension := rapid.SampledFrom(known)
+	for range rapid.IntRange(1, 3).Draw(r.T, "by") {
+		q.By = append(q.By, dimension.Draw(r.T, "dimension"))
+	}
+	if rapid.IntRange(0, 2).Draw(r.T, "filtered") == 0 {
+		q.Where = map[query.Dimension][]string{}
+		for range rapid.IntRange(1, 2).Draw(r.T, "where") {
+			d := dimension.Draw(r.T, "where")
+			for range rapid.IntRange(0, 3).Draw(r.T, "values") {
+				w := r.workloads[rapid.IntRange(0, len(r.workloads)-1).Draw(r.T, "of")]
+				q.Where[d] = append(q.Where[d], r.oneOf("value", r.book.value(w, d, query.Scope{All: true}), "", w.node.id, w.node.name, hostile[0]))
+			}
+		}
+	}
+	switch r.oneOf("scope", "all", "all", "clusters", "projects", "both", "none") {
+	case "all":
+		q.Scope.All = true
+	case "clusters":
+		q.Scope.Clusters = []string{r.cluster(0), hostile[0]}
+	case "projects":
+		q.Scope.Projects = []string{"p", hostile[0]}
+	case "both":
+		q.Scope.Clusters, q.Scope.Projects = []string{r.cluster(1)}, []string{"q", "p"}
+	}
+	q.Nested = r.oneOf("nested", "", "", query.NestedOnly, query.NestedAlso)
+	end := rapid.IntRange(-5, inquiryDays*24*60+100)
+	a, b := int64(end.Draw(r.T, "from")), int64(end.Draw(r.T, "to"))
+	from, to := min(a, b), max(a, b)
+	switch r.oneOf("range", "odd", "days", "days", "hours") {
+	case "days":
+		from, to = from-from%dayMinutes, to-to%dayMinutes+dayMinutes
+	case "hours":
+		from, to = from-from%hourMinutes, to-to%hourMinutes+hourMinutes
+	case "odd":
+		q.From, q.To = q.From.Add(time.Duration(rapid.IntRange(0, 59).Draw(r.T, "second"))), q.To.Add(time.Nanosecond)
+	}
+	q.From = time.Unix(60*(r.day+from), int64(q.From.Nanosecond())).UTC()
+	q.To = time.Unix(60*(r.day+to), int64(q.To.Nanosecond())).UTC()
+	return q
+}
+
+// fine is how fine there are rows at a minute: what is nowhere is read as if it
+// were kept.
+func (r *inquiry) fine(at int64) int64 {
+	_, _, minuteFloor, hourFloor := r.db.marks()
+	switch {
+	case at < hourFloor:
+		return dayMinutes
+	case at < minuteFloor:
+		return hourMinutes
+	}
+	return 1
+}
+
+// ask compares an answer with the book.
+func (r *inquiry) ask() {
+	q := r.query()
+	got, err := r.l.Usage(r.t.Context(), q)
+	if err != nil {
+		r.Fatalf("%+v: %v", q, err)
+	}
+	from, to := q.From.Unix()/60, (q.To.Unix()+59)/60
+	if q.To.Nanosecond() > 0 && q.To.Unix()%60 == 0 {
+		to++
+	}
+	f := r.fine(from)
+	from -= from % f
+	if f = r.fine(to - 1); to%f != 0 {
+		to += f - to%f
+	}
+	if got.From.Unix() != 60*from || got.To.Unix() != 60*to || got.From.Nanosecond()+got.To.Nanosecond() != 0 {
+		r.Fatalf("%+v: from %v to %v, want from %v to %v", q, got.From, got.To, time.Unix(60*from, 0).UTC(), time.Unix(60*to, 0).UTC())
+	}
+	want := r.book.groups(&q, from, to)
+	r.whole(&q, got, want, from, to)
+	if q.Limit > 0 && len(want) > q.Limit {
+		want = want[:q.Limit]
+	}
+	if len(got.Groups) != len(want) {
+		r.Fatalf("%+v: %d groups %v, want %d", q, len(got.Groups), got.Groups, len(want))
+	}
+	for i, g := range want {
+		r.group(&q, &got.Groups[i], g)
+	}
+	r.guests(q, got, from, to)
+	r.list(q, from, to)
+	if rapid.Bool().Draw(r.T, "few") {
+		r.top(q)
+	}
+	if rapid.Bool().Draw(r.T, "shared") {
+		r.shared(q, from, to)
+	}
+}
+
+// guests compares the groups of guests that stand beside the others.
+func (r *inquiry) guests(q query.Query, got *query.Answer, from, to int64) {
+	mode, also := q.Nested, q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
+	if also {
+		mode = query.NestedAlso
+	}
+	if got.Nested != mode {
+		r.Fatalf("%+v: nested %q, want %q", q, got.Nested, mode)
+	}
+	var want []*tally
+	if q.Nested = query.NestedOnly; also {
+		want = r.book.groups(&q, from, to)
+	}
+	if q.Limit > 0 && len(want) > q.Limit {
+		want = want[:q.Limit]
+	}
+	if len(got.NestedGroups) != len(want) {
+		r.Fatalf("%+v: %d groups of guests %v, want %d", q, len(got.NestedGroups), got.NestedGroups, len(want))
+	}
+	for i, g := range want {
+		r.group(&q, &got.NestedGroups[i], g)
+	}
+}
+
+func (r *inquiry) group(q *query.Query, got *query.Group, want *tally) {
+	fail := func(what string, g, w any) {
+		r.Helper()
+		r.Fatalf("%+v: group %q: %s %v, want %v", *q, want.keys, what, g, w)
+	}
+	u := &got.Usage
+	switch {
+	case !slices.Equal(got.Keys, want.keys):
+		fail("keys", got.Keys, want.keys)
+	case got.Nodes != len(want.nodes):
+		fail("nodes", got.Nodes, len(want.nodes))
+	case u.Present != want.present:
+		fail("present", u.Present, want.present)
+	case u.Quality != want.quality:
+		fail("quality", u.Quality, want.quality)
+	case u.Covered != want.covered:
+		fail("covered", u.Covered, want.covered)
+	}
+	for i, s := range want.sums {
+		if u.Sum[i].String() != s.String() {
+			fail(usage.Resource(i).String(), u.Sum[i], s)
+		}
+	}
+	// They are told as finely as what they were read from.
+	first, last := got.First.Unix()/60, got.Last.Unix()/60
+	if first > want.first || first < want.first-want.first%dayMinutes {
+		fail("first", got.First, time.Unix(60*want.first, 0))
+	}
+	if last < want.last || last > want.last+dayMinutes-1 {
+		fail("last", got.Last, time.Unix(60*want.last, 0))
+	}
+}
+
+// whole compares what is told of the nodes.
+func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from, to int64) {
+	var over time.Duration
+	gaps := 0
+	whole := map[usage.Resource]*big.Int{}
+	filtered := len(q.Where) > 0 || q.OmitOwn || len(q.Scope.Projects) > 0 || !q.Scope.All && len(q.Scope.Clusters) == 0
+	for _, n := range r.book.nodes {
+		if !r.book.scoped(n, q.Scope, r.workloads) {
+			continue
+		}
+		var covered time.Duration
+		for m, at := range n.minutes {
+			if m < from || m >= to {
+				continue
+			}
+			if covered += at.covered; r.book.hides(n, m, q) {
+				continue
+			}
+			for i, res := range usage.Wholes {
+				if whole[res] == nil {
+					whole[res] = new(big.Int)
+				}
+				whole[res].Add(whole[res], at.had[i])
+			}
+		}
+		over = max(over, covered)
+		for _, g := range r.book.gaps {
+			if g.node == n && g.from.Before(got.To) && g.to.After(got.From) {
+				gaps++
+			}
+		}
+	}
+	if got.Over != over || got.Gaps != gaps {
+		r.Fatalf("%+v: over %v with %d gaps, want %v with %d", *q, got.Over, got.Gaps, over, gaps)
+	}
+	for _, res := range usage.Wholes {
+		parts, quality := new(big.Int), usage.Absent
+		for _, g := range groups {
+			parts.Add(parts, g.sums[res])
+			if g.present.Has(res) {
+				quality = max(quality, g.quality.Get(res))
+			}
+		}
+		// Of energy there is no whole that is not in the parts.
+		energy := slices.Contains(usage.Energies[:], res)
+		there := !filtered && (!energy || quality != usage.Absent)
+		if there != got.Whole.Present.Has(res) {
+			r.Fatalf("%+v: whole has %s: %v", *q, res, !there)
+		}
+		if !there {
+			continue
+		}
+		if modelled := energy && quality == usage.Modelled; modelled != (got.Whole.Quality.Get(res) == usage.Modelled) {
+			r.Fatalf("%+v: whole %s is %v of parts that are %v", *q, res, got.Whole.Quality.Get(res), quality)
+		}
+		if w := whole[res]; w != nil && w.Cmp(parts) != 0 || got.Whole.Sum[res].String() != parts.String() {
+			r.Fatalf("%+v: whole %s is %v, want %v, of parts %v", *q, res, got.Whole.Sum[res], w, parts)
+		}
+	}
+}
+
+// list compares what else is told of the query's workloads.
+func (r *inquiry) list(q query.Query, from, to int64) {
+	q.Limit = 0
+	got, err := r.l.Workloads(r.t.Context(), q)
+	if err != nil {
+		r.Fatalf("workloads of %+v: %v", q, err)
+	}
+	want := map[string]*bookWorkload{}
+	for i := range r.book.rows {
+		if row := &r.book.rows[i]; row.minute >= from && row.minute < to && r.book.sees(row.workload, &q) {
+			want[fmt.Sprint(row.workload.node.name, row.workload.told.ID)] = row.workload
+		}
+	}
+	found := map[string]bool{}
+	for _, w := range got {
+		found[fmt.Sprint(w.Node, w.ID)] = true
+	}
+	if a, b := slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(want)); !slices.Equal(a, b) {
+		r.Fatalf("workloads of %+v: %v, want %v", q, a, b)
+	}
+}

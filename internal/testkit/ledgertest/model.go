@@ -1,0 +1,146 @@
+package ledgertest
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A model is what a ledger ought to hold, as plain maps.
+type model struct {
+	streams map[batch.Stream]*modelStream
+	minutes map[place]*usage.Usage      // node is set
+	nodes   map[place]*batch.NodeMinute // workload is 0
+	jobs    map[place]string            // by node and workload
+	through map[string]time.Time
+	gaps    map[string]int
+}
+
+type place struct {
+	node     string
+	workload batch.Short
+	minute   int64
+}
+
+type modelStream struct {
+	node  string
+	taken []*batch.Entry // numbers from 1; nil where it was lost
+	last  batch.Hash
+}
+
+func newModel() *model {
+	return &model{
+		streams: map[batch.Stream]*modelStream{}, minutes: map[place]*usage.Usage{}, nodes: map[place]*batch.NodeMinute{},
+		jobs: map[place]string{}, through: map[string]time.Time{}, gaps: map[string]int{},
+	}
+}
+
+// book books an entry that has to be taken.
+func (m *model) book(e *batch.Entry) {
+	s := m.streams[e.Stream]
+	s.taken = append(s.taken, e)
+	s.last = e.Hash
+	for _, row := range e.Minutes {
+		at := place{e.Node, row.Workload, row.Minute}
+		if m.minutes[at] == nil {
+			m.minutes[at] = &usage.Usage{}
+		}
+		u := row.Usage
+		u.Covered = u.Covered.Round(time.Millisecond)
+		m.minutes[at].Add(&u)
+	}
+	for _, row := range e.Nodes {
+		at := place{node: e.Node, minute: row.Minute}
+		n := m.nodes[at]
+		if n == nil {
+			n = &batch.NodeMinute{Minute: row.Minute}
+			m.nodes[at] = n
+		}
+		addNode(n, &row)
+	}
+	for _, n := range e.Names {
+		short, _ := batch.ShortOf(n.ID)
+		if at := (place{node: e.Node, workload: short}); n.Job != "" {
+			m.jobs[at] = n.Job
+		}
+	}
+	m.gaps[e.Node] += len(e.Gaps)
+	if e.Through.After(m.through[e.Node]) {
+		m.through[e.Node] = e.Through
+	}
+}
+
+func addNode(to, n *batch.NodeMinute) {
+	to.Covered += n.Covered.Round(time.Millisecond)
+	to.CPUs = max(to.CPUs, n.CPUs)
+	for i := range n.Whole {
+		to.Whole[i] += n.Whole[i]
+		to.Skew[i] += n.Skew[i]
+	}
+	to.Violations += n.Violations
+	to.Lost += n.Lost
+	to.Total.Add(&n.Total)
+}
+
+// usage is what rows of the given width have to be, for those that there are.
+func (m *model) usage(width int64, there func(place) bool) map[place]*usage.Usage {
+	rows := map[place]*usage.Usage{}
+	for at, u := range m.minutes {
+		at.minute -= at.minute % width
+		if !there(at) {
+			continue
+		}
+		if rows[at] == nil {
+			rows[at] = &usage.Usage{}
+		}
+		rows[at].Add(u)
+	}
+	return rows
+}
+
+// whole is the same of nodes.
+func (m *model) whole(width int64, there func(place) bool) map[place]*batch.NodeMinute {
+	rows := map[place]*batch.NodeMinute{}
+	for at, n := range m.nodes {
+		at.minute -= at.minute % width
+		if !there(at) {
+			continue
+		}
+		if rows[at] == nil {
+			rows[at] = &batch.NodeMinute{Minute: at.minute}
+		}
+		addNode(rows[at], n)
+	}
+	return rows
+}
+
+// groups are the sums of CPU by job and day.
+func (m *model) groups(to int64) map[group]int64 {
+	sums := map[group]int64{}
+	for at, u := range m.usage(dayMinutes, func(at place) bool { return at.minute < to }) {
+		if v, ok := u.Get(usage.CPU); ok {
+			sums[group{m.jobs[place{node: at.node, workload: at.workload}], at.minute}] += v
+		}
+	}
+	maps.DeleteFunc(sums, func(_ group, v int64) bool { return v == 0 })
+	return sums
+}
+
+type group struct {
+	job string
+	day int64
+}
+
+// nameless are those of the entry's workloads that have no name yet, in order.
+func (m *model) nameless(e *batch.Entry, named map[place]bool) []batch.Short {
+	set := map[batch.Short]bool{}
+	for _, row := range e.Minutes {
+		if !named[place{node: e.Node, workload: row.Workload}] {
+			set[row.Workload] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}

@@ -1,0 +1,185 @@
+package ledgertest
+
+import (
+	"bytes"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/postgres"
+)
+
+// A server is a PostgreSQL of the test program's own.
+type server struct {
+	dir   string // holds its data and its socket
+	cmd   *exec.Cmd
+	ended chan error
+	out   bytes.Buffer
+	made  atomic.Int64 // schemas
+}
+
+var (
+	once    sync.Once
+	running *server
+	starts  error
+	mains   bool
+)
+
+// Main runs the tests of a package that uses PostgreSQL, for its TestMain, and
+// stops the server after them.
+func Main(m *testing.M) {
+	mains = true
+	code := m.Run()
+	if running != nil {
+		if err := running.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "PostgreSQL:", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+// PostgreSQL returns the dsn of an empty place in a PostgreSQL server, which is
+// started for the first test that asks. The package's TestMain has to be Main.
+// It skips the test outside the stage "postgres": the default gate runs without a
+// database server.
+func PostgreSQL(t testing.TB) string {
+	t.Helper()
+	testkit.Stage(t, "postgres", "needs PostgreSQL")
+	hosttest.Need(t, "postgres")
+	if !mains {
+		t.Fatal("ledgertest: TestMain does not call Main, which stops PostgreSQL")
+	}
+	once.Do(func() { running, starts = start() })
+	if starts != nil {
+		t.Fatalf("PostgreSQL: %v", starts)
+	}
+	// A schema is made much quicker than a database.
+	name := fmt.Sprintf("t%d", running.made.Add(1))
+	db, err := sql.Open("pgx", running.dsn())
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), "CREATE SCHEMA "+name)
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Fatalf("PostgreSQL: %v", err)
+	}
+	return running.dsn() + "&search_path=" + name
+}
+
+func (s *server) dsn() string {
+	return "postgres:///postgres?host=" + s.dir + "&user=postgres"
+}
+
+// start makes and starts a server that listens on a unix socket only. Nothing
+// that it holds outlives the tests, so it does not sync.
+func start() (_ *server, err error) {
+	bin, err := postgres.Programs()
+	if err != nil {
+		return nil, err
+	}
+	s := &server{ended: make(chan error, 1)}
+	// Not the test's own temporary directory: the path of a socket is short.
+	if s.dir, err = os.MkdirTemp("", "mete-pg-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(s.dir))
+		}
+	}()
+	attr, err := s.owner()
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(s.dir, "data")
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb.SysProcAttr, initdb.Dir = attr, s.dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	s.cmd = exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-k", s.dir, "-h", "",
+		"-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "max_connections=200")
+	s.cmd.SysProcAttr, s.cmd.Dir = attr, s.dir
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
+	started := make(chan error)
+	go func() {
+		// The kernel sends the signal when the thread that started the server
+		// ends, so the goroutine keeps it.
+		runtime.LockOSThread()
+		err := s.cmd.Start()
+		started <- err
+		if err == nil {
+			s.ended <- s.cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return s, s.ready()
+}
+
+// owner gives the directory to the user that the server runs as: PostgreSQL
+// refuses root. The server dies with the test program.
+func (s *server) owner() (*syscall.SysProcAttr, error) {
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
+	if os.Geteuid() != 0 {
+		return attr, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.Atoi(u.Gid)
+	if err != nil {
+		return nil, err
+	}
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return attr, os.Chown(s.dir, uid, gid)
+}
+
+// ready waits until the server answers, or has ended.
+func (s *server) ready() error {
+	db, err := sql.Open("pgx", s.dsn())
+	if err != nil {
+		return err
+	}
+	try := time.NewTicker(20 * time.Millisecond)
+	defer try.Stop()
+	for err = db.Ping(); err != nil; err = db.Ping() {
+		select {
+		case <-try.C:
+		case ended := <-s.ended:
+			return errors.Join(fmt.Errorf("it ended: %w\n%s", ended, s.out.String()), db.Close())
+		}
+	}
+	return db.Close()
+}
+
+// stop ends the server and removes what it kept.
+func (s *server) stop() error {
+	err := s.cmd.Process.Signal(syscall.SIGINT) // fast shutdown
+	if err == nil {
+		err = <-s.ended
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}

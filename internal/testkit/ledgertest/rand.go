@@ -1,0 +1,348 @@
+package ledgertest
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger"
+)
+
+// testModel books at random, with repeats, forgeries, late minutes, folds,
+// drops and restarts in between, and compares all that is there with the model.
+func testModel(t *testing.T, dsn string) {
+	checks(t, dsn)
+	round, db := 0, DB(t, dsn)
+	rapid.Check(t, func(rt *rapid.T) {
+		// One database for all rounds: each has nodes of its own, and days of its
+		// own, since marks only move forward.
+		round++
+		r := &walk{
+			T: rt, t: t, dsn: dsn, model: newModel(), db: reader{t, db}, named: map[place]bool{},
+			// Long ago, so that no batch is forgotten meanwhile.
+			day: minuteOf(time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)) + int64(round)*10*dayMinutes,
+		}
+		r.open()
+		defer func() { closed(t, r.l) }()
+		for i := range 2 {
+			id := fmt.Sprintf("r%d-%d", round, i)
+			Node(t, r.l, id)
+			r.nodes = append(r.nodes, id)
+		}
+		for i := range byte(4) {
+			s := batch.Stream{byte(round >> 8), byte(round), i}
+			r.streams = append(r.streams, s)
+			r.model.streams[s] = &modelStream{node: r.nodes[i%2]}
+		}
+		for range rapid.IntRange(3, 12).Draw(rt, "steps") {
+			r.step()
+		}
+		r.check()
+	})
+	l := Open(t, dsn)
+	told, err := l.Check(t.Context())
+	// What is drawn at random is not in balance.
+	told = slices.DeleteFunc(told, func(s string) bool { return strings.HasPrefix(s, "balance: ") })
+	if err != nil || len(told) > 0 {
+		t.Errorf("the check tells of %q, %v", told, err)
+	}
+}
+
+// checks makes rounds few enough for every day, unless -rapid.checks says how
+// many there are to be.
+func checks(t *testing.T, dsn string) {
+	n := 10
+	if strings.HasPrefix(dsn, "postgres") {
+		n = 8
+	}
+	Checks(t, n)
+}
+
+// Checks sets how many rounds a property has until the test ends, unless
+// -rapid.checks or a test above says it.
+func Checks(t *testing.T, n int) {
+	t.Helper()
+	f := flag.Lookup("rapid.checks")
+	if f.Value.String() != f.DefValue {
+		return
+	}
+	if err := f.Value.Set(strconv.Itoa(n)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Value.Set(f.DefValue); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A walk is one round.
+type walk struct {
+	*rapid.T
+	t       *testing.T
+	dsn     string
+	l       *ledger.Ledger
+	db      reader
+	model   *model
+	nodes   []string
+	streams []batch.Stream
+	named   map[place]bool
+	day     int64 // the first minute of its time
+	sent    int
+}
+
+// open opens the ledger, so that it folds in slices of one key, of some or of
+// all.
+func (r *walk) open() {
+	cfg := ledger.Default()
+	cfg.Slice = rapid.SampledFrom([]int{1, 180, cfg.Slice, cfg.Slice}).Draw(r.T, "slice")
+	l, err := ledger.Open(r.t.Context(), r.dsn, cfg, quiet)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.l = l
+}
+
+// fold folds some slices; between them, and before the rest, is what may come.
+func (r *walk) fold(slices int) error {
+	for err := range r.l.Folding(r.t.Context(), r.now()) {
+		if err != nil {
+			return err
+		}
+		if slices--; slices <= 0 {
+			return nil
+		}
+		if slices < 10 && rapid.Bool().Draw(r.T, "meanwhile") {
+			r.book()
+		}
+	}
+	return nil
+}
+
+// now is some moment of the round's three days and a little after.
+func (r *walk) now() time.Time {
+	return time.Unix(60*(r.day+int64(rapid.IntRange(0, 4*dayMinutes).Draw(r.T, "now"))), 0)
+}
+
+func (r *walk) step() {
+	ctx := r.t.Context()
+	var err error
+	switch rapid.SampledFrom([]string{"book", "book", "book", "book", "fold", "fold", "retain", "reopen", "lost", "check"}).Draw(r.T, "step") {
+	case "book":
+		r.book()
+	case "fold":
+		err = r.fold(rapid.SampledFrom([]int{1, 3, 10, 200}).Draw(r.T, "slices"))
+	case "retain":
+		err = r.l.Retain(ctx, r.now().Add(time.Duration(rapid.SampledFrom([]int{0, 6, 7, 8, 780}).Draw(r.T, "days"))*24*time.Hour))
+	case "reopen":
+		closed(r.t, r.l)
+		r.open()
+	case "lost":
+		s := rapid.SampledFrom(r.streams).Draw(r.T, "stream")
+		m := r.model.streams[s]
+		next := uint64(len(m.taken)) + 1
+		lost := batch.Lost{Stream: s, From: next, To: next + 1, Hash: batch.Hash{byte(next)}, Gap: usage.Gap{From: Day, To: r.now(), Reason: usage.Forgotten}}
+		var reply batch.Reply
+		if reply, err = r.l.Lost(ctx, m.node, lost, r.now()); reply.Next != next+2 {
+			r.Fatalf("lost %d and %d: %v, %v", next, next+1, reply, err)
+		}
+		m.taken, m.last = append(m.taken, nil, nil), lost.Hash
+	case "check":
+		r.check()
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// book offers some entries, good and bad ones.
+func (r *walk) book() {
+	type expected struct {
+		verdict batch.Verdict // 0 is an error
+		next    uint64
+		names   []batch.Short
+	}
+	var es []*batch.Entry
+	var want []expected
+	for range rapid.IntRange(1, 4).Draw(r.T, "entries") {
+		s := rapid.SampledFrom(r.streams).Draw(r.T, "stream")
+		m := r.model.streams[s]
+		next := uint64(len(m.taken)) + 1
+		e := r.entry(s, m, next)
+		x := expected{next: next}
+		switch rapid.SampledFrom([]string{"good", "good", "good", "again", "ahead", "torn", "forged", "large", "stranger"}).Draw(r.T, "entry") {
+		case "good":
+			r.model.book(e)
+			for _, n := range e.Names {
+				short, _ := batch.ShortOf(n.ID)
+				r.named[place{node: e.Node, workload: short}] = true
+			}
+			x = expected{batch.Taken, next + 1, r.model.nameless(e, r.named)}
+		case "again":
+			i := rapid.IntRange(0, len(m.taken)).Draw(r.T, "number")
+			if i == len(m.taken) || m.taken[i] == nil {
+				continue
+			}
+			e, x.verdict = m.taken[i], batch.Known
+		case "ahead":
+			e.Number += uint64(rapid.IntRange(1, 3).Draw(r.T, "ahead"))
+			x.verdict = batch.Behind
+		case "torn":
+			e.Previous[31] ^= 1
+			x.verdict = batch.Conflict
+		case "forged":
+			if next == 1 || m.taken[next-2] == nil {
+				continue
+			}
+			e.Number--
+			x.verdict = batch.Conflict
+		case "large":
+			if len(e.Minutes) == 0 {
+				continue
+			}
+			e.Minutes[0].Usage.Put(usage.CPU, 1<<60, usage.Measured)
+			x = expected{}
+		case "stranger":
+			e.Node = r.nodes[(slices.Index(r.nodes, e.Node)+1)%2]
+			x = expected{}
+			if len(m.taken) == 0 {
+				continue // nobody's yet
+			}
+		}
+		es, want = append(es, e), append(want, x)
+	}
+	results, err := r.l.Book(r.t.Context(), es)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i, got := range results {
+		slices.Sort(got.Names)
+		if w := want[i]; got.Verdict != w.verdict || w.verdict != 0 && got.Next != w.next || !slices.Equal(got.Names, w.names) || (w.verdict == 0) != (got.Err != nil) {
+			r.Fatalf("entry %d: %+v, want %+v", i, got, w)
+		}
+	}
+}
+
+// entry makes the entry that is next in a stream.
+func (r *walk) entry(s batch.Stream, m *modelStream, next uint64) *batch.Entry {
+	r.sent++
+	e := &batch.Entry{Node: m.node, Stream: s, Number: next, Previous: m.last, Sent: fmt.Append(nil, r.sent), Boot: "boot"}
+	e.Hash = batch.HashOf(e.Sent)
+	minutes := rapid.Int64Range(r.day, r.day+3*dayMinutes-1)
+	resources := rapid.SampledFrom([]usage.Resource{usage.CPU, usage.Memory, usage.MemoryPeak, usage.NetworkRx, usage.PressureIO})
+	amount := rapid.Int64Range(0, 1<<44)
+	usage := func() (u usage.Usage) {
+		for range rapid.IntRange(0, 3).Draw(r.T, "resources") {
+			u.Put(resources.Draw(r.T, "resource"), amount.Draw(r.T, "amount"), usage.Quality(rapid.IntRange(1, 3).Draw(r.T, "quality")))
+		}
+		return u
+	}
+	for range rapid.IntRange(0, 4).Draw(r.T, "rows") {
+		name := r.name(m.node)
+		short, _ := batch.ShortOf(name.ID)
+		row := batch.Minute{Workload: short, Minute: minutes.Draw(r.T, "minute"), Usage: usage()}
+		row.Usage.Covered = time.Duration(rapid.Int64Range(0, 1e10).Draw(r.T, "covered"))
+		e.Minutes = append(e.Minutes, row)
+		e.Through = time.Unix(60*(row.Minute+1), 0).UTC()
+		if rapid.Bool().Draw(r.T, "named") {
+			name.Job = rapid.SampledFrom([]string{"", "j1"}).Draw(r.T, "job")
+			e.Names = append(e.Names, name)
+		}
+	}
+	for range rapid.IntRange(0, 2).Draw(r.T, "node rows") {
+		n := batch.NodeMinute{
+			Minute: minutes.Draw(r.T, "minute"), Covered: time.Duration(rapid.Int64Range(0, 1e10).Draw(r.T, "covered")),
+			CPUs: rapid.IntRange(1, 8).Draw(r.T, "cpus"), Violations: 1, Total: usage(),
+		}
+		n.Whole[0], n.Skew[0] = amount.Draw(r.T, "whole"), -amount.Draw(r.T, "skew")
+		e.Nodes = append(e.Nodes, n)
+	}
+	return e
+}
+
+func (r *walk) name(node string) batch.Name {
+	key := rapid.SampledFrom([]string{"x", "y", "z"}).Draw(r.T, "workload")
+	return batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key}
+}
+
+// check compares all that is there of this round with the model, which has to
+// be the same at each level.
+func (r *walk) check() {
+	_, _, minuteFloor, _ := r.db.marks()
+	hours, days := r.db.parts()
+	nodes, workloads := r.db.ids()
+	var tables, nodeTables []string
+	for _, d := range r.db.kept() {
+		tables, nodeTables = append(tables, table("", d)), append(nodeTables, table("node_", d))
+	}
+	for _, level := range []struct {
+		width int64
+		folded
+		tables, nodes []string
+	}{
+		{1, folded{floor: minuteFloor, mark: r.day + 4*dayMinutes}, tables, nodeTables},
+		{hourMinutes, hours, []string{"hour"}, []string{"node_hour"}},
+		{dayMinutes, days, []string{"day"}, []string{"node_day"}},
+	} {
+		there := func(at place, id, before int64) bool {
+			return at.minute >= level.floor && (at.minute < level.mark || at.minute == level.mark && id < before)
+		}
+		want := r.model.usage(level.width, func(at place) bool {
+			return there(at, workloads[place{node: at.node, workload: at.workload}], level.workload)
+		})
+		if diff := cmp.Diff(want, mine(r, r.db.usage(level.tables...)), rows...); diff != "" {
+			r.Fatalf("rows of %d minutes (-want +got):\n%s", level.width, diff)
+		}
+		whole := r.model.whole(level.width, func(at place) bool { return there(at, nodes[at.node], level.node) })
+		if diff := cmp.Diff(whole, mine(r, r.db.whole(level.nodes...)), rows...); diff != "" {
+			r.Fatalf("node rows of %d minutes (-want +got):\n%s", level.width, diff)
+		}
+	}
+	if err := r.l.Fold(r.t.Context(), time.Unix(0, 0)); err != nil { // only what is stale
+		r.Fatal(err)
+	}
+	groups := r.db.groups()
+	for g := range groups {
+		if g.day < r.day {
+			delete(groups, g)
+		}
+	}
+	_, day, _, _ := r.db.marks()
+	if diff := cmp.Diff(r.model.groups(day), groups); diff != "" {
+		r.Fatalf("groups (-want +got):\n%s", diff)
+	}
+	for _, s := range r.streams {
+		m := r.model.streams[s]
+		want := batch.Mark{Next: uint64(len(m.taken)) + 1, Last: m.last}
+		if got, err := r.l.Mark(r.t.Context(), m.node, s); err != nil || got != want {
+			r.Fatalf("mark of %s is %v, %v; want %v", s, got, err, want)
+		}
+	}
+	for node, want := range r.model.through {
+		if got, err := r.l.Through(r.t.Context(), node); err != nil || !got.Equal(want) {
+			r.Fatalf("through of %s is %v, %v; want %v", node, got, err, want)
+		}
+	}
+}
+
+var rows = cmp.Options{cmp.AllowUnexported(place{})}
+
+// mine leaves out the rows of other rounds.
+func mine[V any](r *walk, all map[place]V) map[place]V {
+	for at := range all {
+		if !slices.Contains(r.nodes, at.node) {
+			delete(all, at)
+		}
+	}
+	return all
+}

@@ -1,0 +1,265 @@
+// Command init is the first process of a guest that tests boot, and the only
+// one of its system: it loads modules, mounts what there is, and then does what
+// it is told over a virtio port, as [qemu.Request] has it.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/testkit/qemu"
+)
+
+func main() {
+	fmt.Println("init: began")
+	if err := setUp(); err != nil {
+		fmt.Println("init:", err)
+	}
+	err := serve()
+	fmt.Println("init: ended:", err)
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// setUp does all that can be done, and says what could not.
+func setUp() error {
+	var s qemu.Settings
+	text, err := os.ReadFile(qemu.SettingsFile)
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	errs := []error{err, unix.Sethostname([]byte(s.Name))}
+	for _, m := range []struct{ kind, at, options string }{
+		{"proc", "/proc", ""},
+		{"sysfs", "/sys", ""},
+		{"devtmpfs", "/dev", ""},
+		{"tmpfs", "/run", ""},
+		{"tmpfs", "/tmp", ""},
+		{"cgroup2", "/sys/fs/cgroup", ""},
+		{"bpf", "/sys/fs/bpf", ""},
+	} {
+		errs = append(errs, mount(m.kind, m.kind, m.at, m.options, 0))
+	}
+	for _, m := range s.Modules {
+		errs = append(errs, load(m))
+	}
+	for i, share := range s.Shares {
+		flags := uintptr(0)
+		if share.ReadOnly {
+			flags = unix.MS_RDONLY
+		}
+		errs = append(errs, mount(qemu.Tag(i), "9p", share.Guest, "trans=virtio,version=9p2000.L,msize=65536", flags))
+	}
+	errs = append(errs, os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+cpu +memory +io +pids"), 0))
+	errs = append(errs, up("lo", net.IPv4(127, 0, 0, 1), net.CIDRMask(8, 32)))
+	if _, err := os.Stat("/sys/class/net/eth0"); err == nil {
+		// The address that QEMU's own network expects of its first guest.
+		errs = append(errs, up("eth0", net.IPv4(10, 0, 2, 15), net.CIDRMask(24, 32)))
+	}
+	return errors.Join(errs...)
+}
+
+func mount(source, kind, at, options string, flags uintptr) error {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(source, at, kind, flags, options); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", source, at, err)
+	}
+	return nil
+}
+
+func load(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("load %s: %w", file, err)
+	}
+	return nil
+}
+
+// up gives an interface its address and sets it up.
+func up(name string, ip net.IP, mask net.IPMask) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for _, a := range []struct {
+		request uint
+		value   []byte
+	}{{unix.SIOCSIFADDR, ip.To4()}, {unix.SIOCSIFNETMASK, mask}} {
+		r, err := unix.NewIfreq(name)
+		if err == nil {
+			err = r.SetInet4Addr(a.value)
+		}
+		if err == nil {
+			err = unix.IoctlIfreq(fd, a.request, r)
+		}
+		if err != nil {
+			return fmt.Errorf("address of %s: %w", name, err)
+		}
+	}
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
+}
+
+// port opens the virtio port of that name.
+func port(name string) (*os.File, error) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range names {
+			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
+				return os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(n))), os.O_RDWR, 0)
+			}
+		}
+	}
+	return nil, fmt.Errorf("no port %s", name)
+}
+
+// An initer answers requests.
+type initer struct {
+	out *os.File
+	mu  sync.Mutex // of out and kids
+	// kids are the programs that were started, by PID.
+	kids map[int]*kid
+}
+
+type kid struct {
+	done chan struct{} // closed when it has ended
+	code int
+}
+
+// serve answers requests until the port ends.
+func serve() error {
+	f, err := port(qemu.Port)
+	if err != nil {
+		return err
+	}
+	i := &initer{out: f, kids: map[int]*kid{}}
+	if _, err := fmt.Fprintln(f, "ready"); err != nil {
+		return err
+	}
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF {
+			time.Sleep(10 * time.Millisecond) // the host is not connected
+			continue
+		} else if err != nil {
+			return err
+		}
+		var q qemu.Request
+		if err := json.Unmarshal(line, &q); err != nil {
+			return err
+		}
+		go i.handle(q)
+	}
+}
+
+func (i *initer) handle(q qemu.Request) {
+	var a qemu.Reply
+	var err error
+	switch q.Do {
+	case "start":
+		a.PID, err = i.start(q)
+	case "signal":
+		err = syscall.Kill(q.PID, syscall.Signal(q.Sig))
+	case "wait":
+		i.mu.Lock()
+		k := i.kids[q.PID]
+		i.mu.Unlock()
+		if k == nil {
+			err = fmt.Errorf("no process %d", q.PID)
+			break
+		}
+		<-k.done
+		a.Code = k.code
+	case "read":
+		a.Data, err = os.ReadFile(q.Path)
+	case "write":
+		err = os.WriteFile(q.Path, q.Data, 0o644)
+	case "get":
+		a.Data, err = get(q.Path)
+	default:
+		err = fmt.Errorf("%q is nothing to do", q.Do)
+	}
+	a.ID = q.ID
+	if err != nil {
+		a.Err = err.Error()
+	}
+	b, err := json.Marshal(a)
+	if err != nil {
+		b = fmt.Appendf(nil, `{"id":%d,"err":%q}`, q.ID, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, err := i.out.Write(append(b, '\n')); err != nil {
+		fmt.Println("init:", err)
+	}
+}
+
+// start starts a program, whose output goes to the console.
+func (i *initer) start(q qemu.Request) (int, error) {
+	cmd := exec.Command(q.Args[0], q.Args[1:]...)
+	cmd.Env = append([]string{"PATH=/bin", "HOME=/tmp"}, q.Env...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if q.Group != "" {
+		if err := os.MkdirAll(q.Group, 0o755); err != nil {
+			return 0, err
+		}
+		dir, err := os.Open(q.Group)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = dir.Close() }()
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	k := &kid{done: make(chan struct{})}
+	i.mu.Lock()
+	i.kids[cmd.Process.Pid] = k
+	i.mu.Unlock()
+	go func() {
+		_ = cmd.Wait() // its code says how it ended
+		k.code = cmd.ProcessState.ExitCode()
+		close(k.done)
+	}()
+	return cmd.Process.Pid, nil
+}
+
+// get fetches a page.
+func get(url string) ([]byte, error) {
+	c := http.Client{Timeout: 20 * time.Second}
+	resp, err := c.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(resp.Body)
+	return b, errors.Join(err, resp.Body.Close())
+}

@@ -1,0 +1,305 @@
+package torture
+
+import (
+	"bufio"
+	"database/sql"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
+
+	"mete.dev/mete/internal/model/usage"
+)
+
+// slack is by how much wall time in the ledger may be off: windows follow the
+// wall clock only once it is half a second away.
+func (r *rig) slack() time.Duration {
+	return 50*time.Millisecond + 2*time.Duration(offset()-r.offset).Abs()
+}
+
+// check compares the ledger with the kernel, and with itself.
+func (r *rig) check() {
+	t := r.t
+	defer func() { t.Log(r.describe()) }()
+	db := r.open(r.dsn)
+	defer func() { _ = db.Close() }() // it was only read
+	c := &checker{rig: r, db: db}
+	r.folded(db)
+	c.tables()
+	c.balance()
+	away := c.gaps()
+	c.cpu(c.apart(away))
+	c.memory(away)
+	c.disk(away)
+	c.folds()
+	c.streams()
+	if r.v.clock {
+		c.shifts()
+	}
+	if r.core != nil {
+		r.above(c, c.apart(away))
+	}
+	c.logs()
+	r.enough()
+}
+
+// open opens a ledger.
+func (r *rig) open(dsn string) *sql.DB {
+	driver := "sqlite"
+	if strings.HasPrefix(dsn, "postgres:") {
+		driver = "pgx"
+	}
+	db, err := sql.Open(driver, dsn)
+	r.must(err)
+	return db
+}
+
+type checker struct {
+	*rig
+	db      *sql.DB
+	minutes []string // tables of minutes of workloads
+	lost    bool     // births or deaths were
+}
+
+// rows calls f for each row.
+func (c *checker) rows(f func(scan func(...any) error), query string) {
+	c.t.Helper()
+	rows, err := c.db.Query(query)
+	c.must(err)
+	for rows.Next() {
+		f(func(to ...any) error {
+			c.t.Helper()
+			c.must(rows.Scan(to...))
+			return nil
+		})
+	}
+	c.must(rows.Err())
+	c.must(rows.Close())
+}
+
+// tables finds those of minutes.
+func (c *checker) tables() {
+	c.rows(func(scan func(...any) error) {
+		var day int64
+		_ = scan(&day)
+		c.minutes = append(c.minutes, "minute_"+time.Unix(day*60, 0).UTC().Format("20060102"))
+	}, "SELECT day FROM kept ORDER BY day")
+	if len(c.minutes) == 0 {
+		c.t.Fatal("the ledger has no minutes")
+	}
+}
+
+// all is a FROM clause of all minutes.
+func (c *checker) all(prefix string) string {
+	var parts []string
+	for _, m := range c.minutes {
+		parts = append(parts, "SELECT * FROM "+prefix+m)
+	}
+	return "(" + strings.Join(parts, " UNION ALL ") + ") AS m"
+}
+
+// gaps returns when the agent was away, as the ledger has it.
+func (c *checker) gaps() (away []span) {
+	slack := c.slack()
+	c.rows(func(scan func(...any) error) {
+		var from, to int64
+		var reason, detail string
+		_ = scan(&from, &to, &reason, &detail)
+		s := span{time.Unix(0, from), time.Unix(0, to)}
+		if reason == usage.Forgotten.String() && c.reign.n > 0 {
+			return // it was so when the agent said it
+		}
+		away = append(away, s)
+		if reason != usage.Unwatched.String() {
+			c.t.Errorf("gap %v to %v: %s %s; nothing caused that", s.from, s.to, reason, detail)
+		}
+	}, "SELECT from_ns, to_ns, reason, detail FROM gap ORDER BY from_ns")
+	if len(away) >= c.agent.lives {
+		c.t.Errorf("%d gaps of an agent that began %d times", len(away), c.agent.lives)
+	}
+	if c.v.clock {
+		return c.placed(away)
+	}
+	for _, d := range c.down {
+		if !slices.ContainsFunc(away, func(s span) bool {
+			return !s.from.After(d.from.Add(slack)) && !s.to.Before(d.to.Add(-slack))
+		}) {
+			c.t.Errorf("the agent was away from %v to %v, and no gap says so", d.from, d.to)
+		}
+	}
+	return away
+}
+
+// apart returns whether a group has to be exact by its name: it ended while an
+// agent looked, or did not end.
+func (c *checker) apart(away []span) func(life) bool {
+	slack := c.slack()
+	return func(l life) bool {
+		return l.from.IsZero() || c.v.reader != "files" && !slices.ContainsFunc(away, func(s span) bool {
+			return l.to.After(s.from.Add(-slack)) && l.from.Before(s.to.Add(slack))
+		})
+	}
+}
+
+// cpu compares CPU time by group. exact says which groups have to be so by name.
+func (c *checker) cpu(exact func(life) bool) {
+	booked := map[string]int64{}
+	c.rows(func(scan func(...any) error) {
+		var path string
+		var ns int64
+		_ = scan(&path, &ns)
+		booked[path] = ns
+	}, "SELECT w.path, CAST(sum(m.cpu) AS bigint) FROM "+c.all("")+" JOIN workload w ON w.id = m.workload WHERE w.path LIKE '"+c.fleet.top+"%' GROUP BY w.path")
+	below := func(path string) (sum int64) {
+		for p, ns := range booked {
+			if p == path || strings.HasPrefix(p, path+"/") {
+				sum += ns
+			}
+		}
+		return sum
+	}
+	for _, p := range c.fleet.lasting() {
+		want, err := c.fleet.usage(p)
+		c.must(err)
+		if got := below(p); got != want {
+			c.t.Errorf("%s: %d ns are booked, the kernel counted %d: %+d", p, got, want, got-want)
+		}
+	}
+	// By name: what ended while an agent looked is exact, and nothing is more
+	// than it was.
+	want, clear := map[string]int64{}, map[string]bool{}
+	for _, l := range c.fleet.lives {
+		if _, ok := want[l.path]; !ok {
+			clear[l.path] = true
+		}
+		want[l.path] += l.ns
+		if !exact(l) || c.lost && !l.from.IsZero() {
+			clear[l.path] = false
+		}
+	}
+	judged, bad := 0, 0
+	for p, ns := range want {
+		got := below(p)
+		if clear[p] {
+			judged++
+		}
+		if got > ns || clear[p] && got != ns {
+			if bad++; bad <= 20 {
+				c.t.Errorf("%s: %d ns are booked, the kernel counted %d: %+d (ended while an agent looked: %v)", p, got, ns, got-ns, clear[p])
+			}
+		}
+	}
+	c.t.Logf("%d groups lived %d lives, %d groups ended while an agent looked; %.3f CPU s", len(want), len(c.fleet.lives), judged, float64(below(c.fleet.top))/1e9)
+	if c.v.reader != "files" && !c.v.clock && !c.v.drill && !c.lost && judged < 50 {
+		c.t.Errorf("%d of %d groups ended while an agent looked: too few to judge by", judged, len(want))
+	}
+}
+
+// balance checks that the parts of each minute sum to its whole.
+func (c *checker) balance() {
+	for _, w := range usage.Wholes {
+		for _, m := range c.minutes {
+			c.rows(func(scan func(...any) error) {
+				var minute, whole, parts int64
+				_ = scan(&minute, &whole, &parts)
+				if whole != parts {
+					c.t.Errorf("%s of minute %d: whole and skew are %d, the parts %d", w, minute, whole, parts)
+				}
+			}, fmt.Sprintf("SELECT n.minute, n.whole_%[1]s + n.skew_%[1]s, (SELECT CAST(sum(m.%[1]s) AS bigint) FROM %[2]s m WHERE m.minute = n.minute) FROM node_%[2]s n", w, m))
+		}
+	}
+	c.rows(func(scan func(...any) error) {
+		var violations, lost int64
+		_ = scan(&violations, &lost)
+		if violations > 0 {
+			c.t.Errorf("%d violations", violations)
+		}
+		if c.lost = lost > 0; c.lost {
+			c.t.Logf("%d births or deaths of groups were not seen: no group is exact by its name", lost)
+		}
+	}, "SELECT CAST(sum(violations) AS bigint), CAST(sum(lost) AS bigint) FROM "+c.all("node_"))
+}
+
+// folds checks that hours, days and groups of days have what the minutes have.
+func (c *checker) folds() {
+	usage.All.Each(func(res usage.Resource) {
+		if res.Detail().Kind == usage.Peak {
+			return
+		}
+		for _, node := range []string{"", "node_"} {
+			sums := map[string]amount{}
+			for name, from := range map[string]string{"minutes": c.all(node), "hours": node + "hour", "days": node + "day"} {
+				sums[name] = c.sum(fmt.Sprintf("SELECT CAST(sum(%[1]s >> 32) AS bigint), CAST(sum(%[1]s & 4294967295) AS bigint) FROM %[2]s", res, from))
+			}
+			if node == "" {
+				sums["groups"] = c.sum(fmt.Sprintf("SELECT CAST(sum(%[1]s_hi) AS bigint), CAST(sum(%[1]s_lo) AS bigint) FROM group_day", res))
+			}
+			for name, s := range sums {
+				if s != sums["minutes"] {
+					c.t.Errorf("%s%s: %s have %v, minutes %v", node, res, name, s, sums["minutes"])
+				}
+			}
+		}
+	})
+}
+
+// An amount is hi * 2^32 + lo, with lo below 2^32.
+type amount struct{ hi, lo int64 }
+
+func (c *checker) sum(query string) (a amount) {
+	c.rows(func(scan func(...any) error) {
+		var hi, lo sql.NullInt64
+		_ = scan(&hi, &lo)
+		a = amount{hi.Int64 + lo.Int64>>32, lo.Int64 & (1<<32 - 1)}
+	}, query)
+	return a
+}
+
+// streams checks that each batch of a stream was taken once, and none is aside.
+func (c *checker) streams() {
+	c.rows(func(scan func(...any) error) {
+		var id []byte
+		var next, batches, last int64
+		_ = scan(&id, &next, &batches, &last)
+		if batches != next-1 || last != next-1 {
+			c.t.Errorf("stream %x is at %d, and has %d batches up to %d", id, next, batches, last)
+		}
+	}, "SELECT s.id, s.next, (SELECT count(*) FROM batch b WHERE b.stream = s.id), (SELECT coalesce(max(number), 0) FROM batch b WHERE b.stream = s.id) FROM stream s")
+	c.rows(func(scan func(...any) error) {
+		var number int64
+		_ = scan(&number)
+		c.t.Errorf("batch %d is aside: another was taken under its number", number)
+	}, "SELECT number FROM aside")
+}
+
+// expected are errors in logs that were caused.
+var expected = []string{"the spool takes no windows", "no space left on device", "database or disk is full", "disk I/O error (4874)", "disk I/O error (8714)",
+	"Loading on-disk chunks failed"} // of the metrics: what was not synced when the power failed
+
+// logs checks that nobody had to complain.
+func (c *checker) logs() {
+	known := expected
+	if c.v.clock {
+		known = slices.Concat(expected, clockErrors)
+	}
+	for _, p := range c.children() {
+		f, err := os.Open(p.log.Name())
+		c.must(err)
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			line := lines.Text()
+			bad := strings.Contains(line, "level=ERROR") || strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "mete: error:") ||
+				strings.HasPrefix(line, "mete-agent: error:") || strings.Contains(line, "spool is damaged")
+			if bad && !slices.ContainsFunc(known, func(e string) bool { return strings.Contains(line, e) }) {
+				c.t.Errorf("%s: %s", p.name, line)
+			}
+		}
+		c.must(lines.Err())
+		c.must(f.Close())
+	}
+}

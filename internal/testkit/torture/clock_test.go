@@ -1,0 +1,237 @@
+package torture
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/delivery/timeline"
+)
+
+// The clock of the agent's machine is wrong now and then. The real one is
+// everybody's, so the agent is built with a time.Now that adds what a file says.
+
+// overlay writes what "go build -overlay" takes.
+func overlay(t *testing.T, dir string) string {
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkg := strings.TrimSpace(string(out))
+	source := filepath.Join(pkg, "time.go")
+	b, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = "sec, nsec, mono := runtimeNow()\n"
+	if n := strings.Count(string(b), now); n != 1 {
+		t.Fatalf("%s has %d times %q: time.Now is another one than it was", source, n, now)
+	}
+	replaced := strings.Replace(string(b), now, now+"\tsec, nsec = skewed(sec, nsec)\n", 1)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	list, err := json.Marshal(map[string]map[string]string{"Replace": {source: at("time.go"), filepath.Join(pkg, "skew.go"): at("skew.go")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"time.go": replaced, "skew.go": skewSource, "overlay.json": string(list)} {
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return at("overlay.json")
+}
+
+// skewSource maps the file into memory, as Now is called where a goroutine may
+// not wait.
+const skewSource = `package time
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// skew is by how much wall time is off in ns: the first eight bytes of the file
+// that METE_TORTURE_CLOCK names, nil where it names none.
+var skew *int64
+
+func init() {
+	name, _ := syscall.Getenv("METE_TORTURE_CLOCK")
+	if name == "" {
+		return
+	}
+	f, err := open(name)
+	if err != nil {
+		panic(err)
+	}
+	b, err := syscall.Mmap(int(f), 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		panic(err)
+	}
+	closefd(f)
+	skew = (*int64)(unsafe.Pointer(&b[0]))
+}
+
+func skewed(sec int64, nsec int32) (int64, int32) {
+	if skew == nil {
+		return sec, nsec
+	}
+	all := int64(nsec) + *skew
+	sec, all = sec+all/1e9, all%1e9
+	if all < 0 {
+		sec, all = sec-1, all+1e9
+	}
+	return sec, int32(all)
+}
+`
+
+// A wallClock is the one of the agent's machine.
+type wallClock struct {
+	path  string    // of the file that says by how much it is off
+	due   time.Time // when it is set next
+	skews []skew    // that it had, in order
+}
+
+// A skew is by how much a clock is off from a time on.
+type skew struct {
+	from time.Time
+	by   time.Duration
+}
+
+const (
+	day  = 24 * time.Hour
+	year = 365 * day
+)
+
+// steps are the ways in which the clock is off. Within two minutes a server
+// believes it, and may err by a moment itself.
+var steps = []struct {
+	name        string
+	least, most time.Duration
+}{
+	{"clock seconds off", time.Second, timeline.Tolerance - 20*time.Second},
+	{"clock hours off", timeline.Tolerance + 20*time.Second, 30 * time.Hour},
+	{"clock years off", 200 * day, 50 * year},
+}
+
+// setClock has the clock be off by so much from now on.
+func (r *rig) setClock(by time.Duration) {
+	r.t.Helper()
+	f, err := os.OpenFile(r.clock.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	r.must(err)
+	_, err = f.Write(binary.NativeEndian.AppendUint64(nil, uint64(by)))
+	r.must(errors.Join(err, f.Close()))
+	r.clock.skews = append(r.clock.skews, skew{time.Now(), by})
+}
+
+// turn sets the clock: wrong where it was right, else right again.
+func (r *rig) turn() {
+	if n := len(r.clock.skews); n > 0 && r.clock.skews[n-1].by != 0 {
+		r.setClock(0)
+		r.clock.due = time.Now().Add(time.Duration(500+r.rnd.IntN(2000)) * time.Millisecond)
+		return
+	}
+	i := 0
+	if r.faults[steps[1].name] < r.faults[steps[0].name] {
+		i = 1
+	}
+	r.step(i)
+}
+
+// misdate sets the clock to a wrong year: the agent's machine begins with it.
+func (r *rig) misdate() { r.step(2) }
+
+// step takes one of the steps, forth or back.
+func (r *rig) step(i int) {
+	s := steps[i]
+	by := s.least + time.Duration(r.rnd.Int64N(int64(s.most-s.least)))
+	if r.rnd.IntN(2) == 0 {
+		by = -by
+	}
+	r.faults[s.name]++
+	r.setClock(by)
+	r.clock.due = time.Now().Add(time.Duration(1000+r.rnd.IntN(1500)) * time.Millisecond)
+}
+
+// settling is how long it may take until a program that begins has read the
+// clock, and how late a request may come by which a server judges a clock.
+const settling = 4 * time.Second
+
+// placed says when the agent was away, given what the ledger tells, where each
+// time may stand as far off as the clock was.
+func (c *checker) placed(told []span) (away []span) {
+	slack := c.slack()
+	caused := make([]bool, len(told))
+	for _, d := range c.down {
+		found, longest := false, time.Duration(0)
+		for i, s := range told {
+			if s.covers(d, slack) || s.covers(d, settling) || slices.ContainsFunc(c.clock.during(d.to, d.to.Add(settling)), func(by time.Duration) bool {
+				return by.Abs() < timeline.Tolerance && span{s.from.Add(-by), s.to.Add(-by)}.covers(d, slack)
+			}) {
+				found, caused[i] = true, true
+				longest = max(longest, s.to.Sub(s.from))
+			}
+		}
+		if !found {
+			c.t.Errorf("the agent was away from %v to %v, and no gap says so", d.from, d.to)
+		}
+		// It is as long as it was, wherever it stands.
+		away = append(away, span{d.to.Add(-longest), d.from.Add(longest)})
+	}
+	for i, s := range told {
+		if !caused[i] {
+			c.t.Errorf("gap %v to %v: the agent was not away then", s.from, s.to)
+		}
+	}
+	return away
+}
+
+// covers reports whether d lies within s, with some slack at both ends.
+func (s span) covers(d span, slack time.Duration) bool {
+	return !s.from.After(d.from.Add(slack)) && !s.to.Before(d.to.Add(-slack)) && s.to.Sub(s.from) >= d.to.Sub(d.from)
+}
+
+// during is by how much the clock was off within a time.
+func (w *wallClock) during(from, to time.Time) (bys []time.Duration) {
+	for i, s := range w.skews {
+		if s.from.Before(to) && (i == len(w.skews)-1 || w.skews[i+1].from.After(from)) {
+			bys = append(bys, s.by)
+		}
+	}
+	return bys
+}
+
+// shifts checks that the ledger says how it corrected the clock, and that it did
+// so for a reason.
+func (c *checker) shifts() {
+	n := 0
+	c.rows(func(scan func(...any) error) {
+		var by int64
+		_ = scan(&by)
+		n++
+		if !slices.ContainsFunc(c.clock.skews, func(s skew) bool { return (s.by + time.Duration(by)).Abs() <= settling }) {
+			c.t.Errorf("a clock was corrected by %v, and was never so wrong", time.Duration(by))
+		}
+	}, "SELECT by_ns FROM shift")
+	c.t.Logf("%d settings of the clock, %d corrections", len(c.clock.skews), n)
+	if n < 3 {
+		c.t.Errorf("a clock was corrected %d times, want 3", n)
+	}
+	for p, line := range map[*child]string{c.agent: "wall clock moved", c.server: "the clock of a node is wrong"} {
+		b, err := os.ReadFile(p.log.Name())
+		c.must(err)
+		if !strings.Contains(string(b), line) {
+			c.t.Errorf("the %s does not say: %s", p.name, line)
+		}
+	}
+}
+
+// clockErrors are errors in logs that a clock causes which is years ahead: by it
+// all certificates have ended.
+var clockErrors = []string{"cannot renew this machine's identity", "server denies this machine", "certificate not renewed, and it ends"}

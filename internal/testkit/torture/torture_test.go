@@ -1,0 +1,134 @@
+// Package torture runs the programs as they are, kills them all the time, and
+// compares the ledger with what the kernel counted.
+package torture
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/ledgertest"
+)
+
+var (
+	long = flag.Bool("long", false, "torture for ten minutes")
+	seed = flag.Uint64("seed", 0, "of what is left to chance; 0 is a new one")
+	keep = flag.String("keep", "", "`directory` for logs and ledgers, which stay there")
+)
+
+// TestMain lets the test binary be a worker, too.
+func TestMain(m *testing.M) {
+	if home := os.Getenv(workHome); home != "" {
+		if err := work(home, strings.Split(os.Getenv(workMounts), "\n"), os.Getenv(workFile)); err != nil {
+			fmt.Fprintln(os.Stderr, "worker:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // whose host that is, tests leave alone
+		panic(err)
+	}
+	ledgertest.Main(m)
+}
+
+// A variant is one way to put the programs together.
+type variant struct {
+	name     string
+	reader   string
+	postgres bool
+	upstream bool          // a second server, to which the first one tells its rows
+	drill    bool          // what goes wrong is a list: see TestTortureShort
+	clock    bool          // the wall clock of the agent's machine is set now and then
+	span     time.Duration // in the short run
+	faults   int           // that there are to be at least, in the short run too
+	points   []string      // crash points that are to be hit at least three times
+}
+
+var variants = []variant{
+	{name: "sqlite-bpf", reader: "bpf", span: 40 * time.Second, faults: 100, points: slices.Concat(names(agentPoints), names(serverPoints), lossPoints)},
+	{name: "sqlite-files", reader: "files", span: 12 * time.Second},
+	{name: "postgres-upstream-bpf", reader: "bpf", postgres: true, upstream: true, clock: true, span: 20 * time.Second,
+		points: append(names(corePoints), upPoint)},
+	{name: "upstream-bpf", reader: "bpf", upstream: true},
+	{name: "postgres-bpf", reader: "bpf", postgres: true},
+}
+
+func names(points map[string]int) []string { return slices.Sorted(maps.Keys(points)) }
+
+// Whatever is killed and whenever, and whatever else goes wrong: in the end the
+// ledger has, to the nanosecond, what the kernel counted.
+func TestTorture(t *testing.T) {
+	testkit.Stage(t, "torture", "kills at random for minutes")
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "loop", "bpf")
+	bin := build(t, true)
+	for _, v := range variants {
+		if *long {
+			v.span = 10 * time.Minute / time.Duration(len(variants))
+		}
+		t.Run(v.name, func(t *testing.T) {
+			if v.span == 0 {
+				t.Skip("only with -long")
+			}
+			n := *seed
+			if n == 0 {
+				n = rand.Uint64()
+			}
+			t.Logf("-seed %d", n)
+			r := newRig(t, v, bin, n)
+			r.run(v.span)
+			r.check()
+		})
+	}
+}
+
+// build makes the programs with their crash points, and the agent with a wall
+// clock that can be set if clock is true.
+func build(t *testing.T, clock bool) string {
+	dir := t.TempDir()
+	programs := map[string][]string{"mete": nil, "mete-server": nil, "mete-agent": nil}
+	if clock {
+		programs["mete-agent"] = []string{"-overlay", overlay(t, dir)}
+	}
+	for program, flags := range programs {
+		cmd := exec.Command("go", slices.Concat([]string{"build", "-tags", "torture", "-o", dir + "/"}, flags, []string{"mete.dev/mete/cmd/" + program})...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	}
+	return dir
+}
+
+// place makes the directory of a run: short, as a socket's path has to be.
+func place(t *testing.T, name string) string {
+	dir := *keep
+	if dir != "" {
+		dir = filepath.Join(dir, name)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	dir, err := os.MkdirTemp("", "mete-torture-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}

@@ -1,0 +1,162 @@
+package chart
+
+import (
+	"math"
+	"strconv"
+	"time"
+)
+
+// digits writes a number with at most four significant digits, whole numbers
+// below a million in full.
+func digits(v float64) string {
+	a := math.Abs(v)
+	switch {
+	case v == math.Trunc(v) && a < 1e6:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case a >= 1e6 || a < 1e-4:
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	case a >= 1000:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	// As many decimals as make four digits; those that are zero say nothing.
+	d := 3 - int(math.Floor(math.Log10(a)))
+	w, err := strconv.ParseFloat(strconv.FormatFloat(v, 'f', max(0, d), 64), 64)
+	if err != nil {
+		return strconv.FormatFloat(v, 'g', 4, 64)
+	}
+	return strconv.FormatFloat(w, 'f', -1, 64)
+}
+
+// tick writes a value beside an axis: without the unit where that stands above.
+func (u Unit) tick(v float64) string {
+	switch u {
+	case Cores, PerSecond:
+		return digits(v)
+	case Seconds:
+		return digits(v) + " s"
+	}
+	return u.Write(v)
+}
+
+// large is what no drawn value reaches: sums of values below it are finite.
+const large = 1e150
+
+// An axis goes from lo to hi with a tick every step.
+type axis struct{ lo, hi, step float64 }
+
+// axisOf is an axis for values between lo and hi with some n steps. Zero is on it
+// where the values are not far from it for their spread, as half of a bar would
+// mislead.
+func axisOf(lo, hi float64, n int, u Unit) axis {
+	if lo > 0 && lo < hi*0.75 {
+		lo = 0
+	} else if hi < 0 && hi > lo*0.75 {
+		hi = 0
+	}
+	// What differs by less than can be told apart is the same.
+	if hi-lo <= max(1e-9*max(math.Abs(lo), math.Abs(hi)), 1/large) {
+		pad := math.Abs(lo) / 2
+		if pad <= 1/large {
+			pad = 0.5
+		}
+		if lo >= 0 {
+			lo, hi = max(0, lo-pad), hi+pad
+		} else {
+			lo, hi = lo-pad, min(0, hi+pad)
+		}
+	}
+	a := axis{step: nice((hi/float64(n))-(lo/float64(n)), u)}
+	a.lo, a.hi = math.Floor(lo/a.step)*a.step, math.Ceil(hi/a.step)*a.step
+	return a
+}
+
+// nice is a round step of at least v: 1, 2 or 5 by powers of ten, or powers of two
+// of bytes.
+func nice(v float64, u Unit) float64 {
+	switch u {
+	case Bytes, BytesPerSecond, ByteSeconds:
+		scale := 1.0
+		if u == ByteSeconds {
+			scale = 3600
+		}
+		if v >= scale {
+			return math.Exp2(math.Ceil(math.Log2(v/scale)-1e-9)) * scale
+		}
+	}
+	base := math.Pow(10, math.Floor(math.Log10(v)))
+	if base == 0 || math.IsInf(base, 0) || math.IsNaN(base) {
+		return v
+	}
+	for _, f := range []float64{1, 2, 5} {
+		if f*base >= v*(1-1e-9) {
+			return f * base
+		}
+	}
+	return 10 * base
+}
+
+// spans are the round steps of an axis of time.
+var spans = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour}
+
+const day = 24 * time.Hour
+
+// A mark is a labelled instant of an axis of time.
+type mark struct {
+	at   time.Time
+	text string
+}
+
+// marks are at most n round instants from one time to another, as the zone's
+// clocks show them.
+func marks(from, to time.Time, n int, zone *time.Location) (list []mark) {
+	n = max(n, 1)
+	length := to.Sub(from)
+	step := time.Duration(0)
+	for _, s := range spans {
+		if length/s < time.Duration(n) {
+			step = s
+			break
+		}
+	}
+	if step == 0 {
+		return days(from, to, n, zone)
+	}
+	// Round by the zone's own clock, whose hours need not be those of UTC.
+	_, offset := from.In(zone).Zone()
+	shift := time.Duration(offset) * time.Second
+	at := from.Add(shift).Truncate(step).Add(-shift)
+	for ; !at.After(to); at = at.Add(step) {
+		if at.Before(from) {
+			continue
+		}
+		local := at.In(zone)
+		layout := "15:04"
+		switch {
+		case local.Hour() == 0 && local.Minute() == 0 && local.Second() == 0:
+			layout = "Jan 2"
+		case step < time.Minute:
+			layout = time.TimeOnly
+		}
+		list = append(list, mark{at, local.Format(layout)})
+	}
+	return list
+}
+
+// days are midnights, each so many days.
+func days(from, to time.Time, n int, zone *time.Location) (list []mark) {
+	every := int(to.Sub(from)/day)/n + 1
+	local := from.In(zone)
+	for i := 0; ; i += every {
+		at := time.Date(local.Year(), local.Month(), local.Day()+1+i, 0, 0, 0, 0, zone)
+		if at.After(to) {
+			return list
+		}
+		layout := "Jan 2"
+		if every > 300 {
+			layout = "2006"
+		}
+		list = append(list, mark{at, at.Format(layout)})
+	}
+}

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// usage is what is wrong with a command line: a fault.ErrInvalid whose message
+// says just that.
+type usage struct{ string }
+
+func (u usage) Error() string      { return u.string }
+func (usage) Is(target error) bool { return target == fault.ErrInvalid }
+
+// misuse returns what is wrong with a command line of cmd, with the command that
+// says what would be right.
+func misuse(cmd *cobra.Command, what string) error {
+	return fault.WithHint(usage{what}, cmd.CommandPath()+" --help says what there is")
+}
+
+// Complete gives root what every command line of its kind has: help without
+// arguments and by the command help, and errors about wrong use that wrap
+// fault.ErrInvalid and name the help to read. Flag errors of a command with a
+// FlagErrorFunc of its own stay as they are.
+func Complete(root *cobra.Command) {
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, err.Error()) })
+	root.SetHelpCommand(helpCommand())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		check(c)
+	}
+}
+
+// check lets c and the commands below it refuse arguments as [misuse].
+func check(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		check(sub)
+	}
+	if !c.Runnable() {
+		// By itself it would show its help whatever the arguments, without an error.
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	valid := c.Args
+	if valid == nil {
+		return
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		err := valid(c, args)
+		if err == nil {
+			return nil
+		}
+		for n := len(args) - 1; n >= 0; n-- {
+			if valid(c, args[:n]) == nil {
+				return misuse(c, fmt.Sprintf("unexpected argument %q", args[n]))
+			}
+		}
+		// Words in capitals stand for arguments in the line of use.
+		if line := strings.TrimSuffix(c.UseLine(), " [flags]"); line != c.CommandPath() {
+			return misuse(c, "an argument is missing: "+line)
+		}
+		return misuse(c, err.Error())
+	}
+}
+
+// Unknown returns the error for a command line that names no command of root,
+// nil if it names one.
+func Unknown(root *cobra.Command, args []string) error {
+	found, rest, err := root.Find(args)
+	if err == nil || len(rest) == 0 {
+		return nil
+	}
+	name := rest[0]
+	for _, a := range rest {
+		if !strings.HasPrefix(a, "-") {
+			name = a
+			break
+		}
+	}
+	hint := found.CommandPath() + " --help lists the commands"
+	if near := similar(found, name); near != "" {
+		hint = "perhaps " + near + "; " + hint
+	}
+	return fault.WithHint(usage{fmt.Sprintf("unknown command %q", name)}, hint)
+}
+
+// similar returns the command of c that was meant by a mistyped name, or "". Short
+// names are all alike, so the first letter has to be right.
+func similar(c *cobra.Command, name string) string {
+	if name == "" {
+		return ""
+	}
+	c.SuggestionsMinimumDistance = 2
+	for _, s := range c.SuggestionsFor(name) {
+		if s[0] == name[0] {
+			return c.CommandPath() + " " + s
+		}
+	}
+	return ""
+}
+
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show the help of a command",
+		Long:  "Show the help of a command, as the command's own --help does.",
+		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var names []cobra.Completion
+			for _, sub := range c.Root().Commands() {
+				if len(args) == 0 && sub.IsAvailableCommand() {
+					names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := Unknown(c.Root(), args); err != nil {
+				return err
+			}
+			about, rest, err := c.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > 0 {
+				return misuse(c, fmt.Sprintf("unexpected argument %q", rest[0]))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}

@@ -1,0 +1,306 @@
+package top
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/text"
+)
+
+// Arrange orders the workloads of m. Idle and system are always last.
+func Arrange(m *live.Machine, o Options) *Table {
+	f := plant(m, o.Filter)
+	t := &Table{Count: len(m.Rows), fleet: m.Fleet}
+	for i := range f.nodes {
+		t.Total = t.Total.plus(&f.nodes[i].own)
+	}
+	t.Differs = differs(m, &t.Total)
+	f.prune(o)
+	if o.Flat {
+		f.list(t, o)
+	} else {
+		f.sort(f.roots, o)
+		for i, n := range f.roots {
+			f.draw(t, o, n, "", i == len(f.roots)-1, true)
+		}
+	}
+	for i := range t.Rows {
+		t.longest = max(t.longest, t.Rows[i].cells())
+	}
+	for i := range f.nodes {
+		if n := &f.nodes[i]; !n.shown {
+			t.Rest = t.Rest.plus(&n.own)
+			if n.row.Group == "" {
+				t.RestCount++
+			}
+		}
+	}
+	return t
+}
+
+// A node is a workload in the forest.
+type node struct {
+	row      *live.Row
+	label    string // in the list
+	short    string // in the tree
+	own, sum Figures
+	free     Figures // CPU and memory that nobody used, here and below
+	kids     []int
+	below    int
+	match    bool // by itself or by an ancestor
+	keep     bool // to be shown
+	shown    bool // its own figures are in some row
+}
+
+type forest struct {
+	nodes []node
+	roots []int
+}
+
+// plant builds the forest. A parent stands before its children; a row whose
+// parent does not is a root, so that no row is lost and no circle closes.
+func plant(m *live.Machine, filter string) *forest {
+	f := &forest{nodes: make([]node, len(m.Rows))}
+	filter = strings.ToLower(filter)
+	parents := make([]int, len(m.Rows))
+	seen := make(map[workload.ID]int, len(m.Rows))
+	for i := range m.Rows {
+		r := &m.Rows[i]
+		n := node{row: r, label: Label(r), own: figuresOf(r)}
+		n.sum = n.own
+		if r.Kind == workload.Idle {
+			n.free[CPU], n.free[Memory] = n.own[CPU], n.own[Memory]
+		}
+		n.match = filter == "" || matches(r, n.label, filter)
+		p, ok := seen[r.Parent]
+		if r.Parent == "" || !ok {
+			p = -1
+		}
+		n.short = n.label
+		if p >= 0 && r.Name == r.Path {
+			// Nothing better than the path is known, and its beginning stands above.
+			n.short = text.Clean(strings.TrimPrefix(r.Name, m.Rows[p].Path+"/"))
+		}
+		if n.short == "" {
+			n.short = n.label
+		}
+		if parents[i] = p; p < 0 {
+			f.roots = append(f.roots, i)
+		} else {
+			f.nodes[p].kids = append(f.nodes[p].kids, i)
+		}
+		if _, twice := seen[r.ID]; !twice {
+			seen[r.ID] = i
+		}
+		f.nodes[i] = n
+	}
+	for i := len(m.Rows) - 1; i >= 0; i-- {
+		if p := parents[i]; p >= 0 {
+			n, up := &f.nodes[i], &f.nodes[p]
+			up.sum = up.sum.plus(&n.sum)
+			up.free = up.free.plus(&n.free)
+			up.below += n.below + 1
+		}
+	}
+	for i := range f.nodes {
+		if n := &f.nodes[i]; n.row.Group != "" {
+			// That a machine has CPUs and memory says nothing of what it does.
+			n.sum[CPU].Value -= n.free[CPU].Value
+			n.sum[Memory].Value -= n.free[Memory].Value
+		}
+	}
+	return f
+}
+
+func matches(r *live.Row, label, filter string) bool {
+	for _, s := range []string{label, r.Name, r.Path, kindOf(r), r.Node, r.State} {
+		if strings.Contains(strings.ToLower(s), filter) {
+			return true
+		}
+	}
+	return false
+}
+
+// prune decides what is kept: what matches, what is below it, and, in a tree,
+// what is above it.
+func (f *forest) prune(o Options) {
+	var visit func(n *node, above bool) bool
+	visit = func(n *node, above bool) bool {
+		within := n.match || above
+		n.keep = within && (!o.HideIdle || n.own.busy() || residual(n.row))
+		any := n.keep
+		for _, k := range n.kids {
+			if visit(&f.nodes[k], within) {
+				any = true
+			}
+		}
+		if !o.Flat {
+			n.keep = any
+		}
+		return any
+	}
+	for _, i := range f.roots {
+		visit(&f.nodes[i], false)
+	}
+}
+
+// list fills t with every kept workload at one level.
+func (f *forest) list(t *Table, o Options) {
+	var all []int
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		n.sum = n.own // a list is ordered by what it shows
+		if n.row.Group != "" {
+			n.shown = true // it has nothing of its own
+			continue
+		}
+		if n.row.Node != "" {
+			n.label = text.Clean(n.row.Node) + ": " + n.label
+		}
+		if n.keep {
+			all = append(all, i)
+		}
+	}
+	f.sort(all, o)
+	for _, i := range all {
+		n := &f.nodes[i]
+		n.shown = true
+		t.Rows = append(t.Rows, Row{Row: n.row, Label: n.label, Figures: n.own, Match: n.match})
+	}
+}
+
+// draw appends the row of a workload and those below it. Before is the drawing
+// that its children inherit.
+func (f *forest) draw(t *Table, o Options, i int, before string, last, root bool) {
+	n := &f.nodes[i]
+	if !n.keep {
+		return
+	}
+	row := Row{Row: n.row, Label: n.short, Figures: n.own, Below: n.below, Match: n.match}
+	inherit := ""
+	if !root {
+		g := glyphsOf(o)
+		row.Branch, inherit = before+g.branch, before+g.trunk
+		if last {
+			row.Branch, inherit = before+g.corner, before+g.blank
+		}
+	}
+	n.shown = true
+	row.Folded = o.Folded[n.row.ID] && o.Filter == "" && len(n.kids) > 0
+	if row.Folded || o.Sums || n.row.Group != "" {
+		row.Figures = n.sum
+	}
+	t.Rows = append(t.Rows, row)
+	if row.Folded {
+		f.cover(n)
+		return
+	}
+	kids := slices.DeleteFunc(slices.Clone(n.kids), func(k int) bool { return !f.nodes[k].keep })
+	f.sort(kids, o)
+	for j, k := range kids {
+		f.draw(t, o, k, inherit, j == len(kids)-1, false)
+	}
+}
+
+// cover marks all below n as shown: their figures are in its row.
+func (f *forest) cover(n *node) {
+	for _, k := range n.kids {
+		f.nodes[k].shown = true
+		f.cover(&f.nodes[k])
+	}
+}
+
+// sort orders siblings by their subtrees; ties go by name, then as they came.
+func (f *forest) sort(idx []int, o Options) {
+	slices.SortStableFunc(idx, func(i, j int) int {
+		a, b := &f.nodes[i], &f.nodes[j]
+		if ra, rb := residual(a.row), residual(b.row); ra || rb {
+			// system before idle, both after the rest, whatever the order.
+			return cmp.Compare(rank(a.row), rank(b.row))
+		}
+		order := cmp.Or(compare(a, b, o.Sort), cmp.Compare(a.label, b.label))
+		if o.Reverse {
+			return -order
+		}
+		return order
+	})
+}
+
+func rank(r *live.Row) int {
+	switch r.Kind {
+	case workload.System:
+		return 1
+	case workload.Idle:
+		return 2
+	}
+	return 0
+}
+
+func compare(a, b *node, s Sort) int {
+	if s == ByName {
+		return 0 // the tie breaker
+	}
+	return cmp.Compare(key(&b.sum, s), key(&a.sum, s))
+}
+
+// key is what a row is ordered by; the absent is below zero.
+func key(a *Figures, s Sort) float64 {
+	var v Figure
+	switch s {
+	case ByMemory:
+		v = a[Memory]
+	case ByDisk:
+		v = a[DiskRead].plus(a[DiskWritten])
+	case ByNetwork:
+		v = a[NetworkRx].plus(a[NetworkTx])
+	case ByPIDs:
+		v = a[PIDs]
+	case ByPower:
+		v = a[Power]
+	case ByPressure:
+		v, _ = a.worst()
+	default:
+		v = a[CPU]
+	}
+	if v.Quality == usage.Absent || math.IsNaN(v.Value) {
+		return math.Inf(-1)
+	}
+	return v.Value
+}
+
+// differs names what does not add up to the machine's whole. Figures are shown
+// as floating-point numbers, so a thousandth of a per cent is no difference;
+// the exact check is that of the balance.
+func differs(m *live.Machine, total *Figures) (names []string) {
+	check := func(name string, sum Figure, whole float64) {
+		if sum.Quality != usage.Absent && math.Abs(sum.Value-whole) > 1e-5*math.Abs(whole)+1e-6 {
+			names = append(names, name)
+		}
+	}
+	skew := 0.0 // of a reading that is no instant: see usage.Balance
+	if m.Tick > 0 {
+		skew = float64(m.Balance.Skew.Of(usage.CPU)) / float64(m.Tick)
+	}
+	check("cpu", total[CPU], m.CPU.Whole+skew)
+	check("memory", total[Memory], float64(m.Memory.Whole))
+	if m.Energy != nil {
+		check("power", total[Power], m.Energy.Watts)
+	}
+	return names
+}
+
+// Shown returns a copy of m that holds only the shown workloads, in the order
+// of the table; its totals remain those of the machine.
+func (t *Table) Shown(m *live.Machine) *live.Machine {
+	out := *m
+	out.Rows = make([]live.Row, 0, len(t.Rows))
+	for i := range t.Rows {
+		out.Rows = append(out.Rows, *t.Rows[i].Row)
+	}
+	return &out
+}

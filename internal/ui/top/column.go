@@ -1,0 +1,326 @@
+package top
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A column is one figure, or several together, of every row.
+type column struct {
+	title string
+	width int
+	sort  Sort
+	cell  func(a *Figures, o Options) (text string, f Figure)
+}
+
+// one is the column of a single field.
+func one(title string, width int, s Sort, f Field, write func(float64) string) *column {
+	return &column{title, width, s, func(a *Figures, _ Options) (string, Figure) { return write(a[f].Value), a[f] }}
+}
+
+// two is the column of the sum of two fields.
+func two(title string, width int, s Sort, f, g Field, write func(float64) string) *column {
+	return &column{title, width, s, func(a *Figures, _ Options) (string, Figure) {
+		sum := a[f].plus(a[g])
+		return write(sum.Value), sum
+	}}
+}
+
+var (
+	colCPU = &column{"CPU", 6, ByCPU, func(a *Figures, o Options) (string, Figure) {
+		return cores(a[CPU].Value, o.Percent), a[CPU]
+	}}
+	colMemory  = one("MEMORY", 7, ByMemory, Memory, size)
+	colRead    = one("READ/s", 7, ByDisk, DiskRead, size)
+	colWritten = one("WRITE/s", 8, ByDisk, DiskWritten, size)
+	colDisk    = two("DISK/s", 7, ByDisk, DiskRead, DiskWritten, size)
+	colRx      = one("RX/s", 7, ByNetwork, NetworkRx, size)
+	colTx      = one("TX/s", 7, ByNetwork, NetworkTx, size)
+	colNetwork = two("NET/s", 7, ByNetwork, NetworkRx, NetworkTx, size)
+	colPIDs    = one("PIDS", 6, ByPIDs, PIDs, func(v float64) string { return digits(v, 0) })
+	colPower   = one("POWER", 7, ByPower, Power, watts)
+	colPSICPU  = one("P.CPU", 6, ByPressure, PressureCPU, percent)
+	colPSIMem  = one("P.MEM", 6, ByPressure, PressureMemory, percent)
+	colPSIIO   = one("P.IO", 6, ByPressure, PressureIO, percent)
+	colPSI     = &column{"PRESS", 6, ByPressure, func(a *Figures, _ Options) (string, Figure) {
+		f, letter := a.worst()
+		s := percent(f.Value)
+		if f.Value > 0 {
+			s += letter
+		}
+		return s, f
+	}}
+)
+
+// A layout is the columns after the name, for screens that leave the name at
+// least min cells.
+type layout struct {
+	min     int
+	kind    bool
+	columns []*column
+}
+
+// layouts go from wide to narrow: figures are first joined, then left out, the
+// least asked for first.
+var layouts = []layout{
+	{24, true, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
+	{24, false, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
+	{24, false, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSI}},
+	{24, false, []*column{colCPU, colMemory, colPower, colDisk, colNetwork, colPIDs, colPSI}},
+	{24, false, []*column{colCPU, colMemory, colPower, colDisk, colNetwork, colPIDs}},
+	{18, false, []*column{colCPU, colMemory, colPower, colDisk, colNetwork}},
+	{18, false, []*column{colCPU, colMemory, colDisk, colNetwork}},
+	{14, false, []*column{colCPU, colMemory, colPower}},
+	{14, false, []*column{colCPU, colMemory}},
+	{10, false, []*column{colCPU}},
+	{0, false, nil},
+}
+
+// kindWidth is the width of the longest kind, slurm-step.
+const kindWidth = 10
+
+func (l *layout) width() int {
+	w := 0
+	if l.kind {
+		w += kindWidth + 1
+	}
+	for _, c := range l.columns {
+		w += c.width + 1
+	}
+	return w
+}
+
+// longest is the most that names take on a screen without a border, and
+// shortest what they are given where there is room.
+const (
+	longest  = 160
+	shortest = 40
+)
+
+// layoutFor chooses the layout and the width of the name column, which is no
+// wider than the names need. Width 0 is a screen without a border.
+func (t *Table) layoutFor(width int, o Options) (*layout, int) {
+	if width <= 0 {
+		return &layouts[0], t.names(24, longest)
+	}
+	for i := range layouts {
+		if l := &layouts[i]; width-l.width() >= l.min {
+			name := width - l.width()
+			if name > shortest {
+				name = t.names(shortest, name)
+			}
+			return l, name
+		}
+	}
+	return &layouts[len(layouts)-1], width
+}
+
+// names returns the width of the longest name, within bounds.
+func (t *Table) names(least, most int) int { return max(least, min(most, t.longest)) }
+
+// cells returns about how many cells the name takes with all around it.
+func (r *Row) cells() int {
+	w := utf8.RuneCountInString(r.Branch) + Width(r.Label)
+	if r.Row.Ended || r.Folded {
+		w += len("▸ +12345")
+	}
+	if r.Row.State != "" {
+		w += 1 + Width(r.Row.State)
+	}
+	return w
+}
+
+// Titles returns the line above the rows.
+func (t *Table) Titles(width int, o Options) Line {
+	l, name := t.layoutFor(width, o)
+	g := glyphsOf(o)
+	arrow := g.down
+	if o.Reverse != (o.Sort == ByName) {
+		arrow = g.up
+	}
+	title := func(s string, by Sort) Span {
+		if by == o.Sort {
+			return Span{arrow + s, Sorted}
+		}
+		return Span{s, Title}
+	}
+	what := "WORKLOAD"
+	if o.Sums && !o.Flat {
+		what = "WORKLOAD WITH ALL BELOW"
+	}
+	line := cell(Line{title(what, ByName)}, name, o)
+	if l.kind {
+		line = append(line, Span{" ", Plain}, Span{pad("KIND", kindWidth), Title})
+	}
+	for _, c := range l.columns {
+		text := c.title
+		if c == colCPU && o.Percent {
+			text = "CPU%"
+		}
+		s := title(text, c.sort)
+		line = append(line, Span{" " + padLeft(s.Text, c.width), s.Role})
+	}
+	return line.Fit(widthOr(width, line), o.ASCII)
+}
+
+// Line returns the line of a row.
+func (t *Table) Line(r *Row, width int, o Options) Line {
+	l, name := t.layoutFor(width, o)
+	line := cell(r.name(name, o), name, o)
+	if l.kind {
+		line = append(line, Span{" ", Plain}, Span{pad(kindOf(r.Row), kindWidth), Dim})
+	}
+	line = append(line, figures(l, &r.Figures, o)...)
+	return line.Fit(widthOr(width, line), o.ASCII)
+}
+
+// Lines returns the lines of all rows.
+func (t *Table) Lines(width int, o Options) []Line {
+	out := make([]Line, 0, len(t.Rows))
+	for i := range t.Rows {
+		out = append(out, t.Line(&t.Rows[i], width, o))
+	}
+	return out
+}
+
+// Foot returns the lines below the rows: what is not shown, if anything, and
+// the total of all workloads, which is the machine.
+func (t *Table) Foot(width int, o Options) []Line {
+	l, name := t.layoutFor(width, o)
+	sum := func(label Line, f *Figures) Line {
+		line := cell(label, name, o)
+		if l.kind {
+			line = append(line, Span{strings.Repeat(" ", kindWidth+1), Plain})
+		}
+		return append(line, sums(l, f, o)...)
+	}
+	var out []Line
+	if t.RestCount > 0 {
+		out = append(out, sum(Line{{"not shown: " + plural(t.RestCount, "workload"), Dim}}, &t.Rest))
+	}
+	label := Line{{"TOTAL ", Title}, {"= the machine", Dim}}
+	if t.fleet != nil {
+		label[1].Text = "= the fleet"
+		if t.fleet.Stale > 0 {
+			label[1].Text = "= what is heard"
+		}
+	}
+	if len(t.Differs) > 0 {
+		label = Line{{"TOTAL ", Title}, {"is not the machine's " + strings.Join(t.Differs, ", "), Alarm}}
+	}
+	out = append(out, sum(label, &t.Total))
+	for i := range out {
+		out[i] = out[i].Fit(widthOr(width, out[i]), o.ASCII)
+	}
+	return out
+}
+
+// name draws the name of a row.
+func (r *Row) name(width int, o Options) Line {
+	g := glyphsOf(o)
+	branch := r.Branch
+	if w := Width(branch); w > width/2 {
+		// A deep tree must not leave the name no room: only its end is drawn.
+		runes := []rune(branch)
+		branch = g.more + string(runes[len(runes)-max(0, width/2-1):])
+	}
+	line := Line{{branch, Dim}}
+	if r.Folded {
+		line = append(line, Span{g.folded + " ", Key})
+	}
+	label, role := safe(r.Label, o), Plain
+	switch {
+	case o.Filter != "" && r.Match:
+		role = Found
+	case o.Filter != "" || residual(r.Row) || r.Row.Ended:
+		role = Dim
+	}
+	if r.Row.Group != "" && role == Plain {
+		role = Strong
+	}
+	line = append(line, Span{label, role})
+	if r.Row.State != "" {
+		line = append(line, Span{" " + safe(r.Row.State, o), Notice})
+	}
+	switch {
+	case r.Row.Ended:
+		line = append(line, Span{" ended", Dim})
+	case r.Folded:
+		line = append(line, Span{" +" + strconv.Itoa(r.Below), Dim})
+	}
+	return line
+}
+
+// figures writes the cells of a row.
+func figures(l *layout, a *Figures, o Options) (line Line) {
+	for _, c := range l.columns {
+		text, f := c.cell(a, o)
+		role := Plain
+		switch {
+		case f.Quality == usage.Absent:
+			text, role = glyphsOf(o).absent, Dim
+		case f.Value == 0:
+			text, role = Mark(f.Quality, o.ASCII)+text, Dim
+		default:
+			text = Mark(f.Quality, o.ASCII) + text
+			if c.sort == ByPressure {
+				role = pressureRole(f.Value)
+			}
+		}
+		line = append(line, Span{" " + padLeft(text, c.width), role})
+	}
+	return line
+}
+
+// sums writes the cells of a sum: as those of a row, but pressure stays empty,
+// because it has no sum.
+func sums(l *layout, a *Figures, o Options) Line {
+	line := figures(l, a, o)
+	for i, c := range l.columns {
+		if c.sort == ByPressure {
+			line[i] = Span{strings.Repeat(" ", c.width+1), Plain}
+		} else if line[i].Role == Plain {
+			line[i].Role = Strong
+		}
+	}
+	return line
+}
+
+func pressureRole(share float64) Role {
+	switch {
+	case share >= 0.4:
+		return Alarm
+	case share >= 0.1:
+		return Notice
+	}
+	return Plain
+}
+
+// cell fits l into exactly width cells.
+func cell(l Line, width int, o Options) Line {
+	l = l.Fit(width, o.ASCII)
+	if w := l.Width(); w < width {
+		l = append(l, Span{strings.Repeat(" ", width-w), Plain})
+	}
+	return l
+}
+
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-Width(s))) }
+
+// widthOr is width, or that of the line where there is no border.
+func widthOr(width int, l Line) int {
+	if width <= 0 {
+		return l.Width()
+	}
+	return width
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}

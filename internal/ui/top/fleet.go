@@ -1,0 +1,90 @@
+package top
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// fleetHeader returns the lines that describe a fleet as a whole, as [Header] those
+// of one machine.
+func fleetHeader(m *live.Machine, width int, o Options) []Line {
+	f := m.Fleet
+	c, mem := &m.CPU, &m.Memory
+	b := func(v int64) string { return unit.Bytes(float64(v)) }
+	first := Line{{safe(f.Server, o), Strong}}
+	nodes := Line{{plural(f.Nodes, "node"), Plain}}
+	if f.Stale > 0 {
+		nodes = append(nodes, Span{fmt.Sprintf(" (%d not heard)", f.Stale), Notice})
+	}
+	if f.Guests > 0 {
+		nodes = append(nodes, Span{fmt.Sprintf(" (%d within others)", f.Guests), Dim})
+	}
+	lines := []Line{
+		join(width, o, first, Line{{m.Time.Format("15:04:05 MST"), Plain}}, nodes, Line{{plural(m.CPUs, "CPU"), Plain}},
+			Line{{plural(f.Workloads, "workload"), Plain}}),
+		join(width, o, bar("CPU  ", width, o, c.Whole, c.Workloads, c.System),
+			Line{{digits(c.Workloads+c.System, 2), Strong}, {" of " + digits(c.Whole, 2) + " CPUs used", Plain}},
+			pair("idle ", digits(c.Idle, 2))),
+		join(width, o, bar("Mem  ", width, o, float64(mem.Whole), float64(mem.Workloads), float64(mem.System)),
+			Line{{b(mem.Workloads + mem.System), Strong}, {" of " + b(mem.Whole), Plain}},
+			pair("free ", b(mem.Idle))),
+		fleetPower(m.Energy, o),
+		join(width, o, Line{{"Disk ", Title}},
+			pair("read ", in(m.Disk, o)), pair("written ", out(m.Disk, o)),
+			Line{{"Net ", Title}, {"received ", Dim}, {in(m.Network, o), Plain}}, pair("sent ", out(m.Network, o)),
+			Line{{"by workloads", Dim}}),
+	}
+	for i := range lines {
+		lines[i] = lines[i].Fit(widthOr(width, lines[i]), o.ASCII)
+	}
+	return lines
+}
+
+// fleetPower writes the power of all machines together, with what it may be off,
+// and the worst quality of any.
+func fleetPower(e *live.Energy, o Options) Line {
+	if e == nil {
+		return Line{{"Power ", Title}, {glyphsOf(o).absent, Dim}, {"  no machine shows it", Dim}}
+	}
+	worst := e.Quality.String()
+	if e.Quality != usage.Measured {
+		worst += ", at worst"
+	}
+	return Line{{"Power ", Title}, {Mark(e.Quality, o.ASCII) + unit.Watts(e.Watts) + " " + glyphsOf(o).pm + unit.Watts(e.Error), Strong},
+		{"  idle ", Dim}, {unit.Watts(e.Idle), Plain}, {"  " + worst, Dim}}
+}
+
+// window lists what a row of a fleet did in its node's latest window, each figure
+// with its quality.
+func window(r *live.Row, o Options) []Line {
+	lines := []Line{{{pad("IN THE LATEST WINDOW", 22) + padLeft("AMOUNT", 14), Title}, {"  QUALITY", Title}}}
+	figures := figuresOf(r)
+	for _, w := range []struct {
+		name  string
+		field Field
+		write func(float64) string
+	}{{"CPU", CPU, func(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) + " cores" }}, {"memory", Memory, unit.Bytes},
+		{"power", Power, unit.Watts}, {"disk read", DiskRead, rate}, {"disk written", DiskWritten, rate}, {"network received", NetworkRx, rate},
+		{"network sent", NetworkTx, rate}, {"tasks", PIDs, unit.Number}, {"pressure on CPU", PressureCPU, percent},
+		{"pressure on memory", PressureMemory, percent}, {"pressure on I/O", PressureIO, percent}} {
+		f := figures[w.field]
+		if f.Quality == usage.Absent {
+			lines = append(lines, Line{{pad(w.name, 22) + padLeft(glyphsOf(o).absent, 14) + "  absent", Dim}})
+			continue
+		}
+		text := w.write(f.Value)
+		if w.field == Power {
+			text += off(r.PowerError, unit.Watts, o)
+		}
+		lines = append(lines, Line{{pad(w.name, 22), Plain}, {padLeft(text, 14), Strong}, {"  " + f.Quality.String(), Plain}})
+	}
+	if r.Group != "" {
+		return []Line{{{strings.ToUpper(r.Group[:1]) + r.Group[1:] + "s have nothing of their own; their rows show what is used in them.", Dim}}}
+	}
+	return lines
+}

@@ -1,0 +1,69 @@
+package top
+
+import (
+	"io"
+	"strings"
+
+	"github.com/muesli/termenv"
+)
+
+// A Painter turns lines into what a terminal shows. Its colours stand out from
+// black and from white alike (4:1 and better for what is to be read), because a
+// terminal's background cannot be asked for reliably.
+type Painter struct {
+	look [Roles]string // the parameters of the escape sequence, "" for none
+	// Colour says that colours can be seen.
+	Colour bool
+}
+
+// NewPainter returns the painter for a terminal: without colour where NO_COLOR
+// is set or the terminal has none, but never without bold and reverse.
+func NewPainter(out io.Writer) *Painter {
+	p := &Painter{}
+	p.look[Strong] = "1"
+	p.look[Title] = "1"
+	p.look[Sorted] = "1;4"
+	p.look[Found] = "1"
+	p.look[Alarm] = "1"
+	p.look[Key] = "1"
+	profile := termenv.NewOutput(out).EnvColorProfile()
+	if profile == termenv.Ascii {
+		return p
+	}
+	p.Colour = true
+	// 256 colours: grey #767676, blue #0087d7, orange #af5f00, green #008700,
+	// red #d70000, violet #af5faf, cyan #008787. A terminal of 16 gets its own palette's nearest.
+	colours := map[Role][2]string{
+		Dim: {"38;5;243", "90"}, Title: {"1;38;5;243", "1"}, Sorted: {"1;38;5;32", "1;34"},
+		Work: {"38;5;32", "34"}, Sys: {"38;5;130", "33"}, Free: {"38;5;243", "90"},
+		Found: {"1;38;5;28", "1;32"}, Notice: {"38;5;130", "33"}, Alarm: {"1;38;5;160", "1;31"}, Key: {"1;38;5;32", "1;34"},
+		Series1: {"38;5;32", "34"}, Series2: {"38;5;130", "33"}, Series3: {"38;5;28", "32"},
+		Series4: {"38;5;160", "31"}, Series5: {"38;5;133", "35"}, Series6: {"38;5;30", "36"},
+	}
+	for role, c := range colours {
+		p.look[role] = c[0]
+		if profile == termenv.ANSI {
+			p.look[role] = c[1]
+		}
+	}
+	return p
+}
+
+// Line paints l.
+func (p *Painter) Line(l Line) string {
+	var b strings.Builder
+	for _, s := range l {
+		if look := p.look[s.Role]; look != "" && strings.TrimSpace(s.Text) != "" {
+			b.WriteString("\x1b[" + look + "m" + s.Text + "\x1b[0m")
+		} else {
+			b.WriteString(s.Text)
+		}
+	}
+	return b.String()
+}
+
+// Selected paints l as the row under the cursor, over the whole width: in one
+// colour, so that it can be read whatever its roles.
+func (p *Painter) Selected(l Line, width int) string {
+	return "\x1b[7m" + l.String() + strings.Repeat(" ", max(0, width-l.Width())) + "\x1b[0m"
+}

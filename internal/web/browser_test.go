@@ -1,0 +1,378 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/fleet"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// up is the address of a real mete up: of this tree, on a state of its own, and where
+// one is wanted with a job running. METE_PAGE_URL names one that runs already.
+func up(t *testing.T, job bool) string {
+	t.Helper()
+	if given := os.Getenv("METE_PAGE_URL"); given != "" {
+		return given
+	}
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "mete")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/", "mete.dev/mete/cmd/mete", "mete.dev/mete/cmd/mete-server").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	env := append(os.Environ(), "METE_STATE="+filepath.Join(dir, "state"), "METE_SOCKET="+filepath.Join(dir, "sock"))
+	run := func(out io.Writer, args ...string) {
+		cmd := exec.Command(bin, args...)
+		cmd.Env, cmd.Dir, cmd.Stdout = env, dir, out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			_ = cmd.Wait()
+		})
+	}
+	says := filepath.Join(dir, "says")
+	out, err := os.Create(says)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(out, "up", "--listen", "127.0.0.1:0")
+	if err := out.Close(); err != nil { // it has its own
+		t.Fatal(err)
+	}
+	address := ""
+	testkit.Eventually(t, "mete up says where it is", func() bool {
+		b, err := os.ReadFile(says)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), "mete up: ")
+		line, _, whole := strings.Cut(rest, "\n")
+		address = line
+		return whole
+	})
+	testkit.Eventually(t, "mete up answers", func() bool {
+		r, err := http.Get(address + "/healthz")
+		if err != nil {
+			return false
+		}
+		return r.Body.Close() == nil && r.StatusCode == http.StatusOK
+	})
+	if !job {
+		return address
+	}
+	run(nil, "run", "--name", "page-test", "--", "sh", "-c", "while :; do i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; sleep 0.2; done")
+	// Rates want three windows.
+	testkit.Eventually(t, "the job is in the ledger for three windows", func() bool {
+		r, err := http.Get(address + "/api/v1/query?query=" + "count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = r.Body.Close() }()
+		var v struct {
+			Data struct{ Result []any }
+		}
+		return json.NewDecoder(r.Body).Decode(&v) == nil && len(v.Data.Result) > 0
+	})
+	return address
+}
+
+// A screen is a size and a scheme in which pages are looked at.
+type screen struct {
+	name          string
+	width, height int64
+	dark, phone   bool
+}
+
+var screens = []screen{{"light", 1440, 900, false, false}, {"dark", 1440, 900, true, false}, {"phone", 390, 844, false, true}}
+
+// all keeps tests of every page on every screen, which take minutes, out of the default
+// gate. Each page on each screen is a subtest: -run chooses those that are wanted.
+func all(t *testing.T) {
+	t.Helper()
+	testkit.Stage(t, "pages", "a browser looks at every page for minutes")
+	hosttest.Need(t, "chromium")
+}
+
+// A visit is a page, and what has to be on it.
+type visit struct{ name, path, want string }
+
+func visits(host string) []visit {
+	return []visit{
+		{"overview", "/", "Parts and whole"},
+		{"live", "/live", "Total = the machine"},
+		{"jobs", "/jobs", "page-test"},
+		{"job", "/job?job=page-test", "All figures"},
+		{"nodes", "/nodes", host},
+		{"node", "/node/" + host, "Who used it"},
+		{"flow", "/flow", "All flows"},
+		{"query", "/query?expr=sum+by+(part)+(mete_node_cpu_cores)", "workloads"},
+		{"query-table", "/query?expr=mete_node_cpus&mode=table", "mete_node_cpus"},
+		{"query-wrong", "/query?expr=sum(mete_node_cpus", "line 1, character"},
+		{"alerts", "/alerts", "rules"},
+		{"health", "/health", "Rows taken"},
+		{"missing-job", "/job?job=no-such-job", "Nothing of no-such-job"},
+		{"missing-node", "/node/no-such-node", "No node is called"},
+	}
+}
+
+// browser starts Chromium; what its console complains of fails the test.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	hosttest.Beside(t, "interfaces") // one that comes or goes breaks off what a browser is loading
+	home := t.TempDir()
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.UserDataDir(home), chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(time.Hour))
+	if path, err := exec.LookPath("chromium"); err == nil {
+		opts = append(opts, chromedp.ExecPath(path))
+	}
+	actx, stop := chromedp.NewExecAllocator(t.Context(), opts...)
+	t.Cleanup(stop)
+	ctx, cancel := chromedp.NewContext(actx)
+	t.Cleanup(cancel)
+	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// complaints collects what the console says.
+type complaints struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (c *complaints) take() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.list
+	c.list = nil
+	return list
+}
+
+// own takes what is the page's own fault. An interface that comes or goes on this
+// machine breaks off what it is loading: it asks again.
+func (c *complaints) own() []string {
+	return slices.DeleteFunc(c.take(), func(text string) bool { return strings.Contains(text, "ERR_NETWORK_CHANGED") })
+}
+
+func (c *complaints) listen(ev any) {
+	var text string
+	switch ev := ev.(type) {
+	case *runtime.EventExceptionThrown:
+		text = ev.ExceptionDetails.Text
+		if e := ev.ExceptionDetails.Exception; e != nil {
+			text += " " + e.Description
+		}
+	case *runtime.EventConsoleAPICalled:
+		if ev.Type == runtime.ConsoleAPICalledTypeError || ev.Type == runtime.ConsoleAPICalledTypeWarning {
+			text = string(ev.Type)
+			for _, a := range ev.Args {
+				text += " " + string(a.Value) + " " + a.Description
+			}
+		}
+	case *log.EventEntryAdded:
+		if ev.Entry.Level == log.EntryLevelError || ev.Entry.Level == log.EntryLevelWarning {
+			text = ev.Entry.Text + " " + ev.Entry.URL
+		}
+	}
+	if text == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, text)
+}
+
+// Every page opens on a real mete up, in light, dark and on a phone; the console
+// complains of nothing, and axe-core finds nothing serious. Where METE_SCREENSHOTS
+// names a directory, what was seen is written there.
+func TestPagesInChromium(t *testing.T) {
+	all(t)
+	axe, err := os.ReadFile("testdata/axe.min.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := up(t, true)
+	ctx := browser(t)
+	said := &complaints{}
+	if err := chromedp.Listen(ctx, said.listen); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range screens {
+		for _, v := range visits(host) {
+			t.Run(v.name+"-"+s.name, func(t *testing.T) { look(t, ctx, said, address, v, s, string(axe)) })
+		}
+	}
+}
+
+// A fleet of machines, asked for with a token: whoever has none signs in, every
+// page shows what it should, and the names that people give stay text.
+func TestFleetInChromium(t *testing.T) {
+	all(t)
+	axe, err := os.ReadFile("testdata/axe.min.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fleet.Open(t, fleet.Config{Nodes: 24, Each: 9})
+	ctx := browser(t)
+	said := &complaints{}
+	if err := chromedp.Listen(ctx, said.listen); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1440, 900)); err != nil {
+		t.Fatal(err)
+	}
+	err = chromedp.Do(within(t, ctx), chromedp.Navigate(f.URL+"/jobs?range=15m"), chromedp.WaitVisible(chromedp.CSS("#token")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	picture(t, ctx, "sign-in")
+	err = chromedp.Do(within(t, ctx), chromedp.SendKeys(chromedp.CSS("#token"), "mete_wrong\r"), chromedp.WaitVisible(chromedp.CSS("[role=alert]")),
+		chromedp.Sleep(time.Second), chromedp.SendKeys(chromedp.CSS("#token"), f.Viewer+"\r"), chromedp.WaitVisible(chromedp.CSS("#main")))
+	if err != nil {
+		picture(t, ctx, "sign-in-failed")
+		t.Fatal(err)
+	}
+	for _, s := range screens {
+		for _, v := range []visit{
+			{"fleet-overview", "/?range=15m", "Parts and whole"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
+			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Who used it"},
+			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.Evil[0]), fleet.Evil[0]}, {"fleet-health", "/health?range=15m", "rack3-n08"},
+		} {
+			t.Run(v.name+"-"+s.name, func(t *testing.T) {
+				look(t, ctx, said, f.URL, v, s, string(axe))
+				marks, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`document.title === "pwned" || document.querySelector('img[src="x"]') !== null || document.querySelector("#app script") !== null`))
+				if err != nil || marks {
+					t.Errorf("a name became an element: %v, %v", marks, err)
+				}
+			})
+		}
+	}
+}
+
+// within bounds what is waited for by the deadline of the test binary alone, and leaves
+// time to say what is shown.
+func within(t *testing.T, ctx context.Context) context.Context {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return ctx
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(-20*time.Second))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// settle is how long what is drawn last may take: longer where it is to be looked at.
+func settle() time.Duration {
+	if os.Getenv("METE_SCREENSHOTS") != "" {
+		return 700 * time.Millisecond
+	}
+	return 150 * time.Millisecond
+}
+
+func look(t *testing.T, ctx context.Context, said *complaints, address string, v visit, s screen, axe string) {
+	t.Helper()
+	scheme := "light"
+	if s.dark {
+		scheme = "dark"
+	}
+	said.take()
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}}
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, media); err != nil {
+		t.Fatal(err)
+	}
+	ready := `!document.querySelector(".skeleton") && document.querySelector("#main").childElementCount > 0 && document.body.innerText.includes(` + quote(v.want) + `)`
+	err := chromedp.Do(within(t, ctx),
+		chromedp.EmulateViewport(s.width, s.height, func(p *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
+			p.Mobile = s.phone
+		}),
+		chromedp.Navigate(address+v.path),
+		chromedp.WaitVisible(chromedp.CSS("#main")),
+		chromedp.Poll[chromedp.Void](ready, chromedp.WithPollingInterval(100*time.Millisecond), chromedp.WithPollingTimeout(0)),
+		chromedp.Sleep(settle()),
+	)
+	if err != nil {
+		text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText`))
+		t.Errorf("%s: %v; it shows\n%s", v.path, err, text)
+	}
+	picture(t, ctx, v.name+"-"+s.name)
+	// A wrong query is answered with 400, which the browser tells on its console.
+	for _, c := range said.own() {
+		if !(v.name == "query-wrong" && strings.Contains(c, "400")) {
+			t.Errorf("%s: console: %s", v.path, c)
+		}
+	}
+	type finding struct{ ID, Impact, Help, Nodes string }
+	check := axe + `; axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical").map((v) => ({ID: v.id, Impact: v.impact, Help: v.help, Nodes: v.nodes.slice(0, 4).map((n) => n.html.slice(0, 160) + " " + (n.any[0] ? n.any[0].message : "")).join("\n    ")})))`
+	found, err := chromedp.Run(ctx, chromedp.Evaluate[[]finding](check, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Errorf("%s: axe: %v", v.path, err)
+	}
+	for _, f := range found {
+		t.Errorf("%s: %s, %s: %s\n    %s", v.path, f.Impact, f.ID, f.Help, f.Nodes)
+	}
+	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](wider))
+	if err != nil || wide != "" {
+		t.Errorf("%s: wider than the screen: %s, %v", v.path, wide, err)
+	}
+}
+
+// wider names what reaches past the right edge of the screen, where the page scrolls
+// to the side for it.
+const wider = `document.documentElement.scrollWidth <= document.documentElement.clientWidth ? "" :
+	[...document.querySelectorAll("#app *")].filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest(".table, .legend, .sankey, .side"))
+		.slice(0, 8).map((e) => e.tagName + "." + e.className + " " + Math.round(e.getBoundingClientRect().right) + " " + e.innerText?.slice(0, 40)).join("; ")`
+
+// picture writes what is seen to the directory of METE_SCREENSHOTS.
+func picture(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	dir := os.Getenv("METE_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
+func quote(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprint("page: ", err)) // it is text
+	}
+	return string(b)
+}

@@ -1,0 +1,216 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/fleet"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// A user does things with the page, and looks whether they happened.
+type user struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// sees waits until an expression is true.
+func (u *user) sees(what, expression string) {
+	u.t.Helper()
+	err := chromedp.Do(within(u.t, u.ctx), chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
+	if err != nil {
+		picture(u.t, u.ctx, "use-failed")
+		u.t.Fatalf("%s: %v: %s", what, err, expression)
+	}
+}
+
+// opens goes to a page, and waits until it is drawn.
+func (u *user) opens(url string) {
+	u.t.Helper()
+	if err := chromedp.Do(within(u.t, u.ctx), chromedp.Navigate(url)); err != nil {
+		u.t.Fatal(err)
+	}
+	u.sees(url, `!document.querySelector(".skeleton") && document.querySelector("#main")?.childElementCount > 0`)
+}
+
+// does runs steps that return nothing.
+func (u *user) does(steps ...chromedp.Action[chromedp.Void]) {
+	u.t.Helper()
+	if err := chromedp.Do(within(u.t, u.ctx), steps...); err != nil {
+		picture(u.t, u.ctx, "use-failed")
+		u.t.Fatal(err)
+	}
+}
+
+func (u *user) presses(keys string) { u.t.Helper(); u.does(chromedp.KeyEvent(keys)) }
+
+// clicks waits for what a selector finds, and clicks it in one go, so that nothing is
+// drawn anew in between: a node that was looked up before may be gone.
+func (u *user) clicks(css string) {
+	u.t.Helper()
+	u.sees("something to click", fmt.Sprintf(`(() => { const e = document.querySelector(%s); if (!e || e.disabled || e.getClientRects().length === 0) return false; e.scrollIntoView({block: "center"}); e.focus(); e.click(); return true; })()`, quote(css)))
+}
+
+// filters types into the field that the key / leads to. The keys that are played here
+// arrive twice, as a press and as a letter, which the / would leave in the field.
+func (u *user) filters(text string) {
+	u.t.Helper()
+	u.presses("/")
+	u.sees("the field", `document.activeElement?.matches("[data-search]")`)
+	u.sees("the field empty", `(document.activeElement?.select?.(), true)`)
+	u.presses(text)
+}
+
+// button waits for the button with a text, and clicks it.
+func (u *user) button(text string) {
+	u.t.Helper()
+	u.sees("button "+text, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("button, a.button")].find((b) => b.innerText.trim() === %s); if (b) b.click(); return Boolean(b); })()`, quote(text)))
+}
+
+// writes types into a field that may be drawn anew until it has the focus.
+func (u *user) writes(css, text string) {
+	u.t.Helper()
+	u.sees("a field", fmt.Sprintf(`(() => { const e = document.querySelector(%[1]s); if (e) e.focus(); return Boolean(e) && document.activeElement === e; })()`, quote(css)))
+	u.presses(text)
+}
+
+// What people do on the pages of a fleet works, by mouse and by keys, and stands in
+// the address.
+func TestUse(t *testing.T) {
+	testkit.Stage(t, "pages", "a browser is used for half a minute")
+	hosttest.Need(t, "chromium")
+	f := fleet.Open(t, fleet.Config{Nodes: 12, Each: 9})
+	ctx := browser(t)
+	said := &complaints{}
+	if err := chromedp.Listen(ctx, said.listen); err != nil {
+		t.Fatal(err)
+	}
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the page", `document.querySelector("#main") !== null`)
+	said.take() // that it wants a token
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+
+	// A chart tells what is under the mouse, and is zoomed by drawing across it.
+	over := `(() => { const r = document.querySelector(".u-over").getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()`
+	// What is above a chart may still come and move it: whoever misses it points again,
+	// and draws again.
+	tip := `[...document.querySelectorAll(".tip")].some((t) => !t.hidden && t.innerText.includes("cores"))`
+	testkit.Eventually(t, "a chart tells what is under the mouse", func() bool {
+		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](over))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, y := box[0], box[1]+box[3]/2
+		u.does(chromedp.MouseEvent("mouseMoved", x+box[2]*0.5, y), chromedp.MouseEvent("mouseMoved", x+box[2]*0.6, y), chromedp.Sleep(200*time.Millisecond))
+		seen, err := chromedp.Run(ctx, chromedp.Evaluate[bool](tip))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seen
+	})
+	// It stays under a mouse that rests, also where the chart is made anew.
+	scheme := `document.documentElement.dataset.theme`
+	first, err := chromedp.Run(ctx, chromedp.Evaluate[string](scheme))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.presses("t")
+	u.sees("the tip in the other scheme", scheme+` !== `+quote(first)+` && `+tip)
+	u.presses("t")
+	u.sees("the tip in the first scheme", scheme+` === `+quote(first)+` && `+tip)
+	picture(t, ctx, "use-tip")
+	testkit.Eventually(t, "a chart is zoomed", func() bool {
+		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](over))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, y := box[0], box[1]+box[3]/2
+		u.does(chromedp.DragAndDropXY(x+box[2]*0.4, y, x+box[2]*0.8, y, 6))
+		time.Sleep(2 * time.Second)
+		zoomed, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`location.search.includes("from=")`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return zoomed
+	})
+	u.sees("the zoom in the address", `location.search.includes("from=") && location.search.includes("to=")`)
+	u.button("Back to now")
+	u.sees("the range of before", `!location.search.includes("from=")`)
+	u.does(chromedp.NavigateBack())
+	u.sees("the zoom again", `location.search.includes("from=")`)
+
+	// Keys lead everywhere.
+	u.presses("?")
+	u.sees("keys", `document.querySelector("dialog[open]") !== null`)
+	u.presses("\x1b")
+	u.sees("no keys", `document.querySelector("dialog[open]") === null`)
+	u.presses("gj")
+	u.sees("jobs", `location.pathname === "/jobs" && document.querySelectorAll("tbody tr").length > 5`)
+	u.filters("kafka")
+	u.sees("the filter", `location.search.includes("q=kafka") && [...document.querySelectorAll("tbody tr td:first-child")].every((td) => td.innerText.includes("kafka"))`)
+
+	// A table is sorted by its heads, and has the columns that are chosen.
+	u.opens(f.URL + "/jobs?range=15m")
+	u.clicks("th:nth-child(5) button")
+	u.sees("sorted", `document.querySelector("th[aria-sort]")?.innerText.includes("Memory")`)
+	u.button("Columns")
+	u.clicks(".pop label:nth-of-type(2) input")
+	u.sees("a column more", `[...document.querySelectorAll("th")].some((th) => th.innerText.includes("Namespace"))`)
+	picture(t, ctx, "use-columns")
+	u.presses("\x1b")
+
+	// The legend takes a line away; a link leads to the job and to its node.
+	u.clicks("tbody tr:first-child a")
+	u.sees("a job", `location.pathname === "/job" && document.querySelectorAll(".uplot canvas").length > 2 && !document.querySelector(".skeleton")`)
+	u.clicks(".legend button")
+	u.sees("a line less", `document.querySelector('.legend button[aria-pressed="false"]') !== null`)
+	u.clicks("#main .table a")
+	u.sees("a node", `location.pathname.startsWith("/node/")`)
+
+	// A query is asked, and what is wrong with one is shown where it is.
+	u.opens(f.URL + "/query")
+	u.writes("#expr", "sum(mete_node_cpus) by (cluster)\r")
+	u.sees("an answer", `document.querySelector(".legend") !== null && document.body.innerText.includes("north")`)
+	u.opens(f.URL + "/flow?range=15m")
+	u.sees("a flow", `document.querySelector(".sankey canvas") !== null`)
+	for _, c := range said.own() {
+		t.Errorf("console: %s", c)
+	}
+}
+
+// The live page of this machine folds, filters, pauses and tells of each workload.
+func TestLive(t *testing.T) {
+	testkit.Stage(t, "pages", "builds mete up and looks at it in a browser")
+	hosttest.Need(t, "chromium")
+	address := up(t, false)
+	u := &user{t, browser(t)}
+	u.does(chromedp.EmulateViewport(1440, 900))
+	u.opens(address + "/live")
+	u.sees("the machine", `document.querySelector("tfoot")?.innerText.includes("Total = the machine")`)
+	u.filters("idle")
+	u.sees("the filter", `location.search.includes("q=idle") && [...document.querySelectorAll("tbody tr:not(.gap)")].some((r) => r.innerText.startsWith("idle"))`)
+	u.sees("what is left out", `document.querySelector("tfoot")?.innerText.includes("not shown")`)
+	u.clicks("tr.residual .label")
+	u.sees("details", `document.querySelector("dialog[open]")?.innerText.includes("Since first seen")`)
+	u.presses("\x1b")
+	u.sees("no details", `document.querySelector("dialog[open]") === null`)
+	u.opens(address + "/live?show=list")
+	u.sees("a list", `document.querySelector(".twist[aria-expanded]") === null`)
+	u.clicks("#pause")
+	still := `[...document.querySelectorAll(".facts-line .num")][0]?.innerText`
+	at, err := chromedp.Run(u.ctx, chromedp.Evaluate[string](still))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.does(chromedp.Sleep(2500 * time.Millisecond))
+	u.sees("that it stands still", still+` === `+quote(at))
+	u.clicks("#pause")
+	u.sees("that it goes on", still+` !== `+quote(at))
+}

@@ -1,0 +1,100 @@
+package atomicfile_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/atomicfile"
+)
+
+// The new one takes the old one's place, and is its owner's alone; what fails
+// leaves the old one, and nothing beside it.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	for _, text := range []string{"old", "new and longer"} {
+		if err := atomicfile.Replace(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != text {
+			t.Errorf("%q, %v, want %q", b, err, text)
+		}
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st, err)
+	}
+	full := filepath.Join(dir, "directory")
+	if err := os.MkdirAll(filepath.Join(full, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := atomicfile.Replace(full, nil); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 2 {
+		t.Errorf("%v, %v: want the file and the directory", names, err)
+	}
+}
+
+// A copy has all files, for its owner alone, and takes no one's place.
+func TestCopy(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	if err := os.MkdirAll(filepath.Join(from, "a", "b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"x": "one", "a/b/y": "two", "a/z": ""} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"link": filepath.Join(dir, "other"), "dangling": "nowhere", "round": "."} {
+		if err := os.Symlink(to, filepath.Join(from, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{filepath.Join(dir, "other"), filepath.Join(from, ".new-1")} {
+		if err := os.WriteFile(path, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := atomicfile.Copy(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	if err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		i, err := e.Info()
+		if err != nil {
+			return err
+		}
+		rest, _ := filepath.Rel(to, path)
+		got += rest + " " + i.Mode().String() + "\n"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := ". drwx------\na drwx------\na/b drwx------\na/b/y -rw-------\na/z -rw-------\nlink -rw-------\nx -rw-------\n"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if b, err := os.ReadFile(filepath.Join(to, "a/b/y")); err != nil || string(b) != "two" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := atomicfile.Copy(t.Context(), from, to); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("over what is there: %v", err)
+	}
+	if err := atomicfile.Move(from, to); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("to where something is: %v", err)
+	}
+	if err := atomicfile.Move(to, filepath.Join(dir, "end")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "end", "x")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,197 @@
+package reexec
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// A mete with nothing beside it builds mete-server of its source and becomes it;
+// the second time nothing has to be told.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "mete")
+	// This package alone has to know where its source is; all others come from the cache.
+	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=mete.dev/mete/internal/become=-trimpath=", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	cache, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(cache))
+	for i, told := range []bool{true, false} {
+		cmd := exec.Command(bin, "server", "--help")
+		cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1])
+		var out, notes bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &notes
+		if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "mete server [flags]") {
+			t.Fatalf("%v\n%s%s", err, &out, &notes)
+		}
+		if strings.Contains(notes.String(), "the first time") != told {
+			t.Errorf("time %d: it tells %q", i+1, &notes)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cache/mete/mete-server")); err != nil {
+		t.Errorf("it is not kept: %v", err)
+	}
+}
+
+// What is beside the program goes first; without it and without a source there is
+// an error that says what to do.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notes bytes.Buffer
+	if _, err := find("nosuch", "", &notes); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(fault.Hint(err), "go build -o "+filepath.Dir(self)+"/ ./cmd/mete ./cmd/nosuch") {
+		t.Errorf("nothing anywhere: %v, %q", err, fault.Hint(err))
+	}
+	beside := filepath.Join(filepath.Dir(self), "beside")
+	if err := os.WriteFile(beside, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(beside) })
+	if path, err := find("beside", "/nowhere", &notes); err != nil || path != beside {
+		t.Errorf("beside: %s, %v", path, err)
+	}
+	if notes.Len() > 0 {
+		t.Errorf("told: %s", &notes)
+	}
+}
+
+// A program that somebody else put beside this one is not run: the directory may be
+// one in which all write.
+func TestPlanted(t *testing.T) {
+	hosttest.Need(t, "root")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	planted := filepath.Join(filepath.Dir(self), "planted")
+	if err := errors.Join(os.WriteFile(planted, []byte("#!/bin/sh\n"), 0o755), os.Chown(planted, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(planted) })
+	if path, err := find("planted", "", io.Discard); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), planted) || fault.Hint(err) == "" {
+		t.Errorf("%s, %v", path, err)
+	}
+}
+
+const nobody = 65534
+
+// tree is a source of a program that says which of two modules it is made of, in a
+// directory in which all may write.
+func tree(t *testing.T) (above, tree string) {
+	t.Helper()
+	above = t.TempDir()
+	tree = filepath.Join(above, "mete")
+	for name, text := range map[string]string{
+		"mete/go.mod":              "module mete.dev/mete\n\ngo 1.24\n\nrequire example.com/dep v0.0.0\n\nreplace example.com/dep => ./internal/dep\n",
+		"mete/cmd/tiny/main.go":    "package main\n\nimport \"example.com/dep\"\n\nfunc main() { print(dep.Text) }\n",
+		"mete/internal/dep/go.mod": "module example.com/dep\n\ngo 1.24\n",
+		"mete/internal/dep/dep.go": "package dep\n\nconst Text = \"good\"\n",
+		"evil/go.mod":              "module example.com/dep\n\ngo 1.24\n",
+		"evil/dep.go":              "package dep\n\nconst Text = \"evil\"\n",
+		"go.work":                  "go 1.24\n\nuse ./mete\n\nreplace example.com/dep => ./evil\n",
+		"goenv":                    "GOFLAGS=-toolexec=" + above + "/tool\n",
+		"tool":                     "#!/bin/sh\ntouch " + above + "/ran\nexec \"$@\"\n",
+	} {
+		file := filepath.Join(above, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(above, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	return above, tree
+}
+
+// What others put above a tree, and what the go command is told elsewhere, is not
+// part of what is built of the tree.
+func TestBuildAlone(t *testing.T) {
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOCACHE", strings.TrimSpace(string(cache)))
+	for _, variable := range []string{"GOENV", "GOFLAGS"} {
+		above, tree := tree(t)
+		if variable == "GOENV" {
+			t.Setenv("GOFLAGS", "")
+			t.Setenv("GOENV", filepath.Join(above, "goenv"))
+		} else {
+			t.Setenv("GOFLAGS", "-mod=mod -toolexec="+filepath.Join(above, "tool"))
+		}
+		path, err := build("tiny", tree, io.Discard)
+		if err != nil {
+			t.Fatalf("%v, hint %q", err, fault.Hint(err))
+		}
+		if out, err := exec.Command(path).CombinedOutput(); err != nil || string(out) != "good" {
+			t.Errorf("it is built of %s, %v", out, err)
+		}
+		if _, err := os.Stat(filepath.Join(above, "ran")); err == nil {
+			t.Errorf("%s ran a program", variable)
+		}
+	}
+}
+
+// A tree or a cache that others may write is not used.
+func TestBuildDenied(t *testing.T) {
+	hosttest.Need(t, "root")
+	for what, spoil := range map[string]func(above, tree string) (path string, err error){
+		"file of another": func(_, tree string) (string, error) {
+			path := filepath.Join(tree, "cmd/tiny/main.go")
+			return path, os.Chown(path, nobody, nobody)
+		},
+		"tree of another": func(_, tree string) (string, error) { return tree, os.Chown(tree, nobody, nobody) },
+		"above the tree":  func(above, _ string) (string, error) { return above, os.Chmod(above, 0o777) },
+		"cache": func(_, _ string) (string, error) {
+			path := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "mete")
+			return path, errors.Join(os.Mkdir(path, 0o700), os.Chown(path, nobody, nobody))
+		},
+	} {
+		above, tree := tree(t)
+		path, err := spoil(above, tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if built, err := build("tiny", tree, io.Discard); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), path+" ") || fault.Hint(err) == "" {
+			t.Errorf("%s: %s, %v", what, built, err)
+		}
+	}
+}
+
+// Each folder of the module that a program is built of is checked before.
+func TestSources(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "mete.dev/mete/cmd/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for p := range strings.FieldsSeq(string(out)) {
+		if own, ok := strings.CutPrefix(p, "mete.dev/mete/"); ok {
+			n++
+			if top, _, _ := strings.Cut(own, "/"); !slices.Contains(sources, top) {
+				t.Errorf("%s is built, and not checked", p)
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("only %d packages of the module are listed", n)
+	}
+}

@@ -1,0 +1,191 @@
+// Package trusted tells files that only root and this user can have put where they
+// are from those of others: what is run, or built and run, must not be somebody
+// else's.
+package trusted
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A user trusts root and itself.
+type user struct {
+	id     int
+	groups map[uint32]string // what keeps a group from being trusted, "" where nothing does
+	etc    string            // directory of passwd and group
+}
+
+func self() user { return user{os.Geteuid(), map[uint32]string{}, "/etc"} }
+
+// File returns the path of a file or directory without symbolic links. It refuses,
+// with fault.ErrDenied, one that others than root and this user can write or replace:
+// its owner, its mode, and those of all directories above it say so. Others may write
+// a directory above it that has the sticky bit, as /tmp has, since only the owner
+// renames what is in there.
+//
+// A group may write where it has no members but root and this user, by /etc/group
+// and /etc/passwd: so the private group of a user may, and the group staff of
+// Debian's /usr/local as long as nobody was made a member.
+func File(path string) (string, error) { return self().file(path) }
+
+// Tree is File, for a directory and all that is in some of its entries, which has no
+// symbolic links. An entry that is not there is left out.
+func Tree(dir string, entries ...string) (string, error) { return self().tree(dir, entries...) }
+
+func (u user) file(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Lstat(real)
+	if err == nil {
+		err = u.refuse(real, info, false)
+	}
+	for dir := real; err == nil && dir != filepath.Dir(dir); {
+		dir = filepath.Dir(dir)
+		if info, err = os.Lstat(dir); err == nil {
+			err = u.refuse(dir, info, true)
+		}
+	}
+	return real, err
+}
+
+func (u user) tree(dir string, entries ...string) (string, error) {
+	real, err := u.file(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		top := filepath.Join(real, e)
+		if _, err := os.Lstat(top); os.IsNotExist(err) {
+			continue
+		}
+		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.Type() == fs.ModeSymlink {
+				// What it leads to is not walked.
+				return fault.WithHint(fmt.Errorf("%s is a symbolic link, and what it leads to is not known: %w", path, fault.ErrDenied), "put what it leads to in its place")
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			return u.refuse(path, info, false)
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return real, nil
+}
+
+// refuse says why a file or directory is not trusted. One above it is a directory
+// in which only what has another name may change.
+func (u user) refuse(path string, info fs.FileInfo, above bool) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%s: its owner is not known: %w", path, fault.ErrUnsupported)
+	}
+	if st.Uid != 0 && int(st.Uid) != u.id {
+		return fault.WithHint(fmt.Errorf("%s belongs to user %s, who could have put anything there: %w", path, u.name(st.Uid), fault.ErrDenied),
+			fmt.Sprintf("where it is meant to be run by user %s, give it to that user: chown %[2]d %[3]s", u.name(uint32(u.id)), u.id, path))
+	}
+	mode := info.Mode()
+	if above && mode&fs.ModeSticky != 0 {
+		return nil
+	}
+	if mode.Perm()&0o002 != 0 {
+		return fault.WithHint(fmt.Errorf("%s can be written by everyone: %w", path, fault.ErrDenied), "see who has changed it, then: chmod o-w "+path)
+	}
+	if mode.Perm()&0o020 == 0 {
+		return nil
+	}
+	// With an access control list these bits bound what it grants, to whomever (acl(5)).
+	switch _, err := unix.Lgetxattr(path, "system.posix_acl_access", nil); err {
+	case unix.ENODATA, unix.EOPNOTSUPP:
+	case nil:
+		return fault.WithHint(fmt.Errorf("%s has an access control list by which others may write: %w", path, fault.ErrDenied), "see who has changed it, then: setfacl -b "+path)
+	default:
+		return fmt.Errorf("%s: access control list: %w", path, err)
+	}
+	if why := u.group(st.Gid); why != "" {
+		return fault.WithHint(fmt.Errorf("%s can be written by group %d, %s: %w", path, st.Gid, why, fault.ErrDenied), "see who has changed it, then: chmod g-w "+path)
+	}
+	return nil
+}
+
+// group says why the members of a group are not trusted; "" is that they are.
+func (u user) group(gid uint32) (why string) {
+	if why, known := u.groups[gid]; known {
+		return why
+	}
+	defer func() { u.groups[gid] = why }()
+	id := strconv.FormatUint(uint64(gid), 10)
+	own := strconv.Itoa(u.id)
+	found := gid == 0 // which may not be listed
+	var members []string
+	for f := range u.lines("group") { // name:password:gid:members
+		if len(f) == 4 && f[2] == id {
+			found = true
+			members = append(members, strings.FieldsFunc(f[3], func(r rune) bool { return r == ',' })...)
+		}
+	}
+	for f := range u.lines("passwd") { // name:password:uid:gid:...
+		if len(f) < 4 {
+			continue
+		}
+		if f[2] == "0" || f[2] == own {
+			members = slices.DeleteFunc(members, func(m string) bool { return m == f[0] })
+		} else if f[3] == id {
+			return "of which " + f[0] + " is a member"
+		}
+	}
+	switch {
+	case !found:
+		return "whose members are not known"
+	case len(members) > 0:
+		return "of which " + members[0] + " is a member"
+	}
+	return ""
+}
+
+// lines yields the fields of each line of a file of /etc.
+func (u user) lines(name string) func(yield func([]string) bool) {
+	return func(yield func([]string) bool) {
+		b, err := os.ReadFile(filepath.Join(u.etc, name))
+		if err != nil {
+			return // then no user or group is known
+		}
+		for line := range strings.Lines(string(b)) {
+			if !yield(strings.Split(strings.TrimSuffix(line, "\n"), ":")) {
+				return
+			}
+		}
+	}
+}
+
+// name is what a user is called.
+func (u user) name(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	for f := range u.lines("passwd") {
+		if len(f) > 2 && f[2] == id {
+			return f[0]
+		}
+	}
+	return id
+}
