@@ -182,7 +182,7 @@ func TestCheckLinked(t *testing.T) {
 	}
 	only := arch.Rule{Package: "cmd/agent", Only: true, Prefixes: []string{"mete.dev/mete"}, Number: 8}
 	want = []string{"cmd/agent links k8s.io/client-go, which line 8 of ARCHITECTURE.md rules out"}
-	if d := cmp.Diff(want, only.CheckLinked([]string{"mete.dev/mete/internal/unit", "k8s.io/client-go"})); d != "" {
+	if d := cmp.Diff(want, only.CheckLinked([]string{"mete.dev/mete/internal/model/unit", "k8s.io/client-go"})); d != "" {
 		t.Errorf("only (-want +got):\n%s", d)
 	}
 }

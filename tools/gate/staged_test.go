@@ -32,7 +32,7 @@ func TestStagedTests(t *testing.T) {
 	root := tree(t, map[string]string{
 		"internal/x/x_test.go": `package x
 import "mete.dev/mete/internal/testkit"
-import db "mete.dev/mete/internal/xtest/db"
+import db "mete.dev/mete/internal/testkit/db"
 func TestDirect(t *testing.T) { testkit.Stage(t, "timing", "measures a delay") }
 func TestSub(t *testing.T) { t.Run("slow", func(t *testing.T) { testkit.Stage(t, "vm", "boots") }) }
 func TestHelped(t *testing.T) { helper(t) }
@@ -46,7 +46,7 @@ func TestVariable(t *testing.T) { helper := 1; _ = helper }
 func (r rig) load() { testkit.Stage(r, "torture", "kills") }
 func plain(t *testing.T) { t.load() ; x.Start(t) }
 `,
-		"internal/xtest/db/db.go": `package db
+		"internal/testkit/db/db.go": `package db
 import "mete.dev/mete/internal/testkit"
 func Start(t testing.TB) { testkit.Stage(t, "postgres", "starts PostgreSQL") }
 `,

@@ -79,7 +79,7 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	build := exec.Command("go", "build", "-o", dir+"/bin/", "mete.dev/mete/cmd/mete", "mete.dev/mete/cmd/mete-server", "mete.dev/mete/cmd/mete-agent",
-		"mete.dev/mete/internal/xtest/qemu/init", "mete.dev/mete/internal/xtest/qemu/peer", "mete.dev/mete/internal/xtest/load")
+		"mete.dev/mete/internal/testkit/qemu/init", "mete.dev/mete/internal/testkit/qemu/peer", "mete.dev/mete/internal/testkit/load")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

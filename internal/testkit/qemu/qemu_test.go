@@ -37,7 +37,7 @@ func TestBoot(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	build := exec.Command("go", "build", "-o", dir+"/", "mete.dev/mete/internal/xtest/qemu/init", "mete.dev/mete/internal/xtest/qemu/peer")
+	build := exec.Command("go", "build", "-o", dir+"/", "mete.dev/mete/internal/testkit/qemu/init", "mete.dev/mete/internal/testkit/qemu/peer")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

@@ -74,7 +74,7 @@ func source() string {
 	if !ok || !filepath.IsAbs(file) { // built with -trimpath
 		return ""
 	}
-	tree := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	tree := filepath.Dir(filepath.Dir(filepath.Dir(filepath.Dir(file))))
 	if b, err := os.ReadFile(filepath.Join(tree, "go.mod")); err != nil || !bytes.HasPrefix(b, []byte("module mete.dev/mete\n")) {
 		return ""
 	}

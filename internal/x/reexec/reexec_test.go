@@ -22,7 +22,7 @@ func TestSource(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "mete")
 	// This package alone has to know where its source is; all others come from the cache.
-	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=mete.dev/mete/internal/become=-trimpath=", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=mete.dev/mete/internal/x/reexec=-trimpath=", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	cache, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
