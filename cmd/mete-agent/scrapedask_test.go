@@ -49,7 +49,7 @@ func (b *both) alive(selector string, times ...int64) string {
 	n := map[string]int{}
 	for i, at := range times {
 		for _, one := range b.ask(b.mete, selector, at) {
-			if id := one.Metric[metric.Workload]; id != metric.Brief && n[id] == i {
+			if id := one.Metric[metric.Workload]; id != metric.ShortLived && n[id] == i {
 				n[id]++
 			}
 		}

@@ -213,7 +213,7 @@ func (b *both) samples() {
 			case last == 0:
 				unused++
 			default:
-				m[metric.Workload] = metric.Brief
+				m[metric.Workload] = metric.ShortLived
 				brief[keyOf(m)] += last
 				lost++
 			}
@@ -246,7 +246,7 @@ func (b *both) samples() {
 		shown[familyOf(key)] = true
 	}
 	for key, list := range ours {
-		if len(theirs[key]) == 0 && shown[familyOf(key)] && !strings.Contains(key, `"`+metric.Brief+`"`) {
+		if len(theirs[key]) == 0 && shown[familyOf(key)] && !strings.Contains(key, `"`+metric.ShortLived+`"`) {
 			b.t.Errorf("%s is of the server alone: %v", key, list)
 		}
 	}

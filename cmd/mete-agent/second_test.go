@@ -54,10 +54,10 @@ func TestSecondAgent(t *testing.T) {
 	refused("agent at the same socket", two, two.token, socket+": another agent listens: conflict", "stop it, or set METE_SOCKET to another path", "-socket", socket)
 
 	// mete up is server and agent of a ledger of its own.
-	cfg := up.DefaultStation(filepath.Join(one.dir, "up"))
+	cfg := up.DefaultAllInOne(filepath.Join(one.dir, "up"))
 	cfg.Agent.Machine = machine.Config{Config: sampler.Default(), Reader: machine.Files}
 	cfg.Agent.Socket = socket
-	_, err := up.OpenStation(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	_, err := up.OpenAllInOne(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(fmt.Sprint(err), "another agent listens") || !strings.HasPrefix(fault.Hint(err), "stop it") {
 		t.Errorf("mete up beside an agent: %v, hint %q", err, fault.Hint(err))
 	}

@@ -75,7 +75,7 @@ func (z *zone) mend() error {
 // writer is told, and answers it. It is a process of its own, which takes the CPU
 // before others: what is not written for a while stands still.
 func writeZones(list []string, in io.Reader, out io.Writer) error {
-	if err := powersim.Hurry(); err != nil {
+	if err := powersim.RaisePriority(); err != nil {
 		return err
 	}
 	type counter struct {

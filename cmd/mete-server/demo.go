@@ -19,18 +19,18 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A demo is a station whose power meters are played.
+// A demo is an AllInOne whose power meters are played.
 type demo struct {
-	*up.Station
+	*up.AllInOne
 	sim *powersim.Process
 	dir string
 }
 
-// Close ends the station, then what it read, and removes what was kept.
+// Close ends the AllInOne, then what it read, and removes what was kept.
 func (d *demo) Close() error {
 	var err error
-	if d.Station != nil {
-		err = d.Station.Close()
+	if d.AllInOne != nil {
+		err = d.AllInOne.Close()
 	}
 	if d.sim != nil {
 		err = errors.Join(err, d.sim.Stop())
@@ -38,10 +38,10 @@ func (d *demo) Close() error {
 	return errors.Join(err, os.RemoveAll(d.dir))
 }
 
-// demonstrate opens this machine with power meters that are played over its real
+// openDemo opens this machine with power meters that are played over its real
 // load, and a ledger that goes with the end. No job of mete run is registered at it:
 // its record would go too.
-func demonstrate(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler, err error) {
+func openDemo(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler, err error) {
 	if o.Powercap != "" {
 		return nil, nil, fault.WithHint(fmt.Errorf("--demo-power with --powercap %s: %w", o.Powercap, fault.ErrInvalid), "give one of the two")
 	}
@@ -67,9 +67,9 @@ func demonstrate(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler,
 	if d.sim, err = powersim.Start(sim); err != nil {
 		return nil, nil, err
 	}
-	cfg := up.DefaultStation(filepath.Join(d.dir, "state"))
-	cfg.Agent.Machine = machine.Live(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
-	d.Station, err = up.OpenStation(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	cfg := up.DefaultAllInOne(filepath.Join(d.dir, "state"))
+	cfg.Agent.Machine = machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
+	d.AllInOne, err = up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,7 +30,7 @@ func command() *cobra.Command {
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		cmd.SetContext(ctx)
 	}
-	root.AddCommand(up.Command(station), server.Command())
+	root.AddCommand(up.Command(openAllInOne), server.Command())
 	cli.Complete(root)
 	return root
 }

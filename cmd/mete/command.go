@@ -39,7 +39,7 @@ func command() *cobra.Command {
 	root.AddCommand(run.Command(), run.Report(), top.Command(meter),
 		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
 		token.Command(), backup.Command(), power.Command(), capture.Command())
-	for _, c := range far { // to be listed: mete-server has them
+	for _, c := range serverCommands { // to be listed: mete-server has them
 		root.AddCommand(&cobra.Command{Use: c.name, Short: c.short, Run: func(*cobra.Command, []string) {}})
 	}
 	cli.Complete(root)
@@ -49,7 +49,7 @@ func command() *cobra.Command {
 // meter opens this machine alone.
 func meter(_ context.Context, o top.Options) (top.Meter, error) {
 	// What goes wrong is shown with the figures; a log would disturb the screen.
-	m, err := machine.Open(machine.Live(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto}), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	m, err := machine.Open(machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto}), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, err
 	}

@@ -43,8 +43,8 @@ func TestFar(t *testing.T) {
 		if found, _, err := root.Find([]string{c.Name()}); err != nil || found.Short != c.Short || found == root {
 			t.Errorf("%s: mete says %q, mete-server %q", c.Name(), found.Short, c.Short)
 		}
-		if len(far) != 2 {
-			t.Errorf("mete names %d commands of mete-server", len(far))
+		if len(serverCommands) != 2 {
+			t.Errorf("mete names %d commands of mete-server", len(serverCommands))
 		}
 	}
 	for line, want := range map[string]bool{
@@ -55,7 +55,7 @@ func TestFar(t *testing.T) {
 		if line == "" {
 			args = nil
 		}
-		if isFar(args) != want {
+		if isServerCommand(args) != want {
 			t.Errorf("mete %s: for mete-server: %v", line, !want)
 		}
 	}

@@ -9,6 +9,6 @@ import (
 )
 
 func main() {
-	becomeServer(os.Args[1:])
+	execServer(os.Args[1:])
 	os.Exit(cli.Run(context.Background(), command(), os.Args[1:]))
 }

@@ -9,25 +9,25 @@ import (
 	"mete.dev/mete/internal/x/reexec"
 )
 
-// far are the commands of mete-server, and what they do.
-var far = []struct{ name, short string }{
+// serverCommands are the commands of mete-server, and what they do.
+var serverCommands = []struct{ name, short string }{
 	{"server", "Keep the ledger of many machines"},
 	{"up", "Measure this machine, keep what is measured, and serve a live page of it"},
 }
 
-// becomeServer becomes mete-server where a command line asks for one of its
+// execServer becomes mete-server where a command line asks for one of its
 // commands, for the help of one or for a completion of one.
-func becomeServer(args []string) {
-	if !isFar(args) {
+func execServer(args []string) {
+	if !isServerCommand(args) {
 		return
 	}
-	err := reexec.Program("mete-server", "mete", args, os.Stderr)
+	err := reexec.Exec("mete-server", "mete", args, os.Stderr)
 	cli.Explain(os.Stderr, "mete", err)
 	os.Exit(cli.Code(err))
 }
 
-// isFar says whether a command line is for mete-server.
-func isFar(args []string) bool {
+// isServerCommand says whether a command line is for mete-server.
+func isServerCommand(args []string) bool {
 	words := args
 	if len(words) > 1 && slices.Contains([]string{"help", "__complete", "__completeNoDesc"}, words[0]) {
 		if words = words[1:]; args[0] != "help" {
@@ -38,7 +38,7 @@ func isFar(args []string) bool {
 		if strings.HasPrefix(w, "-") {
 			continue // no flag before a command has a value
 		}
-		for _, c := range far {
+		for _, c := range serverCommands {
 			if c.name == w {
 				return true
 			}

@@ -34,22 +34,22 @@ import (
 type Config struct {
 	Machine machine.Config
 	Spool   spool.Config
-	Ship    sender.Config
+	Sender  sender.Config
 	// Socket is the path of the unix socket at which jobs are registered; ""
 	// is none.
 	Socket string
-	// Laws is the file that keeps what is learned of the machine's power; "" is
+	// PowerModel is the file that keeps what is learned of the machine's power; "" is
 	// none. It is the machine's, whichever node it is.
-	Laws string
-	// Past is what this machine left as other nodes; its zero value is nothing.
-	Past Past
-	// Look is shown each window as it closes, from the loop that owns the machine,
+	PowerModel string
+	// Retired is what this machine left as other nodes; its zero value is nothing.
+	Retired RetiredSpools
+	// OnWindow is shown each window as it closes, from the loop that owns the machine,
 	// before it is kept, and can ask then what a workload is called. The window is
 	// not its own. nil is nobody.
-	Look func(w *usage.Window, name func(*workload.Workload) string)
-	// Self gives a workload of this node what it needs to ask the server for its own
+	OnWindow func(w *usage.Window, name func(*workload.Workload) string)
+	// SelfAccess gives a workload of this node what it needs to ask the server for its own
 	// use, which may be nothing. nil gives nobody anything.
-	Self func(workload.ID) token.Self
+	SelfAccess func(workload.ID) token.SelfAccess
 	// Handover says how virtual machines of this machine are given their energy.
 	Handover relay.Config
 }
@@ -59,44 +59,44 @@ func Default() Config {
 	return Config{
 		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto},
 		Spool:   spool.Default(),
-		Ship:    sender.Default(),
+		Sender:  sender.Default(),
 	}
 }
 
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
-	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Ship.Validate(), c.Handover.Validate())
+	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Sender.Validate(), c.Handover.Validate())
 }
 
-// farewell is how long an agent that ends tries to send what it has not sent.
-const farewell = 3 * time.Second
+// flushTimeout is how long an agent that ends tries to send what it has not sent.
+const flushTimeout = 3 * time.Second
 
 // An Agent measures one machine for one server.
 type Agent struct {
-	Machine *machine.Machine
-	Spool   *spool.Spool
-	Shipper *sender.Shipper
-	Hand    *Hand
+	Machine    *machine.Machine
+	Spool      *spool.Spool
+	Sender     *sender.Sender
+	GuestRelay *GuestRelay
 
-	node    string
-	host    *hostfs.FS
-	socket  *socket.Server // nil without
-	names   *names
-	past    Past // not yet told of
-	laws    laws
-	look    func(*usage.Window, func(*workload.Workload) string) // nil is nobody
-	self    selves
-	held    *usage.Window // could not be made durable; the next one is merged into it
-	log     *slog.Logger
-	windows atomic.Int64 // kept
-	rows    atomic.Int64
+	node       string
+	host       *hostfs.FS
+	socket     *socket.Server // nil without
+	names      *nameTracker
+	retired    RetiredSpools // not yet told of
+	powerModel powerModelFile
+	onWindow   func(*usage.Window, func(*workload.Workload) string) // nil is nobody
+	selfAccess selfAccess
+	unsaved    *usage.Window // could not be made durable; the next one is merged into it
+	log        *slog.Logger
+	windows    atomic.Int64 // kept
+	rows       atomic.Int64
 
 	violated, missed atomic.Int64 // the books' violations, and births and deaths not seen
 
-	mu    sync.Mutex
-	said  map[string]batch.Name // of jobs, not yet taken by the sampler's loop
-	open  map[string]batch.Name // jobs that have not ended
-	fails string                // why the spool does not take windows; "" where it does
+	mu         sync.Mutex
+	jobNames   map[string]batch.Name // of jobs, not yet taken by the sampler's loop
+	openJobs   map[string]batch.Name // jobs that have not ended
+	spoolError string                // why the spool does not take windows; "" where it does
 }
 
 // Open takes up the spool, goes on with the books that are in it, and opens the
@@ -105,7 +105,7 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{node: node, past: cfg.Past, look: cfg.Look, self: selves{give: cfg.Self, dir: filepath.Dir(cfg.Socket), log: log}, names: newNames(), laws: laws{file: cfg.Laws, log: log}, said: map[string]batch.Name{}, open: map[string]batch.Name{}, log: log}
+	a := &Agent{node: node, retired: cfg.Retired, onWindow: cfg.OnWindow, selfAccess: selfAccess{issue: cfg.SelfAccess, dir: filepath.Dir(cfg.Socket), log: log}, names: newNameTracker(), powerModel: powerModelFile{file: cfg.PowerModel, log: log}, jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -117,15 +117,15 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	if a.Spool, err = spool.Open(cfg.Spool, log.With("part", "spool")); err != nil {
 		return nil, err
 	}
-	cfg.Machine.Node, cfg.Machine.Checkpoint, cfg.Machine.Laws = node, a.Spool.Checkpoint(), a.laws.read()
+	cfg.Machine.Node, cfg.Machine.Checkpoint, cfg.Machine.PowerModels = node, a.Spool.Checkpoint(), a.powerModel.read()
 	if a.Machine, err = machine.Open(cfg.Machine, log.With("part", "machine")); err != nil {
 		return nil, err
 	}
-	a.laws.refused(a.Machine.LawsRefused())
-	if a.Hand, err = NewHand(cfg.Handover, a.Machine, log.With("part", "handover")); err != nil {
+	a.powerModel.handleRefusal(a.Machine.PowerModelsError())
+	if a.GuestRelay, err = NewGuestRelay(cfg.Handover, a.Machine, log.With("part", "handover")); err != nil {
 		return nil, err
 	}
-	a.Shipper = sender.New(cfg.Ship, a.Spool, server, a.clock, log.With("part", "ship"))
+	a.Sender = sender.New(cfg.Sender, a.Spool, server, a.clock, log.With("part", "ship"))
 	if cfg.Socket != "" {
 		a.socket, err = socket.Listen(cfg.Socket, hooks{a}, log.With("part", "socket"))
 		if err != nil {
@@ -171,72 +171,72 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	g.Go(func() error {
 		defer stop()
 		return a.Machine.Run(gctx, func() {
-			a.Hand.Tick()
+			a.GuestRelay.Tick()
 			if tick != nil {
 				tick()
 			}
-		}, a.keep)
+		}, a.storeWindow)
 	})
-	g.Go(func() error { return a.Hand.Run(gctx) })
-	g.Go(func() error { return a.Shipper.Run(sending) })
-	g.Go(func() error { return a.tidy(gctx) })
+	g.Go(func() error { return a.GuestRelay.Run(gctx) })
+	g.Go(func() error { return a.Sender.Run(sending) })
+	g.Go(func() error { return a.maintainSpool(gctx) })
 	if a.socket != nil {
 		g.Go(func() error { return a.socket.Run(gctx) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	a.laws.keep(a.Machine)
-	if w := a.held; w != nil {
+	a.powerModel.save(a.Machine)
+	if w := a.unsaved; w != nil {
 		a.log.Warn("the last windows are not on the disk: when the agent is back their counters are complete, and their memory is a gap",
 			"from", time.Unix(0, w.Start+w.Offset).UTC(), "to", time.Unix(0, w.End+w.Offset).UTC())
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	if err := a.Shipper.Flush(last); err != nil {
+	if err := a.Sender.Flush(last); err != nil {
 		a.log.Info("what is left is sent when the agent runs again", "why", err)
 	}
 	return nil
 }
 
-// keep makes a window durable. One that cannot be, as the disk is full, is held
+// storeWindow makes a window durable. One that cannot be, as the disk is full, is held
 // and becomes part of the next: so nothing is lost while the agent lives, and
 // after its end the kernel's counters are compared with the last checkpoint.
-func (a *Agent) keep(w *usage.Window) {
-	a.check(&w.Balance)
+func (a *Agent) storeWindow(w *usage.Window) {
+	a.countDefects(&w.Balance)
 	now := time.Now()
-	a.hear(now)
-	if a.look != nil {
-		a.look(w, a.names.name)
+	a.applyJobNames(now)
+	if a.onWindow != nil {
+		a.onWindow(w, a.names.displayName)
 	}
-	a.laws.at(w.End, a.Machine)
-	if a.held != nil {
-		a.held.Merge(w)
-		w = a.held
+	a.powerModel.saveIfDue(w.End, a.Machine)
+	if a.unsaved != nil {
+		a.unsaved.Merge(w)
+		w = a.unsaved
 	}
-	fold(w, maxEnded)
-	a.names.want(a.Shipper.Wanted())
-	names := a.names.of(w, now)
+	foldEnded(w, maxEnded)
+	a.names.markWanted(a.Sender.Wanted())
+	names := a.names.collectDue(w, now)
 	sent := wire.FromWindow(w, func(*usage.Row) bool { return true })
-	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.past.gaps), func(full bool) []byte { return a.Machine.Books().Checkpoint(nil, full) })
-	a.report(err)
+	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps), func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) })
+	a.reportSpool(err)
 	if err != nil {
-		if a.held == nil {
-			a.held = w.Clone()
+		if a.unsaved == nil {
+			a.unsaved = w.Clone()
 		}
 		return
 	}
-	a.held = nil
-	a.past.remove(a.log)
-	a.past = Past{}
-	a.Machine.Books().Saved()
-	a.forget(a.names.sent(w, now))
+	a.unsaved = nil
+	a.retired.remove(a.log)
+	a.retired = RetiredSpools{}
+	a.Machine.Accounts().MarkSaved()
+	a.forgetJobs(a.names.markSent(w, now))
 	a.windows.Add(1)
 	a.rows.Add(int64(len(sent.Rows)))
 }
 
-// check counts what is wrong in a window's books, and logs when that begins.
-func (a *Agent) check(b *usage.Balance) {
+// countDefects counts what is wrong in a window's books, and logs when that begins.
+func (a *Agent) countDefects(b *usage.Balance) {
 	if b.Violations > 0 && a.violated.Add(b.Violations) == b.Violations {
 		a.log.Error("the books do not add up: a defect; more is counted in the metrics", "violations", b.Violations)
 	}
@@ -245,27 +245,27 @@ func (a *Agent) check(b *usage.Balance) {
 	}
 }
 
-// report logs when the spool begins to fail, and when it works again.
-func (a *Agent) report(err error) {
+// reportSpool logs when the spool begins to fail, and when it works again.
+func (a *Agent) reportSpool(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case err != nil && a.fails == "":
+	case err != nil && a.spoolError == "":
 		a.log.Error("the spool takes no windows; they are held in memory", "err", err, "hint", fault.Hint(err))
-		a.fails = err.Error()
-	case err == nil && a.fails != "":
+		a.spoolError = err.Error()
+	case err == nil && a.spoolError != "":
 		a.log.Info("the spool takes windows again")
-		a.fails = ""
+		a.spoolError = ""
 	}
 }
 
-// tidy merges and forgets in the spool, now and once a minute: so that a spool is
+// maintainSpool merges and forgets in the spool, now and once a minute: so that a spool is
 // kept in order too where no agent lives for a minute.
-func (a *Agent) tidy(ctx context.Context) error {
+func (a *Agent) maintainSpool(ctx context.Context) error {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()
 	for fails := false; ; {
-		err := a.Spool.Tidy(time.Now())
+		err := a.Spool.Maintain(time.Now())
 		if err != nil && !fails {
 			a.log.Warn("the spool cannot be tidied; it is tried again", "err", err)
 		}

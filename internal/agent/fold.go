@@ -12,10 +12,10 @@ import (
 // hours, as the disk is full, may, and has to fit into a batch all the same.
 const maxEnded = 5000
 
-// fold books what the workloads used that ended first, all but the last most of
+// foldEnded books what the workloads used that ended first, all but the last most of
 // those that ended, to the nearest one above that stays, or to system: as it is
 // done where nobody saw them. So the sums stay what they are.
-func fold(w *usage.Window, most int) {
+func foldEnded(w *usage.Window, most int) {
 	excess := -most
 	for i := range w.Rows {
 		if w.Rows[i].Ended {
@@ -58,7 +58,7 @@ func fold(w *usage.Window, most int) {
 			}
 			id = up[id]
 		}
-		add(&w.Rows[to].Usage, &w.Rows[i].Usage)
+		addUsage(&w.Rows[to].Usage, &w.Rows[i].Usage)
 	}
 	kept := w.Rows[:0]
 	for i := range w.Rows {
@@ -70,9 +70,9 @@ func fold(w *usage.Window, most int) {
 	w.Rows = slices.Clip(kept)
 }
 
-// add books to u what another one used. A peak is of one workload, and not
+// addUsage books to u what another one used. A peak is of one workload, and not
 // another's.
-func add(u, of *usage.Usage) {
+func addUsage(u, of *usage.Usage) {
 	of.Present.Each(func(r usage.Resource) {
 		if r.Detail().Kind != usage.Peak {
 			u.Put(r, of.Amount[r], max(of.Quality.Get(r), usage.Apportioned))

@@ -44,7 +44,7 @@ func TestFold(t *testing.T) {
 		}
 		lives := len(w.Rows) - ended
 		most := rapid.IntRange(0, 10).Draw(t, "most")
-		fold(&w, most)
+		foldEnded(&w, most)
 
 		var after usage.Usage
 		left := 0
@@ -84,7 +84,7 @@ func TestFoldUp(t *testing.T) {
 	for i := range 3 {
 		w.Rows[i].Usage.Put(usage.CPU, int64(1)<<i, usage.Measured)
 	}
-	fold(w, 0)
+	foldEnded(w, 0)
 	if len(w.Rows) != 2 || w.Rows[0].Workload.Name != "pod" || w.Rows[0].Usage.Amount[usage.CPU] != 7 {
 		t.Errorf("rows %+v, want all in the pod", w.Rows)
 	}

@@ -17,55 +17,55 @@ type hooks struct{ *Agent }
 // Owns reports whether a peer may speak for the job of this id: its group
 // belongs to the peer's user, or the peer is in it.
 func (h hooks) Owns(p socket.Peer, id string) bool {
-	return owns(h.host, p, id)
+	return ownsJob(h.host, p, id)
 }
 
 // Register takes the name of a job, which is sent with its next window, and gives
 // it what it needs to ask for its own use.
-func (h hooks) Register(j socket.Job) (socket.Registered, error) {
+func (h hooks) Register(j socket.Job) (socket.Registration, error) {
 	n := batch.Name{Name: j.Name, Job: j.Name, User: j.User, Project: j.Project, Labels: j.Labels, Started: j.Started}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said[j.ID], h.open[j.ID] = n, n
-	return socket.Registered{Self: h.self.of(workload.NewID(h.node, workload.Job, j.ID))}, nil
+	h.jobNames[j.ID], h.openJobs[j.ID] = n, n
+	return socket.Registration{Self: h.selfAccess.grant(workload.NewID(h.node, workload.Job, j.ID))}, nil
 }
 
 // Snapshot takes a tick now.
-func (h hooks) Snapshot(ctx context.Context) error { return h.Machine.Ask(ctx) }
+func (h hooks) Snapshot(ctx context.Context) error { return h.Machine.RequestTick(ctx) }
 
 // End takes a last tick of a job, so that its group can be removed. Where that
 // fails the job stays open, and its end can be told again.
 func (h hooks) End(ctx context.Context, id string, o socket.Outcome) error {
 	h.mu.Lock()
-	n := h.open[id]
+	n := h.openJobs[id]
 	n.Ended, n.Exit = o.Ended, &o.Exit
-	h.said[id] = n
+	h.jobNames[id] = n
 	h.mu.Unlock()
-	if err := h.Machine.Ask(ctx); err != nil {
+	if err := h.Machine.RequestTick(ctx); err != nil {
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.open, id)
+	delete(h.openJobs, id)
 	return nil
 }
 
-// hear hands over to the sampler's loop what was said of jobs.
-func (a *Agent) hear(now time.Time) {
+// applyJobNames hands over to the sampler's loop what was said of jobs.
+func (a *Agent) applyJobNames(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, n := range a.said {
-		a.names.say(id, n, now)
+	for id, n := range a.jobNames {
+		a.names.setJob(id, n, now)
 	}
-	clear(a.said)
+	clear(a.jobNames)
 }
 
-// forget closes jobs whose groups are gone, though perhaps nobody said how they
+// forgetJobs closes jobs whose groups are gone, though perhaps nobody said how they
 // ended, as their mete run was killed.
-func (a *Agent) forget(ids []string) {
+func (a *Agent) forgetJobs(ids []string) {
 	for _, id := range ids {
 		a.mu.Lock()
-		delete(a.open, id)
+		delete(a.openJobs, id)
 		a.mu.Unlock()
 		if a.socket != nil {
 			a.socket.Forget(id)
@@ -83,13 +83,13 @@ type Status struct {
 	Rows    int64     `json:"rows"`
 	// Violations and Missed count what should not be: books that do not add up,
 	// and births and deaths of groups that the reader knows it did not see.
-	Violations int64          `json:"violations"`
-	Missed     int64          `json:"missed"`
-	Failing    string         `json:"failing,omitempty"` // why windows cannot be kept
-	Ship       sender.Status  `json:"ship"`
-	Spool      spool.Stats    `json:"spool"`
-	Streams    []spool.Status `json:"streams"`
-	Hand       HandStatus     `json:"handover"`
+	Violations int64            `json:"violations"`
+	Missed     int64            `json:"missed"`
+	Failing    string           `json:"failing,omitempty"` // why windows cannot be kept
+	Sender     sender.Status    `json:"ship"`
+	Spool      spool.Stats      `json:"spool"`
+	Streams    []spool.Status   `json:"streams"`
+	GuestRelay GuestRelayStatus `json:"handover"`
 }
 
 // Status returns how the agent is doing. Any goroutine may call it.
@@ -99,12 +99,12 @@ func (a *Agent) Status() any { return a.State() }
 func (a *Agent) State() Status {
 	s := Status{Node: a.node, Reader: a.Machine.Reader, Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: a.rows.Load(),
 		Violations: a.violated.Load(), Missed: a.missed.Load(),
-		Ship: a.Shipper.Status(), Spool: a.Spool.Stats(), Streams: a.Spool.Streams()}
-	if a.Hand != nil {
-		s.Hand = a.Hand.Status()
+		Sender: a.Sender.Status(), Spool: a.Spool.Stats(), Streams: a.Spool.Streams()}
+	if a.GuestRelay != nil {
+		s.GuestRelay = a.GuestRelay.Status()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s.Jobs, s.Failing = len(a.open), a.fails
+	s.Jobs, s.Failing = len(a.openJobs), a.spoolError
 	return s
 }

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// refresh is how often the name of a workload is sent again, so that a server
+	// nameRefresh is how often the name of a workload is sent again, so that a server
 	// that lost its memory learns it.
-	refresh = 6 * time.Hour
-	// missing is after how long a job is forgotten of whose group nothing is seen.
-	missing = 5 * time.Minute
+	nameRefresh = 6 * time.Hour
+	// jobTimeout is after how long a job is forgotten of whose group nothing is seen.
+	jobTimeout = 5 * time.Minute
 )
 
 // How many names, and bytes of them, go with one window: a batch holds no more
@@ -25,44 +25,44 @@ const (
 	endedNames, endedText   = maxEnded, 2 << 20
 )
 
-// names knows which workloads' names the server has been told, and what the
+// nameTracker knows which workloads' names the server has been told, and what the
 // makers of jobs said of theirs. One goroutine uses it.
-type names struct {
-	told   map[workload.ID]*told
-	jobs   map[string]*said     // by the id of mete run
-	wanted map[batch.Short]bool // names that the server lacks
-	pass   int64                // calls of of
-	out    []batch.Name         // for the window at hand
+type nameTracker struct {
+	states map[workload.ID]*nameState
+	jobs   map[string]*jobName    // by the id of mete run
+	wanted map[batch.ShortID]bool // names that the server lacks
+	pass   int64                  // calls of collectDue
+	out    []batch.Name           // for the window at hand
 }
 
-// told is what was sent of one workload.
-type told struct {
-	short batch.Short
-	at    time.Time // zero: not yet
-	pass  int64     // of which the following tell
-	lives bool      // a row of it has not ended
-	named bool      // it is in out
+// nameState is what was sent of one workload.
+type nameState struct {
+	short  batch.ShortID
+	sentAt time.Time // zero: not yet
+	pass   int64     // of which the following tell
+	lives  bool      // a row of it has not ended
+	named  bool      // it is in out
 }
 
-// said is what the maker of a job said of it.
-type said struct {
+// jobName is what the maker of a job said of it.
+type jobName struct {
 	batch.Name
-	news bool      // not sent yet
-	seen time.Time // when it was said, or a window last had a row of it
+	changed bool      // not sent yet
+	seen    time.Time // when it was said, or a window last had a row of it
 }
 
-func newNames() *names {
-	return &names{told: map[workload.ID]*told{}, jobs: map[string]*said{}, wanted: map[batch.Short]bool{}}
+func newNameTracker() *nameTracker {
+	return &nameTracker{states: map[workload.ID]*nameState{}, jobs: map[string]*jobName{}, wanted: map[batch.ShortID]bool{}}
 }
 
-// say takes what the maker of a job says of it. It is sent with the job's next
+// setJob takes what the maker of a job says of it. It is sent with the job's next
 // window.
-func (n *names) say(id string, job batch.Name, now time.Time) {
-	n.jobs[id] = &said{job, true, now}
+func (n *nameTracker) setJob(id string, job batch.Name, now time.Time) {
+	n.jobs[id] = &jobName{job, true, now}
 }
 
-// name is what a workload is called: what its maker said, if that did.
-func (n *names) name(w *workload.Workload) string {
+// displayName is what a workload is called: what its maker said, if that did.
+func (n *nameTracker) displayName(w *workload.Workload) string {
 	if w.Kind == workload.Job {
 		if job := n.jobs[w.Key]; job != nil {
 			return job.Name.Name
@@ -71,32 +71,32 @@ func (n *names) name(w *workload.Workload) string {
 	return w.Name
 }
 
-// want notes which names the server lacks.
-func (n *names) want(list []batch.Short) {
+// markWanted notes which names the server lacks.
+func (n *nameTracker) markWanted(list []batch.ShortID) {
 	for _, s := range list {
 		n.wanted[s] = true
 	}
 }
 
-// of returns the names that are to be sent with w: of workloads that are new,
+// collectDue returns the names that are to be sent with w: of workloads that are new,
 // whose name is old, of which there is news, and those that the server wants.
-// What it returns is good until the next call. Unless [names.sent] is called,
+// What it returns is good until the next call. Unless [nameTracker.markSent] is called,
 // the same are returned again.
-func (n *names) of(w *usage.Window, now time.Time) []batch.Name {
+func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 	n.out = n.out[:0]
-	n.meet(w)
+	n.observe(w)
 	var living, ended budget
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		t := n.told[row.Workload.ID]
-		var job *said
+		t := n.states[row.Workload.ID]
+		var job *jobName
 		if row.Workload.Kind == workload.Job {
 			job = n.jobs[row.Workload.Key]
 		}
 		if job != nil {
 			job.seen = now
 		}
-		due := !t.lives || t.at.IsZero() || now.Sub(t.at) >= refresh || n.wanted[t.short] || job != nil && job.news
+		due := !t.lives || t.sentAt.IsZero() || now.Sub(t.sentAt) >= nameRefresh || n.wanted[t.short] || job != nil && job.changed
 		// A workload that began anew has a row for each life.
 		if !due || t.named || t.lives && row.Ended {
 			continue
@@ -106,7 +106,7 @@ func (n *names) of(w *usage.Window, now time.Time) []batch.Name {
 			name.Ended = time.Unix(0, w.End+w.Offset).UTC()
 		}
 		if job != nil {
-			job.tell(&name)
+			job.apply(&name)
 		}
 		if t.lives && living.spend(&name, livingNames, livingText) || !t.lives && ended.spend(&name, endedNames, endedText) {
 			t.named = true
@@ -116,16 +116,16 @@ func (n *names) of(w *usage.Window, now time.Time) []batch.Name {
 	return n.out
 }
 
-// meet notes which workloads have a row in w, and whether one that lives.
-func (n *names) meet(w *usage.Window) {
+// observe notes which workloads have a row in w, and whether one that lives.
+func (n *nameTracker) observe(w *usage.Window) {
 	n.pass++
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		t := n.told[row.Workload.ID]
+		t := n.states[row.Workload.ID]
 		if t == nil {
-			t = &told{}
-			t.short, _ = batch.ShortOf(row.Workload.ID) // made by workload.NewID
-			n.told[row.Workload.ID] = t
+			t = &nameState{}
+			t.short, _ = batch.ShortIDOf(row.Workload.ID) // made by workload.NewID
+			n.states[row.Workload.ID] = t
 		}
 		if t.pass != n.pass {
 			t.pass, t.lives, t.named = n.pass, false, false
@@ -134,8 +134,8 @@ func (n *names) meet(w *usage.Window) {
 	}
 }
 
-// tell puts what was said of a job into its name.
-func (s *said) tell(n *batch.Name) {
+// apply puts what was said of a job into its name.
+func (s *jobName) apply(n *batch.Name) {
 	n.Name, n.Job, n.User, n.Project = s.Name.Name, s.Job, s.User, s.Project
 	n.Labels, n.Exit, n.Started = s.Labels, s.Exit, s.Started
 	if !s.Ended.IsZero() {
@@ -160,34 +160,34 @@ func (b *budget) spend(n *batch.Name, names, text int) bool {
 	return true
 }
 
-// sent notes that w is safe, at now, and with it what of returned for it. It
+// markSent notes that w is safe, at now, and with it what collectDue returned for it. It
 // returns the jobs that have ended, and those of which nothing is seen.
-func (n *names) sent(w *usage.Window, now time.Time) (gone []string) {
+func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 	clear(n.wanted) // of whom there is no row the name is not known here either
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		t := n.told[row.Workload.ID]
+		t := n.states[row.Workload.ID]
 		if t == nil {
 			continue // it stood here twice
 		}
 		job := row.Workload.Kind == workload.Job
 		if t.named {
-			t.at = now
+			t.sentAt = now
 			if s := n.jobs[row.Workload.Key]; job && s != nil {
-				s.news = false
+				s.changed = false
 			}
 		}
 		if t.lives {
 			continue
 		}
-		delete(n.told, row.Workload.ID)
+		delete(n.states, row.Workload.ID)
 		if job {
 			delete(n.jobs, row.Workload.Key)
 			gone = append(gone, row.Workload.Key)
 		}
 	}
 	for id, s := range n.jobs {
-		if now.Sub(s.seen) >= missing {
+		if now.Sub(s.seen) >= jobTimeout {
 			delete(n.jobs, id)
 			gone = append(gone, id)
 		}

@@ -57,7 +57,7 @@ func describe(names []batch.Name) string {
 
 // Each name is told once, and again where there is a reason.
 func TestNames(t *testing.T) {
-	n := newNames()
+	n := newNameTracker()
 	now := noon
 	type step struct {
 		rows, want string
@@ -68,13 +68,13 @@ func TestNames(t *testing.T) {
 		t.Helper()
 		for _, s := range steps {
 			w := window(s.rows)
-			if got := describe(n.of(w, now)); got != s.want {
+			if got := describe(n.collectDue(w, now)); got != s.want {
 				t.Errorf("of %q: %q, want %q", s.rows, got, s.want)
 			}
 			if s.lost {
 				continue
 			}
-			if gone := strings.Join(n.sent(w, now), " "); gone != s.gone {
+			if gone := strings.Join(n.markSent(w, now), " "); gone != s.gone {
 				t.Errorf("of %q these jobs are gone: %q, want %q", s.rows, gone, s.gone)
 			}
 		}
@@ -83,38 +83,38 @@ func TestNames(t *testing.T) {
 	// News of a job goes with its next window, and again until one is kept.
 	zero := 0
 	job := batch.Name{Name: "make", Job: "build", Labels: map[string]string{"k": "v"}}
-	n.say("1", job, now)
+	n.setJob("1", job, now)
 	play(step{rows: "a"}, step{rows: "a 1!", want: "make=build", lost: true}, step{rows: "a 1!", want: "make=build"}, step{rows: "a 1!"})
 	ended := job
 	ended.Exit, ended.Ended = &zero, noon
-	n.say("1", ended, now)
+	n.setJob("1", ended, now)
 	play(step{rows: "a 1!", want: "make=build exit 0 ended"}, step{rows: "a 1!"},
 		step{rows: "a -1!", want: "make=build exit 0 ended", lost: true}, step{rows: "a -1!", want: "make=build exit 0 ended", gone: "1"}, step{rows: "a"})
-	if len(n.jobs) != 0 || len(n.told) != 3 {
-		t.Errorf("%d jobs and %d workloads are remembered, want 0 and 3", len(n.jobs), len(n.told))
+	if len(n.jobs) != 0 || len(n.states) != 3 {
+		t.Errorf("%d jobs and %d workloads are remembered, want 0 and 3", len(n.jobs), len(n.states))
 	}
 	// The server asks for some; one that nobody knows any more is not asked for
 	// for ever.
-	short := func(text string) batch.Short {
+	short := func(text string) batch.ShortID {
 		r := row(text)
-		s, _ := batch.ShortOf(r.Workload.ID)
+		s, _ := batch.ShortIDOf(r.Workload.ID)
 		return s
 	}
-	n.want([]batch.Short{short("b"), short("1!")})
+	n.markWanted([]batch.ShortID{short("b"), short("1!")})
 	play(step{rows: "a b", want: "b", lost: true}, step{rows: "a b", want: "b"}, step{rows: "a b"})
 	if len(n.wanted) != 0 {
 		t.Errorf("%v are wanted still", n.wanted)
 	}
 	// A name is told again after a while, though nobody asked.
-	now = now.Add(refresh)
+	now = now.Add(nameRefresh)
 	play(step{rows: "a b", want: "a, b"}, step{rows: "a b"})
 	// A workload that began anew within a window lives, also where it is new.
 	play(step{rows: "-a a b"}, step{rows: "-d d b", want: "d"}, step{rows: "-d d b"}, step{rows: "-d -d b", want: "d ended"}, step{rows: "d", want: "d"})
 	// A job of mete run that was killed, and one whose group nobody saw.
-	n.say("2", batch.Name{Name: "two", Job: "two"}, now)
-	n.say("3", batch.Name{Name: "three", Job: "three"}, now)
+	n.setJob("2", batch.Name{Name: "two", Job: "two"}, now)
+	n.setJob("3", batch.Name{Name: "three", Job: "three"}, now)
 	play(step{rows: "2!", want: "two=two"}, step{rows: "-2!", want: "two=two ended", gone: "2"})
-	now = now.Add(missing - 1)
+	now = now.Add(jobTimeout - 1)
 	play(step{})
 	now = now.Add(1)
 	play(step{gone: "3"})
@@ -126,7 +126,7 @@ func TestNames(t *testing.T) {
 // However many workloads come and go at once, the names that go with a window fit
 // into a batch, and those that live get theirs with the next ones.
 func TestManyNames(t *testing.T) {
-	n := newNames()
+	n := newNameTracker()
 	long := strings.Repeat("x", 3000)
 	w := &usage.Window{Boot: "b", End: int64(time.Second)}
 	for i := range 12_000 {
@@ -139,7 +139,7 @@ func TestManyNames(t *testing.T) {
 	}
 	told := map[workload.ID]bool{}
 	for range 3 {
-		names := n.of(w, noon)
+		names := n.collectDue(w, noon)
 		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1, Names: names, Windows: []batch.Window{wire.FromWindow(w, nil)}})
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func TestManyNames(t *testing.T) {
 		for _, m := range names {
 			told[m.ID] = true
 		}
-		n.sent(w, noon)
+		n.markSent(w, noon)
 		w.Rows = slices.DeleteFunc(w.Rows, func(r usage.Row) bool { return r.Ended })
 	}
 	for _, r := range w.Rows {
@@ -158,7 +158,7 @@ func TestManyNames(t *testing.T) {
 			t.Fatalf("%s has not got its name", r.Workload.Name)
 		}
 	}
-	if len(told) < 6000+endedNames-1000 || len(n.told) != 6000 {
-		t.Errorf("%d were named, %d are remembered; want all that live and most of those that ended, and 6000", len(told), len(n.told))
+	if len(told) < 6000+endedNames-1000 || len(n.states) != 6000 {
+		t.Errorf("%d were named, %d are remembered; want all that live and most of those that ended, and 6000", len(told), len(n.states))
 	}
 }

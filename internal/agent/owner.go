@@ -12,11 +12,11 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// owns reports whether a peer may speak for the job of an id: root always may;
+// ownsJob reports whether a peer may speak for the job of an id: root always may;
 // else the peer is in the job's group, or the group is the peer's and stands
 // where mete run makes groups: below its own one or, as control groups of
 // version 2 have it, beside it.
-func owns(h *hostfs.FS, p socket.Peer, id string) bool {
+func ownsJob(h *hostfs.FS, p socket.Peer, id string) bool {
 	if p.UID == 0 {
 		return true
 	}
@@ -37,7 +37,7 @@ func owns(h *hostfs.FS, p socket.Peer, id string) bool {
 			return true
 		}
 		for _, y := range ys {
-			if int(y.ID) == m.Hierarchy && (made(h, y, m.Path, p, id) || made(h, y, path.Dir(m.Path), p, id)) {
+			if int(y.ID) == m.Hierarchy && (ownsGroup(h, y, m.Path, p, id) || ownsGroup(h, y, path.Dir(m.Path), p, id)) {
 				return true
 			}
 		}
@@ -45,8 +45,8 @@ func owns(h *hostfs.FS, p socket.Peer, id string) bool {
 	return false
 }
 
-// made reports whether the job's group is below another one, and the peer's.
-func made(h *hostfs.FS, y hostfs.Hierarchy, below string, p socket.Peer, id string) bool {
+// ownsGroup reports whether the job's group is below another one, and the peer's.
+func ownsGroup(h *hostfs.FS, y hostfs.Hierarchy, below string, p socket.Peer, id string) bool {
 	dir, ok := y.Dir(path.Join(below, "mete-run-"+id))
 	if !ok {
 		return false

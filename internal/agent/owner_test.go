@@ -57,7 +57,7 @@ func TestOwns(t *testing.T) {
 	group("user.slice/mete-x.scope/meter", me)
 	check := func(what string, p socket.Peer, id string, want bool) {
 		t.Helper()
-		if got := owns(h, p, id); got != want {
+		if got := ownsJob(h, p, id); got != want {
 			t.Errorf("%s: owns is %v, want %v", what, got, want)
 		}
 	}

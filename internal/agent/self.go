@@ -9,27 +9,27 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// selves gives jobs what they need to ask for their own use.
-type selves struct {
-	give func(workload.ID) token.Self // nil gives nobody anything
-	dir  string                       // of the socket, in which every user may read
-	log  *slog.Logger
+// selfAccess gives jobs what they need to ask for their own use.
+type selfAccess struct {
+	issue func(workload.ID) token.SelfAccess // nil gives nobody anything
+	dir   string                             // of the socket, in which every user may read
+	log   *slog.Logger
 }
 
-// of is what a workload is given; nil is nothing.
-func (s selves) of(id workload.ID) *socket.Self {
-	if s.give == nil {
+// grant is what a workload is given; nil is nothing.
+func (s selfAccess) grant(id workload.ID) *socket.SelfAccess {
+	if s.issue == nil {
 		return nil
 	}
-	self := s.give(id)
+	self := s.issue(id)
 	if self.Token == "" {
 		return nil
 	}
-	out := &socket.Self{URL: self.URL, Token: self.Token}
+	out := &socket.SelfAccess{URL: self.URL, Token: self.Token}
 	if self.CA == "" {
 		return out
 	}
-	file, err := enroll.KeepCA(s.dir, self.CA)
+	file, err := enroll.WriteCA(s.dir, self.CA)
 	if err != nil {
 		s.log.Warn("jobs cannot ask for their own use: the certificate of the server's authority is not kept for them", "err", err)
 		return nil

@@ -15,8 +15,8 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// maxOrder is the most that an order may be long, in bytes.
-const maxOrder = 64 << 10
+// maxRequestBody is the most that an order may be long, in bytes.
+const maxRequestBody = 64 << 10
 
 // Tokens makes and ends tokens.
 type Tokens interface {
@@ -40,7 +40,7 @@ type Backups interface {
 	Backup(ctx context.Context, dir string) (v1.Backup, error)
 }
 
-type admin struct {
+type adminHandler struct {
 	handler
 	tokens  Tokens
 	nodes   Nodes
@@ -51,111 +51,111 @@ type admin struct {
 // /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup. It asks
 // nobody who he is: it is for a unix socket that only the administrator can open.
 func Admin(t Tokens, n Nodes, b Backups, now func() time.Time, log *slog.Logger) http.Handler {
-	h := &admin{handler{now: now, log: log}, t, n, b}
+	h := &adminHandler{handler{now: now, log: log}, t, n, b}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/tokens", h.all)
-	mux.HandleFunc("/v1/tokens/{id}", h.one)
-	mux.HandleFunc("/v1/nodes/{node}", h.node)
-	mux.HandleFunc("/v1/backup", h.backup)
+	mux.HandleFunc("/v1/tokens", h.serveTokens)
+	mux.HandleFunc("/v1/tokens/{id}", h.serveToken)
+	mux.HandleFunc("/v1/nodes/{node}", h.serveNode)
+	mux.HandleFunc("/v1/backup", h.serveBackup)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE and /v1/backup"))
+		writeError(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE and /v1/backup"))
 	})
 	return mux
 }
 
-func (h *admin) all(w http.ResponseWriter, r *http.Request) {
-	if !only(w, r, http.MethodGet, http.MethodPost) {
+func (h *adminHandler) serveTokens(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodGet, http.MethodPost) {
 		return
 	}
 	if r.Method == http.MethodGet {
 		list, err := h.tokens.List(r.Context())
 		if err != nil {
-			h.fail(w, r, err)
+			h.writeFailure(w, r, err)
 			return
 		}
-		answer(w, http.StatusOK, v1.TokensJSON(list, h.now()))
+		writeJSON(w, http.StatusOK, v1.TokensJSON(list, h.now()))
 		return
 	}
-	text, made, err := h.create(w, r)
+	text, made, err := h.createToken(w, r)
 	if err != nil {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
 	h.log.Info("token made", "token", made.ID, "role", string(made.Role))
-	answer(w, http.StatusCreated, v1.TokenJSON(made, text, h.now()))
+	writeJSON(w, http.StatusCreated, v1.TokenJSON(made, text, h.now()))
 }
 
-func (h *admin) create(w http.ResponseWriter, r *http.Request) (string, registry.Token, error) {
-	body, err := order(w, r)
+func (h *adminHandler) createToken(w http.ResponseWriter, r *http.Request) (string, registry.Token, error) {
+	body, err := readBody(w, r)
 	if err != nil {
 		return "", registry.Token{}, err
 	}
-	want, err := v1.ParseWish(body, h.now())
+	want, err := v1.ParseTokenRequest(body, h.now())
 	if err != nil {
 		return "", registry.Token{}, err
 	}
 	return h.tokens.Create(r.Context(), want)
 }
 
-// order reads an order.
-func order(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOrder))
+// readBody reads an order.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBody))
 	if _, long := errors.AsType[*http.MaxBytesError](err); long {
-		err = fmt.Errorf("order of more than %d bytes: %w", maxOrder, fault.ErrInvalid)
+		err = fmt.Errorf("order of more than %d bytes: %w", maxRequestBody, fault.ErrInvalid)
 	}
 	return body, err
 }
 
-func (h *admin) backup(w http.ResponseWriter, r *http.Request) {
-	if !only(w, r, http.MethodPost) {
+func (h *adminHandler) serveBackup(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodPost) {
 		return
 	}
-	body, err := order(w, r)
+	body, err := readBody(w, r)
 	if err != nil {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
-	dir, err := v1.ParseInto(body)
+	dir, err := v1.ParseBackupRequest(body)
 	if err != nil {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
 	// It takes as long as it takes.
 	c := http.NewResponseController(w)
 	if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
 	b, err := h.backups.Backup(r.Context(), dir)
 	if err != nil {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
-	answer(w, http.StatusCreated, v1.BackupJSON(b))
+	writeJSON(w, http.StatusCreated, v1.BackupJSON(b))
 }
 
-func (h *admin) one(w http.ResponseWriter, r *http.Request) {
-	if !only(w, r, http.MethodDelete) {
+func (h *adminHandler) serveToken(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodDelete) {
 		return
 	}
 	id := r.PathValue("id")
 	if err := h.tokens.Revoke(r.Context(), id); err != nil {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
 	h.log.Info("token revoked", "token", id)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (h *admin) node(w http.ResponseWriter, r *http.Request) {
-	if !only(w, r, http.MethodDelete) {
+func (h *adminHandler) serveNode(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodDelete) {
 		return
 	}
 	n, err := h.nodes.Revoke(r.Context(), r.PathValue("node"))
 	if err != nil {
-		h.fail(w, r, err)
+		h.writeFailure(w, r, err)
 		return
 	}
 	h.log.Info("node revoked", "node", n.ID, "name", n.Name)
-	answer(w, http.StatusOK, v1.NodesJSON([]query.Node{n}))
+	writeJSON(w, http.StatusOK, v1.NodesJSON([]query.Node{n}))
 }

@@ -26,15 +26,15 @@ import (
 	"mete.dev/mete/internal/x/fairqueue"
 )
 
-// patience is how long a ledger may look for an answer.
-const patience = 30 * time.Second
+// queryTimeout is how long a ledger may look for an answer.
+const queryTimeout = 30 * time.Second
 
 // How many questions are answered at once, and how many wait of those who see the
 // same: a question holds a connection to the database, of which there are a few more,
 // and the one of a large ledger takes all CPUs for seconds.
 const (
-	atOnce   = 4
-	maxQueue = 256
+	maxConcurrent = 4
+	maxQueue      = 256
 )
 
 // maxWorkloads is how many workloads a list has at most.
@@ -65,23 +65,23 @@ type Ledger interface {
 
 // Live knows what is used at present, and how the server is doing.
 type Live interface {
-	Latest(ctx context.Context, s query.Scope) ([]query.Latest, error)
+	Latest(ctx context.Context, s query.Scope) ([]query.LatestWindow, error)
 	// Summary is what the nodes use together and each, or the one with this id or
 	// name, with as many of the busiest workloads as top says.
 	Summary(ctx context.Context, s query.Scope, node string, top int) (*query.Summary, error)
 	// Alerts lists the alerts that are pending or fire.
 	Alerts(ctx context.Context, s query.Scope) ([]query.Alert, error)
-	Condition(ctx context.Context) (*query.Server, error)
+	ServerHealth(ctx context.Context) (*query.ServerHealth, error)
 }
 
 type handler struct {
 	ledger    Ledger
 	live      Live
-	asking    Jobs // nil where there are none
+	jobSource Jobs // nil where there are none
 	authorize func(*http.Request) (query.Scope, error)
 	now       func() time.Time
 	log       *slog.Logger
-	turns     *fairqueue.Queue
+	queue     *fairqueue.Queue
 }
 
 // New returns the handler of all questions. authorize says what who asks may
@@ -89,11 +89,11 @@ type handler struct {
 // request shows no credential at all. live may be nil: then there are no
 // /v1/rates, /v1/summary and /v1/alerts; as may jobs: then there is no /v1/self.
 func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
-	h := &handler{l, live, jobs, authorize, now, log, fairqueue.New(atOnce, maxQueue)}
+	h := &handler{l, live, jobs, authorize, now, log, fairqueue.New(maxConcurrent, maxQueue)}
 	mux := http.NewServeMux()
 	paths := h.describe(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		problem(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are "+strings.Join(paths, ", ")+", /metrics and /docs"))
+		writeError(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are "+strings.Join(paths, ", ")+", /metrics and /docs"))
 	})
 	return Guard(mux)
 }

@@ -69,7 +69,7 @@ func (b *book) match(u *used, q query.Query) bool {
 			return false
 		}
 	}
-	own := q.OmitOwn && slices.Contains(query.Own, u.name.Name)
+	own := q.OmitOwn && slices.Contains(query.OwnNames, u.name.Name)
 	return q.Scope.All && !own && !u.at.Before(q.From) && u.at.Before(q.To)
 }
 
@@ -184,13 +184,13 @@ func (b *book) Alerts(context.Context, query.Scope) ([]query.Alert, error) {
 	return []query.Alert{{Rule: "Silent", State: "firing", Cluster: "lab", Since: noon, Value: 2}, {Rule: "Gap", State: "pending", Since: noon}}, b.err
 }
 
-func (b *book) Condition(context.Context) (*query.Server, error) {
-	return &query.Server{Conflicts: 3}, b.err
+func (b *book) ServerHealth(context.Context) (*query.ServerHealth, error) {
+	return &query.ServerHealth{Conflicts: 3}, b.err
 }
 
-func (*book) Who(r *http.Request) (token.Job, error) {
+func (*book) Identify(r *http.Request) (token.Job, error) {
 	if r.Header.Get("Authorization") == "Bearer wrong" {
-		return token.Job{}, &api.Stranger{Err: fmt.Errorf("token is wrong: %w", fault.ErrDenied)}
+		return token.Job{}, &api.UnauthenticatedError{Err: fmt.Errorf("token is wrong: %w", fault.ErrDenied)}
 	}
 	return token.Job{Workload: "w", Node: "N1"}, nil
 }
@@ -206,28 +206,28 @@ func (b *book) Self(ctx context.Context, j token.Job) (*query.Self, error) {
 	return s, err
 }
 
-func (b *book) Latest(context.Context, query.Scope) ([]query.Latest, error) {
+func (b *book) Latest(context.Context, query.Scope) ([]query.LatestWindow, error) {
 	row := query.LatestRow{Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}}
 	row.Usage.Put(usage.CPU, 15e9, usage.Measured)
 	row.Usage.Put(usage.Memory, 10<<20, usage.Measured)
 	row.Usage.Put(usage.NetworkRx, 1000, usage.Apportioned)
-	return []query.Latest{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []query.LatestRow{row}}}, b.err
+	return []query.LatestWindow{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []query.LatestRow{row}}}, b.err
 }
 
 func (b *book) Summary(_ context.Context, _ query.Scope, node string, top int) (*query.Summary, error) {
-	out := &query.Summary{At: noon, Top: map[string][]query.Busy{}}
+	out := &query.Summary{At: noon, Top: map[string][]query.TopWorkload{}}
 	for _, n := range b.node {
 		if node != "" && node != n.ID && node != n.Name {
 			continue
 		}
-		p := query.Present{Node: n.ID, Name: n.Name, State: n.State, From: noon.Add(-10 * time.Second), To: noon, CPUs: n.CPUs, Rows: 1}
+		p := query.NodeSummary{Node: n.ID, Name: n.Name, State: n.State, From: noon.Add(-10 * time.Second), To: noon, CPUs: n.CPUs, Rows: 1}
 		p.Parts[0].Put(usage.CPU, 15e9, usage.Measured)
 		p.Parts[1].Put(usage.CPU, 1e9, usage.Apportioned)
 		p.Parts[2].Put(usage.CPU, 4e9, usage.Measured)
 		out.Nodes = append(out.Nodes, p)
 	}
 	for range top {
-		out.Top["cpu"] = append(out.Top["cpu"], query.Busy{NodeName: "web-1", Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make"}, Value: 1.5, Quality: usage.Measured})
+		out.Top["cpu"] = append(out.Top["cpu"], query.TopWorkload{NodeName: "web-1", Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make"}, Value: 1.5, Quality: usage.Measured})
 	}
 	return out, b.err
 }
@@ -572,7 +572,7 @@ func (copier) Backup(_ context.Context, dir string) (v1.Backup, error) {
 	if dir == "/full" {
 		return v1.Backup{}, fmt.Errorf("no room: %w", fault.ErrUnavailable)
 	}
-	return v1.Backup{Dir: dir, Metrics: 7, Elsewhere: dir == "/pg", Took: time.Second}, nil
+	return v1.Backup{Dir: dir, Metrics: 7, ExternalLedger: dir == "/pg", Took: time.Second}, nil
 }
 
 func TestAdmin(t *testing.T) {

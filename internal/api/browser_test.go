@@ -23,7 +23,7 @@ import (
 func TestPageInChromium(t *testing.T) {
 	testkit.Stage(t, "pages", "a browser looks at the description")
 	hosttest.Need(t, "chromium")
-	hosttest.Beside(t, "interfaces") // one that comes or goes breaks off what a browser is loading
+	hosttest.LockShared(t, "interfaces") // one that comes or goes breaks off what a browser is loading
 	axe, err := os.ReadFile("../web/testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)

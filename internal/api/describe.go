@@ -19,13 +19,13 @@ import (
 // loses something that it had.
 const version = "1.0.0"
 
-// An about says what a question is.
-type about struct {
+// An endpoint says what a question is.
+type endpoint struct {
 	path, id, tag string
 	summary, text string
-	schema        string // of its JSON, by the name of [shapes.named]
-	csv, unknown  bool   // it can be had as CSV; what it names may not be there
-	alone         bool   // it is for jobs about themselves
+	schema        string // of its JSON, by the name of [schemas.named]
+	csv, notFound bool   // it can be had as CSV; what it names may not be there
+	forJobs       bool   // it is for jobs about themselves
 }
 
 // A reply is what a handler leaves to be written: it writes by itself, as the
@@ -39,14 +39,14 @@ type description struct {
 	handler *handler
 	mux     *http.ServeMux
 	api     huma.API
-	shapes  *shapes
+	schemas *schemas
 	paths   []string
 }
 
 // describe registers all questions, their description, and its page, and returns
 // their paths.
 func (h *handler) describe(mux *http.ServeMux) []string {
-	s := newShapes()
+	s := newSchemas()
 	cfg := huma.Config{OpenAPI: &huma.OpenAPI{
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{Title: "mete", Version: version,
@@ -64,21 +64,21 @@ func (h *handler) describe(mux *http.ServeMux) []string {
 	}}
 	// A later server may tell more; who reads its answers skips what he does not know.
 	cfg.AllowAdditionalPropertiesByDefault = true
-	d := &description{handler: h, mux: mux, shapes: s, api: humago.New(mux, cfg)}
+	d := &description{handler: h, mux: mux, schemas: s, api: humago.New(mux, cfg)}
 	s.fill()
-	d.use()
-	d.self()
-	d.who()
-	d.trust()
-	d.alive()
+	d.registerUsage()
+	d.registerSelf()
+	d.registerInventory()
+	d.registerHealth()
+	d.registerHealthz()
 	s.finish()
-	d.serve("/openapi.json", "application/openapi+json", sync.OnceValue(d.document))
-	d.pages()
+	d.registerFile("/openapi.json", "application/openapi+json", sync.OnceValue(d.encode))
+	d.registerDocs()
 	return d.paths
 }
 
-// document writes the description as JSON.
-func (d *description) document() []byte {
+// encode writes the description as JSON.
+func (d *description) encode() []byte {
 	text, err := json.Marshal(d.api.OpenAPI())
 	if err != nil {
 		panic("api: " + err.Error()) // it is made of the program alone
@@ -93,10 +93,10 @@ func (d *description) document() []byte {
 
 // register adds a question whose parameters are the fields of I, and no
 // others: what is not described is refused.
-func register[I any](d *description, a about, ask question) {
+func register[I any](d *description, a endpoint, ask queryFunc) {
 	op := huma.Operation{OperationID: a.id, Method: http.MethodGet, Path: a.path, Tags: []string{a.tag}, Summary: a.summary, Description: a.text,
 		SkipValidateParams: true, Responses: d.responses(&a)}
-	if a.alone {
+	if a.forJobs {
 		op.Security = []map[string][]string{{"job": {}}}
 	}
 	var answer http.HandlerFunc
@@ -112,23 +112,23 @@ func register[I any](d *description, a about, ask question) {
 			allowed = append(allowed, p.Name)
 		}
 	}
-	answer = d.handler.read(a.id, allowed, a.alone, ask)
-	d.others(a.path)
+	answer = d.handler.queryHandler(a.id, allowed, a.forJobs, ask)
+	d.rejectOtherMethods(a.path)
 }
 
-// others refuses all other methods at a path.
-func (d *description) others(path string) {
+// rejectOtherMethods refuses all other methods at a path.
+func (d *description) rejectOtherMethods(path string) {
 	d.paths = append(d.paths, path)
-	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { only(w, r, http.MethodGet, http.MethodHead) })
+	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
 }
 
 // responses describes the answers to a question.
-func (d *description) responses(a *about) map[string]*huma.Response {
+func (d *description) responses(a *endpoint) map[string]*huma.Response {
 	text := func(s string) *huma.Param {
 		return &huma.Param{Description: s, Schema: &huma.Schema{Type: huma.TypeString}}
 	}
 	ok := &huma.Response{Description: "the answer", Headers: map[string]*huma.Param{"ETag": text("of this answer, for If-None-Match")},
-		Content: map[string]*huma.MediaType{typeJSON: {Schema: d.shapes.named(a.schema)}}}
+		Content: map[string]*huma.MediaType{typeJSON: {Schema: d.schemas.lookup(a.schema)}}}
 	if a.csv {
 		ok.Content["text/csv"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "a header, and a row for each element, with the keys of the JSON form; absent is empty"}}
 		ok.Headers["Link"] = text(`where the next page is, with rel="next"; absent on the last one`)
@@ -137,10 +137,10 @@ func (d *description) responses(a *about) map[string]*huma.Response {
 	for status, what := range map[int]string{400: "a parameter means nothing, or too much was asked for", 401: "nothing says who asks", 403: "who asks may not", 503: "it may work later"} {
 		out[strconv.Itoa(status)] = d.problem(what)
 	}
-	if a.alone {
+	if a.forJobs {
 		out["404"] = d.problem("the server does not know the machine any more")
 		out["429"] = d.problem("too many wrong tokens: Retry-After says when to try again")
-	} else if a.unknown {
+	} else if a.notFound {
 		out["404"] = d.problem("there is no such node, or who asks may not see it")
 	}
 	return out
@@ -148,11 +148,11 @@ func (d *description) responses(a *about) map[string]*huma.Response {
 
 // problem describes a refusal.
 func (d *description) problem(what string) *huma.Response {
-	return &huma.Response{Description: what, Content: map[string]*huma.MediaType{fault.ProblemType: {Schema: d.shapes.named("problem")}}}
+	return &huma.Response{Description: what, Content: map[string]*huma.MediaType{fault.ProblemType: {Schema: d.schemas.lookup("problem")}}}
 }
 
-// alive registers the path by which is seen that the server answers at all.
-func (d *description) alive() {
+// registerHealthz registers the path by which is seen that the server answers at all.
+func (d *description) registerHealthz() {
 	const path = "/healthz"
 	d.api.OpenAPI().AddOperation(&huma.Operation{OperationID: "healthz", Method: http.MethodGet, Path: path, Tags: []string{"trust"},
 		Summary: "Whether the server answers", Security: []map[string][]string{{}},
@@ -162,16 +162,16 @@ func (d *description) alive() {
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write([]byte("ok\n")) // who has gone away needs no answer
 	})
-	d.others(path)
+	d.rejectOtherMethods(path)
 }
 
-// serve registers a file that is for everybody.
-func (d *description) serve(path, kind string, body func() []byte) {
+// registerFile registers a file that is for everybody.
+func (d *description) registerFile(path, kind string, body func() []byte) {
 	d.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", kind)
 		sendTagged(w, r, body())
 	})
-	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { only(w, r, http.MethodGet, http.MethodHead) })
+	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
 	if !slices.Contains(d.paths, path) {
 		d.paths = append(d.paths, path)
 	}

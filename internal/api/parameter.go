@@ -7,8 +7,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// parameters reads the query of a URL as a whole or not at all.
-func parameters(raw string) (map[string][]string, error) {
+// parseParameters reads the query of a URL as a whole or not at all.
+func parseParameters(raw string) (map[string][]string, error) {
 	given, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("parameters: %w: %w", err, fault.ErrInvalid), "write them as name=value, with & between them and special characters as %XX")

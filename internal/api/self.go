@@ -13,44 +13,44 @@ import (
 
 // Jobs knows of jobs that ask for their own use.
 type Jobs interface {
-	// Who says which job asks, by the token that it shows. An error of one who cannot
-	// be known by it is a [Stranger].
-	Who(r *http.Request) (token.Job, error)
+	// Identify says which job asks, by the token that it shows. An error of one who cannot
+	// be known by it is an [UnauthenticatedError].
+	Identify(r *http.Request) (token.Job, error)
 	// Self is what that workload of that node used in all its life, and uses at present.
 	Self(ctx context.Context, j token.Job) (*query.Self, error)
 }
 
-// A Stranger is the error of one who shows nothing, or nothing any more, that says
+// An UnauthenticatedError is the error of one who shows nothing, or nothing any more, that says
 // who asks.
-type Stranger struct{ Err error }
+type UnauthenticatedError struct{ Err error }
 
-func (s *Stranger) Error() string { return s.Err.Error() }
+func (s *UnauthenticatedError) Error() string { return s.Err.Error() }
 
 // Unwrap implements what package errors looks for.
-func (s *Stranger) Unwrap() error { return s.Err }
+func (s *UnauthenticatedError) Unwrap() error { return s.Err }
 
-type askSelf struct {
+type selfParams struct {
 	Form
-	Kept
+	Conditional
 }
 
-func (d *description) self() {
-	register[askSelf](d, about{path: "/v1/self", id: "self", tag: "use", schema: "self", csv: true, alone: true, unknown: true, summary: "What the job that asks used itself",
+func (d *description) registerSelf() {
+	register[selfParams](d, endpoint{path: "/v1/self", id: "self", tag: "use", schema: "self", csv: true, forJobs: true, notFound: true, summary: "What the job that asks used itself",
 		text: "For a job of mete run, by the token in its METE_SELF_TOKEN: its own use in all its life, up to complete_through, and what it uses at present. No other token is good here, and that one nowhere else."}, d.handler.self)
 }
 
-func (h *handler) self(ctx context.Context, a asked) (*found, error) {
-	s, err := h.asking.Self(ctx, a.job)
+func (h *handler) self(ctx context.Context, a request) (*response, error) {
+	s, err := h.jobSource.Self(ctx, a.job)
 	if err != nil {
 		return nil, err
 	}
-	return &found{json: func() []byte { return v1.SelfJSON(s) }, csv: func() []byte { return v1.SelfCSV(s) }}, nil
+	return &response{json: func() []byte { return v1.SelfJSON(s) }, csv: func() []byte { return v1.SelfCSV(s) }}, nil
 }
 
-// who says which job asks.
-func (h *handler) who(r *http.Request) (token.Job, error) {
-	if h.asking == nil {
+// identifyJob says which job asks.
+func (h *handler) identifyJob(r *http.Request) (token.Job, error) {
+	if h.jobSource == nil {
 		return token.Job{}, fmt.Errorf("the use of who asks: %w", fault.ErrUnsupported)
 	}
-	return h.asking.Who(r)
+	return h.jobSource.Identify(r)
 }

@@ -56,7 +56,7 @@ type later struct{ error }
 
 func (later) RetryAfter() time.Duration { return 1500 * time.Millisecond }
 
-func (held) Who(*http.Request) (token.Job, error) {
+func (held) Identify(*http.Request) (token.Job, error) {
 	return token.Job{}, later{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable)}
 }
 

@@ -9,32 +9,32 @@ import (
 	"mete.dev/mete/internal/x/fairqueue"
 )
 
-// Text returns the handler of one question that takes no parameters and is
+// TextHandler returns the handler of one question that takes no parameters and is
 // answered with text of a media type. authorize is that of [New].
-func Text(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
-	h := &handler{authorize: authorize, log: log, turns: fairqueue.New(1, maxQueue)}
+func TextHandler(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
+	h := &handler{authorize: authorize, log: log, queue: fairqueue.New(1, maxQueue)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !only(w, r, http.MethodGet, http.MethodHead) {
+		if !allowMethods(w, r, http.MethodGet, http.MethodHead) {
 			return
 		}
-		a, _, err := h.asked(w, r, nil, false)
+		a, _, err := h.readRequest(w, r, nil, false)
 		if err != nil {
 			return // it is told
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 		defer cancel()
 		var text string
-		err = h.inTurn(ctx, a, func() (err error) {
+		err = h.queued(ctx, a, func() (err error) {
 			text, err = ask(ctx, a.scope)
 			return err
 		})
 		switch {
 		case r.Context().Err() != nil: // who asked has gone
 		case err != nil:
-			h.fail(w, r, timely(err))
+			h.writeFailure(w, r, explainTimeout(err))
 		default:
 			w.Header().Set("Content-Type", kind)
-			send(w, http.StatusOK, []byte(text))
+			writeBody(w, http.StatusOK, []byte(text))
 		}
 	})
 }

@@ -7,38 +7,38 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// balance books system and idle, so that the tick's parts sum to its whole.
+// balanceTick books system and idle, so that the tick's parts sum to its whole.
 //
 // The root's account holds what the root's CPU counter shows beyond all other
 // workloads: that is system, and what is left of the machine's CPU time is
 // idle. Memory and disk have no root counter that holds everything, so there
 // system is what is left of the whole: of memory less what is free, of disk
 // what the devices did.
-func (b *Books) balance(s *usage.Snapshot) {
-	root := b.order[0]
-	b.idle.share = usage.Usage{Covered: b.covered()}
-	sum := b.sumShares()
-	b.holdTasks(root, s)
-	t := &b.tick
+func (acc *Accounts) balanceTick(s *usage.Snapshot) {
+	root := acc.current[0]
+	acc.idle.share = usage.Usage{Covered: acc.coveredTime()}
+	sum := acc.sumShares()
+	acc.bookTasks(root, s)
+	t := &acc.tick
 	t.Workloads = sum
 
 	for i, r := range usage.Wholes {
 		switch r {
 		case usage.CPU:
 			t.System[i] = root.share.Amount[r]
-			t.Whole[i] = max(0, int64(s.Node.CPUs)*(s.Mono-b.mono)-(s.Node.Steal-b.node0.Steal))
-			if b.now == usage.First {
+			t.Whole[i] = max(0, int64(s.Node.CPUs)*(s.Mono-acc.mono)-(s.Node.Steal-acc.lastNode.Steal))
+			if acc.tickStart == usage.StartFirst {
 				t.Whole[i] = 0
 			}
-			t.Idle[i], t.Skew[i] = settle(t.Whole[i]-t.System[i]-sum[i], &b.carry[i])
-			b.idle.share.Put(r, t.Idle[i], usage.Measured)
+			t.Idle[i], t.Skew[i] = carrySkew(t.Whole[i]-t.System[i]-sum[i], &acc.skew[i])
+			acc.idle.share.Put(r, t.Idle[i], usage.Measured)
 		case usage.Memory:
-			if b.now != usage.Booted { // else nobody saw it
-				t.Whole[i] = b.whole.Add(b.node0.MemTotal, s.Node.MemTotal, b.elapsed)
-				t.Idle[i] = b.free.Add(b.node0.MemFree, s.Node.MemFree, b.elapsed)
+			if acc.tickStart != usage.StartBooted { // else nobody saw it
+				t.Whole[i] = acc.memoryTotal.Add(acc.lastNode.MemTotal, s.Node.MemTotal, acc.elapsed)
+				t.Idle[i] = acc.memoryFree.Add(acc.lastNode.MemFree, s.Node.MemFree, acc.elapsed)
 			}
-			t.System[i], t.Skew[i] = settle(t.Whole[i]-t.Idle[i]-sum[i], &b.carry[i])
-			b.holdMemory(root, s, t.System[i], t.Idle[i])
+			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-t.Idle[i]-sum[i], &acc.skew[i])
+			acc.bookMemory(root, s, t.System[i], t.Idle[i])
 		case usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest: // see divide
 		default:
 			if !s.Node.Total.Has.Has(r) {
@@ -46,66 +46,66 @@ func (b *Books) balance(s *usage.Snapshot) {
 				t.Whole[i] = t.System[i] + sum[i]
 				continue
 			}
-			t.Whole[i] = s.Node.Total.Value[r] - b.node0.Total.Value[r]
-			if b.now == usage.First || t.Whole[i] < 0 { // a device went away
+			t.Whole[i] = s.Node.Total.Value[r] - acc.lastNode.Total.Value[r]
+			if acc.tickStart == usage.StartFirst || t.Whole[i] < 0 { // a device went away
 				t.Whole[i] = sum[i]
 			}
-			t.System[i], t.Skew[i] = settle(t.Whole[i]-sum[i], &b.carry[i])
+			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-sum[i], &acc.skew[i])
 			root.share.Put(r, t.System[i], usage.Measured)
 		}
 	}
 }
 
-// holdMemory books the memory of system and idle, and their present levels.
-func (b *Books) holdMemory(root *account, s *usage.Snapshot, system, idle int64) {
+// bookMemory books the memory of system and idle, and their present levels.
+func (acc *Accounts) bookMemory(root *account, s *usage.Snapshot, system, idle int64) {
 	held := int64(0)
-	for _, a := range b.order {
+	for _, a := range acc.current {
 		if a != root {
-			held += a.level[lasting[usage.Memory]]
+			held += a.level[levelSlot[usage.Memory]]
 		}
 	}
 	q := usage.Measured
-	if b.now == usage.Resumed {
+	if acc.tickStart == usage.StartResumed {
 		q = usage.Apportioned
 	}
-	root.level[lasting[usage.Memory]] = max(0, s.Node.MemTotal-s.Node.MemFree-held)
+	root.level[levelSlot[usage.Memory]] = max(0, s.Node.MemTotal-s.Node.MemFree-held)
 	root.share.Put(usage.Memory, system, q)
-	root.share.Put(usage.MemoryPeak, root.level[lasting[usage.Memory]], usage.Measured)
-	b.idle.level[lasting[usage.Memory]] = s.Node.MemFree
-	b.idle.share.Put(usage.Memory, idle, q)
-	b.idle.share.Put(usage.MemoryPeak, s.Node.MemFree, usage.Measured)
+	root.share.Put(usage.MemoryPeak, root.level[levelSlot[usage.Memory]], usage.Measured)
+	acc.idle.level[levelSlot[usage.Memory]] = s.Node.MemFree
+	acc.idle.share.Put(usage.Memory, idle, q)
+	acc.idle.share.Put(usage.MemoryPeak, s.Node.MemFree, usage.Measured)
 }
 
-// holdTasks books the tasks that are in no workload's group to system, where the
+// bookTasks books the tasks that are in no workload's group to system, where the
 // machine says how many there are.
-func (b *Books) holdTasks(root *account, s *usage.Snapshot) {
+func (acc *Accounts) bookTasks(root *account, s *usage.Snapshot) {
 	if s.Node.Tasks == 0 {
 		return
 	}
 	left := s.Node.Tasks
-	for _, a := range b.order {
+	for _, a := range acc.current {
 		if a != root && !a.final && a.reading.Has.Has(usage.PIDs) {
-			left -= a.level[lasting[usage.PIDs]]
+			left -= a.level[levelSlot[usage.PIDs]]
 		}
 	}
 	left = max(0, left)
-	from, ns, q := root.level[lasting[usage.PIDs]], b.elapsed, usage.Measured
+	from, ns, q := root.level[levelSlot[usage.PIDs]], acc.elapsed, usage.Measured
 	switch {
-	case b.node0.Tasks == 0 && b.now != usage.Continues:
+	case acc.lastNode.Tasks == 0 && acc.tickStart != usage.StartContinued:
 		ns = 0 // nobody saw them
-	case b.node0.Tasks == 0:
+	case acc.lastNode.Tasks == 0:
 		from = left
-	case b.now == usage.Resumed:
+	case acc.tickStart == usage.StartResumed:
 		q = usage.Apportioned
 	}
-	root.level[lasting[usage.PIDs]] = left
-	root.share.Put(usage.PIDs, root.rest[lasting[usage.PIDs]].Add(from, left, ns), q)
+	root.level[levelSlot[usage.PIDs]] = left
+	root.share.Put(usage.PIDs, root.remainders[levelSlot[usage.PIDs]].Add(from, left, ns), q)
 	root.share.Put(usage.PIDsPeak, left, usage.Measured)
 }
 
 // sumShares adds up what workloads other than system were booked.
-func (b *Books) sumShares() (sum usage.Shares) {
-	for _, a := range b.order[1:] {
+func (acc *Accounts) sumShares() (sum usage.Shares) {
+	for _, a := range acc.current[1:] {
 		for i, r := range usage.Wholes {
 			sum[i] += a.share.Amount[r]
 		}
@@ -113,10 +113,10 @@ func (b *Books) sumShares() (sum usage.Shares) {
 	return sum
 }
 
-// settle returns what is left, less skew carried from before; where the parts
+// carrySkew returns what is left, less skew carried from before; where the parts
 // showed more than there was, nothing is left and the excess is carried on. The
 // second result is the change of what is carried: left = rest + change.
-func settle(rest int64, carry *int64) (left, change int64) {
+func carrySkew(rest int64, carry *int64) (left, change int64) {
 	before := *carry
 	rest -= before
 	left = max(0, rest)
@@ -124,15 +124,15 @@ func settle(rest int64, carry *int64) (left, change int64) {
 	return left, *carry - before
 }
 
-// Close closes the window and opens the next: a row for every workload that is
-// there or ended in it, system and idle last. It checks the books: rows that do
+// CloseWindow closes the window and opens the next: a row for every workload that is
+// there or ended in it, system and idle last. It checks the accounts: rows that do
 // not sum to the window's balance are counted as violations. w is overwritten;
 // its Rows and Handovers are reused, but not their Shares.
-func (b *Books) Close(w *usage.Window) {
+func (acc *Accounts) CloseWindow(w *usage.Window) {
 	rows, handovers := w.Rows[:0], w.Handovers[:0]
-	b.failed()
-	*w = usage.Window{Boot: b.boot, Start: b.start, End: b.at, Offset: b.offset, Opening: b.opening, Gaps: b.gaps,
-		CPUs: b.node0.CPUs, Total: b.machine, Balance: b.window}
+	acc.addMeterGaps()
+	*w = usage.Window{Boot: acc.boot, Start: acc.start, End: acc.at, Offset: acc.offset, StartReason: acc.windowStart, Gaps: acc.gaps,
+		CPUs: acc.lastNode.CPUs, Total: acc.machine, Balance: acc.window}
 	var sum usage.Shares
 	emit := func(a *account) {
 		rows = append(rows, usage.Row{Workload: a.w, Life: a.life, Usage: a.window, Ended: a.final})
@@ -149,58 +149,58 @@ func (b *Books) Close(w *usage.Window) {
 		a.total.row(&row.Total)
 		a.window = usage.Usage{}
 		if a.guest != nil {
-			b.handOver(a)
+			acc.closeHandover(a)
 		}
 	}
-	for _, a := range b.ended {
+	for _, a := range acc.ended {
 		emit(a)
 	}
-	for i := len(b.order) - 1; i >= 0; i-- {
-		if a := b.order[i]; !a.final {
+	for i := len(acc.current) - 1; i >= 0; i-- {
+		if a := acc.current[i]; !a.final {
 			emit(a)
 		}
 	}
-	emit(b.idle)
-	clear(b.ended)
-	b.ended = b.ended[:0]
+	emit(acc.idle)
+	clear(acc.ended)
+	acc.ended = acc.ended[:0]
 
 	for i := range usage.Wholes {
-		if sum[i] != b.window.Whole[i]+b.window.Skew[i] {
+		if sum[i] != acc.window.Whole[i]+acc.window.Skew[i] {
 			w.Balance.Violations++
 		}
 	}
-	w.Rows, w.Handovers = rows, b.handovers(handovers)
-	b.window, b.start = usage.Balance{}, b.at
-	b.machine, b.opening, b.gaps = usage.Usage{}, usage.Continues, nil
+	w.Rows, w.Handovers = rows, acc.appendHandovers(handovers)
+	acc.window, acc.start = usage.Balance{}, acc.at
+	acc.machine, acc.windowStart, acc.gaps = usage.Usage{}, usage.StartContinued, nil
 }
 
-// totals books what the machine did as a whole. A total that goes back, as a
+// addMachineTotals books what the machine did as a whole. A total that goes back, as a
 // device was taken away, counts on from there. It covers all of the tick, also
 // of one that was late or in which the meter was away, as the machine's CPU time
 // and memory are booked for all of it: averages are over that time. Only of the
 // memory before the first tick of a boot nothing is known.
-func (b *Books) totals(s *usage.Snapshot) {
-	use := usage.Usage{Covered: time.Duration(b.elapsed)}
-	if b.now == usage.Booted {
+func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {
+	use := usage.Usage{Covered: time.Duration(acc.elapsed)}
+	if acc.tickStart == usage.StartBooted {
 		use.Covered = 0
 	}
 	for set := s.Node.Total.Has; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		switch {
-		case b.now == usage.First:
+		case acc.tickStart == usage.StartFirst:
 			use.Put(r, 0, usage.Measured)
-		case b.now == usage.Booted || b.node0.Total.Has.Has(r):
-			use.Put(r, max(0, s.Node.Total.Value[r]-b.node0.Total.Value[r]), usage.Measured)
+		case acc.tickStart == usage.StartBooted || acc.lastNode.Total.Has.Has(r):
+			use.Put(r, max(0, s.Node.Total.Value[r]-acc.lastNode.Total.Value[r]), usage.Measured)
 		}
 	}
-	b.machine.Add(&use)
+	acc.machine.Add(&use)
 }
 
-// covered is for how much of the tick there were readings: all of it, unless
+// coveredTime is for how much of the tick there were readings: all of it, unless
 // it is a few times longer than a tick is.
-func (b *Books) covered() time.Duration {
-	span := time.Duration(b.elapsed)
-	if b.now == usage.Resumed || b.now == usage.Booted || b.pace > 0 && span > 4*b.pace {
+func (acc *Accounts) coveredTime() time.Duration {
+	span := time.Duration(acc.elapsed)
+	if acc.tickStart == usage.StartResumed || acc.tickStart == usage.StartBooted || acc.interval > 0 && span > 4*acc.interval {
 		return 0
 	}
 	return span

@@ -52,11 +52,11 @@ func busy(s *usage.Snapshot) {
 // BenchmarkTick books a machine of 5000 groups.
 func BenchmarkTick(b *testing.B) {
 	s := crowd(5000)
-	books := attribute.New("n")
+	accounts := attribute.New("n")
 	for b.Loop() {
 		s.At += 1e9
 		s.Mono += 1e9
-		books.Tick(s)
+		accounts.Tick(s)
 	}
 }
 
@@ -64,7 +64,7 @@ func BenchmarkTick(b *testing.B) {
 // in it, and makes a delta of it.
 func BenchmarkCheckpoint(b *testing.B) {
 	s := crowd(500)
-	books := attribute.New("n")
+	accounts := attribute.New("n")
 	var w usage.Window
 	var buf []byte
 	for b.Loop() {
@@ -73,30 +73,30 @@ func BenchmarkCheckpoint(b *testing.B) {
 			s.At += 1e9
 			s.Mono += 1e9
 			busy(s)
-			books.Tick(s)
+			accounts.Tick(s)
 		}
 		b.StartTimer()
-		books.Close(&w)
-		buf = books.Checkpoint(buf[:0], false)
-		books.Saved()
+		accounts.CloseWindow(&w)
+		buf = accounts.Checkpoint(buf[:0], false)
+		accounts.MarkSaved()
 	}
 	b.ReportMetric(float64(len(buf)), "B/delta")
-	b.ReportMetric(float64(len(books.Checkpoint(nil, true))), "B/full")
+	b.ReportMetric(float64(len(accounts.Checkpoint(nil, true))), "B/full")
 }
 
 // BenchmarkRestore takes in a full record of 500 groups and 100 deltas.
 func BenchmarkRestore(b *testing.B) {
 	s := crowd(500)
-	books := attribute.New("n")
+	accounts := attribute.New("n")
 	var w usage.Window
 	var recs [][]byte
 	for range 100 {
 		s.At += 1e9
 		busy(s)
-		books.Tick(s)
-		books.Close(&w)
-		recs = append(recs, books.Checkpoint(nil, false))
-		books.Saved()
+		accounts.Tick(s)
+		accounts.CloseWindow(&w)
+		recs = append(recs, accounts.Checkpoint(nil, false))
+		accounts.MarkSaved()
 	}
 	for b.Loop() {
 		if _, err := attribute.Restore("n", recs); err != nil {
@@ -122,16 +122,16 @@ func metered(s *usage.Snapshot) {
 func BenchmarkGuests(b *testing.B) {
 	s := crowd(500)
 	guests(s, 20)
-	books := attribute.New("n")
-	books.Meter(energy.New(packages))
+	accounts := attribute.New("n")
+	accounts.SetMeters(energy.New(packages))
 	s.Before = []power.Reading{{}}
 	for b.Loop() {
 		s.At += 1e9
 		s.Mono += 1e9
 		busy(s)
 		metered(s)
-		books.Tick(s)
-		if len(books.Guests()) > 20 {
+		accounts.Tick(s)
+		if len(accounts.Guests()) > 20 {
 			b.Fatal("too many")
 		}
 	}
@@ -142,8 +142,8 @@ func BenchmarkGuests(b *testing.B) {
 func TestGuestAllocations(t *testing.T) {
 	s := crowd(300)
 	guests(s, 20)
-	books := attribute.New("n")
-	books.Meter(energy.New(packages))
+	accounts := attribute.New("n")
+	accounts.SetMeters(energy.New(packages))
 	s.Before = []power.Reading{{}}
 	var w usage.Window
 	given := 0
@@ -153,10 +153,10 @@ func TestGuestAllocations(t *testing.T) {
 			s.Mono += 1e9
 			busy(s)
 			metered(s)
-			books.Tick(s)
-			given += len(books.Guests())
+			accounts.Tick(s)
+			given += len(accounts.Guests())
 		}
-		books.Close(&w)
+		accounts.CloseWindow(&w)
 	}
 	step()
 	given = 0
@@ -172,7 +172,7 @@ func TestGuestAllocations(t *testing.T) {
 // A tick allocates nothing, nor does closing a window, once there is room.
 func TestAllocations(t *testing.T) {
 	s := crowd(300)
-	books := attribute.New("n")
+	accounts := attribute.New("n")
 	var w usage.Window
 	var buf []byte
 	step := func() {
@@ -180,11 +180,11 @@ func TestAllocations(t *testing.T) {
 			s.At += 1e9
 			s.Mono += 1e9
 			busy(s)
-			books.Tick(s)
+			accounts.Tick(s)
 		}
-		books.Close(&w)
-		buf = books.Checkpoint(buf[:0], false)
-		books.Saved()
+		accounts.CloseWindow(&w)
+		buf = accounts.Checkpoint(buf[:0], false)
+		accounts.MarkSaved()
 	}
 	step()
 	step()

@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A checkpoint is the books between two windows, as bytes that only [Restore]
+// A checkpoint is the accounts between two windows, as bytes that only [Restore]
 // reads: a version, then a full record or a delta. A full record holds all
 // accounts. A delta names the tick of the record that it follows, and holds the
 // accounts that changed since: of those what changed, each with its new
@@ -42,7 +42,7 @@ type dirty struct {
 	set                      usage.Set
 }
 
-var counters, integrals, highest = func() (c, i, p usage.Set) {
+var counterSet, integralSet, peaksSet = func() (c, i, p usage.Set) {
 	usage.All.Each(func(r usage.Resource) {
 		switch r.Detail().Kind {
 		case usage.Counter:
@@ -56,13 +56,13 @@ var counters, integrals, highest = func() (c, i, p usage.Set) {
 	return c, i, p
 }()
 
-// restless is what changes in the root's account in every tick, as no reading
+// rootSet is what changes in the root's account in every tick, as no reading
 // shows it; see balance.
-var restless = usage.SetOf(usage.Memory, usage.MemoryPeak, usage.PIDs, usage.PIDsPeak)
+var rootSet = usage.SetOf(usage.Memory, usage.MemoryPeak, usage.PIDs, usage.PIDsPeak)
 
-// touch notes what a tick changed in an account.
-func (a *account) touch() {
-	now, before := &a.reading, &a.before
+// markDirty notes what a tick changed in an account.
+func (a *account) markDirty() {
+	now, before := &a.reading, &a.previous
 	if now.Has != before.Has || now.Own != before.Own || now.Apportioned != before.Apportioned || now.Counted != before.Counted {
 		a.dirty.sets = true
 	}
@@ -73,41 +73,41 @@ func (a *account) touch() {
 			changed |= 1 << r
 		}
 	}
-	for set := a.share.Present & (counters | highest) &^ a.dirty.set; set != 0; set &= set - 1 {
+	for set := a.share.Present & (counterSet | peaksSet) &^ a.dirty.set; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
-		if v := a.share.Amount[r]; v != 0 && (counters.Has(r) || v > a.total.amount[r].Int64()) {
+		if v := a.share.Amount[r]; v != 0 && (counterSet.Has(r) || v > a.total.amount[r].Int64()) {
 			changed |= 1 << r
 		}
 	}
 	if a.parent == nil {
-		changed |= restless
+		changed |= rootSet
 	}
 	a.dirty.set |= changed
 }
 
-// Checkpoint appends the books as they are to dst: all of them, or what changed
-// since the latest checkpoint that was [Books.Saved]; all too where there is
+// Checkpoint appends the accounts as they are to dst: all of them, or what changed
+// since the latest checkpoint that was [Accounts.Saved]; all too where there is
 // none of this boot. It is called when a window was closed, before the next
 // tick: what is in an open window is not in it.
-func (b *Books) Checkpoint(dst []byte, full bool) []byte {
-	full = full || !b.saved
+func (acc *Accounts) Checkpoint(dst []byte, full bool) []byte {
+	full = full || !acc.saved
 	if full {
 		dst = append(dst, checkpointVersion, recordFull)
-		dst = appendString(dst, b.node)
-		dst = appendString(dst, b.boot)
-		dst = appendBool(dst, b.started)
+		dst = appendString(dst, acc.node)
+		dst = appendString(dst, acc.boot)
+		dst = appendBool(dst, acc.started)
 	} else {
 		dst = append(dst, checkpointVersion, recordDelta)
-		dst = binary.AppendVarint(dst, b.savedAt)
+		dst = binary.AppendVarint(dst, acc.savedAt)
 	}
-	dst = b.appendNode(dst)
+	dst = acc.appendNode(dst)
 	if !full {
-		dst = binary.AppendUvarint(dst, uint64(len(b.buried)))
-		for _, serial := range b.buried {
+		dst = binary.AppendUvarint(dst, uint64(len(acc.retiredSerials)))
+		for _, serial := range acc.retiredSerials {
 			dst = binary.AppendUvarint(dst, serial)
 		}
 	}
-	for _, a := range b.order {
+	for _, a := range acc.current {
 		switch d := &a.dirty; {
 		case a.closed:
 		case full || !d.known:
@@ -115,24 +115,24 @@ func (b *Books) Checkpoint(dst []byte, full bool) []byte {
 			if a.guest != nil {
 				parts |= partGuest | partShare
 			}
-			dst = b.appendAccount(dst, a, parts, a.reading.Has|a.seen|a.total.present)
+			dst = acc.appendAccount(dst, a, parts, a.reading.Has|a.seen|a.total.present)
 		default:
 			if parts := d.parts(); parts != 0 || d.set != 0 {
-				dst = b.appendAccount(dst, a, parts, d.set)
+				dst = acc.appendAccount(dst, a, parts, d.set)
 			}
 		}
 	}
 	return append(dst, 0)
 }
 
-// Saved says that what Checkpoint gave last is where a restart will find it.
+// MarkSaved says that what Checkpoint gave last is where a restart will find it.
 // Between the two there is no tick.
-func (b *Books) Saved() {
-	if !b.started {
+func (acc *Accounts) MarkSaved() {
+	if !acc.started {
 		return
 	}
-	b.saved, b.savedAt, b.buried = true, b.at, b.buried[:0]
-	for _, a := range b.order {
+	acc.saved, acc.savedAt, acc.retiredSerials = true, acc.at, acc.retiredSerials[:0]
+	for _, a := range acc.current {
 		a.dirty = dirty{known: true}
 	}
 }
@@ -146,13 +146,13 @@ func (d *dirty) parts() (parts uint64) {
 	return parts
 }
 
-func (b *Books) appendNode(dst []byte) []byte {
-	n := &b.node0
-	dst = binary.AppendVarint(dst, b.at)
-	dst = binary.AppendVarint(dst, b.mono)
-	dst = binary.AppendVarint(dst, b.offset)
-	dst = binary.AppendUvarint(dst, b.serial)
-	dst = binary.AppendVarint(dst, b.first)
+func (acc *Accounts) appendNode(dst []byte) []byte {
+	n := &acc.lastNode
+	dst = binary.AppendVarint(dst, acc.at)
+	dst = binary.AppendVarint(dst, acc.mono)
+	dst = binary.AppendVarint(dst, acc.offset)
+	dst = binary.AppendUvarint(dst, acc.serial)
+	dst = binary.AppendVarint(dst, acc.first)
 	for _, v := range [...]int64{int64(n.CPUs), n.Steal, n.MemTotal, n.MemFree, n.Tasks} {
 		dst = binary.AppendVarint(dst, v)
 	}
@@ -160,28 +160,28 @@ func (b *Books) appendNode(dst []byte) []byte {
 	for set := n.Total.Has; set != 0; set &= set - 1 {
 		dst = binary.AppendVarint(dst, n.Total.Value[bits.TrailingZeros64(uint64(set))])
 	}
-	dst = binary.AppendUvarint(dst, b.whole.Rest())
-	dst = binary.AppendUvarint(dst, b.free.Rest())
-	for _, v := range b.carry {
+	dst = binary.AppendUvarint(dst, acc.memoryTotal.Rest())
+	dst = binary.AppendUvarint(dst, acc.memoryFree.Rest())
+	for _, v := range acc.skew {
 		dst = binary.AppendVarint(dst, v)
 	}
 	var positions []energy.Position
 	switch {
-	case b.away: // no tick took them over
-		positions = b.energy.positions
-	case b.energy.meters != nil:
-		positions = b.energy.meters.Positions()
+	case acc.restored: // no tick took them over
+		positions = acc.energy.positions
+	case acc.energy.meters != nil:
+		positions = acc.energy.meters.Positions()
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(positions)))
 	for _, p := range positions {
 		dst = appendString(dst, p.Meter)
-		for _, v := range [...]int64{p.At, p.Value, p.Half, p.Ahead, p.Highest} {
+		for _, v := range [...]int64{p.At, p.Value, p.ReadError, p.Surplus, p.PeakPower} {
 			dst = binary.AppendVarint(dst, v)
 		}
-		dst = appendShare(dst, &p.Given)
+		dst = appendShare(dst, &p.Received)
 		dst = appendShare(dst, &p.Booked)
 	}
-	t := &b.idle.total
+	t := &acc.idle.total
 	dst = binary.AppendUvarint(dst, uint64(t.present))
 	dst = binary.AppendUvarint(dst, uint64(t.quality))
 	for set := t.present; set != 0; set &= set - 1 {
@@ -190,8 +190,8 @@ func (b *Books) appendNode(dst []byte) []byte {
 	return dst
 }
 
-func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set usage.Set) []byte {
-	own := parts&partHead != 0 && a.w.Key != b.boot+a.w.Path
+func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usage.Set) []byte {
+	own := parts&partHead != 0 && a.w.Key != acc.boot+a.w.Path
 	if own {
 		parts |= partOwn
 	}
@@ -209,8 +209,8 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set usage.Se
 		dst = appendString(dst, a.w.Key)
 	}
 	if parts&partLinks != 0 {
-		dst = binary.AppendUvarint(dst, a.parent.standing(usage.CPU).number())
-		dst = binary.AppendUvarint(dst, a.memory.standing(usage.Memory).number())
+		dst = binary.AppendUvarint(dst, a.parent.nearestOpen(usage.CPU).liveSerial())
+		dst = binary.AppendUvarint(dst, a.memory.nearestOpen(usage.Memory).liveSerial())
 		dst = appendBool(dst, a.born)
 	}
 	if parts&partSets != 0 {
@@ -220,7 +220,7 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set usage.Se
 		dst = binary.AppendUvarint(dst, uint64(a.total.quality))
 	}
 	if parts&partSplit != 0 {
-		for _, v := range [...]int64{a.user, a.system, a.part, a.of} {
+		for _, v := range [...]int64{a.user, a.system, a.userPart, a.userWhole} {
 			dst = binary.AppendVarint(dst, v)
 		}
 	}
@@ -228,7 +228,7 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set usage.Se
 		dst = appendString(dst, a.guest.share.Guest)
 		dst = appendString(dst, a.guest.share.Epoch)
 		dst = appendString(dst, a.guest.name)
-		dst = binary.AppendUvarint(dst, a.guest.turn)
+		dst = binary.AppendUvarint(dst, a.guest.generation)
 	}
 	if parts&partShare != 0 {
 		dst = appendAmounts(dst, &a.guest.share)
@@ -243,33 +243,33 @@ func (b *Books) appendAccount(dst []byte, a *account, parts uint64, set usage.Se
 		dst = binary.AppendVarint(dst, v)
 		dst = appendSum(dst, a.total.amount[r])
 		switch {
-		case counters.Has(r):
+		case counterSet.Has(r):
 			dst = binary.AppendVarint(dst, v-booked)
-			if i := nest(r); i >= 0 {
-				dst = binary.AppendVarint(dst, a.gone[within[r]])
-				dst = binary.AppendUvarint(dst, a.up[i].number())
+			if i := nestedIndex(r); i >= 0 {
+				dst = binary.AppendVarint(dst, a.excluded[nestedSlot[r]])
+				dst = binary.AppendUvarint(dst, a.holders[i].liveSerial())
 			}
-		case integrals.Has(r):
-			dst = binary.AppendVarint(dst, v-a.level[lasting[r]])
-			dst = binary.AppendUvarint(dst, a.rest[lasting[r]].Rest())
+		case integralSet.Has(r):
+			dst = binary.AppendVarint(dst, v-a.level[levelSlot[r]])
+			dst = binary.AppendUvarint(dst, a.remainders[levelSlot[r]].Rest())
 		}
 	}
 	return dst
 }
 
-// number is the serial by which another account names a; 0 where there is none
+// liveSerial is the serial by which another account names a; 0 where there is none
 // any more.
-func (a *account) number() uint64 {
+func (a *account) liveSerial() uint64 {
 	if a == nil || a.closed {
 		return 0
 	}
 	return a.serial
 }
 
-// standing is a, or who is above it where it has ended.
-func (a *account) standing(r usage.Resource) *account {
+// nearestOpen is a, or who is above it where it has ended.
+func (a *account) nearestOpen(r usage.Resource) *account {
 	for a != nil && a.closed {
-		a = a.over(r)
+		a = a.parentFor(r)
 	}
 	return a
 }

@@ -19,25 +19,25 @@ import (
 // A vault keeps checkpoints as a spool does.
 type vault struct{ records [][]byte }
 
-func (v *vault) save(b *attribute.Books, full bool) {
-	rec := b.Checkpoint(nil, full)
+func (v *vault) save(acc *attribute.Accounts, full bool) {
+	rec := acc.Checkpoint(nil, full)
 	if rec[1] == 'F' {
 		v.records = nil
 	}
 	v.records = append(v.records, rec)
-	b.Saved()
+	acc.MarkSaved()
 }
 
 func (v *vault) restore(t interface {
 	Helper()
 	Fatal(...any)
-}) *attribute.Books {
+}) *attribute.Accounts {
 	t.Helper()
-	b, err := attribute.Restore("n", v.records)
+	acc, err := attribute.Restore("n", v.records)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return acc
 }
 
 // A source is what shows a forest: after a restart its slots are others, and
@@ -122,7 +122,7 @@ func TestRestartsChangeNothing(t *testing.T) {
 			straight.Tick(snap)
 			bal := broken.Tick(src.show(snap))
 			for _, r := range usage.Wholes {
-				if !bal.Closed(r) {
+				if !bal.IsBalanced(r) {
 					t.Fatalf("parts of %v do not sum to the whole: %+v", r, bal)
 				}
 			}
@@ -130,8 +130,8 @@ func TestRestartsChangeNothing(t *testing.T) {
 				resumed = false
 				continue
 			}
-			straight.Close(&want)
-			broken.Close(&got)
+			straight.CloseWindow(&want)
+			broken.CloseWindow(&got)
 			if d := cmp.Diff(countedOf(&want), countedOf(&got)); d != "" {
 				t.Fatalf("window to %d, without restarts and with:\n%s", want.End, d)
 			}
@@ -155,7 +155,7 @@ func TestRestartsChangeNothing(t *testing.T) {
 }
 
 // checkSame checks that a full record and deltas come to the same.
-func checkSame(t *rapid.T, live, restored *attribute.Books) {
+func checkSame(t *rapid.T, live, restored *attribute.Accounts) {
 	t.Helper()
 	again, err := attribute.Restore("n", [][]byte{live.Checkpoint(nil, true)})
 	if err != nil {
@@ -167,14 +167,14 @@ func checkSame(t *rapid.T, live, restored *attribute.Books) {
 }
 
 func TestRestoreRefuses(t *testing.T) {
-	b := attribute.New("n")
+	acc := attribute.New("n")
 	var w usage.Window
 	var recs [][]byte
 	for i := range int64(3) {
-		b.Tick(two((i+1)*1e9, i*900, i*500, i*100))
-		b.Close(&w)
-		recs = append(recs, b.Checkpoint(nil, false))
-		b.Saved()
+		acc.Tick(two((i+1)*1e9, i*900, i*500, i*100))
+		acc.CloseWindow(&w)
+		recs = append(recs, acc.Checkpoint(nil, false))
+		acc.MarkSaved()
 	}
 	restore := func(recs ...[]byte) error {
 		_, err := attribute.Restore("n", recs)
@@ -200,15 +200,15 @@ func TestRestoreRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
-	if b, err := attribute.Restore("n", nil); err != nil || b == nil {
+	if acc, err := attribute.Restore("n", nil); err != nil || acc == nil {
 		t.Errorf("no records: %v", err)
 	}
 }
 
-// Whatever the bytes, they are refused or books that can be gone on with.
+// Whatever the bytes, they are refused or accounts that can be gone on with.
 func FuzzRestore(f *testing.F) {
-	b := attribute.New("n")
-	b.Meter(energy.New(packages))
+	acc := attribute.New("n")
+	acc.SetMeters(energy.New(packages))
 	var w usage.Window
 	for i := range int64(3) {
 		s := two((i+1)*1e9, i*900, i*500, i*100)
@@ -217,21 +217,21 @@ func FuzzRestore(f *testing.F) {
 		s.Groups[1].Put(usage.CPUSystem, i*200)
 		s.Groups[2].Guest = &usage.Guest{UUID: "a", Name: "vm", VCPUs: 1}
 		s.Before = []power.Reading{{At: s.At, Value: i * watt}}
-		b.Tick(s)
-		b.Close(&w)
-		f.Add(b.Checkpoint(nil, true), b.Checkpoint(nil, false))
-		b.Saved()
+		acc.Tick(s)
+		acc.CloseWindow(&w)
+		f.Add(acc.Checkpoint(nil, true), acc.Checkpoint(nil, false))
+		acc.MarkSaved()
 	}
 	f.Fuzz(func(t *testing.T, full, delta []byte) {
 		for _, recs := range [][][]byte{{full}, {full, delta}} {
-			b, err := attribute.Restore("n", recs)
+			acc, err := attribute.Restore("n", recs)
 			if err != nil {
 				if !errors.Is(err, fault.ErrInvalid) {
 					t.Fatal(err)
 				}
 				continue
 			}
-			rec := b.Checkpoint(nil, true)
+			rec := acc.Checkpoint(nil, true)
 			again, err := attribute.Restore("n", [][]byte{rec})
 			if err != nil {
 				t.Fatal(err)
@@ -240,11 +240,11 @@ func FuzzRestore(f *testing.F) {
 				t.Error("what was restored is not what is saved again")
 			}
 			var w usage.Window
-			b.Meter(energy.New(energy.Config{Meters: append(fuses[:1:1], power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host})}))
+			acc.SetMeters(energy.New(energy.Config{Meters: append(fuses[:1:1], power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host})}))
 			s := two(1<<40, 5000, 1000, 500)
 			s.Groups[1].Guest = &usage.Guest{UUID: "b", VCPUs: 1}
-			b.Tick(s)
-			b.Close(&w)
+			acc.Tick(s)
+			acc.CloseWindow(&w)
 		}
 	})
 }

@@ -104,8 +104,8 @@ func (p *panel) read(at int64) (rs []power.Reading) {
 	return rs
 }
 
-// energies sums the rows of a window by resource, and checks that none is negative.
-func energies(t *rapid.T, w *usage.Window) (sum map[usage.Resource]int64) {
+// sumEnergies sums the rows of a window by resource, and checks that none is negative.
+func sumEnergies(t *rapid.T, w *usage.Window) (sum map[usage.Resource]int64) {
 	t.Helper()
 	sum = map[usage.Resource]int64{}
 	for i := range w.Rows {
@@ -130,23 +130,23 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 		sick := rapid.Bool().Draw(t, "sick")
 		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newPanel(t, sick)
 		f.use(f.add(nil, 0, false), 1e12)
-		b := attribute.New("n")
+		acc := attribute.New("n")
 		known := energy.New(p.config)
-		b.Meter(known)
+		acc.SetMeters(known)
 		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
 		var v vault
 		var w usage.Window
 		var whole, booked usage.Shares // of the open window; of all that was saved
-		b.Tick(src.show(p.show(f.snapshot())))
+		acc.Tick(src.show(p.show(f.snapshot())))
 		first := append([]int64{}, p.value...)
 		saved, held := first, usage.Shares{}
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.step()
 			snap := src.show(p.show(f.snapshot()))
-			bal := b.Tick(snap)
+			bal := acc.Tick(snap)
 			for _, r := range usage.Energies {
-				if !bal.Closed(r) || bal.Skew.Of(r) != 0 || min(bal.Whole.Of(r), bal.Workloads.Of(r), bal.System.Of(r), bal.Idle.Of(r)) < 0 {
-					t.Fatalf("%v: %d are %d, %d and %d, skew %d", r, bal.Whole.Of(r), bal.Workloads.Of(r), bal.System.Of(r), bal.Idle.Of(r), bal.Skew.Of(r))
+				if !bal.IsBalanced(r) || bal.Skew.Get(r) != 0 || min(bal.Whole.Get(r), bal.Workloads.Get(r), bal.System.Get(r), bal.Idle.Get(r)) < 0 {
+					t.Fatalf("%v: %d are %d, %d and %d, skew %d", r, bal.Whole.Get(r), bal.Workloads.Get(r), bal.System.Get(r), bal.Idle.Get(r), bal.Skew.Get(r))
 				}
 			}
 			for i := range bal.Whole {
@@ -155,11 +155,11 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 			if rapid.Bool().Draw(t, "window goes on") {
 				continue
 			}
-			b.Close(&w)
+			acc.CloseWindow(&w)
 			if w.Balance.Violations > 0 {
 				t.Fatalf("%d violations", w.Balance.Violations)
 			}
-			sum := energies(t, &w)
+			sum := sumEnergies(t, &w)
 			for i, r := range usage.Wholes {
 				if r >= usage.EnergyPackage && sum[r] != whole[i] {
 					t.Fatalf("%v: the ticks of the window booked %d, its rows hold %d", r, whole[i], sum[r])
@@ -169,21 +169,21 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 			whole = usage.Shares{}
 			then := rapid.IntRange(0, 3).Draw(t, "then")
 			if then != 0 { // what could not be saved is still to come after a restart
-				v.save(b, rapid.Bool().Draw(t, "full"))
+				v.save(acc, rapid.Bool().Draw(t, "full"))
 				for i := range held {
 					booked[i] += held[i]
 				}
 				held, saved = usage.Shares{}, append([]int64{}, p.value...)
 			}
 			if len(v.records) > 0 && then < 2 {
-				laws := known.Keep("m")
-				b, known = v.restore(t), energy.New(p.config)
+				laws := known.EncodeModels("m")
+				acc, known = v.restore(t), energy.New(p.config)
 				if rapid.Bool().Draw(t, "laws") {
-					if err := known.Restore("m", laws); err != nil {
+					if err := known.RestoreModels("m", laws); err != nil {
 						t.Fatal(err)
 					}
 				}
-				b.Meter(known)
+				acc.SetMeters(known)
 				src.restart()
 				held = usage.Shares{}
 				for range rapid.IntRange(0, 2).Draw(t, "away") {
@@ -201,53 +201,53 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 				want, metered = want+saved[i]-first[i], true
 			}
 		}
-		if got := booked.Of(usage.EnergyPackage); metered && got != want {
+		if got := booked.Get(usage.EnergyPackage); metered && got != want {
 			t.Fatalf("booked %d uJ to the packages, and the meters counted %d", got, want)
 		}
 	})
 }
 
-// Books that are saved again before they were shown anything lose no energy.
+// Accounts that are saved again before they were shown anything lose no energy.
 func TestRestoredTwice(t *testing.T) {
 	at := func(i int64) *usage.Snapshot {
 		s := two(i*second, i*900, i*500)
 		s.Before = []power.Reading{{At: s.At, Value: i * 10_000_000}}
 		return s
 	}
-	b := attribute.New("n")
+	acc := attribute.New("n")
 	var v vault
 	var w usage.Window
-	b.Meter(energy.New(packages))
-	b.Tick(at(1))
-	b.Close(&w)
+	acc.SetMeters(energy.New(packages))
+	acc.Tick(at(1))
+	acc.CloseWindow(&w)
 	for range 2 {
-		v.save(b, true)
-		b = v.restore(t)
-		b.Meter(energy.New(packages))
+		v.save(acc, true)
+		acc = v.restore(t)
+		acc.SetMeters(energy.New(packages))
 	}
-	b.Tick(at(5))
-	b.Close(&w)
-	if got := w.Balance.Whole.Of(usage.EnergyPackage); got != 40_000_000 {
+	acc.Tick(at(5))
+	acc.CloseWindow(&w)
+	if got := w.Balance.Whole.Get(usage.EnergyPackage); got != 40_000_000 {
 		t.Errorf("%d uJ booked of 40 J", got)
 	}
 }
 
-// Books of versions without energy, or without virtual machines, go on, and have all
+// Accounts of versions without energy, or without virtual machines, go on, and have all
 // of it from then on.
 func TestRestoreOlder(t *testing.T) {
 	for version, was := range map[byte]int64{1: 0, 2: 20_000_000} {
-		b := older(t, version)
-		b.Meter(energy.New(energy.Config{Meters: fuses[:1]}))
+		acc := older(t, version)
+		acc.SetMeters(energy.New(energy.Config{Meters: fuses[:1]}))
 		var w usage.Window
 		// The machine went on as it did when the checkpoint was made.
 		for i := int64(3); i < 6; i++ {
 			s := two((i+1)*1e9, i*900, i*500, i*100)
 			s.Groups[1].Guest = &usage.Guest{UUID: "a", VCPUs: 1}
 			s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 10_000_000}}
-			b.Tick(s)
+			acc.Tick(s)
 		}
-		given := b.Guests()
-		b.Close(&w)
+		given := acc.Guests()
+		acc.CloseWindow(&w)
 		var cpu, uJ, total int64
 		for i := range w.Rows {
 			r := &w.Rows[i]
@@ -272,15 +272,15 @@ func TestRestoreOlder(t *testing.T) {
 				version, w.Start, cpu, uJ, total, w.Balance.Violations, want, was+want)
 		}
 		var v vault
-		v.save(b, true)
+		v.save(acc, true)
 		if again := v.restore(t); again == nil {
 			t.Error("cannot be restored again")
 		}
 	}
 }
 
-// older restores books that an older version of the program saved.
-func older(t *testing.T, version byte) *attribute.Books {
+// older restores accounts that an older version of the program saved.
+func older(t *testing.T, version byte) *attribute.Accounts {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("testdata/checkpoint-v%d.hex", version))
 	if err != nil {
@@ -297,9 +297,9 @@ func older(t *testing.T, version byte) *attribute.Books {
 		}
 		recs = append(recs, rec)
 	}
-	b, err := attribute.Restore("n", recs)
+	acc, err := attribute.Restore("n", recs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return acc
 }

@@ -1,12 +1,12 @@
 package attribute
 
-// Wake has the books look at every account in every tick.
-func (b *Books) Wake() { b.awake = true }
+// DisableDormancy has the accounts looked at every account in every tick.
+func (acc *Accounts) DisableDormancy() { acc.noDormancy = true }
 
-// Asleep counts the accounts that slept in the latest tick.
-func (b *Books) Asleep() (n int) {
-	for _, a := range b.order {
-		if a.asleep && a.round == b.round {
+// DormantAccounts counts the accounts that slept in the latest tick.
+func (acc *Accounts) DormantAccounts() (n int) {
+	for _, a := range acc.current {
+		if a.dormant && a.round == acc.round {
 			n++
 		}
 	}

@@ -20,84 +20,84 @@ type Guest struct {
 // Guests returns the virtual machines that the latest tick showed, those that
 // ended in it too, each with all energy that it was given since its epoch began.
 // There are none where the tick has no energy. The list is good until the next tick.
-func (b *Books) Guests() []Guest {
-	b.listed = b.listed[:0]
-	if !b.energy.shown {
-		return b.listed
+func (acc *Accounts) Guests() []Guest {
+	acc.guestList = acc.guestList[:0]
+	if !acc.energy.present {
+		return acc.guestList
 	}
-	for _, a := range b.guests {
-		if g := a.guest; g.shown != nil {
-			b.listed = append(b.listed, Guest{g.shown, a.w.ID, g.share})
+	for _, a := range acc.guests {
+		if g := a.guest; g.current != nil {
+			acc.guestList = append(acc.guestList, Guest{g.current, a.w.ID, g.share})
 		}
 	}
-	return b.listed
+	return acc.guestList
 }
 
 // A guest is the virtual machine that runs in an account's group, or did. What its
 // group is booked goes on to be given to it though it is not shown for a while: a
 // meter that was restarted has to find it first.
 type guest struct {
-	shown *usage.Guest // in the latest snapshot; nil where it was not there
-	name  string
-	turn  uint64 // counts the virtual machines that this group had before
-	old   bool   // it was there before the latest tick
+	current    *usage.Guest // in the latest snapshot; nil where it was not there
+	name       string
+	generation uint64 // counts the virtual machines that this group had before
+	wasPresent bool   // it was there before the latest tick
 
-	share  power.Share
-	opened power.Share   // when the window was; without an epoch where there was none
-	shares []power.Share // of the window's ticks
-	booked int64         // in the window, uJ
+	share    power.Share
+	baseline power.Share   // when the window was; without an epoch where there was none
+	shares   []power.Share // of the window's ticks
+	booked   int64         // in the window, uJ
 }
 
-// meet takes over which virtual machine a group shows.
-func (b *Books) meet(a *account, shown *usage.Guest) {
+// updateGuest takes over which virtual machine a group shows.
+func (acc *Accounts) updateGuest(a *account, shown *usage.Guest) {
 	g := a.guest
 	switch {
 	case g == nil:
 		g = &guest{}
 	case shown != nil && shown.UUID != g.share.Guest:
-		b.handOver(a) // another one has its place
-		g = &guest{turn: g.turn + 1}
+		acc.closeHandover(a) // another one has its place
+		g = &guest{generation: g.generation + 1}
 	}
-	if g.old = g.share.Epoch != ""; !g.old {
-		g.share.Guest, g.share.Epoch = shown.UUID, b.epoch(a, shown.UUID, g.turn)
+	if g.wasPresent = g.share.Epoch != ""; !g.wasPresent {
+		g.share.Guest, g.share.Epoch = shown.UUID, acc.newEpoch(a, shown.UUID, g.generation)
 		a.dirty.guest, a.dirty.share = true, true
 	}
-	if g.shown = shown; shown != nil && g.name != shown.Name {
+	if g.current = shown; shown != nil && g.name != shown.Name {
 		g.name, a.dirty.guest = shown.Name, true
 	}
 	a.guest = g
-	b.guests = append(b.guests, a)
+	acc.guests = append(acc.guests, a)
 }
 
-// epoch names the beginning of what a virtual machine is given. Nobody outside can
+// newEpoch names the beginning of what a virtual machine is given. Nobody outside can
 // guess it, since nobody knows when counting began. It is the same again where a
 // checkpoint of before it was gone on with.
-func (b *Books) epoch(a *account, uuid string, turn uint64) string {
+func (acc *Accounts) newEpoch(a *account, uuid string, turn uint64) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%d\x00%s\x00%d\x00%d\x00%s\x00%d", b.boot, b.first, a.w.ID, a.life.Hierarchy, a.life.ID, uuid, turn)
-	return string(workload.IDOf([16]byte(h.Sum(nil)[:16])))
+	fmt.Fprintf(h, "%s\x00%d\x00%s\x00%d\x00%d\x00%s\x00%d", acc.boot, acc.first, a.w.ID, a.life.Hierarchy, a.life.ID, uuid, turn)
+	return string(workload.IDFromBytes([16]byte(h.Sum(nil)[:16])))
 }
 
 // mostCPUs is more than any virtual machine has.
 const mostCPUs = 1 << 20
 
-// divideIdle gives virtual machines their part of a domain's idle energy, and
+// divideIdleEnergy gives virtual machines their part of a domain's idle energy, and
 // returns what of it is left, and of by how much it may be off: as many CPUs as one
 // has of those that the machine has online, or of all that the virtual machines have
 // where those are more. One that came in this tick was not there for all of it, and
 // has none.
-func (b *Books) divideIdle(d power.Domain, a *energy.Amount, idle int64) (left, off int64) {
-	if len(b.guests) == 0 {
+func (acc *Accounts) divideIdleEnergy(d power.Domain, a *energy.DomainEnergy, idle int64) (left, off int64) {
+	if len(acc.guests) == 0 {
 		return idle, a.IdleError
 	}
-	e := &b.energy
-	last := len(b.guests)
+	e := &acc.energy
+	last := len(acc.guests)
 	e.weights, e.parts, e.errors = resize(e.weights, last+1), resize(e.parts, last+1), resize(e.errors, last+1)
 	claimed := int64(0)
-	for i, o := range b.guests {
+	for i, o := range acc.guests {
 		e.weights[i] = 0
-		if g := o.guest; g.old && g.shown != nil {
-			e.weights[i] = int64(min(max(0, g.shown.VCPUs), mostCPUs))
+		if g := o.guest; g.wasPresent && g.current != nil {
+			e.weights[i] = int64(min(max(0, g.current.VCPUs), mostCPUs))
 		}
 		claimed += e.weights[i]
 	}
@@ -109,20 +109,20 @@ func (b *Books) divideIdle(d power.Domain, a *energy.Amount, idle int64) (left, 
 	energy.Divide(idle, e.weights, e.parts)
 	energy.Divide(a.IdleError, e.weights, e.errors)
 	res, quality := usage.EnergyOf(d), max(a.Quality, usage.Apportioned)
-	for i, o := range b.guests {
+	for i, o := range acc.guests {
 		if e.weights[i] > 0 {
 			o.share.Put(res, e.parts[i], quality)
 			o.share.Put(usage.EnergyError, e.errors[i], quality)
-			b.tick.Workloads[indexOf(res)] += e.parts[i]
+			acc.tick.Workloads[indexOf(res)] += e.parts[i]
 		}
 		o.share.Put(usage.EnergyIdle, e.parts[i], quality)
 	}
 	return e.parts[last], e.errors[last]
 }
 
-// give adds to the share of each virtual machine what it was booked in the tick.
-func (b *Books) give(s *usage.Snapshot, tick *energy.Tick) {
-	for _, a := range b.guests {
+// addGuestShares adds to the share of each virtual machine what it was booked in the tick.
+func (acc *Accounts) addGuestShares(s *usage.Snapshot, tick *energy.Tick) {
+	for _, a := range acc.guests {
 		g := a.guest
 		var all, modelled int64
 		for d := power.Package; d < power.DomainLimit; d++ {
@@ -144,25 +144,25 @@ func (b *Books) give(s *usage.Snapshot, tick *energy.Tick) {
 	}
 }
 
-// handOver notes for the open window what a virtual machine was given in it.
-func (b *Books) handOver(a *account) {
+// closeHandover notes for the open window what a virtual machine was given in it.
+func (acc *Accounts) closeHandover(a *account) {
 	g := a.guest
 	if len(g.shares) > 0 && g.share.Guest != "" {
-		b.handed = append(b.handed, usage.Handover{Guest: g.share.Guest, Workload: a.w.ID, Name: g.name,
-			Opened: g.opened, Shares: g.shares, Booked: g.booked})
+		acc.handovers = append(acc.handovers, usage.Handover{Guest: g.share.Guest, Workload: a.w.ID, Name: g.name,
+			Opened: g.baseline, Shares: g.shares, Booked: g.booked})
 	}
 	g.shares = make([]power.Share, 0, len(g.shares))
-	g.opened, g.booked = g.share, 0
+	g.baseline, g.booked = g.share, 0
 }
 
-// handovers appends what the window has of them: those of this machine's guests, and
+// appendHandovers appends what the window has of them: those of this machine's guests, and
 // what its own host gave it.
-func (b *Books) handovers(to []usage.Handover) []usage.Handover {
-	to = append(to, b.handed...)
-	clear(b.handed)
-	b.handed = b.handed[:0]
-	if b.energy.meters != nil {
-		if h, ok := b.energy.meters.Handover(); ok {
+func (acc *Accounts) appendHandovers(to []usage.Handover) []usage.Handover {
+	to = append(to, acc.handovers...)
+	clear(acc.handovers)
+	acc.handovers = acc.handovers[:0]
+	if acc.energy.meters != nil {
+		if h, ok := acc.energy.meters.TakeHandover(); ok {
 			to = append(to, h)
 		}
 	}

@@ -36,8 +36,8 @@ func TestGuestsHaveIdle(t *testing.T) {
 		{[2]int{1 << 40, 1}, false, [3]int64{40, 0, 0}},
 		{[2]int{1, 2}, true, [3]int64{10, 0, 30}},
 	} {
-		b := attribute.New("n")
-		b.Meter(energy.New(packages))
+		acc := attribute.New("n")
+		acc.SetMeters(energy.New(packages))
 		var w usage.Window
 		for i := range int64(3) {
 			s := two((i+1)*second, i*2*second, i*second, i*second/2)
@@ -48,12 +48,12 @@ func TestGuestsHaveIdle(t *testing.T) {
 				}
 			}
 			s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
-			b.Close(&w)
-			if bal := b.Tick(s); !bal.Closed(usage.EnergyPackage) {
+			acc.CloseWindow(&w)
+			if bal := acc.Tick(s); !bal.IsBalanced(usage.EnergyPackage) {
 				t.Errorf("%v: the parts do not sum to the whole: %+v", c.vcpus, bal)
 			}
 		}
-		b.Close(&w)
+		acc.CloseWindow(&w)
 		idle := map[string]int64{}
 		var all int64
 		for i := range w.Rows {
@@ -77,17 +77,17 @@ func TestGuestsHaveIdle(t *testing.T) {
 
 // By how much idle energy may be off goes with it.
 func TestGuestsHaveIdleError(t *testing.T) {
-	b := attribute.New("n")
-	b.Meter(energy.New(packages))
+	acc := attribute.New("n")
+	acc.SetMeters(energy.New(packages))
 	for i := range int64(3) {
 		s := two((i+1)*second, i*2*second, 0, 0) // who does nothing has nothing else
 		s.Node.CPUs = 4
 		s.Groups[1].Guest, s.Groups[2].Guest = &usage.Guest{UUID: "a", VCPUs: 1}, &usage.Guest{UUID: "b", VCPUs: 2}
 		s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
-		b.Tick(s)
+		acc.Tick(s)
 	}
 	var w usage.Window
-	b.Close(&w)
+	acc.CloseWindow(&w)
 	off := map[string]int64{}
 	for i := range w.Rows {
 		off[w.Rows[i].Workload.Name] = w.Rows[i].Usage.Amount[usage.EnergyError]
@@ -99,26 +99,26 @@ func TestGuestsHaveIdleError(t *testing.T) {
 }
 
 // The epoch of a virtual machine is another one whenever its count began anew, and
-// the same one where books were restored, also from before it was seen.
+// the same one where accounts were restored, also from before it was seen.
 func TestEpochs(t *testing.T) {
 	seen := map[string]string{}
-	begin := func(boot string, at int64) *attribute.Books {
-		b := attribute.New("n")
-		b.Meter(energy.New(packages))
+	begin := func(boot string, at int64) *attribute.Accounts {
+		acc := attribute.New("n")
+		acc.SetMeters(energy.New(packages))
 		s := two(at, 0, 0)
 		s.Boot = boot
-		b.Tick(s)
-		return b
+		acc.Tick(s)
+		return acc
 	}
-	epoch := func(b *attribute.Books, boot string, at int64, uuid string, life uint64) string {
+	epoch := func(acc *attribute.Accounts, boot string, at int64, uuid string, life uint64) string {
 		s := two(at, at, at/2)
 		s.Boot, s.Groups[1].Life.ID, s.Groups[1].New = boot, life, life != 2
 		s.Groups[1].Guest = &usage.Guest{UUID: uuid, VCPUs: 1}
 		s.Before = []power.Reading{{At: at, Value: at / 1000}}
-		b.Tick(s)
+		acc.Tick(s)
 		s.At, s.Mono, s.Before = s.At+second, s.Mono+second, []power.Reading{{At: at + second, Value: at/1000 + 9}}
-		b.Tick(s)
-		return b.Guests()[0].Share.Epoch
+		acc.Tick(s)
+		return acc.Guests()[0].Share.Epoch
 	}
 	other := func(what, epoch string) {
 		t.Helper()
@@ -127,19 +127,19 @@ func TestEpochs(t *testing.T) {
 		}
 		seen[epoch] = what
 	}
-	b := begin("b", second)
+	acc := begin("b", second)
 	var v vault
-	v.save(b, true)
-	first := epoch(b, "b", 2*second, "one", 2)
+	v.save(acc, true)
+	first := epoch(acc, "b", 2*second, "one", 2)
 	other("the first", first)
 	again := v.restore(t)
-	again.Meter(energy.New(packages))
+	again.SetMeters(energy.New(packages))
 	if got := epoch(again, "b", 9*second, "one", 2); got != first {
 		t.Errorf("after a restart it is %q, before it was %q", got, first)
 	}
-	other("another in its place", epoch(b, "b", 4*second, "two", 2))
-	other("the first in its place again", epoch(b, "b", 6*second, "one", 2))
-	other("another life", epoch(b, "b", 8*second, "one", 7))
+	other("another in its place", epoch(acc, "b", 4*second, "two", 2))
+	other("the first in its place again", epoch(acc, "b", 6*second, "one", 2))
+	other("another life", epoch(acc, "b", 8*second, "one", 7))
 	other("another beginning", epoch(begin("b", second+1), "b", 2*second, "one", 2))
 	other("another boot", epoch(begin("c", second), "c", 2*second, "one", 2))
 }
@@ -169,7 +169,7 @@ func (l *landlord) show(s *usage.Snapshot) *usage.Snapshot {
 	return s
 }
 
-// A tally is what the books said of one virtual machine.
+// A tally is what the accounts said of one virtual machine.
 type tally struct {
 	share  power.Share
 	opened power.Share
@@ -177,7 +177,7 @@ type tally struct {
 }
 
 // Whatever the workloads, virtual machines, meters and failures, and however often the
-// books are killed between two windows: the parts of each tick and window sum to what
+// accounts are killed between two windows: the parts of each tick and window sum to what
 // was metered, what a virtual machine is given in a tick is what its row was booked in
 // it, and a window hands over what its ticks gave.
 func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
@@ -196,10 +196,10 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 			}
 			return s
 		}
-		b := attribute.New("n")
-		b.Meter(energy.New(p.config))
+		acc := attribute.New("n")
+		acc.SetMeters(energy.New(p.config))
 		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
-		b.Tick(src.show(show()))
+		acc.Tick(src.show(show()))
 		var v vault
 		var w usage.Window
 		known, saved := map[string]tally{}, map[string]tally{} // by epoch
@@ -207,18 +207,18 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.step()
 			snap := src.show(show())
-			bal := b.Tick(snap)
+			bal := acc.Tick(snap)
 			for i, r := range usage.Wholes {
-				if whole[i] += bal.Whole[i]; !bal.Closed(r) {
+				if whole[i] += bal.Whole[i]; !bal.IsBalanced(r) {
 					t.Fatalf("%v: the parts do not sum to the whole: %+v", r, bal)
 				}
 			}
-			checkGuests(t, b, snap, known)
+			checkGuests(t, acc, snap, known)
 			if rapid.Bool().Draw(t, "window goes on") {
 				continue
 			}
-			b.Close(&w)
-			sum := energies(t, &w)
+			acc.CloseWindow(&w)
+			sum := sumEnergies(t, &w)
 			for i, r := range usage.Wholes {
 				if r >= usage.EnergyPackage && (sum[r] != whole[i] || w.Balance.Violations > 0) {
 					t.Fatalf("%v: the ticks of the window booked %d, its rows hold %d; %d violations", r, whole[i], sum[r], w.Balance.Violations)
@@ -228,19 +228,19 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 			checkHandovers(t, &w, known)
 			switch rapid.IntRange(0, 3).Draw(t, "then") {
 			case 0, 1:
-				v.save(b, rapid.Bool().Draw(t, "full"))
+				v.save(acc, rapid.Bool().Draw(t, "full"))
 				saved = maps.Clone(known)
 			case 2:
 				if len(v.records) == 0 {
 					continue
 				}
 				if rapid.Bool().Draw(t, "saved before") {
-					v.save(b, false)
+					v.save(acc, false)
 					saved = maps.Clone(known)
-					checkSame(t, b, v.restore(t))
+					checkSame(t, acc, v.restore(t))
 				}
-				b = v.restore(t)
-				b.Meter(energy.New(p.config))
+				acc = v.restore(t)
+				acc.SetMeters(energy.New(p.config))
 				src.restart()
 				known = maps.Clone(saved)
 			}
@@ -249,7 +249,7 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 }
 
 // checkGuests holds what was given in a tick to what was booked in it.
-func checkGuests(t *rapid.T, b *attribute.Books, s *usage.Snapshot, known map[string]tally) {
+func checkGuests(t *rapid.T, acc *attribute.Accounts, s *usage.Snapshot, known map[string]tally) {
 	slots := map[workload.ID]usage.Slot{}
 	shown := 0
 	for _, g := range s.Groups {
@@ -258,7 +258,7 @@ func checkGuests(t *rapid.T, b *attribute.Books, s *usage.Snapshot, known map[st
 			shown++
 		}
 	}
-	list := b.Guests()
+	list := acc.Guests()
 	if len(list) != 0 && len(list) != shown {
 		t.Fatalf("%d virtual machines of %d", len(list), shown)
 	}
@@ -267,7 +267,7 @@ func checkGuests(t *rapid.T, b *attribute.Books, s *usage.Snapshot, known map[st
 		if is.Guest != g.Guest.UUID || is.Epoch == "" || is.At != s.At || is.N <= was.share.N || is.N < is.At/1e6 {
 			t.Fatalf("share %+v of %+v after %+v", is, g.Guest, was.share)
 		}
-		u, ok := b.Share(slots[g.Workload])
+		u, ok := acc.Share(slots[g.Workload])
 		if !ok { // it ended in this tick
 			continue
 		}

@@ -8,38 +8,38 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// nested are the counters that hold those of the groups below, dead ones too.
+// nestedCounters are the counters that hold those of the groups below, dead ones too.
 //
 // Each account's counter is held by the nearest account above that shows one,
 // and is taken from it to find what that one used itself. Who holds what may
 // change: a group is seen late, cannot be read for a while, or ends before what
 // is below it. Then what it had shown before stays where it is booked, so that
 // no use is booked twice and none is lost.
-var nested = [...]usage.Resource{usage.CPU, usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites}
+var nestedCounters = [...]usage.Resource{usage.CPU, usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites}
 
-var nestedSet = usage.SetOf(nested[:]...)
+var nestedSet = usage.SetOf(nestedCounters[:]...)
 
-// nest is the place of r in nested, -1 where it is not there.
-func nest(r usage.Resource) int {
+// nestedIndex is the place of r in nested, -1 where it is not there.
+func nestedIndex(r usage.Resource) int {
 	switch {
 	case r == usage.CPU:
 		return 0
 	case nestedSet.Has(r):
-		return slices.Index(nested[:], r)
+		return slices.Index(nestedCounters[:], r)
 	}
 	return -1
 }
 
-// held are the levels that hold those of the groups below.
-var held = [...]usage.Resource{usage.Memory, usage.PIDs}
+// nestedLevels are the levels that hold those of the groups below.
+var nestedLevels = [...]usage.Resource{usage.Memory, usage.PIDs}
 
 // There is an account for each group of a machine, so it has room for what there is
-// and no more: within is where a resource stands among those that hold the groups
-// below, and lasting where one stands among the levels. All others share the last
+// and no more: nestedSlot is where a resource stands among those that hold the groups
+// below, and levelSlot where one stands among the levels. All others share the last
 // place, in which nothing is ever put.
-var within, lasting = places(append(nested[:], held[:]...)...), places(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
+var nestedSlot, levelSlot = places(append(nestedCounters[:], nestedLevels[:]...)...), places(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 
-const inner, levels = len(nested) + len(held) + 1, 5 + 1
+const nestedSlots, levelSlots = len(nestedCounters) + len(nestedLevels) + 1, 5 + 1
 
 func places(of ...usage.Resource) (place [usage.Limit]uint8) {
 	for i := range place {
@@ -60,104 +60,104 @@ var inclusiveSet = func() (s usage.Set) {
 	return s
 }()
 
-// inclusive reports whether a's reading of r holds its descendants'.
-func inclusive(a *account, r usage.Resource) bool {
+// isInclusive reports whether a's reading of r holds its descendants'.
+func isInclusive(a *account, r usage.Resource) bool {
 	return (inclusiveSet &^ a.reading.Own).Has(r)
 }
 
-// place puts an account below its parents.
-func (b *Books) place(a *account, g *usage.Group) {
+// linkParents puts an account below its parents.
+func (acc *Accounts) linkParents(a *account, g *usage.Group) {
 	if g.Parent == usage.NoSlot {
-		a.born = a.born || b.now == usage.Booted
+		a.born = a.born || acc.tickStart == usage.StartBooted
 		return
 	}
-	parent, memory := b.under(a, g.Parent), b.under(a, g.MemoryParent)
+	parent, memory := acc.accountAt(a, g.Parent), acc.accountAt(a, g.MemoryParent)
 	if parent != a.parent || memory != a.memory {
 		a.parent, a.memory, a.dirty.links = parent, memory, true
 	}
-	if a.since == b.round {
+	if a.since == acc.round {
 		// Below a group that is itself seen late nothing is known to be new.
-		a.born = b.brings(g) && (a.parent.since != b.round || a.parent.born)
+		a.born = acc.isBorn(g) && (a.parent.since != acc.round || a.parent.born)
 	}
-	if a.final && !g.Exact || a.since == b.round && !a.born && b.now != usage.First {
-		a.parent.blur = true
+	if a.final && !g.Exact || a.since == acc.round && !a.born && acc.tickStart != usage.StartFirst {
+		a.parent.uncertain = true
 	}
 }
 
-// under is the account at a slot, or the root's where there is none.
-func (b *Books) under(a *account, s usage.Slot) *account {
-	if s > 0 && int(s) < len(b.accounts) && b.accounts[s] != nil && b.accounts[s] != a {
-		return b.accounts[s]
+// accountAt is the account at a slot, or the root's where there is none.
+func (acc *Accounts) accountAt(a *account, s usage.Slot) *account {
+	if s > 0 && int(s) < len(acc.bySlot) && acc.bySlot[s] != nil && acc.bySlot[s] != a {
+		return acc.bySlot[s]
 	}
-	return b.accounts[usage.Root]
+	return acc.bySlot[usage.Root]
 }
 
-// link finds for each reading who holds it, and takes it into account there:
+// linkCounters finds for each reading who holds it, and takes it into account there:
 // children before their parents, so that it is known of each how much of its
 // own growth is theirs.
-func (b *Books) link() {
-	for _, a := range slices.Backward(b.order) {
-		for _, r := range held {
+func (acc *Accounts) linkCounters() {
+	for _, a := range slices.Backward(acc.current) {
+		for _, r := range nestedLevels {
 			// What a group held when it ended is somebody else's now, or free.
-			if a.reading.Has.Has(r) && inclusive(a, r) && !a.final {
-				if up := above(a, r); up != nil {
-					up.below[within[r]] += a.reading.Value[r]
+			if a.reading.Has.Has(r) && isInclusive(a, r) && !a.final {
+				if up := holderOf(a, r); up != nil {
+					up.childValues[nestedSlot[r]] += a.reading.Value[r]
 				}
 			}
 		}
-		for set := (a.reading.Has&^a.reading.Own | a.before.Has&^a.before.Own) & nestedSet; set != 0; set &= set - 1 {
+		for set := (a.reading.Has&^a.reading.Own | a.previous.Has&^a.previous.Own) & nestedSet; set != 0; set &= set - 1 {
 			r := usage.Resource(bits.TrailingZeros64(uint64(set)))
-			a.hold(nest(r), r)
+			a.updateHolder(nestedIndex(r), r)
 		}
 	}
 }
 
-// hold brings up to date who holds a's counter of one nested resource.
-func (a *account) hold(i int, r usage.Resource) {
-	old := a.up[i]
+// updateHolder brings up to date who holds a's counter of one nested resource.
+func (a *account) updateHolder(i int, r usage.Resource) {
+	old := a.holders[i]
 	var up *account
-	if a.reading.Has.Has(r) && inclusive(a, r) {
-		up = above(a, r)
+	if a.reading.Has.Has(r) && isInclusive(a, r) {
+		up = holderOf(a, r)
 	}
-	a.up[i] = up
-	moved := old != up || a.restarted(r)
+	a.holders[i] = up
+	moved := old != up || a.hasRestarted(r)
 	if moved {
 		a.dirty.set |= 1 << r
 	}
 	if old != nil && moved {
-		last := a.before.Value[r]
+		last := a.previous.Value[r]
 		if !a.reading.Has.Has(r) { // then those below were let go before
-			last = max(last, a.booked[r]+a.below[within[r]]+a.gone[within[r]])
+			last = max(last, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 		}
-		old.gone[within[r]] += last
+		old.excluded[nestedSlot[r]] += last
 		old.dirty.set |= 1 << r
-		old.asleep = false
+		old.dormant = false
 	}
 	if up == nil {
 		return
 	}
 	if a.final {
-		a.complete(r)
+		a.raiseToBooked(r)
 	}
 	now := a.reading.Value[r]
 	grew := a.growth(i, r)
 	if moved {
-		up.gone[within[r]] -= now - grew
+		up.excluded[nestedSlot[r]] -= now - grew
 		up.dirty.set |= 1 << r
-		up.asleep = false
+		up.dormant = false
 	}
-	up.below[within[r]] += now
-	up.grown[i] += grew
+	up.childValues[nestedSlot[r]] += now
+	up.childGrowth[i] += grew
 }
 
-// complete makes the last reading of a nested counter as much as was booked of
+// raiseToBooked makes the last reading of a nested counter as much as was booked of
 // it, to the group itself and to those below. They are read after it, so that may
 // be more; and of a group that ended unseen there is no later reading, by which
 // the account above would learn that this is not its own.
-func (a *account) complete(r usage.Resource) {
+func (a *account) raiseToBooked(r usage.Resource) {
 	v := &a.reading.Value[r]
-	if !a.restarted(r) && !a.rebased(r, *v) {
-		*v = max(*v, a.booked[r]+a.below[within[r]]+a.gone[within[r]])
+	if !a.hasRestarted(r) && !a.isRebased(r, *v) {
+		*v = max(*v, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 	}
 }
 
@@ -165,30 +165,30 @@ func (a *account) complete(r usage.Resource) {
 func (a *account) growth(i int, r usage.Resource) int64 {
 	now := a.reading.Value[r]
 	switch {
-	case a.restarted(r):
+	case a.hasRestarted(r):
 		return now
-	case a.before.Has.Has(r):
-		return now - a.before.Value[r]
+	case a.previous.Has.Has(r):
+		return now - a.previous.Value[r]
 	case a.born && !a.seen.Has(r):
 		return now
 	}
-	return min(now, a.grown[i])
+	return min(now, a.childGrowth[i])
 }
 
-// restarted reports whether a counter went back: it began anew, at zero. A
+// hasRestarted reports whether a counter went back: it began anew, at zero. A
 // little less than before is no new beginning but a correction, as for a
 // request that a device handed back.
-func (a *account) restarted(r usage.Resource) bool {
-	return a.before.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.before.Value[r]/2
+func (a *account) hasRestarted(r usage.Resource) bool {
+	return a.previous.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.previous.Value[r]/2
 }
 
-// above is the nearest account over a whose inclusive reading of r holds a's. An
+// holderOf is the nearest account over a whose inclusive reading of r holds a's. An
 // account that cannot be read just now holds it only where none above it does.
-func above(a *account, r usage.Resource) *account {
+func holderOf(a *account, r usage.Resource) *account {
 	var silent *account
-	for up := a.over(r); up != nil; up = up.over(r) {
+	for up := a.parentFor(r); up != nil; up = up.parentFor(r) {
 		switch {
-		case up.closed || !inclusive(up, r):
+		case up.closed || !isInclusive(up, r):
 		case up.reading.Has.Has(r):
 			return up
 		case silent == nil && up.seen.Has(r):
@@ -198,8 +198,8 @@ func above(a *account, r usage.Resource) *account {
 	return silent
 }
 
-// over is the account directly above a, by the hierarchy that counts r.
-func (a *account) over(r usage.Resource) *account {
+// parentFor is the account directly above a, by the hierarchy that counts r.
+func (a *account) parentFor(r usage.Resource) *account {
 	if r == usage.Memory {
 		return a.memory
 	}

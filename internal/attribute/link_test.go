@@ -181,7 +181,7 @@ func (f *forest) snapshot() *usage.Snapshot {
 // However badly groups are seen, what they used is booked once: in every tick
 // the parts sum to what the root's counter gained, and of groups that were seen
 // well, with all below them, each has its own.
-func TestBooksBookOnce(t *testing.T) {
+func TestAccountsBookOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}
 		root := f.add(nil, 0, false)
@@ -190,8 +190,8 @@ func TestBooksBookOnce(t *testing.T) {
 			g := f.add(f.groups[rapid.IntRange(0, len(f.groups)-1).Draw(t, "parent")], 0, false)
 			f.use(g, rapid.Int64Range(0, 1e12).Draw(t, "past"))
 		}
-		b := attribute.New("n")
-		b.Tick(f.snapshot())
+		acc := attribute.New("n")
+		acc.Tick(f.snapshot())
 		clear(f.used)
 		clear(f.blurry)
 		var w usage.Window
@@ -199,11 +199,11 @@ func TestBooksBookOnce(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			before := root.cpu
 			f.step()
-			bal := b.Tick(f.snapshot())
+			bal := acc.Tick(f.snapshot())
 			if got, want := bal.Workloads[0]+bal.System[0], root.cpu-before; got != want {
 				t.Fatalf("booked %d ns in a tick, the root's counter gained %d", got, want)
 			}
-			b.Close(&w)
+			acc.CloseWindow(&w)
 			if w.Balance.Violations != 0 {
 				t.Fatalf("%d violations", w.Balance.Violations)
 			}
@@ -231,9 +231,9 @@ func two(at int64, cpu ...int64) *usage.Snapshot {
 	return s
 }
 
-func shares(b *attribute.Books, r usage.Resource) (out []int64) {
+func shares(acc *attribute.Accounts, r usage.Resource) (out []int64) {
 	var w usage.Window
-	b.Close(&w)
+	acc.CloseWindow(&w)
 	for _, row := range slices.Backward(w.Rows[:len(w.Rows)-1]) {
 		out = append(out, row.Usage.Amount[r])
 	}
@@ -242,9 +242,9 @@ func shares(b *attribute.Books, r usage.Resource) (out []int64) {
 
 // Counters of single groups can be set to zero, by writing to cpuacct.usage or
 // blkio.reset_stats: what is used from then on counts.
-func TestBooksCounterRestarts(t *testing.T) {
-	b := attribute.New("n")
-	b.Tick(two(1e9, 9000, 5000, 2000))
+func TestAccountsCounterRestarts(t *testing.T) {
+	acc := attribute.New("n")
+	acc.Tick(two(1e9, 9000, 5000, 2000))
 	for i, c := range []struct{ cpu, want []int64 }{
 		{[]int64{9100, 5050, 2010}, []int64{50, 40, 10}},
 		{[]int64{9200, 70, 2030}, []int64{30, 50, 20}}, // the middle one's
@@ -252,24 +252,24 @@ func TestBooksCounterRestarts(t *testing.T) {
 		{[]int64{9400, 230, 30}, []int64{20, 50, 30}}, // the lower one's
 		{[]int64{9500, 310, 90}, []int64{20, 20, 60}},
 	} {
-		b.Tick(two(int64(i+2)*1e9, c.cpu...))
-		if got := shares(b, usage.CPU); !slices.Equal(got, c.want) {
+		acc.Tick(two(int64(i+2)*1e9, c.cpu...))
+		if got := shares(acc, usage.CPU); !slices.Equal(got, c.want) {
 			t.Errorf("tick %d: %v, want %v", i, got, c.want)
 		}
 	}
 }
 
 // A little less than before is a correction of the kernel's, not a new life.
-func TestBooksCounterDips(t *testing.T) {
-	b := attribute.New("n")
-	b.Tick(two(1e9, 9000, 5000, 2000))
+func TestAccountsCounterDips(t *testing.T) {
+	acc := attribute.New("n")
+	acc.Tick(two(1e9, 9000, 5000, 2000))
 	for i, c := range []struct{ cpu, want []int64 }{
 		{[]int64{9100, 5050, 2010}, []int64{50, 40, 10}},
 		{[]int64{9200, 5100, 2005}, []int64{50, 55, 0}},
 		{[]int64{9300, 5100, 2020}, []int64{100, 0, 10}},
 	} {
-		b.Tick(two(int64(i+2)*1e9, c.cpu...))
-		if got := shares(b, usage.CPU); !slices.Equal(got, c.want) {
+		acc.Tick(two(int64(i+2)*1e9, c.cpu...))
+		if got := shares(acc, usage.CPU); !slices.Equal(got, c.want) {
 			t.Errorf("tick %d: %v, want %v", i, got, c.want)
 		}
 	}
@@ -278,9 +278,9 @@ func TestBooksCounterDips(t *testing.T) {
 // A job whose memory is charged below another group than its CPU time is one
 // row with both, and nobody above is booked its memory too. That it is so may
 // be known only later.
-func TestBooksMemoryElsewhere(t *testing.T) {
+func TestAccountsMemoryElsewhere(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		b := attribute.New("n")
+		acc := attribute.New("n")
 		snapshot := func(at int64, memory bool) *usage.Snapshot {
 			s := two(at, 100*at, 10*at, 20*at)
 			job, box := s.Groups[1], s.Groups[2]
@@ -292,28 +292,28 @@ func TestBooksMemoryElsewhere(t *testing.T) {
 			}
 			return s
 		}
-		b.Tick(snapshot(1e9, !late))
-		b.Tick(snapshot(2e9, !late))
+		acc.Tick(snapshot(1e9, !late))
+		acc.Tick(snapshot(2e9, !late))
 		var w usage.Window
-		b.Close(&w)
-		b.Tick(snapshot(3e9, true))
-		b.Tick(snapshot(4e9, true))
-		m := b.Live()
+		acc.CloseWindow(&w)
+		acc.Tick(snapshot(3e9, true))
+		acc.Tick(snapshot(4e9, true))
+		m := acc.Live()
 		for _, r := range m.Rows {
 			want := map[string]int64{"1": 1000, "2": 2000}[r.Name]
 			if want > 0 && (r.Memory == nil || *r.Memory != want) {
 				t.Errorf("late %t: %s holds %v bytes, want %d", late, r.Name, r.Memory, want)
 			}
 		}
-		if cpu := shares(b, usage.CPU); cpu[1] != 20e9 {
+		if cpu := shares(acc, usage.CPU); cpu[1] != 20e9 {
 			t.Errorf("late %t: booked %v ns to the job, want 20e9", late, cpu[1])
 		}
 	}
 }
 
 // Levels end with the group that held them.
-func TestBooksLevelEnds(t *testing.T) {
-	b := attribute.New("n")
+func TestAccountsLevelEnds(t *testing.T) {
+	acc := attribute.New("n")
 	snapshot := func(at, upper, lower int64, final bool) *usage.Snapshot {
 		s := two(at, 0, 0, 0)
 		s.Groups[1].Put(usage.Memory, upper)
@@ -321,36 +321,36 @@ func TestBooksLevelEnds(t *testing.T) {
 		s.Groups[2].Final = final
 		return s
 	}
-	b.Tick(snapshot(1e9, 5000, 4000, false))
-	b.Tick(snapshot(2e9, 5000, 4000, false))
-	if got, want := shares(b, usage.Memory), []int64{5000, 0, 0}; got[1] != 1000 || got[2] != 4000 {
+	acc.Tick(snapshot(1e9, 5000, 4000, false))
+	acc.Tick(snapshot(2e9, 5000, 4000, false))
+	if got, want := shares(acc, usage.Memory), []int64{5000, 0, 0}; got[1] != 1000 || got[2] != 4000 {
 		t.Errorf("held for a second: %v, want %v", got, want)
 	}
 	// It ends; its cache stays with the group above.
-	b.Tick(snapshot(3e9, 3000, 4000, true))
-	if got := shares(b, usage.Memory); len(got) != 3 || got[1] != 2000 || got[2] != 2000 {
+	acc.Tick(snapshot(3e9, 3000, 4000, true))
+	if got := shares(acc, usage.Memory); len(got) != 3 || got[1] != 2000 || got[2] != 2000 {
 		t.Errorf("ended within the second: %v, want 2000 for both", got[1:])
 	}
 }
 
 // What ended holds nothing, also where its end did not show how much it held:
 // then what the machine holds is still the sum of what its rows do.
-func TestBooksLevelEndsUnshown(t *testing.T) {
-	b := attribute.New("n")
+func TestAccountsLevelEndsUnshown(t *testing.T) {
+	acc := attribute.New("n")
 	snapshot := func(at int64) *usage.Snapshot {
 		s := two(at, 0, 0)
 		s.Node.MemTotal, s.Node.MemFree = 10_000, 3000
 		s.Groups[1].Put(usage.Memory, 4000)
 		return s
 	}
-	b.Tick(snapshot(1e9))
-	b.Tick(snapshot(2e9))
+	acc.Tick(snapshot(1e9))
+	acc.Tick(snapshot(2e9))
 	last := snapshot(3e9)
 	last.Groups[1].Final = true
 	last.Groups[1].Has &^= usage.SetOf(usage.Memory)
-	b.Tick(last)
+	acc.Tick(last)
 	sum := int64(0)
-	for _, r := range b.Live().Rows {
+	for _, r := range acc.Live().Rows {
 		if r.Memory != nil {
 			sum += *r.Memory
 		}
@@ -361,34 +361,34 @@ func TestBooksLevelEndsUnshown(t *testing.T) {
 }
 
 // Totals go on where an int64 ends: a terabyte held for a year.
-func TestBooksTotalsDoNotOverflow(t *testing.T) {
-	b := attribute.New("n")
+func TestAccountsTotalsDoNotOverflow(t *testing.T) {
+	acc := attribute.New("n")
 	const day = 86400e9
-	b.Tick(two(1e9, 0, 0))
+	acc.Tick(two(1e9, 0, 0))
 	var w usage.Window
 	for i := range int64(365) {
-		b.Tick(two(1e9+(i+1)*day, 0, 0))
-		b.Close(&w)
+		acc.Tick(two(1e9+(i+1)*day, 0, 0))
+		acc.CloseWindow(&w)
 	}
-	m := b.Live()
+	m := acc.Live()
 	if got, want := m.Rows[len(m.Rows)-1].Total["memory"], "17337099346771968000"; got != want {
 		t.Errorf("idle held %s byte-seconds in a year, want %s", got, want)
 	}
 }
 
 // Groups that come and go leave nothing behind.
-func TestBooksForget(t *testing.T) {
-	b := attribute.New("n")
+func TestAccountsForget(t *testing.T) {
+	acc := attribute.New("n")
 	var w usage.Window
 	at := int64(1e9)
 	for i := range uint64(1000) {
 		s := two(at, int64(i)*100, int64(i)*50)
 		s.Groups[1].Life.ID, s.Groups[1].New, s.Groups[1].Born = 10+i/2, i%2 == 0, true
 		s.Groups[1].Final = i%4 == 1 // every other one without its end
-		b.Tick(s)
+		acc.Tick(s)
 		at += 1e9
 		if i%10 == 9 {
-			b.Close(&w)
+			acc.CloseWindow(&w)
 			if len(w.Rows) > 12 {
 				t.Fatalf("%d rows in a window of 10 ticks", len(w.Rows))
 			}

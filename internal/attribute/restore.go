@@ -14,8 +14,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Restore returns the books of a node as they were at a checkpoint: records
-// that [Books.Checkpoint] made, a full one and all deltas that were saved after
+// Restore returns the accounts of a node as they were at a checkpoint: records
+// that [Accounts.Checkpoint] made, a full one and all deltas that were saved after
 // it, in their order. Without any they are empty. The error wraps
 // fault.ErrInvalid where they cannot be read, or one is missing.
 //
@@ -24,31 +24,31 @@ import (
 // groups used that ended meanwhile is in the account above, apportioned. Levels
 // that were seen before and are now are taken for a straight line, others are
 // not known for the time between. In another boot everything counts from 0.
-func Restore(node string, records [][]byte) (*Books, error) {
-	b := New(node)
-	r := &restorer{books: b}
+func Restore(node string, records [][]byte) (*Accounts, error) {
+	acc := New(node)
+	r := &restorer{books: acc}
 	for i, rec := range records {
 		if err := r.record(rec); err != nil {
 			return nil, fmt.Errorf("checkpoint: record %d of %d: %w", i+1, len(records), err)
 		}
 	}
-	if !b.started {
+	if !acc.started {
 		return New(node), nil
 	}
-	if err := r.settle(); err != nil {
+	if err := r.link(); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	if r.version < 3 { // which did not say when counting began
-		b.first = b.at
+		acc.first = acc.at
 	}
-	b.away, b.start, b.saved, b.savedAt = true, b.at, true, b.at
-	return b, nil
+	acc.restored, acc.start, acc.saved, acc.savedAt = true, acc.at, true, acc.at
+	return acc, nil
 }
 
 // A restorer takes records in.
 type restorer struct {
 	scanner
-	books    *Books
+	books    *Accounts
 	accounts map[uint64]*restored
 	count    int // of records
 	version  byte
@@ -57,16 +57,16 @@ type restorer struct {
 // restored is an account with its links as numbers.
 type restored struct {
 	*account
-	above, memory uint64
-	held          [len(nested)]uint64
-	last          int // the record it was in last, by their count
+	parentSerial, memorySerial uint64
+	holderSerials              [len(nestedCounters)]uint64
+	last                       int // the record it was in last, by their count
 }
 
 // Levels above this are none that a machine has: 8 PiB, or as many tasks.
 const levelLimit = 1 << 53
 
 func (r *restorer) record(rec []byte) error {
-	b := r.books
+	acc := r.books
 	r.scanner = scanner{rest: rec}
 	r.count++
 	if r.version = r.byte(); r.version < 1 || r.version > checkpointVersion {
@@ -76,20 +76,20 @@ func (r *restorer) record(rec []byte) error {
 	full := kind == recordFull
 	switch {
 	case full:
-		*b = *New(b.node)
+		*acc = *New(acc.node)
 		r.accounts = map[uint64]*restored{}
-		if node := r.string(); node != b.node && !r.bad {
+		if node := r.string(); node != acc.node && !r.bad {
 			return fmt.Errorf("it is of node %q: %w", node, fault.ErrInvalid)
 		}
-		b.boot, b.started = r.string(), r.bool()
+		acc.boot, acc.started = r.string(), r.bool()
 	case kind != recordDelta:
 		return fmt.Errorf("kind %#x is not known: %w", kind, fault.ErrInvalid)
-	case !b.started:
+	case !acc.started:
 		return fmt.Errorf("it follows on none: %w", fault.ErrInvalid)
-	case r.int() != b.at:
+	case r.int() != acc.at:
 		return fmt.Errorf("one before it is missing: %w", fault.ErrInvalid)
 	}
-	since := b.at
+	since := acc.at
 	r.node()
 	if !full {
 		for n := r.uint(); n > 0 && !r.bad; n-- {
@@ -97,12 +97,12 @@ func (r *restorer) record(rec []byte) error {
 		}
 	}
 	for n := r.uint(); n > 0 && !r.bad; n = r.uint() {
-		r.account(n, b.at-since)
+		r.account(n, acc.at-since)
 	}
 	if !full {
 		for _, a := range r.accounts {
 			if a.last != r.count {
-				r.goOn(a, b.at-since)
+				r.extrapolate(a, acc.at-since)
 			}
 		}
 	}
@@ -114,31 +114,31 @@ func (r *restorer) record(rec []byte) error {
 
 // node reads what is of the machine as a whole.
 func (r *restorer) node() {
-	b := r.books
+	acc := r.books
 	at := r.int()
-	r.bad = r.bad || at < b.at
-	b.at, b.mono, b.offset, b.serial = at, r.int(), r.int(), r.uint()
+	r.bad = r.bad || at < acc.at
+	acc.at, acc.mono, acc.offset, acc.serial = at, r.int(), r.int(), r.uint()
 	if r.version > 2 {
-		b.first = r.int()
+		acc.first = r.int()
 	}
 	n := usage.Node{CPUs: int(r.int()), Steal: r.int(), MemTotal: r.level(r.int()), MemFree: r.level(r.int()), Tasks: r.level(r.int())}
-	n.Total.Has = r.shown()
+	n.Total.Has = r.readingSet()
 	for set := n.Total.Has; set != 0; set &= set - 1 {
 		n.Total.Value[bits.TrailingZeros64(uint64(set))] = r.int()
 	}
-	b.node0 = n
-	b.whole, b.free = r.integral(), r.integral()
-	carried := len(b.carry)
+	acc.lastNode = n
+	acc.memoryTotal, acc.memoryFree = r.integral(), r.integral()
+	carried := len(acc.skew)
 	if r.version == 1 {
 		carried = indexOf(usage.EnergyPackage)
 	}
 	for i := range carried {
-		b.carry[i] = r.int()
+		acc.skew[i] = r.int()
 	}
 	if r.version > 1 {
 		r.positions()
 	}
-	t := &b.idle.total
+	t := &acc.idle.total
 	*t = total{present: r.set(), quality: usage.Qualities(r.uint())}
 	for set := t.present; set != 0; set &= set - 1 {
 		t.amount[bits.TrailingZeros64(uint64(set))] = r.sum()
@@ -149,9 +149,9 @@ func (r *restorer) node() {
 func (r *restorer) positions() {
 	r.books.energy.positions = nil
 	for n := r.uint(); n > 0 && !r.bad; n-- {
-		p := energy.Position{Meter: r.string(), At: r.int(), Value: r.int(), Half: r.int(), Ahead: r.int(), Highest: r.int()}
+		p := energy.Position{Meter: r.string(), At: r.int(), Value: r.int(), ReadError: r.int(), Surplus: r.int(), PeakPower: r.int()}
 		if r.version > 2 {
-			p.Given, p.Booked = r.share(), r.share()
+			p.Received, p.Booked = r.share(), r.share()
 		}
 		r.books.energy.positions = append(r.books.energy.positions, p)
 	}
@@ -160,42 +160,42 @@ func (r *restorer) positions() {
 // account reads what a record holds of the account of a number: all of it, or
 // what changed in the time since the record before.
 func (r *restorer) account(number uint64, elapsed int64) {
-	b, parts := r.books, r.uint()
+	acc, parts := r.books, r.uint()
 	a := r.accounts[number]
 	old := a != nil
 	if !old {
 		a = &restored{account: &account{serial: number, slot: usage.NoSlot}}
 		r.accounts[number] = a
-		r.bad = r.bad || parts&partAll != partAll || number > b.serial
+		r.bad = r.bad || parts&partAll != partAll || number > acc.serial
 	}
 	r.bad = r.bad || a.last == r.count // twice in one record
 	a.last = r.count
 	if old {
-		r.goOn(a, elapsed)
+		r.extrapolate(a, elapsed)
 	}
 	if parts&partHead != 0 {
 		hierarchy := r.uint()
 		a.life = workload.Life{Hierarchy: uint32(hierarchy), ID: r.uint()}
 		a.w = workload.Workload{Kind: workload.Kind(r.byte()), ID: workload.ID(r.string()), Name: r.string(), Path: r.string()}
-		a.w.Key = b.boot + a.w.Path
+		a.w.Key = acc.boot + a.w.Path
 		r.bad = r.bad || hierarchy != uint64(a.life.Hierarchy)
 	}
 	if parts&partOwn != 0 {
 		a.w.Key = r.string()
 	}
 	if parts&partLinks != 0 {
-		a.above, a.memory, a.born = r.uint(), r.uint(), r.bool()
+		a.parentSerial, a.memorySerial, a.born = r.uint(), r.uint(), r.bool()
 	}
 	if parts&partSets != 0 {
 		for _, s := range [...]*usage.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen} {
-			*s = r.shown()
+			*s = r.readingSet()
 		}
 		a.total.present = r.set()
 		a.total.quality = usage.Qualities(r.uint())
 	}
 	if parts&partSplit != 0 {
-		a.user, a.system, a.part, a.of = r.int(), r.int(), r.int(), r.int()
-		r.bad = r.bad || a.part < 0 || a.part > a.of
+		a.user, a.system, a.userPart, a.userWhole = r.int(), r.int(), r.int(), r.int()
+		r.bad = r.bad || a.userPart < 0 || a.userPart > a.userWhole
 	}
 	r.guest(a, parts)
 	for set := r.set(); set != 0; set &= set - 1 {
@@ -210,7 +210,7 @@ func (r *restorer) guest(a *restored, parts uint64) {
 		if a.guest == nil || a.guest.share.Epoch != epoch {
 			a.account.guest = &guest{share: power.Share{Guest: uuid, Epoch: epoch}}
 		}
-		a.guest.name, a.guest.turn = r.string(), r.uint()
+		a.guest.name, a.guest.generation = r.string(), r.uint()
 		r.bad = r.bad || epoch == ""
 	}
 	if parts&partShare == 0 {
@@ -230,39 +230,39 @@ func (r *restorer) resource(a *restored, res usage.Resource) {
 	}
 	a.total.amount[res] = r.sum()
 	switch {
-	case counters.Has(res):
+	case counterSet.Has(res):
 		if booked := v - r.int(); res < usage.EnergyPackage {
 			a.booked[res] = booked
 		}
-		if i := nest(res); i >= 0 {
-			a.gone[within[res]], a.held[i] = r.int(), r.uint()
+		if i := nestedIndex(res); i >= 0 {
+			a.excluded[nestedSlot[res]], a.holderSerials[i] = r.int(), r.uint()
 		}
-	case integrals.Has(res):
-		a.level[lasting[res]] = r.level(v - r.int())
-		a.rest[lasting[res]] = r.integral()
+	case integralSet.Has(res):
+		a.level[levelSlot[res]] = r.level(v - r.int())
+		a.remainders[levelSlot[res]] = r.integral()
 	}
 }
 
-// goOn adds what the levels that were shown came to in a time, as if they stayed
+// extrapolate adds what the levels that were shown came to in a time, as if they stayed
 // as they were. Of those that did not the record holds better.
-func (r *restorer) goOn(a *restored, elapsed int64) {
-	for set := a.reading.Has & integrals; set != 0 && !r.bad; set &= set - 1 {
+func (r *restorer) extrapolate(a *restored, elapsed int64) {
+	for set := a.reading.Has & integralSet; set != 0 && !r.bad; set &= set - 1 {
 		res := bits.TrailingZeros64(uint64(set))
-		level := a.level[lasting[res]]
+		level := a.level[levelSlot[res]]
 		if !unit.Fits(level, elapsed) {
 			r.bad = true
 			return
 		}
-		a.total.amount[res] = a.total.amount[res].Add(a.rest[lasting[res]].Add(level, level, elapsed))
+		a.total.amount[res] = a.total.amount[res].Add(a.remainders[levelSlot[res]].Add(level, level, elapsed))
 	}
 }
 
-// settle makes links of numbers, and puts the accounts in order.
-func (r *restorer) settle() error {
-	b := r.books
+// link makes links of numbers, and puts the accounts in order.
+func (r *restorer) link() error {
+	acc := r.books
 	var root *restored
 	for _, a := range r.accounts {
-		if a.above == 0 {
+		if a.parentSerial == 0 {
 			if root != nil {
 				return fmt.Errorf("it has two roots: %w", fault.ErrInvalid)
 			}
@@ -276,21 +276,21 @@ func (r *restorer) settle() error {
 		a.stale = stale{set: a.seen, own: a.reading.Own, counted: a.reading.Counted}
 		a.dirty.known = true
 		if a.guest != nil {
-			a.guest.opened = a.guest.share
+			a.guest.baseline = a.guest.share
 		}
-		for i, n := range a.held {
+		for i, n := range a.holderSerials {
 			if up := r.accounts[n]; up != nil {
-				a.up[i] = up.account
+				a.holders[i] = up.account
 			}
 		}
 		if a == root {
 			continue
 		}
 		a.parent, a.account.memory = root.account, root.account
-		if up := r.accounts[a.above]; up != nil {
+		if up := r.accounts[a.parentSerial]; up != nil {
 			a.parent = up.account
 		}
-		if up := r.accounts[a.memory]; up != nil {
+		if up := r.accounts[a.memorySerial]; up != nil {
 			a.account.memory = up.account
 		}
 	}
@@ -301,20 +301,20 @@ func (r *restorer) settle() error {
 	}
 	for next := below[nil]; len(next) > 0; {
 		slices.SortFunc(next, func(x, y *account) int { return cmp.Compare(x.serial, y.serial) })
-		b.order = append(b.order, next...)
+		acc.current = append(acc.current, next...)
 		var lower []*account
 		for _, a := range next {
 			lower = append(lower, below[a]...)
 		}
 		next = lower
 	}
-	if len(b.order) != len(r.accounts) {
+	if len(acc.current) != len(r.accounts) {
 		return fmt.Errorf("some accounts stand below none: %w", fault.ErrInvalid)
 	}
-	for _, a := range b.order {
+	for _, a := range acc.current {
 		steps := 0
 		for up := a; up != nil; up = up.memory {
-			if steps++; steps > len(b.order) {
+			if steps++; steps > len(acc.current) {
 				return fmt.Errorf("some accounts stand below none: %w", fault.ErrInvalid)
 			}
 		}

@@ -11,10 +11,10 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A stage is a machine of a root and named groups, shown to books that restart.
+// A stage is a machine of a root and named groups, shown to accounts that restart.
 type stage struct {
 	t     *testing.T
-	books *attribute.Books
+	books *attribute.Accounts
 	v     vault
 	w     usage.Window
 	known map[string]bool // shown since the meter started
@@ -70,14 +70,14 @@ func (s *stage) show(snap *usage.Snapshot) usage.Balance {
 	s.t.Helper()
 	b := s.books.Tick(snap)
 	for _, r := range usage.Wholes {
-		if !b.Closed(r) {
+		if !b.IsBalanced(r) {
 			s.t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
 		}
 	}
 	return b
 }
 
-// restart closes the window and goes on with the books from a checkpoint.
+// restart closes the window and goes on with the accounts from a checkpoint.
 func (s *stage) restart() {
 	s.t.Helper()
 	s.close()
@@ -88,7 +88,7 @@ func (s *stage) restart() {
 
 func (s *stage) close() {
 	s.t.Helper()
-	s.books.Close(&s.w)
+	s.books.CloseWindow(&s.w)
 	if s.w.Balance.Violations > 0 {
 		s.t.Errorf("%d violations", s.w.Balance.Violations)
 	}
@@ -116,10 +116,10 @@ func (s *stage) want(name string, r usage.Resource, amount int64, q usage.Qualit
 
 func unix(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-func (s *stage) opened(how usage.Opening, start int64, gaps ...usage.Gap) {
+func (s *stage) opened(how usage.StartReason, start int64, gaps ...usage.Gap) {
 	s.t.Helper()
-	if s.w.Opening != how || s.w.Start != start {
-		s.t.Errorf("window opens with %v at %d, want %v at %d", s.w.Opening, s.w.Start, how, start)
+	if s.w.StartReason != how || s.w.Start != start {
+		s.t.Errorf("window opens with %v at %d, want %v at %d", s.w.StartReason, s.w.Start, how, start)
 	}
 	if d := cmp.Diff(gaps, s.w.Gaps); d != "" {
 		s.t.Errorf("gaps (-want +got):\n%s", d)
@@ -131,20 +131,20 @@ func TestFirstWindow(t *testing.T) {
 	s.tick(10*second, 500, prop{name: "a", life: 5, cpu: 300, mem: 100})
 	s.tick(11*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
 	s.close()
-	s.opened(usage.First, 10*second)
+	s.opened(usage.StartFirst, 10*second)
 	s.want("a", usage.CPU, 50, usage.Measured)
 	s.tick(12*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
 	s.close()
-	s.opened(usage.Continues, 11*second)
+	s.opened(usage.StartContinued, 11*second)
 }
 
-func TestLostBooks(t *testing.T) {
+func TestNewAfterLoss(t *testing.T) {
 	s := newStage(t)
-	s.books = attribute.Lost("n", "the disk is gone")
+	s.books = attribute.NewAfterLoss("n", "the disk is gone")
 	s.tick(10*second, 500)
 	s.close()
 	at := unix(1010 * second)
-	s.opened(usage.First, 10*second, usage.Gap{From: at, To: at, Reason: usage.StateLost, Detail: "the disk is gone"})
+	s.opened(usage.StartFirst, 10*second, usage.Gap{From: at, To: at, Reason: usage.StateLost, Detail: "the disk is gone"})
 }
 
 // The meter was away for 8 s: "a" went on, "new" was made, "old" and "older"
@@ -159,12 +159,12 @@ func TestResumed(t *testing.T) {
 	if got := s.row("a").Total[usage.CPU]; got != 10 {
 		t.Errorf("total of a is %d, want 10", got)
 	}
-	s.books.Pace(time.Second)
+	s.books.SetInterval(time.Second)
 	now := []prop{{name: "a", life: 5, cpu: 510, mem: 300}, {name: "new", life: 9, cpu: 40, mem: 1000}}
 	s.tick(19*second, 1400, now...)
 	s.tick(20*second, 1400, now...)
 	s.close()
-	s.opened(usage.Resumed, 11*second, usage.Gap{From: unix(1011 * second), To: unix(1019 * second), Reason: usage.Unwatched})
+	s.opened(usage.StartResumed, 11*second, usage.Gap{From: unix(1011 * second), To: unix(1019 * second), Reason: usage.Unwatched})
 	s.want("a", usage.CPU, 200, usage.Measured)
 	s.want("a", usage.Memory, 8*200+300, usage.Apportioned)
 	s.want("new", usage.CPU, 40, usage.Measured)
@@ -194,7 +194,7 @@ func TestResumedAfterStep(t *testing.T) {
 	s.step = -3600 * second
 	s.tick(4009*second, 1400)
 	s.close()
-	s.opened(usage.Resumed, 4001*second, usage.Gap{From: unix(1401 * second), To: unix(1409 * second), Reason: usage.Unwatched})
+	s.opened(usage.StartResumed, 4001*second, usage.Gap{From: unix(1401 * second), To: unix(1409 * second), Reason: usage.Unwatched})
 }
 
 // After another boot all counters began at zero, and so does the window.
@@ -216,7 +216,7 @@ func TestBooted(t *testing.T) {
 	g[0].New, g[1].New = false, false
 	s.show(snap)
 	s.close()
-	s.opened(usage.Booted, 0, usage.Gap{From: unix(1011 * second), To: unix(2000 * second), Reason: usage.Rebooted},
+	s.opened(usage.StartBooted, 0, usage.Gap{From: unix(1011 * second), To: unix(2000 * second), Reason: usage.Rebooted},
 		usage.Gap{From: unix(2000 * second), To: unix(2060 * second), Reason: usage.Unwatched})
 	s.want("1", usage.CPU, 500, usage.Measured)
 	s.want("1", usage.Memory, 1<<10, usage.Measured)
@@ -225,7 +225,7 @@ func TestBooted(t *testing.T) {
 	}
 	s.want("0", usage.CPU, 400, usage.Measured)
 	s.want("0", usage.PIDs, 100, usage.Measured)
-	if got, want := s.w.Balance.Whole.Of(usage.CPU), 61*4*second-40*second; got != want {
+	if got, want := s.w.Balance.Whole.Get(usage.CPU), 61*4*second-40*second; got != want {
 		t.Errorf("the whole of CPU is %d, want %d", got, want)
 	}
 	if got := s.w.Total.Amount[usage.DiskRead]; got != 777 || s.w.CPUs != 4 {
@@ -243,7 +243,7 @@ func TestRestoredInThePast(t *testing.T) {
 	s.restart()
 	s.tick(5*second, 900)
 	s.close()
-	s.opened(usage.First, 5*second)
+	s.opened(usage.StartFirst, 5*second)
 }
 
 // A group that shows more than the group above it gained was there before the
@@ -397,7 +397,7 @@ func TestResumedSplit(t *testing.T) {
 // A tick that took a few times longer than one should was not watched.
 func TestCovered(t *testing.T) {
 	s := newStage(t)
-	s.books.Pace(time.Second)
+	s.books.SetInterval(time.Second)
 	for _, at := range []int64{10, 11, 13, 18, 19} {
 		s.tick(at*second, 0, prop{name: "a", life: 5})
 	}
@@ -434,7 +434,7 @@ func TestMachineCovered(t *testing.T) {
 
 // What the machine did is never negative, and begins where it is first seen.
 func TestWindowTotal(t *testing.T) {
-	b := attribute.New("n")
+	acc := attribute.New("n")
 	var w usage.Window
 	show := func(at, disk, net int64) {
 		s := two(at*second, 0)
@@ -442,13 +442,13 @@ func TestWindowTotal(t *testing.T) {
 		if net >= 0 {
 			s.Node.Total.Put(usage.NetworkRx, net)
 		}
-		b.Tick(s)
+		acc.Tick(s)
 	}
 	show(1, 100, -1)
 	show(2, 150, 1000)
 	show(3, 50, 1100)
 	show(4, 60, 1150)
-	b.Close(&w)
+	acc.CloseWindow(&w)
 	if w.Total.Amount[usage.DiskRead] != 60 || w.Total.Amount[usage.NetworkRx] != 150 {
 		t.Errorf("read %d, received %d; want 60 and 150", w.Total.Amount[usage.DiskRead], w.Total.Amount[usage.NetworkRx])
 	}

@@ -33,15 +33,15 @@ func (s *scanner) bool() bool {
 
 func (s *scanner) uint() uint64 {
 	v, n := binary.Uvarint(s.rest)
-	return uint64(s.took(int64(v), n))
+	return uint64(s.advance(int64(v), n))
 }
 
 func (s *scanner) int() int64 {
 	v, n := binary.Varint(s.rest)
-	return s.took(v, n)
+	return s.advance(v, n)
 }
 
-func (s *scanner) took(v int64, n int) int64 {
+func (s *scanner) advance(v int64, n int) int64 {
 	if s.bad || n <= 0 {
 		s.bad = true
 		return 0
@@ -85,8 +85,8 @@ func (s *scanner) set() usage.Set {
 	return v & usage.All
 }
 
-// shown is a set of what groups show, which is no energy.
-func (s *scanner) shown() usage.Set {
+// readingSet is a set of what groups show, which is no energy.
+func (s *scanner) readingSet() usage.Set {
 	const below = usage.Set(1<<usage.EnergyPackage - 1)
 	v := s.set()
 	s.bad = s.bad || v&^below != 0

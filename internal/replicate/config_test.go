@@ -20,9 +20,9 @@ func TestValidate(t *testing.T) {
 		"no URL":                    func(c *replicate.Config) { c.URL = "" },
 		"no directory":              func(c *replicate.Config) { c.Dir = "" },
 		"days":                      func(c *replicate.Config) { c.Finest = replica.Hour + 1 },
-		"no rows":                   func(c *replicate.Config) { c.Rows = 0 },
-		"more rows than are taken":  func(c *replicate.Config) { c.Rows = 1 << 30 },
-		"without a pause":           func(c *replicate.Config) { c.Every = 0 },
+		"no rows":                   func(c *replicate.Config) { c.PageRows = 0 },
+		"more rows than are taken":  func(c *replicate.Config) { c.PageRows = 1 << 30 },
+		"without a pause":           func(c *replicate.Config) { c.Interval = 0 },
 		"trying without a pause":    func(c *replicate.Config) { c.MinBackoff = 0 },
 		"longer at first than then": func(c *replicate.Config) { c.MaxBackoff = c.MinBackoff - time.Millisecond },
 	} {

@@ -17,46 +17,46 @@ import (
 	"mete.dev/mete/internal/model/replica"
 )
 
-// replyLimit is how much of a reply is read: a mark is some 200 bytes.
-const replyLimit = 64 << 10
+// maxReplySize is how much of a reply is read: a mark is some 200 bytes.
+const maxReplySize = 64 << 10
 
-// longest is how long a server may tell another one to stay away.
-const longest = 15 * time.Minute
+// maxRetryAfter is how long a server may tell another one to stay away.
+const maxRetryAfter = 15 * time.Minute
 
 // How long a request may take.
-const requestTime = 2 * time.Minute
+const requestTimeout = 2 * time.Minute
 
 var (
-	errMoved    = fmt.Errorf("the mark has moved: %w", fault.ErrConflict)
-	errTooLarge = fmt.Errorf("the page is too large: %w", fault.ErrInvalid)
+	errMarkMoved = fmt.Errorf("the mark has moved: %w", fault.ErrConflict)
+	errTooLarge  = fmt.Errorf("the page is too large: %w", fault.ErrInvalid)
 )
 
-// busy is an error that wraps fault.ErrUnavailable and knows when to try again.
-type busy struct {
+// retryError is an error that wraps fault.ErrUnavailable and knows when to try again.
+type retryError struct {
 	error
 	after time.Duration
 }
 
-func (b *busy) Unwrap() error { return b.error }
+func (b *retryError) Unwrap() error { return b.error }
 
-// remote is the server above.
-type remote struct {
+// upstreamClient is the server above.
+type upstreamClient struct {
 	base   string
 	client *http.Client
 }
 
-func (r *remote) mark(ctx context.Context) (replica.Mark, error) {
-	return r.ask(ctx, http.MethodGet, "/v1/states/mark", nil)
+func (r *upstreamClient) mark(ctx context.Context) (replica.Mark, error) {
+	return r.request(ctx, http.MethodGet, "/v1/states/mark", nil)
 }
 
-// post sends a page. Where the mark is elsewhere the error is errMoved, and the
+// post sends a page. Where the mark is elsewhere the error is errMarkMoved, and the
 // mark is where.
-func (r *remote) post(ctx context.Context, sent []byte) (replica.Mark, error) {
-	return r.ask(ctx, http.MethodPost, "/v1/states", sent)
+func (r *upstreamClient) post(ctx context.Context, sent []byte) (replica.Mark, error) {
+	return r.request(ctx, http.MethodPost, "/v1/states", sent)
 }
 
-func (r *remote) ask(ctx context.Context, method, path string, body []byte) (m replica.Mark, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+func (r *upstreamClient) request(ctx context.Context, method, path string, body []byte) (m replica.Mark, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -67,27 +67,27 @@ func (r *remote) ask(ctx context.Context, method, path string, body []byte) (m r
 	}
 	a, err := r.client.Do(q)
 	if err != nil {
-		return m, r.unreached(err)
+		return m, r.connectionError(err)
 	}
 	defer func() { _ = a.Body.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(a.Body, replyLimit))
+	b, err := io.ReadAll(io.LimitReader(a.Body, maxReplySize))
 	if err != nil {
-		return m, r.unreached(err)
+		return m, r.connectionError(err)
 	}
 	switch a.StatusCode {
 	case http.StatusOK, http.StatusConflict:
-		if err := json.Unmarshal(b, &m); err != nil || kindOf(a) != "application/json" {
+		if err := json.Unmarshal(b, &m); err != nil || mediaTypeOf(a) != "application/json" {
 			return m, fmt.Errorf("%s: status %s without a mark: %w", r.base, a.Status, fault.ErrUnavailable)
 		}
 		if a.StatusCode == http.StatusConflict {
-			return m, errMoved
+			return m, errMarkMoved
 		}
 		return m, nil
 	}
-	return m, r.problem(a, b)
+	return m, r.parseProblem(a, b)
 }
 
-func (r *remote) unreached(err error) error {
+func (r *upstreamClient) connectionError(err error) error {
 	// A connection that leads nowhere would be taken again by the next request.
 	r.client.CloseIdleConnections()
 	if errors.Is(err, fault.ErrDenied) {
@@ -96,11 +96,11 @@ func (r *remote) unreached(err error) error {
 	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 }
 
-// problem reads an error. That a page is invalid is believed only where a server
+// parseProblem reads an error. That a page is invalid is believed only where a server
 // of mete says it, not one in between.
-func (r *remote) problem(a *http.Response, body []byte) error {
+func (r *upstreamClient) parseProblem(a *http.Response, body []byte) error {
 	p := fault.Problem{Status: a.StatusCode}
-	own := kindOf(a) == fault.ProblemType && json.Unmarshal(body, &p) == nil && p.Status == a.StatusCode
+	own := mediaTypeOf(a) == fault.ProblemType && json.Unmarshal(body, &p) == nil && p.Status == a.StatusCode
 	if !own {
 		p = fault.Problem{Status: a.StatusCode, Title: "status " + a.Status}
 	}
@@ -115,14 +115,14 @@ func (r *remote) problem(a *http.Response, body []byte) error {
 		return err
 	}
 	p.Status = http.StatusServiceUnavailable
-	b := &busy{error: fmt.Errorf("%s: %w", r.base, p.Err())}
+	b := &retryError{error: fmt.Errorf("%s: %w", r.base, p.Err())}
 	if n, err := strconv.ParseUint(a.Header.Get("Retry-After"), 10, 31); err == nil {
-		b.after = min(time.Duration(n)*time.Second, longest)
+		b.after = min(time.Duration(n)*time.Second, maxRetryAfter)
 	}
 	return b
 }
 
-func kindOf(a *http.Response) string {
+func mediaTypeOf(a *http.Response) string {
 	kind, _, err := mime.ParseMediaType(a.Header.Get("Content-Type"))
 	if err != nil {
 		return ""

@@ -40,21 +40,21 @@ type Config struct {
 	Token func() (token.Token, error)
 	Name  string // of this server, for people
 	// Finest is minutes, or hours: then nothing goes up before its hour is over.
-	Finest replica.Level
+	Finest replica.Resolution
 	// Pseudonyms go up instead of names.
 	Pseudonyms bool
-	Rows       int           // in one page
-	Every      time.Duration // how often it looks for something to tell
+	PageRows   int           // in one page
+	Interval   time.Duration // how often it looks for something to tell
 	// MinBackoff and MaxBackoff bound how long it waits after a failure: from the
 	// one to the other, twice as long each time.
 	MinBackoff, MaxBackoff time.Duration
 
-	early bool // minutes that are not over go up as well
+	includeOpen bool // minutes that are not over go up as well
 }
 
 // Default tells minutes, every fifteen seconds.
 func Default() Config {
-	return Config{Rows: 10_000, Every: 15 * time.Second, MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}
+	return Config{PageRows: 10_000, Interval: 15 * time.Second, MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}
 }
 
 // Validate reports what cannot work. The error wraps fault.ErrInvalid.
@@ -64,8 +64,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("upstream: it needs a URL and a directory: %w", fault.ErrInvalid)
 	case c.Finest > replica.Hour:
 		return fmt.Errorf("upstream %s: resolution: %w", c.URL, fault.ErrInvalid)
-	case c.Rows < 1 || c.Rows > wire.Default().Rows/2 || c.Every <= 0:
-		return fmt.Errorf("upstream %s: %d rows every %v: %w", c.URL, c.Rows, c.Every, fault.ErrInvalid)
+	case c.PageRows < 1 || c.PageRows > wire.Default().Rows/2 || c.Interval <= 0:
+		return fmt.Errorf("upstream %s: %d rows every %v: %w", c.URL, c.PageRows, c.Interval, fault.ErrInvalid)
 	case c.MinBackoff < time.Millisecond || c.MaxBackoff < c.MinBackoff:
 		return fmt.Errorf("upstream %s: back-off from %v to %v: %w", c.URL, c.MinBackoff, c.MaxBackoff, fault.ErrInvalid)
 	}
@@ -76,24 +76,24 @@ func (c Config) Validate() error {
 // the same as long as the ledger does, for all servers above.
 const secretKey = "upstream.secret"
 
-// An Upstream tells the states of a ledger to a server above.
-type Upstream struct {
-	cfg    Config
-	ledger Ledger
-	id     *enroll.Identity
-	remote remote
-	secret []byte
-	log    *slog.Logger
+// A Sender tells the states of a ledger to a server above.
+type Sender struct {
+	cfg      Config
+	ledger   Ledger
+	id       *enroll.Identity
+	upstream upstreamClient
+	secret   []byte
+	log      *slog.Logger
 
 	rows int // in the next page: fewer, where pages turn out too large
 }
 
 // Open returns an Upstream. It asks nobody.
-func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Upstream, error) {
+func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	u := &Upstream{cfg: cfg.tune(), ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.Rows}
+	u := &Sender{cfg: cfg.tune(), ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.PageRows}
 	if cfg.Pseudonyms {
 		secret, err := l.Secret(ctx, secretKey)
 		if err != nil {
@@ -112,12 +112,12 @@ func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Upstrea
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: %w", cfg.URL, err)
 	}
-	u.remote = remote{u.id.Server(), u.id.Client()}
+	u.upstream = upstreamClient{u.id.Server(), u.id.Client()}
 	return u, nil
 }
 
 // Run enrols where that is needed, and tells what there is, until ctx ends.
-func (u *Upstream) Run(ctx context.Context) error {
+func (u *Sender) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	enrolled := make(chan struct{})
 	g.Go(func() error {
@@ -129,14 +129,14 @@ func (u *Upstream) Run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		u.tell(ctx, enrolled)
+		u.pushLoop(ctx, enrolled)
 		return nil
 	})
 	return g.Wait()
 }
 
-// tell turns the loop. It closes enrolled once there is an identity.
-func (u *Upstream) tell(ctx context.Context, enrolled chan struct{}) {
+// pushLoop turns the loop. It closes enrolled once there is an identity.
+func (u *Sender) pushLoop(ctx context.Context, enrolled chan struct{}) {
 	for failures := 0; ; {
 		err := u.Push(ctx)
 		if ctx.Err() != nil {
@@ -146,10 +146,10 @@ func (u *Upstream) tell(ctx context.Context, enrolled chan struct{}) {
 			close(enrolled)
 			enrolled = nil
 		}
-		wait := u.cfg.Every
+		wait := u.cfg.Interval
 		switch {
 		case err != nil:
-			wait = u.cfg.pause(failures, err)
+			wait = u.cfg.backoff(failures, err)
 			if failures++; failures == 1 || failures%20 == 0 {
 				u.log.Warn("the server above cannot be told", "err", err, "hint", fault.Hint(err), "wait", wait)
 			}
@@ -165,15 +165,15 @@ func (u *Upstream) tell(ctx context.Context, enrolled chan struct{}) {
 	}
 }
 
-// pause is how long to wait after a failure. One that a person has to mend is
+// backoff is how long to wait after a failure. One that a person has to mend is
 // tried again all the same.
-func (c Config) pause(failures int, err error) time.Duration {
+func (c Config) backoff(failures int, err error) time.Duration {
 	wait := min(c.MinBackoff<<min(failures, 10), c.MaxBackoff)
 	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid) {
 		wait = c.MaxBackoff
 	}
 	wait = wait/2 + rand.N(wait/2)
-	if b, ok := errors.AsType[*busy](err); ok {
+	if b, ok := errors.AsType[*retryError](err); ok {
 		wait = max(wait, b.after)
 	}
 	return wait
@@ -181,11 +181,11 @@ func (c Config) pause(failures int, err error) time.Duration {
 
 // Push tells all that the server above lacks, once. It enrols there first, where
 // that is needed.
-func (u *Upstream) Push(ctx context.Context) error {
+func (u *Sender) Push(ctx context.Context) error {
 	if err := u.id.Enrol(ctx); err != nil {
 		return err
 	}
-	m, err := u.remote.mark(ctx)
+	m, err := u.upstream.mark(ctx)
 	if err != nil {
 		return err
 	}
@@ -193,8 +193,8 @@ func (u *Upstream) Push(ctx context.Context) error {
 	// ledger; each page that either sends brings both further.
 	for moved := 0; ; {
 		o := replica.Offer{Finest: u.cfg.Finest, Masked: u.cfg.Pseudonyms, Rows: u.rows}
-		if !u.cfg.early {
-			o.Over = time.Now().Unix() / 60
+		if !u.cfg.includeOpen {
+			o.OpenMinute = time.Now().Unix() / 60
 		}
 		p, err := u.ledger.States(ctx, m, o)
 		if err != nil || p.Empty() {
@@ -207,18 +207,18 @@ func (u *Upstream) Push(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("upstream %s: %w", u.cfg.URL, err)
 		}
-		next, err := u.remote.post(ctx, sent)
+		next, err := u.upstream.post(ctx, sent)
 		failpoint.At("upstream.sent")
 		switch {
 		case errors.Is(err, errTooLarge) && u.rows > 1:
 			u.rows /= 2
 			continue
-		case errors.Is(err, errMoved) && moved < 10:
+		case errors.Is(err, errMarkMoved) && moved < 10:
 			moved++
 		case err != nil:
 			return err
 		default:
-			u.rows, moved = min(u.rows*2, u.cfg.Rows), 0
+			u.rows, moved = min(u.rows*2, u.cfg.PageRows), 0
 		}
 		m = next
 	}

@@ -176,7 +176,7 @@ func book(t *testing.T, l *ledger.Ledger, number uint64, from int64) {
 			Labels: map[string]string{"secretlabel": "secretvalue", "io.kubernetes.pod.namespace": "secretspace", "io.kubernetes.pod.name": "secretpod", "io.kubernetes.container.name": "secretcontainer"},
 		}
 		e.Names = append(e.Names, name)
-		short, _ := batch.ShortOf(name.ID)
+		short, _ := batch.ShortIDOf(name.ID)
 		for m := range int64(90) {
 			row := batch.Minute{Workload: short, Minute: ledgertest.Day.Unix()/60 + from + m}
 			row.Usage.Covered = time.Minute
@@ -192,7 +192,7 @@ func book(t *testing.T, l *ledger.Ledger, number uint64, from int64) {
 	e.Gaps = []usage.Gap{{From: ledgertest.Day.Add(-time.Hour), To: ledgertest.Day, Reason: usage.Rebooted, Detail: "secretdetail"}}
 	e.Shifts = []batch.Shift{{Boot: "secretboot", At: ledgertest.Day, By: time.Hour, From: ledgertest.Day}}
 	results, err := l.Book(t.Context(), []*batch.Entry{e})
-	if err != nil || results[0].Verdict != batch.Taken {
+	if err != nil || results[0].Verdict != batch.Accepted {
 		t.Fatal(results, err)
 	}
 }
@@ -206,15 +206,15 @@ func sums(t *testing.T, l *ledger.Ledger, by query.Dimension) map[string]string 
 	}
 	got := map[string]string{}
 	for _, g := range a.Groups {
-		got[g.Keys[0]] = fmt.Sprint(g.Usage.Sum[usage.CPU], g.Usage.Sum[usage.Memory], g.Usage.Covered, g.First, g.Last, a.Whole.Sum[usage.CPU], a.Gaps)
+		got[g.Keys[0]] = fmt.Sprint(g.Usage.Sum[usage.CPU], g.Usage.Sum[usage.Memory], g.Usage.Covered, g.First, g.Last, a.Capacity.Sum[usage.CPU], a.Gaps)
 	}
 	return got
 }
 
-func open(t *testing.T, l *ledger.Ledger, u *upper, change func(*replicate.Config)) *replicate.Upstream {
+func open(t *testing.T, l *ledger.Ledger, u *upper, change func(*replicate.Config)) *replicate.Sender {
 	t.Helper()
 	cfg := replicate.Default()
-	cfg.URL, cfg.Dir, cfg.Name, cfg.Rows = u.url, t.TempDir(), "secrethost", 50
+	cfg.URL, cfg.Dir, cfg.Name, cfg.PageRows = u.url, t.TempDir(), "secrethost", 50
 	tok := u.token(registry.Upstream)
 	cfg.Token = func() (token.Token, error) { return tok, nil }
 	if change != nil {
@@ -234,10 +234,10 @@ func TestPush(t *testing.T) {
 }
 
 func testPush(t *testing.T, place func(testing.TB) string) {
-	for _, finest := range []replica.Level{replica.Minute, replica.Hour} {
+	for _, finest := range []replica.Resolution{replica.Minute, replica.Hour} {
 		t.Run(fmt.Sprint(finest), func(t *testing.T) {
 			l, u := below(t), above(t, place(t))
-			up := open(t, l, u, func(c *replicate.Config) { c.Finest, c.Rows = finest, 50-45*int(finest) })
+			up := open(t, l, u, func(c *replicate.Config) { c.Finest, c.PageRows = finest, 50-45*int(finest) })
 			if err := l.Fold(t.Context(), ledgertest.Day.Add(3*time.Hour)); err != nil {
 				t.Fatal(err)
 			}
@@ -271,7 +271,7 @@ func testPush(t *testing.T, place func(testing.TB) string) {
 			compare(t, l, u.Ledger)
 			// Its node is revoked where it sends.
 			w := httptest.NewRecorder()
-			u.Admin().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/secretnode", nil))
+			u.AdminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/secretnode", nil))
 			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "which tells of it here") {
 				t.Errorf("revoking a node of the server below: %d %s", w.Code, w.Body)
 			}

@@ -12,7 +12,7 @@ import (
 // much happens between two deaths.
 func (c Config) tune() Config {
 	if d, err := time.ParseDuration(os.Getenv("METE_TORTURE_UPSTREAM")); err == nil {
-		c.Every, c.MinBackoff, c.MaxBackoff, c.early = d, d, 4*d, true
+		c.Interval, c.MinBackoff, c.MaxBackoff, c.includeOpen = d, d, 4*d, true
 	}
 	return c
 }

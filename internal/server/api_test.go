@@ -28,11 +28,11 @@ func tenants(t *testing.T) (b *bench, as map[string]http.Handler) {
 			t.Fatal(err)
 		}
 		sent, clock := aBatchOf(t, id, byte(i+1), "job-"+cluster)
-		if r, err := b.Way(id).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Taken {
+		if r, err := b.Transport(id).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Accepted {
 			t.Fatalf("offer: %+v, %v", r, err)
 		}
-		lost := batch.Lost{Stream: batch.Stream{byte(i + 1)}, From: 2, To: 3, Gap: usage.Gap{From: now.Add(-time.Minute), To: now, Reason: usage.Overflow, Detail: "of " + cluster}}
-		if r, err := b.Way(id).Lost(t.Context(), lost); err != nil || r.Verdict != batch.Taken {
+		lost := batch.Loss{Stream: batch.Stream{byte(i + 1)}, From: 2, To: 3, Gap: usage.Gap{From: now.Add(-time.Minute), To: now, Reason: usage.Overflow, Detail: "of " + cluster}}
+		if r, err := b.Transport(id).Lost(t.Context(), lost); err != nil || r.Verdict != batch.Accepted {
 			t.Fatalf("lost: %+v, %v", r, err)
 		}
 	}

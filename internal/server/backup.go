@@ -16,9 +16,9 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// beside are the names in a state directory, beside the ledger and the metrics, that
+// backupPaths are the names in a state directory, beside the ledger and the metrics, that
 // a copy has too.
-var beside = []string{"authority", "upstream", "alerts.json"}
+var backupPaths = []string{"authority", "upstream", "alerts.json"}
 
 // Backup copies what the server keeps into a new directory, which is a state
 // directory of a server then. The server goes on meanwhile. dir is absolute, outside
@@ -36,19 +36,19 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 	if rest, err := filepath.Rel(state, dir); err == nil && filepath.IsLocal(rest) {
 		return b, fault.WithHint(fmt.Errorf("%s is in the state directory %s: %w", dir, s.cfg.State, fault.ErrInvalid), "name a directory beside it")
 	}
-	if !s.copying.TryLock() {
+	if !s.backupMu.TryLock() {
 		return b, fault.WithHint(fmt.Errorf("a backup is being made already: %w", fault.ErrConflict), "try again when that is done")
 	}
-	defer s.copying.Unlock()
+	defer s.backupMu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
+	defer context.AfterFunc(s.ctx, cancel)()
 
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
 			err = fault.WithHint(fmt.Errorf("%s exists already: %w", dir, fault.ErrConflict), "name a directory that is not there yet")
 		}
-		return b, barred(err)
+		return b, explainWriteError(err)
 	}
 	began := time.Now()
 	part, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".part-*")
@@ -56,18 +56,18 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 		return b, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "make the directory above it first")
 	}
 	if err != nil {
-		return b, barred(err)
+		return b, explainWriteError(err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(barred(err), os.RemoveAll(part))
+			err = errors.Join(explainWriteError(err), os.RemoveAll(part))
 		}
 	}()
 	// The ledger comes last: what it has beyond the metrics is filled in from it.
 	if err := s.Metrics.Backup(ctx, filepath.Join(part, "metrics")); err != nil {
 		return b, err
 	}
-	for _, name := range beside {
+	for _, name := range backupPaths {
 		from := filepath.Join(s.cfg.State, name)
 		if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -81,14 +81,14 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 	}
 	switch err := s.Ledger.Backup(ctx, filepath.Join(part, "ledger.db")); {
 	case errors.Is(err, fault.ErrUnsupported):
-		b.Elsewhere = true
+		b.ExternalLedger = true
 	case err != nil:
 		return b, err
 	}
-	if b.Ledger, err = size(filepath.Join(part, "ledger.db")); err != nil {
+	if b.Ledger, err = diskSize(filepath.Join(part, "ledger.db")); err != nil {
 		return b, err
 	}
-	if b.Metrics, err = size(filepath.Join(part, "metrics")); err != nil {
+	if b.Metrics, err = diskSize(filepath.Join(part, "metrics")); err != nil {
 		return b, err
 	}
 	if err := atomicfile.Move(part, dir); err != nil {
@@ -99,8 +99,8 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 	return b, nil
 }
 
-// barred says what to do about a place that nothing can be written in.
-func barred(err error) error {
+// explainWriteError says what to do about a place that nothing can be written in.
+func explainWriteError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrDenied), "it is written by the server, with its rights: name a directory where that one may write, on a file system that has links")
@@ -110,9 +110,9 @@ func barred(err error) error {
 	return err
 }
 
-// size is how many bytes a file, or the files of a directory, have; 0 where there
+// diskSize is how many bytes a file, or the files of a directory, have; 0 where there
 // is none.
-func size(path string) (n int64, err error) {
+func diskSize(path string) (n int64, err error) {
 	err = filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err

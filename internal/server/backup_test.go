@@ -62,7 +62,7 @@ func TestBackup(t *testing.T) {
 	first := open(t, state, nil)
 	id := first.enrol(t, registry.Agent, "m1")
 	sent, clock := aBatch(t, id.Node())
-	if r, err := offer(t, id, first, sent, clock); err != nil || r.Verdict != batch.Taken {
+	if r, err := offer(t, id, first, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatal(r, err)
 	}
 	use := func(b *bench) (covered float64, workloads int) {
@@ -108,7 +108,7 @@ func TestBackup(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			dir := filepath.Join(place, "copy")
 			b, err := first.Backup(t.Context(), dir)
-			if err != nil || b.Dir != dir || b.Ledger < 4096 || b.Metrics < 1000 || b.Took <= 0 || b.Elsewhere {
+			if err != nil || b.Dir != dir || b.Ledger < 4096 || b.Metrics < 1000 || b.Took <= 0 || b.ExternalLedger {
 				t.Fatalf("%+v, %v", b, err)
 			}
 			if _, err := first.Backup(t.Context(), dir); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
@@ -135,7 +135,7 @@ func TestBackup(t *testing.T) {
 			if gotUse, gotSeries := use(second); gotUse != wantUse || gotUse == 0 || gotSeries != wantSeries || gotSeries < 2 {
 				t.Errorf("%v of %d workloads, want %v of %d", gotUse, gotSeries, wantUse, wantSeries)
 			}
-			if r, err := offer(t, id, second, sent, clock); err != nil || r.Verdict == batch.Taken {
+			if r, err := offer(t, id, second, sent, clock); err != nil || r.Verdict == batch.Accepted {
 				t.Errorf("the same batch again: %+v, %v", r, err)
 			}
 		})

@@ -49,12 +49,12 @@ func TestBrokenMetrics(t *testing.T) {
 				}
 				// What was written last may be empty yet.
 				slices.Sort(found)
-				if err := tc.harm(slices.MaxFunc(found, func(a, b string) int { return cmp.Compare(size(a), size(b)) })); err != nil {
+				if err := tc.harm(slices.MaxFunc(found, func(a, b string) int { return cmp.Compare(diskSize(a), diskSize(b)) })); err != nil {
 					t.Fatal(err)
 				}
 				p.open()
 				p.live(10 * time.Minute)
-				if p.metrics.Stats().Holes > 0 {
+				if p.metrics.Stats().IncompleteNodes > 0 {
 					p.fill()
 				}
 				p.equal(tc.name, p.begin)
@@ -71,8 +71,8 @@ func TestBrokenMetrics(t *testing.T) {
 	}
 }
 
-// size is how long a file is; of a directory it says nothing.
-func size(path string) int64 {
+// diskSize is how long a file is; of a directory it says nothing.
+func diskSize(path string) int64 {
 	i, err := os.Stat(path)
 	if err != nil || i.IsDir() {
 		return 0

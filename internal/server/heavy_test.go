@@ -295,7 +295,7 @@ func besideSmall(t *testing.T, state string, end time.Time) {
 			loaded = append(loaded, small())
 			if n := len(loaded); n%50 == 1 {
 				sent, clock := aBatchOf(t, id.Node(), byte(10+n/50%200), "web")
-				if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+				if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 					t.Errorf("a batch meanwhile: %+v, %v", r, err)
 				}
 			}

@@ -79,7 +79,7 @@ func (p *pair) reopened() {
 		p.t.Fatal(through, err)
 	}
 	to := through.Truncate(time.Minute)
-	used := map[batch.Short]int64{}
+	used := map[batch.ShortID]int64{}
 	err = l.Minutes(p.t.Context(), []string{"n1"}, to.Add(-12*time.Hour), to, func(_ int, m *batch.Minute) error {
 		used[m.Workload] += m.Usage.Amount[usage.CPU]
 		return nil
@@ -87,7 +87,7 @@ func (p *pair) reopened() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	shorts := make([]batch.Short, 0, len(used))
+	shorts := make([]batch.ShortID, 0, len(used))
 	for short := range used {
 		shorts = append(shorts, short)
 	}
@@ -95,7 +95,7 @@ func (p *pair) reopened() {
 	if err != nil || len(names) < 8 {
 		p.t.Fatal(names, err)
 	}
-	f, some := metric.Of(usage.CPU), 0
+	f, some := metric.FamilyOf(usage.CPU), 0
 	for short, n := range names {
 		want := f.Value(used[short])
 		got, off, seen := p.grew(f, string(n.ID), time.Unix(0, 0), to)
@@ -109,7 +109,7 @@ func (p *pair) reopened() {
 	if p.t.Failed() {
 		p.t.Log(p.log.String())
 	}
-	if some < 8 || p.metrics.Stats().Holes > 0 {
-		p.t.Errorf("%d workloads compared, %d holes", some, p.metrics.Stats().Holes)
+	if some < 8 || p.metrics.Stats().IncompleteNodes > 0 {
+		p.t.Errorf("%d workloads compared, %d holes", some, p.metrics.Stats().IncompleteNodes)
 	}
 }

@@ -75,12 +75,12 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 		// It would tell of broken connections of visitors, which concern nobody.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
-	return Until(ctx, srv, ln)
+	return ServeUntil(ctx, srv, ln)
 }
 
-// Until has srv answer on ln until ctx ends: with TLS where it has a
+// ServeUntil has srv answer on ln until ctx ends: with TLS where it has a
 // configuration for it. Who still reads then has a moment to finish.
-func Until(ctx context.Context, srv *http.Server, ln net.Listener) error {
+func ServeUntil(ctx context.Context, srv *http.Server, ln net.Listener) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		serve := srv.Serve

@@ -11,13 +11,13 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// compared is for how long back meters are compared with machines.
-const compared = time.Hour
+// comparedTime is for how long back meters are compared with machines.
+const comparedTime = time.Hour
 
-// meters is how the meters outside the machines are doing, for who may see all of
+// meterMetrics is how the meters outside the machines are doing, for who may see all of
 // them, and how what they show compares with what the machines see, for who may see
 // those.
-func (s *Server) meters(ctx context.Context, scope query.Scope, nodes []query.Node) (string, error) {
+func (s *Server) meterMetrics(ctx context.Context, scope query.Scope, nodes []query.Node) (string, error) {
 	if s.Meters == nil {
 		return "", nil
 	}
@@ -26,7 +26,7 @@ func (s *Server) meters(ctx context.Context, scope query.Scope, nodes []query.No
 		states = s.Meters.States()
 	}
 	now := time.Now()
-	all, err := s.Ledger.OuterRatios(ctx, now.Add(-compared))
+	all, err := s.Ledger.OuterRatios(ctx, now.Add(-comparedTime))
 	if err != nil {
 		return "", err
 	}

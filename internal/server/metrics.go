@@ -15,21 +15,21 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// metrics is how the server is doing, in Prometheus's text format. Who does not see
+// serverMetrics is how the server is doing, in Prometheus's text format. Who does not see
 // all is told of the nodes alone that he sees: the rest counts what others send and
 // ask, too.
-func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error) {
+func (s *Server) serverMetrics(ctx context.Context, scope query.Scope) (string, error) {
 	nodes, err := s.Ledger.Nodes(ctx, scope)
 	if err != nil {
 		return "", err
 	}
-	meters, err := s.meters(ctx, scope, nodes)
+	meters, err := s.meterMetrics(ctx, scope, nodes)
 	if err != nil {
 		return "", err
 	}
 	if !scope.All {
 		t := &exposition.Text{}
-		nodesText(t, inStates(nodes))
+		nodesText(t, countStates(nodes))
 		return t.String() + meters, nil
 	}
 	kept, err := s.Ledger.Stats(ctx)
@@ -40,13 +40,13 @@ func (s *Server) metrics(ctx context.Context, scope query.Scope) (string, error)
 }
 
 func (s *Server) metricsText(kept ledger.Stats, nodes []query.Node, now time.Time) *exposition.Text {
-	var own expiry
-	own.server, own.authority = s.Authority.OwnEnds()
-	return metricsText(s.Ingest.Stats(), kept, s.Metrics.Stats(), s.alerts.Counts(), s.alerts.Firing(), own, s.remote.Status(), s.taker.Counts(), s.prom.Counts(), inStates(nodes), now)
+	var own certificateEnds
+	own.server, own.authority = s.Authority.OwnExpiry()
+	return metricsText(s.Ingest.Stats(), kept, s.Metrics.Stats(), s.alerts.Counts(), s.alerts.Firing(), own, s.remote.Status(), s.remoteWrite.Counts(), s.prom.Counts(), countStates(nodes), now)
 }
 
-// inStates counts nodes by their states.
-func inStates(nodes []query.Node) map[string]int64 {
+// countStates counts nodes by their states.
+func countStates(nodes []query.Node) map[string]int64 {
 	n := map[string]int64{}
 	for i := range nodes {
 		n[nodes[i].State]++
@@ -54,27 +54,27 @@ func inStates(nodes []query.Node) map[string]int64 {
 	return n
 }
 
-// expiry is when certificates end.
-type expiry struct{ server, authority time.Time }
+// certificateEnds is when certificates end.
+type certificateEnds struct{ server, authority time.Time }
 
 // metricsText is what there is to say at a time; nodes is how many there are in each
 // state.
-func metricsText(in receiver.Stats, kept ledger.Stats, shown tsdb.Stats, told alert.Counts, firing int64, own expiry, to []remotewrite.Status, written remotewrite.Counts, asked api.Counts, nodes map[string]int64, now time.Time) *exposition.Text {
+func metricsText(in receiver.Stats, kept ledger.Stats, shown tsdb.Stats, told alert.Counts, firing int64, own certificateEnds, to []remotewrite.Status, written remotewrite.Counts, asked api.Counts, nodes map[string]int64, now time.Time) *exposition.Text {
 	t := &exposition.Text{}
 	by := func(label, value string, n int64) exposition.Sample {
 		return exposition.Sample{Labels: []string{label, value}, Value: float64(n)}
 	}
 	t.Counters("mete_server_batches_total", "Batches that were offered and judged, by verdict.",
-		by("verdict", "taken", in.Taken), by("verdict", "known", in.Known), by("verdict", "behind", in.Behind),
+		by("verdict", "taken", in.Accepted), by("verdict", "known", in.Duplicates), by("verdict", "behind", in.OutOfOrder),
 		by("verdict", "conflict", in.Conflicts), by("verdict", "clone", in.Clones))
 	t.Counters("mete_server_refused_total", "Batches and requests that were refused, by reason.",
-		by("reason", "invalid", in.Invalid), by("reason", "denied", in.Denied), by("reason", "unavailable", in.Unavailable), by("reason", "limited", in.Limited))
-	t.Counter("mete_server_lost_total", "Words of agents that batches are gone.", float64(in.Lost))
+		by("reason", "invalid", in.Invalid), by("reason", "denied", in.Denied), by("reason", "unavailable", in.Unavailable), by("reason", "limited", in.RateLimited))
+	t.Counter("mete_server_lost_total", "Words of agents that batches are gone.", float64(in.Losses))
 	t.Counter("mete_server_rows_total", "Rows of windows that were taken.", float64(in.Rows))
 	t.Counter("mete_server_bytes_total", "Bytes of the batches that were taken.", float64(in.Bytes))
 	t.Counter("mete_conservation_violations_total", "Sums of parts in those windows that were not their whole, as the agent said or the server found: always a defect.", float64(in.Violations))
 	t.Counter("mete_server_commits_total", "Transactions that booked batches.", float64(in.Commits))
-	t.Counter("mete_server_commit_seconds_total", "Time spent in those transactions, waiting for the writer included.", in.Committing.Seconds())
+	t.Counter("mete_server_commit_seconds_total", "Time spent in those transactions, waiting for the writer included.", in.CommitTime.Seconds())
 	t.Gauge("mete_server_queue_rows", "Rows that wait to be booked.", float64(in.Queue))
 	nodesText(t, nodes)
 	t.Counter("mete_server_ledger_revision_total", "Transactions that wrote to the ledger, since it was made.", float64(kept.Rev))
@@ -92,24 +92,24 @@ func metricsText(in receiver.Stats, kept ledger.Stats, shown tsdb.Stats, told al
 	t.Counter("mete_server_ledger_fold_slices_total", "Transactions that this was in.", float64(kept.Slices))
 	t.Counter("mete_server_metrics_samples_total", "Samples that the metrics took.", float64(shown.Samples))
 	t.Counter("mete_server_metrics_refused_total", "Samples that they did not, as they are too old, or others are there.", float64(shown.Refused))
-	t.Counter("mete_server_metrics_missed_total", "Batches that they took nothing of.", float64(in.Unseen))
-	t.Counter("mete_server_metrics_filled_total", "Samples that the metrics had lost, and were filled in from the ledger.", float64(shown.Filled))
-	t.Gauge("mete_server_metrics_behind_nodes", "Nodes of which the metrics lack something that the ledger has.", float64(shown.Holes))
-	t.Counter("mete_server_metrics_crowded_rows_total", "Rows of workloads that have no series of their own, as their nodes have too many: they are in that of the brief ones.", float64(shown.Crowded))
+	t.Counter("mete_server_metrics_missed_total", "Batches that they took nothing of.", float64(in.MetricsFailed))
+	t.Counter("mete_server_metrics_filled_total", "Samples that the metrics had lost, and were filled in from the ledger.", float64(shown.Backfilled))
+	t.Gauge("mete_server_metrics_behind_nodes", "Nodes of which the metrics lack something that the ledger has.", float64(shown.IncompleteNodes))
+	t.Counter("mete_server_metrics_crowded_rows_total", "Rows of workloads that have no series of their own, as their nodes have too many: they are in that of the brief ones.", float64(shown.OverLimit))
 	t.Gauge("mete_server_metrics_series", "Series in memory.", float64(shown.Series))
 	t.Gauge("mete_server_alerts_firing", "Alerts that fire.", float64(firing))
 	t.Counters("mete_server_alert_requests_total", "Requests with alerts to receivers, by kind of receiver and by whether it took them.",
 		exposition.Sample{Labels: []string{"receiver", "alertmanager", "result", "taken"}, Value: float64(told.Sent)},
 		exposition.Sample{Labels: []string{"receiver", "alertmanager", "result", "failed"}, Value: float64(told.Failed)},
-		exposition.Sample{Labels: []string{"receiver", "webhook", "result", "taken"}, Value: float64(told.Hooked)},
-		exposition.Sample{Labels: []string{"receiver", "webhook", "result", "failed"}, Value: float64(told.Unhooked)})
-	t.Counter("mete_server_alerts_dropped_total", "Alerts that the webhook is not told of, as there were too many.", float64(told.Dropped))
+		exposition.Sample{Labels: []string{"receiver", "webhook", "result", "taken"}, Value: float64(told.WebhookSent)},
+		exposition.Sample{Labels: []string{"receiver", "webhook", "result", "failed"}, Value: float64(told.WebhookFailed)})
+	t.Counter("mete_server_alerts_dropped_total", "Alerts that the webhook is not told of, as there were too many.", float64(told.WebhookDropped))
 	t.Gauges(metric.ServerExpiry, "When the server's own certificate ends, and that of its authority, in seconds since 1970.",
-		by(metric.Certificate, metric.OfServer, own.server.Unix()), by(metric.Certificate, metric.OfAuthority, own.authority.Unix()))
+		by(metric.Certificate, metric.ServerCertificate, own.server.Unix()), by(metric.Certificate, metric.AuthorityCertificate, own.authority.Unix()))
 	t.Counters("mete_server_written_samples_total", "Samples of others' series that were written by remote write, by what became of them.",
-		by("result", "taken", written.Taken), by("result", "refused", written.Refused))
+		by("result", "taken", written.Accepted), by("result", "refused", written.Refused))
 	t.Counters("mete_server_queries_total", "PromQL queries, and questions for series and labels, by what became of them.",
-		by("result", "answered", asked.Answered), by("result", "invalid", asked.Invalid), by("result", "refused", asked.Refused), by("result", "late", asked.Late))
+		by("result", "answered", asked.Answered), by("result", "invalid", asked.Invalid), by("result", "refused", asked.Refused), by("result", "late", asked.TimedOut))
 	t.Counter("mete_server_queries_large_total", "Those of them that were large.", float64(asked.Large))
 	t.Counter("mete_server_query_seconds_total", "Time that they took, all together.", asked.Took.Seconds())
 	t.Counter("mete_server_query_wait_seconds_total", "Time that they waited for their turns, all together.", asked.Waited.Seconds())

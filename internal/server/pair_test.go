@@ -39,7 +39,7 @@ type nervous struct {
 	fails atomic.Bool
 }
 
-func (n *nervous) Names(ctx context.Context, node string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
+func (n *nervous) Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
 	if n.fails.Load() {
 		return nil, errors.New("no names today")
 	}
@@ -87,7 +87,7 @@ type pair struct {
 // A worker is a workload that runs.
 type worker struct {
 	name  batch.Name
-	short batch.Short
+	short batch.ShortID
 	total [usage.Limit]int64
 	still bool
 	first bool
@@ -136,7 +136,7 @@ func (p *pair) metricsDir() string { return filepath.Join(p.dir, "metrics") }
 func (p *pair) open() {
 	p.t.Helper()
 	cfg := tsdb.Default()
-	cfg.Dir, cfg.Settle = p.metricsDir(), time.Second
+	cfg.Dir, cfg.BackfillDelay = p.metricsDir(), time.Second
 	if p.most > 0 {
 		cfg.Workloads = p.most
 	}
@@ -155,7 +155,7 @@ func (p *pair) close() {
 
 func (p *pair) start(kind workload.Kind, key string) *worker {
 	id := workload.NewID("n1", kind, key)
-	short, _ := batch.ShortOf(id)
+	short, _ := batch.ShortIDOf(id)
 	w := &worker{name: batch.Name{ID: id, Kind: kind, Name: kind.String() + key, Started: p.wall()}, short: short, first: true}
 	p.alive = append(p.alive, w)
 	p.names = append(p.names, w.name)
@@ -253,7 +253,7 @@ func (p *pair) put(b sent) {
 	}
 	p.number++
 	r, err := p.ledger.Book(p.t.Context(), []*batch.Entry{e})
-	if err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+	if err != nil || r[0].Err != nil || r[0].Verdict != batch.Accepted {
 		p.t.Fatal(err, r)
 	}
 }
@@ -289,14 +289,14 @@ func (p *pair) fill() (put int64) {
 	ctx, stop := context.WithCancel(p.t.Context())
 	done := make(chan error)
 	go func() { done <- p.metrics.Run(ctx) }()
-	for p.metrics.Stats().Holes > 0 {
+	for p.metrics.Stats().IncompleteNodes > 0 {
 		time.Sleep(20 * time.Millisecond) // mostly in a bubble
 	}
 	stop()
 	if err := <-done; err != nil {
 		p.t.Fatal(err)
 	}
-	put = p.metrics.Stats().Filled
+	put = p.metrics.Stats().Backfilled
 	p.close()
 	p.open()
 	for _, b := range p.metrics.DB().Blocks() {
@@ -382,7 +382,7 @@ func (p *pair) equal(when string, from time.Time) {
 			p.t.Fatalf("%s: asked for %v to %v, got %v to %v", when, t1, t2, answer.From, answer.To)
 		}
 		for _, res := range spent {
-			f := metric.Of(res)
+			f := metric.FamilyOf(res)
 			var want float64
 			if len(answer.Groups) > 0 {
 				want = f.Value(answer.Groups[0].Usage.Sum[res].Int64())

@@ -9,11 +9,11 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// revoking takes rights from machines and servers below.
-type revoking struct{ *Server }
+// nodeRevoker takes rights from machines and servers below.
+type nodeRevoker struct{ *Server }
 
 // Revoke implements api.Nodes.
-func (r revoking) Revoke(ctx context.Context, which string) (query.Node, error) {
+func (r nodeRevoker) Revoke(ctx context.Context, which string) (query.Node, error) {
 	n, err := r.find(ctx, which)
 	switch {
 	case err != nil:
@@ -31,7 +31,7 @@ func (r revoking) Revoke(ctx context.Context, which string) (query.Node, error) 
 
 // find is the node or the server below with this id, else the one with this name
 // that is not revoked yet.
-func (r revoking) find(ctx context.Context, which string) (query.Node, error) {
+func (r nodeRevoker) find(ctx context.Context, which string) (query.Node, error) {
 	all := query.Scope{All: true}
 	nodes, err := r.Ledger.Nodes(ctx, all)
 	if err != nil {

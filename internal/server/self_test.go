@@ -147,7 +147,7 @@ func TestSelfTLS(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatchOf(t, id.Node(), 1, "make")
-	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	self := id.Self(id.Node(), workload.NewID(id.Node(), workload.Service, "make.service"))
@@ -186,7 +186,7 @@ func TestSelfTLS(t *testing.T) {
 	}
 	// It is shown to no server of another authority.
 	other := open(t, t.TempDir(), nil)
-	asker, err = client.ForSelf(token.Self{URL: other.url + "/v1/self", Token: self.Token, CA: self.CA})
+	asker, err = client.ForSelf(token.SelfAccess{URL: other.url + "/v1/self", Token: self.Token, CA: self.CA})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,23 +97,23 @@ type Server struct {
 	Ledger    *ledger.Ledger
 	Authority *ca.Authority
 	Ingest    *receiver.Receiver
-	Meters    *meters.Keeper // nil without meters
+	Meters    *meters.Collector // nil without meters
 	Metrics   *tsdb.Store
 
-	prom      *promapi.API
-	told      *promapi.Log // of queries; nil where none is kept
-	alerts    *alert.Alerts
-	remote    *remotewrite.Writer
-	taker     *remotewrite.Taker
-	upstreams []*replicate.Upstream
-	lock      *os.File        // on the state directory
-	copying   sync.Mutex      // held by a backup
-	life      context.Context // of what is not to outlive it
-	end       context.CancelFunc
+	prom        *promapi.API
+	queryLog    *promapi.Log // of queries; nil where none is kept
+	alerts      *alert.Alerts
+	remote      *remotewrite.Writer
+	remoteWrite *remotewrite.Handler
+	upstreams   []*replicate.Sender
+	lock        *os.File        // on the state directory
+	backupMu    sync.Mutex      // held by a backup
+	ctx         context.Context // of what is not to outlive it
+	cancel      context.CancelFunc
 
-	cfg   Config
-	known sync.Map // ids of nodes that are in the ledger
-	log   *slog.Logger
+	cfg        Config
+	knownNodes sync.Map // ids of nodes that are in the ledger
+	log        *slog.Logger
 }
 
 // Open opens what the server keeps, and makes what is not there yet. It starts
@@ -131,7 +131,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	cfg.Ledger.Upstream = len(cfg.Upstreams) > 0
 	s := &Server{cfg: cfg, log: log}
-	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if s.lock, err = lock(cfg.State); err != nil {
 		return nil, err
 	}
@@ -164,28 +164,28 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if s.remote, err = remotewrite.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
 		return nil, err
 	}
-	s.taker = remotewrite.NewTaker(s.Metrics.DB(), s.writer, log.With("part", "remote"))
+	s.remoteWrite = remotewrite.NewHandler(s.Metrics.DB(), s.authorizeWriter, log.With("part", "remote"))
 	if cfg.Alerts.State == "" {
 		cfg.Alerts.State = filepath.Join(cfg.State, "alerts.json")
 	}
 	if cfg.Query.Memory == 0 {
-		if cfg.Query.Memory, err = room(); err != nil {
+		if cfg.Query.Memory, err = queryMemory(); err != nil {
 			log.Warn("it is not known how much memory there is: queries get what suits a small machine", "err", err)
 		}
 	}
-	if s.told, err = promapi.OpenLog(cfg.Query.Log, log.With("part", "query")); err != nil {
+	if s.queryLog, err = promapi.OpenLog(cfg.Query.Log, log.With("part", "query")); err != nil {
 		return nil, err
 	}
 	// Rules do not wait for what people ask.
-	if s.alerts, err = alert.Open(cfg.Alerts, promapi.Engine(cfg.Query, s.told, log.With("part", "rules")), s.Metrics, registry, log.With("part", "alerts")); err != nil {
+	if s.alerts, err = alert.Open(cfg.Alerts, promapi.Engine(cfg.Query, s.queryLog, log.With("part", "rules")), s.Metrics, registry, log.With("part", "alerts")); err != nil {
 		return nil, err
 	}
-	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.reader, s.told, registry, cfg.Version, log.With("part", "query")); err != nil {
+	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.authorizeReader, s.queryLog, registry, cfg.Version, log.With("part", "query")); err != nil {
 		return nil, err
 	}
 	s.Ingest = receiver.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "ingest"))
 	s.Authority, err = ca.Open(ca.Config{
-		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, Life: cfg.Life, Live: s.Ingest.Live,
+		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, CertificateLife: cfg.Life, LiveBoot: s.Ingest.LiveBoot,
 	}, s.Ledger, log.With("part", "authority"))
 	if err != nil {
 		return nil, err
@@ -215,9 +215,9 @@ func (s *Server) openUpstreams(ctx context.Context) error {
 
 // Close closes the ledger, and lets go of the state. Run has to have returned.
 func (s *Server) Close() error {
-	s.end()
-	s.copying.Lock()
-	defer s.copying.Unlock()
+	s.cancel()
+	s.backupMu.Lock()
+	defer s.backupMu.Unlock()
 	var err error
 	if s.Metrics != nil {
 		err = s.Metrics.Close()
@@ -225,7 +225,7 @@ func (s *Server) Close() error {
 	if s.Ledger != nil {
 		err = errors.Join(err, s.Ledger.Close())
 	}
-	return errors.Join(err, s.told.Close(), s.lock.Close())
+	return errors.Join(err, s.queryLog.Close(), s.lock.Close())
 }
 
 // Reload reads the files of rules again, and those of the headers of receivers. After
@@ -242,7 +242,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return s.Meters.Run(ctx) })
 	}
 	g.Go(func() error { return s.Metrics.Run(ctx) })
-	g.Go(func() error { return s.watch(ctx) })
+	g.Go(func() error { return s.recordStates(ctx) })
 	g.Go(func() error { return s.alerts.Run(ctx) })
 	g.Go(func() error { return s.remote.Run(ctx) })
 	for _, u := range s.upstreams {
@@ -255,79 +255,79 @@ func (s *Server) Run(ctx context.Context) error {
 // and the dashboard at /.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	enrol := hurry(s.Authority.Handler())
+	enrol := limitReadTime(s.Authority.Handler())
 	mux.Handle("/v1/enroll", enrol)
 	mux.Handle("/v1/renew", enrol)
-	batches := s.Ingest.Handler(s.agent)
+	batches := s.Ingest.Handler(s.identifyAgent)
 	mux.Handle("/v1/batches", batches)
 	mux.Handle("/v1/lost", batches)
-	below := replicate.NewTaker(s.Ledger, s.source, s.log.With("part", "states")).Handler()
+	below := replicate.NewReceiver(s.Ledger, s.identifySource, s.log.With("part", "states")).Handler()
 	mux.Handle("/v1/states", below)
 	mux.Handle("/v1/states/mark", below)
-	mux.Handle("/", s.Questions())
+	mux.Handle("/", s.QueryHandler())
 	return api.Guard(mux)
 }
 
-// claimTime is how long the claim of a machine that enrols may take to arrive: it
+// enrollTimeout is how long the claim of a machine that enrols may take to arrive: it
 // is of one or two packets, and anybody may send one.
-const claimTime = 10 * time.Second
+const enrollTimeout = 10 * time.Second
 
-// hurry gives requests little time to arrive.
-func hurry(h http.Handler) http.Handler {
+// limitReadTime gives requests little time to arrive.
+func limitReadTime(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(claimTime)) // a writer without one is a test's
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(enrollTimeout)) // a writer without one is a test's
 		h.ServeHTTP(w, r)
 	})
 }
 
-// Questions answers people only: the dashboard at /, and what it and others ask.
-func (s *Server) Questions() http.Handler {
+// QueryHandler answers people only: the dashboard at /, and what it and others ask.
+func (s *Server) QueryHandler() http.Handler {
 	mux := http.NewServeMux()
 	shown := web.New(false)
 	shown.Mount(mux)
-	mux.Handle("/metrics", api.Text(exposition.ContentType, s.metrics, s.scope, s.log.With("part", "metrics")))
+	mux.Handle("/metrics", api.TextHandler(exposition.ContentType, s.serverMetrics, s.authorizeScope, s.log.With("part", "metrics")))
 	mux.Handle("/api/v1/", s.prom)
-	mux.Handle("/api/v1/write", s.taker)
-	questions := api.New(s.Ledger, live{s}, asking{s}, s.scope, time.Now, s.log.With("part", "api"))
+	mux.Handle("/api/v1/write", s.remoteWrite)
+	questions := api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.authorizeScope, time.Now, s.log.With("part", "api"))
 	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {
 		mux.Handle(path, questions)
 	}
-	mux.Handle("/", shown.Elsewhere(questions))
+	mux.Handle("/", shown.NotFoundHandler(questions))
 	return api.Guard(mux)
 }
 
-// Admin answers those who may use the state directory, on a socket in it.
-func (s *Server) Admin() http.Handler {
-	return api.Admin(s.Authority.Tokens(), revoking{s}, s, time.Now, s.log.With("part", "admin"))
+// AdminHandler answers those who may use the state directory, on a socket in it.
+func (s *Server) AdminHandler() http.Handler {
+	return api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, time.Now, s.log.With("part", "admin"))
 }
 
-// machine says which agent or server a request comes from. The error of one who
+// identifyPeer says which agent or server a request comes from. The error of one who
 // shows nothing that says so has no kind, which are for those who are known.
-func (s *Server) machine(r *http.Request) (token.Peer, error) {
+func (s *Server) identifyPeer(r *http.Request) (token.Principal, error) {
 	p, err := s.Authority.Identify(r)
-	if ca.Unidentified(err) {
+	if ca.IsUnidentified(err) {
 		err = fault.WithHint(errors.New(err.Error()), fault.Hint(err))
 	}
 	return p, err
 }
 
-// agent says which node a request comes from.
-func (s *Server) agent(r *http.Request) (string, error) {
-	p, err := s.machine(r)
+// identifyAgent says which node a request comes from.
+func (s *Server) identifyAgent(r *http.Request) (string, error) {
+	p, err := s.identifyPeer(r)
 	switch {
 	case err != nil:
 		return "", err
 	case p.Role != registry.Agent:
 		return "", fault.WithHint(fmt.Errorf("only agents send batches: %w", fault.ErrDenied), "enrol with a token of the role agent")
 	}
-	return p.Node, s.recall(r.Context(), p)
+	return p.Node, s.restoreNode(r.Context(), p)
 }
 
-// recall makes a node known that has a certificate of this server and yet is
+// restoreNode makes a node known that has a certificate of this server and yet is
 // not in the ledger: that is an older copy, put back. Otherwise what the node
 // holds could never be booked.
-func (s *Server) recall(ctx context.Context, p token.Peer) error {
-	if _, ok := s.known.Load(p.Node); ok {
+func (s *Server) restoreNode(ctx context.Context, p token.Principal) error {
+	if _, ok := s.knownNodes.Load(p.Node); ok {
 		return nil
 	}
 	_, err := s.Ledger.Node(ctx, p.Node)
@@ -343,13 +343,13 @@ func (s *Server) recall(ctx context.Context, p token.Peer) error {
 	if err != nil {
 		return fmt.Errorf("node %s is not taken up: %w: %w", p.Node, err, fault.ErrUnavailable) // it is known, and may try again
 	}
-	s.known.Store(p.Node, true)
+	s.knownNodes.Store(p.Node, true)
 	return nil
 }
 
-// source says which server a request comes from.
-func (s *Server) source(r *http.Request) (replica.Source, error) {
-	p, err := s.machine(r)
+// identifySource says which server a request comes from.
+func (s *Server) identifySource(r *http.Request) (replica.Source, error) {
+	p, err := s.identifyPeer(r)
 	switch {
 	case err != nil:
 		return replica.Source{}, err
@@ -359,15 +359,15 @@ func (s *Server) source(r *http.Request) (replica.Source, error) {
 	return replica.Source{ID: p.Node, Cluster: p.Cluster}, nil
 }
 
-// scope says what the one who asks may see.
-func (s *Server) scope(r *http.Request) (query.Scope, error) {
-	scope, _, err := s.reader(r)
+// authorizeScope says what the one who asks may see.
+func (s *Server) authorizeScope(r *http.Request) (query.Scope, error) {
+	scope, _, err := s.authorizeReader(r)
 	return scope, err
 }
 
-// reader says what the one who asks may see, and who he is: the id of his token, or
+// authorizeReader says what the one who asks may see, and who he is: the id of his token, or
 // "local" for the machine's own people.
-func (s *Server) reader(r *http.Request) (query.Scope, string, error) {
+func (s *Server) authorizeReader(r *http.Request) (query.Scope, string, error) {
 	p, err := s.Authority.Identify(r)
 	switch {
 	case err != nil:
@@ -382,8 +382,8 @@ func (s *Server) reader(r *http.Request) (query.Scope, string, error) {
 	return query.Scope{Clusters: []string{p.Cluster}}, who, nil
 }
 
-// writer says into which cluster the one who asks may write series.
-func (s *Server) writer(r *http.Request) (string, error) {
+// authorizeWriter says into which cluster the one who asks may write series.
+func (s *Server) authorizeWriter(r *http.Request) (string, error) {
 	p, err := s.Authority.Identify(r)
 	if err == nil && (p.Role != registry.Writer || p.Cluster == "") {
 		err = fault.WithHint(fmt.Errorf("role %s does not write series: %w", p.Role, fault.ErrDenied), "ask with a token of mete token create --role writer --cluster NAME")
@@ -391,30 +391,30 @@ func (s *Server) writer(r *http.Request) (string, error) {
 	return p.Cluster, err
 }
 
-// A Way is the way to a server in the same process, for one node.
-type Way struct {
+// A Transport is the way to a server in the same process, for one node.
+type Transport struct {
 	server *Server
 	node   string
 }
 
-// Way returns the way for a node of this machine.
-func (s *Server) Way(node string) Way { return Way{s, node} }
+// Transport returns the way for a node of this machine.
+func (s *Server) Transport(node string) Transport { return Transport{s, node} }
 
 // Offer implements sender.Server.
-func (w Way) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
-	if err := w.server.Authority.Allowed(ctx, w.node); err != nil {
+func (w Transport) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
+	if err := w.server.Authority.CheckAllowed(ctx, w.node); err != nil {
 		return batch.Reply{}, err
 	}
 	return w.server.Ingest.Offer(ctx, w.node, c, sent)
 }
 
 // Reads implements sender.Server.
-func (w Way) Reads(context.Context) (wire.Format, error) { return wire.Latest(), nil }
+func (w Transport) Reads(context.Context) (wire.Format, error) { return wire.LatestFormat(), nil }
 
 // Lost implements sender.Server.
-func (w Way) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
-	if err := w.server.Authority.Allowed(ctx, w.node); err != nil {
+func (w Transport) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
+	if err := w.server.Authority.CheckAllowed(ctx, w.node); err != nil {
 		return batch.Reply{}, err
 	}
-	return w.server.Ingest.Lost(ctx, w.node, l)
+	return w.server.Ingest.ReportLoss(ctx, w.node, l)
 }

@@ -44,7 +44,7 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 	t.Helper()
 	cfg := server.Default()
 	cfg.State = state
-	cfg.Ingest.Stale = 24 * time.Hour // a test may take as long as it likes
+	cfg.Ingest.SnapshotTTL = 24 * time.Hour // a test may take as long as it likes
 	if change != nil {
 		change(&cfg)
 	}
@@ -141,7 +141,7 @@ func TestRates(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
-	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
 	for cluster, want := range map[string]bool{"": true, "lab": true, "other": false} {
@@ -153,7 +153,7 @@ func TestRates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := enroll.Reader(b.url, tok)
+		c, err := enroll.ReaderClient(b.url, tok)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestSummary(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enrol(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
-	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
 	for cluster, measured := range map[string]float64{"": 1, "lab": 1, "other": 0} {
@@ -271,12 +271,12 @@ func TestRevoke(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id, below := b.enrol(t, registry.Agent, "m"), b.enrol(t, registry.Upstream, "s")
 	sent, clock := aBatch(t, id.Node())
-	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Taken {
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
 	revoke := func(which string) (int, string) {
 		w := httptest.NewRecorder()
-		b.Admin().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/"+which, nil))
+		b.AdminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/"+which, nil))
 		return w.Code, w.Body.String()
 	}
 	for which, want := range map[string]string{"nosuch": `"status":404`, "alpha": "name one by its id: "} {
@@ -293,10 +293,10 @@ func TestRevoke(t *testing.T) {
 	if _, err := offer(t, id, b, sent, clock); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is revoked") || fault.Hint(err) == "" {
 		t.Errorf("it sends: %v, %q", err, fault.Hint(err))
 	}
-	if _, err := b.Way(id.Node()).Offer(t.Context(), clock, sent); !errors.Is(err, fault.ErrDenied) {
+	if _, err := b.Transport(id.Node()).Offer(t.Context(), clock, sent); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("it sends within the process: %v", err)
 	}
-	if _, err := b.Way(id.Node()).Lost(t.Context(), batch.Lost{}); !errors.Is(err, fault.ErrDenied) {
+	if _, err := b.Transport(id.Node()).Lost(t.Context(), batch.Loss{}); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("it says within the process that it lost something: %v", err)
 	}
 	if err := id.Renew(t.Context()); !errors.Is(err, fault.ErrDenied) {
@@ -332,7 +332,7 @@ func TestRecall(t *testing.T) {
 	}
 	old := open(t, copied, nil)
 	sent, clock := aBatch(t, id.Node())
-	for _, want := range []batch.Verdict{batch.Taken, batch.Known} {
+	for _, want := range []batch.Verdict{batch.Accepted, batch.Duplicate} {
 		if r, err := offer(t, id, old, sent, clock); err != nil || r.Verdict != want {
 			t.Fatalf("the batch: %+v, %v; want %v", r, err, want)
 		}
@@ -374,11 +374,11 @@ func TestWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent, clock := aBatch(t, n.ID)
-	if r, err := b.Way(n.ID).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Taken || r.Next != 2 {
+	if r, err := b.Transport(n.ID).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Accepted || r.Next != 2 {
 		t.Fatalf("the batch: %+v, %v", r, err)
 	}
 	gap := usage.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: usage.Forgotten}
-	if r, err := b.Way(n.ID).Lost(t.Context(), batch.Lost{Stream: batch.Stream{7}, From: 2, To: 3, Gap: gap}); err != nil || r.Next != 4 {
+	if r, err := b.Transport(n.ID).Lost(t.Context(), batch.Loss{Stream: batch.Stream{7}, From: 2, To: 3, Gap: gap}); err != nil || r.Next != 4 {
 		t.Errorf("lost: %+v, %v", r, err)
 	}
 	gaps, err := b.Ledger.Gaps(t.Context(), time.Now().Add(-time.Hour), time.Now(), "", query.Scope{All: true})

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// stateEvery is how often the metrics are told how measuring is doing.
-	stateEvery = 15 * time.Second
-	// gapsEvery is how often the ledger is asked for it how long gaps are.
-	gapsEvery = time.Minute
+	// stateInterval is how often the metrics are told how measuring is doing.
+	stateInterval = 15 * time.Second
+	// gapsInterval is how often the ledger is asked for it how long gaps are.
+	gapsInterval = time.Minute
 )
 
-// watch puts into the metrics how the server and its nodes are doing, until ctx
+// recordStates puts into the metrics how the server and its nodes are doing, until ctx
 // ends.
-func (s *Server) watch(ctx context.Context) error {
+func (s *Server) recordStates(ctx context.Context) error {
 	state := s.Metrics.State()
 	var gaps map[string]time.Duration
 	var asked time.Time
 	failing := false
-	tick := time.NewTicker(stateEvery)
+	tick := time.NewTicker(stateInterval)
 	defer tick.Stop()
 	for {
 		now := time.Now()
 		var err error
-		if now.Sub(asked) >= gapsEvery {
+		if now.Sub(asked) >= gapsInterval {
 			if gaps, err = s.Ledger.GapTimes(ctx); err == nil {
 				asked = now
 			}
@@ -68,7 +68,7 @@ func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[strin
 	}
 	// A machine's jobs that send by themselves are a node of the same name: what its
 	// agent says comes first, and counts.
-	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobs(&a), jobs(&b)) })
+	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobsNodeRank(&a), jobsNodeRank(&b)) })
 	var list []tsdb.Sample
 	for i := range nodes {
 		list = s.nodeState(list, &nodes[i], gaps[nodes[i].ID], now)
@@ -96,7 +96,7 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	add := func(name string, v float64) {
 		list = append(list, tsdb.Sample{Name: name, Labels: labels, Value: v})
 	}
-	flaws, spool := s.Ingest.Node(n.ID)
+	flaws, spool := s.Ingest.NodeStatus(n.ID)
 	add(metric.GapSeconds, gaps.Seconds())
 	add(metric.Violations, float64(flaws.Violations))
 	add(metric.Missed, float64(flaws.Missed))
@@ -110,7 +110,7 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	if !n.Through.IsZero() {
 		add(metric.LastWindow, float64(n.Through.UnixMilli())/1e3)
 	}
-	if jobs(n) > 0 {
+	if jobsNodeRank(n) > 0 {
 		return list // they are silent while there are none
 	}
 	up := 1.0
@@ -121,15 +121,15 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	if !n.Through.IsZero() {
 		add(metric.Behind, max(0, now.Sub(n.Through).Seconds()))
 	}
-	if t, ok := s.Authority.Ends(n.ID); ok {
+	if t, ok := s.Authority.CertificateExpiry(n.ID); ok {
 		add(metric.NodeExpiry, float64(t.Unix()))
 	}
 	return list
 }
 
-// jobs is 1 for the node of a machine's jobs that send by themselves, which is called so
+// jobsNodeRank is 1 for the node of a machine's jobs that send by themselves, which is called so
 // in its machine id.
-func jobs(n *query.Node) int {
+func jobsNodeRank(n *query.Node) int {
 	if strings.HasSuffix(n.MachineID, " jobs") {
 		return 1
 	}

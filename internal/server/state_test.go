@@ -71,7 +71,7 @@ func (b *bench) viewer(t *testing.T, cluster string) *http.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := enroll.Reader(b.url, tok)
+	c, err := enroll.ReaderClient(b.url, tok)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestState(t *testing.T) {
 	}
 	now := time.Now()
 	gap := usage.Gap{From: now.Add(-time.Hour), To: now.Add(-time.Hour + 90*time.Second), Reason: usage.Forgotten}
-	if _, err := way.Lost(t.Context(), batch.Lost{Stream: batch.Stream{8}, From: 1, To: 1, Gap: gap}); err != nil {
+	if _, err := way.Lost(t.Context(), batch.Loss{Stream: batch.Stream{8}, From: 1, To: 1, Gap: gap}); err != nil {
 		t.Fatal(err)
 	}
 	b.enrolAs(t, registry.Agent, "m jobs", "alpha")

@@ -13,57 +13,57 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A place is a row of a node's latest window.
-type place struct {
-	node *query.Present
-	at   *receiver.PresentRow
-	busy query.Busy
+// A candidate is a row of a node's latest window.
+type candidate struct {
+	node *query.NodeSummary
+	row  *receiver.SnapshotRow
+	top  query.TopWorkload
 }
 
 // Summary implements api.Live. Only the busiest workloads are looked up by name,
 // so that it costs little however many there are.
-func (r live) Summary(ctx context.Context, s query.Scope, node string, top int) (*query.Summary, error) {
+func (r liveProvider) Summary(ctx context.Context, s query.Scope, node string, top int) (*query.Summary, error) {
 	nodes, err := r.Ledger.Nodes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	latest := map[string]*receiver.Present{}
-	for _, p := range r.Ingest.Latest() {
+	latest := map[string]*receiver.NodeSnapshot{}
+	for _, p := range r.Ingest.Snapshots() {
 		latest[p.Node] = &p
 	}
-	out := &query.Summary{At: time.Now().UTC(), Top: map[string][]query.Busy{}}
+	out := &query.Summary{At: time.Now().UTC(), Top: map[string][]query.TopWorkload{}}
 	for _, n := range nodes {
 		if node != "" && n.ID != node && n.Name != node {
 			continue
 		}
-		one := query.Present{Node: n.ID, Name: n.Name, Cluster: n.Cluster, State: n.State, CPUs: n.CPUs, Nested: n.Nested != nil && node == ""}
+		one := query.NodeSummary{Node: n.ID, Name: n.Name, Cluster: n.Cluster, State: n.State, CPUs: n.CPUs, Nested: n.Nested != nil && node == ""}
 		if p := latest[n.ID]; p != nil {
 			one.From, one.To, one.CPUs, one.Parts, one.Total = p.From, p.To, p.CPUs, p.Parts, p.Total
-			one.Rows = len(p.Rows) - residuals(p)
+			one.Rows = len(p.Rows) - countResiduals(p)
 		}
 		out.Nodes = append(out.Nodes, one)
 	}
 	if top == 0 {
 		return out, nil
 	}
-	found := map[string][]place{}
+	found := map[string][]candidate{}
 	for i := range out.Nodes {
 		if p := latest[out.Nodes[i].Node]; p != nil && !out.Nodes[i].Nested {
-			busiest(found, &out.Nodes[i], p, top)
+			addTop(found, &out.Nodes[i], p, top)
 		}
 	}
-	return out, r.name(ctx, found, out.Top)
+	return out, r.resolveNames(ctx, found, out.Top)
 }
 
-// noJobs are the rows of a node that no job caused.
-func noJobs(node string) [2]batch.Short {
-	system, _ := batch.ShortOf(workload.NewID(node, workload.System, ""))
-	idle, _ := batch.ShortOf(workload.NewID(node, workload.Idle, ""))
-	return [2]batch.Short{system, idle}
+// residualIDs are the rows of a node that no job caused.
+func residualIDs(node string) [2]batch.ShortID {
+	system, _ := batch.ShortIDOf(workload.NewID(node, workload.System, ""))
+	idle, _ := batch.ShortIDOf(workload.NewID(node, workload.Idle, ""))
+	return [2]batch.ShortID{system, idle}
 }
 
-func residuals(p *receiver.Present) (n int) {
-	none := noJobs(p.Node)
+func countResiduals(p *receiver.NodeSnapshot) (n int) {
+	none := residualIDs(p.Node)
 	for i := range p.Rows {
 		if slices.Contains(none[:], p.Rows[i].Workload) {
 			n++
@@ -72,39 +72,39 @@ func residuals(p *receiver.Present) (n int) {
 	return n
 }
 
-// busiest adds a node's rows to those that use most of each resource, of which it
+// addTop adds a node's rows to those that use most of each resource, of which it
 // keeps so many.
-func busiest(found map[string][]place, node *query.Present, p *receiver.Present, top int) {
-	none, length := noJobs(p.Node), p.To.Sub(p.From).Seconds()
+func addTop(found map[string][]candidate, node *query.NodeSummary, p *receiver.NodeSnapshot, top int) {
+	none, length := residualIDs(p.Node), p.To.Sub(p.From).Seconds()
 	for i := range p.Rows {
 		row := &p.Rows[i]
 		if slices.Contains(none[:], row.Workload) {
 			continue
 		}
-		for _, by := range v1.Tops {
-			v, q, ok := v1.BusyBy(by, &row.Usage, length)
+		for _, by := range v1.TopResources {
+			v, q, ok := v1.TopValue(by, &row.Usage, length)
 			list := found[by]
-			if !ok || v <= 0 || len(list) == top && list[top-1].busy.Value >= v {
+			if !ok || v <= 0 || len(list) == top && list[top-1].top.Value >= v {
 				continue
 			}
-			at, _ := slices.BinarySearchFunc(list, v, func(p place, v float64) int { return cmp.Compare(v, p.busy.Value) })
-			list = slices.Insert(list, at, place{node, row, query.Busy{Value: v, Quality: q}})
+			at, _ := slices.BinarySearchFunc(list, v, func(p candidate, v float64) int { return cmp.Compare(v, p.top.Value) })
+			list = slices.Insert(list, at, candidate{node, row, query.TopWorkload{Value: v, Quality: q}})
 			found[by] = list[:min(len(list), top)]
 		}
 	}
 }
 
-// name finds what workloads are called.
-func (r live) name(ctx context.Context, found map[string][]place, into map[string][]query.Busy) error {
-	wanted := map[*query.Present][]batch.Short{}
+// resolveNames finds what workloads are called.
+func (r liveProvider) resolveNames(ctx context.Context, found map[string][]candidate, into map[string][]query.TopWorkload) error {
+	wanted := map[*query.NodeSummary][]batch.ShortID{}
 	for _, list := range found {
 		for _, p := range list {
-			if !slices.Contains(wanted[p.node], p.at.Workload) {
-				wanted[p.node] = append(wanted[p.node], p.at.Workload)
+			if !slices.Contains(wanted[p.node], p.row.Workload) {
+				wanted[p.node] = append(wanted[p.node], p.row.Workload)
 			}
 		}
 	}
-	names := map[*query.Present]map[batch.Short]batch.Name{}
+	names := map[*query.NodeSummary]map[batch.ShortID]batch.Name{}
 	for node, shorts := range wanted {
 		known, err := r.Ledger.Names(ctx, node.Node, shorts)
 		if err != nil {
@@ -114,8 +114,8 @@ func (r live) name(ctx context.Context, found map[string][]place, into map[strin
 	}
 	for by, list := range found {
 		for _, p := range list {
-			b := p.busy
-			b.Node, b.NodeName, b.Cluster, b.Name = p.node.Node, p.node.Name, p.node.Cluster, names[p.node][p.at.Workload]
+			b := p.top
+			b.Node, b.NodeName, b.Cluster, b.Name = p.node.Node, p.node.Name, p.node.Cluster, names[p.node][p.row.Workload]
 			into[by] = append(into[by], b)
 		}
 	}

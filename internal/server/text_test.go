@@ -25,13 +25,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestMetricsText(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	got := metricsText(
-		receiver.Stats{Taken: 1, Known: 2, Behind: 3, Conflicts: 4, Clones: 5, Invalid: 6, Denied: 7, Unavailable: 8, Limited: 9, Lost: 10, Rows: 11, Bytes: 12, Violations: 36, Commits: 13,
-			Committing: 14 * time.Second, Queue: 15, Unseen: 29},
+		receiver.Stats{Accepted: 1, Duplicates: 2, OutOfOrder: 3, Conflicts: 4, Clones: 5, Invalid: 6, Denied: 7, Unavailable: 8, RateLimited: 9, Losses: 10, Rows: 11, Bytes: 12, Violations: 36, Commits: 13,
+			CommitTime: 14 * time.Second, Queue: 15, MetricsFailed: 29},
 		ledger.Stats{Rev: 16, Hours: now.Add(-time.Hour), Days: now.Add(-24 * time.Hour), Rows: 17, LatestRows: 18, Bytes: 19, Folding: 20 * time.Second, Slices: 21},
-		tsdb.Stats{Samples: 26, Refused: 27, Series: 28, Crowded: 53},
-		alert.Counts{Sent: 30, Failed: 31, Hooked: 32, Unhooked: 33, Dropped: 34}, 35, expiry{now.Add(24 * time.Hour), now.Add(48 * time.Hour)},
-		[]remotewrite.Status{{Name: "mimir:9009/api/v1/push", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}, remotewrite.Counts{Taken: 43, Refused: 44},
-		api.Counts{Answered: 45, Invalid: 46, Refused: 47, Late: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52},
+		tsdb.Stats{Samples: 26, Refused: 27, Series: 28, OverLimit: 53},
+		alert.Counts{Sent: 30, Failed: 31, WebhookSent: 32, WebhookFailed: 33, WebhookDropped: 34}, 35, certificateEnds{now.Add(24 * time.Hour), now.Add(48 * time.Hour)},
+		[]remotewrite.Status{{Name: "mimir:9009/api/v1/push", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}, remotewrite.Counts{Accepted: 43, Refused: 44},
+		api.Counts{Answered: 45, Invalid: 46, Refused: 47, TimedOut: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52},
 		map[string]int64{"live": 22, "behind": 23, "silent": 24, "revoked": 25}, now).String()
 	sum := unit.Sum{}.Add
 	got += metersText([]meters.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}},

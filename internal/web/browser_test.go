@@ -140,7 +140,7 @@ func visits(host string) []visit {
 // browser starts Chromium; what its console complains of fails the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
-	hosttest.Beside(t, "interfaces") // one that comes or goes breaks off what a browser is loading
+	hosttest.LockShared(t, "interfaces") // one that comes or goes breaks off what a browser is loading
 	home := t.TempDir()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.UserDataDir(home), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(time.Hour))
@@ -263,7 +263,7 @@ func TestFleetInChromium(t *testing.T) {
 		for _, v := range []visit{
 			{"fleet-overview", "/?range=15m", "Parts and whole"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
 			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Who used it"},
-			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.Evil[0]), fleet.Evil[0]}, {"fleet-health", "/health?range=15m", "rack3-n08"},
+			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "rack3-n08"},
 		} {
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {
 				look(t, ctx, said, f.URL, v, s, string(axe))

@@ -46,7 +46,7 @@ func TestLargeInChromium(t *testing.T) {
 	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query"))
 	u.writes("#token", f.Viewer+"\r")
 	u.sees("the page", `document.querySelector("#main") !== null`)
-	f.Asked()
+	f.Requests()
 	questions := map[string]string{} // and the page that asked first
 	var painted []string
 	for _, v := range []visit{
@@ -63,7 +63,7 @@ func TestLargeInChromium(t *testing.T) {
 			}
 			painted = append(painted, fmt.Sprintf("%5.0f ms: %s", ms, v.name))
 		})
-		for _, q := range f.Asked() {
+		for _, q := range f.Requests() {
 			if _, ok := questions[q]; !ok {
 				questions[q] = v.name
 			}

@@ -35,10 +35,10 @@ var Paths = []string{"/{$}", "/live", "/jobs", "/job", "/nodes", "/node/", "/flo
 
 // A file is one that is served.
 type file struct {
-	body   []byte
-	kind   string
-	tag    string
-	packed func() []byte // by gzip
+	body       []byte
+	kind       string
+	tag        string
+	compressed func() []byte // by gzip
 }
 
 // A Page is the dashboard.
@@ -77,7 +77,7 @@ func New(live bool) *Page {
 
 func newFile(name string, body []byte) *file {
 	sum := sha256.Sum256(body)
-	return &file{body, contentType(name), `"` + hex.EncodeToString(sum[:12]) + `"`, sync.OnceValue(func() []byte { return pack(body) })}
+	return &file{body, contentType(name), `"` + hex.EncodeToString(sum[:12]) + `"`, sync.OnceValue(func() []byte { return compress(body) })}
 }
 
 // contentType is by the file's name, and not by what the machine thinks of it.
@@ -97,7 +97,7 @@ func contentType(name string) string {
 	return mime.TypeByExtension(path.Ext(name))
 }
 
-func pack(body []byte) []byte {
+func compress(body []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, _ = w.Write(body) // into memory
@@ -116,7 +116,7 @@ func (p *Page) Mount(mux *http.ServeMux) {
 // paths: what is shown there it finds in its address.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	Protect(h)
+	SetHeaders(h)
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
@@ -142,23 +142,23 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Elsewhere answers a browser at a path that nobody has with the page, which says
+// NotFoundHandler answers a browser at a path that nobody has with the page, which says
 // so and leads on; whoever else asks gets what next answers.
-func (p *Page) Elsewhere(next http.Handler) http.Handler {
+func (p *Page) NotFoundHandler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet || !lists(r.Header.Get("Accept"), "text/html") {
+		if r.Method != http.MethodGet || !accepts(r.Header.Get("Accept"), "text/html") {
 			next.ServeHTTP(w, r)
 			return
 		}
-		Protect(w.Header())
+		SetHeaders(w.Header())
 		w.Header().Set("Content-Type", p.index.kind)
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = w.Write(p.index.body) // who asked may have left
 	})
 }
 
-// Protect says what a browser may do with an answer.
-func Protect(h http.Header) {
+// SetHeaders says what a browser may do with an answer.
+func SetHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", Policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
@@ -168,8 +168,8 @@ func Protect(h http.Header) {
 	h.Set("Cache-Control", "no-cache")
 }
 
-// small is the size in bytes below which packing saves nothing.
-const small = 1 << 10
+// minCompress is the size in bytes below which packing saves nothing.
+const minCompress = 1 << 10
 
 // serve answers with the file, or that it has not changed.
 func (f *file) serve(w http.ResponseWriter, r *http.Request) {
@@ -177,10 +177,10 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", f.kind)
 	h.Set("ETag", f.tag)
 	body := f.body
-	if len(body) >= small {
+	if len(body) >= minCompress {
 		h.Set("Vary", "Accept-Encoding")
-		if lists(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
-			body = f.packed()
+		if accepts(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
+			body = f.compressed()
 			h.Set("Content-Encoding", "gzip")
 			h.Set("ETag", strings.TrimSuffix(f.tag, `"`)+`-gz"`)
 		}
@@ -188,8 +188,8 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 }
 
-// lists says whether a header that lists what is accepted names one.
-func lists(header, one string) bool {
+// accepts says whether a header that lists what is accepted names one.
+func accepts(header, one string) bool {
 	return slices.ContainsFunc(strings.Split(header, ","), func(s string) bool {
 		name, q, _ := strings.Cut(strings.TrimSpace(s), ";")
 		return strings.EqualFold(strings.TrimSpace(name), one) && strings.TrimSpace(q) != "q=0"

@@ -104,7 +104,7 @@ func TestPaths(t *testing.T) {
 // A browser that is led astray is told so by the page; a program by who would have
 // answered it.
 func TestElsewhere(t *testing.T) {
-	h := web.New(false).Elsewhere(http.NotFoundHandler())
+	h := web.New(false).NotFoundHandler(http.NotFoundHandler())
 	for _, tc := range []struct {
 		method, accept string
 		page           bool

@@ -78,7 +78,7 @@ func agent(args []string) (over bool, err error) {
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
 	fmt.Fprintf(os.Stderr, "making %d groups\n", *n)
-	f, err := plant(h, *n)
+	f, err := newFarm(h, *n)
 	if err != nil {
 		return false, err
 	}
@@ -111,7 +111,7 @@ func agent(args []string) (over bool, err error) {
 			return false, err
 		}
 		r.Groups = *n
-		floor, err := bare(h, f, reader)
+		floor, err := measureBare(h, f, reader)
 		if err != nil {
 			return false, err
 		}
@@ -201,9 +201,9 @@ func memoryOf(pid int) (rss, peak int64, err error) {
 	return rss, peak, nil
 }
 
-// bare is the CPU time of one pass that reads CPU and memory of all groups and
+// measureBare is the CPU time of one pass that reads CPU and memory of all groups and
 // does nothing with them.
-func bare(h *hostfs.FS, f *farm, reader string) (cost time.Duration, err error) {
+func measureBare(h *hostfs.FS, f *farm, reader string) (cost time.Duration, err error) {
 	const passes = 30
 	var pass func() error
 	if reader == "files" {

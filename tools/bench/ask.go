@@ -34,11 +34,11 @@ func (c *serverFlags) ask(ctx context.Context, dir string) (out []asked, err err
 	defer func() { err = errors.Join(err, d.close()) }()
 	h := c.history
 	h.days, h.nodes, h.end = 30, max(h.workloads/100, 1), time.Now().UTC().Truncate(24*time.Hour)
-	c.say("writing %d days of %d workloads", h.days, h.workloads)
+	c.logf("writing %d days of %d workloads", h.days, h.workloads)
 	if err := seed(ctx, d.dsn, h); err != nil {
 		return nil, err
 	}
-	c.say("asking")
+	c.logf("asking")
 	for _, q := range []struct {
 		by     query.Dimension
 		budget float64
@@ -75,9 +75,9 @@ func (c *serverFlags) question(ctx context.Context, dir string, d *database, h h
 		walls = append(walls, time.Since(start).Seconds())
 		server2, database2 := t.cpu()
 		cpus, databases = append(cpus, (server2-server).Seconds()), append(databases, (database2-database).Seconds())
-		a.Groups = len(answer.Groups) + answer.RestGroups
+		a.Groups = len(answer.Groups) + answer.OtherGroups
 	}
-	a.Seconds, a.CPU, a.DBCPU = middle(walls), middle(cpus), middle(databases)
+	a.Seconds, a.CPU, a.DBCPU = median(walls), median(cpus), median(databases)
 	a.RSS, a.PeakRSS, err = memoryOf(t.cmd.Process.Pid)
 	return a, err
 }

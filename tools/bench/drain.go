@@ -82,7 +82,7 @@ func (c *serverFlags) drain(ctx context.Context, dir string) (out *drain, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	c.say("enrolling %d machines, and writing the backlog of each", c.backlog)
+	c.logf("enrolling %d machines, and writing the backlog of each", c.backlog)
 	f, err := openFleet(ctx, t, dir, c.backlog, c.workloads, time.Now())
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (c *serverFlags) drain(ctx context.Context, dir string) (out *drain, err er
 		d.rows += int64(rows)
 		d.left.Add(int64(len(d.backlogs[i])))
 	}
-	c.say("%d rows to drain, in %d batches", d.rows, d.left.Load())
+	c.logf("%d rows to drain, in %d batches", d.rows, d.left.Load())
 	own := cpuOf(os.Getpid())
 	server, database := t.cpu()
 	start := time.Now()
@@ -135,7 +135,7 @@ func (d *draining) run(ctx context.Context, start time.Time) error {
 
 // send sends the backlog of the i-th machine.
 func (d *draining) send(ctx context.Context, i int) error {
-	pause := time.Duration(float64(time.Second) / sender.Default().Drain)
+	pause := time.Duration(float64(time.Second) / sender.Default().DrainRate)
 	for k, b := range d.backlogs[i] {
 		from := time.Now()
 		if err := d.f.origins[i].send(ctx, b); err != nil {
@@ -175,8 +175,8 @@ func (d *draining) tell(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.say("%d batches are left; RSS %d MiB, peak %d MiB; 99 of 100 live windows are booked within %.0f ms",
-			d.left.Load(), rss>>20, peak>>20, d.answers.at(0.99))
+		d.logf("%d batches are left; RSS %d MiB, peak %d MiB; 99 of 100 live windows are booked within %.0f ms",
+			d.left.Load(), rss>>20, peak>>20, d.answers.quantile(0.99))
 	}
 	return nil
 }

@@ -123,7 +123,7 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 		r, err := o.way.Offer(ctx, o.clock(), sent)
 		wait, _ := sender.RetryAfter(err)
 		switch {
-		case err == nil && r.Verdict == batch.Taken:
+		case err == nil && r.Verdict == batch.Accepted:
 			return nil
 		case err == nil:
 			return fmt.Errorf("%s: %s, it wants %d", o.node, r.Verdict, r.Next)
@@ -147,7 +147,7 @@ func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) b
 
 // A kind of workload, by what it uses: see fleet.make.
 type service struct {
-	short                  batch.Short
+	short                  batch.ShortID
 	present                usage.Set
 	cores, user, disk, net float64
 	anon, file             int64 // bytes
@@ -187,7 +187,7 @@ func (f *fleet) make(n int) {
 		} else {
 			name.Name = kind.String()
 		}
-		s.short, _ = batch.ShortOf(name.ID)
+		s.short, _ = batch.ShortIDOf(name.ID)
 		services, f.names = append(services, s), append(f.names, name)
 	}
 	slices.SortFunc(services, func(a, b *service) int { return int(min(max(int64(a.short>>1)-int64(b.short>>1), -1), 1)) })
@@ -253,8 +253,8 @@ func (s *stopwatch) add(d time.Duration) {
 	s.times = append(s.times, d)
 }
 
-// at is the time that a share of them did not exceed, in ms.
-func (s *stopwatch) at(share float64) float64 {
+// quantile is the time that a share of them did not exceed, in ms.
+func (s *stopwatch) quantile(share float64) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.times) == 0 {

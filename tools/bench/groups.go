@@ -24,9 +24,9 @@ type farm struct {
 // controllers whose groups the farm makes, as a container runtime would.
 var controllers = []string{"cpuacct", "cpu", "memory", "pids", "blkio"}
 
-// plant makes n groups: sleepers, and the first five busy: four that compute
+// newFarm makes n groups: sleepers, and the first five busy: four that compute
 // and one that forks.
-func plant(h *hostfs.FS, n int) (f *farm, err error) {
+func newFarm(h *hostfs.FS, n int) (f *farm, err error) {
 	f = &farm{name: fmt.Sprintf("mete-bench-%d", os.Getpid())}
 	defer func() {
 		if err != nil {

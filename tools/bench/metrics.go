@@ -77,7 +77,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 	if err != nil {
 		return err
 	}
-	c.say("%d windows of each machine to the server", comparedWindows)
+	c.logf("%d windows of each machine to the server", comparedWindows)
 	before, start := cpuOf(t.cmd.Process.Pid), time.Now()
 	if _, err := t.paced(ctx, f, pace{n: c.origins, each: comparedWindows, at: at}); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 	if rss, _, err = memoryOf(p.cmd.Process.Pid); err != nil {
 		return err
 	}
-	c.say("the same to Prometheus")
+	c.logf("the same to Prometheus")
 	before, start = cpuOf(p.cmd.Process.Pid), time.Now()
 	if err := p.take(ctx, sent); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 	out.Server.Bytes /= float64(n)
 	out.Other.Bytes /= float64(n)
 	out.Ratio = out.Server.CPU / out.Other.CPU
-	c.say("queries of both")
+	c.logf("queries of both")
 	if out.Queries, err = race(ctx, t, p, began.Add(comparedWindows*window)); err != nil {
 		return err
 	}
@@ -144,9 +144,9 @@ func spent(pid int, rss int64, cpu, took time.Duration, c *compared) (k taker, e
 // and how many series they have. Values are cumulative, as those of the server's are.
 func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, err error) {
 	sent = make([][][]byte, n)
-	names := map[batch.Short]*batch.Name{}
+	names := map[batch.ShortID]*batch.Name{}
 	for i := range f.names {
-		if short, ok := batch.ShortOf(f.names[i].ID); ok {
+		if short, ok := batch.ShortIDOf(f.names[i].ID); ok {
 			names[short] = &f.names[i]
 		}
 	}
@@ -174,7 +174,7 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 				}
 				id := strconv.Itoa(j)
 				row.Usage.Present.Each(func(res usage.Resource) {
-					fam := metric.Of(res)
+					fam := metric.FamilyOf(res)
 					if fam == nil {
 						return
 					}
@@ -328,7 +328,7 @@ func race(ctx context.Context, t *target, p *prom, at time.Time) (all []raced, e
 			}
 			own.add(time.Since(begin))
 		}
-		all = append(all, raced{q.what, own.at(0.5), own.at(0.99), other.at(0.5), other.at(0.99)})
+		all = append(all, raced{q.what, own.quantile(0.5), own.quantile(0.99), other.quantile(0.5), other.quantile(0.99)})
 	}
 	return all, nil
 }

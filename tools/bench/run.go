@@ -54,19 +54,19 @@ func run(args []string) (over bool, err error) {
 		c := cost{Reader: reader, Runs: *n}
 		var bare, wall, cpu []float64
 		for range *n {
-			b, err := once("true")
+			b, err := runOnce("true")
 			if err != nil {
 				return false, err
 			}
-			m, err := once(bin, "run", "-q", "--reader", reader, "--", "true")
+			m, err := runOnce(bin, "run", "-q", "--reader", reader, "--", "true")
 			if err != nil {
 				return false, err
 			}
 			bare, wall, cpu = append(bare, b.wall), append(wall, m.wall), append(cpu, m.cpu)
 			c.RSS, c.BareRSS = max(c.RSS, m.rss), max(c.BareRSS, b.rss)
 		}
-		c.BareMS, c.CPUMS = middle(bare), middle(cpu)
-		c.OverMS = middle(wall) - c.BareMS
+		c.BareMS, c.CPUMS = median(bare), median(cpu)
+		c.OverMS = median(wall) - c.BareMS
 		c.OverBudget = c.OverMS > budgetRunMS || c.RSS-c.BareRSS > budgetRunRSS
 		over = over || c.OverBudget
 		costs = append(costs, c)
@@ -92,7 +92,7 @@ type single struct {
 	rss       int64
 }
 
-func once(name string, args ...string) (s single, err error) {
+func runOnce(name string, args ...string) (s single, err error) {
 	cmd := exec.Command(name, args...)
 	start := time.Now()
 	if err := cmd.Run(); err != nil {
@@ -106,7 +106,7 @@ func once(name string, args ...string) (s single, err error) {
 	return s, nil
 }
 
-func middle(v []float64) float64 {
+func median(v []float64) float64 {
 	slices.Sort(v)
 	return v[len(v)/2]
 }

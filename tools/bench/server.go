@@ -102,7 +102,7 @@ func serve(args []string) (over bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		r.judge()
+		r.checkBudgets()
 		over = over || len(r.OverBudget) > 0
 		reports = append(reports, r)
 	}
@@ -121,8 +121,8 @@ func (c *serverFlags) has(part string) bool {
 	return slices.Contains(strings.Split(c.parts, ","), part)
 }
 
-// say tells how far it is.
-func (c *serverFlags) say(format string, args ...any) {
+// logf tells how far it is.
+func (c *serverFlags) logf(format string, args ...any) {
 	name, _, _ := strings.Cut(c.database, ":")
 	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), name, fmt.Sprintf(format, args...))
 }
@@ -190,7 +190,7 @@ func (c *serverFlags) with(ctx context.Context, dir, part string, ago time.Durat
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	c.say("enrolling %d machines", c.origins)
+	c.logf("enrolling %d machines", c.origins)
 	f, err := openFleet(ctx, t, dir, c.origins, c.workloads, time.Now().Add(-ago))
 	if err != nil {
 		return err
@@ -204,13 +204,13 @@ func (c *serverFlags) with(ctx context.Context, dir, part string, ago time.Durat
 // book measures booking.
 func (c *serverFlags) book(ctx context.Context, t *target, f *fleet, r *report) (err error) {
 	if c.has("live") {
-		c.say("a window of each every %v, for %v", window, c.length)
+		c.logf("a window of each every %v, for %v", window, c.length)
 		if r.Live, err = t.paced(ctx, f, pace{n: c.origins, rate: float64(c.origins) / window.Seconds(), length: c.length, probe: true}); err != nil {
 			return err
 		}
 	}
 	if c.has("full") {
-		c.say("as much as it takes, for %v", c.length)
+		c.logf("as much as it takes, for %v", c.length)
 		r.Full, err = t.paced(ctx, f, pace{n: c.origins, length: c.length})
 	}
 	return err
@@ -241,7 +241,7 @@ func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report)
 	at := func(i, k int) (time.Time, time.Duration) {
 		return began.Add(time.Duration((i+k)%minutes)*time.Minute + time.Duration(k%5)*window), window
 	}
-	c.say("booking each row once")
+	c.logf("booking each row once")
 	if _, err := t.paced(ctx, f, pace{n: len(f.origins) - 1, each: minutes, at: at}); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report)
 		for i := range counts {
 			k := (i + round) % len(counts) // so that none is always the first
 			n := min(counts[k], len(f.origins)-1)
-			c.say("round %d of %d: %d batches/s of %d machines", round+1, rounds, rate, n)
+			c.logf("round %d of %d: %d batches/s of %d machines", round+1, rounds, rate, n)
 			l, err := t.paced(ctx, f, pace{n: n, rate: rate, length: length, at: at})
 			if err != nil {
 				return err
@@ -261,9 +261,9 @@ func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report)
 		}
 	}
 	for k := range loads {
-		loads[k].CPU = middle(costs[k]) - loads[k].DatabaseCPU
+		loads[k].CPU = median(costs[k]) - loads[k].DatabaseCPU
 	}
-	r.Scale, r.Flat = loads, middle(costs[2])/middle(costs[0])
+	r.Scale, r.Flat = loads, median(costs[2])/median(costs[0])
 	return nil
 }
 
@@ -389,7 +389,7 @@ func (t *target) load(n int, rows int64, start time.Time, own, server, database 
 		Origins: n, Seconds: took.Seconds(), Rows: rows, RowsPerSecond: float64(rows) / took.Seconds(),
 		Cores: (server2 - server).Seconds() / took.Seconds(), CPU: (server2 - server).Seconds() / thousand,
 		DatabaseCPU: (database2 - database).Seconds() / thousand, OriginsCPU: (cpuOf(os.Getpid()) - own).Seconds() / thousand,
-		AnswerP50: answers.at(0.5), AnswerP99: answers.at(0.99), VisibleP50: visible.at(0.5), VisibleP99: visible.at(0.99),
+		AnswerP50: answers.quantile(0.5), AnswerP99: answers.quantile(0.99), VisibleP50: visible.quantile(0.5), VisibleP99: visible.quantile(0.99),
 	}
 	var err error
 	l.RSS, l.PeakRSS, err = memoryOf(t.cmd.Process.Pid)
@@ -453,7 +453,7 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 	return nil
 }
 
-func (r *report) judge() {
+func (r *report) checkBudgets() {
 	lite := r.Database == "sqlite"
 	fail := func(bad bool, format string, args ...any) {
 		if bad {

@@ -32,7 +32,7 @@ import (
 type stage struct {
 	name string
 	what string // for -list
-	when when
+	when schedule
 	// budget is the wall time that the stage should need on two idle cores with
 	// warm caches. It is shown, and fails nothing: wall time says as much of the
 	// machine's other users as of the code.
@@ -41,13 +41,13 @@ type stage struct {
 	run    func(*shell) error
 }
 
-// when is the widest run that leaves a stage out.
-type when uint8
+// schedule is the widest run that leaves a stage out.
+type schedule uint8
 
 const (
-	commit  when = iota // in every run
-	landing             // left out by -fast
-	release             // runs with -all only
+	commit  schedule = iota // in every run
+	landing                 // left out by -fast
+	release                 // runs with -all only
 )
 
 // A skip is why a stage could not be run here. It fails nothing.

@@ -12,7 +12,7 @@ import (
 // named makes stages; the first letter of a name says when one runs.
 func named(names ...string) (list []stage) {
 	for _, name := range names {
-		w := map[byte]when{'c': commit, 'l': landing, 'r': release}[name[0]]
+		w := map[byte]schedule{'c': commit, 'l': landing, 'r': release}[name[0]]
 		list = append(list, stage{name: name, what: "about " + name, when: w, budget: time.Minute})
 	}
 	return list

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// promised are the commands that the README must name.
-var promised = []string{"go run ./cmd/mete run", "go run ./cmd/mete top", "go run ./cmd/mete up", "go run ./cmd/mete usage", "go run ./cmd/mete gaps", "go run ./tools/gate"}
+// readmeCommands are the commands that the README must name.
+var readmeCommands = []string{"go run ./cmd/mete run", "go run ./cmd/mete top", "go run ./cmd/mete up", "go run ./cmd/mete usage", "go run ./cmd/mete gaps", "go run ./tools/gate"}
 
 // readme runs what the README tells a newcomer to run, as far as it ends by
 // itself, with a home of its own.
@@ -21,7 +21,7 @@ func readme(sh *shell) error {
 	if err != nil {
 		return err
 	}
-	for _, command := range promised {
+	for _, command := range readmeCommands {
 		if !bytes.Contains(text, []byte(command)) {
 			return fmt.Errorf("README.md does not name %q", command)
 		}

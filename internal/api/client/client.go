@@ -31,9 +31,9 @@ import (
 const Default = "http://127.0.0.1:9797"
 
 const (
-	// patience is how long an answer may take: more than a server takes for the
+	// answerTimeout is how long an answer may take: more than a server takes for the
 	// hardest question that it answers.
-	patience = 45 * time.Second
+	answerTimeout = 45 * time.Second
 	// maxAnswer is the most that an answer may be long, in bytes: some ten times
 	// the longest that there is.
 	maxAnswer = 256 << 20
@@ -53,7 +53,7 @@ func New(server string, t token.Token) (*Client, error) {
 		return nil, fault.WithHint(fmt.Errorf("server %q: %w", server, fault.ErrInvalid), "write it as "+Default+" or https://HOST:PORT")
 	}
 	base := strings.TrimSuffix(u.String(), "/")
-	c, err := enroll.Reader(base, t)
+	c, err := enroll.ReaderClient(base, t)
 	if err != nil {
 		return nil, err
 	}
@@ -62,10 +62,10 @@ func New(server string, t token.Token) (*Client, error) {
 
 // Usage asks what was used. The scope of q is the server's to decide.
 func (c *Client) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
-	given := v1.Parameters(q)
-	p := &ask.UsageParams{From: one[string](given, v1.ParamFrom), To: one[string](given, v1.ParamTo), Where: many(given, v1.ParamWhere),
-		OmitOwn: one[ask.UsageParamsOmitOwn](given, v1.ParamOmitOwn), Idle: one[ask.UsageParamsIdle](given, v1.ParamIdle),
-		Nested: one[ask.UsageParamsNested](given, v1.ParamNested), Limit: limit(q)}
+	given := v1.FormatQuery(q)
+	p := &ask.UsageParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo), Where: optionalList(given, v1.ParamWhere),
+		OmitOwn: optional[ask.UsageParamsOmitOwn](given, v1.ParamOmitOwn), Idle: optional[ask.UsageParamsIdle](given, v1.ParamIdle),
+		Nested: optional[ask.UsageParamsNested](given, v1.ParamNested), Limit: limit(q)}
 	if len(q.By) > 0 {
 		var by []string
 		for _, d := range q.By {
@@ -89,16 +89,16 @@ func (c *Client) Sources(ctx context.Context) ([]query.Source, error) {
 // Workloads asks which workloads used something in the range of q and pass its
 // filters, of which the dimensions mean nothing.
 func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
-	given := v1.Parameters(q)
-	p := &ask.WorkloadsParams{From: one[string](given, v1.ParamFrom), To: one[string](given, v1.ParamTo), Where: many(given, v1.ParamWhere), Limit: limit(q)}
+	given := v1.FormatQuery(q)
+	p := &ask.WorkloadsParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo), Where: optionalList(given, v1.ParamWhere), Limit: limit(q)}
 	return get(ctx, c, func() (*http.Request, error) { return ask.NewWorkloadsRequest(c.base+"/", p) }, v1.ParseWorkloads)
 }
 
 // Gaps asks of which time in the range not all is known, and from when on in it a
 // clock was corrected, of one node, by id or name, or of all where that is "".
 func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]query.Gap, error) {
-	given := v1.Parameters(query.Query{From: from, To: to})
-	p := &ask.GapsParams{From: one[string](given, v1.ParamFrom), To: one[string](given, v1.ParamTo)}
+	given := v1.FormatQuery(query.Query{From: from, To: to})
+	p := &ask.GapsParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo)}
 	if node != "" {
 		p.Node = &node
 	}
@@ -108,13 +108,13 @@ func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]q
 // VMs asks which virtual machines hosts gave energy in the range, and how that
 // compares with what these say.
 func (c *Client) VMs(ctx context.Context, from, to time.Time) ([]query.VM, error) {
-	given := v1.Parameters(query.Query{From: from, To: to})
-	p := &ask.VmsParams{From: one[string](given, v1.ParamFrom), To: one[string](given, v1.ParamTo)}
+	given := v1.FormatQuery(query.Query{From: from, To: to})
+	p := &ask.VmsParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo)}
 	return get(ctx, c, func() (*http.Request, error) { return ask.NewVmsRequest(c.base+"/", p) }, v1.ParseVMs)
 }
 
-// one is the value of a parameter, nil where it is not given.
-func one[T ~string](given map[string][]string, name string) *T {
+// optional is the value of a parameter, nil where it is not given.
+func optional[T ~string](given map[string][]string, name string) *T {
 	if len(given[name]) == 0 || given[name][0] == "" {
 		return nil
 	}
@@ -122,8 +122,8 @@ func one[T ~string](given map[string][]string, name string) *T {
 	return &v
 }
 
-// many are the values of a parameter, nil where it is not given.
-func many(given map[string][]string, name string) *[]string {
+// optionalList are the values of a parameter, nil where it is not given.
+func optionalList(given map[string][]string, name string) *[]string {
 	if list := given[name]; len(list) > 0 {
 		return &list
 	}
@@ -149,7 +149,7 @@ func get[T any](ctx context.Context, c *Client, request func() (*http.Request, e
 	if err != nil {
 		return answer, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
-	body, err := do(ctx, c.http, r.Method, r.URL.String(), nil)
+	body, err := doTimeout(ctx, c.http, r.Method, r.URL.String(), nil)
 	if err != nil {
 		return answer, c.explain(err)
 	}
@@ -161,7 +161,7 @@ func get[T any](ctx context.Context, c *Client, request func() (*http.Request, e
 
 // explain says which server an error is of, and what to do where none is there.
 func (c *Client) explain(err error) error {
-	if _, ok := errors.AsType[*refusal](err); ok || errors.Is(err, context.Canceled) {
+	if _, ok := errors.AsType[*serverError](err); ok || errors.Is(err, context.Canceled) {
 		return err // in the server's own words
 	}
 	err = fmt.Errorf("server %s: %w", c.base, err)
@@ -181,20 +181,20 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// A refusal is an error that a server answered with.
-type refusal struct{ error }
+// A serverError is an error that a server answered with.
+type serverError struct{ error }
 
-func (r *refusal) Unwrap() error { return r.error }
+func (r *serverError) Unwrap() error { return r.error }
 
-// do sends a request and returns the body of its answer.
-func do(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// doTimeout sends a request and returns the body of its answer.
+func doTimeout(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	return wait(ctx, c, method, target, body)
+	return roundTrip(ctx, c, method, target, body)
 }
 
-// wait asks, and waits for the answer as long as ctx lets it.
-func wait(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
+// roundTrip asks, and waits for the answer as long as ctx lets it.
+func roundTrip(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
@@ -204,24 +204,24 @@ func wait(ctx context.Context, c *http.Client, method, target string, body []byt
 	}
 	resp, err := c.Do(r)
 	if err != nil {
-		return nil, broken(ctx, err)
+		return nil, networkError(ctx, err)
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, broken(ctx, err)
+		return nil, networkError(ctx, err)
 	case len(answer) > maxAnswer:
 		return nil, fmt.Errorf("answer of more than %d bytes: %w", maxAnswer, fault.ErrInvalid)
 	case resp.StatusCode/100 != 2:
-		return nil, refused(resp, answer)
+		return nil, responseError(resp, answer)
 	}
 	return answer, nil
 }
 
-// broken says what went wrong on the way. What the standard library puts around
+// networkError says what went wrong on the way. What the standard library puts around
 // it repeats the URL.
-func broken(ctx context.Context, err error) error {
+func networkError(ctx context.Context, err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
 	}
@@ -229,7 +229,7 @@ func broken(ctx context.Context, err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("no answer within %s: %w", patience, fault.ErrUnavailable)
+		return fmt.Errorf("no answer within %s: %w", answerTimeout, fault.ErrUnavailable)
 	case errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid):
 		return err
 	}
@@ -239,18 +239,18 @@ func broken(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
 }
 
-// refused makes an error of an answer that is none.
-func refused(resp *http.Response, body []byte) error {
+// responseError makes an error of an answer that is none.
+func responseError(resp *http.Response, body []byte) error {
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var p fault.Problem
 	if err == nil && kind == fault.ProblemType && json.Unmarshal(body, &p) == nil {
 		if p.Status = resp.StatusCode; p.Status == http.StatusInternalServerError && p.Detail == "" {
-			return &refusal{errors.New("the server failed; its log says why")}
+			return &serverError{errors.New("the server failed; its log says why")}
 		}
 		p.Detail, p.Hint = clean(p.Detail), clean(p.Hint)
-		return &refusal{p.Err()}
+		return &serverError{p.Err()}
 	}
-	if r := promRefusal(resp.StatusCode, kind, body); r != nil {
+	if r := prometheusError(resp.StatusCode, kind, body); r != nil {
 		return r
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
@@ -261,9 +261,9 @@ func refused(resp *http.Response, body []byte) error {
 		// The words of Go's own server, before it has a handler.
 		https := *resp.Request.URL
 		https.Scheme, https.Path, https.RawQuery = "https", "", ""
-		return fault.WithHint(&refusal{fmt.Errorf("server http://%s: it speaks TLS, and was asked without: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
+		return fault.WithHint(&serverError{fmt.Errorf("server http://%s: it speaks TLS, and was asked without: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
 	}
-	refusal := &refusal{fault.Problem{Status: resp.StatusCode, Detail: clean(resp.Status + ": " + text)}.Err()}
+	refusal := &serverError{fault.Problem{Status: resp.StatusCode, Detail: clean(resp.Status + ": " + text)}.Err()}
 	return fault.WithHint(refusal, "is this the address of a mete server, and no older one than this mete?")
 }
 

@@ -26,10 +26,10 @@ type Local struct {
 	http   *http.Client
 }
 
-// Here returns the way to the server whose state a person names: that of mete
+// OpenLocal returns the way to the server whose state a person names: that of mete
 // server, or that of mete up, which has a server's in it. "" is the one that both
 // take by themselves. Nothing is sent yet.
-func Here(state string) (*Local, error) {
+func OpenLocal(state string) (*Local, error) {
 	if state == "" {
 		all, err := statedir.Default(os.Getenv, os.Geteuid())
 		if err != nil {
@@ -65,7 +65,7 @@ func NewLocal(dir string) *Local {
 // CreateToken makes a token of the role, cluster, uses and end in want. The text
 // is what its bearer shows.
 func (l *Local) CreateToken(ctx context.Context, want registry.Token) (text string, made registry.Token, err error) {
-	body, err := l.order(ctx, http.MethodPost, "/v1/tokens", v1.WishJSON(want))
+	body, err := l.do(ctx, http.MethodPost, "/v1/tokens", v1.TokenRequestJSON(want))
 	if err != nil {
 		return "", made, err
 	}
@@ -75,7 +75,7 @@ func (l *Local) CreateToken(ctx context.Context, want registry.Token) (text stri
 
 // Tokens lists the tokens, without their texts.
 func (l *Local) Tokens(ctx context.Context) ([]registry.Token, error) {
-	body, err := l.order(ctx, http.MethodGet, "/v1/tokens", nil)
+	body, err := l.do(ctx, http.MethodGet, "/v1/tokens", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -84,14 +84,14 @@ func (l *Local) Tokens(ctx context.Context) ([]registry.Token, error) {
 
 // RevokeToken ends a token.
 func (l *Local) RevokeToken(ctx context.Context, id string) error {
-	_, err := l.order(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil)
+	_, err := l.do(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil)
 	return err
 }
 
 // RevokeNode takes the right to send from a machine or a server below, by id or
 // by name, and returns which that is.
 func (l *Local) RevokeNode(ctx context.Context, which string) (n query.Node, err error) {
-	body, err := l.order(ctx, http.MethodDelete, "/v1/nodes/"+url.PathEscape(which), nil)
+	body, err := l.do(ctx, http.MethodDelete, "/v1/nodes/"+url.PathEscape(which), nil)
 	if err != nil {
 		return n, err
 	}
@@ -107,15 +107,15 @@ func (l *Local) RevokeNode(ctx context.Context, which string) (n query.Node, err
 
 // Backup copies what the server keeps into a new directory with an absolute path.
 func (l *Local) Backup(ctx context.Context, dir string) (b v1.Backup, err error) {
-	answer, err := wait(ctx, l.http, http.MethodPost, "http://mete/v1/backup", v1.IntoJSON(dir))
+	answer, err := roundTrip(ctx, l.http, http.MethodPost, "http://mete/v1/backup", v1.BackupRequestJSON(dir))
 	if err != nil {
 		return b, l.explain(err)
 	}
 	return v1.ParseBackup(answer)
 }
 
-func (l *Local) order(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	answer, err := do(ctx, l.http, method, "http://mete"+path, body)
+func (l *Local) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	answer, err := doTimeout(ctx, l.http, method, "http://mete"+path, body)
 	return answer, l.explain(err)
 }
 

@@ -36,8 +36,8 @@ func (c *Client) prometheus(name string, given url.Values) func() (*http.Request
 // instant writes a time as Prometheus reads it, to the millisecond that it keeps.
 func instant(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 
-// promRefusal makes an error of one of Prometheus's API; nil where it is none.
-func promRefusal(status int, kind string, body []byte) error {
+// prometheusError makes an error of one of Prometheus's API; nil where it is none.
+func prometheusError(status int, kind string, body []byte) error {
 	var p struct {
 		Status string `json:"status"`
 		Type   string `json:"errorType"`
@@ -50,15 +50,15 @@ func promRefusal(status int, kind string, body []byte) error {
 	err := fault.Problem{Status: status, Detail: clean(text)}.Err()
 	switch {
 	case p.Type == "execution" || p.Type == "bad_data":
-		err = &broke{clean(text)}
+		err = &invalidQuery{clean(text)}
 	case p.Type == "timeout":
 		err = fault.WithHint(fault.Problem{Status: 503, Detail: clean(text)}.Err(), "ask about less time, or fewer series")
 	}
-	return &refusal{err}
+	return &serverError{err}
 }
 
-// A broke query cannot be answered as it is.
-type broke struct{ text string }
+// An invalidQuery is a query that cannot be answered as it is.
+type invalidQuery struct{ text string }
 
-func (b *broke) Error() string      { return b.text }
-func (*broke) Is(target error) bool { return target == fault.ErrInvalid }
+func (b *invalidQuery) Error() string      { return b.text }
+func (*invalidQuery) Is(target error) bool { return target == fault.ErrInvalid }

@@ -19,7 +19,7 @@ import (
 // program is part of: it can ask for Self, and for nothing else. The error wraps
 // fault.ErrInvalid where it is part of none. Nothing is sent yet.
 func ForJob(getenv func(string) string) (*Client, error) {
-	self := token.Self{URL: getenv(secretenv.SelfURL), Token: getenv(secretenv.SelfToken)}
+	self := token.SelfAccess{URL: getenv(secretenv.SelfURL), Token: getenv(secretenv.SelfToken)}
 	if self.URL == "" || self.Token == "" {
 		return nil, fault.WithHint(fmt.Errorf("%s and %s are not set: this is no job of mete run that an agent or a server knows of: %w", secretenv.SelfURL, secretenv.SelfToken, fault.ErrInvalid),
 			"run it by mete run, where an agent of this machine sends to a server, mete up runs, or --server is given")
@@ -35,12 +35,12 @@ func ForJob(getenv func(string) string) (*Client, error) {
 }
 
 // ForSelf is ForJob by what a job was given.
-func ForSelf(self token.Self) (*Client, error) {
+func ForSelf(self token.SelfAccess) (*Client, error) {
 	base, err := enroll.SelfBase(self.URL)
 	if err != nil {
 		return nil, err
 	}
-	c, err := enroll.JobReader(base, self.Token, self.CA)
+	c, err := enroll.JobClient(base, self.Token, self.CA)
 	if err != nil {
 		return nil, err
 	}

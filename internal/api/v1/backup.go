@@ -11,11 +11,11 @@ import (
 
 // A Backup is a copy of what a server keeps.
 type Backup struct {
-	Dir       string
-	Ledger    int64 // bytes
-	Metrics   int64 // bytes; blocks may share their room with the server's own
-	Elsewhere bool  // the ledger is in PostgreSQL, and no part of it
-	Took      time.Duration
+	Dir            string
+	Ledger         int64 // bytes
+	Metrics        int64 // bytes; blocks may share their room with the server's own
+	ExternalLedger bool  // the ledger is in PostgreSQL, and no part of it
+	Took           time.Duration
 }
 
 type backupJSON struct {
@@ -28,7 +28,7 @@ type backupJSON struct {
 // BackupJSON writes what was copied.
 func BackupJSON(b Backup) []byte {
 	f := backupJSON{Dir: b.Dir, Metrics: b.Metrics, Seconds: b.Took.Seconds()}
-	if !b.Elsewhere {
+	if !b.ExternalLedger {
 		f.Ledger = &b.Ledger
 	}
 	return append(marshal(f), '\n')
@@ -40,23 +40,23 @@ func ParseBackup(body []byte) (b Backup, err error) {
 	if err := json.Unmarshal(body, &f); err != nil {
 		return b, fmt.Errorf("%w backup: %w", fault.ErrInvalid, err)
 	}
-	b = Backup{Dir: f.Dir, Metrics: f.Metrics, Elsewhere: f.Ledger == nil, Took: time.Duration(f.Seconds * float64(time.Second))}
+	b = Backup{Dir: f.Dir, Metrics: f.Metrics, ExternalLedger: f.Ledger == nil, Took: time.Duration(f.Seconds * float64(time.Second))}
 	if f.Ledger != nil {
 		b.Ledger = *f.Ledger
 	}
 	return b, nil
 }
 
-type intoJSON struct {
+type backupRequestJSON struct {
 	Dir string `json:"directory"`
 }
 
-// IntoJSON writes the order to make a backup in a directory.
-func IntoJSON(dir string) []byte { return append(marshal(intoJSON{dir}), '\n') }
+// BackupRequestJSON writes the order to make a backup in a directory.
+func BackupRequestJSON(dir string) []byte { return append(marshal(backupRequestJSON{dir}), '\n') }
 
-// ParseInto reads what IntoJSON wrote, strictly. The error wraps fault.ErrInvalid.
-func ParseInto(body []byte) (dir string, err error) {
-	var f intoJSON
+// ParseBackupRequest reads what BackupRequestJSON wrote, strictly. The error wraps fault.ErrInvalid.
+func ParseBackupRequest(body []byte) (dir string, err error) {
+	var f backupRequestJSON
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&f); err != nil {

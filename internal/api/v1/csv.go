@@ -15,10 +15,10 @@ import (
 // keys of the JSON form. What is absent is an empty field. What the groups above
 // the limit used is a row without names. Groups of guests, which no sum has, come
 // last, and say so under nested.
-func CSV(a *query.Answer) []byte { return CSVOf(a, nil) }
+func CSV(a *query.Answer) []byte { return CSVFields(a, nil) }
 
-// CSVOf is CSV with these figures alone, by their keys; nil is all.
-func CSVOf(a *query.Answer, keys []string) []byte {
+// CSVFields is CSV with these figures alone, by their keys; nil is all.
+func CSVFields(a *query.Answer, keys []string) []byte {
 	only := figuresOf(keys)
 	var header []string
 	for _, d := range a.By {
@@ -32,8 +32,8 @@ func CSVOf(a *query.Answer, keys []string) []byte {
 	for i := range a.Groups {
 		rows = append(rows, csvGroup(a, &a.Groups[i], only, 0, false))
 	}
-	if a.RestGroups > 0 {
-		rows = append(rows, csvGroup(a, &query.Group{Keys: make([]string, len(a.By)), Usage: a.Rest}, only, a.RestGroups, false))
+	if a.OtherGroups > 0 {
+		rows = append(rows, csvGroup(a, &query.Group{Keys: make([]string, len(a.By)), Usage: a.Other}, only, a.OtherGroups, false))
 	}
 	for i := range a.NestedGroups {
 		rows = append(rows, csvGroup(a, &a.NestedGroups[i], only, 0, true))
@@ -47,10 +47,10 @@ func csvGroup(a *query.Answer, g *query.Group, only []figure, rest int, nested b
 	if rest > 0 {
 		nodes = ""
 	}
-	row = append(row, nodes, stamp(g.First), stamp(g.Last), strings.Trim(string(wall(g)), "nul"))
+	row = append(row, nodes, formatTime(g.First), formatTime(g.Last), strings.Trim(string(wallSeconds(g)), "nul"))
 	var quality []string
 	for i := range only {
-		v, q := only[i].get(&g.Usage, a.Over)
+		v, q := only[i].amount(&g.Usage, a.AveragedOver)
 		quality = append(quality, fmt.Sprintf("%s=%s", only[i].key, q))
 		if q == usage.Absent {
 			row = append(row, "")
@@ -58,7 +58,7 @@ func csvGroup(a *query.Answer, g *query.Group, only []figure, rest int, nested b
 		}
 		row = append(row, v.Decimal(only[i].unit))
 	}
-	return append(row, string(seconds(g.Usage.Covered)), strings.Join(quality, ";"), stamp(a.From), stamp(a.To), strconv.Itoa(rest), strconv.FormatBool(nested || a.Nested == query.NestedOnly))
+	return append(row, string(seconds(g.Usage.Covered)), strings.Join(quality, ";"), formatTime(a.From), formatTime(a.To), strconv.Itoa(rest), strconv.FormatBool(nested || a.Nested == query.NestedOnly))
 }
 
 func writeCSV(rows [][]string) []byte {

@@ -63,8 +63,8 @@ type Energy struct {
 	nodes  []nodeEnergy
 }
 
-// EnergyOf reads the energy of nodes out of an answer by [EnergyBy].
-func EnergyOf(a *query.Answer) *Energy {
+// NewEnergy reads the energy of nodes out of an answer by [EnergyBy].
+func NewEnergy(a *query.Answer) *Energy {
 	e := &Energy{answer: a}
 	at := map[[2]string]int{}
 	for nested, groups := range [][]query.Group{a.Groups, a.NestedGroups} {
@@ -78,24 +78,24 @@ func EnergyOf(a *query.Answer) *Energy {
 				at[key] = n
 				e.nodes = append(e.nodes, nodeEnergy{cluster: key[0], node: key[1], nested: nested == 1})
 			}
-			e.nodes[n].parts[part(g.Keys[2])].Add(&g.Usage)
+			e.nodes[n].parts[kindIndex(g.Keys[2])].Add(&g.Usage)
 		}
 	}
 	return e
 }
 
-// part is where a kind of workload stands in nodeEnergy.
-func part(kind string) int { return 1 + slices.Index([]string{"system", "idle"}, kind) }
+// kindIndex is where a kind of workload stands in nodeEnergy.
+func kindIndex(kind string) int { return 1 + slices.Index([]string{"system", "idle"}, kind) }
 
 // Keys are those of the nodes, by which they have an order.
 func (e *Energy) Keys() []string {
-	return each(e.nodes, func(n nodeEnergy) string { return n.cluster + "\x00" + n.node + "\x00" + strconv.FormatBool(n.nested) })
+	return mapSlice(e.nodes, func(n nodeEnergy) string { return n.cluster + "\x00" + n.node + "\x00" + strconv.FormatBool(n.nested) })
 }
 
 // JSON writes the sum of all nodes, and those at some places; next is where the
 // next page begins.
 func (e *Energy) JSON(show []int, next string) []byte {
-	out := energyJSON{From: some(e.answer.From), To: some(e.answer.To), Gaps: e.answer.Gaps, Nodes: []nodeEnergyJSON{}, Page: Page{next}}
+	out := energyJSON{From: timeOrNil(e.answer.From), To: timeOrNil(e.answer.To), Gaps: e.answer.Gaps, Nodes: []nodeEnergyJSON{}, Page: Page{next}}
 	var sum [3]query.Total
 	for i := range e.nodes {
 		for p := range sum {
@@ -161,7 +161,7 @@ func (e *Energy) CSV(show []int) []byte {
 		for k, f := range []*flowsJSON{all.Package, all.DRAM, all.GPU, all.Rest} {
 			if f != nil {
 				rows = append(rows, []string{n.cluster, n.node, strconv.FormatBool(n.nested), domainNames[k],
-					string(f.Workloads), string(f.System), string(f.Idle), string(f.Whole), f.Quality.String(), stamp(e.answer.From), stamp(e.answer.To)})
+					string(f.Workloads), string(f.System), string(f.Idle), string(f.Whole), f.Quality.String(), formatTime(e.answer.From), formatTime(e.answer.To)})
 			}
 		}
 	}

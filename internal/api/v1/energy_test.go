@@ -31,7 +31,7 @@ func TestEnergy(t *testing.T) {
 	a := &query.Answer{From: noon.Add(-time.Hour), To: noon, By: v1.EnergyBy, Gaps: 2,
 		Groups:       []query.Group{group("n1", "job", 5e6, 1, 3), group("n1", "vm", 1e6, 1, 0), group("n1", "idle", 2e6, 1, 1), group("n2", "system", 4e6, 0, 0)},
 		NestedGroups: []query.Group{group("g1", "job", 9e6, 0, 0)}}
-	e := v1.EnergyOf(a)
+	e := v1.NewEnergy(a)
 	if k := e.Keys(); len(k) != 3 {
 		t.Fatalf("nodes %q, want 3", k)
 	}
@@ -68,7 +68,7 @@ func TestJobs(t *testing.T) {
 	for _, keys := range [][]string{{"b", "web", "", "", ""}, {"a", "idle", "idle", "idle", "idle"}, {"a", "idle", "prod", "", ""}, {"a", "", "", "u", ""}, {"a", "system", "system", "system", "system"}, {"a", "web", "", "", ""}} {
 		a.Groups = append(a.Groups, query.Group{Keys: keys})
 	}
-	v1.Jobs(a)
+	v1.KeepJobs(a)
 	var got []string
 	for i := range a.Groups {
 		got = append(got, strings.Join(a.Groups[i].Keys[:2], "/"))
@@ -82,7 +82,7 @@ func TestJobs(t *testing.T) {
 func TestFalling(t *testing.T) {
 	last := ""
 	for _, ns := range []int64{1<<63 - 1, 5e18, 1, 0, -1, -1 << 63} {
-		s := v1.Falling(ns)
+		s := v1.DescendingKey(ns)
 		if len(s) != 16 || s <= last {
 			t.Errorf("Falling(%d) = %q after %q", ns, s, last)
 		}

@@ -16,7 +16,7 @@ func ParseFields(given map[string][]string) (keys []string, err error) {
 	for _, v := range given[ParamFields] {
 		for s := range strings.SplitSeq(v, ",") {
 			if figureOf(s) == nil {
-				return nil, noFigure(ParamFields, s)
+				return nil, unknownFigure(ParamFields, s)
 			}
 			keys = append(keys, s)
 		}
@@ -26,16 +26,16 @@ func ParseFields(given map[string][]string) (keys []string, err error) {
 
 // ParseSort reads by which figure the groups of an answer fall: "" is by CPU time.
 func ParseSort(given map[string][]string) (string, error) {
-	s, err := single(given, ParamSort, "")
+	s, err := singleValue(given, ParamSort, "")
 	if err == nil && s != "" && figureOf(s) == nil {
-		return "", noFigure(ParamSort, s)
+		return "", unknownFigure(ParamSort, s)
 	}
 	return s, err
 }
 
 // ParseNumber reads a number from 0 to most: 0 where it is not given.
 func ParseNumber(given map[string][]string, name string, most int) (int, error) {
-	s, err := single(given, name, "0")
+	s, err := singleValue(given, name, "0")
 	if err != nil {
 		return 0, err
 	}
@@ -54,7 +54,7 @@ func Resources(keys ...string) (set usage.Set) {
 		switch {
 		case f == nil:
 			return 0
-		case f.form == amount || f.form == Average:
+		case f.kind == resourceAmount || f.kind == LevelAverage:
 			set |= usage.SetOf(f.res)
 		default:
 			set |= usage.SetOf(usage.Energies[:]...)
@@ -71,7 +71,7 @@ func figureOf(key string) *figure {
 	return &figures[i]
 }
 
-func noFigure(name, key string) error {
+func unknownFigure(name, key string) error {
 	var keys []string
 	for i := range figures {
 		keys = append(keys, figures[i].key)
@@ -79,8 +79,8 @@ func noFigure(name, key string) error {
 	return invalid("figures are "+strings.Join(keys, ", "), "parameter %s=%q", name, key)
 }
 
-// Sort puts the groups with the most of a figure first. What is absent is last.
-func Sort(a *query.Answer, key string) {
+// SortGroups puts the groups with the most of a figure first. What is absent is last.
+func SortGroups(a *query.Answer, key string) {
 	f := figureOf(key)
 	if f == nil {
 		return
@@ -93,7 +93,7 @@ func Sort(a *query.Answer, key string) {
 	places := make([]place, len(a.Groups))
 	for i := range a.Groups {
 		g := &a.Groups[i]
-		places[i] = place{f.rank(g.Keys, &g.Usage, a.Over), g}
+		places[i] = place{f.rank(g.Keys, &g.Usage, a.AveragedOver), g}
 	}
 	slices.SortFunc(places, func(x, y place) int { return x.Compare(&y.Rank) })
 	sorted := make([]query.Group, len(places))
@@ -105,18 +105,18 @@ func Sort(a *query.Answer, key string) {
 
 // rank is where a group stands by the figure.
 func (f *figure) rank(keys []string, u *query.Total, over time.Duration) query.Rank {
-	v, q := f.get(u, over)
+	v, q := f.amount(u, over)
 	return query.Rank{Amount: v, Absent: q == usage.Absent, Keys: keys}
 }
 
-// Top are the groups that [Sort] by a figure, "" is by CPU time, and then [Limit] to n
-// are about; the others would be nothing but rest.
-func Top(by []query.Dimension, key string, n int) *query.Top {
+// NewTop are the groups that [SortGroups] by a figure, "" is by CPU time, and then [LimitGroups] to n
+// are about; the others would be nothing but Other.
+func NewTop(by []query.Dimension, key string, n int) *query.Top {
 	rank := func(keys []string, u *query.Total, _ time.Duration) query.Rank {
 		return query.Rank{Amount: u.Sum[usage.CPU], Keys: keys}
 	}
 	if f := figureOf(key); f != nil {
 		rank = f.rank
 	}
-	return &query.Top{N: n, Rank: rank, Stays: func(keys []string) bool { return NoJob(by, keys) != "" }}
+	return &query.Top{Limit: n, Rank: rank, AlwaysKept: func(keys []string) bool { return ResidualKind(by, keys) != "" }}
 }

@@ -31,7 +31,7 @@ func ParseFleet(body []byte) ([]FleetNode, error) {
 	var read struct {
 		Nodes *[]struct {
 			FleetNode
-			Rows []row `json:"workloads"`
+			Rows []rateRow `json:"workloads"`
 		} `json:"nodes"`
 	}
 	err := json.Unmarshal(body, &read)
@@ -45,20 +45,20 @@ func ParseFleet(body []byte) ([]FleetNode, error) {
 	for _, n := range *read.Nodes {
 		n.FleetNode.Rows = make([]live.Row, len(n.Rows))
 		for i := range n.Rows {
-			n.FleetNode.Rows[i] = n.Rows[i].live()
+			n.FleetNode.Rows[i] = n.Rows[i].liveRow()
 		}
 		list = append(list, n.FleetNode)
 	}
 	return list, nil
 }
 
-// A row has averages over a window where that of a tick has whole numbers.
-type row struct {
+// A rateRow has averages over a window where that of a tick has whole numbers.
+type rateRow struct {
 	live.Row
 	PIDs *float64 `json:"pids"`
 }
 
-func (r *row) live() live.Row {
+func (r *rateRow) liveRow() live.Row {
 	if r.PIDs != nil {
 		n := int64(*r.PIDs + 0.5)
 		r.Row.PIDs = &n
@@ -113,14 +113,14 @@ func (v Fleet) Machine() (*live.Machine, error) {
 				m.Rows = append(m.Rows, live.Row{ID: parent, Name: n.Cluster, Group: live.Cluster})
 			}
 		}
-		v.add(m, &n, rates[n.ID], parent)
+		v.addNode(m, &n, rates[n.ID], parent)
 	}
-	total(m)
+	sumRows(m)
 	return m, nil
 }
 
-// add appends a node and its workloads.
-func (v Fleet) add(m *live.Machine, n *query.Node, r *FleetNode, parent workload.ID) {
+// addNode appends a node and its workloads.
+func (v Fleet) addNode(m *live.Machine, n *query.Node, r *FleetNode, parent workload.ID) {
 	group := live.Row{ID: workload.ID("node:" + n.ID), Parent: parent, Name: n.Name, Group: live.Node}
 	m.Fleet.Nodes++
 	switch {
@@ -135,24 +135,24 @@ func (v Fleet) add(m *live.Machine, n *query.Node, r *FleetNode, parent workload
 		group.State, r = "guest of "+strings.TrimSuffix(n.Nested.HostName+": "+name, ": "), nil
 		m.Fleet.Guests++
 	case r == nil || n.State == "silent":
-		group.State, r = n.State+since(n.Through, v.At), nil
+		group.State, r = n.State+formatSince(n.Through, v.At), nil
 		if n.State == "live" {
 			group.State = "no window yet" // since the server began
 		}
 		m.Fleet.Stale++
 	case n.State != "live":
-		group.State = n.State + since(r.To, v.At)
+		group.State = n.State + formatSince(r.To, v.At)
 	}
 	m.Rows = append(m.Rows, group)
 	if r == nil {
 		return
 	}
 	m.CPUs += r.CPUs
-	m.Rows = append(m.Rows, within(r, &group)...)
+	m.Rows = append(m.Rows, nestRows(r, &group)...)
 }
 
-// since says how long ago something was.
-func since(t, now time.Time) string {
+// formatSince says how long ago something was.
+func formatSince(t, now time.Time) string {
 	if t.IsZero() || !t.Before(now) {
 		return ""
 	}
@@ -168,9 +168,9 @@ func since(t, now time.Time) string {
 	return fmt.Sprintf(" for %ds", d/time.Second)
 }
 
-// within are the rows of a node, parents before children, those at the top below
+// nestRows are the rows of a node, parents before children, those at the top below
 // the row of the node.
-func within(n *FleetNode, group *live.Row) []live.Row {
+func nestRows(n *FleetNode, group *live.Row) []live.Row {
 	known := make(map[workload.ID]bool, len(n.Rows))
 	for i := range n.Rows {
 		known[n.Rows[i].ID] = true
@@ -209,8 +209,8 @@ func within(n *FleetNode, group *live.Row) []live.Row {
 	return out
 }
 
-// total sums up the rows.
-func total(m *live.Machine) {
+// sumRows sums up the rows.
+func sumRows(m *live.Machine) {
 	var e live.Energy
 	for i := range m.Rows {
 		r := &m.Rows[i]
@@ -219,8 +219,8 @@ func total(m *live.Machine) {
 		}
 		sumCPU(&m.CPU, r)
 		sumMemory(&m.Memory, r)
-		m.Disk = flow(m.Disk, r.DiskRead, r.DiskWritten)
-		m.Network = flow(m.Network, r.NetworkRx, r.NetworkTx)
+		m.Disk = addFlow(m.Disk, r.DiskRead, r.DiskWritten)
+		m.Network = addFlow(m.Network, r.NetworkRx, r.NetworkTx)
 		if r.Power == nil {
 			continue
 		}
@@ -268,8 +268,8 @@ func sumMemory(c *live.Memory, r *live.Row) {
 	}
 }
 
-// flow adds traffic to a flow.
-func flow(f *live.Flow, in, out *float64) *live.Flow {
+// addFlow adds traffic to a flow.
+func addFlow(f *live.Flow, in, out *float64) *live.Flow {
 	if in == nil && out == nil {
 		return f
 	}

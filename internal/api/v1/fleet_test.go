@@ -22,8 +22,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 5, 0, time.UTC)
 
 // latest is a node of four CPUs with a slice, a service in it, system and idle; cpu
 // is what the service used.
-func latest(id, name, cluster string, cpu float64) query.Latest {
-	l := query.Latest{Node: id, Name: name, Cluster: cluster, From: now.Add(-15 * time.Second), To: now.Add(-5 * time.Second), CPUs: 4}
+func latest(id, name, cluster string, cpu float64) query.LatestWindow {
+	l := query.LatestWindow{Node: id, Name: name, Cluster: cluster, From: now.Add(-15 * time.Second), To: now.Add(-5 * time.Second), CPUs: 4}
 	put := func(key, name string, kind workload.Kind, parent workload.ID, cores, gib, watts float64) workload.ID {
 		row := query.LatestRow{Name: batch.Name{ID: workload.NewID(id, kind, key), Kind: kind, Key: key, Name: name, Parent: parent}}
 		set := func(r usage.Resource, v float64, q usage.Quality) {
@@ -44,7 +44,7 @@ func latest(id, name, cluster string, cpu float64) query.Latest {
 	return l
 }
 
-func ask(t *testing.T, only string, list ...query.Latest) (*live.Machine, error) {
+func ask(t *testing.T, only string, list ...query.LatestWindow) (*live.Machine, error) {
 	t.Helper()
 	rates, err := v1.ParseFleet(v1.RatesJSON(list))
 	if err != nil {
@@ -60,8 +60,8 @@ func ask(t *testing.T, only string, list ...query.Latest) (*live.Machine, error)
 	}}.Machine()
 }
 
-func three() []query.Latest {
-	return []query.Latest{latest("2", "web-2", "lab", 2.5), latest("1", "web-1", "lab", 0.5), latest("4", "guest", "lab", 0.25), latest("6", "late", "east", 1)}
+func three() []query.LatestWindow {
+	return []query.LatestWindow{latest("2", "web-2", "lab", 2.5), latest("1", "web-1", "lab", 0.5), latest("4", "guest", "lab", 0.25), latest("6", "late", "east", 1)}
 }
 
 // The rows of all machines sum to the fleet; guests and those that are not heard add

@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// shiftText is a shift in whole seconds, for people.
-func shiftText(d time.Duration) string {
+// formatShift is a shift in whole seconds, for people.
+func formatShift(d time.Duration) string {
 	s := d.Round(time.Second).String()
 	if d > 0 {
 		s = "+" + s
@@ -18,7 +18,7 @@ func shiftText(d time.Duration) string {
 	return s
 }
 
-func labels(m map[string]string) string {
+func formatLabels(m map[string]string) string {
 	var s []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		s = append(s, k+"="+m[k])
@@ -26,11 +26,11 @@ func labels(m map[string]string) string {
 	return strings.Join(s, ";")
 }
 
-// NoJob returns what a group is that no job caused, idle or system, and "" of all
+// ResidualKind returns what a group is that no job caused, idle or system, and "" of all
 // others.
-func NoJob(by []query.Dimension, keys []string) string {
+func ResidualKind(by []query.Dimension, keys []string) string {
 	for i, d := range by {
-		if !AboutMachines(d) && (keys[i] == "idle" || keys[i] == "system") {
+		if !IsMachineDimension(d) && (keys[i] == "idle" || keys[i] == "system") {
 			return keys[i]
 		}
 	}

@@ -57,7 +57,7 @@ func (s *GapSums) Add(g *query.Gap) {
 	if s.found == nil {
 		s.found, s.nodes = map[string]*query.GapSum{}, map[[2]string]bool{}
 	}
-	reason, _ := CauseOf(g)
+	reason, _ := GapCause(g)
 	sum := s.found[reason]
 	if sum == nil {
 		sum = &query.GapSum{Gap: *g}
@@ -87,14 +87,14 @@ func (s *GapSums) List() (out []query.GapSum) {
 
 // HealthJSON writes how well is measured.
 func HealthJSON(h *query.Health) []byte {
-	out := healthJSON{From: some(h.From), To: some(h.To), Nodes: h.States, Streams: h.Streams, Behind: h.Behind.Seconds(), Alerts: h.Alerts,
-		VMs: sharesJSON{h.Compared, h.Differ}}
-	out.Gaps = each(h.Gaps, func(s query.GapSum) gapSumJSON {
-		reason, c := CauseOf(&s.Gap)
+	out := healthJSON{From: timeOrNil(h.From), To: timeOrNil(h.To), Nodes: h.States, Streams: h.Streams, Behind: h.Behind.Seconds(), Alerts: h.Alerts,
+		VMs: sharesJSON{h.Compared, h.Differing}}
+	out.Gaps = mapSlice(h.Gaps, func(s query.GapSum) gapSumJSON {
+		reason, c := GapCause(&s.Gap)
 		return gapSumJSON{reason, c.Why, c.Meaning, s.Count, s.Nodes, s.Length.Seconds()}
 	})
 	if s := h.Server; s != nil {
-		out.Server = &serverJSON{s.Violations, s.Conflicts, s.Refused, s.Missed, s.Queue, some(s.Hours), some(s.Days), s.Bytes}
+		out.Server = &serverJSON{s.Violations, s.Conflicts, s.Refused, s.Missed, s.Queue, timeOrNil(s.Hours), timeOrNil(s.Days), s.Bytes}
 	}
 	return append(marshal(out), '\n')
 }

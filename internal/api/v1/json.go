@@ -16,12 +16,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// format is the number of the JSON form; a reader of a higher one than it knows
+// formatVersion is the number of the JSON form; a reader of a higher one than it knows
 // must not guess.
-const format = 1
+const formatVersion = 1
 
-// head is the part of the JSON form before the sums.
-type head struct {
+// answerHead is the part of the JSON form before the sums.
+type answerHead struct {
 	Format int               `json:"format"`
 	From   time.Time         `json:"from"`
 	To     time.Time         `json:"to"`
@@ -42,25 +42,25 @@ type head struct {
 // the rest where it was divided; else it is in the groups of what is idle. What
 // nodes used that are guests of others is in groups of their own, if at all, and in
 // no sum.
-func JSON(a *query.Answer) []byte { return JSONOf(a, nil) }
+func JSON(a *query.Answer) []byte { return JSONFields(a, nil) }
 
-// JSONOf is JSON with these figures alone, by their keys; nil is all.
-func JSONOf(a *query.Answer, keys []string) []byte {
+// JSONFields is JSON with these figures alone, by their keys; nil is all.
+func JSONFields(a *query.Answer, keys []string) []byte {
 	only := figuresOf(keys)
-	h := marshal(head{format, a.From.UTC(), a.To.UTC(), seconds(a.Over), a.By, a.Gaps, cmp.Or(a.Idle, none), cmp.Or(a.Nested, none), a.NestedNodes})
+	h := marshal(answerHead{formatVersion, a.From.UTC(), a.To.UTC(), seconds(a.AveragedOver), a.By, a.Gaps, cmp.Or(a.Idle, noPolicy), cmp.Or(a.Nested, noPolicy), a.NestedNodes})
 	var b bytes.Buffer
 	b.Write(h[:len(h)-1])
 	b.WriteString(",\"groups\":[")
 	writeGroups(&b, a, a.Groups, only)
 	b.WriteString("\n],\"nested_groups\":[")
 	writeGroups(&b, a, a.NestedGroups, only)
-	b.WriteString("\n],\"nested_more\":" + strconv.Itoa(a.NestedMore) + ",\"rest_groups\":" + strconv.Itoa(a.RestGroups) + ",\"rest\":")
-	writeTotal(&b, &a.Rest, a.Over, only)
+	b.WriteString("\n],\"nested_more\":" + strconv.Itoa(a.NestedOmitted) + ",\"rest_groups\":" + strconv.Itoa(a.OtherGroups) + ",\"rest\":")
+	writeTotal(&b, &a.Other, a.AveragedOver, only)
 	sum := Sum(a)
 	b.WriteString(",\n\"total\":")
-	writeTotal(&b, &sum, a.Over, only)
+	writeTotal(&b, &sum, a.AveragedOver, only)
 	b.WriteString(",\n\"whole\":")
-	writeTotal(&b, &a.Whole, a.Over, only)
+	writeTotal(&b, &a.Capacity, a.AveragedOver, only)
 	b.WriteString("}\n")
 	return b.Bytes()
 }
@@ -96,8 +96,8 @@ func writeGroup(b *bytes.Buffer, a *query.Answer, g *query.Group, only []figure)
 		writeText(b, g.Keys[i])
 		b.WriteByte(',')
 	}
-	fmt.Fprintf(b, `"nodes":%d,"first_at":%s,"last_at":%s,"wall_seconds":%s,`, g.Nodes, instant(g.First), instant(g.Last), wall(g))
-	writeFigures(b, &g.Usage, a.Over, only)
+	fmt.Fprintf(b, `"nodes":%d,"first_at":%s,"last_at":%s,"wall_seconds":%s,`, g.Nodes, timeJSON(g.First), timeJSON(g.Last), wallSeconds(g))
+	writeFigures(b, &g.Usage, a.AveragedOver, only)
 	b.WriteByte('}')
 }
 
@@ -128,7 +128,7 @@ func writeFigures(b *bytes.Buffer, t *query.Total, over time.Duration, only []fi
 	qualities := make([]usage.Quality, len(only))
 	for i := range only {
 		f := &only[i]
-		v, q := f.get(t, over)
+		v, q := f.amount(t, over)
 		qualities[i] = q
 		writeText(b, f.key)
 		b.WriteByte(':')
@@ -153,9 +153,9 @@ func writeFigures(b *bytes.Buffer, t *query.Total, over time.Duration, only []fi
 	b.WriteByte('}')
 }
 
-// wall is the time from the start of the first minute with use to the end of
+// wallSeconds is the time from the start of the first minute with use to the end of
 // the last one.
-func wall(g *query.Group) json.RawMessage {
+func wallSeconds(g *query.Group) json.RawMessage {
 	if g.First.IsZero() || g.Last.IsZero() {
 		return json.RawMessage("null")
 	}
@@ -168,20 +168,20 @@ func seconds(d time.Duration) json.RawMessage {
 
 func number(v unit.Sum, u unit.Unit) json.RawMessage {
 	s := v.Decimal(u)
-	if integral(u) && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
+	if isInteger(u) && v.Compare(unit.Sum{}.Add(1<<53)) > 0 {
 		s = strconv.Quote(s)
 	}
 	return json.RawMessage(s)
 }
 
-// integral says that decimals of a unit are integers.
-func integral(u unit.Unit) bool { return u != unit.Nanosecond && u != unit.Microjoule }
+// isInteger says that decimals of a unit are integers.
+func isInteger(u unit.Unit) bool { return u != unit.Nanosecond && u != unit.Microjoule }
 
-func instant(t time.Time) json.RawMessage {
+func timeJSON(t time.Time) json.RawMessage {
 	if t.IsZero() {
 		return json.RawMessage("null")
 	}
-	return json.RawMessage(strconv.Quote(stamp(t)))
+	return json.RawMessage(strconv.Quote(formatTime(t)))
 }
 
 // marshal encodes without escaping <, > and &, which names may be full of.
@@ -198,7 +198,7 @@ func marshal(v any) []byte {
 // Parse reads what JSON wrote. Keys that it does not know are skipped, figures
 // that are not there are absent. Its errors wrap fault.ErrInvalid.
 func Parse(body []byte) (*query.Answer, error) {
-	var h head
+	var h answerHead
 	var m struct {
 		Groups     []map[string]json.RawMessage `json:"groups"`
 		Nested     []map[string]json.RawMessage `json:"nested_groups"`
@@ -212,25 +212,25 @@ func Parse(body []byte) (*query.Answer, error) {
 			return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
 		}
 	}
-	if h.Format < 1 || h.Format > format {
-		return nil, fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, format)
+	if h.Format < 1 || h.Format > formatVersion {
+		return nil, fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, formatVersion)
 	}
 	if len(h.By) == 0 {
 		return nil, fmt.Errorf("%w answer: by is empty", fault.ErrInvalid)
 	}
-	a := &query.Answer{From: h.From.UTC(), To: h.To.UTC(), By: h.By, Gaps: h.Gaps, RestGroups: m.RestGroups,
-		NestedNodes: h.NestedNodes, NestedMore: m.NestedMore}
-	if h.Idle != none {
+	a := &query.Answer{From: h.From.UTC(), To: h.To.UTC(), By: h.By, Gaps: h.Gaps, OtherGroups: m.RestGroups,
+		NestedNodes: h.NestedNodes, NestedOmitted: m.NestedMore}
+	if h.Idle != noPolicy {
 		a.Idle = h.Idle
 	}
-	if h.Nested != none {
+	if h.Nested != noPolicy {
 		a.Nested = h.Nested
 	}
 	over, err := parseNumber(h.Over, unit.Nanosecond)
 	if err != nil {
 		return nil, fmt.Errorf("%w answer: averages_over_seconds: %w", fault.ErrInvalid, err)
 	}
-	a.Over = duration(over)
+	a.AveragedOver = duration(over)
 	for _, part := range []struct {
 		rows []map[string]json.RawMessage
 		to   *[]query.Group
@@ -247,7 +247,7 @@ func Parse(body []byte) (*query.Answer, error) {
 		name string
 		row  map[string]json.RawMessage
 		to   *query.Total
-	}{{"rest", m.Rest, &a.Rest}, {"whole", m.Whole, &a.Whole}} {
+	}{{"rest", m.Rest, &a.Other}, {"whole", m.Whole, &a.Capacity}} {
 		if *part.to, err = parseTotal(part.row); err != nil {
 			return nil, fmt.Errorf("%w answer: %s: %w", fault.ErrInvalid, part.name, err)
 		}
@@ -289,18 +289,18 @@ func parseTotal(row map[string]json.RawMessage) (t query.Total, err error) {
 	for i := range figures {
 		f := &figures[i]
 		v, q := row[f.key], quality[f.key]
-		if f.form == Average || f.form == Energies || f.form == Watts || len(v) == 0 || string(v) == "null" || q == usage.Absent {
+		if f.kind == LevelAverage || f.kind == EnergySum || f.kind == PowerAverage || len(v) == 0 || string(v) == "null" || q == usage.Absent {
 			continue
 		}
 		sum, err := parseNumber(v, f.unit)
 		if err != nil {
 			return t, fmt.Errorf("%s: %w", f.key, err)
 		}
-		switch f.form {
-		case idling:
+		switch f.kind {
+		case idleEnergy:
 			t.Idle, t.IdleQuality = sum, q
 			continue
-		case idlingError:
+		case idleEnergyError:
 			t.IdleError = sum
 			continue
 		}

@@ -73,8 +73,8 @@ type workloadJSON struct {
 	Last    *time.Time        `json:"last_at" doc:"end of the last one"`
 }
 
-// some is an instant as JSON has it: null where there is none.
-func some(t time.Time) *time.Time {
+// timeOrNil is an instant as JSON has it: null where there is none.
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
@@ -82,16 +82,16 @@ func some(t time.Time) *time.Time {
 	return &t
 }
 
-// or is the instant of some.
-func or(t *time.Time) time.Time {
+// timeOrZero is the instant of some.
+func timeOrZero(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	return t.UTC()
 }
 
-// document writes a list under its name, one element a line.
-func document[T any](name string, list []T) []byte {
+// marshalList writes a list under its name, one element a line.
+func marshalList[T any](name string, list []T) []byte {
 	b := []byte("{\"" + name + "\":[")
 	for i, v := range list {
 		if i > 0 {
@@ -102,8 +102,8 @@ func document[T any](name string, list []T) []byte {
 	return append(b, "\n]}\n"...)
 }
 
-// undocument reads what document wrote.
-func undocument[T any](name string, body []byte) ([]T, error) {
+// unmarshalList reads what document wrote.
+func unmarshalList[T any](name string, body []byte) ([]T, error) {
 	var m map[string]json.RawMessage
 	var list []T
 	err := json.Unmarshal(body, &m)
@@ -116,8 +116,8 @@ func undocument[T any](name string, body []byte) ([]T, error) {
 	return list, nil
 }
 
-// each makes one list of another.
-func each[A, B any](list []A, f func(A) B) []B {
+// mapSlice makes one list of another.
+func mapSlice[A, B any](list []A, f func(A) B) []B {
 	out := make([]B, 0, len(list))
 	for _, v := range list {
 		out = append(out, f(v))
@@ -127,8 +127,8 @@ func each[A, B any](list []A, f func(A) B) []B {
 
 // NodesJSON writes nodes under the key nodes.
 func NodesJSON(list []query.Node) []byte {
-	return document("nodes", each(list, func(n query.Node) nodeJSON {
-		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, some(n.Enrolled), some(n.Through), some(n.Revoked), n.Source, nestedOf(n.Nested)}
+	return marshalList("nodes", mapSlice(list, func(n query.Node) nodeJSON {
+		return nodeJSON{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, n.CPUs, n.Streams, timeOrNil(n.Enrolled), timeOrNil(n.Through), timeOrNil(n.Revoked), n.Source, nestedOf(n.Nested)}
 	}))
 }
 
@@ -136,17 +136,17 @@ func nestedOf(n *query.Nesting) *nestedJSON {
 	if n == nil {
 		return nil
 	}
-	return &nestedJSON{n.Host, n.HostName, n.Workload, n.Name, some(n.Since), some(n.Seen)}
+	return &nestedJSON{n.Host, n.HostName, n.Workload, n.Name, timeOrNil(n.Since), timeOrNil(n.Seen)}
 }
 
 // ParseNodes reads what NodesJSON wrote.
 func ParseNodes(body []byte) ([]query.Node, error) {
-	list, err := undocument[nodeJSON]("nodes", body)
-	return each(list, func(n nodeJSON) query.Node {
+	list, err := unmarshalList[nodeJSON]("nodes", body)
+	return mapSlice(list, func(n nodeJSON) query.Node {
 		out := query.Node{ID: n.Node, Name: n.Name, Cluster: n.Cluster, MachineID: n.Machine, Boot: n.Boot, CPUs: n.CPUs,
-			Enrolled: or(n.Enrolled), Through: or(n.Through), Streams: n.Streams, State: n.State, Revoked: or(n.Revoked), Source: n.Source}
+			Enrolled: timeOrZero(n.Enrolled), Through: timeOrZero(n.Through), Streams: n.Streams, State: n.State, Revoked: timeOrZero(n.Revoked), Source: n.Source}
 		if in := n.Nested; in != nil {
-			out.Nested = &query.Nesting{Host: in.Node, HostName: in.Name, Workload: in.Workload, Name: in.As, Since: or(in.Since), Seen: or(in.Seen)}
+			out.Nested = &query.Nesting{Host: in.Node, HostName: in.Name, Workload: in.Workload, Name: in.As, Since: timeOrZero(in.Since), Seen: timeOrZero(in.Seen)}
 		}
 		return out
 	}), err
@@ -161,12 +161,12 @@ func NodesCSV(list []query.Node) []byte {
 			in = *n.Nested
 		}
 		rows = append(rows, []string{n.ID, n.Name, n.Cluster, n.State, n.MachineID, n.Boot, strconv.Itoa(n.CPUs), strconv.Itoa(n.Streams),
-			stamp(n.Enrolled), stamp(n.Through), stamp(n.Revoked), n.Source, in.Host, in.HostName, string(in.Workload)})
+			formatTime(n.Enrolled), formatTime(n.Through), formatTime(n.Revoked), n.Source, in.Host, in.HostName, string(in.Workload)})
 	}
 	return writeCSV(rows)
 }
 
-// A cause is what a reason for a gap means to people.
+// A Cause is what a reason for a gap means to people.
 type Cause struct{ Why, Meaning string }
 
 var causes = map[usage.Reason]Cause{
@@ -191,13 +191,13 @@ var causes = map[usage.Reason]Cause{
 		"energy of that time is what other meters of the machine show, or a model; nothing else is missing"},
 }
 
-// shifted is instead of a reason where a clock was corrected.
-const shifted = "clock-shifted"
+// clockShifted is instead of a reason where a clock was corrected.
+const clockShifted = "clock-shifted"
 
-// CauseOf is the word for why there is a gap, and what it means.
-func CauseOf(g *query.Gap) (reason string, c Cause) {
+// GapCause is the word for why there is a gap, and what it means.
+func GapCause(g *query.Gap) (reason string, c Cause) {
 	if g.Shift != 0 {
-		return shifted, Cause{"the clock was wrong and is shifted by " + shiftText(g.Shift) + " from here on",
+		return clockShifted, Cause{"the clock was wrong and is shifted by " + formatShift(g.Shift) + " from here on",
 			"nothing is missing: what was measured from then on is booked at the time of the server's clock"}
 	}
 	c, ok := causes[g.Reason]
@@ -209,9 +209,9 @@ func CauseOf(g *query.Gap) (reason string, c Cause) {
 
 // GapsJSON writes gaps under the key gaps.
 func GapsJSON(list []query.Gap) []byte {
-	return document("gaps", each(list, func(g query.Gap) gapJSON {
-		reason, c := CauseOf(&g)
-		j := gapJSON{g.Node, g.Name, some(g.From), some(g.To), g.To.Sub(g.From).Seconds(), reason, c.Why, c.Meaning, g.Detail, some(g.Booked), nil}
+	return marshalList("gaps", mapSlice(list, func(g query.Gap) gapJSON {
+		reason, c := GapCause(&g)
+		j := gapJSON{g.Node, g.Name, timeOrNil(g.From), timeOrNil(g.To), g.To.Sub(g.From).Seconds(), reason, c.Why, c.Meaning, g.Detail, timeOrNil(g.Booked), nil}
 		if g.Shift != 0 {
 			j.Shift = seconds(g.Shift)
 		}
@@ -221,11 +221,11 @@ func GapsJSON(list []query.Gap) []byte {
 
 // ParseGaps reads what GapsJSON wrote.
 func ParseGaps(body []byte) ([]query.Gap, error) {
-	list, err := undocument[gapJSON]("gaps", body)
-	return each(list, func(g gapJSON) query.Gap {
+	list, err := unmarshalList[gapJSON]("gaps", body)
+	return mapSlice(list, func(g gapJSON) query.Gap {
 		shift, _ := time.ParseDuration(string(g.Shift) + "s") // what is none is 0
-		return query.Gap{Node: g.Node, Name: g.Name, Booked: or(g.Booked), Shift: shift,
-			Gap: usage.Gap{From: or(g.From), To: or(g.To), Reason: usage.ParseReason(g.Reason), Detail: g.Detail}}
+		return query.Gap{Node: g.Node, Name: g.Name, Booked: timeOrZero(g.Booked), Shift: shift,
+			Gap: usage.Gap{From: timeOrZero(g.From), To: timeOrZero(g.To), Reason: usage.ParseReason(g.Reason), Detail: g.Detail}}
 	}), err
 }
 
@@ -233,33 +233,33 @@ func ParseGaps(body []byte) ([]query.Gap, error) {
 func GapsCSV(list []query.Gap) []byte {
 	rows := [][]string{{"node", "name", "from", "to", "seconds", "reason", "why", "meaning", "detail", "booked_at", "shift_seconds"}}
 	for _, g := range list {
-		reason, c := CauseOf(&g)
+		reason, c := GapCause(&g)
 		var shift string
 		if g.Shift != 0 {
 			shift = string(seconds(g.Shift))
 		}
-		rows = append(rows, []string{g.Node, g.Name, stamp(g.From), stamp(g.To), string(seconds(g.To.Sub(g.From))), reason,
-			c.Why, c.Meaning, g.Detail, stamp(g.Booked), shift})
+		rows = append(rows, []string{g.Node, g.Name, formatTime(g.From), formatTime(g.To), string(seconds(g.To.Sub(g.From))), reason,
+			c.Why, c.Meaning, g.Detail, formatTime(g.Booked), shift})
 	}
 	return writeCSV(rows)
 }
 
 // WorkloadsJSON writes workloads under the key workloads.
 func WorkloadsJSON(list []query.Workload) []byte {
-	return document("workloads", each(list, func(w query.Workload) workloadJSON {
+	return marshalList("workloads", mapSlice(list, func(w query.Workload) workloadJSON {
 		return workloadJSON{w.ID, w.Kind, w.Name.Name, w.Job, w.User, w.Project, w.Node, w.Cluster, w.Key, w.Path, w.Parent, orEmpty(w.Labels),
-			some(w.Started), some(w.Ended), w.Exit, some(w.First), some(w.Last)}
+			timeOrNil(w.Started), timeOrNil(w.Ended), w.Exit, timeOrNil(w.First), timeOrNil(w.Last)}
 	}))
 }
 
 // ParseWorkloads reads what WorkloadsJSON wrote.
 func ParseWorkloads(body []byte) ([]query.Workload, error) {
-	list, err := undocument[workloadJSON]("workloads", body)
-	return each(list, func(w workloadJSON) query.Workload {
-		out := query.Workload{Node: w.Node, Cluster: w.Cluster, First: or(w.First), Last: or(w.Last)}
+	list, err := unmarshalList[workloadJSON]("workloads", body)
+	return mapSlice(list, func(w workloadJSON) query.Workload {
+		out := query.Workload{Node: w.Node, Cluster: w.Cluster, First: timeOrZero(w.First), Last: timeOrZero(w.Last)}
 		out.ID, out.Kind, out.Name.Name, out.Key, out.Path, out.Parent = w.ID, w.Kind, w.Name, w.Key, w.Path, w.Parent
 		out.Job, out.User, out.Project, out.Exit = w.Job, w.User, w.Project, w.Exit
-		out.Started, out.Ended = or(w.Started), or(w.Ended)
+		out.Started, out.Ended = timeOrZero(w.Started), timeOrZero(w.Ended)
 		if len(w.Labels) > 0 {
 			out.Labels = w.Labels
 		}
@@ -277,7 +277,7 @@ func WorkloadsCSV(list []query.Workload) []byte {
 			exit = strconv.Itoa(*w.Exit)
 		}
 		rows = append(rows, []string{string(w.ID), w.Kind.String(), w.Name.Name, w.Job, w.User, w.Project, w.Node, w.Cluster, w.Key, w.Path,
-			string(w.Parent), labels(w.Labels), stamp(w.Started), stamp(w.Ended), exit, stamp(w.First), stamp(w.Last)})
+			string(w.Parent), formatLabels(w.Labels), formatTime(w.Started), formatTime(w.Ended), exit, formatTime(w.First), formatTime(w.Last)})
 	}
 	return writeCSV(rows)
 }

@@ -7,31 +7,31 @@ import (
 	"strings"
 )
 
-// The words for the forms of an answer.
+// The words for the formats of an answer.
 const (
-	FormJSON = "json"
-	FormCSV  = "csv"
+	FormatJSON = "json"
+	FormatCSV  = "csv"
 )
 
-// ParseForm reads in which form an answer is wanted: "" where that is not said.
-func ParseForm(given map[string][]string) (string, error) {
-	return ParseWord(given, ParamFormat, []string{FormJSON, FormCSV})
+// ParseFormat reads in which format an answer is wanted: "" where that is not said.
+func ParseFormat(given map[string][]string) (string, error) {
+	return ParseEnum(given, ParamFormat, []string{FormatJSON, FormatCSV})
 }
 
-// A Part says which part of a list is wanted. Its zero value is all of it.
-type Part struct {
-	limit int
-	after string // key of the element before
-	from  bool   // there is one
+// A PageRequest says which part of a list is wanted. Its zero value is all of it.
+type PageRequest struct {
+	limit     int
+	after     string // key of the element before
+	hasCursor bool   // there is one
 }
 
-// ParsePart reads which part of a list is wanted: at most so many, from where the
+// ParsePageRequest reads which part of a list is wanted: at most so many, from where the
 // page before ended.
-func ParsePart(given map[string][]string) (p Part, err error) {
+func ParsePageRequest(given map[string][]string) (p PageRequest, err error) {
 	if p.limit, err = parseLimit(given); err != nil {
 		return p, err
 	}
-	s, err := single(given, ParamCursor, "")
+	s, err := singleValue(given, ParamCursor, "")
 	if err != nil || given[ParamCursor] == nil {
 		return p, err
 	}
@@ -39,19 +39,19 @@ func ParsePart(given map[string][]string) (p Part, err error) {
 	if err != nil || len(key) == 0 {
 		return p, invalid("give it as it came in next_cursor, or leave it out", "parameter %s=%q", ParamCursor, s)
 	}
-	p.after, p.from = string(key), true
+	p.after, p.hasCursor = string(key), true
 	return p, nil
 }
 
-// Whole says whether all of the list is wanted.
-func (p Part) Whole() bool { return p.limit == 0 && !p.from }
+// IsAll says whether all of the list is wanted.
+func (p PageRequest) IsAll() bool { return p.limit == 0 && !p.hasCursor }
 
-// Of returns the part of a list, and the cursor of the next page: "" where there
+// Paginate returns the part of a list, and the cursor of the next page: "" where there
 // is none. A part is of the list in the order of its keys, of which no two are the
 // same; what comes or goes meanwhile moves nothing else to another page. A whole
 // list stays in the order that it has.
-func Of[T any](p Part, list []T, key func(*T) string) (page []T, next string) {
-	if p.Whole() {
+func Paginate[T any](p PageRequest, list []T, key func(*T) string) (page []T, next string) {
+	if p.IsAll() {
 		return list, ""
 	}
 	type keyed struct {
@@ -60,7 +60,7 @@ func Of[T any](p Part, list []T, key func(*T) string) (page []T, next string) {
 	}
 	all := make([]keyed, 0, len(list))
 	for i := range list {
-		if k := key(&list[i]); !p.from || k > p.after {
+		if k := key(&list[i]); !p.hasCursor || k > p.after {
 			all = append(all, keyed{k, i})
 		}
 	}
@@ -76,12 +76,12 @@ func Of[T any](p Part, list []T, key func(*T) string) (page []T, next string) {
 	return page, next
 }
 
-// Key makes one key of several texts, by which things have the order of the first,
+// SortKey makes one key of several texts, by which things have the order of the first,
 // then of the second.
-func Key(texts ...string) string { return strings.Join(texts, "\x00") }
+func SortKey(texts ...string) string { return strings.Join(texts, "\x00") }
 
-// Falling is a text by which later moments, in ns since 1970, come first.
-func Falling(ns int64) string {
+// DescendingKey is a text by which later moments, in ns since 1970, come first.
+func DescendingKey(ns int64) string {
 	s := strconv.FormatUint(^(uint64(ns) ^ 1<<63), 16)
 	return strings.Repeat("0", 16-len(s)) + s
 }

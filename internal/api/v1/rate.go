@@ -49,11 +49,11 @@ type rateJSON struct {
 
 // RatesJSON writes what every workload uses at present, by the latest window of
 // its node, under the key nodes.
-func RatesJSON(list []query.Latest) []byte {
-	return document("nodes", each(list, func(l query.Latest) latestJSON {
+func RatesJSON(list []query.LatestWindow) []byte {
+	return marshalList("nodes", mapSlice(list, func(l query.LatestWindow) latestJSON {
 		length := l.To.Sub(l.From).Seconds()
-		return latestJSON{l.Node, l.Name, l.Cluster, some(l.From), some(l.To), l.CPUs,
-			each(l.Rows, func(r query.LatestRow) rateJSON { return rate(&r, length) })}
+		return latestJSON{l.Node, l.Name, l.Cluster, timeOrNil(l.From), timeOrNil(l.To), l.CPUs,
+			mapSlice(l.Rows, func(r query.LatestRow) rateJSON { return rate(&r, length) })}
 	}))
 }
 
@@ -78,7 +78,7 @@ func rate(r *query.LatestRow, length float64) rateJSON {
 	out.NetworkRx, out.NetworkTx = get(usage.NetworkRx), get(usage.NetworkTx)
 	out.PIDs = get(usage.PIDs)
 	out.PressureCPU, out.PressureMemory, out.PressureIO = get(usage.PressureCPU), get(usage.PressureMemory), get(usage.PressureIO)
-	if watts, q, ok := BusyBy("power", &r.Usage, length); ok {
+	if watts, q, ok := TopValue("power", &r.Usage, length); ok {
 		watts = round(watts)
 		out.Power, out.Quality[live.Power] = &watts, q
 		if amount, ok := r.Usage.Get(usage.EnergyError); ok {

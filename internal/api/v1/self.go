@@ -45,11 +45,11 @@ type selfLatestJSON struct {
 // SelfJSON writes what a job used in all its life, and what it uses at present, as
 // one object.
 func SelfJSON(s *query.Self) []byte {
-	out := selfJSON{Format: format, ID: s.ID, Kind: s.Kind, Name: s.Name.Name, Job: s.Job, User: s.User, Project: s.Project,
-		Node: s.Node, NodeName: s.NodeName, Cluster: s.Cluster, Started: some(s.Started), Ended: some(s.Ended), Exit: s.Exit,
-		First: some(s.First), Last: some(s.Last), Through: some(s.Through), Gaps: s.Gaps}
+	out := selfJSON{Format: formatVersion, ID: s.ID, Kind: s.Kind, Name: s.Name.Name, Job: s.Job, User: s.User, Project: s.Project,
+		Node: s.Node, NodeName: s.NodeName, Cluster: s.Cluster, Started: timeOrNil(s.Started), Ended: timeOrNil(s.Ended), Exit: s.Exit,
+		First: timeOrNil(s.First), Last: timeOrNil(s.Last), Through: timeOrNil(s.Through), Gaps: s.Gaps}
 	if l := s.Latest; l != nil && len(l.Rows) == 1 {
-		out.Latest = &selfLatestJSON{some(l.From), some(l.To), rate(&l.Rows[0], l.To.Sub(l.From).Seconds())}
+		out.Latest = &selfLatestJSON{timeOrNil(l.From), timeOrNil(l.To), rate(&l.Rows[0], l.To.Sub(l.From).Seconds())}
 	}
 	h := marshal(out)
 	var b bytes.Buffer
@@ -71,21 +71,21 @@ func ParseSelf(body []byte) (*query.Self, error) {
 	if err := json.Unmarshal(body, &h); err != nil {
 		return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
 	}
-	if h.Format < 1 || h.Format > format {
-		return nil, fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, format)
+	if h.Format < 1 || h.Format > formatVersion {
+		return nil, fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, formatVersion)
 	}
 	total, err := parseTotal(h.Usage)
 	if err != nil {
 		return nil, fmt.Errorf("%w answer: usage: %w", fault.ErrInvalid, err)
 	}
 	return &query.Self{Node: h.Node, NodeName: h.NodeName, Cluster: h.Cluster,
-		Name:  batch.Name{ID: h.ID, Kind: h.Kind, Name: h.Name, Job: h.Job, User: h.User, Project: h.Project, Started: or(h.Started), Ended: or(h.Ended), Exit: h.Exit},
-		First: or(h.First), Last: or(h.Last), Through: or(h.Through), Gaps: h.Gaps, Usage: total}, nil
+		Name:  batch.Name{ID: h.ID, Kind: h.Kind, Name: h.Name, Job: h.Job, User: h.User, Project: h.Project, Started: timeOrZero(h.Started), Ended: timeOrZero(h.Ended), Exit: h.Exit},
+		First: timeOrZero(h.First), Last: timeOrZero(h.Last), Through: timeOrZero(h.Through), Gaps: h.Gaps, Usage: total}, nil
 }
 
 // SelfAnswer is what a job used as an answer with it alone.
 func SelfAnswer(s *query.Self) *query.Answer {
-	a := &query.Answer{From: s.First, To: s.Last, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, Over: s.Usage.Covered}
+	a := &query.Answer{From: s.First, To: s.Last, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, AveragedOver: s.Usage.Covered}
 	if s.Usage.Present != 0 {
 		a.Groups = []query.Group{{Keys: []string{s.NodeName, s.Name.Name}, Nodes: 1, First: s.First, Last: s.Last, Usage: s.Usage}}
 	}

@@ -23,17 +23,17 @@ type sourceJSON struct {
 
 // SourcesJSON writes servers below under the key sources.
 func SourcesJSON(list []query.Source) []byte {
-	return document("sources", each(list, func(b query.Source) sourceJSON {
-		return sourceJSON{b.ID, b.Name, b.Cluster, b.State, b.Nodes, b.Pages, b.Epoch, some(b.Enrolled), some(b.Seen), some(b.Through), some(b.Revoked)}
+	return marshalList("sources", mapSlice(list, func(b query.Source) sourceJSON {
+		return sourceJSON{b.ID, b.Name, b.Cluster, b.State, b.Nodes, b.Pages, b.Epoch, timeOrNil(b.Enrolled), timeOrNil(b.Seen), timeOrNil(b.Through), timeOrNil(b.Revoked)}
 	}))
 }
 
 // ParseSources reads what SourcesJSON wrote.
 func ParseSources(body []byte) ([]query.Source, error) {
-	list, err := undocument[sourceJSON]("sources", body)
-	return each(list, func(b sourceJSON) query.Source {
+	list, err := unmarshalList[sourceJSON]("sources", body)
+	return mapSlice(list, func(b sourceJSON) query.Source {
 		return query.Source{ID: b.Source, Name: b.Name, Cluster: b.Cluster, State: b.State, Nodes: b.Nodes, Pages: b.Pages, Epoch: b.Epoch,
-			Enrolled: or(b.Enrolled), Seen: or(b.Seen), Through: or(b.Through), Revoked: or(b.Revoked)}
+			Enrolled: timeOrZero(b.Enrolled), Seen: timeOrZero(b.Seen), Through: timeOrZero(b.Through), Revoked: timeOrZero(b.Revoked)}
 	}), err
 }
 
@@ -42,7 +42,7 @@ func SourcesCSV(list []query.Source) []byte {
 	rows := [][]string{{"source", "name", "cluster", "state", "nodes", "pages", "epoch", "enrolled_at", "seen_at", "booked_through", "revoked_at"}}
 	for _, b := range list {
 		rows = append(rows, []string{b.ID, b.Name, b.Cluster, b.State, strconv.Itoa(b.Nodes), strconv.FormatUint(b.Pages, 10), b.Epoch,
-			stamp(b.Enrolled), stamp(b.Seen), stamp(b.Through), stamp(b.Revoked)})
+			formatTime(b.Enrolled), formatTime(b.Seen), formatTime(b.Through), formatTime(b.Revoked)})
 	}
 	return writeCSV(rows)
 }

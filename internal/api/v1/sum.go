@@ -11,71 +11,71 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Sum is what all groups of an answer used together, the rest included.
+// Sum is what all groups of an answer used together, Other included.
 func Sum(a *query.Answer) (sum query.Total) {
 	for i := range a.Groups {
 		sum.Add(&a.Groups[i].Usage)
 	}
-	sum.Add(&a.Rest)
+	sum.Add(&a.Other)
 	return sum
 }
 
-// Limit keeps the first n groups of an answer and puts the others into its rest:
+// LimitGroups keeps the first n groups of an answer and adds the others up to its Other:
 // that is of what jobs used. What no job caused is kept of the machines on which a
 // kept group ran. Of all others it is one group for each of idle and system, whose
 // machine has no name. Of the groups of guests, which are in no sum, the first n
 // stay too.
-func Limit(a *query.Answer, n int) {
-	most, own := n, slices.ContainsFunc(a.By, AboutMachines)
+func LimitGroups(a *query.Answer, n int) {
+	most, own := n, slices.ContainsFunc(a.By, IsMachineDimension)
 	known := map[string]bool{} // the machines of groups that are kept
-	before := len(a.Groups) + a.RestGroups
+	before := len(a.Groups) + a.OtherGroups
 	a.Groups = slices.DeleteFunc(a.Groups, func(g query.Group) bool {
-		if NoJob(a.By, g.Keys) != "" {
+		if ResidualKind(a.By, g.Keys) != "" {
 			return false
 		}
 		if n--; n >= 0 {
-			known[machineOf(a.By, g.Keys)] = true
+			known[machineKey(a.By, g.Keys)] = true
 			return false
 		}
-		a.Rest.Add(&g.Usage)
-		a.RestGroups++
+		a.Other.Add(&g.Usage)
+		a.OtherGroups++
 		return true
 	})
 	if own && before > most {
 		var away []query.Group
 		a.Groups = slices.DeleteFunc(a.Groups, func(g query.Group) bool {
-			if NoJob(a.By, g.Keys) == "" || known[machineOf(a.By, g.Keys)] {
+			if ResidualKind(a.By, g.Keys) == "" || known[machineKey(a.By, g.Keys)] {
 				return false
 			}
 			away = append(away, g)
 			return true
 		})
-		a.Groups = append(a.Groups, nameless(a.By, away)...)
+		a.Groups = append(a.Groups, mergeMachines(a.By, away)...)
 	}
 	if over := len(a.NestedGroups) - most; over > 0 {
-		a.NestedGroups, a.NestedMore = a.NestedGroups[:most], over
+		a.NestedGroups, a.NestedOmitted = a.NestedGroups[:most], over
 	}
 }
 
-// machineOf is the machines of some keys, as one text.
-func machineOf(by []query.Dimension, keys []string) string {
+// machineKey is the machines of some keys, as one text.
+func machineKey(by []query.Dimension, keys []string) string {
 	var names []string
 	for i, d := range by {
-		if AboutMachines(d) {
+		if IsMachineDimension(d) {
 			names = append(names, keys[i])
 		}
 	}
 	return strings.Join(names, "\x00")
 }
 
-// nameless makes one group of those that are alike but for their machines.
-func nameless(by []query.Dimension, groups []query.Group) (out []query.Group) {
+// mergeMachines makes one group of those that are alike but for their machines.
+func mergeMachines(by []query.Dimension, groups []query.Group) (out []query.Group) {
 	at := map[string]int{}
 	for i := range groups {
 		g := groups[i]
 		g.Keys = slices.Clone(g.Keys)
 		for k, d := range by {
-			if AboutMachines(d) {
+			if IsMachineDimension(d) {
 				g.Keys[k] = ""
 			}
 		}
@@ -99,13 +99,13 @@ func nameless(by []query.Dimension, groups []query.Group) (out []query.Group) {
 	return out
 }
 
-// Narrow sets the length over which the answer's averages are taken, where the
+// SetAveragedOver sets the length over which the answer's averages are taken, where the
 // ledger has not said for how long there were readings: its range without the
 // time before there was any node and the time that no node is booked through, so
 // that a server of yesterday does not show half of what was used today as the
 // average of a week.
-func Narrow(a *query.Answer, nodes []query.Node) {
-	if a.Over > 0 {
+func SetAveragedOver(a *query.Answer, nodes []query.Node) {
+	if a.AveragedOver > 0 {
 		return
 	}
 	var first, last time.Time
@@ -137,38 +137,38 @@ func Narrow(a *query.Answer, nodes []query.Node) {
 	if last.Before(to) {
 		to = last
 	}
-	if a.Over = to.Sub(from); first.IsZero() || a.Over <= 0 {
-		a.Over = a.To.Sub(a.From)
+	if a.AveragedOver = to.Sub(from); first.IsZero() || a.AveragedOver <= 0 {
+		a.AveragedOver = a.To.Sub(a.From)
 	}
 }
 
-// get returns the figure's amount, and its quality, which may be absent.
-func (f *figure) get(t *query.Total, over time.Duration) (unit.Sum, usage.Quality) {
-	switch f.form {
-	case Energies:
+// amount returns the figure's amount, and its quality, which may be absent.
+func (f *figure) amount(t *query.Total, over time.Duration) (unit.Sum, usage.Quality) {
+	switch f.kind {
+	case EnergySum:
 		return t.Energy()
-	case idling:
+	case idleEnergy:
 		return t.Idle, t.IdleQuality
-	case idlingError:
+	case idleEnergyError:
 		return t.IdleError, t.IdleQuality
-	case Watts:
+	case PowerAverage:
 		sum, q := t.AllEnergy()
 		if over <= 0 {
 			return unit.Sum{}, usage.Absent
 		}
-		return level(sum.Float(unit.Count), over), q
+		return perSecond(sum.Float(unit.Count), over), q
 	}
-	if !t.Present.Has(f.res) || f.form == Average && over <= 0 {
+	if !t.Present.Has(f.res) || f.kind == LevelAverage && over <= 0 {
 		return unit.Sum{}, usage.Absent
 	}
 	q := t.Quality.Get(f.res)
-	if f.form == Average {
-		return level(t.Sum[f.res].Float(unit.Count), over), q
+	if f.kind == LevelAverage {
+		return perSecond(t.Sum[f.res].Float(unit.Count), over), q
 	}
 	return t.Sum[f.res], q
 }
 
-// level is an amount for each second of a length of time.
-func level(amount float64, over time.Duration) unit.Sum {
+// perSecond is an amount for each second of a length of time.
+func perSecond(amount float64, over time.Duration) unit.Sum {
 	return unit.Sum{}.Add(int64(min(math.Round(amount/over.Seconds()), 1<<62)))
 }

@@ -8,15 +8,15 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Tops are what the busiest workloads are found by.
-var Tops = []string{"cpu", "memory", "power", "disk", "network"}
+// TopResources are what the busiest workloads are found by.
+var TopResources = []string{"cpu", "memory", "power", "disk", "network"}
 
-// BusyBy is how much of one of Tops a workload used a second, over a window of
+// TopValue is how much of one of TopResources a workload used a second, over a window of
 // length seconds; false where that is absent.
-func BusyBy(top string, u *usage.Usage, length float64) (float64, usage.Quality, bool) {
+func TopValue(top string, u *usage.Usage, length float64) (float64, usage.Quality, bool) {
 	var sum float64
 	q := usage.Absent
-	for _, r := range topOf[top] {
+	for _, r := range resourcesOf[top] {
 		if v, ok := u.Get(r); ok {
 			sum, q = sum+r.Detail().Unit.Float(v), max(q, u.Quality.Get(r))
 		}
@@ -27,7 +27,7 @@ func BusyBy(top string, u *usage.Usage, length float64) (float64, usage.Quality,
 	return sum / length, q, true
 }
 
-var topOf = map[string][]usage.Resource{
+var resourcesOf = map[string][]usage.Resource{
 	"cpu": {usage.CPU}, "memory": {usage.Memory}, "power": usage.Energies[:],
 	"disk": {usage.DiskRead, usage.DiskWritten}, "network": {usage.NetworkRx, usage.NetworkTx},
 }
@@ -97,7 +97,7 @@ type summaryJSON struct {
 // SummaryJSON writes what machines do at present: together, each by itself where
 // nodes says so, and the busiest workloads.
 func SummaryJSON(s *query.Summary, nodes bool) []byte {
-	out := summaryJSON{At: some(s.At), States: map[string]int{}}
+	out := summaryJSON{At: timeOrNil(s.At), States: map[string]int{}}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		out.States[n.State]++
@@ -107,14 +107,14 @@ func SummaryJSON(s *query.Summary, nodes bool) []byte {
 				out.NestedNodes++
 			} else {
 				out.Measured++
-				out.Sum.add(&own)
+				out.Sum.addSummary(&own)
 			}
 		}
 		if nodes {
-			out.Nodes = append(out.Nodes, nodeNowJSON{n.Node, n.Name, n.Cluster, n.State, some(n.From), some(n.To), n.Nested, own})
+			out.Nodes = append(out.Nodes, nodeNowJSON{n.Node, n.Name, n.Cluster, n.State, timeOrNil(n.From), timeOrNil(n.To), n.Nested, own})
 		}
 	}
-	for _, top := range Tops {
+	for _, top := range TopResources {
 		for _, b := range s.Top[top] {
 			if out.Top == nil {
 				out.Top = map[string][]busyJSON{}
@@ -125,7 +125,7 @@ func SummaryJSON(s *query.Summary, nodes bool) []byte {
 	return append(marshal(out), '\n')
 }
 
-func presentOf(n *query.Present) Present {
+func presentOf(n *query.NodeSummary) Present {
 	out := Present{CPUs: n.CPUs, Workloads: n.Rows}
 	length := n.To.Sub(n.From).Seconds()
 	parts := func(top string) *partsJSON {
@@ -134,7 +134,7 @@ func presentOf(n *query.Present) Present {
 		for i := range v {
 			var one usage.Quality
 			var ok bool
-			v[i], one, ok = BusyBy(top, &n.Parts[i], length)
+			v[i], one, ok = TopValue(top, &n.Parts[i], length)
 			q, some = max(q, one), some || ok
 		}
 		if !some {
@@ -165,7 +165,7 @@ func flowOf(u *usage.Usage, in, out usage.Resource, length float64) *flowJSON {
 	return &flowJSON{float64(a) / length, float64(b) / length, max(u.Quality.Get(in), u.Quality.Get(out))}
 }
 
-func (p *Present) add(q *Present) {
+func (p *Present) addSummary(q *Present) {
 	p.CPUs += q.CPUs
 	p.Workloads += q.Workloads
 	for _, both := range [][2]**partsJSON{{&p.CPU, &q.CPU}, {&p.Memory, &q.Memory}, {&p.Power, &q.Power}} {

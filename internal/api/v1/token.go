@@ -26,9 +26,9 @@ type tokenJSON struct {
 	Text    string        `json:"token,omitempty"`
 }
 
-func tokenForm(t registry.Token, text string, now time.Time) tokenJSON {
-	f := tokenJSON{ID: t.ID, Role: t.Role, Cluster: t.Cluster, State: TokenState(t, now), Created: some(t.Created), Expires: some(t.Expires),
-		Revoked: some(t.Revoked), Text: text}
+func newTokenJSON(t registry.Token, text string, now time.Time) tokenJSON {
+	f := tokenJSON{ID: t.ID, Role: t.Role, Cluster: t.Cluster, State: TokenState(t, now), Created: timeOrNil(t.Created), Expires: timeOrNil(t.Expires),
+		Revoked: timeOrNil(t.Revoked), Text: text}
 	if t.Uses >= 0 {
 		f.Uses = &t.Uses
 	}
@@ -36,7 +36,7 @@ func tokenForm(t registry.Token, text string, now time.Time) tokenJSON {
 }
 
 func (f tokenJSON) token() registry.Token {
-	t := registry.Token{ID: f.ID, Role: f.Role, Cluster: f.Cluster, Uses: -1, Created: or(f.Created), Expires: or(f.Expires), Revoked: or(f.Revoked)}
+	t := registry.Token{ID: f.ID, Role: f.Role, Cluster: f.Cluster, Uses: -1, Created: timeOrZero(f.Created), Expires: timeOrZero(f.Expires), Revoked: timeOrZero(f.Revoked)}
 	if f.Uses != nil {
 		t.Uses = *f.Uses
 	}
@@ -50,7 +50,7 @@ func TokenState(t registry.Token, now time.Time) string {
 		return "revoked"
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
 		return "expired"
-	case t.Uses == 0 && !t.Role.Bears():
+	case t.Uses == 0 && !t.Role.IsBearer():
 		return "used up"
 	}
 	return "valid"
@@ -59,7 +59,7 @@ func TokenState(t registry.Token, now time.Time) string {
 // TokenJSON writes one token; text is that which its bearer shows, "" where it
 // is not known any more.
 func TokenJSON(t registry.Token, text string, now time.Time) []byte {
-	return append(marshal(tokenForm(t, text, now)), '\n')
+	return append(marshal(newTokenJSON(t, text, now)), '\n')
 }
 
 // ParseToken reads what TokenJSON wrote.
@@ -71,23 +71,23 @@ func ParseToken(body []byte) (t registry.Token, text string, err error) {
 	return f.token(), f.Text, nil
 }
 
-// wishJSON is what a token shall be.
-type wishJSON struct {
+// tokenRequestJSON is what a token shall be.
+type tokenRequestJSON struct {
 	Role    registry.Role `json:"role"`
 	Cluster string        `json:"cluster,omitempty"`
 	Uses    int           `json:"uses,omitempty"` // 0 is as the role has it, -1 any number
 	Expires *time.Time    `json:"expires_at,omitempty"`
 }
 
-// WishJSON writes what a token shall be: role, cluster, uses and end.
-func WishJSON(t registry.Token) []byte {
-	return append(marshal(wishJSON{t.Role, t.Cluster, t.Uses, some(t.Expires)}), '\n')
+// TokenRequestJSON writes what a token shall be: role, cluster, uses and end.
+func TokenRequestJSON(t registry.Token) []byte {
+	return append(marshal(tokenRequestJSON{t.Role, t.Cluster, t.Uses, timeOrNil(t.Expires)}), '\n')
 }
 
-// ParseWish reads what WishJSON wrote, strictly. The error wraps
+// ParseTokenRequest reads what TokenRequestJSON wrote, strictly. The error wraps
 // fault.ErrInvalid.
-func ParseWish(body []byte, now time.Time) (t registry.Token, err error) {
-	var f wishJSON
+func ParseTokenRequest(body []byte, now time.Time) (t registry.Token, err error) {
+	var f tokenRequestJSON
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&f); err != nil {
@@ -106,20 +106,20 @@ func ParseWish(body []byte, now time.Time) (t registry.Token, err error) {
 	case f.Role == registry.Writer && f.Uses > 0:
 		return t, invalid("what writes may write until it expires or is revoked", "uses %d of a writer's token", f.Uses)
 	case f.Expires != nil && !f.Expires.After(now):
-		return t, invalid("choose a time to come", "expires_at %s is past", stamp(*f.Expires))
+		return t, invalid("choose a time to come", "expires_at %s is past", formatTime(*f.Expires))
 	}
-	return registry.Token{Role: f.Role, Cluster: f.Cluster, Uses: f.Uses, Expires: or(f.Expires)}, nil
+	return registry.Token{Role: f.Role, Cluster: f.Cluster, Uses: f.Uses, Expires: timeOrZero(f.Expires)}, nil
 }
 
 // TokensJSON writes tokens under the key tokens.
 func TokensJSON(list []registry.Token, now time.Time) []byte {
-	return document("tokens", each(list, func(t registry.Token) tokenJSON { return tokenForm(t, "", now) }))
+	return marshalList("tokens", mapSlice(list, func(t registry.Token) tokenJSON { return newTokenJSON(t, "", now) }))
 }
 
 // ParseTokens reads what TokensJSON wrote.
 func ParseTokens(body []byte) ([]registry.Token, error) {
-	list, err := undocument[tokenJSON]("tokens", body)
-	return each(list, func(f tokenJSON) registry.Token { return f.token() }), err
+	list, err := unmarshalList[tokenJSON]("tokens", body)
+	return mapSlice(list, func(f tokenJSON) registry.Token { return f.token() }), err
 }
 
 // TokensCSV writes tokens with the keys of the JSON form.
@@ -130,7 +130,7 @@ func TokensCSV(list []registry.Token, now time.Time) []byte {
 		if t.Uses >= 0 {
 			uses = strconv.Itoa(t.Uses)
 		}
-		rows = append(rows, []string{t.ID, string(t.Role), t.Cluster, TokenState(t, now), uses, stamp(t.Created), stamp(t.Expires), stamp(t.Revoked)})
+		rows = append(rows, []string{t.ID, string(t.Role), t.Cluster, TokenState(t, now), uses, formatTime(t.Created), formatTime(t.Expires), formatTime(t.Revoked)})
 	}
 	return writeCSV(rows)
 }

@@ -50,9 +50,9 @@ func parseDimension(s string) (query.Dimension, error) {
 	return "", invalid("it is one of "+strings.Join(Dimensions(), ", "), "dimension %q", s)
 }
 
-// AboutMachines reports whether a dimension is about machines: what is idle belongs
+// IsMachineDimension reports whether a dimension is about machines: what is idle belongs
 // to one of them, while for all other dimensions it is a group of its own.
-func AboutMachines(d query.Dimension) bool { return d == query.ByNode || d == query.ByCluster }
+func IsMachineDimension(d query.Dimension) bool { return d == query.ByNode || d == query.ByCluster }
 
 // invalid is an error about what was asked, with what would be right.
 func invalid(hint, format string, a ...any) error {
@@ -63,44 +63,44 @@ func invalid(hint, format string, a ...any) error {
 type figure struct {
 	key  string
 	unit unit.Unit
-	res  usage.Resource // of amount and average
-	form Form
+	res  usage.Resource // of resourceAmount and LevelAverage
+	kind FigureKind
 }
 
-// A form is what a figure is made of.
-type Form uint8
+// A FigureKind is what a figure is made of.
+type FigureKind uint8
 
 const (
-	amount      Form = iota // of the resource
-	Average                 // the resource's level over the length of the answer
-	Energies                // of all domains
-	idling                  // energy of idle machines, where that was divided
-	idlingError             // by how much that may be off
-	Watts                   // both energies over the length of the answer; uJ a second are uW
+	resourceAmount  FigureKind = iota // of the resource
+	LevelAverage                      // the resource's level over the length of the answer
+	EnergySum                         // of all domains
+	idleEnergy                        // energy of idle machines, where that was divided
+	idleEnergyError                   // by how much that may be off
+	PowerAverage                      // both energies over the length of the answer; uJ a second are uW
 )
 
 // figures are all of them, in the order in which they are written.
-var figures = list()
+var figures = allFigures()
 
-func list() (all []figure) {
+func allFigures() (all []figure) {
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		d := r.Detail()
 		if d.Kind == usage.Integral && d.Level == unit.Byte {
-			all = append(all, figure{d.Name + "_average_bytes", unit.Byte, r, Average})
+			all = append(all, figure{d.Name + "_average_bytes", unit.Byte, r, LevelAverage})
 		}
 		if r == usage.EnergyPackage {
-			all = append(all, figure{"energy_joules", unit.Microjoule, 0, Energies},
-				figure{"energy_idle_joules", unit.Microjoule, 0, idling}, figure{"energy_idle_error_joules", unit.Microjoule, 0, idlingError},
-				figure{"energy_average_watts", unit.Microjoule, 0, Watts})
+			all = append(all, figure{"energy_joules", unit.Microjoule, 0, EnergySum},
+				figure{"energy_idle_joules", unit.Microjoule, 0, idleEnergy}, figure{"energy_idle_error_joules", unit.Microjoule, 0, idleEnergyError},
+				figure{"energy_average_watts", unit.Microjoule, 0, PowerAverage})
 		}
-		all = append(all, figure{key(d), d.Unit, r, amount})
+		all = append(all, figure{figureKey(d), d.Unit, r, resourceAmount})
 	}
 	return all
 }
 
-// key names an amount with its base unit. Idle energy that was booked to a row is
+// figureKey names an amount with its base unit. Idle energy that was booked to a row is
 // part of its energy; what --idle gave to it is beside it, and is another figure.
-func key(d usage.Detail) string {
+func figureKey(d usage.Detail) string {
 	switch base := d.Unit.Base(); {
 	case d.Name == usage.EnergyIdle.String():
 		return d.Name + "_booked_" + base

@@ -82,7 +82,7 @@ func hour() *query.Answer {
 	group := func(name string, t query.Total) query.Group {
 		return query.Group{Keys: []string{name}, Nodes: 1, First: noon.Add(-length), Last: noon, Usage: t}
 	}
-	a := &query.Answer{From: noon.Add(-length), To: noon, Over: length, By: []query.Dimension{query.ByJob}, Gaps: 2}
+	a := &query.Answer{From: noon.Add(-length), To: noon, AveragedOver: length, By: []query.Dimension{query.ByJob}, Gaps: 2}
 	build := used(1800.5, 2<<30)
 	put(&build, usage.MemoryPeak, usage.Measured, 3<<30)
 	put(&build, usage.MemoryAnon, usage.Apportioned, 1<<30*3600)
@@ -103,10 +103,10 @@ func hour() *query.Answer {
 	evil := used(99.5, 1<<30)
 	a.Groups = []query.Group{group("idle", idle), group("build", build), group("system", used(300, 1<<30)),
 		group("evil\x1b[2J\n\u202etxt", evil), group("", query.Total{})}
-	put(&a.Whole, usage.CPU, usage.Measured, 7200e9)
-	put(&a.Whole, usage.Memory, usage.Measured, 8<<30*3600)
-	put(&a.Whole, usage.EnergyPackage, usage.Measured, 7_203_600e6)
-	put(&a.Whole, usage.EnergyRest, usage.Modelled, 37_400e6)
+	put(&a.Capacity, usage.CPU, usage.Measured, 7200e9)
+	put(&a.Capacity, usage.Memory, usage.Measured, 8<<30*3600)
+	put(&a.Capacity, usage.EnergyPackage, usage.Measured, 7_203_600e6)
+	put(&a.Capacity, usage.EnergyRest, usage.Modelled, 37_400e6)
 	return a
 }
 
@@ -204,14 +204,14 @@ func TestForms(t *testing.T) {
 // The table says where idle is, what is left out, what differs from the whole.
 func TestTextVariants(t *testing.T) {
 	a := hour()
-	v1.Limit(a, 2)
-	a.Whole.Sum[usage.CPU] = sum(1)
-	a.Over = 10 * time.Minute
+	v1.LimitGroups(a, 2)
+	a.Capacity.Sum[usage.CPU] = sum(1)
+	a.AveragedOver = 10 * time.Minute
 	a.To = a.From.Add(50 * time.Hour)
 	golden(t, "limited.txt", []byte(table.Text(a, table.Style{Zone: time.UTC, ASCII: true})))
 
 	b := hour()
-	b.By, b.Gaps, b.Whole = []query.Dimension{query.ByNode}, 0, query.Total{}
+	b.By, b.Gaps, b.Capacity = []query.Dimension{query.ByNode}, 0, query.Total{}
 	golden(t, "bynode.txt", []byte(table.Text(b, utc)))
 
 	c := hour()
@@ -234,7 +234,7 @@ func TestTextVariants(t *testing.T) {
 	golden(t, "divided.csv", v1.CSV(c))
 
 	d := hour()
-	d.By, d.Nested, d.NestedNodes, d.NestedMore = []query.Dimension{query.ByNode}, query.NestedAlso, 2, 3
+	d.By, d.Nested, d.NestedNodes, d.NestedOmitted = []query.Dimension{query.ByNode}, query.NestedAlso, 2, 3
 	d.NestedGroups = slices.Clone(d.Groups[1:4])
 	golden(t, "nested.txt", []byte(table.Text(d, utc)))
 	golden(t, "nested.json", v1.JSON(d))
@@ -306,11 +306,11 @@ func draw(t *rapid.T) *query.Answer {
 	}
 	a := &query.Answer{From: at(stamp.Draw(t, "from")), Gaps: rapid.IntRange(0, 9).Draw(t, "gaps")}
 	a.Idle = rapid.SampledFrom([]string{"", "equal", "used"}).Draw(t, "policy")
-	a.Over = time.Duration(rapid.Int64Range(1, 1<<50).Draw(t, "over"))
-	a.To = a.From.Add(a.Over)
+	a.AveragedOver = time.Duration(rapid.Int64Range(1, 1<<50).Draw(t, "over"))
+	a.To = a.From.Add(a.AveragedOver)
 	a.By = rapid.SampledFrom([][]query.Dimension{{"job"}, {"node", "kind"}, {"label:job"}, {"label:<&\"", "user"}}).Draw(t, "by")
 	a.Nested = rapid.SampledFrom([]string{"", "only", "also"}).Draw(t, "nested")
-	a.NestedNodes, a.NestedMore = rapid.IntRange(0, 2).Draw(t, "guests"), rapid.IntRange(0, 2).Draw(t, "more")
+	a.NestedNodes, a.NestedOmitted = rapid.IntRange(0, 2).Draw(t, "guests"), rapid.IntRange(0, 2).Draw(t, "more")
 	group := func() query.Group {
 		g := query.Group{Nodes: rapid.IntRange(0, 9).Draw(t, "nodes"), First: at(stamp.Draw(t, "first")), Last: at(stamp.Draw(t, "last")), Usage: total()}
 		for range a.By {
@@ -325,7 +325,7 @@ func draw(t *rapid.T) *query.Answer {
 		a.NestedGroups = append(a.NestedGroups, group())
 	}
 	if rapid.Bool().Draw(t, "rest") {
-		a.Rest, a.RestGroups, a.Whole = total(), 7, total()
+		a.Other, a.OtherGroups, a.Capacity = total(), 7, total()
 	}
 	return a
 }
@@ -352,7 +352,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 		}
 		rows, err := csv.NewReader(bytes.NewReader(v1.CSV(got))).ReadAll()
-		if want := len(got.Groups) + 1 + min(got.RestGroups, 1) + len(got.NestedGroups); err != nil || len(rows) != want {
+		if want := len(got.Groups) + 1 + min(got.OtherGroups, 1) + len(got.NestedGroups); err != nil || len(rows) != want {
 			t.Fatalf("CSV has %d rows, %v, want %d", len(rows), err, want)
 		}
 	})
@@ -394,15 +394,15 @@ func TestListsRoundTrip(t *testing.T) {
 func TestLimitKeepsTheSum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := draw(t)
-		a.Rest, a.RestGroups = query.Total{}, 0
+		a.Other, a.OtherGroups = query.Total{}, 0
 		before, groups := v1.Sum(a), len(a.Groups)
 		n := rapid.IntRange(1, 5).Draw(t, "limit")
-		v1.Limit(a, n)
+		v1.LimitGroups(a, n)
 		if d := cmp.Diff(before, v1.Sum(a), sums); d != "" {
 			t.Fatalf("-want +got:\n%s", d)
 		}
-		if len(a.Groups)+a.RestGroups != groups {
-			t.Fatalf("%d groups and %d in the rest, of %d", len(a.Groups), a.RestGroups, groups)
+		if len(a.Groups)+a.OtherGroups != groups {
+			t.Fatalf("%d groups and %d in the rest, of %d", len(a.Groups), a.OtherGroups, groups)
 		}
 	})
 }
@@ -419,7 +419,7 @@ func TestLimitOfMachines(t *testing.T) {
 		}
 	}
 	before := v1.Sum(a)
-	v1.Limit(a, 2)
+	v1.LimitGroups(a, 2)
 	if d := cmp.Diff(before, v1.Sum(a), sums); d != "" {
 		t.Fatalf("-want +got:\n%s", d)
 	}
@@ -428,8 +428,8 @@ func TestLimitOfMachines(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %d %v", g.Keys[0], g.Keys[1], g.Nodes, g.Usage.Sum[usage.CPU]))
 	}
 	want := []string{"jobn0 n0 1 0", "idle n0 1 1", "system n0 1 2", "jobn1 n1 1 100", "idle n1 1 101", "system n1 1 102", "idle  38 77938", "system  38 77976"}
-	if d := cmp.Diff(want, got); d != "" || a.RestGroups != 38 {
-		t.Errorf("%d in the rest, -want +got:\n%s", a.RestGroups, d)
+	if d := cmp.Diff(want, got); d != "" || a.OtherGroups != 38 {
+		t.Errorf("%d in the rest, -want +got:\n%s", a.OtherGroups, d)
 	}
 	if g := a.Groups[6]; !g.First.Equal(noon.Add(-39*time.Hour)) || !g.Last.Equal(noon.Add(39*time.Hour)) {
 		t.Errorf("idle from %v to %v", g.First, g.Last)
@@ -468,9 +468,9 @@ func TestNarrow(t *testing.T) {
 		if !c.first.IsZero() {
 			a.Groups = []query.Group{{First: c.first, Last: c.last}}
 		}
-		v1.Narrow(a, []query.Node{{Enrolled: c.enrolled, Through: c.until}, {Enrolled: c.enrolled}})
-		if a.Over != c.want {
-			t.Errorf("%s: averages over %v, want %v", c.name, a.Over, c.want)
+		v1.SetAveragedOver(a, []query.Node{{Enrolled: c.enrolled, Through: c.until}, {Enrolled: c.enrolled}})
+		if a.AveragedOver != c.want {
+			t.Errorf("%s: averages over %v, want %v", c.name, a.AveragedOver, c.want)
 		}
 	}
 }

@@ -58,10 +58,10 @@ func joulesOf(v unit.Sum, there bool) json.RawMessage {
 
 // VMsJSON writes virtual machines under the key vms.
 func VMsJSON(list []query.VM) []byte {
-	return document("vms", each(list, func(v query.VM) vmJSON {
+	return marshalList("vms", mapSlice(list, func(v query.VM) vmJSON {
 		all, active, idle, split, q := VMEnergy(&v.Usage)
 		return vmJSON{v.Guest, v.Name, v.Host, v.HostName, v.Workload, v.Node, v.NodeName, v.Compared, v.Differing,
-			joulesOf(unit.Sum{}.Add(v.Largest), true), v.N, some(v.Last), joulesOf(all, q != usage.Absent), joulesOf(active, split), joulesOf(idle, split),
+			joulesOf(unit.Sum{}.Add(v.Largest), true), v.N, timeOrNil(v.Last), joulesOf(all, q != usage.Absent), joulesOf(active, split), joulesOf(idle, split),
 			joulesOf(v.Usage.Sum[usage.EnergyError], v.Usage.Present.Has(usage.EnergyError)), q}
 	}))
 }
@@ -69,10 +69,10 @@ func VMsJSON(list []query.VM) []byte {
 // ParseVMs reads what VMsJSON wrote. Its energy is in the domain rest, as the others
 // are not told apart.
 func ParseVMs(body []byte) ([]query.VM, error) {
-	list, err := undocument[vmJSON]("vms", body)
-	return each(list, func(v vmJSON) query.VM {
+	list, err := unmarshalList[vmJSON]("vms", body)
+	return mapSlice(list, func(v vmJSON) query.VM {
 		out := query.VM{Guest: v.Guest, Name: v.Name, Host: v.Host, HostName: v.HostName, Workload: v.Workload, Node: v.Node, NodeName: v.NodeName,
-			Compared: v.Compared, Differing: v.Differing, N: v.N, Last: or(v.Last)}
+			Compared: v.Compared, Differing: v.Differing, N: v.N, Last: timeOrZero(v.Last)}
 		if largest, e := parseNumber(v.Largest, unit.Microjoule); e == nil {
 			out.Largest = largest.Int64()
 		}
@@ -103,7 +103,7 @@ func VMsCSV(list []query.VM) []byte {
 		}
 		rows = append(rows, []string{v.Guest, v.Name, v.Host, v.HostName, string(v.Workload), v.Node, v.NodeName,
 			strconv.FormatInt(v.Compared, 10), strconv.FormatInt(v.Differing, 10), unit.Microjoule.Decimal(v.Largest),
-			strconv.FormatInt(v.N, 10), stamp(v.Last), amount(all, q != usage.Absent), amount(active, split), amount(idle, split),
+			strconv.FormatInt(v.N, 10), formatTime(v.Last), amount(all, q != usage.Absent), amount(active, split), amount(idle, split),
 			amount(v.Usage.Sum[usage.EnergyError], v.Usage.Present.Has(usage.EnergyError)), q.String()})
 	}
 	return writeCSV(rows)

@@ -89,13 +89,13 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.StringVar(&c.Server, "server", c.Server, "`URL` of the server to send to, as https://mete.example.org:9797 (METE_SERVER); without one nothing is kept or sent")
 	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrols this machine (default: $METE_TOKEN); it may be gone once that is done")
 	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
-	f.Int64Var(&c.Agent.Spool.Cap, "spool-cap", c.Agent.Spool.Cap, "most `bytes` that the spool takes on disk")
+	f.Int64Var(&c.Agent.Spool.MaxBytes, "spool-cap", c.Agent.Spool.MaxBytes, "most `bytes` that the spool takes on disk")
 	f.StringVar(&c.Machine.Energy.Powercap, "powercap", c.Machine.Energy.Powercap, "`directory` to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
 	f.StringVar(&c.Machine.Energy.IPMI, "ipmi", c.Machine.Energy.IPMI, "`device` of the management controller to ask for the machine's power, as /dev/ipmi0; '' leaves it alone")
 	f.StringVar(&c.Machine.Energy.NVML, "nvml", gpu.Auto, "`mode` of reading NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also one that may sleep, which it then does not), off, or the path of that program")
 	f.StringVar(&c.Curve, "power-curve", c.Curve, "`file`, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
-	f.Func("idle-power", "`DOMAIN=WATTS` that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.idlePower)
-	c.handFlags(f)
+	f.Func("idle-power", "`DOMAIN=WATTS` that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
+	c.guestRelayFlags(f)
 	f.StringVar(&c.Socket, "socket", c.Socket, "unix `socket` at which mete run registers jobs; '' is none")
 	f.StringVar(&c.Status, "status", c.Status, "`address` of this agent's own /metrics and /healthz; '' is none")
 	f.BoolVar(&c.StatusWorkloads, "status-workloads", false, "show at /metrics what each workload used, and its name, though others than this machine reach the -status address")
@@ -104,13 +104,13 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")
 }
 
-// idlePower takes the flag of that name.
-func (c *Config) idlePower(text string) error {
+// parseIdlePower takes the flag of that name.
+func (c *Config) parseIdlePower(text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		name, watts, ok := strings.Cut(part, "=")
 		w, err := strconv.ParseFloat(watts, 64)
-		if !ok || err != nil || !(w > 0 && w <= mostIdle) {
-			return fmt.Errorf("%q is not DOMAIN=WATTS, above 0 and at most %d W", part, mostIdle)
+		if !ok || err != nil || !(w > 0 && w <= maxIdlePower) {
+			return fmt.Errorf("%q is not DOMAIN=WATTS, above 0 and at most %d W", part, maxIdlePower)
 		}
 		d := power.Package
 		for d < power.DomainLimit && d.String() != name {
@@ -124,11 +124,11 @@ func (c *Config) idlePower(text string) error {
 	return nil
 }
 
-// mostIdle is more power in W than any one machine draws.
-const mostIdle = 50_000
+// maxIdlePower is more power in W than any one machine draws.
+const maxIdlePower = 50_000
 
-// curve reads the file of a power curve.
-func (c *Config) curve() error {
+// readCurve reads the file of a power curve.
+func (c *Config) readCurve() error {
 	if c.Curve == "" {
 		return nil
 	}
@@ -146,20 +146,20 @@ func (c *Config) curve() error {
 
 // Run measures this machine until ctx ends.
 func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err error) {
-	if err := cfg.curve(); err != nil {
+	if err := cfg.readCurve(); err != nil {
 		return err
 	}
 	if err := errors.Join(cfg.Machine.Validate(), cfg.Agent.Handover.Validate()); err != nil {
 		return err
 	}
-	if err := cfg.validateShow(log); err != nil {
+	if err := cfg.validateMetrics(log); err != nil {
 		return err
 	}
 	if cfg.Server != "" && !cfg.Print {
-		return send(ctx, cfg, log)
+		return runWithServer(ctx, cfg, log)
 	}
 	if !cfg.Print {
-		return alone(ctx, cfg, log)
+		return runLocal(ctx, cfg, log)
 	}
 	m, err := machine.Open(cfg.Machine, log)
 	if err != nil {
@@ -169,7 +169,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
 	w := bufio.NewWriter(out)
 	var failed error
-	hand, err := agent.NewHand(cfg.Agent.Handover, m, log)
+	hand, err := agent.NewGuestRelay(cfg.Agent.Handover, m, log)
 	if err != nil {
 		return err
 	}

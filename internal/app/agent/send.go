@@ -30,11 +30,11 @@ import (
 	"mete.dev/mete/internal/x/statedir"
 )
 
-// errAnew ends the loops of an agent that has got another identity.
-var errAnew = errors.New("a new identity")
+// errNewIdentity ends the loops of an agent that has got another identity.
+var errNewIdentity = errors.New("a new identity")
 
-// send enrols at the server, then measures for it until ctx ends.
-func send(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+// runWithServer enrols at the server, then measures for it until ctx ends.
+func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
@@ -47,16 +47,16 @@ func send(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.token, Facts: facts},
+	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.readToken, Facts: facts},
 		log.With("part", "enrol"))
 	if err != nil {
-		return helped(err)
+		return withStateHint(err)
 	}
 	for {
-		if err := cfg.enrolled(ctx, id, log); err != nil || ctx.Err() != nil {
-			return helped(err)
+		if err := cfg.waitEnrolled(ctx, id, log); err != nil || ctx.Err() != nil {
+			return withStateHint(err)
 		}
-		if err := measure(ctx, cfg, h, id, log); !errors.Is(err, errAnew) {
+		if err := measure(ctx, cfg, h, id, log); !errors.Is(err, errNewIdentity) {
 			return err
 		}
 	}
@@ -72,8 +72,8 @@ func (c *Config) validate() error {
 	return a.Validate()
 }
 
-// helped adds to an error about the state directory what helps.
-func helped(err error) error {
+// withStateHint adds to an error about the state directory what helps.
+func withStateHint(err error) error {
 	_, isPath := errors.AsType[*fs.PathError](err)
 	switch {
 	case fault.Hint(err) != "":
@@ -86,12 +86,12 @@ func helped(err error) error {
 	return err
 }
 
-// enrolled tries until the server gave an identity. What only a person can mend
+// waitEnrolled tries until the server gave an identity. What only a person can mend
 // ends it where there is none yet. One that is there, though it is not good for
 // the server any more, is enough to measure: what is measured waits in the spool
 // until the identity is mended. A token for another server that cannot be
 // followed ends it too.
-func (c *Config) enrolled(ctx context.Context, id *enroll.Identity, log *slog.Logger) error {
+func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slog.Logger) error {
 	wait := time.Second
 	for first := true; ; first = false {
 		err := id.Enrol(ctx)
@@ -102,11 +102,11 @@ func (c *Config) enrolled(ctx context.Context, id *enroll.Identity, log *slog.Lo
 		case errors.Is(err, fault.ErrInvalid), isPath && !errors.Is(path, syscall.ENOSPC):
 			return err
 		case errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrNotFound):
-			tok, missing := c.token()
+			tok, missing := c.readToken()
 			switch {
 			case id.Node() == "" && errors.Is(missing, fault.ErrNotFound):
 				return missing // which says more
-			case id.Node() == "" || missing == nil && id.Leaves(tok):
+			case id.Node() == "" || missing == nil && id.IsForOtherAuthority(tok):
 				return err
 			}
 			log.Error("cannot renew this machine's identity; what is measured waits in the spool", "node", id.Node(), "err", err, "hint", fault.Hint(err))
@@ -136,7 +136,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	if err != nil {
 		return err
 	}
-	only, err := exclusive.Whole(ctx, h, id.Ledger(), log)
+	only, err := exclusive.AcquireMachine(ctx, h, id.LedgerID(), log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -151,32 +151,32 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	c.Socket = cfg.Socket
 	// What an identity has not sent yet is no other's.
 	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
-	c.Laws = filepath.Join(cfg.State, "power.json")
-	c.Past = agent.PastOf(c.Spool, time.Now(), log)
-	c.Ship.Reenrol = func(ctx context.Context) error {
+	c.PowerModel = filepath.Join(cfg.State, "power.json")
+	c.Retired = agent.FindRetiredSpools(c.Spool, time.Now(), log)
+	c.Sender.Reenrol = func(ctx context.Context) error {
 		if err := id.Reenrol(ctx); err != nil {
 			return err
 		}
-		stop(errAnew)
+		stop(errNewIdentity)
 		return nil
 	}
 	node := id.Node()
-	c.Self = func(w workload.ID) token.Self { return id.Self(node, w) }
-	server := &bound{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), other: func() { stop(errAnew) }}
+	c.SelfAccess = func(w workload.ID) token.SelfAccess { return id.Self(node, w) }
+	server := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), onOtherNode: func() { stop(errNewIdentity) }}
 	name, err := h.Hostname()
 	if err != nil {
 		return err
 	}
 	var a *agent.Agent
-	shown := cfg.newShow(name)
+	shown := cfg.newMachineMetrics(name)
 	if cfg.Status != "" {
-		c.Look = func(w *usage.Window, name func(*workload.Workload) string) {
-			shown.take(w, name, a.Machine.Books().Energy())
+		c.OnWindow = func(w *usage.Window, name func(*workload.Workload) string) {
+			shown.addWindow(w, name, a.Machine.Accounts().Meters())
 		}
 	}
 	a, err = agent.Open(c, id.Node(), server, log)
 	if err != nil {
-		return helped(err)
+		return withStateHint(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	server.Spool = func() (bytes, limit int64) {
@@ -184,7 +184,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 		return st.Waiting, st.Limit
 	}
 	if c.Socket != "" {
-		if err := exclusive.Mark(filepath.Dir(c.Socket), id.Ledger()); err != nil {
+		if err := exclusive.Mark(filepath.Dir(c.Socket), id.LedgerID()); err != nil {
 			log.Warn("mete run --server does not see this agent while it is away", "err", err)
 		}
 	}
@@ -197,37 +197,37 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 		}
 		return nil
 	})
-	g.Go(func() error { return slim(gctx, c.Machine.Window) })
+	g.Go(func() error { return releaseStartupMemory(gctx, c.Machine.Window) })
 	if cfg.Status != "" {
 		g.Go(func() error { return serveStatus(gctx, cfg.Status, statusOf(a, shown)) })
 	}
 	err = g.Wait()
-	if errors.Is(context.Cause(ctx), errAnew) {
-		return errors.Join(errAnew, err)
+	if errors.Is(context.Cause(ctx), errNewIdentity) {
+		return errors.Join(errNewIdentity, err)
 	}
 	return err
 }
 
-// bound is the way to the server for one node: what was measured as that node is
+// nodeServer is the way to the server for one node: what was measured as that node is
 // never sent as another, which this machine may become at any time.
-type bound struct {
+type nodeServer struct {
 	*sender.HTTP
-	id    *enroll.Identity
-	node  string
-	other func() // is called once the machine is another node
+	id          *enroll.Identity
+	node        string
+	onOtherNode func() // is called once the machine is another node
 }
 
 // check reports whether the machine is still the same node.
-func (b *bound) check() error {
+func (b *nodeServer) check() error {
 	if b.id.Node() == b.node {
 		return nil
 	}
-	b.other()
+	b.onOtherNode()
 	return fmt.Errorf("this machine is not node %s any more: %w", b.node, fault.ErrDenied)
 }
 
 // Offer implements sender.Server.
-func (b *bound) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
+func (b *nodeServer) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
 	if err := b.check(); err != nil {
 		return batch.Reply{}, err
 	}
@@ -235,16 +235,16 @@ func (b *bound) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Re
 }
 
 // Lost implements sender.Server.
-func (b *bound) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
+func (b *nodeServer) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
 	if err := b.check(); err != nil {
 		return batch.Reply{}, err
 	}
 	return b.HTTP.Lost(ctx, l)
 }
 
-// token reads the token, as it is now. It is fault.ErrNotFound where there is
+// readToken reads the token, as it is now. It is fault.ErrNotFound where there is
 // none: once a machine has enrolled it needs none, and the file may be gone.
-func (c *Config) token() (token.Token, error) {
+func (c *Config) readToken() (token.Token, error) {
 	text := c.Token
 	if c.TokenFile != "" {
 		b, err := os.ReadFile(c.TokenFile)

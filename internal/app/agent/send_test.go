@@ -66,7 +66,7 @@ func TestBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	others := 0
-	b := &bound{HTTP: sender.NewHTTP(base, id.Client(), ""), id: id, node: id.Node(), other: func() { others++ }}
+	b := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), ""), id: id, node: id.Node(), onOtherNode: func() { others++ }}
 	if _, err := b.Offer(t.Context(), batch.Clock{Boot: "b"}, []byte("x")); err != nil || r.batches.Load() != 1 {
 		t.Fatalf("%v, %d batches", err, r.batches.Load())
 	}
@@ -77,7 +77,7 @@ func TestBound(t *testing.T) {
 	if _, err := b.Offer(t.Context(), batch.Clock{Boot: "b"}, []byte("x")); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("as another node: %v", err)
 	}
-	if _, err := b.Lost(t.Context(), batch.Lost{}); !errors.Is(err, fault.ErrDenied) {
+	if _, err := b.Lost(t.Context(), batch.Loss{}); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("lost, as another node: %v", err)
 	}
 	if r.batches.Load() != 1 || others != 2 {
@@ -99,7 +99,7 @@ func TestEnrolled(t *testing.T) {
 	id := r.identity(t)
 	var log strings.Builder
 	c := Default()
-	if err := c.enrolled(t.Context(), id, slog.New(slog.NewTextHandler(&log, nil))); err != nil || log.Len() > 0 {
+	if err := c.waitEnrolled(t.Context(), id, slog.New(slog.NewTextHandler(&log, nil))); err != nil || log.Len() > 0 {
 		t.Errorf("%v, log %q", err, &log)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -116,7 +116,7 @@ func TestEnrolled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	until := written(func(b []byte) (int, error) { cancel(); return log.Write(b) })
-	if err := c.enrolled(ctx, fresh, slog.New(slog.NewTextHandler(until, nil))); err != nil || ctx.Err() == nil {
+	if err := c.waitEnrolled(ctx, fresh, slog.New(slog.NewTextHandler(until, nil))); err != nil || ctx.Err() == nil {
 		t.Errorf("without a server: %v, and it waited: %v", err, ctx.Err() != nil)
 	}
 	if n := strings.Count(log.String(), "cannot enrol yet; trying on"); n != 1 {
@@ -135,7 +135,7 @@ func TestOnlyOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	only, err := exclusive.Whole(t.Context(), h, id.Ledger(), log)
+	only, err := exclusive.AcquireMachine(t.Context(), h, id.LedgerID(), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestOnlyOne(t *testing.T) {
 	}()
 	c := Default()
 	c.Server, c.State, c.Socket, c.Status = id.Server(), t.TempDir(), "", ""
-	if err := send(t.Context(), c, log); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	if err := runWithServer(t.Context(), c, log); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 		t.Errorf("%v (hint %q), want a conflict", err, fault.Hint(err))
 	}
 	if _, err := os.Stat(filepath.Join(c.State, "spool")); err == nil {
@@ -172,7 +172,7 @@ func TestToken(t *testing.T) {
 		{Config{TokenFile: filepath.Dir(file)}, fault.ErrInvalid},
 		{Config{Token: "mete_x"}, fault.ErrInvalid},
 	} {
-		got, err := c.token()
+		got, err := c.readToken()
 		if !errors.Is(err, c.want) || err == nil && got.Reveal() != text || err != nil && fault.Hint(err) == "" {
 			t.Errorf("%+v: %v, %v (hint %q)", c.Config, got, err, fault.Hint(err))
 		}

@@ -19,9 +19,9 @@ import (
 
 // A status is what an agent answers of itself.
 type status struct {
-	failing func() string // why windows cannot be kept; "" where they can
-	metrics func() string // of the agent
-	show    *show         // of the machine
+	failing func() string   // why windows cannot be kept; "" where they can
+	metrics func() string   // of the agent
+	machine *machineMetrics // of the machine
 }
 
 // serveStatus answers /healthz and /metrics on an address until ctx ends.
@@ -42,7 +42,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", exposition.ContentType)
 		_, _ = io.WriteString(w, s.metrics())
-		_, _ = io.WriteString(w, s.show.text(ln.Addr(), r.Host))
+		_, _ = io.WriteString(w, s.machine.text(ln.Addr(), r.Host))
 	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
@@ -73,11 +73,11 @@ func metrics(s agent.Status) string {
 	t.Counter("mete_agent_rows_total", "Rows of those windows.", float64(s.Rows))
 	t.Gauge("mete_agent_jobs", "Registered jobs that have not ended.", float64(s.Jobs))
 	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", flag(s.Failing != ""))
-	wrong(&t, s.Violations, s.Missed)
-	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Ship.State == sender.Connected))
-	t.Counter("mete_agent_sent_batches_total", "Batches that the server took.", float64(s.Ship.Batches))
-	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Ship.Bytes))
-	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Ship.Retries))
+	writeDefects(&t, s.Violations, s.Missed)
+	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Sender.State == sender.Connected))
+	t.Counter("mete_agent_sent_batches_total", "Batches that the server took.", float64(s.Sender.Batches))
+	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Sender.Bytes))
+	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Sender.Retries))
 	t.Gauge("mete_agent_spool_bytes", "Bytes of the spool on disk.", float64(s.Spool.Bytes))
 	t.Gauge("mete_agent_spool_waiting_bytes", "Bytes of it that no server has, about.", float64(s.Spool.Waiting))
 	t.Gauge("mete_agent_spool_limit_bytes", "Bytes at which the oldest are given up.", float64(s.Spool.Limit))
@@ -85,6 +85,6 @@ func metrics(s agent.Status) string {
 	t.Counter("mete_agent_spool_dropped_total", "Windows given up as the spool was full.", float64(s.Spool.Dropped))
 	t.Counter("mete_agent_spool_corrupt_total", "Records of the spool that could not be read.", float64(s.Spool.Corrupt))
 	t.Counter("mete_agent_spool_refused_total", "Batches that the server called invalid.", float64(s.Spool.Refused))
-	handMetrics(&t, s.Hand)
+	writeGuestRelayMetrics(&t, s.GuestRelay)
 	return t.String()
 }

@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestMetrics(t *testing.T) {
 	got := metrics(agent.Status{
 		Windows: 12345678, Rows: 1 << 40, Jobs: 3, Failing: "no space", Violations: 1, Missed: 2,
-		Ship: sender.Status{State: sender.Connected, Since: time.Unix(1, 0), Batches: 4, Bytes: 5_000_000_000, Retries: 6},
-		Hand: agent.HandStatus{
+		Sender: sender.Status{State: sender.Connected, Since: time.Unix(1, 0), Batches: 4, Bytes: 5_000_000_000, Retries: 6},
+		GuestRelay: agent.GuestRelayStatus{
 			Guests: []relay.Status{{Guest: "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f", Name: "web", Published: 12, Streams: 1, Equal: 13, Differing: 14, Unknown: 15}},
 			Host:   &energy.HostShare{Seen: true, From: "vsock", Guest: "0d9e1b7c-1111-4222-8333-444455556666", Epoch: "E", N: 1234567890123, Age: 250 * time.Millisecond},
 		},

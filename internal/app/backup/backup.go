@@ -53,11 +53,11 @@ later is valid again in a server that is started from it.`,
 			if err != nil {
 				return err
 			}
-			l, err := client.Here(state)
+			l, err := client.OpenLocal(state)
 			if err != nil {
 				return err
 			}
-			stop := tell(cmd.Context(), cmd.ErrOrStderr(), dir)
+			stop := reportProgress(cmd.Context(), cmd.ErrOrStderr(), dir)
 			b, err := l.Backup(cmd.Context(), dir)
 			stop()
 			if err != nil {
@@ -78,8 +78,8 @@ later is valid again in a server that is started from it.`,
 	return cmd
 }
 
-// tell tells a terminal each second that it goes on, until the function is called.
-func tell(ctx context.Context, to io.Writer, dir string) (stop func()) {
+// reportProgress tells a terminal each second that it goes on, until the function is called.
+func reportProgress(ctx context.Context, to io.Writer, dir string) (stop func()) {
 	f, ok := to.(*os.File)
 	if !ok || !term.IsTerminal(f.Fd()) {
 		return func() {}

@@ -214,7 +214,7 @@ func (m *machine) mounts(dir string) {
 		}
 		var out []byte
 		for _, mt := range ms {
-			if !matters(mt, ms) {
+			if !isRelevant(mt, ms) {
 				m.counts["mounts left out"]++
 				continue
 			}
@@ -224,9 +224,9 @@ func (m *machine) mounts(dir string) {
 	})
 }
 
-// matters reports whether a mount is of a kind that is captured or stands
+// isRelevant reports whether a mount is of a kind that is captured or stands
 // between one and the root.
-func matters(mt procfmt.Mount, all []procfmt.Mount) bool {
+func isRelevant(mt procfmt.Mount, all []procfmt.Mount) bool {
 	for _, o := range all {
 		if !strings.HasPrefix(o.Type, "cgroup") && o.Point != "/proc" && o.Point != "/sys" {
 			continue

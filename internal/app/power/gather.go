@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// apart is the time between the two looks.
-const apart = time.Second
+// readInterval is the time between the two looks.
+const readInterval = time.Second
 
 // show prints what there is, as text or JSON.
 func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) error {
@@ -43,7 +43,7 @@ func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) e
 // gather looks at the machine twice. Where its groups cannot be read, it looks at
 // its meters alone.
 func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
-	cfg.Config = sampler.Config{Tick: apart, Window: time.Hour}
+	cfg.Config = sampler.Config{Tick: readInterval, Window: time.Hour}
 	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return metersAlone(ctx, cfg, err)
@@ -55,14 +55,14 @@ func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
 	before := append([]power.Reading{}, m.Snapshot().Before...)
 	begun := m.Snapshot().At
 	list := m.Guests()
-	first := look(ctx, m, list, nil)
-	if err := sleep.For(ctx, apart); err != nil {
+	first := observe(ctx, m, list, nil)
+	if err := sleep.For(ctx, readInterval); err != nil {
 		return nil, err
 	}
 	if _, err := m.Tick(); err != nil {
 		return nil, err
 	}
-	second := look(ctx, m, list, first)
+	second := observe(ctx, m, list, first)
 	l = listed(m.Power(), before, m.Snapshot().Before)
 	l.Time, l.Over = m.Snapshot().Wall(), float64(m.Snapshot().At-begun)/1e9
 	l.Machine = m.Live().Energy
@@ -89,7 +89,7 @@ func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing
 	if err != nil {
 		return nil, err
 	}
-	if err := sleep.For(ctx, apart); err != nil {
+	if err := sleep.For(ctx, readInterval); err != nil {
 		return nil, err
 	}
 	after, err := p.Meters.Read(nil)
@@ -103,14 +103,14 @@ func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing
 
 // listed is a listing without virtual machines.
 func listed(p *machine.Power, before, after []power.Reading) *listing {
-	return &listing{Processor: p.Processor, Meters: meters(p.Meters.Meters(), before, after), Refused: refusals(p.Refused),
+	return &listing{Processor: p.Processor, Meters: meters(p.Meters.Meters(), before, after), Refused: refusals(p.OpenErrors),
 		Curve: curveOf(&p.Curve), VMs: []guest{}}
 }
 
-// look reads what each virtual machine used, and asks all at once how often they
+// observe reads what each virtual machine used, and asks all at once how often they
 // left guest mode: one that does not answer takes a second, and is not asked again.
-func look(ctx context.Context, m *machine.Machine, list []*vm.VM, before []sight) []sight {
-	out := make([]sight, len(list))
+func observe(ctx context.Context, m *machine.Machine, list []*vm.VM, before []observation) []observation {
+	out := make([]observation, len(list))
 	var all sync.WaitGroup
 	for i, v := range list {
 		s := &out[i]

@@ -16,11 +16,11 @@ import (
 // A listing is what mete power shows, and its JSON. What is absent is null, with
 // the reason beside it.
 type listing struct {
-	Time      time.Time `json:"time"`
-	Over      float64   `json:"over_seconds"` // between the two looks
-	Processor string    `json:"processor"`
-	Meters    []shown   `json:"meters"`
-	Refused   []refusal `json:"refused"`
+	Time      time.Time      `json:"time"`
+	Over      float64        `json:"over_seconds"` // between the two looks
+	Processor string         `json:"processor"`
+	Meters    []meterListing `json:"meters"`
+	Refused   []refusal      `json:"refused"`
 	// Machine is what the machine draws, as mete books it; nil is absent.
 	Machine *live.Energy `json:"machine"`
 	Curve   curve        `json:"curve"`
@@ -29,8 +29,8 @@ type listing struct {
 	VMsWhy string `json:"virtual_machines_why,omitempty"`
 }
 
-// A shown is a meter and what it shows.
-type shown struct {
+// A meterListing is a meter and what it shows.
+type meterListing struct {
 	Name    string        `json:"name"`
 	From    string        `json:"from"`
 	Level   string        `json:"level"`
@@ -101,13 +101,13 @@ type guestWorkload struct {
 }
 
 // meters makes lines of meters and two readings of each.
-func meters(list []power.Meter, before, after []power.Reading) []shown {
-	out := []shown{}
+func meters(list []power.Meter, before, after []power.Reading) []meterListing {
+	out := []meterListing{}
 	for i := range list {
 		m := &list[i]
-		s := shown{Name: m.Name, From: m.From.String(), Level: m.Level.String(), Domain: m.Domain.String(), Shows: m.Kind.String(), Class: float64(m.ErrorPPM) * 100 / power.PPM}
-		p := energy.Present(m, reading(before, i), reading(after, i))
-		if s.Why = p.Why; s.Why == "" {
+		s := meterListing{Name: m.Name, From: m.From.String(), Level: m.Level.String(), Domain: m.Domain.String(), Shows: m.Kind.String(), Class: float64(m.ErrorPPM) * 100 / power.PPM}
+		p := energy.PowerBetween(m, reading(before, i), reading(after, i))
+		if s.Why = p.Reason; s.Why == "" {
 			w, e := watts(p.Power), watts(p.Error)
 			s.Watts, s.Error, s.Quality = &w, &e, usage.Measured
 			if p.Modelled || m.From == power.Model {
@@ -146,13 +146,13 @@ func curveOf(c *power.Curve) curve {
 		out.Of = "its CPU packages"
 	}
 	for _, l := range loads {
-		out.Points = append(out.Points, point{l, watts(energy.At(c, l*power.PPM/100))})
+		out.Points = append(out.Points, point{l, watts(energy.CurvePower(c, l*power.PPM/100))})
 	}
 	return out
 }
 
-// A sight is one of two looks at a virtual machine.
-type sight struct {
+// An observation is one of two looks at a virtual machine.
+type observation struct {
 	times    vm.Times
 	timesErr error
 	exits    vm.Exits
@@ -161,9 +161,9 @@ type sight struct {
 }
 
 // guestOf makes a line of a virtual machine and two looks at it.
-func guestOf(v *vm.VM, a, b *sight) guest {
+func guestOf(v *vm.VM, a, b *observation) guest {
 	g := guest{Name: v.Name, PID: v.PID, VCPUs: v.VCPUs, MaxVCPUs: v.MaxVCPUs, Group: v.Group,
-		Energy: v.Refused == "", EnergyWhy: v.Refused, Quality: map[string]usage.Quality{}}
+		Energy: v.RejectReason == "", EnergyWhy: v.RejectReason, Quality: map[string]usage.Quality{}}
 	if v.UUID != "" {
 		g.UUID = &v.UUID
 	}
@@ -189,7 +189,7 @@ func guestOf(v *vm.VM, a, b *sight) guest {
 const unnamed = "its threads have no names: start it with -name NAME,debug-threads=on"
 
 // used fills in the CPU time.
-func (g *guest) used(a, b *sight) {
+func (g *guest) used(a, b *observation) {
 	for _, err := range []error{a.timesErr, b.timesErr} {
 		if err != nil {
 			g.CPUWhy, g.StealWhy = err.Error(), err.Error()
@@ -214,7 +214,7 @@ func (g *guest) used(a, b *sight) {
 }
 
 // left fills in how often it left guest mode.
-func (g *guest) left(a, b *sight) {
+func (g *guest) left(a, b *observation) {
 	for _, err := range []error{a.exitsErr, b.exitsErr} {
 		if err != nil {
 			g.ExitsWhy, g.ExitsHint = err.Error(), fault.Hint(err)

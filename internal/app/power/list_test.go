@@ -49,25 +49,25 @@ func sample() *listing {
 
 	web := &vm.VM{PID: 4711, Domain: vm.Domain{Name: "web-1", UUID: "6f6bd2e2-8e9a-4f8a-9b4e-2a6f0a3c7d99", CID: 7, VCPUs: 2, MaxVCPUs: 4}, VCPUs: 3, Group: "/machine.slice/web/emulator",
 		Workload: workload.Workload{ID: "dydf3y7nl77zz6sdgjfltdozr4", Kind: workload.VM, Name: "web-1", Path: "/machine.slice/web"}}
-	a := sight{times: vm.Times{At: second, Named: true, HasWait: true}, exits: vm.Exits{"exits": 1000, "halt_exits": 10, "halt_wait_ns": 5e8}, exitsAt: time.Unix(1, 0)}
-	b := sight{times: vm.Times{At: 3 * second, CPU: 3e9, Named: true, HasWait: true, Wait: 5e8}, exits: vm.Exits{"exits": 25_000, "halt_exits": 20, "halt_wait_ns": 15e8}, exitsAt: time.Unix(3, 0)}
+	a := observation{times: vm.Times{At: second, Named: true, HasWait: true}, exits: vm.Exits{"exits": 1000, "halt_exits": 10, "halt_wait_ns": 5e8}, exitsAt: time.Unix(1, 0)}
+	b := observation{times: vm.Times{At: 3 * second, CPU: 3e9, Named: true, HasWait: true, Wait: 5e8}, exits: vm.Exits{"exits": 25_000, "halt_exits": 20, "halt_wait_ns": 15e8}, exitsAt: time.Unix(3, 0)}
 	b.times.Role = [vm.RoleLimit]int64{vm.VCPU: 25e8, vm.VHost: 2e8, vm.IOThread: 1e8, vm.Emulator: 2e8}
 	l.VMs = append(l.VMs, guestOf(web, &a, &b))
 
 	db := &vm.VM{PID: 4712, Domain: vm.Domain{Name: "db", UUID: "7f6bd2e2-8e9a-4f8a-9b4e-2a6f0a3c7d99", VCPUs: 8, MaxVCPUs: 8}, VCPUs: 8, Group: "/machine.slice/db",
 		Workload: workload.Workload{ID: "eydf3y7nl77zz6sdgjfltdozr4", Kind: workload.VM, Name: "db", Path: "/machine.slice/db"}}
 	held := fault.WithHint(fmt.Errorf("libvirt holds its QMP monitor: %w", fault.ErrUnsupported), "give the domain a second monitor")
-	l.VMs = append(l.VMs, guestOf(db, &sight{times: a.times, exitsErr: held}, &sight{times: b.times, exitsErr: held}))
+	l.VMs = append(l.VMs, guestOf(db, &observation{times: a.times, exitsErr: held}, &observation{times: b.times, exitsErr: held}))
 
 	hand := &vm.VM{PID: 4713, Domain: vm.Domain{VCPUs: 1, MaxVCPUs: 1}, VCPUs: 1, Group: "/user.slice/user-1000.slice/session-3.scope",
-		Workload: workload.Workload{ID: "fydf3y7nl77zz6sdgjfltdozr4", Kind: workload.Session, Name: "session 3", Path: "/user.slice/user-1000.slice/session-3.scope"},
-		Refused:  "it shares its group with make (PID 4720); give it its own"}
+		Workload:     workload.Workload{ID: "fydf3y7nl77zz6sdgjfltdozr4", Kind: workload.Session, Name: "session 3", Path: "/user.slice/user-1000.slice/session-3.scope"},
+		RejectReason: "it shares its group with make (PID 4720); give it its own"}
 	old := fmt.Errorf("QEMU is older than 7.1, which tells: %w", fault.ErrUnsupported)
-	l.VMs = append(l.VMs, guestOf(hand, &sight{times: vm.Times{At: second}, exitsErr: old}, &sight{times: vm.Times{At: 3 * second, CPU: 1e9}, exitsErr: old}))
+	l.VMs = append(l.VMs, guestOf(hand, &observation{times: vm.Times{At: second}, exitsErr: old}, &observation{times: vm.Times{At: 3 * second, CPU: 1e9}, exitsErr: old}))
 
 	gone := errors.New("/proc/4714/stat: no such process")
-	l.VMs = append(l.VMs, guestOf(&vm.VM{PID: 4714, Domain: vm.Domain{Name: "gone"}, VCPUs: 1, Refused: "its group is not known yet, or no longer"},
-		&a, &sight{timesErr: gone, exitsErr: gone}))
+	l.VMs = append(l.VMs, guestOf(&vm.VM{PID: 4714, Domain: vm.Domain{Name: "gone"}, VCPUs: 1, RejectReason: "its group is not known yet, or no longer"},
+		&a, &observation{timesErr: gone, exitsErr: gone}))
 	return l
 }
 
@@ -77,7 +77,7 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare := &listing{Processor: "a CPU, 2 threads", Curve: l.Curve, Meters: []shown{}, Refused: []refusal{}, VMs: []guest{}}
+	bare := &listing{Processor: "a CPU, 2 threads", Curve: l.Curve, Meters: []meterListing{}, Refused: []refusal{}, VMs: []guest{}}
 	none := bare.text()
 	bare.VMsWhy = "control groups: none mounted: not supported"
 	for name, got := range map[string][]byte{"host.txt": l.text(), "host.json": json, "bare.txt": none, "meters-alone.txt": bare.text()} {

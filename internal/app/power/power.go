@@ -100,7 +100,7 @@ func measure(ctx context.Context, cfg calibrate.Config, file string, out, progre
 	}
 	c := r.Fit(time.Now())
 	fmt.Fprintf(progress, "idle %.2f W, full load %.2f W; the curve is off the samples by %.2f %%, and off the truth by %s or less\n",
-		watts(energy.At(&c.Curve, 0)), watts(energy.At(&c.Curve, power.PPM)), float64(c.Residual)*100/power.PPM, percent(c.Curve.ErrorPPM))
+		watts(energy.CurvePower(&c.Curve, 0)), watts(energy.CurvePower(&c.Curve, power.PPM)), float64(c.Residual)*100/power.PPM, percent(c.Curve.ErrorPPM))
 	if file == "-" {
 		_, err := out.Write(c.Encode())
 		return err

@@ -32,7 +32,7 @@ func (l *listing) putMeters(w io.Writer) {
 		if m.Watts != nil {
 			now = fmt.Sprintf("%.1f W ±%.1f, %v", *m.Watts, *m.Error, m.Quality)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.From, m.Level, m.Domain, m.Shows, off(m.Class), now)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.From, m.Level, m.Domain, m.Shows, errorPercent(m.Class), now)
 	}
 	for _, r := range l.Refused {
 		fmt.Fprintf(w, "cannot be read: %s\n", r.Error)
@@ -50,9 +50,9 @@ func putMachine(w io.Writer, e *live.Energy) {
 
 func (l *listing) putCurve(w io.Writer) {
 	c := &l.Curve
-	fmt.Fprintf(w, "\nwithout a meter: %s, %s of %s", c.Source, off(c.Class), c.Of)
+	fmt.Fprintf(w, "\nwithout a meter: %s, %s of %s", c.Source, errorPercent(c.Class), c.Of)
 	if c.Idle > c.Class {
-		fmt.Fprintf(w, ", %s when idle", off(c.Idle))
+		fmt.Fprintf(w, ", %s when idle", errorPercent(c.Idle))
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintf(w, "processor: %s\n", l.Processor)
@@ -84,7 +84,7 @@ func (l *listing) putGuests(w io.Writer) {
 		if g.Workload != nil {
 			in = fmt.Sprintf("%v %s", g.Workload.Kind, g.Workload.Name)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", g.called(), uuid, g.VCPUs, cid, number("%.2f", g.CPU), number("%.2f", g.Steal), number("%.0f", g.Exits), in)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", g.displayName(), uuid, g.VCPUs, cid, number("%.2f", g.CPU), number("%.2f", g.Steal), number("%.0f", g.Exits), in)
 	}
 	fmt.Fprintf(w, "CPU and STEAL are in CPUs of this machine, EXITS a second; measured over %.1f s\n", l.Over)
 	for i := range l.VMs {
@@ -103,15 +103,15 @@ func (g *guest) putWhys(w io.Writer) {
 		if why.text == "" {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s: %s\n", g.called(), why.what, why.text)
+		fmt.Fprintf(w, "%s: %s: %s\n", g.displayName(), why.what, why.text)
 		if why.hint != "" {
 			fmt.Fprintf(w, "  hint: %s\n", why.hint)
 		}
 	}
 }
 
-// called is what the virtual machine is called, its process where it has no name.
-func (g *guest) called() string {
+// displayName is what the virtual machine is called, its process where it has no name.
+func (g *guest) displayName() string {
 	if g.Name == "" {
 		return fmt.Sprintf("PID %d", g.PID)
 	}
@@ -127,8 +127,8 @@ func number(format string, v *float64) string {
 
 func absent(why string) string { return "absent (" + why + ")" }
 
-// off is a class. A meter without one says with each value how far that may be off.
-func off(class float64) string {
+// errorPercent is a class. A meter without one says with each value how far that may be off.
+func errorPercent(class float64) string {
 	if class == 0 {
 		return "as it says"
 	}

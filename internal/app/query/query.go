@@ -24,8 +24,8 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// forms are what -o takes.
-var forms = []string{"table", "chart", "csv", "json"}
+// formats are what -o takes.
+var formats = []string{"table", "chart", "csv", "json"}
 
 type config struct {
 	client.Target
@@ -67,21 +67,21 @@ the value 1, so that a product with it adds names.`,
 	f.StringVarP(&c.output, "output", "o", "", "print `FORM`: table, chart, csv or json (default: chart of a range on a terminal, else table)")
 	f.BoolVar(&c.ascii, "ascii", false, "print ASCII characters only")
 	c.Flags(f)
-	cli.Choices(cmd, "output", forms...)
+	cli.Choices(cmd, "output", formats...)
 	return cmd
 }
 
 // run asks and prints.
 func (c *config) run(cmd *cobra.Command, promql string) error {
 	if c.output != "" {
-		if err := cli.OneOf("-o", c.output, forms...); err != nil {
+		if err := cli.OneOf("-o", c.output, formats...); err != nil {
 			return err
 		}
 	}
 	if strings.TrimSpace(promql) == "" {
 		return fault.WithHint(fmt.Errorf("an empty query: %w", fault.ErrInvalid), "mete query --help has examples")
 	}
-	when, err := c.when(time.Now())
+	when, err := c.parseRange(time.Now())
 	if err != nil {
 		return err
 	}
@@ -97,14 +97,14 @@ func (c *config) run(cmd *cobra.Command, promql string) error {
 		Unit: chart.UnitOf(promql), ASCII: c.ascii})
 }
 
-// A span is the range that is asked for, or an instant, to, where step is 0.
-type span struct {
+// A timeRange is the range that is asked for, or an instant, to, where step is 0.
+type timeRange struct {
 	from, to time.Time
 	step     time.Duration
 }
 
-// when reads the flags of time.
-func (c *config) when(now time.Time) (s span, err error) {
+// parseRange reads the flags of time.
+func (c *config) parseRange(now time.Time) (s timeRange, err error) {
 	if s.to, err = v1.ParseTime(c.to, now); err != nil {
 		return s, fmt.Errorf("--to: %w", err)
 	}
@@ -137,7 +137,7 @@ func (c *config) when(now time.Time) (s span, err error) {
 	return s, nil
 }
 
-func request(ctx context.Context, server *client.Client, promql string, s span) (*result.Answer, error) {
+func request(ctx context.Context, server *client.Client, promql string, s timeRange) (*result.Answer, error) {
 	if s.step == 0 {
 		return server.Query(ctx, promql, s.to)
 	}
@@ -150,27 +150,27 @@ func explain(promql string, err error) error {
 		return err
 	}
 	const hint = "mete query --help has examples, docs/metrics.md the names of metrics"
-	marked, about, ok := chart.Mark(promql, err.Error())
+	marked, about, ok := chart.MarkError(promql, err.Error())
 	if !ok {
 		return fault.WithHint(err, hint)
 	}
-	return fault.WithHint(&flawed{"query: " + about + "\n  " + strings.ReplaceAll(marked, "\n", "\n  ")}, hint)
+	return fault.WithHint(&queryError{"query: " + about + "\n  " + strings.ReplaceAll(marked, "\n", "\n  ")}, hint)
 }
 
-// flawed is a query with something wrong in it.
-type flawed struct{ text string }
+// queryError is a query with something wrong in it.
+type queryError struct{ text string }
 
-func (f *flawed) Error() string      { return f.text }
-func (*flawed) Is(target error) bool { return target == fault.ErrInvalid }
+func (f *queryError) Error() string      { return f.text }
+func (*queryError) Is(target error) bool { return target == fault.ErrInvalid }
 
-// empty is what to do where nothing comes back.
-const empty = `hint: a metric begins some two minutes after its machine does, and rate() wants two samples, as [5m] has;
+// emptyHint is what to do where nothing comes back.
+const emptyHint = `hint: a metric begins some two minutes after its machine does, and rate() wants two samples, as [5m] has;
 hint: the names that there are now: mete query 'count by (__name__) ({__name__=~"mete_.+"})'
 `
 
 // print writes an answer in the form that was asked for.
 func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) (err error) {
-	width, terminal := columns(out)
+	width, terminal := terminalWidth(out)
 	form := c.output
 	if form == "" {
 		form = "table"
@@ -202,18 +202,18 @@ func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) 
 	}
 	_, err = out.Write(body)
 	if len(a.Series) == 0 && a.Histograms == 0 {
-		_, _ = io.WriteString(aside, empty)
+		_, _ = io.WriteString(aside, emptyHint)
 	}
 	return err
 }
 
-// height is how many lines a chart has where the terminal is not smaller.
-const height = 18
+// chartHeight is how many lines a chart has where the terminal is not smaller.
+const chartHeight = 18
 
 // drawChart paints a chart for out.
 func drawChart(out io.Writer, a *result.Answer, o chart.Options, width int) []byte {
 	p := top.NewPainter(out)
-	o.Width, o.Height, o.Colour = width, height, p.Colour
+	o.Width, o.Height, o.Colour = width, chartHeight, p.Colour
 	var b strings.Builder
 	for _, l := range chart.Chart(a, o) {
 		text := p.Line(l)
@@ -225,8 +225,8 @@ func drawChart(out io.Writer, a *result.Answer, o chart.Options, width int) []by
 	return []byte(b.String())
 }
 
-// columns returns the width of a terminal, 80 for all else, and whether it is one.
-func columns(out io.Writer) (int, bool) {
+// terminalWidth returns the width of a terminal, 80 for all else, and whether it is one.
+func terminalWidth(out io.Writer) (int, bool) {
 	const without = 80
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(f.Fd()) {

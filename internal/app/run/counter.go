@@ -15,9 +15,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// patience is how long a job waits for the kernel to take the programs: what a
+// loadTimeout is how long a job waits for the kernel to take the programs: what a
 // person does not notice, and several times what it takes.
-const patience = 250 * time.Millisecond
+const loadTimeout = 250 * time.Millisecond
 
 // counter counts with BPF what the job's files do not show: processes started,
 // block I/O where the controller does not count, network traffic. It loads
@@ -29,12 +29,12 @@ type counter struct {
 	ready  chan struct{}
 	late   bool
 
-	kernel *bpf.Kernel
-	fail   error
-	net    *bpf.Attachment
-	netErr error
-	group  *launch.Group
-	ids    map[owner]bool
+	kernel  *bpf.Kernel
+	loadErr error
+	net     *bpf.Attachment
+	netErr  error
+	group   *launch.Group
+	ids     map[owner]bool
 }
 
 // owner is a group that something is counted for.
@@ -46,7 +46,7 @@ type owner struct {
 func openCounter(h *hostfs.FS, reader string) *counter {
 	c := &counter{h: h, want: reader, opened: make(chan struct{}), ids: map[owner]bool{}}
 	if reader == "files" {
-		c.fail = fmt.Errorf("not asked for: %w", fault.ErrUnsupported)
+		c.loadErr = fmt.Errorf("not asked for: %w", fault.ErrUnsupported)
 		close(c.opened)
 		return c
 	}
@@ -60,13 +60,13 @@ func openCounter(h *hostfs.FS, reader string) *counter {
 				SkipMajors: slices.Collect(maps.Keys(majors)), Unified: true,
 			})
 		}
-		c.fail = err
+		c.loadErr = err
 	}()
 	return c
 }
 
-// count counts for this group from now on; nil is none.
-func (c *counter) count(g *launch.Group) {
+// attachTo counts for this group from now on; nil is none.
+func (c *counter) attachTo(g *launch.Group) {
 	ready := make(chan struct{})
 	c.group, c.ready = g, ready
 	go func() {
@@ -83,7 +83,7 @@ func (c *counter) attach(g *launch.Group) error {
 	if err := c.kernel.Err(bpf.Net); err != nil {
 		return err
 	}
-	dir, ok := g.V2()
+	dir, ok := g.DirV2()
 	if !ok {
 		return fmt.Errorf("no cgroup2 group: %w", fault.ErrUnsupported)
 	}
@@ -103,7 +103,7 @@ func (c *counter) wait() {
 	}
 	select {
 	case <-c.ready:
-	case <-time.After(patience):
+	case <-time.After(loadTimeout):
 		c.late = true
 	}
 }
@@ -111,11 +111,11 @@ func (c *counter) wait() {
 // err says why nothing is counted, or nil.
 func (c *counter) err() error {
 	<-c.opened
-	return c.fail
+	return c.loadErr
 }
 
-// works reports whether counting goes on.
-func (c *counter) works() bool {
+// isCounting reports whether counting goes on.
+func (c *counter) isCounting() bool {
 	if c.group == nil || c.late {
 		return false
 	}
@@ -129,10 +129,10 @@ func (c *counter) works() bool {
 
 // read adds to r what was counted for the job.
 func (c *counter) read(r *usage.Reading) {
-	if !c.works() {
+	if !c.isCounting() {
 		return
 	}
-	c.group.Each(func(hierarchy uint32, dir string) {
+	c.group.EachGroup(func(hierarchy uint32, dir string) {
 		if id, err := c.h.ID(dir); err == nil {
 			c.ids[owner{hierarchy, id}] = true
 		}
@@ -147,7 +147,7 @@ func (c *counter) read(r *usage.Reading) {
 			sum.TxBytes += n.TxBytes
 		}
 	}
-	can := c.kernel.Can()
+	can := c.kernel.WorkingParts()
 	if can&bpf.Forks != 0 {
 		r.Put(usage.Processes, int64(sum.Forks))
 	}
@@ -166,7 +166,7 @@ func (c *counter) reader() string {
 	switch {
 	case c.group == nil:
 		return "tree"
-	case c.works():
+	case c.isCounting():
 		return "bpf"
 	}
 	return "files"
@@ -186,12 +186,12 @@ func (c *counter) notes(final *usage.Reading) []string {
 	if len(absent) == 0 {
 		return nil
 	}
-	if !c.works() {
+	if !c.isCounting() {
 		are := "are"
 		if len(absent) == 1 && absent[0] != "processes" {
 			are = "is"
 		}
-		return []string{fmt.Sprintf("%s %s absent: %s", join(absent), are, c.why())}
+		return []string{fmt.Sprintf("%s %s absent: %s", join(absent), are, c.failure())}
 	}
 	var notes []string
 	for _, p := range []struct {
@@ -206,22 +206,22 @@ func (c *counter) notes(final *usage.Reading) []string {
 	return notes
 }
 
-// why says why nothing was counted.
-func (c *counter) why() string {
+// failure says why nothing was counted.
+func (c *counter) failure() string {
 	switch {
 	case c.group == nil:
 		return "only a control group shows more"
 	case c.want == "files":
 		return "only BPF counts more here, and --reader files does without it"
 	case c.late:
-		return fmt.Sprintf("BPF was not ready within %v", patience)
+		return fmt.Sprintf("BPF was not ready within %v", loadTimeout)
 	}
 	<-c.opened
-	return refusal(c.fail)
+	return explainRefusal(c.loadErr)
 }
 
-// refusal says in one line why the kernel takes no programs.
-func refusal(err error) string {
+// explainRefusal says in one line why the kernel takes no programs.
+func explainRefusal(err error) string {
 	if errors.Is(err, fault.ErrDenied) {
 		return "BPF is not permitted: run as root or with CAP_BPF and CAP_PERFMON"
 	}

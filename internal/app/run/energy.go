@@ -24,31 +24,31 @@ import (
 // sampled at clock ticks, in ppm: it was seen to be up to 3 % low.
 const statError = 30_000
 
-// joules meters the machine's energy while the job runs, and gives the job its
+// energyMeter meters the machine's energy while the job runs, and gives the job its
 // part: by the CPU time and the memory that it and the whole machine used. The
 // meters open while the job's groups are made.
-type joules struct {
-	h      *hostfs.FS
-	opened chan struct{}
-	fail   error
-	power  *machine.Power
-	denied []error // meters that there are and that cannot be read
-	usage  string  // root's cpuacct.usage; "" where there is none
-	laws   []byte  // what an agent of this machine learned of its power; nil is nothing
-	close  func()
+type energyMeter struct {
+	h          *hostfs.FS
+	opened     chan struct{}
+	fail       error
+	power      *machine.Power
+	denied     []error // meters that there are and that cannot be read
+	usage      string  // root's cpuacct.usage; "" where there is none
+	powerModel []byte  // what an agent of this machine learned of its power; nil is nothing
+	close      func()
 
-	known   *energy.Meters // nil until it has begun
-	last    used
-	held    int64 // bytes over time that the job held, in byte-seconds
-	cpu     int64 // ns that the job used
-	job     energy.Job
-	blind   bool // a reading lacked the job's CPU time
-	trouble []string
-	err     error
+	known      *energy.Meters // nil until it has begun
+	last       machineUse
+	held       int64 // bytes over time that the job held, in byte-seconds
+	cpu        int64 // ns that the job used
+	job        energy.Job
+	incomplete bool // a reading lacked the job's CPU time
+	trouble    []string
+	err        error
 }
 
-// used is what the machine used since boot.
-type used struct {
+// machineUse is what the machine used since boot.
+type machineUse struct {
 	boot, mono int64 // ns, when
 	cpu, off   int64 // ns, and by how much that may be off, in ppm
 	steal      int64 // ns
@@ -56,8 +56,8 @@ type used struct {
 	memory     int64 // bytes, now
 }
 
-func openJoules(h *hostfs.FS, powercap string) *joules {
-	j := &joules{h: h, opened: make(chan struct{})}
+func openEnergyMeter(h *hostfs.FS, powercap string) *energyMeter {
+	j := &energyMeter{h: h, opened: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -84,16 +84,16 @@ func openJoules(h *hostfs.FS, powercap string) *joules {
 	return j
 }
 
-func (j *joules) open(powercap string) {
+func (j *energyMeter) open(powercap string) {
 	var cfg machine.Config
 	cfg.Energy.Powercap = powercap
 	if j.power, j.fail = machine.OpenPower(j.h, cfg); j.fail != nil {
 		return
 	}
-	j.denied = j.power.Meters.Refused()
+	j.denied = j.power.Meters.OpenErrors()
 	if dir, err := statedir.Default(os.Getenv, os.Geteuid()); err == nil && powercap == "" {
 		if b, err := os.ReadFile(filepath.Join(dir, "agent", "power.json")); err == nil {
-			j.laws = b
+			j.powerModel = b
 		}
 	}
 	ys, err := j.h.Hierarchies()
@@ -111,27 +111,27 @@ func (j *joules) open(powercap string) {
 }
 
 // begin takes the readings from which on the job's energy counts.
-func (j *joules) begin() {
+func (j *energyMeter) begin() {
 	select {
 	case <-j.opened:
-	case <-time.After(patience):
-		j.err = fmt.Errorf("the meters were not ready within %v", patience)
+	case <-time.After(loadTimeout):
+		j.err = fmt.Errorf("the meters were not ready within %v", loadTimeout)
 		return
 	}
 	if j.err = j.fail; j.err != nil {
 		return
 	}
 	j.known = energy.New(energy.Config{Meters: j.power.Meters.Meters(), Curve: j.power.Curve})
-	if j.laws != nil {
+	if j.powerModel != nil {
 		// What is broken or of another machine is left alone: power is learned anew.
-		_ = j.known.Restore(j.power.Processor, j.laws)
+		_ = j.known.RestoreModels(j.power.Processor, j.powerModel)
 	}
 	j.tick(hostfs.Clocks{}, nil)
 }
 
 // tick books the time since the reading before, of which m says what the job had
 // used by its end.
-func (j *joules) tick(at hostfs.Clocks, m *report.Measured) {
+func (j *energyMeter) tick(at hostfs.Clocks, m *report.Measurement) {
 	if j.known == nil || j.err != nil {
 		return
 	}
@@ -139,9 +139,9 @@ func (j *joules) tick(at hostfs.Clocks, m *report.Measured) {
 	if at == (hostfs.Clocks{}) {
 		at, err = j.h.Clocks()
 	}
-	now := used{boot: at.Boottime, mono: at.Monotonic}
+	now := machineUse{boot: at.Boottime, mono: at.Monotonic}
 	if err == nil {
-		err = j.read(&now)
+		err = j.readMachine(&now)
 	}
 	if err != nil {
 		j.err = err
@@ -152,26 +152,26 @@ func (j *joules) tick(at hostfs.Clocks, m *report.Measured) {
 		j.err = err
 		return
 	}
-	span := energy.Span{At: now.boot, CPUs: now.cpus}
-	var cpu, memory energy.Use
+	span := energy.Interval{At: now.boot, CPUs: now.cpus}
+	var cpu, memory energy.JobUse
 	if m != nil {
-		cpu, memory = j.uses(&now, m)
+		cpu, memory = j.useSinceLast(&now, m)
 		span.Elapsed = now.boot - j.last.boot
-		span.Asleep = span.Elapsed - (now.mono - j.last.mono) // CLOCK_MONOTONIC stands still then
+		span.Suspended = span.Elapsed - (now.mono - j.last.mono) // CLOCK_MONOTONIC stands still then
 		if whole := int64(now.cpus)*(now.mono-j.last.mono) - (now.steal - j.last.steal); whole > 0 {
 			span.Load = int64(float64(min(whole, cpu.All)) / float64(whole) * power.PPM)
 		}
 	}
 	t := j.known.Tick(span, nil, shown)
 	if m != nil { // what is gone before is told of as denied
-		j.hear(t.Events)
+		j.noteEvents(t.Events)
 		j.job.Add(t, cpu, memory)
 	}
 	j.last = now
 }
 
-// hear keeps what happened to meters, each thing once.
-func (j *joules) hear(events []energy.Event) {
+// noteEvents keeps what happened to meters, each thing once.
+func (j *energyMeter) noteEvents(events []energy.Event) {
 	for _, e := range events {
 		what := fmt.Sprintf("energy meter %s is not used for a time: %s, ", e.Meter, e.Reason)
 		told := func(text string) bool { return strings.HasPrefix(text, what) }
@@ -181,14 +181,14 @@ func (j *joules) hear(events []energy.Event) {
 	}
 }
 
-// uses says what the job and the machine used since the reading before.
-func (j *joules) uses(now *used, m *report.Measured) (cpu, memory energy.Use) {
+// useSinceLast says what the job and the machine used since the reading before.
+func (j *energyMeter) useSinceLast(now *machineUse, m *report.Measurement) (cpu, memory energy.JobUse) {
 	if !m.Final.Has.Has(usage.CPU) {
-		j.blind = true
+		j.incomplete = true
 	}
 	cpu.Job = max(0, m.Final.Value[usage.CPU]-j.cpu)
 	cpu.All = max(cpu.Job, now.cpu-j.last.cpu)
-	cpu.Off = int64(float64(cpu.All) / power.PPM * float64(now.off))
+	cpu.AllError = int64(float64(cpu.All) / power.PPM * float64(now.off))
 	held, _ := m.Memory.Integral()
 	memory.Job = max(0, held-j.held)
 	memory.All = max(memory.Job, int64(float64(j.last.memory+now.memory)/2*float64(now.boot-j.last.boot)/1e9))
@@ -196,8 +196,8 @@ func (j *joules) uses(now *used, m *report.Measured) (cpu, memory energy.Use) {
 	return cpu, memory
 }
 
-// read reads what the machine used.
-func (j *joules) read(u *used) error {
+// readMachine reads what the machine used.
+func (j *energyMeter) readMachine(u *machineUse) error {
 	b, err := j.h.ReadFile("/proc/stat")
 	if err != nil {
 		return err
@@ -225,13 +225,13 @@ func (j *joules) read(u *used) error {
 	return err
 }
 
-// fill puts the job's energy into the report.
-func (j *joules) fill(r *report.Report) {
+// fillReport puts the job's energy into the report.
+func (j *energyMeter) fillReport(r *report.Report) {
 	switch {
 	case j.err != nil:
 		r.Notes = append(r.Notes, "energy is absent: "+firstLine(j.err.Error()))
 		return
-	case j.blind || j.job.Quality == usage.Absent:
+	case j.incomplete || j.job.Quality == usage.Absent:
 		return
 	}
 	q := j.job.Quality

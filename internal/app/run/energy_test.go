@@ -62,7 +62,7 @@ func TestEnergyMetered(t *testing.T) {
 	dir := t.TempDir()
 	cfg := powersim.Default()
 	cfg.Dir = filepath.Join(dir, "powercap")
-	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: powersim.Law{Idle: 4e6, Core: 10e6, Bend: 1}}}
+	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: powersim.PowerModel{Idle: 4e6, Core: 10e6, Exponent: 1}}}
 	whole := "/sys/fs/cgroup"
 	if _, err := filepath.EvalSymlinks(whole + "/cpuacct"); err == nil {
 		whole += "/cpuacct"
@@ -181,7 +181,7 @@ func TestEnergyLearned(t *testing.T) {
 	value, at := int64(0), int64(1e9)
 	for i := range int64(40) {
 		load := i % 8 * 100_000
-		span := energy.Span{At: at, Elapsed: 1e9, Load: load, CPUs: p.Threads}
+		span := energy.Interval{At: at, Elapsed: 1e9, Load: load, CPUs: p.Threads}
 		if i == 0 {
 			span.Elapsed = 0
 		}
@@ -193,7 +193,7 @@ func TestEnergyLearned(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(m.dir, "agent"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(m.dir, "agent", "power.json"), seen.Keep(p.Processor), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.dir, "agent", "power.json"), seen.EncodeModels(p.Processor), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	before := steal(t, h)

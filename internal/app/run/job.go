@@ -24,14 +24,14 @@ type job struct {
 	h      *hostfs.FS
 	report report.Report
 	stderr io.Writer
-	energy *joules
-	origin *standalone.Origin // nil where the job does not send its figures itself
+	energy *energyMeter
+	sender *standalone.Sender // nil where the job does not send its figures itself
 	unsent error              // why it does not, though it was asked to
 }
 
 // run runs the command of c, and ends as it ends.
 func run(c *config, stdout, stderr io.Writer) error {
-	path, err := launch.Look(c.command[0], os.Getenv("PATH"))
+	path, err := launch.LookPath(c.command[0], os.Getenv("PATH"))
 	if err != nil {
 		return failed(err)
 	}
@@ -48,7 +48,7 @@ func run(c *config, stdout, stderr io.Writer) error {
 
 	j := &job{cfg: c, h: h, stderr: stderr}
 	j.report = report.Report{ID: newID(), Name: c.name, Labels: c.labels, Command: c.command}
-	if err := j.openOrigin(); err != nil {
+	if err := j.openSender(); err != nil {
 		return &Exit{codeFailed, err}
 	}
 	exit, err := j.run(launch.Command{Path: path, Args: c.command, Env: os.Environ(), Files: []uintptr{0, 1, 2}})
@@ -56,17 +56,17 @@ func run(c *config, stdout, stderr io.Writer) error {
 		return failed(err)
 	}
 	j.report.ExitCode, j.report.Signal = exit.Code(), exit.Signal()
-	j.report.Meter.CPU, j.report.Meter.MemoryPeak = launch.Self(h)
+	j.report.Meter.CPU, j.report.Meter.MemoryPeak = launch.SelfUsage(h)
 
 	// From here on nothing changes the exit code: the command has run.
-	if err := j.keep(); err != nil {
-		j.tell(fmt.Sprintf("the report is not kept: %v", err))
+	if err := j.storeReport(); err != nil {
+		j.notify(fmt.Sprintf("the report is not kept: %v", err))
 	}
-	if lives := j.report.Lives(); c.quiet && lives != "" {
-		j.say("%s: lives on: %s", report.Clean(c.name), lives) // every other form has it
+	if lives := j.report.Survivors(); c.quiet && lives != "" {
+		j.printLine("%s: lives on: %s", report.Clean(c.name), lives) // every other form has it
 	}
 	if err := out.write(&j.report); err != nil {
-		j.say("the report is not written: %v", err)
+		j.printLine("the report is not written: %v", err)
 	}
 	if code := exit.Code(); code != 0 {
 		return &Exit{Code: code}
@@ -79,14 +79,14 @@ func run(c *config, stdout, stderr io.Writer) error {
 func (j *job) run(c launch.Command) (launch.Exit, error) {
 	counter := openCounter(j.h, j.cfg.reader)
 	defer counter.close()
-	j.energy = openJoules(j.h, j.cfg.powercap)
+	j.energy = openEnergyMeter(j.h, j.cfg.powercap)
 	defer j.energy.close()
 	signals := listen()
 	defer signals.close()
 
 	if j.cfg.reader == "bpf" {
 		if err := counter.err(); err != nil {
-			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %s", refusal(err)), "--reader auto takes what there is")
+			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %s", explainRefusal(err)), "--reader auto takes what there is")
 		}
 	}
 	group, err := j.group()
@@ -97,9 +97,9 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 			return exit, nil
 		}
 	}
-	_, taken := errors.AsType[*exclusive.Taken](err)
+	_, taken := errors.AsType[*exclusive.ConflictError](err)
 	switch {
-	case taken, !launch.Refused(err):
+	case taken, !launch.IsGroupError(err):
 		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
 		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or where a part of the control groups is delegated to you")
@@ -107,7 +107,7 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	if j.cfg.reader == "bpf" {
 		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), "--reader auto takes what there is")
 	}
-	j.note(fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and their figures are apportioned", err))
+	j.addNotes(fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and their figures are apportioned", err))
 	tree, err := launch.OpenTree(j.h)
 	if err != nil {
 		return launch.Exit{}, err
@@ -122,10 +122,10 @@ func (j *job) group() (*launch.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	if scope.Useful(j.h, ys) {
+	if scope.IsUseful(j.h, ys) {
 		// Version 2 comes first.
 		if group, err := scope.Enter(context.Background(), j.h, ys[0], j.report.ID); err != nil {
-			j.note(fmt.Sprintf("no scope of systemd for the job: %v", err))
+			j.addNotes(fmt.Sprintf("no scope of systemd for the job: %v", err))
 		} else {
 			ys[0].Self = group
 		}
@@ -136,16 +136,16 @@ func (j *job) group() (*launch.Group, error) {
 // watch runs the command in its place and fills the report; group is nil where
 // there is none.
 func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *counter, s *signals) (launch.Exit, error) {
-	own, err := j.own(group)
+	own, err := j.startLedgerRun(group)
 	if err != nil {
 		return launch.Exit{}, err
 	}
-	n.count(group)
+	n.attachTo(group)
 	books := j.register(group)
 	defer books.close()
-	own.know(books)
-	c.Env = withSelf(c.Env, j.self(own, books))
-	books.seek()
+	own.explainUnsent(books)
+	c.Env = withSelfAccess(c.Env, j.selfAccess(own, books))
+	books.startSearch()
 	c.Before = func() {
 		// The thread that is to become the job does nothing but wait.
 		ready := make(chan struct{})
@@ -157,10 +157,10 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 		<-ready
 	}
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
-		All: j.cfg.waitAll, More: n.read, Signals: s.c, Pass: s.pass,
-		Sampled: func(at hostfs.Clocks, m *report.Measured) {
+		WaitAll: j.cfg.waitAll, ReadMore: n.read, Signals: s.c, NeedsSignal: s.needsSignal,
+		OnSample: func(at hostfs.Clocks, m *report.Measurement) {
 			j.energy.tick(at, m)
-			own.sampled(at, m)
+			own.onSample(at, m)
 		},
 	})
 	if err != nil {
@@ -170,18 +170,18 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	books.end(measured, exit)
 	own.end(measured, exit, s.c)
 	j.report.Fill(measured)
-	j.energy.fill(&j.report)
+	j.energy.fillReport(&j.report)
 	j.report.Reader = n.reader()
 	if group != nil {
 		j.report.Group = group.Path()
-		j.note(group.Notes()...)
+		j.addNotes(group.Notes()...)
 	}
-	j.note(n.notes(&measured.Final)...)
+	j.addNotes(n.notes(&measured.Final)...)
 	return exit, nil
 }
 
-// keep stores the report.
-func (j *job) keep() error {
+// storeReport stores the report.
+func (j *job) storeReport() error {
 	dir, err := statedir.Default(os.Getenv, os.Geteuid())
 	if err != nil {
 		return err
@@ -189,25 +189,25 @@ func (j *job) keep() error {
 	return archive.New(dir).Put(&j.report)
 }
 
-// note adds notes to the report, each in one line.
-func (j *job) note(notes ...string) {
+// addNotes adds notes to the report, each in one line.
+func (j *job) addNotes(notes ...string) {
 	for _, n := range notes {
 		j.report.Notes = append(j.report.Notes, firstLine(n))
 	}
 }
 
-// tell says something for people in the report where it is a document that a
+// notify says something for people in the report where it is a document that a
 // line beside it would spoil, else in a line of its own.
-func (j *job) tell(s string) {
+func (j *job) notify(s string) {
 	if j.cfg.quiet || j.cfg.output == "text" {
-		j.say("%s", s)
+		j.printLine("%s", s)
 		return
 	}
-	j.note(s)
+	j.addNotes(s)
 }
 
-// say prints one line for people.
-func (j *job) say(form string, a ...any) {
+// printLine prints one line for people.
+func (j *job) printLine(form string, a ...any) {
 	// Where standard error is gone there is nobody to tell.
 	_, _ = fmt.Fprintf(j.stderr, "mete: "+form+"\n", a...)
 }

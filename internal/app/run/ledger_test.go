@@ -192,8 +192,8 @@ func TestServer(t *testing.T) {
 	if out.code != 0 || !strings.Contains(out.stdout, "METE_STATE=") || strings.Contains(out.stdout, "METE_TOKEN") {
 		t.Errorf("exit %d: the job's environment is %s%s", out.code, out.stdout, out.stderr)
 	}
-	if a.Whole.Present != 0 {
-		t.Errorf("the machine had %+v, of which nothing is known", a.Whole)
+	if a.Capacity.Present != 0 {
+		t.Errorf("the machine had %+v, of which nothing is known", a.Capacity)
 	}
 	if n := b.nodes(); len(n) != 1 || n[0].State != "live" || n[0].CPUs != 0 {
 		t.Errorf("nodes %+v", n)
@@ -465,7 +465,7 @@ func TestServerBesideAgent(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	whole := func() *exclusive.Claim {
 		t.Helper()
-		c, err := exclusive.Whole(t.Context(), h, enroll.LedgerOf(b.Authority.CA()), log)
+		c, err := exclusive.AcquireMachine(t.Context(), h, enroll.LedgerID(b.Authority.CA()), log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -483,7 +483,7 @@ func TestServerBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Nor while it is away, as it books the job when it is back.
-	ledger := enroll.LedgerOf(b.Authority.CA())
+	ledger := enroll.LedgerID(b.Authority.CA())
 	if err := exclusive.Mark(m.dir, ledger); err != nil {
 		t.Fatal(err)
 	}
@@ -524,7 +524,7 @@ func TestServerForeignClaim(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
-	pid, _ := exclusivetest.Hold(t, enroll.LedgerOf(b.Authority.CA()), exclusivetest.Listening, "/")
+	pid, _ := exclusivetest.Hold(t, enroll.LedgerID(b.Authority.CA()), exclusivetest.Listening, "/")
 	r, out := m.job("--server", b.url(), patient, "--name", "booked", "--", "true")
 	if out.code != 0 {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
@@ -639,10 +639,10 @@ func TestAgentComesLater(t *testing.T) {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
-			cfg := up.DefaultStation(filepath.Join(m.dir, "up"))
+			cfg := up.DefaultAllInOne(filepath.Join(m.dir, "up"))
 			cfg.Agent.Socket = sock
 			cfg.Agent.Machine.Window = 2 * time.Second
-			up, err := up.OpenStation(t.Context(), cfg, slog.New(slog.DiscardHandler))
+			up, err := up.OpenAllInOne(t.Context(), cfg, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

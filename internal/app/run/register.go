@@ -14,68 +14,68 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// An account is a job's place in the books of this machine's agent, where one
+// An agentJob is a job's place in the books of this machine's agent, where one
 // runs: the agent measures the job's group as it does every other, and mete run
 // tells it what the job is called and when to look.
-type account struct {
-	client *socket.Client // nil where there is no agent; that of seek until it has ended
+type agentJob struct {
+	client *socket.Client // nil where there is no agent; that of the search until it has ended
 	job    socket.Job
 	note   func(...string)
 
-	stop   context.CancelFunc // of seek, nil where it is not needed
-	seeker sync.WaitGroup
+	stop      context.CancelFunc // of startSearch, nil where it is not needed
+	searching sync.WaitGroup
 }
 
 // register tells this machine's agent of the job, before it starts. Without an
 // agent, or with one that does not answer, the job runs all the same.
-func (j *job) register(group *launch.Group) *account {
-	a := &account{job: socket.Job{
+func (j *job) register(group *launch.Group) *agentJob {
+	a := &agentJob{job: socket.Job{
 		ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Command: j.report.Command,
-	}, note: j.note}
+	}, note: j.addNotes}
 	if group == nil {
 		return a // the agent counts groups
 	}
 	a.job.Groups, a.job.Started = []string{group.Path()}, time.Now().UTC()
-	for _, why := range a.find() {
-		j.note(why)
+	for _, why := range a.registerOnce() {
+		j.addNotes(why)
 	}
 	return a
 }
 
-// seek goes on to look for an agent, where none was found: one that comes while the
+// startSearch goes on to look for an agent, where none was found: one that comes while the
 // job runs is told its name too.
-func (a *account) seek() {
+func (a *agentJob) startSearch() {
 	if a.client != nil || a.job.Groups == nil {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
-	a.seeker.Go(func() {
+	a.searching.Go(func() {
 		for a.client == nil {
 			if err := sleep.For(ctx, time.Second); err != nil {
 				return
 			}
-			a.find()
+			a.registerOnce()
 		}
 	})
 }
 
-// settle ends the looking, with a last look.
-func (a *account) settle() {
+// stopSearch ends the looking, with a last look.
+func (a *agentJob) stopSearch() {
 	if a.stop == nil {
 		return
 	}
 	a.stop()
-	a.seeker.Wait()
+	a.searching.Wait()
 	a.stop = nil
 	if a.client == nil {
-		a.find()
+		a.registerOnce()
 	}
 }
 
-// find looks for an agent that can be told of the job, and tells it. What it
+// registerOnce looks for an agent that can be told of the job, and tells it. What it
 // returns is for people.
-func (a *account) find() (notes []string) {
+func (a *agentJob) registerOnce() (notes []string) {
 	ctx := context.Background() // the client has time limits of its own
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
 		c, err := socket.Dial(path)
@@ -102,8 +102,8 @@ func (a *account) find() (notes []string) {
 
 // end tells the agent how the job ended, and returns when the agent has read
 // the group for the last time, so that it can be removed.
-func (a *account) end(m *report.Measured, e launch.Exit) {
-	a.settle()
+func (a *agentJob) end(m *report.Measurement, e launch.Exit) {
+	a.stopSearch()
 	if a.client == nil {
 		return
 	}
@@ -118,10 +118,10 @@ func (a *account) end(m *report.Measured, e launch.Exit) {
 }
 
 // close gives the connection back.
-func (a *account) close() {
+func (a *agentJob) close() {
 	if a.stop != nil { // the job did not start
 		a.stop()
-		a.seeker.Wait()
+		a.searching.Wait()
 	}
 	if a.client != nil {
 		_ = a.client.Close() // nothing is left to be said

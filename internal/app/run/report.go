@@ -124,7 +124,7 @@ func printAll(s *archive.Store, output string, stdout, stderr io.Writer) error {
 	rows := []string{"ID\tSTARTED\tNAME\tEXIT\tWALL\tCPU\tMEMORY PEAK\tENERGY"}
 	for _, r := range all {
 		rows = append(rows, strings.Join([]string{r.ID, r.Started.Local().Format(time.DateTime), report.Clean(r.Name),
-			strconv.Itoa(r.ExitCode), seconds(r, report.Wall), seconds(r, report.CPU), size(r, report.MemoryPeak), joule(r)}, "\t"))
+			strconv.Itoa(r.ExitCode), formatSeconds(r, report.Wall), formatSeconds(r, report.CPU), formatSize(r, report.MemoryPeak), formatEnergy(r)}, "\t"))
 	}
 	if _, err := fmt.Fprintln(w, strings.Join(rows, "\n")); err != nil {
 		return err
@@ -132,7 +132,7 @@ func printAll(s *archive.Store, output string, stdout, stderr io.Writer) error {
 	return w.Flush()
 }
 
-func seconds(r *report.Report, k report.Key) string {
+func formatSeconds(r *report.Report, k report.Key) string {
 	v, ok := r.Get(k)
 	if !ok {
 		return "-"
@@ -140,7 +140,7 @@ func seconds(r *report.Report, k report.Key) string {
 	return unit.Seconds(time.Duration(v))
 }
 
-func size(r *report.Report, k report.Key) string {
+func formatSize(r *report.Report, k report.Key) string {
 	v, ok := r.Get(k)
 	if !ok {
 		return "-"
@@ -148,8 +148,8 @@ func size(r *report.Report, k report.Key) string {
 	return unit.Bytes(float64(v))
 }
 
-// joule writes what the job's activity took, with the mark of how it is known.
-func joule(r *report.Report) string {
+// formatEnergy writes what the job's activity took, with the mark of how it is known.
+func formatEnergy(r *report.Report) string {
 	v, ok := r.Get(report.Energy)
 	if !ok {
 		return "-"

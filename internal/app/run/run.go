@@ -277,7 +277,7 @@ func newID() string {
 // failed makes err an Exit: with the code of shells where it is the command
 // that was wrong, else with that of mete itself.
 func failed(err error) error {
-	if e, ok := errors.AsType[*launch.NotRun](err); ok {
+	if e, ok := errors.AsType[*launch.StartError](err); ok {
 		return &Exit{e.Code, err}
 	}
 	return &Exit{codeFailed, err}

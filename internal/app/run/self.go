@@ -5,24 +5,24 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// self is what the job is given to ask for its own use: by the server that it sends
+// selfAccess is what the job is given to ask for its own use: by the server that it sends
 // its figures to itself, else by this machine's agent.
-func (j *job) self(own *own, books *account) token.Self {
+func (j *job) selfAccess(own *ledgerRun, books *agentJob) token.SelfAccess {
 	switch {
 	case !j.cfg.self:
-		return token.Self{}
+		return token.SelfAccess{}
 	case own.run != nil:
-		return j.origin.Self(j.report.ID)
+		return j.sender.SelfAccess(j.report.ID)
 	case books.client != nil:
-		s, _ := books.client.Self(j.report.ID)
-		return token.Self{URL: s.URL, Token: s.Token, CA: s.CA}
+		s, _ := books.client.SelfAccess(j.report.ID)
+		return token.SelfAccess{URL: s.URL, Token: s.Token, CA: s.CA}
 	}
-	return token.Self{}
+	return token.SelfAccess{}
 }
 
-// withSelf is the environment of a job: the caller's, without its tokens and without
+// withSelfAccess is the environment of a job: the caller's, without its tokens and without
 // the Self of a job that this one was started in, and with s where there is one.
-func withSelf(env []string, s token.Self) []string {
+func withSelfAccess(env []string, s token.SelfAccess) []string {
 	env = secretenv.Strip(env)
 	if s.Token == "" {
 		return env

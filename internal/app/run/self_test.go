@@ -132,10 +132,10 @@ func TestSelfAgent(t *testing.T) {
 func TestSelfUp(t *testing.T) {
 	hosttest.Need(t, "root")
 	dir := shortDir(t)
-	cfg := up.DefaultStation(t.TempDir())
+	cfg := up.DefaultAllInOne(t.TempDir())
 	cfg.Agent.Socket = filepath.Join(dir, "s")
 	cfg.Agent.Machine.Tick, cfg.Agent.Machine.Window, cfg.Agent.Machine.Reader = 100*time.Millisecond, 500*time.Millisecond, "files"
-	s, err := up.OpenStation(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	s, err := up.OpenAllInOne(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,10 +46,10 @@ func listen() *signals {
 	return s
 }
 
-// pass reports whether the command is to be sent sig: not where the terminal
+// needsSignal reports whether the command is to be sent sig: not where the terminal
 // has sent it to both, because both are in its foreground, and not SIGPIPE,
 // which comes of mete's own writing.
-func (s *signals) pass(sig os.Signal) bool {
+func (s *signals) needsSignal(sig os.Signal) bool {
 	switch sig {
 	case syscall.SIGPIPE:
 		return false

@@ -9,17 +9,17 @@ import (
 	"mete.dev/mete/internal/prom/remotewrite"
 )
 
-// remotes are the flags about the receivers of samples.
-type remotes struct{ urls, versions, headers []string }
+// remoteWriteFlags are the flags about the receivers of samples.
+type remoteWriteFlags struct{ urls, versions, headers []string }
 
-func (r *remotes) flags(f *pflag.FlagSet) {
+func (r *remoteWriteFlags) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&r.urls, "remote-write", nil, "`URL` of a receiver of Prometheus's remote write, which is told of all samples from now on; may be repeated")
 	f.StringArrayVar(&r.versions, "remote-write-version", nil, "1.0 or 2.0, of remote write: the first for the first --remote-write, and so on, the last for all that follow (default 1.0)")
 	f.StringArrayVar(&r.headers, "remote-write-header", nil, "`FILE` with lines \"Name: value\", headers of requests to it, as for a secret: the first for the first --remote-write, and so on")
 }
 
 // receivers are what the flags say.
-func (r *remotes) receivers() (list []remotewrite.Receiver, err error) {
+func (r *remoteWriteFlags) receivers() (list []remotewrite.Receiver, err error) {
 	for _, of := range []struct {
 		flag   string
 		values []string

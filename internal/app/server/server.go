@@ -22,10 +22,10 @@ import (
 type config struct {
 	server.Config
 	listen   string
-	up       ups
+	up       upstreamFlags
 	meters   string
-	told     tells
-	remote   remotes
+	told     alertFlags
+	remote   remoteWriteFlags
 	insecure bool
 	debug    bool
 }
@@ -96,7 +96,7 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 			if c.Meters, err = readMeters(c.meters); err != nil {
 				return err
 			}
-			if err := c.told.into(&c.Config); err != nil {
+			if err := c.told.apply(&c.Config); err != nil {
 				return err
 			}
 			if c.Remote, err = c.remote.receivers(); err != nil {
@@ -111,11 +111,11 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 	f.StringVar(&c.Database, "database", "", "ledger: a file for SQLite, or postgres://USER@HOST/NAME (default: ledger.db in --state)")
 	f.StringArrayVar(&c.Names, "name", nil, "host name or address under which agents reach the server, beside its own; may be repeated")
 	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to the programs of this machine and nobody else")
-	f.Var((*age)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
-	f.Var((*age)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
-	f.Var((*age)(&c.Metrics.Retention), "keep-metrics", "keep samples for `TIME`: what charts and PromQL see")
-	f.Var((*size)(&c.Metrics.MaxBytes), "metrics-size", "keep at most `SIZE` of samples on disk, as 20GiB; the oldest go first (default: no limit)")
-	asks(f, &c.Query)
+	f.Var((*ageFlag)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
+	f.Var((*ageFlag)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
+	f.Var((*ageFlag)(&c.Metrics.Retention), "keep-metrics", "keep samples for `TIME`: what charts and PromQL see")
+	f.Var((*sizeFlag)(&c.Metrics.MaxBytes), "metrics-size", "keep at most `SIZE` of samples on disk, as 20GiB; the oldest go first (default: no limit)")
+	addQueryFlags(f, &c.Query)
 	c.up.flags(f)
 	f.StringVar(&c.meters, "meters", "", "`FILE` of meters outside the machines (YAML), which are read and booked here")
 	c.told.flags(f)
@@ -139,8 +139,8 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	if host, _, err := net.SplitHostPort(c.listen); err == nil && host != "" {
 		c.Names = append(c.Names, host)
 	}
-	if c.Alerts.Page == "" {
-		c.Alerts.Page = page(ln.Addr(), c.Names, c.insecure)
+	if c.Alerts.PageURL == "" {
+		c.Alerts.PageURL = pageURL(ln.Addr(), c.Names, c.insecure)
 	}
 	s, err := server.Open(ctx, c.Config, log)
 	if err != nil {
@@ -157,13 +157,13 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	if c.insecure {
 		scheme, tls = "http", nil
 	}
-	hup, stop := hangups()
+	hup, stop := notifyHangup()
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(gctx) })
 	g.Go(func() error { reload(gctx, hup, s, log); return nil })
 	g.Go(func() error { return server.Serve(gctx, ln, s.Handler(), tls) })
-	g.Go(func() error { return server.Serve(gctx, admin, s.Admin(), nil) })
+	g.Go(func() error { return server.Serve(gctx, admin, s.AdminHandler(), nil) })
 	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n", scheme, ln.Addr(), c.describe()); err != nil {
 		return errors.Join(err, g.Wait())
 	}

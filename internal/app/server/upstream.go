@@ -16,13 +16,13 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// ups are the flags about the servers above.
-type ups struct {
+// upstreamFlags are the flags about the servers above.
+type upstreamFlags struct {
 	urls, tokens, resolutions []string
 	pseudonyms                bool
 }
 
-func (u *ups) flags(f *pflag.FlagSet) {
+func (u *upstreamFlags) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&u.urls, "upstream", nil, "https://HOST:PORT of a server above this one, to which its rows go; may be repeated")
 	f.StringArrayVar(&u.tokens, "upstream-token", nil, "token of the role upstream, or @FILE with it: the first for the first --upstream, and so on; once enrolled none is needed (or METE_UPSTREAM_TOKEN)")
 	f.StringArrayVar(&u.resolutions, "upstream-resolution", nil, "1m or 1h: what goes up is never finer; for several servers as with --upstream-token, the last for all that follow (default 1m)")
@@ -30,7 +30,7 @@ func (u *ups) flags(f *pflag.FlagSet) {
 }
 
 // configs are what the flags say.
-func (u *ups) configs() (all []replicate.Config, err error) {
+func (u *upstreamFlags) configs() (all []replicate.Config, err error) {
 	for _, list := range []struct {
 		flag   string
 		values []string

@@ -39,13 +39,13 @@ use that can give them.`,
 	return cmd
 }
 
-// state adds the flag for the server's state directory.
-func state(cmd *cobra.Command, dir *string) {
+// stateFlag adds the flag for the server's state directory.
+func stateFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
 }
 
-// output adds the flag for the form to print.
-func output(cmd *cobra.Command, form *string, forms ...string) {
+// outputFlag adds the flag for the form to print.
+func outputFlag(cmd *cobra.Command, form *string, forms ...string) {
 	cmd.Flags().StringVarP(form, "output", "o", forms[0], "print `FORM`: "+strings.Join(forms[:len(forms)-1], ", ")+" or "+forms[len(forms)-1])
 	cli.Choices(cmd, "output", forms...)
 }
@@ -71,11 +71,11 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 			if err := cli.OneOf("-o", form, "text", "json"); err != nil {
 				return err
 			}
-			want, err := wish(role, cluster, expires, uses)
+			want, err := tokenRequest(role, cluster, expires, uses)
 			if err != nil {
 				return err
 			}
-			l, err := client.Here(dir)
+			l, err := client.OpenLocal(dir)
 			if err != nil {
 				return err
 			}
@@ -100,13 +100,13 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 	f.IntVar(&uses, "uses", 0, "how many machines may enrol with it; -1 is any number (default: one)")
 	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
 	cli.Choices(cmd, "role", "agent", "viewer", "upstream", "writer")
-	output(cmd, &form, "text", "json")
-	state(cmd, &dir)
+	outputFlag(cmd, &form, "text", "json")
+	stateFlag(cmd, &dir)
 	return cmd
 }
 
-// wish is what the flags ask for.
-func wish(role, cluster, expires string, uses int) (registry.Token, error) {
+// tokenRequest is what the flags ask for.
+func tokenRequest(role, cluster, expires string, uses int) (registry.Token, error) {
 	want := registry.Token{Role: registry.Role(role), Cluster: cluster, Uses: uses}
 	now := time.Now()
 	if expires != "never" {
@@ -116,7 +116,7 @@ func wish(role, cluster, expires string, uses int) (registry.Token, error) {
 		}
 		want.Expires = now.Add(length).Truncate(time.Second)
 	}
-	_, err := v1.ParseWish(v1.WishJSON(want), now)
+	_, err := v1.ParseTokenRequest(v1.TokenRequestJSON(want), now)
 	return want, err
 }
 
@@ -134,7 +134,7 @@ func list() *cobra.Command {
 			if err := cli.OneOf("-o", form, "table", "csv", "json"); err != nil {
 				return err
 			}
-			l, err := client.Here(dir)
+			l, err := client.OpenLocal(dir)
 			if err != nil {
 				return err
 			}
@@ -156,8 +156,8 @@ func list() *cobra.Command {
 			return err
 		},
 	}
-	output(cmd, &form, "table", "csv", "json")
-	state(cmd, &dir)
+	outputFlag(cmd, &form, "table", "csv", "json")
+	stateFlag(cmd, &dir)
 	return cmd
 }
 
@@ -173,7 +173,7 @@ stay enrolled.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := client.Here(dir)
+			l, err := client.OpenLocal(dir)
 			if err != nil {
 				return err
 			}
@@ -188,6 +188,6 @@ stay enrolled.`,
 			return err
 		},
 	}
-	state(cmd, &dir)
+	stateFlag(cmd, &dir)
 	return cmd
 }

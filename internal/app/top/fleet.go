@@ -20,13 +20,13 @@ const (
 	minFleetTick = time.Second
 )
 
-// remote are the flags of a fleet.
-type remote struct {
+// remoteFlags are the flags of a fleet.
+type remoteFlags struct {
 	client.Target
 	node string
 }
 
-func (r *remote) flags(cmd *cobra.Command) {
+func (r *remoteFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.URL, "server", "", "show the machines that the server at `URL` knows, in place of this one")
 	r.TokenFlag(f)
@@ -34,7 +34,7 @@ func (r *remote) flags(cmd *cobra.Command) {
 }
 
 // conflict refuses flags of this machine's meter.
-func (r *remote) conflict(cmd *cobra.Command) error {
+func (r *remoteFlags) conflict(cmd *cobra.Command) error {
 	f := cmd.Flags()
 	for _, name := range []string{"token", "node"} {
 		if r.URL == "" && f.Changed(name) {
@@ -49,9 +49,9 @@ func (r *remote) conflict(cmd *cobra.Command) error {
 	return nil
 }
 
-// machines is a Meter that asks a server.
-type machines struct {
-	remote
+// fleetMeter is a Meter that asks a server.
+type fleetMeter struct {
+	remoteFlags
 	client *client.Client
 	tick   time.Duration
 	asked  time.Time     // when it did last
@@ -59,18 +59,18 @@ type machines struct {
 }
 
 // openFleet asks once, so that what cannot work is told before the screen is taken.
-func openFleet(ctx context.Context, r remote, tick time.Duration) (Meter, error) {
+func openFleet(ctx context.Context, r remoteFlags, tick time.Duration) (Meter, error) {
 	c, err := r.Open()
 	if err != nil {
 		return nil, err
 	}
-	m := &machines{remote: r, client: c, tick: tick}
+	m := &fleetMeter{remoteFlags: r, client: c, tick: tick}
 	m.first, err = m.ask(ctx)
 	return m, err
 }
 
 // Next implements Meter.
-func (m *machines) Next(ctx context.Context) (*live.Machine, error) {
+func (m *fleetMeter) Next(ctx context.Context) (*live.Machine, error) {
 	if first := m.first; first != nil {
 		m.first = nil
 		return first, nil
@@ -83,7 +83,7 @@ func (m *machines) Next(ctx context.Context) (*live.Machine, error) {
 	return m.ask(ctx)
 }
 
-func (m *machines) ask(ctx context.Context) (*live.Machine, error) {
+func (m *fleetMeter) ask(ctx context.Context) (*live.Machine, error) {
 	m.asked = time.Now()
 	nodes, err := m.client.Nodes(ctx)
 	if err != nil {
@@ -97,4 +97,4 @@ func (m *machines) ask(ctx context.Context) (*live.Machine, error) {
 }
 
 // Close implements Meter.
-func (m *machines) Close() error { return nil }
+func (m *fleetMeter) Close() error { return nil }

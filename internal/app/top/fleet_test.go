@@ -40,7 +40,7 @@ func TestServerIsLostAndRecovers(t *testing.T) {
 	}))
 	defer s.Close()
 	s.Config.ErrorLog = nil
-	m, err := openFleet(t.Context(), remote{Target: client.Target{URL: s.URL}}, 10*time.Millisecond)
+	m, err := openFleet(t.Context(), remoteFlags{Target: client.Target{URL: s.URL}}, 10*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestServerIsLostAndRecovers(t *testing.T) {
 	step := 0
 	err = pump(ctx, &config{tick: 10 * time.Millisecond}, m, func(msg tea.Msg) {
 		screen.m.Update(msg)
-		_, lost := msg.(missed)
+		_, lost := msg.(errorMsg)
 		switch {
 		case step == 0 && !lost:
 			screen.wants(true, "2 nodes (1 not heard)", "▸ web-1 +2", "db-1 silent", "= what is heard")
@@ -80,7 +80,7 @@ func TestFleetDetails(t *testing.T) {
 	one, v := 1.0, 7.0
 	m := &live.Machine{Host: "s", Fleet: &live.Fleet{Server: "s", Nodes: 1}, Rows: []live.Row{{ID: "node:1", Name: "web-1", Group: live.Node, State: "behind for 3m"},
 		{ID: "a", Parent: "node:1", Name: "nginx", Node: "web-1", CPU: &one, Power: &v, PowerError: &one}}}
-	s.m.Update(ticked{m})
+	s.m.Update(tickMsg{m})
 	s.wants(true, "web-1 behind for 3m", "nginx")
 	s.press("i")
 	s.wants(true, "Nodes have nothing of their own", "behind for 3m")
@@ -93,7 +93,7 @@ func TestFleetDetails(t *testing.T) {
 }
 
 func TestNoServer(t *testing.T) {
-	_, err := openFleet(t.Context(), remote{Target: client.Target{URL: "http://127.0.0.1:1"}}, time.Second)
+	_, err := openFleet(t.Context(), remoteFlags{Target: client.Target{URL: "http://127.0.0.1:1"}}, time.Second)
 	if !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
 		t.Errorf("nobody there: %v", err)
 	}

@@ -61,7 +61,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
-	case ticked:
+	case tickMsg:
 		m.latest, m.missed = msg.machine, nil
 		if !m.paused {
 			if m.shown == nil {
@@ -70,7 +70,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.shown = m.latest
 			m.arrange()
 		}
-	case missed:
+	case errorMsg:
 		m.missed = msg.err
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
@@ -84,13 +84,13 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // it would press.
 func (m *model) paste(text string) {
 	if m.mode == filter {
-		m.opt.Filter += typed(text)
+		m.opt.Filter += cleanInput(text)
 		m.arrange()
 	}
 }
 
-// typed is what a filter takes of a text.
-func typed(words string) string { return strings.ReplaceAll(text.Clean(words), "\uFFFD", "") }
+// cleanInput is what a filter takes of a text.
+func cleanInput(words string) string { return strings.ReplaceAll(text.Clean(words), "\uFFFD", "") }
 
 // arrange makes the table anew and finds the cursor in it.
 func (m *model) arrange() {
@@ -171,7 +171,7 @@ func (m *model) filterKey(k tea.KeyPressMsg) {
 		m.moveKey(k.String())
 	default:
 		if !k.Mod.Contains(tea.ModAlt) {
-			m.opt.Filter += typed(k.Text)
+			m.opt.Filter += cleanInput(k.Text)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *screen) press(keys ...string) bool {
 	return cmd != nil
 }
 
-func (s *screen) tick(step int) { s.m.Update(ticked{toptest.Machine(step)}) }
+func (s *screen) tick(step int) { s.m.Update(tickMsg{toptest.Machine(step)}) }
 
 // text is the screen without looks.
 func (s *screen) text() string { return ansi.Strip(s.m.screen()) }
@@ -77,7 +77,7 @@ func TestScreenBeforeTheFirstTick(t *testing.T) {
 	s := open(t, 80, 24)
 	s.wants(true, "Waiting for the first reading")
 	s.press("j", "i", " ", "left", "-", "*", "f", "f", "t", "/", "x", "enter")
-	s.m.Update(missed{errors.New("proc: stat: gone\x1b[2J")})
+	s.m.Update(errorMsg{errors.New("proc: stat: gone\x1b[2J")})
 	s.wants(true, "reading: proc: stat: gone\uFFFD[2J")
 	s.press("esc")
 	s.tick(0)
@@ -129,7 +129,7 @@ func TestCursorFollows(t *testing.T) {
 	s.press("up")
 	gone := toptest.Machine(1)
 	gone.Rows = gone.Rows[:len(gone.Rows)-2]
-	s.m.Update(ticked{gone})
+	s.m.Update(tickMsg{gone})
 	s.selected() // somewhere
 }
 
@@ -177,7 +177,7 @@ func TestHelpAndDetails(t *testing.T) {
 	s.wants(true, "SINCE FIRST SEEN")
 	empty := toptest.Machine(2)
 	empty.Rows = empty.Rows[len(empty.Rows)-2:]
-	s.m.Update(ticked{empty})
+	s.m.Update(tickMsg{empty})
 	s.wants(false, "SINCE FIRST SEEN") // it is gone
 	s.wants(true, "idle")
 }
@@ -242,7 +242,7 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 						m.Rows[i].Name = []string{"\x1b[31m", "名前名前", "\r\n", strings.Repeat("x", 300), "👩‍👩‍👧"}[rng.IntN(5)]
 					}
 				}
-				s.m.Update(ticked{m})
+				s.m.Update(tickMsg{m})
 			}
 			if rng.IntN(20) == 0 {
 				s.m.Update(tea.WindowSizeMsg{Width: rng.IntN(150), Height: rng.IntN(50)})

@@ -16,11 +16,11 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// ticked is a new machine.
-type ticked struct{ machine *live.Machine }
+// tickMsg is a new machine.
+type tickMsg struct{ machine *live.Machine }
 
-// missed is a tick that cost its reading.
-type missed struct{ err error }
+// errorMsg is a tick that cost its reading.
+type errorMsg struct{ err error }
 
 // show runs the screen until the user quits, c.count ticks have passed, ctx
 // ends, or nothing can be read any more.
@@ -77,7 +77,7 @@ func pump(ctx context.Context, c *config, m Meter, send func(tea.Msg)) error {
 		case err != nil && fatal(err):
 			return err
 		case err != nil:
-			send(missed{err})
+			send(errorMsg{err})
 			// A meter that fails at once must not be asked again at once.
 			select {
 			case <-ctx.Done():
@@ -85,7 +85,7 @@ func pump(ctx context.Context, c *config, m Meter, send func(tea.Msg)) error {
 			case <-time.After(c.tick):
 			}
 		default:
-			send(ticked{machine})
+			send(tickMsg{machine})
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ type config struct {
 	view     top.Options
 
 	tick   time.Duration // of interval
-	remote remote
+	remote remoteFlags
 }
 
 // Command returns the command. It ends without an error when its context does.

@@ -30,8 +30,8 @@ func TestPageInChromium(t *testing.T) {
 
 // Where power is simulated the page says so above all else.
 func TestSimulatedInChromium(t *testing.T) {
-	dom := dump(t, &toptest.Meter{Tick: 200 * time.Millisecond, Simulated: power.Demo})
-	for _, want := range []string{`role="note" id="simulated">`, `<span id="simulated-text">` + power.Demo + `</span>`} {
+	dom := dump(t, &toptest.Meter{Tick: 200 * time.Millisecond, Simulated: power.DemoLabel})
+	for _, want := range []string{`role="note" id="simulated">`, `<span id="simulated-text">` + power.DemoLabel + `</span>`} {
 		if !strings.Contains(dom, want) {
 			t.Errorf("the page does not show %q", want)
 		}

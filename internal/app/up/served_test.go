@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/testkit/toptest"
 )
 
-// A station is a meter that is told where it is served.
+// An AllInOne is a meter that is told where it is served.
 type station struct {
 	*toptest.Meter
 	at chan string

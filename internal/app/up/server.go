@@ -20,7 +20,7 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 	mux := http.NewServeMux()
 	shown := web.New(true)
 	shown.Mount(mux)
-	mux.Handle("/", shown.Elsewhere(http.NotFoundHandler()))
+	mux.Handle("/", shown.NotFoundHandler(http.NotFoundHandler()))
 	if kept != nil {
 		mux.Handle("/v1/", kept)
 		mux.Handle("/api/v1/", kept)
@@ -47,7 +47,7 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 // do with the answer.
 func guard(next http.Handler, allow func(host string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		web.Protect(w.Header())
+		web.SetHeaders(w.Header())
 		switch {
 		case !allow(r.Host):
 			// A name that someone else points at this machine would make their

@@ -1,5 +1,5 @@
 // Package up is the command mete up: this machine's workloads as a page and as
-// JSON, on an address of this machine alone. A [Station] is what it runs: a
+// JSON, on an address of this machine alone. A [AllInOne] is what it runs: a
 // server and an agent for this machine in one process, which speak as they would
 // over a network, but without one.
 package up
@@ -57,8 +57,8 @@ type Options struct {
 	Demo bool
 }
 
-// listens is where the page is, and where commands look for it.
-const listens = "127.0.0.1:9797"
+// defaultListen is where the page is, and where commands look for it.
+const defaultListen = "127.0.0.1:9797"
 
 // The bounds of --interval: below the first the meter would mostly meter
 // itself, above the second it would miss too much of what comes and goes.
@@ -67,8 +67,8 @@ const (
 	maxTick = time.Minute
 )
 
-// A served is a Meter that tells jobs where they can ask for their own use.
-type served interface{ Serve(url string) }
+// An urlSetter is a Meter that tells jobs where they can ask for their own use.
+type urlSetter interface{ Serve(url string) }
 
 type config struct {
 	listen   string
@@ -123,7 +123,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.listen, "listen", listens, "address and port to serve on (port 0: any free one)")
+	f.StringVar(&c.listen, "listen", defaultListen, "address and port to serve on (port 0: any free one)")
 	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, for everyone who reaches them, in the clear")
 	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
 	f.StringVar(&c.state, "state", "", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
@@ -188,9 +188,9 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, m.Close()) }()
 
 	// Without TLS the ledger knows who asks only of those on this machine.
-	at := visit(ln.Addr(), c.host)
+	at := browserURL(ln.Addr(), c.host)
 	if host, _, err := net.SplitHostPort(at); err == nil && loopback(host) {
-		if s, ok := m.(served); ok {
+		if s, ok := m.(urlSetter); ok {
 			s.Serve("http://" + at)
 		}
 	}
@@ -199,7 +199,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.run(gctx, c.tick, m) })
 	g.Go(func() error {
-		if err := server.Until(gctx, srv, ln); err != nil {
+		if err := server.ServeUntil(gctx, srv, ln); err != nil {
 			return fmt.Errorf("up: %w", err)
 		}
 		return nil
@@ -238,13 +238,13 @@ func (c *config) bind(ctx context.Context) (net.Listener, error) {
 // announce says where the page is and what it shows.
 func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "mete up: http://%s\n", visit(addr, c.host))
+	fmt.Fprintf(&b, "mete up: http://%s\n", browserURL(addr, c.host))
 	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", text.Clean(m.Host), m.CPUs, len(m.Rows), text.Clean(m.Reader), c.tick)
 	if m.Simulated != "" {
 		fmt.Fprintf(&b, "  SIMULATED POWER %s: nobody measured it, nor what follows from it\n", text.Clean(m.Simulated))
 	}
 	ask := "mete usage"
-	if at := "http://" + visit(addr, c.host); at != "http://"+listens {
+	if at := "http://" + browserURL(addr, c.host); at != "http://"+defaultListen {
 		ask += " --server " + at
 	}
 	if c.demo {
@@ -263,9 +263,9 @@ func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	return err
 }
 
-// visit is what a person types to come to the page: no wildcard, and the name
+// browserURL is what a person types to come to the page: no wildcard, and the name
 // that was asked for.
-func visit(addr net.Addr, host string) string {
+func browserURL(addr net.Addr, host string) string {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
 		return addr.String()

@@ -163,8 +163,8 @@ func TestInsecureIsAllowedWhenAsked(t *testing.T) {
 // Who plays power meters is told so at once, and what is simulated is never kept
 // beside what was measured.
 func TestDemo(t *testing.T) {
-	printed, stop := start(t, &toptest.Meter{Tick: time.Millisecond, Simulated: power.Demo}, "--demo-power")
-	for _, want := range []string{"SIMULATED POWER " + power.Demo, "kept until the end"} {
+	printed, stop := start(t, &toptest.Meter{Tick: time.Millisecond, Simulated: power.DemoLabel}, "--demo-power")
+	for _, want := range []string{"SIMULATED POWER " + power.DemoLabel, "kept until the end"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("printed %q, want %q in it", printed, want)
 		}

@@ -43,7 +43,7 @@ func TestFromALedger(t *testing.T) {
 	whole.Whole[slices.Index(usage.Wholes[:], usage.EnergyRest)] = 1200e6
 	used := func(kind workload.Kind, name, job string, cpu, memory int64) {
 		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
-		short, ok := batch.ShortOf(n.ID)
+		short, ok := batch.ShortIDOf(n.ID)
 		if !ok {
 			t.Fatalf("no short of %s", n.ID)
 		}
@@ -62,7 +62,7 @@ func TestFromALedger(t *testing.T) {
 	used(workload.System, "system", "", 9e9, 1<<30)
 	used(workload.Idle, "idle", "", 40e9, 3<<30)
 	e.Nodes = []batch.NodeMinute{whole}
-	if r, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+	if r, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Accepted {
 		t.Fatalf("Book: %v, %v", r, err)
 	}
 

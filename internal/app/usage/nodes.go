@@ -15,7 +15,7 @@ import (
 
 // Nodes returns mete nodes.
 func Nodes() *cobra.Command {
-	var s server
+	var s serverFlags
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the machines that a server knows, and revoke them",
@@ -61,7 +61,7 @@ that can give it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := client.Here(state)
+			l, err := client.OpenLocal(state)
 			if err != nil {
 				return err
 			}
@@ -69,7 +69,7 @@ that can give it.`,
 			if err != nil {
 				return err
 			}
-			_, err = cmd.OutOrStdout().Write(harmless(fmt.Appendf(nil, "revoked %s (%s)\n", n.ID, n.Name)))
+			_, err = cmd.OutOrStdout().Write(escapeControl(fmt.Appendf(nil, "revoked %s (%s)\n", n.ID, n.Name)))
 			return err
 		},
 	}
@@ -79,8 +79,8 @@ that can give it.`,
 
 // VMs returns mete vms.
 func VMs() *cobra.Command {
-	var s server
-	var q question
+	var s serverFlags
+	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "vms",
 		Short: "List the virtual machines that hosts gave energy, and what these say of it",
@@ -112,7 +112,7 @@ microjoule. A guest is left out of sums from the day on of which a share was equ
 
 // Sources returns mete sources.
 func Sources() *cobra.Command {
-	var s server
+	var s serverFlags
 	cmd := &cobra.Command{
 		Use:   "sources",
 		Short: "List the servers below, which send their rows to a server",

@@ -14,7 +14,7 @@ import (
 )
 
 // self shows what the job used that this program is part of.
-func (s *server) self(cmd *cobra.Command) error {
+func (s *serverFlags) self(cmd *cobra.Command) error {
 	var other string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Name != "self" && f.Name != "output" && f.Name != "ascii" {
@@ -24,7 +24,7 @@ func (s *server) self(cmd *cobra.Command) error {
 	if other != "" {
 		return fault.WithHint(fmt.Errorf("--self with --%s: %w", other, fault.ErrInvalid), "a job is told its own use, in all its life, by the server that keeps it")
 	}
-	if err := s.forms(); err != nil {
+	if err := s.checkOutput(); err != nil {
 		return err
 	}
 	c, err := client.ForJob(os.Getenv)

@@ -20,14 +20,14 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// server are the flags that every command has.
-type server struct {
+// serverFlags are the flags that every command has.
+type serverFlags struct {
 	client.Target
 	output string
 	ascii  bool
 }
 
-func (s *server) flags(cmd *cobra.Command) {
+func (s *serverFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	s.Flags(f)
 	f.StringVarP(&s.output, "output", "o", "table", "print `FORM`: table, csv or json")
@@ -36,20 +36,20 @@ func (s *server) flags(cmd *cobra.Command) {
 }
 
 // open checks the flags and returns the way to the server.
-func (s *server) open() (*client.Client, error) {
-	if err := s.forms(); err != nil {
+func (s *serverFlags) open() (*client.Client, error) {
+	if err := s.checkOutput(); err != nil {
 		return nil, err
 	}
 	return s.Open()
 }
 
-// forms checks the form that is asked for.
-func (s *server) forms() error { return cli.OneOf("-o", s.output, "table", "csv", "json") }
+// checkOutput checks the form that is asked for.
+func (s *serverFlags) checkOutput() error { return cli.OneOf("-o", s.output, "table", "csv", "json") }
 
-func (s *server) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
+func (s *serverFlags) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
 
 // print writes the form that was asked for.
-func (s *server) print(cmd *cobra.Command, table func() string, csv, json func() []byte) error {
+func (s *serverFlags) print(cmd *cobra.Command, table func() string, csv, json func() []byte) error {
 	var body []byte
 	switch s.output {
 	case "csv":
@@ -61,14 +61,14 @@ func (s *server) print(cmd *cobra.Command, table func() string, csv, json func()
 	}
 	out := cmd.OutOrStdout()
 	if f, ok := out.(*os.File); ok && term.IsTerminal(f.Fd()) {
-		body = harmless(body)
+		body = escapeControl(body)
 	}
 	_, err := out.Write(body)
 	return err
 }
 
 // show asks the server, and prints its answer in the form that was asked for.
-func show[T any](s *server, cmd *cobra.Command, ask func(context.Context, *client.Client) (T, error),
+func show[T any](s *serverFlags, cmd *cobra.Command, ask func(context.Context, *client.Client) (T, error),
 	text func(T, table.Style) string, csv, json func(T) []byte) error {
 	c, err := s.open()
 	if err != nil {
@@ -81,9 +81,9 @@ func show[T any](s *server, cmd *cobra.Command, ask func(context.Context, *clien
 	return s.print(cmd, func() string { return text(a, s.style()) }, func() []byte { return csv(a) }, func() []byte { return json(a) })
 }
 
-// harmless takes out of a text what a terminal would obey. Files and pipes get
+// escapeControl takes out of a text what a terminal would obey. Files and pipes get
 // names as they are, so that they can be told apart and joined.
-func harmless(words []byte) []byte {
+func escapeControl(words []byte) []byte {
 	lines := strings.Split(string(words), "\n")
 	for i, l := range lines {
 		lines[i] = text.Clean(l)
@@ -91,8 +91,8 @@ func harmless(words []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// question are the flags that say what is asked.
-type question struct {
+// queryFlags are the flags that say what is asked.
+type queryFlags struct {
 	from, to string
 	where    []string
 	by       []string
@@ -105,22 +105,22 @@ type question struct {
 	self     bool
 }
 
-func (q *question) rangeFlags(cmd *cobra.Command) {
+func (q *queryFlags) rangeFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&q.from, "from", "-24h", "begin at `TIME`: 2026-03-01, 2026-03-01T12:00:00Z, today, yesterday, -90m, -7d")
 	f.StringVar(&q.to, "to", "now", "end before `TIME`")
 }
 
-func (q *question) whereFlag(cmd *cobra.Command) {
+func (q *queryFlags) whereFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&q.where, "where", nil, "only what has `DIMENSION=VALUE`; of one dimension several are alternatives, an empty value is none")
 }
 
-func (q *question) limitFlag(cmd *cobra.Command, usage string) {
+func (q *queryFlags) limitFlag(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&q.limit, "limit", "", usage)
 }
 
 // parameters are the flags as the parameters of a question.
-func (q *question) parameters() map[string][]string {
+func (q *queryFlags) parameters() map[string][]string {
 	given := map[string][]string{v1.ParamFrom: {q.from}, v1.ParamTo: {q.to}}
 	if q.by != nil {
 		given[v1.ParamBy] = q.by
@@ -146,14 +146,14 @@ func (q *question) parameters() map[string][]string {
 	return given
 }
 
-// screenful is how many rows a table has where nobody says: the largest are what
+// defaultLimit is how many rows a table has where nobody says: the largest are what
 // people look for.
-const screenful = "40"
+const defaultLimit = "40"
 
 // Usage returns mete usage.
 func Usage() *cobra.Command {
-	var s server
-	var q question
+	var s serverFlags
+	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Show what was used, by job or whatever else",
@@ -195,7 +195,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 				return s.self(cmd)
 			}
 			if s.output == "table" && q.limit == "" {
-				q.limit = screenful
+				q.limit = defaultLimit
 			}
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*query.Answer, error) {
 				asked, err := v1.ParseQuery(q.parameters(), time.Now())
@@ -212,20 +212,20 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringVar(&q.only, "node", "", "only the machine with this `NAME` or id, as --where node=NAME")
 	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guest machines, which is within their hosts' figures: only that, or also, beside all other")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
-	cmd.Flags().StringVar(&q.idle, "idle", v1.Policies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
+	cmd.Flags().StringVar(&q.idle, "idle", v1.IdlePolicies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
 	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job that this command is part of used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; no other flag but -o says anything to that")
-	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+screenful+" of a table, else all)")
+	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+defaultLimit+" of a table, else all)")
 	s.flags(cmd)
 	cli.Choices(cmd, "by", v1.Dimensions()...)
-	cli.Choices(cmd, "idle", v1.Policies()...)
-	cli.Choices(cmd, "nested", v1.Nestings()...)
+	cli.Choices(cmd, "idle", v1.IdlePolicies()...)
+	cli.Choices(cmd, "nested", v1.NestedModes()...)
 	return cmd
 }
 
 // Gaps returns mete gaps.
 func Gaps() *cobra.Command {
-	var s server
-	var q question
+	var s serverFlags
+	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "gaps",
 		Short: "List the times of which not all is known",
@@ -255,8 +255,8 @@ on, and by how much, the clock of a machine was corrected as it was wrong.`,
 
 // Workloads returns mete workloads.
 func Workloads() *cobra.Command {
-	var s server
-	var q question
+	var s serverFlags
+	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "workloads",
 		Short: "List the workloads that used something",

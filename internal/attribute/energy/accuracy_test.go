@@ -36,7 +36,7 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 	weights, shares, errors, used := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	truth := make([]float64, n)
 	rows := make([]result, n)
-	meters.Tick(energy.Span{At: w.at(), CPUs: w.cpus}, w.read(), nil)
+	meters.Tick(energy.Interval{At: w.at(), CPUs: w.cpus}, w.read(), nil)
 	for s := range quiet + 60 {
 		for range 50 {
 			w.step()
@@ -45,7 +45,7 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 			weights[i] = u - used[i]
 		}
 		copy(used, w.used)
-		tick := meters.Tick(energy.Span{At: w.at(), Elapsed: 1e9, Load: sum(weights) / int64(w.cpus) / 1000, CPUs: w.cpus}, w.read(), nil)
+		tick := meters.Tick(energy.Interval{At: w.at(), Elapsed: 1e9, Load: sum(weights) / int64(w.cpus) / 1000, CPUs: w.cpus}, w.read(), nil)
 		a := &tick.Domain[power.Package]
 		left := a.Split(energy.ByCPU, weights, shares, errors)
 		for i := range rows {
@@ -68,7 +68,7 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 
 // TestBands holds the figures and their errors against the truth of a simulator:
 // 20 loads that change, for a minute, on machines of 2, 8 and 64 CPUs that follow
-// several laws.
+// several power models.
 func TestBands(t *testing.T) {
 	stall := func(second int) bool { return second%40 >= 25 && second%40 < 32 }
 	for _, tc := range []struct {

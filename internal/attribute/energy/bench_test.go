@@ -23,6 +23,6 @@ func BenchmarkTick(b *testing.B) {
 				rs[j].At, rs[j].Value = at, (rs[j].Value+int64(20+10*j)*watt+10*load)%wrap
 			}
 		}
-		r.Tick(energy.Span{At: at, Elapsed: second, Load: load, CPUs: 64}, before, after)
+		r.Tick(energy.Interval{At: at, Elapsed: second, Load: load, CPUs: 64}, before, after)
 	}
 }

@@ -17,12 +17,12 @@ const calibrationVersion = 1
 type Calibration struct {
 	Processor string // the machine's CPUs, and how many threads there are
 	Curve     power.Curve
-	Residual  int64    // how far the curve is off the samples: see [Fit]
+	Residual  int64    // how far the curve is off the samples: see [FitCurve]
 	Samples   []Sample // what was measured
 }
 
-// written is a calibration as it is written down.
-type written struct {
+// encodedCalibration is a calibration as it is written down.
+type encodedCalibration struct {
 	Version   int             `json:"version"`
 	Processor string          `json:"processor"`
 	Source    string          `json:"source"`
@@ -30,29 +30,29 @@ type written struct {
 	Threads   int             `json:"threads"`
 	Error     int64           `json:"error_ppm"`
 	Residual  int64           `json:"residual_ppm"`
-	Points    []writtenPoint  `json:"points"`
-	Samples   []writtenSample `json:"samples,omitempty"`
+	Points    []encodedPoint  `json:"points"`
+	Samples   []encodedSample `json:"samples,omitempty"`
 }
 
-type writtenPoint struct {
+type encodedPoint struct {
 	Load  int64 `json:"load_ppm"`
 	Power int64 `json:"power_uw"`
 }
 
-type writtenSample struct {
-	writtenPoint
+type encodedSample struct {
+	encodedPoint
 	Off int64 `json:"off_uw"` // measured less the curve
 }
 
 // Encode writes the calibration as JSON.
 func (c *Calibration) Encode() []byte {
-	w := written{Version: calibrationVersion, Processor: c.Processor, Source: c.Curve.Source, Domain: c.Curve.Domain.String(),
+	w := encodedCalibration{Version: calibrationVersion, Processor: c.Processor, Source: c.Curve.Source, Domain: c.Curve.Domain.String(),
 		Threads: c.Curve.Threads, Error: c.Curve.ErrorPPM, Residual: c.Residual}
 	for _, p := range c.Curve.Points {
-		w.Points = append(w.Points, writtenPoint(p))
+		w.Points = append(w.Points, encodedPoint(p))
 	}
 	for _, s := range c.Samples {
-		w.Samples = append(w.Samples, writtenSample{writtenPoint(s), s.Power - At(&c.Curve, s.Load)})
+		w.Samples = append(w.Samples, encodedSample{encodedPoint(s), s.Power - CurvePower(&c.Curve, s.Load)})
 	}
 	b, err := json.MarshalIndent(w, "", "  ")
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Calibration) Encode() []byte {
 // DecodeCalibration reads what Encode wrote, or a person in its place: the
 // samples may be missing. The error wraps fault.ErrInvalid.
 func DecodeCalibration(b []byte) (*Calibration, error) {
-	var w written
+	var w encodedCalibration
 	if err := json.Unmarshal(b, &w); err != nil {
 		return nil, fmt.Errorf("power curve: %v: %w", err, fault.ErrInvalid)
 	}
@@ -79,7 +79,7 @@ func DecodeCalibration(b []byte) (*Calibration, error) {
 		c.Curve.Points = append(c.Curve.Points, power.Point(p))
 	}
 	for _, s := range w.Samples {
-		c.Samples = append(c.Samples, Sample(s.writtenPoint))
+		c.Samples = append(c.Samples, Sample(s.encodedPoint))
 	}
 	switch {
 	case w.Version != calibrationVersion:
@@ -92,7 +92,7 @@ func DecodeCalibration(b []byte) (*Calibration, error) {
 		return nil, fmt.Errorf("power curve: no points: %w", fault.ErrInvalid)
 	}
 	for i, p := range w.Points {
-		if p.Load < 0 || p.Load > power.PPM || p.Power < 0 || p.Power > absurdBox || i > 0 && p.Load <= w.Points[i-1].Load {
+		if p.Load < 0 || p.Load > power.PPM || p.Power < 0 || p.Power > impossibleBoxPower || i > 0 && p.Load <= w.Points[i-1].Load {
 			return nil, fmt.Errorf("power curve: point %d, %d ppm and %d uW, cannot be: %w", i, p.Load, p.Power, fault.ErrInvalid)
 		}
 	}
@@ -106,8 +106,8 @@ const maxCurveError = 10 * power.PPM
 // meters of a class: by how much they may be off, in ppm.
 func Calibrate(processor string, threads int, domain power.Domain, class int64, source string, samples []Sample) *Calibration {
 	c := &Calibration{Processor: processor, Samples: slices.Clone(samples)}
-	c.Curve, c.Residual = Fit(domain, samples)
+	c.Curve, c.Residual = FitCurve(domain, samples)
 	c.Curve.Threads, c.Curve.Source = threads, source
-	c.Curve.ErrorPPM = min(maxCurveError, together(c.Curve.ErrorPPM, class, c.Residual))
+	c.Curve.ErrorPPM = min(maxCurveError, rootSumSquare(c.Curve.ErrorPPM, class, c.Residual))
 	return c
 }

@@ -30,7 +30,7 @@ func TestCalibration(t *testing.T) {
 		t.Errorf("the curve may be off by %d ppm, and is by %d; want a bit more than the meter's 30000, and less than 10000", c.Curve.ErrorPPM, c.Residual)
 	}
 	for _, load := range []int64{0, 300_000, power.PPM} {
-		if p, want := energy.At(&c.Curve, load), 10e6+load*40; p < want*99/100 || p > want*101/100 {
+		if p, want := energy.CurvePower(&c.Curve, load), 10e6+load*40; p < want*99/100 || p > want*101/100 {
 			t.Errorf("%d uW at %d ppm, want %d within 1 %%", p, load, want)
 		}
 	}

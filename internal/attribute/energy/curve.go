@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// At returns the power of c at a load in ppm, in uW.
-func At(c *power.Curve, load int64) int64 {
+// CurvePower returns the power of c at a load in ppm, in uW.
+func CurvePower(c *power.Curve, load int64) int64 {
 	if len(c.Points) == 0 {
 		return 0
 	}
@@ -22,35 +22,35 @@ func At(c *power.Curve, load int64) int64 {
 	}
 	a, b := c.Points[i-1], c.Points[i]
 	if b.Power < a.Power {
-		return a.Power - share(a.Power-b.Power, load-a.Load, b.Load-a.Load)
+		return a.Power - mulDiv(a.Power-b.Power, load-a.Load, b.Load-a.Load)
 	}
-	return a.Power + share(b.Power-a.Power, load-a.Load, b.Load-a.Load)
+	return a.Power + mulDiv(b.Power-a.Power, load-a.Load, b.Load-a.Load)
 }
 
-// surely is the load in ppm from which on a curve's rise is known as well as its
+// certainLoad is the load in ppm from which on a curve's rise is known as well as its
 // power at full load. It falls short of that the more, the less the load is. In
 // the table's results of power at eleven loads, held against curves without their
 // CPU, the rise from idle to a tenth of full load is off by 80 % in 5 of 100 where
 // full load is by 40 %, that to two tenths by 60 %, and to four tenths by 43 %.
-const surely = 400_000
+const certainLoad = 400_000
 
 // riseError is by how much the power that c says beyond that of the idle machine
 // may be off at a load, in ppm of it.
 func riseError(c *power.Curve, load int64) int64 {
 	more := max(0, c.IdleErrorPPM-c.ErrorPPM)
-	return plus(c.ErrorPPM, share(more, surely-min(max(0, load), surely), surely))
+	return addSaturated(c.ErrorPPM, mulDiv(more, certainLoad-min(max(0, load), certainLoad), certainLoad))
 }
 
-// Scale returns the curve of that many hardware threads out of a machine like
+// ScaleCurve returns the curve of that many hardware threads out of a machine like
 // the one that c describes: n of its N threads draw n/N of its power. A virtual
 // machine has such a share of its host.
-func Scale(c power.Curve, threads int) power.Curve {
+func ScaleCurve(c power.Curve, threads int) power.Curve {
 	if threads <= 0 || c.Threads <= 0 || threads == c.Threads {
 		return c
 	}
 	c.Points = slices.Clone(c.Points)
 	for i := range c.Points {
-		c.Points[i].Power = share(c.Points[i].Power, int64(threads), int64(c.Threads))
+		c.Points[i].Power = mulDiv(c.Points[i].Power, int64(threads), int64(c.Threads))
 	}
 	c.Source = fmt.Sprintf("%s, scaled from %d to %d threads", c.Source, c.Threads, threads)
 	c.Threads = threads
@@ -63,20 +63,20 @@ type Sample struct {
 	Power int64 // uW
 }
 
-// Fit returns the curve of a machine, or of its packages, from power that was
+// FitCurve returns the curve of a machine, or of its packages, from power that was
 // measured at many loads. The second result says how well it describes them: how
 // far it is off on average (root of the mean square), in ppm of the mean power.
 // The curve's Threads and Source are the caller's to set, as is the class of the
 // meter, which adds to its ErrorPPM.
-func Fit(domain power.Domain, samples []Sample) (power.Curve, int64) {
-	var l Law
+func FitCurve(domain power.Domain, samples []Sample) (power.Curve, int64) {
+	var pm PowerModel
 	for _, s := range samples {
-		l.Add(fraction(s.Load), float64(s.Power))
+		pm.Add(fraction(s.Load), float64(s.Power))
 	}
-	c := l.Curve(domain)
+	c := pm.Curve(domain)
 	var square, sum float64
 	for _, s := range samples {
-		d := float64(s.Power - At(&c, s.Load))
+		d := float64(s.Power - CurvePower(&c, s.Load))
 		square += d * d
 		sum += float64(s.Power)
 	}
@@ -84,7 +84,7 @@ func Fit(domain power.Domain, samples []Sample) (power.Curve, int64) {
 		return c, 0
 	}
 	n := float64(len(samples))
-	residual := rounded(math.Sqrt(square/n) / (sum / n) * power.PPM)
+	residual := roundToInt(math.Sqrt(square/n) / (sum / n) * power.PPM)
 	return c, residual
 }
 
@@ -94,21 +94,21 @@ var knots = [...]int64{0, 2_500, 5_000, 10_000, 20_000, 30_000, 50_000, 75_000, 
 
 // Curve returns what was learned as a curve that never falls. Its ErrorPPM is
 // the mean of what its points may be off.
-func (l *Law) Curve(domain power.Domain) power.Curve {
+func (pm *PowerModel) Curve(domain power.Domain) power.Curve {
 	c := power.Curve{Domain: domain}
-	if !l.Known() {
+	if !pm.IsTrained() {
 		return c
 	}
 	var off, sum float64
 	reached := int64(0)
 	for _, load := range knots {
-		p, e := l.Power(fraction(load))
-		reached = max(reached, rounded(p))
+		p, e := pm.Power(fraction(load))
+		reached = max(reached, roundToInt(p))
 		c.Points = append(c.Points, power.Point{Load: load, Power: reached})
 		off, sum = off+e, sum+p
 	}
 	if sum > 0 {
-		c.ErrorPPM = rounded(off / sum * power.PPM)
+		c.ErrorPPM = roundToInt(off / sum * power.PPM)
 	}
 	return c
 }

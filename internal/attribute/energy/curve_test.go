@@ -12,32 +12,32 @@ import (
 func TestCurveAt(t *testing.T) {
 	c := power.Curve{Points: []power.Point{{Load: 100_000, Power: 10}, {Load: 200_000, Power: 30}, {Load: 300_000, Power: 20}}}
 	for load, want := range map[int64]int64{0: 10, 100_000: 10, 150_000: 20, 200_000: 30, 250_000: 25, 300_000: 20, 1_000_000: 20} {
-		if got := energy.At(&c, load); got != want {
+		if got := energy.CurvePower(&c, load); got != want {
 			t.Errorf("at %d it is %d, want %d", load, got, want)
 		}
 	}
-	if got := energy.At(&power.Curve{}, 5); got != 0 {
+	if got := energy.CurvePower(&power.Curve{}, 5); got != 0 {
 		t.Errorf("without points it is %d", got)
 	}
 }
 
-func TestScale(t *testing.T) {
+func TestScaleCurve(t *testing.T) {
 	c := power.Curve{Threads: 64, Points: []power.Point{{Load: 0, Power: 64e6}}, Source: "a table"}
-	small := energy.Scale(c, 4)
+	small := energy.ScaleCurve(c, 4)
 	if small.Points[0].Power != 4e6 || small.Threads != 4 || small.Source != "a table, scaled from 64 to 4 threads" {
 		t.Errorf("4 of 64 threads are %+v", small)
 	}
 	if c.Points[0].Power != 64e6 {
 		t.Error("the curve itself was changed")
 	}
-	if same := energy.Scale(power.Curve{Points: c.Points}, 4); same.Points[0].Power != 64e6 {
+	if same := energy.ScaleCurve(power.Curve{Points: c.Points}, 4); same.Points[0].Power != 64e6 {
 		t.Error("a curve of unknown size was scaled")
 	}
 }
 
-// laws are those of machines, in W by load, the first three being such as Fit
+// powerModels are the power models of machines, in W by load, the first three being such as Fit
 // can describe exactly.
-var laws = map[string]func(float64) float64{
+var powerModels = map[string]func(float64) float64{
 	"linear":    func(u float64) float64 { return 50 + 100*u },
 	"concave":   func(u float64) float64 { return 50 + 100*math.Pow(u, .7) },
 	"steep":     func(u float64) float64 { return 80 + 300*math.Pow(u, .6) },
@@ -46,10 +46,10 @@ var laws = map[string]func(float64) float64{
 	"wakes up":  func(u float64) float64 { return 40 + 30*min(1, u/.05) + 80*u },
 }
 
-// TestFit calibrates as a person does: load in steps of a tenth, ten samples at
+// TestFitCurve calibrates as a person does: load in steps of a tenth, ten samples at
 // each, by a meter of 0.5 % noise.
-func TestFit(t *testing.T) {
-	for name, law := range laws {
+func TestFitCurve(t *testing.T) {
+	for name, law := range powerModels {
 		r := rand.New(rand.NewPCG(1, 1))
 		var samples []energy.Sample
 		for step := range 11 {
@@ -58,10 +58,10 @@ func TestFit(t *testing.T) {
 				samples = append(samples, energy.Sample{Load: int64(load * 1e6), Power: int64(law(load) * 1e6 * (1 + .005*r.NormFloat64()))})
 			}
 		}
-		c, residual := energy.Fit(power.Package, samples)
+		c, residual := energy.FitCurve(power.Package, samples)
 		worst, at := 0.0, 0.0
 		for load := 0.0; load <= 1; load += .01 {
-			off := math.Abs(float64(energy.At(&c, int64(load*1e6)))/1e6-law(load)) / law(load)
+			off := math.Abs(float64(energy.CurvePower(&c, int64(load*1e6)))/1e6-law(load)) / law(load)
 			if off > worst {
 				worst, at = off, load
 			}
@@ -83,31 +83,31 @@ func TestFit(t *testing.T) {
 			}
 		}
 	}
-	if c, residual := energy.Fit(power.Package, nil); len(c.Points) != 0 || residual != 0 {
+	if c, residual := energy.FitCurve(power.Package, nil); len(c.Points) != 0 || residual != 0 {
 		t.Errorf("nothing fits %+v", c)
 	}
 }
 
-// TestLawKnowsItsError learns from part of what a machine does and says what it
+// TestPowerModelKnowsItsError learns from part of what a machine does and says what it
 // draws at all loads: within the error that it states.
-func TestLawKnowsItsError(t *testing.T) {
+func TestPowerModelKnowsItsError(t *testing.T) {
 	inside, count := 0, 0
-	for name, law := range laws {
+	for name, law := range powerModels {
 		for _, span := range [][2]float64{{0, 1}, {0, .5}, {.3, .8}, {.5, .52}, {.002, .004}, {.9, 1}} {
 			for seed := range uint64(10) {
 				r := rand.New(rand.NewPCG(seed, 1))
-				var l energy.Law
+				var pm energy.PowerModel
 				for range 30 + 60*seed {
 					u := span[0] + (span[1]-span[0])*r.Float64()
-					l.Add(u, law(u)*1e6*(1+.01*r.NormFloat64()))
+					pm.Add(u, law(u)*1e6*(1+.01*r.NormFloat64()))
 				}
-				static, off := l.Static()
+				static, off := pm.Static()
 				miss := 0
 				if math.Abs(static-law(0)*1e6) > off {
 					miss++
 				}
 				for _, u := range []float64{.05, .3, .6, 1} {
-					p, off := l.Power(u)
+					p, off := pm.Power(u)
 					if math.Abs(p-law(u)*1e6) > off {
 						miss++
 					}
@@ -125,22 +125,22 @@ func TestLawKnowsItsError(t *testing.T) {
 	}
 }
 
-// TestLawFollows changes a machine for good, and shows an outlier to another one.
-func TestLawFollows(t *testing.T) {
-	var l energy.Law
+// TestPowerModelFollows changes a machine for good, and shows an outlier to another one.
+func TestPowerModelFollows(t *testing.T) {
+	var pm energy.PowerModel
 	add := func(n int, static float64) {
 		for i := range n {
 			u := float64(i%20) / 20
-			l.Add(u, static+100e6*u)
+			pm.Add(u, static+100e6*u)
 		}
 	}
 	add(200, 50e6)
-	l.Add(.3, 5000e6)
-	if static, _ := l.Static(); math.Abs(static-50e6) > .5e6 {
+	pm.Add(.3, 5000e6)
+	if static, _ := pm.Static(); math.Abs(static-50e6) > .5e6 {
 		t.Errorf("after an outlier static is %.2f W", static/1e6)
 	}
 	add(30_000, 70e6)
-	if static, _ := l.Static(); math.Abs(static-70e6) > 1e6 {
+	if static, _ := pm.Static(); math.Abs(static-70e6) > 1e6 {
 		t.Errorf("the machine draws 70 W for hours now, and the law says %.2f W", static/1e6)
 	}
 }

@@ -28,7 +28,7 @@ const second = 1_000_000_000
 // is all zero and total is the caller's to place. Neither total nor a weight is
 // negative; out is as long as weights.
 func Divide(total int64, weights, out []int64) bool {
-	sum, shift := sumOf(weights)
+	sum, shift := sumWeights(weights)
 	if sum == 0 {
 		clear(out)
 		return false
@@ -45,9 +45,9 @@ func Divide(total int64, weights, out []int64) bool {
 	return true
 }
 
-// sumOf sums weights, each shifted right by as many bits as the sum needs to
+// sumWeights sums weights, each shifted right by as many bits as the sum needs to
 // stay below 2^64.
-func sumOf(weights []int64) (sum uint64, shift int) {
+func sumWeights(weights []int64) (sum uint64, shift int) {
 	for {
 		var carry uint64
 		sum = 0
@@ -63,9 +63,9 @@ func sumOf(weights []int64) (sum uint64, shift int) {
 	}
 }
 
-// share is amount x part / whole, rounded down; the largest int64 where that is
+// mulDiv is amount x part / whole, rounded down; the largest int64 where that is
 // more. None is negative, and whole is not 0.
-func share(amount, part, whole int64) int64 {
+func mulDiv(amount, part, whole int64) int64 {
 	hi, lo := bits.Mul64(uint64(amount), uint64(part))
 	if hi >= uint64(whole) {
 		return math.MaxInt64
@@ -74,14 +74,14 @@ func share(amount, part, whole int64) int64 {
 	return int64(min(q, math.MaxInt64))
 }
 
-// over is the energy in uJ of a power in uW that lasts for ns.
-func over(power, ns int64) int64 { return share(max(0, power), max(0, ns), second) }
+// energyOver is the energy in uJ of a power in uW that lasts for ns.
+func energyOver(power, ns int64) int64 { return mulDiv(max(0, power), max(0, ns), second) }
 
-// mean is the power in uW that energy in uJ needs, given out over ns.
-func mean(energy, ns int64) int64 { return share(energy, second, max(1, ns)) }
+// meanPower is the power in uW that energy in uJ needs, given out over ns.
+func meanPower(energy, ns int64) int64 { return mulDiv(energy, second, max(1, ns)) }
 
-// plus adds two amounts that are not negative, up to the largest int64.
-func plus(a, b int64) int64 {
+// addSaturated adds two amounts that are not negative, up to the largest int64.
+func addSaturated(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
@@ -91,9 +91,9 @@ func plus(a, b int64) int64 {
 // fraction is ppm as a number from 0 to 1.
 func fraction(ppm int64) float64 { return float64(min(max(0, ppm), power.PPM)) / power.PPM }
 
-// rounded is the integer next to v, which is not negative; the largest int64
+// roundToInt is the integer next to v, which is not negative; the largest int64
 // where v is more.
-func rounded(v float64) int64 {
+func roundToInt(v float64) int64 {
 	switch {
 	case v >= math.MaxInt64:
 		return math.MaxInt64
@@ -103,12 +103,12 @@ func rounded(v float64) int64 {
 	return 0 // what is no number too
 }
 
-// together is what several errors make that have nothing to do with each other:
+// rootSumSquare is what several errors make that have nothing to do with each other:
 // all of them at their worst at once is not to be expected.
-func together(errors ...int64) int64 {
+func rootSumSquare(errors ...int64) int64 {
 	sum := 0.0
 	for _, e := range errors {
 		sum += float64(e) * float64(e)
 	}
-	return rounded(math.Ceil(math.Sqrt(sum)))
+	return roundToInt(math.Ceil(math.Sqrt(sum)))
 }

@@ -11,14 +11,14 @@ import (
 type Reason uint8
 
 const (
-	// Fine: it is used.
-	Fine Reason = iota
-	// Gone: it cannot be read.
-	Gone
+	// OK: it is used.
+	OK Reason = iota
+	// Unreadable: it cannot be read.
+	Unreadable
 	// Stalled: it does not move although energy is used.
 	Stalled
-	// Back: it shows less than before, and that is no wrap.
-	Back
+	// WentBack: it shows less than before, and that is no wrap.
+	WentBack
 	// Jumped: it shows more than the machine can possibly draw.
 	Jumped
 	// Ambiguous: it was not read for so long that it may have wrapped more
@@ -31,14 +31,14 @@ var reasonNames = [...]string{"fine", "gone", "stalled", "went back", "jumped", 
 // String returns the word that people see.
 func (r Reason) String() string { return reasonNames[r] }
 
-// Advice says what a person can do about it.
-func (r Reason) Advice() string {
+// Hint says what a person can do about it.
+func (r Reason) Hint() string {
 	switch r {
-	case Gone:
+	case Unreadable:
 		return "mete power says what is refused and what to grant; it is read again as soon as it can be"
 	case Stalled:
 		return "it is used again once it moves; if it does not, its driver or firmware hangs: reload that, or restart the machine"
-	case Back:
+	case WentBack:
 		return "it began anew, and is used from there on; if that comes often, something resets it"
 	case Jumped:
 		return "it is used again once it shows what a machine can draw; if it does not, its driver or firmware is wrong"
@@ -48,24 +48,24 @@ func (r Reason) Advice() string {
 	return ""
 }
 
-// detail says what is wrong with a reading.
-func (g *gauge) detail(r reading, now int64) string {
+// describe says what is wrong with a reading.
+func (ms *meterState) describe(r reading, now int64) string {
 	unit := "uJ"
-	if g.Kind == power.Power {
+	if ms.Kind == power.Power {
 		unit = "uW"
 	}
-	switch g.reason {
-	case Gone:
-		return r.why
+	switch ms.reason {
+	case Unreadable:
+		return r.problem
 	case Stalled:
-		return fmt.Sprintf("it stands at %d %s for %v", g.value, unit, time.Duration(max(0, r.at-g.moved)).Round(time.Second/10))
+		return fmt.Sprintf("it stands at %d %s for %v", ms.value, unit, time.Duration(max(0, r.at-ms.changedAt)).Round(time.Second/10))
 	case Ambiguous:
-		return fmt.Sprintf("it was not read for %v", time.Duration(max(0, now-g.at)).Round(time.Second))
+		return fmt.Sprintf("it was not read for %v", time.Duration(max(0, now-ms.at)).Round(time.Second))
 	}
-	if !g.seen {
+	if !ms.seen {
 		return fmt.Sprintf("it shows %d %s", r.shown, unit)
 	}
-	return fmt.Sprintf("it shows %d %s after %d", r.shown, unit, g.value)
+	return fmt.Sprintf("it shows %d %s after %d", r.shown, unit, ms.value)
 }
 
 // An Event is a meter that is no longer used, or used again.

@@ -5,35 +5,35 @@ import "math"
 const (
 	// usualExponent is the one that is assumed where none could be fitted.
 	usualExponent = .7
-	// mostRise is by how much full load may raise a machine's power, in times of
+	// maxRise is by how much full load may raise a machine's power, in times of
 	// what it draws idle. In the SPECpower_ssj2008 results the idle machine
 	// draws a tenth of full load or more.
-	mostRise = 9
-	// misfit is by how much power is taken to be off at least, as a share: no
-	// machine follows a law exactly. leastMisfit is that of a bin's mean.
-	misfit, leastMisfit = .005, .001
-	// unseen is by how much the power may differ from the law beyond all loads that
+	maxRise = 9
+	// minModelError is by how much power is taken to be off at least, as a share: no
+	// machine follows a model exactly. minBinError is that of a bin's mean.
+	minModelError, minBinError = .005, .001
+	// extrapolationError is by how much the power may differ from the model beyond all loads that
 	// were seen, as a part of what it is taken to change there: CPUs that all sleep
 	// let a package sleep too, and those that all run are clocked otherwise.
-	unseen = .15
-	// leastRange is how far apart loads must be to fit lines to them.
-	leastRange = .05
+	extrapolationError = .15
+	// minRange is how far apart loads must be to fit lines to them.
+	minRange = .05
 )
 
 // A fit is what the bins say, computed when it is asked for.
 type fit struct {
-	when   int // of seen
-	static float64
-	error  float64 // of static: two standard deviations, or what is possible
-	noise  float64 // standard deviation of one point from the best line
-	bend   float64 // mean of |1 - p|
-	lines  [len(exponents)]line
-	ranged bool // loads were wide enough apart for lines
+	points       int // of seen
+	static       float64
+	error        float64 // of static: two standard deviations, or what is possible
+	noise        float64 // standard deviation of one point from the best line
+	nonlinearity float64 // mean of |1 - p|
+	lines        [len(exponents)]line
+	hasRange     bool // loads were wide enough apart for lines
 }
 
 // A line is the fit with one exponent.
 type line struct {
-	chance        float64 // that it is the one
+	probability   float64 // that it is the one
 	static, slope float64 // uW, and uW more at full load
 	meanX, s, sxx float64 // of the regression, in x = load^p
 	chi           float64 // squares that the bins leave, in units of what they may be off
@@ -43,82 +43,82 @@ type line struct {
 
 // fitted returns the present fit. It is made anew when a twentieth more was seen,
 // or a minute's worth.
-func (l *Law) fitted() *fit {
-	if l.seen > 0 && (l.fit.when == 0 || l.seen > l.fit.when+min(l.fit.when/20, 60)) {
-		l.fit = l.compute()
+func (pm *PowerModel) fitted() *fit {
+	if pm.points > 0 && (pm.fit.points == 0 || pm.points > pm.fit.points+min(pm.fit.points/20, 60)) {
+		pm.fit = pm.compute()
 	}
-	return &l.fit
+	return &pm.fit
 }
 
-func (l *Law) compute() fit {
-	f := fit{when: l.seen, bend: 1 - usualExponent}
+func (pm *PowerModel) compute() fit {
+	f := fit{points: pm.points, nonlinearity: 1 - usualExponent}
 	first, last := 1.0, 0.0
 	var weight, squares float64
-	for i := range l.bins {
-		if b := &l.bins[i]; b.weight > 0 {
+	for i := range pm.bins {
+		if b := &pm.bins[i]; b.weight > 0 {
 			first, last = min(first, b.load), max(last, b.load)
 			weight += b.weight
-			squares += b.weight * max(b.powers, b.power*b.power/1e4)
+			squares += b.weight * max(b.powerVariance, b.power*b.power/1e4)
 		}
 	}
 	f.noise = math.Sqrt(squares / weight)
 	// Static is no more than the power at any load, and no less than what
-	// mostRise says of any.
+	// maxRise says of any.
 	least, most := 0.0, math.Inf(1)
-	for i := range l.bins {
-		if b := &l.bins[i]; b.weight > 0 {
+	for i := range pm.bins {
+		if b := &pm.bins[i]; b.weight > 0 {
 			off := 2 * f.noise / math.Sqrt(b.weight)
 			most = min(most, b.power+off)
-			least = max(least, (b.power-off)/(1+mostRise*math.Pow(b.load, usualExponent)))
+			least = max(least, (b.power-off)/(1+maxRise*math.Pow(b.load, usualExponent)))
 		}
 	}
 	least = min(least, most)
 	f.static, f.error = (least+most)/2, (most-least)/2
-	if last-first < leastRange {
+	if last-first < minRange {
 		return f
 	}
-	f.ranged = true
-	l.regress(&f)
-	f.bend = 0
+	f.hasRange = true
+	pm.regress(&f)
+	f.nonlinearity = 0
 	for i, p := range exponents {
-		f.bend += f.lines[i].chance * math.Abs(1-p)
+		f.nonlinearity += f.lines[i].probability * math.Abs(1-p)
 	}
-	static, off := l.predict(&f, 0)
+	static, off := pm.predict(&f, 0)
 	f.static = max(least, min(static, most))
 	// What is possible at all limits the error too.
 	f.error = min(off, max(most-f.static, f.static-least))
 	return f
 }
 
-// at returns the mean of the lines at a load, and its standard deviation.
-func (f *fit) at(load float64) (power, deviation float64) {
+// evaluate returns the mean of the lines at a load, and its standard deviation.
+func (f *fit) evaluate(load float64) (power, deviation float64) {
 	var square, own float64
 	for i, p := range exponents {
 		n := &f.lines[i]
-		if n.chance < 1e-6 {
+		if n.probability < 1e-6 {
 			continue
 		}
 		x := math.Pow(load, p)
 		y := n.static + n.slope*x
-		power += n.chance * y
-		square += n.chance * y * y
-		own += n.chance * (1/n.s + (x-n.meanX)*(x-n.meanX)/n.sxx)
+		power += n.probability * y
+		square += n.probability * y * y
+		own += n.probability * (1/n.s + (x-n.meanX)*(x-n.meanX)/n.sxx)
 	}
 	return power, math.Sqrt(max(0, square-power*power) + own)
 }
 
-// miss is what a bin shows beyond the lines. One with few points counts less.
-func (f *fit) miss(b *bin) float64 {
-	power, _ := f.at(b.load)
+// residual is what a bin shows beyond the lines. One with few points counts less.
+func (f *fit) residual(b *bin) float64 {
+	power, _ := f.evaluate(b.load)
 	return (b.power - power) * b.weight / (b.weight + 2)
 }
 
 // regress fits a line for each exponent, and says how likely each is: by how far
 // the bins are from it, against how far single points are.
-func (l *Law) regress(f *fit) {
+func (pm *PowerModel) regress(f *fit) {
 	best, count := 0, 0
 	for i, p := range exponents {
-		count = f.lines[i].through(l, p, 0)
+		count = f.lines[i].fitBins(pm, p, 0)
 		if f.lines[i].chi < f.lines[best].chi {
 			best = i
 		}
@@ -127,7 +127,7 @@ func (l *Law) regress(f *fit) {
 	n := &f.lines[best]
 	f.noise = math.Sqrt(n.points / max(1, n.weight-2))
 	for i, p := range exponents {
-		f.lines[i].through(l, p, f.noise)
+		f.lines[i].fitBins(pm, p, f.noise)
 	}
 	scale := max(1, n.chi/float64(max(1, count-3)))
 	sum, least := 0.0, math.Inf(1)
@@ -136,29 +136,29 @@ func (l *Law) regress(f *fit) {
 	}
 	for i := range f.lines {
 		n := &f.lines[i]
-		n.chance = math.Exp((least - n.chi) / (2 * scale))
+		n.probability = math.Exp((least - n.chi) / (2 * scale))
 		n.s /= scale
 		n.sxx /= scale
-		sum += n.chance
+		sum += n.probability
 	}
 	for i := range f.lines {
-		f.lines[i].chance /= sum
+		f.lines[i].probability /= sum
 	}
 }
 
-// through fits the line of exponent p to the bins of l, whose points are off by
+// fitBins fits the line of exponent p to the bins of l, whose points are off by
 // noise each, and returns how many there are.
-func (n *line) through(l *Law, p, noise float64) (count int) {
+func (n *line) fitBins(pm *PowerModel, p, noise float64) (count int) {
 	*n = line{}
 	var weights, xs [len(edges)]float64
 	var meanY, sxy float64
-	for i := range l.bins {
-		b := &l.bins[i]
+	for i := range pm.bins {
+		b := &pm.bins[i]
 		if b.weight == 0 {
 			continue
 		}
 		count++
-		off := leastMisfit * b.power
+		off := minBinError * b.power
 		weights[i], xs[i] = 1/(noise*noise/b.weight+off*off+1), math.Pow(b.load, p)
 		n.s += weights[i]
 		n.meanX += weights[i] * xs[i]
@@ -168,17 +168,17 @@ func (n *line) through(l *Law, p, noise float64) (count int) {
 	meanY /= n.s
 	for i, w := range weights {
 		n.sxx += w * (xs[i] - n.meanX) * (xs[i] - n.meanX)
-		sxy += w * (xs[i] - n.meanX) * (l.bins[i].power - meanY)
+		sxy += w * (xs[i] - n.meanX) * (pm.bins[i].power - meanY)
 	}
 	n.slope = max(0, sxy/n.sxx)
 	n.static = meanY - n.slope*n.meanX
 	for i, w := range weights {
-		b := &l.bins[i]
+		b := &pm.bins[i]
 		d := b.power - n.static - n.slope*xs[i]
 		n.chi += w * d * d
 		// Within a bin the line is straight, but for the first one.
 		tilt := n.slope * p * xs[i] / max(b.load, edges[0])
-		n.points += b.weight * max(0, b.powers-2*tilt*b.both+tilt*tilt*b.loads)
+		n.points += b.weight * max(0, b.powerVariance-2*tilt*b.covariance+tilt*tilt*b.loadVariance)
 		n.weight += b.weight
 	}
 	return count

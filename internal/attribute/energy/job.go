@@ -5,10 +5,10 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Use is what one job used of something that the whole machine used All of.
+// A JobUse is what one job used of something that the whole machine used All of.
 // All may be off by Off.
-type Use struct {
-	Job, All, Off int64
+type JobUse struct {
+	Job, All, AllError int64
 }
 
 // A Job adds up the energy of one job, where nothing more is known of the others
@@ -28,7 +28,7 @@ type Job struct {
 // memory. Packages and what only the whole machine shows go by CPU time, memory
 // by bytes held. What accelerators use beyond idling is nobody's here, as it is
 // not known whose work they do.
-func (j *Job) Add(t *Tick, cpu, memory Use) {
+func (j *Job) Add(t *Tick, cpu, memory JobUse) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		a := &t.Domain[d]
 		if a.Quality == usage.Absent {
@@ -38,28 +38,28 @@ func (j *Job) Add(t *Tick, cpu, memory Use) {
 		idle := a.Idle
 		switch d {
 		case power.DRAM:
-			idle += j.take(a, ByResident, memory)
+			idle += j.divideActive(a, ByResident, memory)
 		case power.GPU:
 		default:
-			idle += j.take(a, ByCPU, cpu)
+			idle += j.divideActive(a, ByCPU, cpu)
 		}
 		DivideIdle(power.Used, idle, []Claim{{Used: cpu.Job}, {Used: max(0, cpu.All-cpu.Job)}}, j.parts[:])
-		j.Idle = plus(j.Idle, j.parts[0])
+		j.Idle = addSaturated(j.Idle, j.parts[0])
 		if all := max(cpu.All, cpu.Job); all > 0 {
-			j.IdleError = plus(j.IdleError, together(share(a.IdleError, cpu.Job, all), share(j.parts[0], cpu.Off, all)))
+			j.IdleError = addSaturated(j.IdleError, rootSumSquare(mulDiv(a.IdleError, cpu.Job, all), mulDiv(j.parts[0], cpu.AllError, all)))
 		}
 	}
 }
 
-// take gives the job its part of the active energy, and returns what nobody gets.
-func (j *Job) take(a *Amount, by Rule, u Use) (left int64) {
+// divideActive gives the job its part of the active energy, and returns what nobody gets.
+func (j *Job) divideActive(a *DomainEnergy, by Rule, u JobUse) (left int64) {
 	all := max(u.All, u.Job)
 	j.weights = [2]int64{u.Job, all - u.Job}
 	left = a.Split(by, j.weights[:], j.parts[:], j.offs[:])
 	off := j.offs[0]
 	if all > u.Job { // else it is the only one, however much all of it is
-		off = together(off, share(j.parts[0], u.Off, all))
+		off = rootSumSquare(off, mulDiv(j.parts[0], u.AllError, all))
 	}
-	j.Active, j.ActiveError = plus(j.Active, j.parts[0]), plus(j.ActiveError, off)
+	j.Active, j.ActiveError = addSaturated(j.Active, j.parts[0]), addSaturated(j.ActiveError, off)
 	return left
 }

@@ -24,7 +24,7 @@ func TestJobsShareAll(t *testing.T) {
 				if q == usage.Absent {
 					continue
 				}
-				x := energy.Amount{Quality: q, Idle: amount.Draw(t, "idle"), IdleError: amount.Draw(t, "off"), ActiveError: amount.Draw(t, "off")}
+				x := energy.DomainEnergy{Quality: q, Idle: amount.Draw(t, "idle"), IdleError: amount.Draw(t, "off"), ActiveError: amount.Draw(t, "off")}
 				x.Energy = x.Idle + amount.Draw(t, "active")
 				tick.Domain[d] = x
 				idle += x.Idle
@@ -32,11 +32,11 @@ func TestJobsShareAll(t *testing.T) {
 					active += x.Active()
 				}
 			}
-			use := func(what string) (energy.Use, energy.Use) {
+			use := func(what string) (energy.JobUse, energy.JobUse) {
 				all := rapid.Int64Range(1, 1<<40).Draw(t, what)
 				one := rapid.Int64Range(0, all).Draw(t, what)
 				off := rapid.Int64Range(0, all).Draw(t, what)
-				return energy.Use{Job: one, All: all, Off: off}, energy.Use{Job: all - one, All: all, Off: off}
+				return energy.JobUse{Job: one, All: all, AllError: off}, energy.JobUse{Job: all - one, All: all, AllError: off}
 			}
 			cpuA, cpuB := use("cpu")
 			memA, memB := use("memory")
@@ -61,20 +61,20 @@ func TestJobsShareAll(t *testing.T) {
 func TestJob(t *testing.T) {
 	var tick energy.Tick
 	var j energy.Job
-	if j.Add(&tick, energy.Use{Job: 5, All: 5}, energy.Use{}); j.Quality != usage.Absent {
+	if j.Add(&tick, energy.JobUse{Job: 5, All: 5}, energy.JobUse{}); j.Quality != usage.Absent {
 		t.Errorf("nothing shown: %+v, want absent", j)
 	}
-	tick.Domain[power.Rest] = energy.Amount{Quality: usage.Modelled, Energy: 100, Idle: 60, ActiveError: 16, IdleError: 24}
-	j.Add(&tick, energy.Use{All: 5}, energy.Use{})
+	tick.Domain[power.Rest] = energy.DomainEnergy{Quality: usage.Modelled, Energy: 100, Idle: 60, ActiveError: 16, IdleError: 24}
+	j.Add(&tick, energy.JobUse{All: 5}, energy.JobUse{})
 	if j.Quality != usage.Modelled || j.Active != 0 || j.Idle != 0 {
 		t.Errorf("nothing used: %+v, want 0, modelled", j)
 	}
-	j.Add(&tick, energy.Use{Job: 5, All: 3}, energy.Use{})
+	j.Add(&tick, energy.JobUse{Job: 5, All: 3}, energy.JobUse{})
 	if j.Active != 40 || j.Idle != 60 || j.ActiveError != 16 || j.IdleError != 24 {
 		t.Errorf("alone: %+v, want all: 40 +-16, and 60 +-24 of idle", j)
 	}
 	one := j.ActiveError
-	j.Add(&tick, energy.Use{Job: 5, All: 5}, energy.Use{})
+	j.Add(&tick, energy.JobUse{Job: 5, All: 5}, energy.JobUse{})
 	if j.Active != 80 || j.ActiveError != 2*one {
 		t.Errorf("twice: %+v, want errors that add up", j)
 	}

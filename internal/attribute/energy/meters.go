@@ -21,49 +21,51 @@ type Config struct {
 // Meters is a machine's meters with what was learned of them. Not for
 // concurrent use.
 type Meters struct {
-	config  Config
-	gauges  []gauge
-	laws    [power.DomainLimit]Law // of each domain's whole power
-	carry   int64                  // uJ of parts beyond what holds them, not worked off
-	ratios  [power.LevelLimit]ratio
-	tick    Tick
-	guessed bool // the latest tick went by the curve
-	played  bool // the meters are simulated: nobody measured what they show
+	config       Config
+	meters       []meterState
+	domainModels [power.DomainLimit]PowerModel // of each domain's whole power
+	skew         int64                         // uJ of parts beyond what holds them, not worked off
+	ratios       [power.LevelLimit]ratio
+	tick         Tick
+	usedCurve    bool // the latest tick went by the curve
+	simulated    bool // the meters are simulated: nobody measured what they show
 }
 
-// A Span is the time of a tick, and what the machine did in it.
-type Span struct {
+// An Interval is the time of a tick, and what the machine did in it.
+type Interval struct {
 	At      int64 // of the snapshot at its end, ns of CLOCK_BOOTTIME
 	Elapsed int64 // ns since the snapshot before; 0 for the first one
-	// Asleep is for how much of Elapsed the machine was suspended, in ns. Meters
+	// Suspended is for how much of Elapsed the machine was suspended, in ns. Meters
 	// that went on counted that too; what it drew where they did not is not known,
-	// so that no law and no curve stands in for it.
-	Asleep int64
-	Load   int64 // CPU time used, in ppm of the CPU time that there was
-	CPUs   int   // online
+	// so that no model and no curve stands in for it.
+	Suspended int64
+	Load      int64 // CPU time used, in ppm of the CPU time that there was
+	CPUs      int   // online
 }
 
-// awake is for how long of the tick the machine ran, in ns.
-func (s *Span) awake() int64 { return max(0, s.Elapsed-max(0, s.Asleep)) }
+// runningTime is for how long of the tick the machine ran, in ns.
+func (iv *Interval) runningTime() int64 { return max(0, iv.Elapsed-max(0, iv.Suspended)) }
 
-// teaches says whether the tick shows what power belongs to a load: it is not
+// isRepresentative says whether the tick shows what power belongs to a load: it is not
 // too short for that, and not of a machine that was suspended.
-func (s *Span) teaches() bool { return s.Elapsed >= second/10 && s.Asleep <= s.Elapsed/100 }
+func (iv *Interval) isRepresentative() bool {
+	return iv.Elapsed >= second/10 && iv.Suspended <= iv.Elapsed/100
+}
 
 // A Tick is the energy of one tick. It is overwritten by the next one.
 type Tick struct {
-	Domain [power.DomainLimit]Amount
+	Domain [power.DomainLimit]DomainEnergy
 	Events []Event
 }
 
 // New returns the meters of a machine, of which nothing is known yet.
 func New(c Config) *Meters {
-	m := &Meters{config: c, gauges: make([]gauge, len(c.Meters))}
+	m := &Meters{config: c, meters: make([]meterState, len(c.Meters))}
 	for i := range c.Meters {
-		m.gauges[i].Meter = c.Meters[i]
-		m.played = m.played || c.Meters[i].From == power.Model
+		m.meters[i].Meter = c.Meters[i]
+		m.simulated = m.simulated || c.Meters[i].From == power.Model
 		if c.Meters[i].From == power.Host {
-			m.gauges[i].host = &handed{}
+			m.meters[i].host = &hostState{}
 		}
 	}
 	return m
@@ -73,35 +75,35 @@ func New(c Config) *Meters {
 // are what the meters showed just before and just after the machine was read:
 // the middle counts, and half the difference is part of the error. The first
 // tick books nothing: it is where counting begins.
-func (m *Meters) Tick(s Span, before, after []power.Reading) *Tick {
+func (m *Meters) Tick(iv Interval, before, after []power.Reading) *Tick {
 	m.tick.Events = m.tick.Events[:0]
-	for i := range m.gauges {
-		g := &m.gauges[i]
-		was, since := g.reason, g.since
-		awaited := g.awaited()
+	for i := range m.meters {
+		ms := &m.meters[i]
+		was, since := ms.reason, ms.failedSince
+		awaited := ms.hasNeverReported()
 		var r reading
-		if b, a := find(before, i), find(after, i); g.host != nil {
-			r = g.take(b, a, &s)
+		if b, a := findReading(before, i), findReading(after, i); ms.host != nil {
+			r = ms.takeHost(b, a, &iv)
 		} else {
-			r = between(g.Kind, b, a)
-			g.tick(r, &s)
+			r = midpoint(ms.Kind, b, a)
+			ms.update(r, &iv)
 		}
-		if g.reason == was || awaited {
+		if ms.reason == was || awaited {
 			continue
 		}
-		if was != Fine {
-			m.tick.Events = append(m.tick.Events, Event{Meter: g.Name, Reason: was, From: since, To: s.At})
+		if was != OK {
+			m.tick.Events = append(m.tick.Events, Event{Meter: ms.Name, Reason: was, From: since, To: iv.At})
 		}
-		if g.reason != Fine {
-			m.tick.Events = append(m.tick.Events, Event{Meter: g.Name, Reason: g.reason, Detail: g.detail(r, s.At), From: g.since})
+		if ms.reason != OK {
+			m.tick.Events = append(m.tick.Events, Event{Meter: ms.Name, Reason: ms.reason, Detail: ms.describe(r, iv.At), From: ms.failedSince})
 		}
 	}
-	flows := m.nest(&s)
-	if m.guessed {
-		m.lendGuess(&flows)
+	flows := m.assignDomains(&iv)
+	if m.usedCurve {
+		m.bookCurveSubstitute(&flows)
 	}
 	for d := power.Package; d < power.DomainLimit; d++ {
-		m.tick.Domain[d] = m.amount(d, flows[d], &s)
+		m.tick.Domain[d] = m.domainEnergy(d, flows[d], &iv)
 	}
 	return &m.tick
 }
@@ -109,8 +111,8 @@ func (m *Meters) Tick(s Span, before, after []power.Reading) *Tick {
 // Latest returns the latest tick. It is good until the next one.
 func (m *Meters) Latest() *Tick { return &m.tick }
 
-// find returns the reading of a meter, nil where there is none.
-func find(rs []power.Reading, meter int) *power.Reading {
+// findReading returns the reading of a meter, nil where there is none.
+func findReading(rs []power.Reading, meter int) *power.Reading {
 	if meter < len(rs) && rs[meter].Meter == meter {
 		return &rs[meter]
 	}
@@ -121,9 +123,9 @@ func find(rs []power.Reading, meter int) *power.Reading {
 	return &rs[i]
 }
 
-// between makes one reading of the one before a snapshot and the one after. A
+// midpoint makes one reading of the one before a snapshot and the one after. A
 // counter that wrapped in between counts as it was before.
-func between(kind power.Kind, a, b *power.Reading) reading {
+func midpoint(kind power.Kind, a, b *power.Reading) reading {
 	if a != nil && a.Err != "" {
 		a = nil
 	}
@@ -133,12 +135,12 @@ func between(kind power.Kind, a, b *power.Reading) reading {
 	}
 	switch {
 	case a == nil && b == nil:
-		return reading{why: why}
+		return reading{problem: why}
 	case a == nil:
 		a = b
 	case b == nil, kind == power.Energy && b.Value < a.Value:
 		b = a
 	}
 	return reading{ok: true, at: a.At + (b.At-a.At)/2, value: a.Value + (b.Value-a.Value)/2, shown: b.Value,
-		half: (distance(a.Value, b.Value) + 1) / 2}
+		readError: (distance(a.Value, b.Value) + 1) / 2}
 }

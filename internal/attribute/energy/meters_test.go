@@ -51,7 +51,7 @@ func (r *rig) read() (rs []power.Reading) {
 // tick lets ns pass at a load of so many percent.
 func (r *rig) tick(ns, load int64) *energy.Tick {
 	r.at += ns
-	t := r.Tick(energy.Span{At: r.at, Elapsed: ns, Load: load * 10_000, CPUs: 4}, r.read(), nil)
+	t := r.Tick(energy.Interval{At: r.at, Elapsed: ns, Load: load * 10_000, CPUs: 4}, r.read(), nil)
 	for _, e := range t.Events {
 		line := fmt.Sprintf("%s %v from %d", e.Meter, e.Reason, e.From/second)
 		if e.To != 0 {
@@ -260,25 +260,25 @@ func TestLargeBox(t *testing.T) {
 func TestSkew(t *testing.T) {
 	m := energy.New(one)
 	read := func(at, v int64) []power.Reading { return []power.Reading{{At: at, Value: v}} }
-	m.Tick(energy.Span{At: second}, read(second, 1000), read(second+1000, 3000))
-	d := m.Tick(energy.Span{At: 2 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(2*second, watt), read(2*second+1000, watt+8000)).Domain[power.Package]
+	m.Tick(energy.Interval{At: second}, read(second, 1000), read(second+1000, 3000))
+	d := m.Tick(energy.Interval{At: 2 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(2*second, watt), read(2*second+1000, watt+8000)).Domain[power.Package]
 	if d.Energy != watt+4000-2000 || d.Error < 5000 {
 		t.Errorf("%d uJ +- %d", d.Energy, d.Error)
 	}
 	// It wrapped in between.
-	d = m.Tick(energy.Span{At: 3 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(3*second, 2*watt), read(3*second+1000, 5)).Domain[power.Package]
+	d = m.Tick(energy.Interval{At: 3 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(3*second, 2*watt), read(3*second+1000, 5)).Domain[power.Package]
 	if d.Energy != 2*watt-watt-4000 {
 		t.Errorf("over a wrap %d uJ", d.Energy)
 	}
 	// It jumped in between: people are told what it shows, and not the middle.
-	told := m.Tick(energy.Span{At: 4 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(4*second, 3*watt), read(4*second+1000, 200_000*watt)).Events
+	told := m.Tick(energy.Interval{At: 4 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(4*second, 3*watt), read(4*second+1000, 200_000*watt)).Events
 	if len(told) != 1 || told[0].Reason != energy.Jumped || !strings.Contains(told[0].Detail, "it shows 200000000000 uJ") {
 		t.Errorf("of a jump it says %+v", told)
 	}
 }
 
-// TestGuess: with no meter the curve says what the machine draws, until one shows.
-func TestGuess(t *testing.T) {
+// TestWithoutMeter: with no meter the curve says what the machine draws, until one shows.
+func TestWithoutMeter(t *testing.T) {
 	c := one
 	c.Curve = power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 40 * watt}, {Load: 1e6, Power: 140 * watt}}, ErrorPPM: 400_000, Source: "a table"}
 	r := &rig{Meters: energy.New(c), value: make([]int64, 1), fails: []string{"permission denied"}}
@@ -304,15 +304,15 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// TestNest: box > board > parts.
-func TestNest(t *testing.T) {
+// TestAssignDomains: box > board > parts.
+func TestAssignDomains(t *testing.T) {
 	c := energy.Config{Meters: []power.Meter{
 		counter("rapl/package-0", power.Part, power.Package), counter("rapl/package-1", power.Part, power.Package),
 		counter("rapl/dram-0", power.Part, power.DRAM), counter("rapl/psys", power.Board, power.Rest),
 		sensor("hwmon/psu-0", power.Box, power.Hwmon, 20_000), sensor("hwmon/psu-1", power.Box, power.Hwmon, 20_000), sensor("dcmi", power.Box, power.IPMI, 50_000)}}
 	r := &rig{Meters: energy.New(c), value: []int64{0, 0, 0, 0, 60 * watt, 70 * watt, 500 * watt}, fails: make([]string, 7)}
 	r.tick(0, 0)
-	step := func(watts ...int64) [power.DomainLimit]energy.Amount {
+	step := func(watts ...int64) [power.DomainLimit]energy.DomainEnergy {
 		for i, w := range watts {
 			if c.Meters[i].Kind == power.Energy {
 				r.value[i] += w * watt
@@ -322,7 +322,7 @@ func TestNest(t *testing.T) {
 		}
 		return r.tick(second, 30).Domain
 	}
-	want := func(what string, d [power.DomainLimit]energy.Amount, watts ...int64) {
+	want := func(what string, d [power.DomainLimit]energy.DomainEnergy, watts ...int64) {
 		t.Helper()
 		for i, w := range watts {
 			if got := d[i+1].Energy; got != w*watt {

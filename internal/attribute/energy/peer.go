@@ -25,7 +25,7 @@ type Process struct {
 // Source: github.com/sustainable-computing-io/kepler, internal/monitor/node.go
 // (calculateNodePower) and internal/monitor/process.go (calculateProcessPower).
 func Kepler(before, now *Scan, out []int64) {
-	active := share(max(0, now.Energy-before.Energy), max(0, now.Used-before.Used), max(1, now.Whole-before.Whole))
+	active := mulDiv(max(0, now.Energy-before.Energy), max(0, now.Used-before.Used), max(1, now.Whole-before.Whole))
 	divideByProcess(before, now, active, 0, true, out)
 }
 
@@ -59,6 +59,6 @@ func divideByProcess(before, now *Scan, energy, of int64, young bool, out []int6
 		of = max(1, sum)
 	}
 	for i, u := range used {
-		out[i] += share(energy, u, of)
+		out[i] += mulDiv(energy, u, of)
 	}
 }

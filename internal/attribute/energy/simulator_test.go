@@ -12,7 +12,7 @@ import (
 // slice is the time in ns in which the simulator holds every load constant.
 const slice = 20_000_000
 
-// A model is the law of a simulated machine: its active power in W at a load,
+// A model is the power model of a simulated machine: its active power in W at a load,
 // beside what it draws idle.
 type model struct {
 	name   string

@@ -13,23 +13,23 @@ func (m *Meters) Source(d power.Domain) string {
 	if m.tick.Domain[d].Quality == usage.Absent {
 		return ""
 	}
-	if m.guesses(d) {
+	if m.usesCurve(d) {
 		return m.config.Curve.Source
 	}
 	var shown, inside, missing []string
-	for i := range m.gauges {
-		g := &m.gauges[i]
-		name := g.Name
-		if g.flow.quality == usage.Modelled {
+	for i := range m.meters {
+		ms := &m.meters[i]
+		name := ms.Name
+		if ms.latest.quality == usage.Modelled {
 			name = "what was learned of " + name
 		}
 		switch {
-		case g.flow.quality == usage.Absent && g.Level == power.Part && g.Domain == d:
+		case ms.latest.quality == usage.Absent && ms.Level == power.Part && ms.Domain == d:
 			missing = append(missing, name)
-		case g.flow.quality == usage.Absent:
-		case g.Level > power.Part && d == power.Rest, g.Level == power.Part && g.Domain == d:
+		case ms.latest.quality == usage.Absent:
+		case ms.Level > power.Part && d == power.Rest, ms.Level == power.Part && ms.Domain == d:
 			shown = append(shown, name)
-		case g.Level == power.Part:
+		case ms.Level == power.Part:
 			inside = append(inside, name)
 		}
 	}

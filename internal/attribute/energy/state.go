@@ -14,30 +14,32 @@ type State struct {
 
 // States returns how each meter is doing, in their order.
 func (m *Meters) States() []State {
-	list := make([]State, 0, len(m.gauges))
-	for i := range m.gauges {
-		if g := &m.gauges[i]; !g.awaited() {
-			list = append(list, State{Meter: g.Name, Reason: g.reason})
+	list := make([]State, 0, len(m.meters))
+	for i := range m.meters {
+		if ms := &m.meters[i]; !ms.hasNeverReported() {
+			list = append(list, State{Meter: ms.Name, Reason: ms.reason})
 		}
 	}
 	return list
 }
 
-// awaited says whether the meter shows what a host gives, and never gave: most give
+// hasNeverReported says whether the meter shows what a host gives, and never gave: most give
 // nothing, so it is not missing.
-func (g *gauge) awaited() bool { return g.host != nil && !g.seen && !g.law.Known() }
+func (ms *meterState) hasNeverReported() bool {
+	return ms.host != nil && !ms.seen && !ms.model.IsTrained()
+}
 
-// Idle returns the power in uW that a domain is taken to draw when the machine
+// IdlePower returns the power in uW that a domain is taken to draw when the machine
 // does nothing, and by how much that may be off: what was given, else what was
 // learned from its meters. It is false where nothing was given or learned.
-func (m *Meters) Idle(d power.Domain) (uW, off int64, ok bool) {
+func (m *Meters) IdlePower(d power.Domain) (uW, off int64, ok bool) {
 	if given := m.config.Static[d]; given > 0 {
 		return given, 0, true
 	}
-	l := &m.laws[d]
-	if !l.Known() {
+	pm := &m.domainModels[d]
+	if !pm.IsTrained() {
 		return 0, 0, false
 	}
-	p, o := l.Static()
-	return rounded(p), rounded(math.Abs(o)), true
+	p, o := pm.Static()
+	return roundToInt(p), roundToInt(math.Abs(o)), true
 }

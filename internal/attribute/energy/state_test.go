@@ -18,14 +18,14 @@ func TestStates(t *testing.T) {
 			{Name: "rapl/package-0/dram", Level: power.Part, Domain: power.DRAM, Kind: power.Energy, Every: 1e6}},
 		Static: [power.DomainLimit]int64{power.DRAM: 3 * watt},
 	})
-	if _, _, ok := m.Idle(power.Package); ok {
+	if _, _, ok := m.IdlePower(power.Package); ok {
 		t.Error("idle power is known before anything was read")
 	}
 	at, shown := int64(0), int64(0)
 	tick := func(dram string) {
 		at, shown = at+second, shown+50*watt
 		rs := []power.Reading{{Meter: 0, At: at, Value: shown}, {Meter: 1, At: at, Value: shown / 10, Err: dram}}
-		m.Tick(energy.Span{At: at, Elapsed: second, Load: power.PPM / 2, CPUs: 4}, rs, rs)
+		m.Tick(energy.Interval{At: at, Elapsed: second, Load: power.PPM / 2, CPUs: 4}, rs, rs)
 	}
 	check := func(want ...energy.State) {
 		t.Helper()
@@ -38,23 +38,23 @@ func TestStates(t *testing.T) {
 	}
 	check(energy.State{Meter: "rapl/package-0"}, energy.State{Meter: "rapl/package-0/dram"})
 	tick("permission denied")
-	check(energy.State{Meter: "rapl/package-0"}, energy.State{Meter: "rapl/package-0/dram", Reason: energy.Gone})
-	if uW, off, ok := m.Idle(power.Package); !ok || uW <= 0 || uW > 50*watt || off <= 0 {
+	check(energy.State{Meter: "rapl/package-0"}, energy.State{Meter: "rapl/package-0/dram", Reason: energy.Unreadable})
+	if uW, off, ok := m.IdlePower(power.Package); !ok || uW <= 0 || uW > 50*watt || off <= 0 {
 		t.Errorf("learned idle power %d ± %d uW, %v, want something up to 50 W", uW, off, ok)
 	}
-	if uW, off, ok := m.Idle(power.DRAM); !ok || uW != 3*watt || off != 0 {
+	if uW, off, ok := m.IdlePower(power.DRAM); !ok || uW != 3*watt || off != 0 {
 		t.Errorf("given idle power %d ± %d uW, %v, want 3 W", uW, off, ok)
 	}
 }
 
 // What a simulated meter shows is learned from as if it were real, and modelled.
-func TestPlayed(t *testing.T) {
+func TestSimulated(t *testing.T) {
 	const second, watt = int64(1e9), int64(1e6)
-	of := func(from power.Origin) energy.Amount {
+	of := func(from power.Origin) energy.DomainEnergy {
 		m := energy.New(energy.Config{Meters: []power.Meter{{Name: "a", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: from, Every: 1e6}}})
 		for i := range int64(100) {
 			rs := []power.Reading{{At: i * second, Value: i * 50 * watt}}
-			m.Tick(energy.Span{At: i * second, Elapsed: second, Load: power.PPM / 2, CPUs: 4}, rs, rs)
+			m.Tick(energy.Interval{At: i * second, Elapsed: second, Load: power.PPM / 2, CPUs: 4}, rs, rs)
 		}
 		return m.Latest().Domain[power.Package]
 	}
@@ -76,7 +76,7 @@ func TestAcceleratorAlone(t *testing.T) {
 	})
 	for i := range int64(20) {
 		rs := []power.Reading{{At: i * second, Value: i * 300 * watt}}
-		m.Tick(energy.Span{At: i * second, Elapsed: second, Load: power.PPM / 2, CPUs: 4}, rs, rs)
+		m.Tick(energy.Interval{At: i * second, Elapsed: second, Load: power.PPM / 2, CPUs: 4}, rs, rs)
 	}
 	gpu, rest := m.Latest().Domain[power.GPU], m.Latest().Domain[power.Rest]
 	if gpu.Quality != usage.Measured || gpu.Energy != 300*watt || m.Source(power.GPU) != "gpu/GPU-1" {

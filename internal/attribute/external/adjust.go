@@ -16,18 +16,18 @@ type Row struct {
 	Usage usage.Usage
 }
 
-// energyOf is the energy of all domains.
-func (r *Row) energyOf() (sum int64) {
+// totalEnergy is the energy of all domains.
+func (r *Row) totalEnergy() (sum int64) {
 	for _, res := range usage.Energies {
 		if v, ok := r.Usage.Get(res); ok {
-			sum = plus(sum, v)
+			sum = addSaturated(sum, v)
 		}
 	}
 	return sum
 }
 
-// idleOf is how much of that the machine draws anyway.
-func (r *Row) idleOf(all int64) int64 {
+// idleEnergy is how much of that the machine draws anyway.
+func (r *Row) idleEnergy(all int64) int64 {
 	if r.Kind == workload.Idle {
 		return all
 	}
@@ -35,8 +35,8 @@ func (r *Row) idleOf(all int64) int64 {
 	return min(v, all)
 }
 
-// An Outcome is what became of a machine's minute.
-type Outcome struct {
+// An Adjustment is what became of a machine's minute.
+type Adjustment struct {
 	Minute int64
 	Node   string // id
 	Meter  int64  // energy that its meters showed, uJ
@@ -61,100 +61,100 @@ type Outcome struct {
 // The error of what is added is the meter's, and that of what was measured, as it is
 // the difference of both; where a model said how much is idle, half of what that
 // leaves open too. It is put into the rows, of which idle may be new.
-func Adjust(rows []Row, covered time.Duration, e, off int64) ([]Row, Outcome) {
-	a := adjusting{rows: rows, out: Outcome{Meter: e}}
-	a.look()
-	a.idle() // there is one now
-	a.strip()
-	above := max(0, e-a.out.Measured)
-	empty := min(above, e-share(e, int64(min(max(0, covered), time.Minute)), minute))
-	a.add(above-empty, empty, off)
+func Adjust(rows []Row, covered time.Duration, e, off int64) ([]Row, Adjustment) {
+	a := adjuster{rows: rows, result: Adjustment{Meter: e}}
+	a.sumBefore()
+	a.idleRow() // there is one now
+	a.removeModelled()
+	above := max(0, e-a.result.Measured)
+	empty := min(above, e-mulDiv(e, int64(min(max(0, covered), time.Minute)), minute))
+	a.distribute(above-empty, empty, off)
 	for i := range a.rows {
 		for d := power.Package; d < power.DomainLimit; d++ {
 			v, _ := a.rows[i].Usage.Get(usage.EnergyOf(d))
-			a.out.Changed[d] += v
+			a.result.Changed[d] += v
 		}
 	}
-	return a.rows, a.out
+	return a.rows, a.result
 }
 
-type adjusting struct {
-	rows     []Row
-	out      Outcome
-	modelled [power.DomainLimit]bool
-	any      bool    // one of them is
-	energy   []int64 // of each row before
-	idles    []int64 // how much of it is idle
-	errors   int64   // of all rows, before
-	kept     int64   // errors of what was measured
+type adjuster struct {
+	rows          []Row
+	result        Adjustment
+	modelled      [power.DomainLimit]bool
+	anyModelled   bool    // one of them is
+	energy        []int64 // of each row before
+	idleEnergy    []int64 // how much of it is idle
+	errors        int64   // of all rows, before
+	measuredError int64   // errors of what was measured
 }
 
-// look sums what is there.
-func (a *adjusting) look() {
+// sumBefore sums what is there.
+func (a *adjuster) sumBefore() {
 	for i := range a.rows {
 		r := &a.rows[i]
 		for d := power.Package; d < power.DomainLimit; d++ {
 			v, ok := r.Usage.Get(usage.EnergyOf(d))
 			if ok && r.Usage.Quality.Get(usage.EnergyOf(d)) == usage.Modelled {
-				a.modelled[d], a.any = true, true
+				a.modelled[d], a.anyModelled = true, true
 			}
-			a.out.Changed[d] -= v
+			a.result.Changed[d] -= v
 		}
-		all := r.energyOf()
+		all := r.totalEnergy()
 		off, _ := r.Usage.Get(usage.EnergyError)
-		a.energy, a.idles = append(a.energy, all), append(a.idles, r.idleOf(all))
-		a.out.Inside, a.errors = plus(a.out.Inside, all), plus(a.errors, off)
+		a.energy, a.idleEnergy = append(a.energy, all), append(a.idleEnergy, r.idleEnergy(all))
+		a.result.Inside, a.errors = addSaturated(a.result.Inside, all), addSaturated(a.errors, off)
 	}
 }
 
-// idle is the place of the row idle, which is made where there is none.
-func (a *adjusting) idle() int {
+// idleRow is the place of the row idle, which is made where there is none.
+func (a *adjuster) idleRow() int {
 	for i := range a.rows {
 		if a.rows[i].Kind == workload.Idle {
 			return i
 		}
 	}
 	a.rows = append(a.rows, Row{Kind: workload.Idle})
-	a.energy, a.idles = append(a.energy, 0), append(a.idles, 0)
+	a.energy, a.idleEnergy = append(a.energy, 0), append(a.idleEnergy, 0)
 	return len(a.rows) - 1
 }
 
-// strip takes what was modelled out of the rows, with its part of their errors.
-func (a *adjusting) strip() {
+// removeModelled takes what was modelled out of the rows, with its part of their errors.
+func (a *adjuster) removeModelled() {
 	for i := range a.rows {
 		u := &a.rows[i].Usage
 		for d := power.Package; d < power.DomainLimit; d++ {
 			if a.modelled[d] {
-				drop(u, usage.EnergyOf(d))
+				clearResource(u, usage.EnergyOf(d))
 			}
 		}
-		left := a.rows[i].energyOf()
-		a.out.Measured = plus(a.out.Measured, left)
-		if !a.any {
-			a.kept = a.errors
+		left := a.rows[i].totalEnergy()
+		a.result.Measured = addSaturated(a.result.Measured, left)
+		if !a.anyModelled {
+			a.measuredError = a.errors
 			continue
 		}
 		for _, r := range []usage.Resource{usage.EnergyError, usage.EnergyIdle} {
 			if v, ok := u.Get(r); ok {
-				drop(u, r)
-				u.Put(r, share(v, left, a.energy[i]), usage.Apportioned)
+				clearResource(u, r)
+				u.Put(r, mulDiv(v, left, a.energy[i]), usage.Apportioned)
 			}
 		}
 		off, _ := u.Get(usage.EnergyError)
-		a.kept = plus(a.kept, off)
+		a.measuredError = addSaturated(a.measuredError, off)
 	}
 }
 
-// drop makes a resource absent.
-func drop(u *usage.Usage, r usage.Resource) {
+// clearResource makes a resource absent.
+func clearResource(u *usage.Usage, r usage.Resource) {
 	u.Present &^= usage.SetOf(r)
 	u.Amount[r] = 0
 	u.Quality.Set(r, usage.Absent)
 }
 
-// add gives out energy above what was measured, and of time without rows, which may
+// distribute gives out energy above what was measured, and of time without rows, which may
 // together be off by off and by what was measured inside.
-func (a *adjusting) add(above, empty, off int64) {
+func (a *adjuster) distribute(above, empty, off int64) {
 	n := len(a.rows)
 	used, active, resting := make([]int64, n), make([]int64, n), make([]int64, n)
 	for i := range a.rows {
@@ -163,20 +163,20 @@ func (a *adjusting) add(above, empty, off int64) {
 		}
 	}
 	still := above
-	if a.out.Inside > 0 {
-		still = share(above, total(a.idles), a.out.Inside)
+	if a.result.Inside > 0 {
+		still = mulDiv(above, sumOf(a.idleEnergy), a.result.Inside)
 	}
 	spread := int64(0) // how far the border between the two may be off
-	if a.any {
-		p := min(a.errors, a.out.Inside)
-		spread = share(share(still, above-still, max(1, above)), p, max(1, a.out.Inside))
+	if a.anyModelled {
+		p := min(a.errors, a.result.Inside)
+		spread = mulDiv(mulDiv(still, above-still, max(1, above)), p, max(1, a.result.Inside))
 	}
-	place := a.idle()
+	place := a.idleRow()
 	if !energy.Divide(above-still, used, active) {
 		resting[place] += above - still
 	}
 	parts := make([]int64, n)
-	if energy.Divide(still, a.idles, parts) {
+	if energy.Divide(still, a.idleEnergy, parts) {
 		for i, p := range parts {
 			resting[i] += p
 		}
@@ -188,19 +188,19 @@ func (a *adjusting) add(above, empty, off int64) {
 	for i := range offs {
 		parts[i] = active[i] + resting[i]
 	}
-	energy.Divide(plus(off, a.kept), parts, offs)
+	energy.Divide(addSaturated(off, a.measuredError), parts, offs)
 	for _, of := range [][]int64{active, resting} {
 		if energy.Divide(spread, of, parts) {
 			for i, p := range parts {
-				offs[i] = plus(offs[i], p)
+				offs[i] = addSaturated(offs[i], p)
 			}
 		}
 	}
-	a.put(used, active, resting, offs)
+	a.writeRows(used, active, resting, offs)
 }
 
-// put writes into the rows what each gets.
-func (a *adjusting) put(used, active, resting, offs []int64) {
+// writeRows writes into the rows what each gets.
+func (a *adjuster) writeRows(used, active, resting, offs []int64) {
 	for i := range a.rows {
 		r := &a.rows[i]
 		if r.Kind != workload.Idle && used[i] == 0 && resting[i] == 0 && !r.Usage.Present.Has(usage.EnergyRest) && !r.Usage.Present.Has(usage.CPU) {
@@ -210,8 +210,8 @@ func (a *adjusting) put(used, active, resting, offs []int64) {
 		r.Usage.Put(usage.EnergyError, offs[i], usage.Apportioned)
 		switch {
 		case r.Kind == workload.Idle:
-			drop(&r.Usage, usage.EnergyIdle)
-			r.Usage.Put(usage.EnergyIdle, r.energyOf(), usage.Apportioned)
+			clearResource(&r.Usage, usage.EnergyIdle)
+			r.Usage.Put(usage.EnergyIdle, r.totalEnergy(), usage.Apportioned)
 		case r.Usage.Present.Has(usage.EnergyIdle):
 			r.Usage.Put(usage.EnergyIdle, resting[i], usage.Apportioned)
 		}

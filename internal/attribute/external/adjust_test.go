@@ -183,20 +183,20 @@ func cpuOnly(ns int64) (u usage.Usage) {
 }
 
 // What several meters show is given out to the machines that they feed, all of it.
-func TestBillDivides(t *testing.T) {
+func TestGroupMinuteDivides(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c", "d"}
 		rows := map[string][]external.Row{}
 		for _, n := range names {
 			rows[n] = machine(t)
 		}
-		b := external.Bill{Minute: base}
+		b := external.GroupMinute{Minute: base}
 		var e, off int64
 		for range rapid.IntRange(1, 4).Draw(t, "meters") {
-			c := external.Charge{Nodes: rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 4, rapid.ID).Draw(t, "nodes"),
+			c := external.MeterEnergy{Nodes: rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 4, rapid.ID).Draw(t, "nodes"),
 				Energy: rapid.Int64Range(0, 1<<50).Draw(t, "uJ"), Error: rapid.Int64Range(0, 1<<40).Draw(t, "off")}
 			e, off = e+c.Energy, off+c.Error
-			b.Charges = append(b.Charges, c)
+			b.Meters = append(b.Meters, c)
 		}
 		for _, p := range b.Divide(rows) {
 			e, off = e-p.Energy, off-p.Error
@@ -207,38 +207,38 @@ func TestBillDivides(t *testing.T) {
 	})
 }
 
-func TestBillDivide(t *testing.T) {
+func TestGroupMinuteDivide(t *testing.T) {
 	rows := map[string][]external.Row{
 		"a": {row(workload.Service, 1e9, usage.EnergyPackage, 300, 0, usage.Measured), row(workload.Idle, 9e9, usage.EnergyPackage, 100, 0, usage.Measured)},
 		"b": {row(workload.Service, 8e9, usage.EnergyPackage, 100, 0, usage.Measured)},
 		"c": {{Kind: workload.Service, Usage: cpuOnly(30)}, {Kind: workload.Idle, Usage: cpuOnly(1000)}},
 		"d": {{Kind: workload.Service, Usage: cpuOnly(10)}},
 	}
-	b := external.Bill{Charges: []external.Charge{
+	b := external.GroupMinute{Meters: []external.MeterEnergy{
 		{Nodes: []string{"a", "b"}, Energy: 1000, Error: 10}, {Nodes: []string{"c", "d"}, Energy: 1000},
 		{Nodes: []string{"e", "f"}, Energy: 1000}, {Nodes: []string{"a", "g"}, Energy: 7},
 	}}
-	want := map[string]external.Part{"a": {807, 8}, "b": {200, 2}, "c": {750, 0}, "d": {250, 0}, "e": {500, 0}, "f": {500, 0}, "g": {}}
+	want := map[string]external.NodeEnergy{"a": {807, 8}, "b": {200, 2}, "c": {750, 0}, "d": {250, 0}, "e": {500, 0}, "f": {500, 0}, "g": {}}
 	if diff := cmp.Diff(want, b.Divide(rows)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestReady(t *testing.T) {
-	end := time.Unix(0, external.Start(base+1))
+func TestIsComplete(t *testing.T) {
+	end := time.Unix(0, external.MinuteStart(base+1))
 	for name, c := range map[string]struct {
 		n    external.Node
 		now  time.Duration // after the minute
 		want bool
 	}{
-		"all of it":         {external.Node{Covered: time.Minute - 3*time.Millisecond, Through: end, Streams: 2}, time.Second, true},
-		"a part":            {external.Node{Covered: 50 * time.Second, Through: end, Streams: 1}, time.Second, false},
-		"a part, then on":   {external.Node{Covered: 50 * time.Second, Through: end.Add(2 * time.Minute), Streams: 1}, 2 * time.Minute, true},
-		"a backlog drains":  {external.Node{Covered: 50 * time.Second, Through: end.Add(2 * time.Minute), Streams: 2}, 2 * time.Minute, false},
-		"nothing":           {external.Node{Through: end.Add(time.Hour), Streams: 1}, time.Hour, false},
+		"all of it":         {external.Node{Covered: time.Minute - 3*time.Millisecond, BookedUntil: end, Streams: 2}, time.Second, true},
+		"a part":            {external.Node{Covered: 50 * time.Second, BookedUntil: end, Streams: 1}, time.Second, false},
+		"a part, then on":   {external.Node{Covered: 50 * time.Second, BookedUntil: end.Add(2 * time.Minute), Streams: 1}, 2 * time.Minute, true},
+		"a backlog drains":  {external.Node{Covered: 50 * time.Second, BookedUntil: end.Add(2 * time.Minute), Streams: 2}, 2 * time.Minute, false},
+		"nothing":           {external.Node{BookedUntil: end.Add(time.Hour), Streams: 1}, time.Hour, false},
 		"nothing, too late": {external.Node{}, 26*time.Hour + 1, true},
 	} {
-		if got := c.n.Ready(base, 26*time.Hour, end.Add(c.now)); got != c.want {
+		if got := c.n.IsComplete(base, 26*time.Hour, end.Add(c.now)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

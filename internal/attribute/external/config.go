@@ -31,15 +31,15 @@ type Spec struct {
 	// Path leads to the value in JSON; "" says that the text is the number itself.
 	Path Path `yaml:"path"`
 	Unit Unit `yaml:"unit"`
-	// KindOf is power or energy; "" is as the unit says.
-	KindOf   string        `yaml:"kind"`
-	WrapAt   float64       `yaml:"wrap"` // in Unit; 0 is never
-	ErrorPC  *float64      `yaml:"error_percent"`
-	Interval time.Duration `yaml:"interval"`
-	StaleIn  time.Duration `yaml:"stale"`
-	WaitFor  time.Duration `yaml:"wait"`
-	MaxWatts float64       `yaml:"max_watts"`
-	Nodes    []string      `yaml:"nodes"`
+	// KindName is power or energy; "" is as the unit says.
+	KindName     string        `yaml:"kind"`
+	WrapAt       float64       `yaml:"wrap"` // in Unit; 0 is never
+	ErrorPercent *float64      `yaml:"error_percent"`
+	Interval     time.Duration `yaml:"interval"`
+	StaleAfter   time.Duration `yaml:"stale"`
+	WaitFor      time.Duration `yaml:"wait"`
+	MaxWatts     float64       `yaml:"max_watts"`
+	Nodes        []string      `yaml:"nodes"`
 
 	User     string `yaml:"user"`
 	Password Secret `yaml:",inline"`
@@ -114,8 +114,8 @@ func Parse(text []byte, private bool) ([]Spec, error) {
 	return file.Meters, errors.Join(errs...)
 }
 
-// wants are the keys that each type must and may have, beside those of all.
-var wants = map[string]struct{ must, may []string }{
+// typeKeys are the keys that each type must and may have, beside those of all.
+var typeKeys = map[string]struct{ must, may []string }{
 	Redfish:    {[]string{"url"}, []string{"chassis", "user", "password", "ca_file", "tls_insecure"}},
 	Prometheus: {[]string{"url", "query"}, []string{"user", "password", "token", "ca_file", "tls_insecure"}},
 	HTTP:       {[]string{"url"}, []string{"path", "user", "password", "token", "ca_file", "tls_insecure"}},
@@ -125,7 +125,7 @@ var wants = map[string]struct{ must, may []string }{
 
 // check says what is wrong with s, and makes its Meter.
 func (s *Spec) check(private bool) error {
-	want, ok := wants[s.Type]
+	want, ok := typeKeys[s.Type]
 	switch {
 	case s.Name == "":
 		return errors.New("name: it has none")
@@ -133,8 +133,8 @@ func (s *Spec) check(private bool) error {
 		return fmt.Errorf("type %q is none of redfish, prometheus, http, mqtt and file", s.Type)
 	case s.Unit == (Unit{}):
 		return errors.New("unit: it has none: W, kW, mW, J, kJ, Wh or kWh")
-	case s.KindOf != "" && s.KindOf != s.Unit.Kind.String():
-		return fmt.Errorf("kind %q: %s is a unit of %s", s.KindOf, s.Unit.Name, s.Unit.Kind)
+	case s.KindName != "" && s.KindName != s.Unit.Kind.String():
+		return fmt.Errorf("kind %q: %s is a unit of %s", s.KindName, s.Unit.Name, s.Unit.Kind)
 	case len(s.Nodes) == 0:
 		return errors.New("nodes: it feeds none")
 	case s.Type == MQTT && strings.ContainsAny(s.Topic, "#+"):
@@ -142,7 +142,7 @@ func (s *Spec) check(private bool) error {
 	case !private && (s.Password.Clear != "" || s.Token.Clear != ""):
 		return errors.New("password, token: others can read this file: take away their rights (chmod 600), or use password_env, password_file, token_env or token_file")
 	}
-	for key, set := range s.given() {
+	for key, set := range s.givenKeys() {
 		switch {
 		case set && !slices.Contains(want.must, key) && !slices.Contains(want.may, key):
 			return fmt.Errorf("%s: a meter of type %s has none", key, s.Type)
@@ -150,11 +150,11 @@ func (s *Spec) check(private bool) error {
 			return fmt.Errorf("%s: it has none", key)
 		}
 	}
-	return s.numbers()
+	return s.checkNumbers()
 }
 
-// given says which of the keys are there that not all types have.
-func (s *Spec) given() map[string]bool {
+// givenKeys says which of the keys are there that not all types have.
+func (s *Spec) givenKeys() map[string]bool {
 	return map[string]bool{
 		"url": s.URL != "", "query": s.Query != "", "topic": s.Topic != "", "file": s.File != "", "chassis": s.Chassis != "",
 		"path": len(s.Path) > 0, "user": s.User != "", "password": s.Password != Secret{}, "token": s.Token != Token{},
@@ -163,42 +163,42 @@ func (s *Spec) given() map[string]bool {
 }
 
 const (
-	usualInterval = 10 * time.Second
-	stalePower    = 2 * time.Minute
-	staleEnergy   = 15 * time.Minute
-	longest       = 26 * time.Hour // how old what an agent sends can be
-	usualErrorPC  = 5.
-	wattsOfOne    = 100e3 // no machine draws as much
-	mostWatts     = 1e9
+	defaultInterval     = 10 * time.Second
+	stalePower          = 2 * time.Minute
+	staleEnergy         = 15 * time.Minute
+	maxAge              = 26 * time.Hour // how old what an agent sends can be
+	defaultErrorPercent = 5.
+	defaultMaxWatts     = 100e3 // no machine draws as much
+	maxWatts            = 1e9
 )
 
-// numbers checks the numbers, fills in those that are not given, and makes the
+// checkNumbers checks the numbers, fills in those that are not given, and makes the
 // Meter.
-func (s *Spec) numbers() error {
+func (s *Spec) checkNumbers() error {
 	stale := stalePower
 	if s.Unit.Kind == power.Energy {
 		stale = staleEnergy
 	}
-	s.Interval = cmp.Or(s.Interval, usualInterval)
+	s.Interval = cmp.Or(s.Interval, defaultInterval)
 	stale = max(stale, 3*s.Interval)
-	percent := usualErrorPC
-	if s.ErrorPC != nil {
-		percent = *s.ErrorPC
+	percent := defaultErrorPercent
+	if s.ErrorPercent != nil {
+		percent = *s.ErrorPercent
 	}
-	watts := cmp.Or(s.MaxWatts, wattsOfOne*float64(len(s.Nodes)))
-	s.StaleIn, s.WaitFor = cmp.Or(s.StaleIn, stale), cmp.Or(s.WaitFor, longest)
+	watts := cmp.Or(s.MaxWatts, defaultMaxWatts*float64(len(s.Nodes)))
+	s.StaleAfter, s.WaitFor = cmp.Or(s.StaleAfter, stale), cmp.Or(s.WaitFor, maxAge)
 	wrap := s.WrapAt * float64(s.Unit.Micro)
 	switch {
 	case s.Interval < time.Second || s.Interval > time.Hour:
 		return fmt.Errorf("interval %v: from 1s to 1h", s.Interval)
-	case s.StaleIn < s.Interval || s.StaleIn > longest:
-		return fmt.Errorf("stale %v: from the interval (%v) to 26h", s.StaleIn, s.Interval)
-	case s.WaitFor < settled || s.WaitFor > longest:
+	case s.StaleAfter < s.Interval || s.StaleAfter > maxAge:
+		return fmt.Errorf("stale %v: from the interval (%v) to 26h", s.StaleAfter, s.Interval)
+	case s.WaitFor < settleTime || s.WaitFor > maxAge:
 		return fmt.Errorf("wait %v: from 2m to 26h", s.WaitFor)
 	case !(percent >= 0 && percent <= 100):
 		return fmt.Errorf("error_percent %v: from 0 to 100", percent)
-	case !(watts > 0 && watts <= mostWatts):
-		return fmt.Errorf("max_watts %v: from 0 to %v", watts, mostWatts)
+	case !(watts > 0 && watts <= maxWatts):
+		return fmt.Errorf("max_watts %v: from 0 to %v", watts, maxWatts)
 	case !(wrap >= 0 && wrap < math.MaxInt64/2):
 		return fmt.Errorf("wrap %v: it is negative or too large", s.WrapAt)
 	case wrap > 0 && s.Unit.Kind != power.Energy:
@@ -207,8 +207,8 @@ func (s *Spec) numbers() error {
 		return fmt.Errorf("wrap: at %v W it could wrap unseen between two readings: give a lower max_watts, or a shorter interval", watts)
 	}
 	s.Meter = Meter{
-		Name: s.Name, Kind: s.Unit.Kind, Wrap: int64(wrap), ErrorPPM: int64(percent * power.PPM / 100), Most: int64(watts * 1e6),
-		Stale: s.StaleIn, Wait: s.WaitFor, Nodes: s.Nodes,
+		Name: s.Name, Kind: s.Unit.Kind, Wrap: int64(wrap), ErrorPPM: int64(percent * power.PPM / 100), MaxPower: int64(watts * 1e6),
+		Stale: s.StaleAfter, Wait: s.WaitFor, Nodes: s.Nodes,
 	}
 	return nil
 }

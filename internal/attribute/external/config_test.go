@@ -55,10 +55,10 @@ func TestParse(t *testing.T) {
 	}
 	const day = 26 * time.Hour
 	want := []external.Meter{
-		{Name: "pdu-1", Kind: power.Energy, ErrorPPM: 10_000, Most: 200_000e6, Stale: 15 * time.Minute, Wait: day, Nodes: []string{"web-1", "web-2"}},
-		{Name: "plug", Kind: power.Power, ErrorPPM: 50_000, Most: 3500e6, Stale: 2 * time.Minute, Wait: day, Nodes: []string{"lab/db-1"}},
-		{Name: "ups", Kind: power.Power, ErrorPPM: 50_000, Most: 100_000e6, Stale: 5 * time.Minute, Wait: 10 * time.Minute, Nodes: []string{"web-3"}},
-		{Name: "file", Kind: power.Energy, Wrap: 4294967296e6, ErrorPPM: 50_000, Most: 1000e6, Stale: 15 * time.Minute, Wait: day, Nodes: []string{"web-4"}},
+		{Name: "pdu-1", Kind: power.Energy, ErrorPPM: 10_000, MaxPower: 200_000e6, Stale: 15 * time.Minute, Wait: day, Nodes: []string{"web-1", "web-2"}},
+		{Name: "plug", Kind: power.Power, ErrorPPM: 50_000, MaxPower: 3500e6, Stale: 2 * time.Minute, Wait: day, Nodes: []string{"lab/db-1"}},
+		{Name: "ups", Kind: power.Power, ErrorPPM: 50_000, MaxPower: 100_000e6, Stale: 5 * time.Minute, Wait: 10 * time.Minute, Nodes: []string{"web-3"}},
+		{Name: "file", Kind: power.Energy, Wrap: 4294967296e6, ErrorPPM: 50_000, MaxPower: 1000e6, Stale: 15 * time.Minute, Wait: day, Nodes: []string{"web-4"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("meters (-want +got):\n%s", diff)

@@ -3,8 +3,8 @@
 // they show above what the machines themselves see.
 //
 // [Minutes] turns samples into the energy of each minute, and says where it cannot.
-// [Together] finds which meters have to be looked at together, and [Node.Ready]
-// whether a machine's rows of a minute are complete. [Bill.Divide] gives each machine
+// [GroupConnected] finds which meters have to be looked at together, and [Node.Ready]
+// whether a machine's rows of a minute are complete. [GroupMinute.Divide] gives each machine
 // its part of what its meters show, and [Adjust] gives that to the machine's rows.
 //
 // Energy is in microjoules, power in microwatts, an instant in nanoseconds since
@@ -36,8 +36,8 @@ type Meter struct {
 	Wrap int64
 	// ErrorPPM is by how much it may be off, of what it shows.
 	ErrorPPM int64
-	// Most is more than it can possibly show, in uW.
-	Most int64
+	// MaxPower is more than it can possibly show, in uW.
+	MaxPower int64
 	// Stale is for how long two samples may be apart, and for how long an Energy
 	// meter may show the same before that is taken to be so.
 	Stale time.Duration
@@ -54,12 +54,12 @@ type Sample struct {
 	Value int64 // uW or uJ, by the meter's Kind
 }
 
-// Start is the instant at which a minute begins.
-func Start(m int64) int64 { return m * minute }
+// MinuteStart is the instant at which a minute begins.
+func MinuteStart(m int64) int64 { return m * minute }
 
-// share is amount x part / whole, rounded down; the largest int64 where that is
+// mulDiv is amount x part / whole, rounded down; the largest int64 where that is
 // more. None is negative; it is 0 where whole is.
-func share(amount, part, whole int64) int64 {
+func mulDiv(amount, part, whole int64) int64 {
 	if whole == 0 {
 		return 0
 	}
@@ -71,26 +71,26 @@ func share(amount, part, whole int64) int64 {
 	return int64(min(q, math.MaxInt64))
 }
 
-// plus adds two amounts that are not negative, up to the largest int64.
-func plus(a, b int64) int64 {
+// addSaturated adds two amounts that are not negative, up to the largest int64.
+func addSaturated(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
 	return a + b
 }
 
-// total sums amounts that are not negative.
-func total(amounts []int64) (sum int64) {
+// sumOf sums amounts that are not negative.
+func sumOf(amounts []int64) (sum int64) {
 	for _, a := range amounts {
-		sum = plus(sum, a)
+		sum = addSaturated(sum, a)
 	}
 	return sum
 }
 
-// Together puts meters into sets, by their places in the list: those that feed the
+// GroupConnected puts meters into sets, by their places in the list: those that feed the
 // same machine are in one set, and so are those that a chain of such machines
 // connects. id is what a meter's word for a machine stands for.
-func Together(meters []Meter, id func(node string) string) (sets [][]int) {
+func GroupConnected(meters []Meter, id func(node string) string) (sets [][]int) {
 	of := map[string]int{} // set of a machine
 	for i := range meters {
 		set := []int{i}

@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Minute is what a meter showed in one minute.
-type Minute struct {
+// A MeterMinute is what a meter showed in one minute.
+type MeterMinute struct {
 	Minute int64
 	Energy int64 // uJ
 	Error  int64 // by how much that may be off, uJ
@@ -27,49 +27,49 @@ type Minute struct {
 // is spread evenly from one change to the next. On which side of a minute's edge a
 // joule falls is not in the error: what a minute has too much its neighbour has too
 // little. Whatever the edges, the minutes sum to what is between two samples.
-func Minutes(m *Meter, samples []Sample, from int64, now time.Time) (out []Minute) {
-	ps := m.pieces(samples)
-	end := m.decided(samples, ps, now.UnixNano())
-	for i, k := 0, from; Start(k+1) <= end; k++ {
-		a, b := Start(k), Start(k+1)
+func Minutes(m *Meter, samples []Sample, from int64, now time.Time) (out []MeterMinute) {
+	ps := m.segments(samples)
+	end := m.decidedUntil(samples, ps, now.UnixNano())
+	for i, k := 0, from; MinuteStart(k+1) <= end; k++ {
+		a, b := MinuteStart(k), MinuteStart(k+1)
 		for i < len(ps) && ps[i].to.At <= a {
 			i++
 		}
-		v := Minute{Minute: k, Reason: energy.Gone}
+		v := MeterMinute{Minute: k, Reason: energy.Unreadable}
 		if i < len(ps) && ps[i].from.At <= a && ps[len(ps)-1].to.At >= b {
-			v = m.minute(k, ps[i:])
+			v = m.energyIn(k, ps[i:])
 		}
 		out = append(out, v)
 	}
 	return out
 }
 
-// minute is a minute that pieces cover, the first of which holds its start.
-func (m *Meter) minute(k int64, ps []piece) Minute {
-	v := Minute{Minute: k}
-	a, b := Start(k), Start(k+1)
+// energyIn is a minute that pieces cover, the first of which holds its start.
+func (m *Meter) energyIn(k int64, ps []segment) MeterMinute {
+	v := MeterMinute{Minute: k}
+	a, b := MinuteStart(k), MinuteStart(k+1)
 	for _, p := range ps {
 		if p.from.At >= b {
 			break
 		}
-		if p.reason != energy.Fine {
-			return Minute{Minute: k, Reason: p.reason}
+		if p.reason != energy.OK {
+			return MeterMinute{Minute: k, Reason: p.reason}
 		}
 		c, d := max(a, p.from.At), min(b, p.to.At)
-		v.Energy += m.upTo(p, d) - m.upTo(p, c)
+		v.Energy += m.energyUntil(p, d) - m.energyUntil(p, c)
 		if m.Kind == power.Power {
-			v.Error = plus(v.Error, share(max(p.to.Value-p.from.Value, p.from.Value-p.to.Value)/2, d-c, second))
+			v.Error = addSaturated(v.Error, mulDiv(max(p.to.Value-p.from.Value, p.from.Value-p.to.Value)/2, d-c, second))
 		}
 	}
-	v.Error = plus(v.Error, share(v.Energy, m.ErrorPPM, power.PPM))
+	v.Error = addSaturated(v.Error, mulDiv(v.Energy, m.ErrorPPM, power.PPM))
 	return v
 }
 
-// decided is the instant up to which no later sample changes anything.
-func (m *Meter) decided(samples []Sample, ps []piece, now int64) int64 {
+// decidedUntil is the instant up to which no later sample changes anything.
+func (m *Meter) decidedUntil(samples []Sample, ps []segment, now int64) int64 {
 	var last, kept int64
 	for i := range samples {
-		if s := &samples[i]; m.possible(s) {
+		if s := &samples[i]; m.isPossible(s) {
 			if kept == 0 {
 				kept = s.At
 			}
@@ -89,14 +89,14 @@ func (m *Meter) decided(samples []Sample, ps []piece, now int64) int64 {
 	return kept
 }
 
-// Since is the instant from which on samples are needed for the minutes from one on.
-func Since(m *Meter, samples []Sample, from int64) (at int64) {
-	at = Start(from)
+// NeededFrom is the instant from which on samples are needed for the minutes from one on.
+func NeededFrom(m *Meter, samples []Sample, from int64) (at int64) {
+	at = MinuteStart(from)
 	if len(samples) > 0 && samples[0].At < at {
 		at = samples[0].At
 	}
-	for _, p := range m.pieces(samples) {
-		if p.to.At > Start(from) {
+	for _, p := range m.segments(samples) {
+		if p.to.At > MinuteStart(from) {
 			break
 		}
 		at = p.to.At
@@ -105,22 +105,22 @@ func Since(m *Meter, samples []Sample, from int64) (at int64) {
 }
 
 // A piece is the time between two samples that are used, one after the other.
-type piece struct {
+type segment struct {
 	from, to Sample
 	energy   int64 // uJ, of an Energy meter
 	reason   energy.Reason
 }
 
-// upTo is the energy of a piece up to an instant in it, in uJ.
-func (m *Meter) upTo(p piece, at int64) int64 {
+// energyUntil is the energy of a piece up to an instant in it, in uJ.
+func (m *Meter) energyUntil(p segment, at int64) int64 {
 	t, whole := at-p.from.At, p.to.At-p.from.At
 	switch {
 	case t <= 0:
 		return 0
 	case m.Kind == power.Energy:
-		return share(p.energy, t, whole)
+		return mulDiv(p.energy, t, whole)
 	case t == whole:
-		return share(p.from.Value+p.to.Value, whole, 2*second)
+		return mulDiv(p.from.Value+p.to.Value, whole, 2*second)
 	}
 	// (2 P0 T t + (P1-P0) t^2) / 2T, in one piece so that it never falls.
 	x, y := big.NewInt(t), big.NewInt(p.to.Value-p.from.Value)
@@ -129,47 +129,47 @@ func (m *Meter) upTo(p piece, at int64) int64 {
 	return x.Div(x.Add(x, y), y.Mul(big.NewInt(2*whole), big.NewInt(second))).Int64()
 }
 
-// pieces judges the samples. Between two pieces there is no time.
-func (m *Meter) pieces(samples []Sample) (ps []piece) {
+// segments judges the samples. Between two pieces there is no time.
+func (m *Meter) segments(samples []Sample) (ps []segment) {
 	var last, read, doubt *Sample // the last one used, the last one read, and one that cannot follow from last
 	add := func(s *Sample, reason energy.Reason) {
-		e, _ := m.gain(last, s)
-		if reason == energy.Fine && s.At-last.At > 2*int64(m.Stale) {
-			reason = energy.Gone
+		e, _ := m.gainBetween(last, s)
+		if reason == energy.OK && s.At-last.At > 2*int64(m.Stale) {
+			reason = energy.Unreadable
 		}
-		ps = append(ps, piece{*last, *s, e, reason})
+		ps = append(ps, segment{*last, *s, e, reason})
 		last, doubt = s, nil
 	}
 	for i := range samples {
 		s := &samples[i]
 		switch {
-		case !m.possible(s):
+		case !m.isPossible(s):
 			continue
 		case last == nil:
 			last, read = s, s
 			continue
 		case s.At-read.At > int64(m.Stale):
-			add(s, energy.Gone)
+			add(s, energy.Unreadable)
 		case m.Kind == power.Power:
-			add(s, energy.Fine)
+			add(s, energy.OK)
 		default:
-			switch _, why := m.gain(last, s); {
-			case why == energy.Fine && s.Value == last.Value && s.At-last.At < int64(m.Stale):
+			switch _, why := m.gainBetween(last, s); {
+			case why == energy.OK && s.Value == last.Value && s.At-last.At < int64(m.Stale):
 				doubt = nil // it moves in steps: the next change tells
-			case why == energy.Fine:
-				add(s, energy.Fine)
+			case why == energy.OK:
+				add(s, energy.OK)
 			case doubt == nil:
 				doubt = s
 			default:
-				_, before := m.gain(last, doubt)
-				if _, again := m.gain(doubt, s); again != energy.Fine {
+				_, before := m.gainBetween(last, doubt)
+				if _, again := m.gainBetween(doubt, s); again != energy.OK {
 					doubt = s
 					break
 				}
 				// It really is there now: counting goes on from there.
 				add(doubt, before)
 				if s.Value != last.Value {
-					add(s, energy.Fine)
+					add(s, energy.OK)
 				}
 			}
 		}
@@ -178,23 +178,23 @@ func (m *Meter) pieces(samples []Sample) (ps []piece) {
 	return ps
 }
 
-// possible reports whether the meter can show this at all.
-func (m *Meter) possible(s *Sample) bool {
+// isPossible reports whether the meter can show this at all.
+func (m *Meter) isPossible(s *Sample) bool {
 	switch {
 	case s.Value < 0:
 		return false
 	case m.Kind == power.Power:
-		return s.Value <= m.Most
+		return s.Value <= m.MaxPower
 	}
 	return m.Wrap == 0 || s.Value <= m.Wrap
 }
 
-// gain is what a counter gained between two samples, in uJ; 0 where that cannot be.
-func (m *Meter) gain(from, to *Sample) (int64, energy.Reason) {
+// gainBetween is what a counter gained between two samples, in uJ; 0 where that cannot be.
+func (m *Meter) gainBetween(from, to *Sample) (int64, energy.Reason) {
 	if m.Kind != power.Energy {
-		return 0, energy.Fine
+		return 0, energy.OK
 	}
-	possible := share(m.Most, to.At-from.At, second)
+	possible := mulDiv(m.MaxPower, to.At-from.At, second)
 	d := to.Value - from.Value
 	back := d < 0
 	if back {
@@ -204,9 +204,9 @@ func (m *Meter) gain(from, to *Sample) (int64, energy.Reason) {
 	case m.Wrap > 0 && possible >= m.Wrap:
 		return 0, energy.Ambiguous
 	case back && (m.Wrap == 0 || d > possible):
-		return 0, energy.Back
+		return 0, energy.WentBack
 	case d > possible:
 		return 0, energy.Jumped
 	}
-	return d, energy.Fine
+	return d, energy.OK
 }

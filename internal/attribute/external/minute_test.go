@@ -20,15 +20,15 @@ const (
 )
 
 var (
-	watts   = external.Meter{Name: "w", Kind: power.Power, Most: 1e12, Stale: 30 * time.Second}
-	counter = external.Meter{Name: "c", Kind: power.Energy, Most: 1000e6, Stale: 10 * time.Minute}
+	watts   = external.Meter{Name: "w", Kind: power.Power, MaxPower: 1e12, Stale: 30 * time.Second}
+	counter = external.Meter{Name: "c", Kind: power.Energy, MaxPower: 1000e6, Stale: 10 * time.Minute}
 )
 
 // at makes samples of a meter that is read from the first minute on: seconds, value,
 // seconds, value, ...
 func at(pairs ...int64) (s []external.Sample) {
 	for i := 0; i < len(pairs); i += 2 {
-		s = append(s, external.Sample{At: external.Start(base) + pairs[i]*second, Value: pairs[i+1]})
+		s = append(s, external.Sample{At: external.MinuteStart(base) + pairs[i]*second, Value: pairs[i+1]})
 	}
 	return s
 }
@@ -36,7 +36,7 @@ func at(pairs ...int64) (s []external.Sample) {
 // sampled are random samples that both kinds of meter can show, with gaps within
 // limits.
 func sampled(t *rapid.T, kind power.Kind, gap time.Duration) (s []external.Sample) {
-	v, now := int64(0), external.Start(base)
+	v, now := int64(0), external.MinuteStart(base)
 	for range rapid.IntRange(2, 60).Draw(t, "samples") {
 		s = append(s, external.Sample{At: now, Value: v})
 		d := rapid.Int64Range(1, int64(gap)).Draw(t, "after")
@@ -61,8 +61,8 @@ func TestMinutesSum(t *testing.T) {
 		s := sampled(t, m.Kind, 25*time.Second)
 		// It ends with a minute, so that the last edge cuts nothing.
 		last := &s[len(s)-1]
-		end := last.At/external.Start(1) + 1
-		s = append(s, external.Sample{At: external.Start(end), Value: last.Value})
+		end := last.At/external.MinuteStart(1) + 1
+		s = append(s, external.Sample{At: external.MinuteStart(end), Value: last.Value})
 		if m.Kind == power.Power && s[len(s)-1].At-last.At > int64(m.Stale) {
 			m.Stale = time.Minute
 		}
@@ -82,7 +82,7 @@ func TestMinutesSum(t *testing.T) {
 			}
 		}
 		for i, v := range got {
-			if v.Minute != base+int64(i) || v.Reason != energy.Fine || v.Energy < 0 || v.Error < 0 {
+			if v.Minute != base+int64(i) || v.Reason != energy.OK || v.Energy < 0 || v.Error < 0 {
 				t.Fatalf("minute %d: %+v", i, v)
 			}
 			sum += v.Energy
@@ -91,7 +91,7 @@ func TestMinutesSum(t *testing.T) {
 			t.Fatalf("minutes sum to %d uJ, want %d", sum, want)
 		}
 		cut := base + int64(rapid.IntRange(0, len(got)-1).Draw(t, "from"))
-		from := external.Since(&m, s, cut)
+		from := external.NeededFrom(&m, s, cut)
 		for len(s) > 0 && s[0].At < from {
 			s = s[1:]
 		}
@@ -118,7 +118,7 @@ func TestMinutesStay(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "wrong") {
 			s[rapid.IntRange(0, len(s)-1).Draw(t, "at")].Value = rapid.Int64Range(-5, 1e15).Draw(t, "value")
 		}
-		var before []external.Minute
+		var before []external.MeterMinute
 		for i := range s {
 			now := s[i].At + rapid.Int64Range(0, 4*60*second).Draw(t, "late")
 			if i+1 < len(s) {
@@ -128,8 +128,8 @@ func TestMinutesStay(t *testing.T) {
 			if len(got) < len(before) {
 				t.Fatalf("%d minutes after %d", len(got), len(before))
 			}
-			same := func(a, b external.Minute) bool { // that it cannot be used may get another reason
-				return a == b || a.Minute == b.Minute && a.Reason != energy.Fine && b.Reason != energy.Fine
+			same := func(a, b external.MeterMinute) bool { // that it cannot be used may get another reason
+				return a == b || a.Minute == b.Minute && a.Reason != energy.OK && b.Reason != energy.OK
 			}
 			if !slices.EqualFunc(before, got[:len(before)], same) {
 				t.Fatalf("sample %d changed what was decided:\n%s", i, cmp.Diff(before, got))
@@ -144,7 +144,7 @@ func TestMinutes(t *testing.T) {
 	wrapping.Wrap = 200_000e6
 	classy := watts
 	classy.ErrorPPM = 10_000
-	type want = []external.Minute
+	type want = []external.MeterMinute
 	for name, c := range map[string]struct {
 		m       external.Meter
 		samples []external.Sample
@@ -155,10 +155,10 @@ func TestMinutes(t *testing.T) {
 		"a ramp, cut":      {watts, at(0, 0, 30, 0, 60, 60e6), 60, want{{base, 900e6, 900e6, 0}}},
 		"cut in a ramp":    {watts, at(0, 60e6, 30, 60e6, 50, 60e6, 70, 120e6), 70, want{{base, 50*60e6 + 10*75e6, 10 * 30e6, 0}}},
 		"not yet":          {watts, at(0, 1e6, 30, 1e6), 59, nil},
-		"no sample":        {watts, nil, 60, want{{base, 0, 0, energy.Gone}}},
-		"it began late":    {watts, at(10, 1e6, 40, 1e6, 65, 1e6), 65, want{{base, 0, 0, energy.Gone}}},
-		"a gap":            {watts, at(0, 1e6, 10, 1e6, 45, 1e6, 70, 1e6, 100, 1e6, 120, 1e6), 120, want{{base, 0, 0, energy.Gone}, {base + 1, 60e6, 0, 0}}},
-		"it fell silent":   {watts, at(0, 1e6, 30, 1e6, 60, 1e6, 80, 1e6), 121, want{{base, 60e6, 0, 0}, {base + 1, 0, 0, energy.Gone}}},
+		"no sample":        {watts, nil, 60, want{{base, 0, 0, energy.Unreadable}}},
+		"it began late":    {watts, at(10, 1e6, 40, 1e6, 65, 1e6), 65, want{{base, 0, 0, energy.Unreadable}}},
+		"a gap":            {watts, at(0, 1e6, 10, 1e6, 45, 1e6, 70, 1e6, 100, 1e6, 120, 1e6), 120, want{{base, 0, 0, energy.Unreadable}, {base + 1, 60e6, 0, 0}}},
+		"it fell silent":   {watts, at(0, 1e6, 30, 1e6, 60, 1e6, 80, 1e6), 121, want{{base, 60e6, 0, 0}, {base + 1, 0, 0, energy.Unreadable}}},
 		"absurd power":     {watts, at(0, 1e6, 20, 2e12, 25, 1e6, 50, 1e6, 60, 1e6), 60, want{{base, 60e6, 0, 0}}},
 		"a counter":        {counter, at(-30, 0, 30, 6000e6, 90, 9000e6), 90, want{{base, 4500e6, 0, 0}}},
 		"coarse":           {counter, at(0, 0, 40, 0, 80, 0, 120, 12000e6, 160, 12000e6), 160, want{{base, 6000e6, 0, 0}, {base + 1, 6000e6, 0, 0}}},
@@ -168,23 +168,23 @@ func TestMinutes(t *testing.T) {
 		"it wraps twice":   {wrapping, at(0, 199_000e6, 300, 2_000e6, 360, 3_000e6), 360, want{{base, 0, 0, energy.Ambiguous}, {base + 1, 0, 0, energy.Ambiguous}, {base + 2, 0, 0, energy.Ambiguous}, {base + 3, 0, 0, energy.Ambiguous}, {base + 4, 0, 0, energy.Ambiguous}, {base + 5, 1_000e6, 0, 0}}},
 		"one wrong value":  {counter, at(0, 100e6, 20, 9e15, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
 		"one back":         {counter, at(0, 100e6, 20, 0, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
-		"it began anew":    {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.Back}, {base + 1, 6e6, 0, 0}}},
+		"it began anew":    {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
 		"it jumped":        {counter, at(0, 0, 50, 1e15, 60, 1e15+1e6, 120, 1e15+7e6), 120, want{{base, 0, 0, energy.Jumped}, {base + 1, 6e6, 0, 0}}},
 		"away for an hour": {counter, at(0, 0, 60, 1e6, 3600, 70e6, 3660, 71e6), 180, want{{base, 1e6, 0, 0}}},
 	} {
 		var s []external.Sample
 		for _, x := range c.samples {
-			if x.At <= external.Start(base)+c.now*second {
+			if x.At <= external.MinuteStart(base)+c.now*second {
 				s = append(s, x)
 			}
 		}
-		if diff := cmp.Diff(c.want, external.Minutes(&c.m, s, base, time.Unix(0, external.Start(base)+c.now*second))); diff != "" {
+		if diff := cmp.Diff(c.want, external.Minutes(&c.m, s, base, time.Unix(0, external.MinuteStart(base)+c.now*second))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-func TestTogether(t *testing.T) {
+func TestGroupConnected(t *testing.T) {
 	of := func(nodes ...[]string) (ms []external.Meter) {
 		for _, n := range nodes {
 			ms = append(ms, external.Meter{Nodes: n})
@@ -203,7 +203,7 @@ func TestTogether(t *testing.T) {
 		{of([]string{"a"}, []string{"b"}, []string{"c"}, []string{"c", "a"}, []string{"d", "b"}), [][]int{{0, 2, 3}, {1, 4}}},
 		{of([]string{"a", "b"}, []string{"b", "a"}, []string{"a", "b"}), [][]int{{0, 1, 2}}},
 	} {
-		if diff := cmp.Diff(c.want, external.Together(c.meters, id)); diff != "" {
+		if diff := cmp.Diff(c.want, external.GroupConnected(c.meters, id)); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", c.meters, diff)
 		}
 	}

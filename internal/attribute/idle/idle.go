@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Idle divides the energy that each machine used while idle among the groups on
+// Divide divides the energy that each machine used while idle among the groups on
 // it, in the range that they are of. The last two keys of each group are its node
 // and its kind.
 //
@@ -27,10 +27,10 @@ import (
 // anything, or p is energy.None, idle keeps it. What a group gets is in its Idle,
 // and what idle had is nowhere else any more, so that the parts sum to the idle
 // energy exactly. How far that may be off is divided likewise.
-func Idle(p power.Policy, groups, all []query.Group) {
+func Divide(p power.Policy, groups, all []query.Group) {
 	machines := map[string]*machine{}
 	for i := range all {
-		node, kind := ends(all[i].Keys)
+		node, kind := nodeAndKind(all[i].Keys)
 		m := machines[node]
 		if m == nil {
 			m = &machine{}
@@ -42,20 +42,20 @@ func Idle(p power.Policy, groups, all []query.Group) {
 		case system, guest:
 		default:
 			m.used = m.used.Plus(u.ClaimCPU)
-			m.present = m.present.Plus(present(u))
+			m.present = m.present.Plus(coveredTime(u))
 		}
 	}
 	for i := range groups {
-		node, kind := ends(groups[i].Keys)
+		node, kind := nodeAndKind(groups[i].Keys)
 		m := machines[node]
 		if m == nil {
 			continue // nothing is known of it
 		}
 		switch u := &groups[i].Usage; kind {
 		case idle:
-			m.empty = append(m.empty, u)
+			m.idleGroups = append(m.idleGroups, u)
 		case system, guest:
-			m.others = append(m.others, u)
+			m.nonClaimants = append(m.nonClaimants, u)
 		default:
 			m.claimants = append(m.claimants, u)
 		}
@@ -67,17 +67,17 @@ func Idle(p power.Policy, groups, all []query.Group) {
 
 var idle, system, guest = workload.Idle.String(), workload.System.String(), workload.VM.String()
 
-// ends are the node and the kind of a group.
-func ends(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
+// nodeAndKind are the node and the kind of a group.
+func nodeAndKind(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
 
-func present(u *query.Total) unit.Sum { return unit.Sum{}.Add(max(0, int64(u.ClaimCovered))) }
+func coveredTime(u *query.Total) unit.Sum { return unit.Sum{}.Add(max(0, int64(u.ClaimCovered))) }
 
 // A machine is one node, with what is asked of it.
 type machine struct {
 	idle          query.Total // all of it
 	used, present unit.Sum    // what all workloads on it can claim with
 
-	claimants, others, empty []*query.Total
+	claimants, nonClaimants, idleGroups []*query.Total
 }
 
 func (m *machine) divide(p power.Policy) {
@@ -85,12 +85,12 @@ func (m *machine) divide(p power.Policy) {
 	if quality == usage.Absent {
 		return
 	}
-	for _, u := range slices.Concat(m.claimants, m.others, m.empty) {
+	for _, u := range slices.Concat(m.claimants, m.nonClaimants, m.idleGroups) {
 		u.IdleQuality = max(quality, usage.Apportioned)
 	}
 	claims, out := m.claims(), make([]int64, len(m.claimants)+1)
 	if energy.DivideIdle(p, 1, claims, out) > 0 { // nobody claims anything
-		for _, u := range m.empty {
+		for _, u := range m.idleGroups {
 			u.Idle, _ = u.Energy()
 			u.IdleError = u.Sum[usage.EnergyError]
 		}
@@ -108,7 +108,7 @@ func (m *machine) divide(p power.Policy) {
 		give(sum, func(u *query.Total, part int64) { u.Idle = u.Idle.Add(part) })
 		give(m.idle.Sum[usage.EnergyError], func(u *query.Total, part int64) { u.IdleError = u.IdleError.Add(part) })
 	}
-	for _, u := range m.empty {
+	for _, u := range m.idleGroups {
 		for _, r := range usage.Energies {
 			u.Sum[r] = unit.Sum{}
 		}
@@ -120,7 +120,7 @@ func (m *machine) divide(p power.Policy) {
 func (m *machine) claims() []energy.Claim {
 	var used, here []unit.Sum
 	for _, u := range m.claimants {
-		used, here = append(used, u.ClaimCPU), append(here, present(u))
+		used, here = append(used, u.ClaimCPU), append(here, coveredTime(u))
 	}
 	claims := make([]energy.Claim, len(m.claimants)+1)
 	for i, w := range weights(m.used, used) {
@@ -158,9 +158,9 @@ func weights(whole unit.Sum, parts []unit.Sum) []int64 {
 	return append(out, left)
 }
 
-// Merge takes node and kind off the groups' keys, and makes one group of those
+// MergeNodes takes node and kind off the groups' keys, and makes one group of those
 // that are alike without. The order is that of the first of each.
-func Merge(groups []query.Group) (out []query.Group) {
+func MergeNodes(groups []query.Group) (out []query.Group) {
 	type place struct {
 		at    int
 		nodes map[string]bool
@@ -168,7 +168,7 @@ func Merge(groups []query.Group) (out []query.Group) {
 	places := map[string]*place{}
 	for i := range groups {
 		g := &groups[i]
-		node, _ := ends(g.Keys)
+		node, _ := nodeAndKind(g.Keys)
 		keys := g.Keys[:len(g.Keys)-2]
 		name := strings.Join(keys, "\x00")
 		p := places[name]

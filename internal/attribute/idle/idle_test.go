@@ -70,8 +70,8 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		before := sums(groups)
 		p := rapid.SampledFrom([]power.Policy{power.None, power.Equal, power.Reserved, power.Used}).Draw(t, "policy")
-		idle.Idle(p, groups, groups)
-		merged := idle.Merge(groups)
+		idle.Divide(p, groups, groups)
+		merged := idle.MergeNodes(groups)
 		for _, after := range []query.Total{sums(groups), sums(merged)} {
 			a, _ := before.AllEnergy()
 			b, _ := after.AllEnergy()
@@ -109,8 +109,8 @@ func TestOthersHaveTheirShare(t *testing.T) {
 		all := draw(t)
 		some := slices.DeleteFunc(slices.Clone(all), func(query.Group) bool { return rapid.Bool().Draw(t, "left out") })
 		p := rapid.SampledFrom([]power.Policy{power.Equal, power.Used}).Draw(t, "policy")
-		idle.Idle(p, some, all)
-		idle.Idle(p, all, slices.Clone(all))
+		idle.Divide(p, some, all)
+		idle.Divide(p, all, slices.Clone(all))
 		for i := range some {
 			j := slices.IndexFunc(all, func(g query.Group) bool { return slices.Equal(g.Keys, some[i].Keys) })
 			a, b := some[i].Usage.Idle.Float(unit.Count), all[j].Usage.Idle.Float(unit.Count)
@@ -148,9 +148,9 @@ func TestIdle(t *testing.T) {
 			groups[5].Usage.Sum[usage.EnergyRest] = unit.Sum{}.Add(200e6)
 			groups[5].Usage.Sum[usage.EnergyError] = unit.Sum{}.Add(20e6)
 		}
-		idle.Idle(p, groups, groups)
+		idle.Divide(p, groups, groups)
 		got := ""
-		for _, g := range idle.Merge(groups) {
+		for _, g := range idle.MergeNodes(groups) {
 			active, _ := g.Usage.Energy()
 			off := g.Usage.Sum[usage.EnergyError].Plus(g.Usage.IdleError)
 			got += fmt.Sprintf(", %s %s+%s ±%s", g.Keys[0], active.Decimal(unit.Microjoule), g.Usage.Idle.Decimal(unit.Microjoule), off.Decimal(unit.Microjoule))

@@ -76,19 +76,19 @@ func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	b := newBurden(p.Threads)
-	defer b.end()
-	g := &gatherer{machine: m, every: sample, domain: r.Domain, broken: map[string]bool{}}
+	l := newCPULoad(p.Threads)
+	defer l.close()
+	g := &collector{machine: m, every: sample, domain: r.Domain, broken: map[string]bool{}}
 	for i := range cfg.Steps + 1 {
-		b.set(float64(i) / float64(cfg.Steps))
+		l.setShare(float64(i) / float64(cfg.Steps))
 		if err := sleep.For(ctx, settle); err != nil {
 			return nil, err
 		}
-		got, err := g.gather(ctx, cfg.Step)
+		got, err := g.collect(ctx, cfg.Step)
 		if err != nil {
 			return nil, err
 		}
-		got = steady(got)
+		got = steadySamples(got)
 		r.Samples = append(r.Samples, got...)
 		if len(got) > 0 {
 			step(mean(got))
@@ -118,7 +118,7 @@ func (r *Result) choose(p *machine.Power) (settle time.Duration, err error) {
 		settle = max(settle, 2*time.Duration(m.Every))
 	}
 	if len(r.Meters) == 0 {
-		why := errors.Join(p.Meters.Refused()...)
+		why := errors.Join(p.Meters.OpenErrors()...)
 		if why == nil {
 			return 0, fault.WithHint(fmt.Errorf("no meter shows the power of this machine or of its CPU packages: %w", fault.ErrUnsupported),
 				"calibrate a machine of the same make that has one, and give its file to mete-agent -power-curve here")
@@ -144,19 +144,19 @@ func (r *Result) check() error {
 }
 
 // A gatherer takes samples.
-type gatherer struct {
+type collector struct {
 	machine *machine.Machine
 	every   time.Duration
 	domain  power.Domain
 	at      int64           // of the tick before, ns of CLOCK_BOOTTIME
 	broken  map[string]bool // meters that are not used at present
 
-	readings, now []power.Reading // see edge
+	readings, now []power.Reading // see waitForStep
 }
 
-// gather takes samples for some time. Those in which a meter is not used, and
+// collect takes samples for some time. Those in which a meter is not used, and
 // what is booked is not measured, are left out.
-func (g *gatherer) gather(ctx context.Context, length time.Duration) (list []energy.Sample, err error) {
+func (g *collector) collect(ctx context.Context, length time.Duration) (list []energy.Sample, err error) {
 	if _, _, err := g.tick(ctx); err != nil {
 		return nil, err
 	}
@@ -175,10 +175,10 @@ func (g *gatherer) gather(ctx context.Context, length time.Duration) (list []ene
 	return list, nil
 }
 
-// edge returns just after a counter moved, so that a sample has whole steps of it:
+// waitForStep returns just after a counter moved, so that a sample has whole steps of it:
 // one that moves every 20 ms would be off by 2 % of a second else. One that does
 // not move is waited for no longer than its step.
-func (g *gatherer) edge(ctx context.Context) error {
+func (g *collector) waitForStep(ctx context.Context) error {
 	src := g.machine.Power().Meters
 	step := time.Duration(0)
 	for _, m := range src.Meters() {
@@ -191,7 +191,7 @@ func (g *gatherer) edge(ctx context.Context) error {
 		return err
 	}
 	for begin := time.Now(); time.Since(begin) < step; {
-		if err := sleep.For(ctx, look); err != nil {
+		if err := sleep.For(ctx, pollInterval); err != nil {
 			return err
 		}
 		g.now, err = src.Read(g.now[:0])
@@ -207,19 +207,19 @@ func (g *gatherer) edge(ctx context.Context) error {
 	return nil
 }
 
-// look is the time between two looks at whether a counter moved.
-const look = 500 * time.Microsecond
+// pollInterval is the time between two looks at whether a counter moved.
+const pollInterval = 500 * time.Microsecond
 
 // tick reads the machine, and returns its mean load and power since the last time.
-func (g *gatherer) tick(ctx context.Context) (s energy.Sample, ok bool, err error) {
-	if err := g.edge(ctx); err != nil {
+func (g *collector) tick(ctx context.Context) (s energy.Sample, ok bool, err error) {
+	if err := g.waitForStep(ctx); err != nil {
 		return s, false, err
 	}
 	b, err := g.machine.Tick()
 	if err != nil {
 		return s, false, err
 	}
-	for _, e := range g.machine.Books().Events() {
+	for _, e := range g.machine.Accounts().Events() {
 		g.broken[e.Meter] = e.To == 0
 	}
 	at := g.machine.Snapshot().At
@@ -228,10 +228,10 @@ func (g *gatherer) tick(ctx context.Context) (s energy.Sample, ok bool, err erro
 	var uJ int64
 	for _, res := range usage.Energies {
 		if g.domain == power.Rest || res == usage.EnergyOf(g.domain) {
-			uJ += b.Whole.Of(res)
+			uJ += b.Whole.Get(res)
 		}
 	}
-	whole := b.Whole.Of(usage.CPU)
+	whole := b.Whole.Get(usage.CPU)
 	if whole <= 0 || elapsed <= 0 || uJ <= 0 {
 		return s, false, nil
 	}
@@ -240,22 +240,22 @@ func (g *gatherer) tick(ctx context.Context) (s energy.Sample, ok bool, err erro
 			return s, false, nil
 		}
 	}
-	used := min(whole, b.Workloads.Of(usage.CPU)+b.System.Of(usage.CPU))
+	used := min(whole, b.Workloads.Get(usage.CPU)+b.System.Get(usage.CPU))
 	return energy.Sample{
 		Load:  int64(float64(used) / float64(whole) * power.PPM),
 		Power: int64(float64(uJ) / float64(elapsed) * 1e9),
 	}, true, nil
 }
 
-// calm is by how much a sample's load may stray from the others of its step, in
+// maxLoadDeviation is by how much a sample's load may stray from the others of its step, in
 // ppm of all CPUs.
-const calm = power.PPM / 100
+const maxLoadDeviation = power.PPM / 100
 
-// steady returns the samples whose load is near the median, and half of them at
+// steadySamples returns the samples whose load is near the median, and half of them at
 // least, the nearest. What else runs in bursts raises the mean load of a sample,
 // but along a chord of the curve: where that bends, the power is too low for the
 // load. They stay in their order.
-func steady(list []energy.Sample) []energy.Sample {
+func steadySamples(list []energy.Sample) []energy.Sample {
 	if len(list) < 3 {
 		return list
 	}
@@ -269,7 +269,7 @@ func steady(list []energy.Sample) []energy.Sample {
 		loads[i] = max(l-median, median-l)
 	}
 	slices.Sort(loads)
-	most := max(calm, loads[(len(loads)-1)/2])
+	most := max(maxLoadDeviation, loads[(len(loads)-1)/2])
 	return slices.DeleteFunc(list, func(s energy.Sample) bool { return max(s.Load-median, median-s.Load) > most })
 }
 

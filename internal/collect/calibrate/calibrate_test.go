@@ -32,9 +32,9 @@ var quiet = slog.New(slog.DiscardHandler)
 
 const watt = 1_000_000
 
-// simulate plays a machine of a law, whose loads are all that this one does, and
+// simulate plays a machine of a power model, whose loads are all that this one does, and
 // returns how to calibrate it.
-func simulate(t *testing.T, law powersim.Law) calibrate.Config {
+func simulate(t *testing.T, law powersim.PowerModel) calibrate.Config {
 	t.Helper()
 	hosttest.Need(t, "root", "cgroup1")
 	h, err := hostfs.Open("/")
@@ -54,8 +54,8 @@ func simulate(t *testing.T, law powersim.Law) calibrate.Config {
 		}
 	}
 	sim.Zones = []powersim.Zone{
-		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: law},
-		{ID: "intel-rapl:0:0", Name: "dram", Domain: power.DRAM, Law: powersim.Law{Idle: watt}},
+		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: law},
+		{ID: "intel-rapl:0:0", Name: "dram", Domain: power.DRAM, Model: powersim.PowerModel{Idle: watt}},
 	}
 	p, err := powersim.Start(sim)
 	if err != nil {
@@ -71,14 +71,14 @@ func simulate(t *testing.T, law powersim.Law) calibrate.Config {
 	return cfg
 }
 
-// A calibration finds the law of a simulated machine, within 1 % at every load.
+// A calibration finds the power model of a simulated machine, within 1 % at every load.
 // It wants a machine that is left alone: where the hypervisor took some of it
 // meanwhile, or others much, it is run once more, and then once more.
 func TestAccuracyCalibrate(t *testing.T) {
 	testkit.Stage(t, "accuracy", "loads the machine, which has to be left alone")
-	for name, law := range map[string]powersim.Law{
+	for name, law := range map[string]powersim.PowerModel{
 		"linear":  {Idle: 20 * watt, Core: 20 * watt},
-		"concave": {Idle: 20 * watt, Core: 20 * watt, Bend: .7},
+		"concave": {Idle: 20 * watt, Core: 20 * watt, Exponent: .7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := simulate(t, law)
@@ -125,9 +125,9 @@ func stolen(t *testing.T) (steal, busy, all int64) {
 	return s.Steal, busy - u.Utime.Nano() - u.Stime.Nano(), busy + s.Idle + s.IOWait + s.Steal
 }
 
-// off calibrates, and returns by how much the curve is off the law at most, at
+// off calibrates, and returns by how much the curve is off the power model at most, at
 // which load in percent, and the lowest load that was seen.
-func off(t *testing.T, cfg calibrate.Config, law powersim.Law) (worst float64, at int, low float64, err error) {
+func off(t *testing.T, cfg calibrate.Config, law powersim.PowerModel) (worst float64, at int, low float64, err error) {
 	t.Helper()
 	steps := 0
 	r, err := calibrate.Run(t.Context(), cfg, func(energy.Sample) { steps++ }, quiet)
@@ -144,7 +144,7 @@ func off(t *testing.T, cfg calibrate.Config, law powersim.Law) (worst float64, a
 	c := r.Fit(time.Now())
 	for i := range 101 {
 		idle, active := law.Power(float64(i) / 100 * float64(r.Threads))
-		is := float64(energy.At(&c.Curve, int64(i)*power.PPM/100))
+		is := float64(energy.CurvePower(&c.Curve, int64(i)*power.PPM/100))
 		if d := math.Abs(is-idle-active) / (idle + active); d > worst {
 			worst, at = d, i
 		}
@@ -168,7 +168,7 @@ func TestRunRefuses(t *testing.T) {
 
 // Who ends it waits for nothing.
 func TestRunEnds(t *testing.T) {
-	cfg := simulate(t, powersim.Law{Idle: watt})
+	cfg := simulate(t, powersim.PowerModel{Idle: watt})
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, stop)
 	if _, err := calibrate.Run(ctx, cfg, nil, quiet); !errors.Is(err, context.Canceled) {

@@ -7,7 +7,7 @@ import (
 	"mete.dev/mete/internal/attribute/energy"
 )
 
-func TestSteady(t *testing.T) {
+func TestSteadySamples(t *testing.T) {
 	for name, c := range map[string]struct{ loads, want []int64 }{
 		"nothing":         {nil, nil},
 		"two":             {[]int64{0, 900_000}, []int64{0, 900_000}},
@@ -22,7 +22,7 @@ func TestSteady(t *testing.T) {
 				list = append(list, energy.Sample{Load: l, Power: 2 * l})
 			}
 			var got []int64
-			for _, s := range steady(list) {
+			for _, s := range steadySamples(list) {
 				if s.Power != 2*s.Load {
 					t.Errorf("%+v is no sample", s)
 				}

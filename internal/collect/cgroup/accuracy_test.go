@@ -33,7 +33,7 @@ func TestAccuracyManyGroups(t *testing.T) {
 				mkdir(t, fmt.Sprintf("%s%s/s%d/g%d", cpuMount, p, i/100, i))
 			}
 			begun := spent()
-			s := openStand(t, reader, config(), bpf.Default())
+			s := openFixture(t, reader, config(), bpf.Default())
 			t.Logf("opened and read once: %v CPU", spent()-begun)
 			before := usageOf(t, p)
 			want := map[string]int64{}
@@ -90,7 +90,7 @@ func TestAccuracyEventOverflow(t *testing.T) {
 		t.Skipf("%d events are queued", most)
 	}
 	p := top(t)
-	s := openStand(t, "files", config(), bpf.Default())
+	s := openFixture(t, "files", config(), bpf.Default())
 	mkdir(t, in(p+"/gone")...)
 	s.tick()
 	before := usageOf(t, p)

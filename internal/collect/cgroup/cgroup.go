@@ -32,14 +32,14 @@ type Config struct {
 
 // A reader follows one machine's groups.
 type reader interface {
-	// changes tells the table of births and deaths since the call before.
-	changes(t *Table) error
+	// followChanges tells the table of births and deaths since the call before.
+	followChanges(t *Table) error
 	// read puts the fast set into the readings of all workloads.
 	read(t *Table) error
-	// follow says which roles' hierarchies the reader needs to know groups of.
-	follow() []role
-	// byID says whether it names groups by id, else by path.
-	byID() bool
+	// roles says which roles' hierarchies the reader needs to know groups of.
+	roles() []role
+	// identifiesByID says whether it names groups by id, else by path.
+	identifiesByID() bool
 	// countsRoot says whether its reading of a version 2 root holds all tasks.
 	countsRoot() bool
 	Close() error
@@ -55,18 +55,18 @@ const (
 	roleIO                 // block I/O
 	roleLimit              // CPU limits and throttling
 	rolePSI                // pressure
-	roles
+	roleCount
 )
 
 // sources is the hierarchy that serves each role; nil where none does.
-type sources [roles]*hostfs.Hierarchy
+type sources [roleCount]*hostfs.Hierarchy
 
-// pick chooses the hierarchy for each role. A controller is in one hierarchy
+// chooseHierarchies chooses the hierarchy for each role. A controller is in one hierarchy
 // only: v1 if it is mounted there, else v2. CPU time and pressure are in every
 // group of v2 whether or not a controller is there, so a bare v2 hierarchy
 // beside v1 controllers serves pressure, and CPU time only where v1 has no
 // cpuacct: groups are commonly made in v1 alone.
-func pick(ys []hostfs.Hierarchy) (s sources, err error) {
+func chooseHierarchies(ys []hostfs.Hierarchy) (s sources, err error) {
 	byController := func(name string) *hostfs.Hierarchy {
 		for i := range ys {
 			if ys[i].Has(name) {
@@ -110,21 +110,21 @@ type Table struct {
 	reader reader
 	disk   diskSource
 	trees  []*tree // the hierarchies that are followed
-	byRole [roles]*tree
+	byRole [roleCount]*tree
 
-	byKey  map[key]*node
-	root   *node
-	bySlot []*node // of workloads
-	live   []*node // workloads, parents before children
-	free   []usage.Slot
-	freed  []usage.Slot // by the latest sweep; free one snapshot later
-	graves []grave
-	ticks  int
-	first  bool
-	late   bool  // what is found now may have been there at earlier ticks
-	moved  bool  // live may hold a child before its parent
-	lost   int64 // births and deaths not seen, since the snapshot before
-	faked  uint64
+	byKey     map[key]*node
+	root      *node
+	bySlot    []*node // of workloads
+	workloads []*node // workloads, parents before children
+	free      []usage.Slot
+	freed     []usage.Slot // by the latest dropEnded; free one snapshot later
+	removed   []removedGroup
+	ticks     int
+	first     bool
+	foundLate bool  // what is found now may have been there at earlier ticks
+	needsSort bool  // live may hold a child before its parent
+	lost      int64 // births and deaths not seen, since the snapshot before
+	fakeIDs   uint64
 
 	buf      []byte
 	leaves   map[procfmt.Dev]string
@@ -138,12 +138,12 @@ func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, err
 	if err != nil {
 		return nil, err
 	}
-	src, err := pick(ys)
+	src, err := chooseHierarchies(ys)
 	if err != nil {
 		return nil, err
 	}
 	t := &Table{cfg: cfg, host: h, log: log, src: src, reader: r, byKey: map[key]*node{}, first: true}
-	for _, role := range r.follow() {
+	for _, role := range r.roles() {
 		y := src[role]
 		if y == nil {
 			continue
@@ -155,7 +155,7 @@ func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, err
 		}
 		if t.byRole[role] == nil {
 			tr := &tree{Hierarchy: *y, index: len(t.trees), byPath: map[string]*node{}}
-			if r.byID() {
+			if r.identifiesByID() {
 				tr.byID = map[uint64]*node{}
 			}
 			t.trees = append(t.trees, tr)
@@ -180,12 +180,12 @@ func OpenFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	}
 	t.disk = chooseDisk(t, false)
 	t.note("processes started: absent (the bpf reader counts them)")
-	return t.seeded()
+	return t.findAllOrClose()
 }
 
-// seeded is t with the groups that are there.
-func (t *Table) seeded() (*Table, error) {
-	if err := t.seed(); err != nil {
+// findAllOrClose is t with the groups that are there.
+func (t *Table) findAllOrClose() (*Table, error) {
+	if err := t.findAll(); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -193,15 +193,15 @@ func (t *Table) seeded() (*Table, error) {
 
 // Close gives back what the table holds of the kernel.
 func (t *Table) Close() error {
-	for _, n := range t.live {
+	for _, n := range t.workloads {
 		n.closeFiles()
 	}
 	return t.reader.Close()
 }
 
-// Unified returns the kernfs id of a workload's group in the cgroup v2
+// UnifiedID returns the kernfs id of a workload's group in the cgroup v2
 // hierarchy, 0 where it has none there.
-func (t *Table) Unified(slot usage.Slot) uint64 {
+func (t *Table) UnifiedID(slot usage.Slot) uint64 {
 	y := t.src[rolePSI]
 	if y == nil || int(slot) >= len(t.bySlot) || t.bySlot[slot] == nil {
 		return 0
@@ -212,7 +212,7 @@ func (t *Table) Unified(slot usage.Slot) uint64 {
 			return n.id[tr.index]
 		}
 	}
-	id, err := t.host.ID(join(y.Mount, n.path))
+	id, err := t.host.ID(joinPath(y.Mount, n.path))
 	if err != nil {
 		return 0
 	}
@@ -236,8 +236,8 @@ func (t *Table) note(format string, args ...any) {
 // Read fills s.Groups with every workload that is there or has just ended, the
 // root first.
 func (t *Table) Read(s *usage.Snapshot) error {
-	t.sweep()
-	if err := t.reader.changes(t); err != nil {
+	t.dropEnded()
+	if err := t.reader.followChanges(t); err != nil {
 		return err
 	}
 	if err := t.reader.read(t); err != nil {
@@ -245,13 +245,13 @@ func (t *Table) Read(s *usage.Snapshot) error {
 	}
 	t.readWindow()
 	t.readSlow()
-	if t.moved {
-		slices.SortStableFunc(t.live, func(a, b *node) int { return a.depth() - b.depth() })
-		t.moved = false
+	if t.needsSort {
+		slices.SortStableFunc(t.workloads, func(a, b *node) int { return a.depth() - b.depth() })
+		t.needsSort = false
 	}
 	s.Groups = s.Groups[:0]
-	for _, n := range t.live {
-		n.told = true
+	for _, n := range t.workloads {
+		n.reported = true
 		s.Groups = append(s.Groups, &n.group)
 	}
 	s.Lost, t.lost = t.lost, 0
@@ -260,31 +260,31 @@ func (t *Table) Read(s *usage.Snapshot) error {
 	return nil
 }
 
-// sweep forgets the groups that ended in the snapshot before, and marks all
+// dropEnded forgets the groups that ended in the snapshot before, and marks all
 // others that were in it as seen.
-func (t *Table) sweep() {
+func (t *Table) dropEnded() {
 	t.free = append(t.free, t.freed...)
 	t.freed = t.freed[:0]
-	kept := t.live[:0]
-	for _, n := range t.live {
-		if n.group.Final && n.told {
+	kept := t.workloads[:0]
+	for _, n := range t.workloads {
+		if n.group.Final && n.reported {
 			t.freed = append(t.freed, n.group.Slot)
 			t.bySlot[n.group.Slot] = nil
 			continue
 		}
-		if n.told {
+		if n.reported {
 			n.group.New, n.group.Born = false, false
 		}
 		kept = append(kept, n)
 	}
-	clear(t.live[len(kept):])
-	t.live = kept
+	clear(t.workloads[len(kept):])
+	t.workloads = kept
 	if len(t.freed) == 0 {
 		return
 	}
-	for _, n := range t.live { // who outlives a group above it stands below the next
+	for _, n := range t.workloads { // who outlives a group above it stands below the next
 		if n != t.root && !n.dead && (t.bySlot[n.group.Parent] == nil || t.bySlot[n.group.MemoryParent] == nil) {
-			t.place(n)
+			t.setParents(n)
 		}
 	}
 }

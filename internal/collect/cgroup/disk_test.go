@@ -65,7 +65,7 @@ func TestDiskOfShortLives(t *testing.T) {
 	p := top(t)
 	t.Cleanup(func() { removeAll(t, blkioMount+p) })
 	mkdir(t, blkioMount+p)
-	s := openStand(t, "bpf", config(), bpf.Default())
+	s := openFixture(t, "bpf", config(), bpf.Default())
 	path, err := filepath.Abs(file.Name())
 	if err != nil {
 		t.Fatal(err)

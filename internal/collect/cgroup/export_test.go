@@ -3,14 +3,14 @@ package cgroup
 import "strings"
 
 // Entries counts what a table holds of the groups below a path: workloads,
-// entries by path, id and key, graves and watches.
+// entries by path, id and key, removed groups and watches.
 func (t *Table) Entries(below string) (k int) {
 	in := func(path string) {
 		if strings.HasPrefix(path, below+"/") {
 			k++
 		}
 	}
-	for _, n := range t.live {
+	for _, n := range t.workloads {
 		in(n.path)
 	}
 	for _, n := range t.bySlot {
@@ -21,7 +21,7 @@ func (t *Table) Entries(below string) (k int) {
 	for _, n := range t.byKey {
 		in(n.path)
 	}
-	for _, g := range t.graves {
+	for _, g := range t.removed {
 		in(g.n.path)
 	}
 	for _, tr := range t.trees {
@@ -33,10 +33,10 @@ func (t *Table) Entries(below string) (k int) {
 		}
 	}
 	if f, ok := t.reader.(*files); ok && f.dirs != nil {
-		for _, at := range f.dirs.at {
+		for _, at := range f.dirs.dirOf {
 			in(at.path)
 		}
-		for at := range f.dirs.of {
+		for at := range f.dirs.watchOf {
 			in(at.path)
 		}
 	}
@@ -44,16 +44,16 @@ func (t *Table) Entries(below string) (k int) {
 }
 
 // SlotsLost is how many slots are neither taken nor free.
-func (t *Table) SlotsLost() int { return len(t.bySlot) - len(t.live) - len(t.free) - len(t.freed) }
+func (t *Table) SlotsLost() int { return len(t.bySlot) - len(t.workloads) - len(t.free) - len(t.freed) }
 
 // ByName says whether what a group used up to its end is booked to itself.
-func (t *Table) ByName() bool { return t.reader.byID() }
+func (t *Table) ByName() bool { return t.reader.identifiesByID() }
 
 // Kept is how many descriptors are kept for each group.
 func (t *Table) Kept() map[string]int {
 	kept := map[string]int{}
-	for _, n := range t.live {
-		if k := open(n); k > 0 {
+	for _, n := range t.workloads {
+		if k := countOpen(n); k > 0 {
 			kept[n.path] = k
 		}
 	}
@@ -61,13 +61,13 @@ func (t *Table) Kept() map[string]int {
 }
 
 // Blind takes the directory events away, as where the kernel has no more.
-func (t *Table) Blind() { t.reader.(*files).blind = true }
+func (t *Table) Blind() { t.reader.(*files).incomplete = true }
 
 // BeforeReading has f called after the first look for groups that were made,
 // before those that are known are read. Each reading then looks so often again.
 func (t *Table) BeforeReading(looks int, f func()) {
 	r := t.reader.(*files)
-	r.looks = looks
+	r.maxPasses = looks
 	t.reader = &interrupted{r, f}
 }
 
@@ -89,7 +89,7 @@ type walked struct {
 	f func()
 }
 
-func (w *walked) changes(t *Table) error {
+func (w *walked) followChanges(t *Table) error {
 	if err := w.walk(t); err != nil {
 		return err
 	}

@@ -61,13 +61,13 @@ system_usec 0
 `
 )
 
-// A fake is a machine of files, whose groups the test makes, uses and removes.
-type fake struct {
+// A fakeMachine is a machine of files, whose groups the test makes, uses and removes.
+type fakeMachine struct {
 	t      *rapid.T
 	h      *hostfs.FS
 	v2     bool
 	table  *cgroup.Table
-	books  *attribute.Books
+	books  *attribute.Accounts
 	window usage.Window
 	now    int64
 	ids    []string
@@ -88,21 +88,21 @@ type fakeGroup struct {
 }
 
 // dirs are the directories of a group, the one that counts CPU first.
-func (f *fake) dirs(p string) []string {
+func (f *fakeMachine) dirs(p string) []string {
 	if f.v2 {
 		return []string{f.h.Path("/cg" + p)}
 	}
 	return []string{f.h.Path("/cpu" + p), f.h.Path("/memory" + p)}
 }
 
-func (f *fake) must(err error) {
+func (f *fakeMachine) must(err error) {
 	f.t.Helper()
 	if err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-func (f *fake) mkdir(parent *fakeGroup, name string) {
+func (f *fakeMachine) mkdir(parent *fakeGroup, name string) {
 	g := &fakeGroup{path: name, parent: parent}
 	if parent != nil {
 		g.path = parent.path + name
@@ -117,7 +117,7 @@ func (f *fake) mkdir(parent *fakeGroup, name string) {
 	f.write(g)
 }
 
-func (f *fake) write(g *fakeGroup) {
+func (f *fakeMachine) write(g *fakeGroup) {
 	text, d := fmt.Sprintln(g.cpu*1000), f.dirs(g.path)
 	file := "/cpuacct.usage"
 	if f.v2 {
@@ -132,7 +132,7 @@ func (f *fake) write(g *fakeGroup) {
 	}
 }
 
-func (f *fake) rmdir(g *fakeGroup) {
+func (f *fakeMachine) rmdir(g *fakeGroup) {
 	for _, d := range f.dirs(g.path) {
 		rel := strings.TrimPrefix(d, strings.TrimSuffix(f.h.Path("/"), "/"))
 		f.ids = slices.DeleteFunc(f.ids, func(l string) bool { return strings.HasSuffix(l, " "+rel+"\n") })
@@ -142,7 +142,7 @@ func (f *fake) rmdir(g *fakeGroup) {
 	f.groups = slices.DeleteFunc(f.groups, func(o *fakeGroup) bool { return o == g })
 }
 
-func (f *fake) use(g *fakeGroup, us int64) {
+func (f *fakeMachine) use(g *fakeGroup, us int64) {
 	f.top += us
 	for ; g != nil; g = g.parent {
 		g.cpu += us
@@ -150,7 +150,7 @@ func (f *fake) use(g *fakeGroup, us int64) {
 }
 
 // live lets the machine live for a while.
-func (f *fake) live() {
+func (f *fakeMachine) live() {
 	t := f.t
 	f.now += 1e9
 	for range rapid.IntRange(0, 5).Draw(t, "deeds") {
@@ -200,12 +200,12 @@ func (f *fake) live() {
 	}
 }
 
-func (f *fake) tick() usage.Balance {
+func (f *fakeMachine) tick() usage.Balance {
 	f.t.Helper()
 	s := &usage.Snapshot{Boot: "boot", At: f.now, Mono: f.now, Node: usage.Node{CPUs: 1, MemTotal: 1 << 30, MemFree: 1 << 29}}
 	f.must(f.table.Read(s))
 	b := f.books.Tick(s)
-	f.books.Close(&f.window)
+	f.books.CloseWindow(&f.window)
 	if f.window.Balance.Violations > 0 {
 		f.t.Fatalf("%d violations", f.window.Balance.Violations)
 	}
@@ -226,7 +226,7 @@ func TestFilesBookAll(t *testing.T) {
 func testFilesBookAll(t *testing.T, r *rapid.T) {
 	v2, blind := rapid.Bool().Draw(r, "v2"), rapid.Bool().Draw(r, "blind")
 	capture := map[bool]string{false: fakeV1, true: fakeV2}[v2]
-	f := &fake{t: r, h: hosttest.Unpack(t, []byte(capture)), v2: v2, now: 1e9, booked: map[string]int64{}, books: attribute.New("node")}
+	f := &fakeMachine{t: r, h: hosttest.Unpack(t, []byte(capture)), v2: v2, now: 1e9, booked: map[string]int64{}, books: attribute.New("node")}
 	for range rapid.IntRange(0, 6).Draw(r, "groups") {
 		f.live()
 	}

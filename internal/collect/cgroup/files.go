@@ -18,17 +18,17 @@ type files struct {
 	host *hostfs.FS
 	log  *slog.Logger
 	dirs *watches // nil where the kernel gives no directory events
-	// blind says that not all directories are watched, so that none is to be.
-	blind bool
-	looks int // how often at most a reading looks for groups that were made meanwhile
-	most  int // descriptors that may be kept
-	kept  int
-	tick  int
-	buf   [4096]byte
+	// incomplete says that not all directories are watched, so that none is to be.
+	incomplete      bool
+	maxPasses       int // how often at most a reading looks for groups that were made meanwhile
+	maxDescriptors  int // descriptors that may be kept
+	openDescriptors int
+	tick            int
+	buf             [4096]byte
 }
 
 func newFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*files, error) {
-	f := &files{host: h, log: log, looks: 4, most: cfg.Files}
+	f := &files{host: h, log: log, maxPasses: 4, maxDescriptors: cfg.Files}
 	w, err := newWatches(h)
 	switch {
 	case errors.Is(err, fault.ErrUnavailable):
@@ -40,8 +40,8 @@ func newFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*files, error) {
 	return f, nil
 }
 
-func (f *files) follow() []role { return []role{roleCPU, roleMemory} }
-func (f *files) byID() bool     { return false }
+func (f *files) roles() []role        { return []role{roleCPU, roleMemory} }
+func (f *files) identifiesByID() bool { return false }
 
 func (f *files) countsRoot() bool { return false }
 
@@ -54,12 +54,12 @@ func (f *files) Close() error {
 
 // watch is called for each directory that the table finds.
 func (f *files) watch(t *Table, tr *tree, path string) {
-	if f.dirs == nil || f.blind {
+	if f.dirs == nil || f.incomplete {
 		return
 	}
 	if err := f.dirs.add(tr, path); err != nil && !errors.Is(err, fault.ErrNotFound) {
 		f.log.Warn("no more directory events; groups are searched for every window", "path", path, "err", err)
-		f.blind = true
+		f.incomplete = true
 	}
 }
 
@@ -70,8 +70,8 @@ func (f *files) unwatch(tr *tree, path string) {
 	}
 }
 
-// changes follows what was made and removed.
-func (f *files) changes(t *Table) error {
+// followChanges follows what was made and removed.
+func (f *files) followChanges(t *Table) error {
 	if f.tick == 0 && f.dirs != nil { // the root's own directories
 		for _, tr := range t.trees {
 			f.watch(t, tr, "/")
@@ -84,15 +84,15 @@ func (f *files) changes(t *Table) error {
 		if f.tick%max(1, t.cfg.Every) != 0 {
 			return nil
 		}
-		t.late = true // also at the tick before, after the search
-		defer func() { t.late = false }()
+		t.foundLate = true // also at the tick before, after the search
+		defer func() { t.foundLate = false }()
 		return f.search(t)
 	}
 	overflow, err := f.dirs.drain(func(tr *tree, path string, made bool) error {
-		if f.blind {
+		if f.incomplete {
 			return nil
 		}
-		return f.changed(t, tr, path, made)
+		return f.applyChange(t, tr, path, made)
 	})
 	if err != nil {
 		return err
@@ -100,29 +100,29 @@ func (f *files) changes(t *Table) error {
 	if overflow {
 		t.lost++
 	}
-	if overflow || f.blind {
+	if overflow || f.incomplete {
 		err = f.search(t)
 	}
-	if f.blind {
+	if f.incomplete {
 		err = errors.Join(err, f.dirs.Close())
 		f.dirs = nil
 	}
 	return err
 }
 
-// changed follows one event. It may be old: what counts is what is there now.
-func (f *files) changed(t *Table, tr *tree, path string, made bool) error {
+// applyChange follows one event. It may be old: what counts is what is there now.
+func (f *files) applyChange(t *Table, tr *tree, path string, made bool) error {
 	id, err := f.host.ID(tr.dir(path))
 	if !made {
 		if n := tr.byPath[path]; n != nil && (err != nil || id != n.id[tr.index]) {
-			t.died(tr, n, false)
+			t.removeGroup(tr, n, false)
 		}
 		return nil
 	}
 	if err != nil && f.host.Live() {
 		return nil // gone again: what it used is in its parent
 	}
-	t.born(tr, path, id)
+	t.addGroup(tr, path, id)
 	f.watch(t, tr, path)
 	return t.scan(tr, path) // what was made in it before it was watched
 }
@@ -131,8 +131,8 @@ func (f *files) changed(t *Table, tr *tree, path string, made bool) error {
 func (f *files) search(t *Table) error {
 	for _, tr := range t.trees {
 		for _, n := range tr.byPath {
-			if n != t.root && f.gone(n, tr) {
-				t.died(tr, n, false)
+			if n != t.root && f.isGone(n, tr) {
+				t.removeGroup(tr, n, false)
 			}
 		}
 	}
@@ -153,22 +153,22 @@ func (f *files) search(t *Table) error {
 func (f *files) read(t *Table) error {
 	f.tick++
 	done := 0
-	for look := 0; done < len(t.live) && look < f.looks; look++ {
-		fresh := t.live[done:]
-		done = len(t.live)
+	for look := 0; done < len(t.workloads) && look < f.maxPasses; look++ {
+		fresh := t.workloads[done:]
+		done = len(t.workloads)
 		f.readAll(t, fresh)
 		if f.dirs == nil {
 			break
 		}
-		if err := f.changes(t); err != nil {
+		if err := f.followChanges(t); err != nil {
 			return err
 		}
 	}
-	for _, n := range t.live[done:] {
+	for _, n := range t.workloads[done:] {
 		n.group.Born = false
 	}
 	if f.tick%max(1, t.cfg.Every) == 0 {
-		f.share(t)
+		f.assignDescriptors(t)
 	}
 	return nil
 }
@@ -208,9 +208,9 @@ func (f *files) readCPU(t *Table, n *node, tr *tree) {
 			n.group.Put(usage.CPU, v)
 		}
 	}
-	f.failed(t, n, tr, usage.CPU, err)
+	f.handleReadError(t, n, tr, usage.CPU, err)
 	if v := n.group.Value[usage.CPU]; v != n.cpu {
-		n.busy += v - n.cpu
+		n.recentCPU += v - n.cpu
 		n.cpu = v
 	}
 }
@@ -241,18 +241,18 @@ func (f *files) readMemory(t *Table, n *node, tr *tree) {
 			n.group.Put(usage.Memory, v)
 		}
 	}
-	f.failed(t, n, tr, usage.Memory, err)
+	f.handleReadError(t, n, tr, usage.Memory, err)
 }
 
-// failed judges the reading of one group: gone is its end, anything else makes
+// handleReadError judges the reading of one group: gone is its end, anything else makes
 // this resource absent.
-func (f *files) failed(t *Table, n *node, tr *tree, r usage.Resource, err error) {
+func (f *files) handleReadError(t *Table, n *node, tr *tree, r usage.Resource, err error) {
 	switch {
 	case err == nil:
-	case errors.Is(err, fault.ErrNotFound) && n != t.root && f.gone(n, tr):
-		t.died(tr, n, false)
+	case errors.Is(err, fault.ErrNotFound) && n != t.root && f.isGone(n, tr):
+		t.removeGroup(tr, n, false)
 	default:
-		if n.group.Has.Has(r) || n.fresh {
+		if n.group.Has.Has(r) || n.slowUnread {
 			f.log.Debug("reading", "path", n.path, "resource", r.String(), "err", err)
 		}
 		n.group.Has &^= usage.SetOf(r)
@@ -262,10 +262,10 @@ func (f *files) failed(t *Table, n *node, tr *tree, r usage.Resource, err error)
 	}
 }
 
-// gone reports whether the group is no longer in the tree, or is another.
-func (f *files) gone(n *node, tr *tree) bool {
-	dir := tr.dir(n.at[tr.index])
-	if n.id[tr.index] >= fake {
+// isGone reports whether the group is no longer in the tree, or is another.
+func (f *files) isGone(n *node, tr *tree) bool {
+	dir := tr.dir(n.paths[tr.index])
+	if n.id[tr.index] >= fakeID {
 		_, err := f.host.ReadDir(dir)
 		return errors.Is(err, fault.ErrNotFound)
 	}
@@ -277,19 +277,19 @@ func (f *files) gone(n *node, tr *tree) bool {
 func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error) {
 	file := n.files[which]
 	if file == nil {
-		if f.dirs == nil && f.gone(n, tr) {
+		if f.dirs == nil && f.isGone(n, tr) {
 			// Nobody told that there may be another group under the path.
 			return nil, fmt.Errorf("%s: %w", n.path, fault.ErrNotFound)
 		}
 		var err error
-		if file, err = f.host.Open(tr.dir(n.at[tr.index]) + name); err != nil {
+		if file, err = f.host.Open(tr.dir(n.paths[tr.index]) + name); err != nil {
 			return nil, err
 		}
-		if n.spare || f.kept >= f.most {
-			n.spare = true
+		if n.noDescriptors || f.openDescriptors >= f.maxDescriptors {
+			n.noDescriptors = true
 			defer func() { _ = file.Close() }() // it was only read
 		} else {
-			f.kept++
+			f.openDescriptors++
 			n.files[which] = file
 		}
 	}
@@ -302,30 +302,30 @@ func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error)
 	return f.buf[:k], nil
 }
 
-// share gives the descriptors to the busiest groups when there are not enough.
-func (f *files) share(t *Table) {
-	f.kept = 0
+// assignDescriptors gives the descriptors to the busiest groups when there are not enough.
+func (f *files) assignDescriptors(t *Table) {
+	f.openDescriptors = 0
 	short := false
-	for _, n := range t.live {
-		short = short || n.spare
-		f.kept += open(n)
+	for _, n := range t.workloads {
+		short = short || n.noDescriptors
+		f.openDescriptors += countOpen(n)
 	}
 	if !short {
 		return
 	}
-	byUse := slices.Clone(t.live)
-	slices.SortFunc(byUse, func(a, b *node) int { return int(min(1, max(-1, b.busy-a.busy))) })
+	byUse := slices.Clone(t.workloads)
+	slices.SortFunc(byUse, func(a, b *node) int { return int(min(1, max(-1, b.recentCPU-a.recentCPU))) })
 	for i, n := range byUse {
-		n.busy = 0
-		if n.spare = 2*i+2 > f.most; n.spare {
-			f.kept -= open(n)
+		n.recentCPU = 0
+		if n.noDescriptors = 2*i+2 > f.maxDescriptors; n.noDescriptors {
+			f.openDescriptors -= countOpen(n)
 			n.closeFiles()
 		}
 	}
 }
 
-// open is how many descriptors n holds.
-func open(n *node) (k int) {
+// countOpen is how many descriptors n holds.
+func countOpen(n *node) (k int) {
 	for _, f := range n.files {
 		if f != nil {
 			k++

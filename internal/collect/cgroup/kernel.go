@@ -27,8 +27,8 @@ type kernel struct {
 	full    uint32
 	tick    int
 
-	strange  int // tick since which walks show groups that are not known, 0 where none
-	searched int // tick of the latest search
+	unknownSince int // tick since which walks show groups that are not known, 0 where none
+	searchedAt   int // tick of the latest search
 }
 
 // OpenBPF returns a table that reads by BPF. The kernel stays the caller's, who
@@ -55,7 +55,7 @@ func OpenBPF(h *hostfs.FS, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table,
 	if err := k.Err(bpf.Forks); err != nil {
 		t.note("processes started: %v", err)
 	}
-	return t.seeded()
+	return t.findAllOrClose()
 }
 
 func (r *kernel) open(h *hostfs.FS, tr *tree, flush bool) error {
@@ -71,8 +71,8 @@ func (r *kernel) open(h *hostfs.FS, tr *tree, flush bool) error {
 	return errors.Join(err, dir.Close())
 }
 
-func (r *kernel) follow() []role { return []role{roleCPU, roleMemory, rolePIDs, roleIO} }
-func (r *kernel) byID() bool     { return true }
+func (r *kernel) roles() []role        { return []role{roleCPU, roleMemory, rolePIDs, roleIO} }
+func (r *kernel) identifiesByID() bool { return true }
 
 // countsRoot asks the first walk, whose first row is the root's.
 func (r *kernel) countsRoot() bool {
@@ -96,8 +96,8 @@ func (r *kernel) Close() (err error) {
 	return err
 }
 
-// changes walks all hierarchies, then takes over births and deaths.
-func (r *kernel) changes(t *Table) error {
+// followChanges walks all hierarchies, then takes over births and deaths.
+func (r *kernel) followChanges(t *Table) error {
 	if err := r.walk(t); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (r *kernel) walk(t *Table) (err error) {
 			continue
 		}
 		r.rows[i] = nil
-		if t.trees[i] == t.byRole[rolePIDs] && r.seldom(t) && t.ticks%max(1, t.cfg.Every) != 0 {
+		if t.trees[i] == t.byRole[rolePIDs] && r.walksPIDsSeldom(t) && t.ticks%max(1, t.cfg.Every) != 0 {
 			continue
 		}
 		if r.rows[i], err = w.Read(); err != nil {
@@ -126,27 +126,27 @@ func (r *kernel) drain(t *Table) {
 	r.k.Drain(func(e *bpf.Event) {
 		for _, tr := range t.trees {
 			if tr.ID == e.Hierarchy {
-				r.event(t, tr, e)
+				r.applyEvent(t, tr, e)
 			}
 		}
 	})
 }
 
-// seldom reports whether tasks are counted in a hierarchy of their own: that is
+// walksPIDsSeldom reports whether tasks are counted in a hierarchy of their own: that is
 // walked once a window, as a walk costs as much there as for CPU time.
-func (r *kernel) seldom(t *Table) bool {
+func (r *kernel) walksPIDsSeldom(t *Table) bool {
 	pids := t.byRole[rolePIDs]
 	return pids != t.byRole[roleCPU] && pids != t.byRole[roleMemory]
 }
 
-func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
+func (r *kernel) applyEvent(t *Table, tr *tree, e *bpf.Event) {
 	if e.Born {
-		p, ok := tr.below(string(e.Path))
+		p, ok := tr.pathBelowMount(string(e.Path))
 		switch {
 		case e.Cut:
 			t.lost++
-		case ok && !outdated(tr, p, e.ID, e.Parent):
-			t.born(tr, p, e.ID)
+		case ok && !isOutdated(tr, p, e.ID, e.Parent):
+			t.addGroup(tr, p, e.ID)
 		}
 		return
 	}
@@ -155,47 +155,47 @@ func (r *kernel) event(t *Table, tr *tree, e *bpf.Event) {
 		return // outside of what is mounted here, or its birth was lost
 	}
 	if tr == t.byRole[roleCPU] && !n.dead {
-		r.final(n, e)
+		r.setFinalCPU(n, e)
 	}
-	t.died(tr, n, tr == t.byRole[roleCPU])
+	t.removeGroup(tr, n, tr == t.byRole[roleCPU])
 }
 
-// outdated reports whether a birth that is told of now was followed by others
+// isOutdated reports whether a birth that is told of now was followed by others
 // under its path, of which a search found a later one: a hierarchy's ids rise. Or
 // under that of the group above it, or that one has gone unseen: what it used is
 // above them both, and no part of what another one shows that is there now.
-func outdated(tr *tree, p string, id, parent uint64) bool {
-	if n := tr.byPath[p]; n != nil && n.id[tr.index] < fake && id < n.id[tr.index] {
+func isOutdated(tr *tree, p string, id, parent uint64) bool {
+	if n := tr.byPath[p]; n != nil && n.id[tr.index] < fakeID && id < n.id[tr.index] {
 		return true
 	}
 	up := tr.byPath[path.Dir(p)]
-	return up == nil || up.id[tr.index] < fake && up.id[tr.index] != parent
+	return up == nil || up.id[tr.index] < fakeID && up.id[tr.index] != parent
 }
 
-// final sets the last CPU time of a group. Version 1 gives it. In version 2 the
+// setFinalCPU sets the last CPU time of a group. Version 1 gives it. In version 2 the
 // sum over a group and its children is as old as the latest flush: what the
 // group itself used is exact, and what children used since that flush is known
 // from their own ends.
-func (r *kernel) final(n *node, e *bpf.Event) {
+func (r *kernel) setFinalCPU(n *node, e *bpf.Event) {
 	last := n.walked
-	cpu := last + n.tail
+	cpu := last + n.endedCPU
 	if e.Has&bpf.HasCPU != 0 {
 		cpu = max(cpu, int64(e.CPU))
 	}
-	if e.Has&bpf.HasOwnCPU != 0 && !n.had {
+	if e.Has&bpf.HasOwnCPU != 0 && !n.hadChildren {
 		cpu = max(last, int64(e.OwnCPU))
 	}
 	n.walked = cpu
-	n.parent.had = true
-	n.parent.tail += cpu - last
+	n.parent.hadChildren = true
+	n.parent.endedCPU += cpu - last
 	if n.owner == n {
 		n.group.Put(usage.CPU, cpu)
 	}
 }
 
-// below turns a group's path as the kernel writes it into the path below the
+// pathBelowMount turns a group's path as the kernel writes it into the path below the
 // mount.
-func (tr *tree) below(p string) (string, bool) {
+func (tr *tree) pathBelowMount(p string) (string, bool) {
 	if tr.Root == "/" {
 		return p, true
 	}
@@ -207,35 +207,35 @@ func (tr *tree) below(p string) (string, bool) {
 
 // read takes over the rows of the walks and what was counted.
 func (r *kernel) read(t *Table) error {
-	unknown := r.takeAll(t)
-	r.count(t)
-	r.forget(t)
+	unknown := r.applyRows(t)
+	r.applyCounts(t)
+	r.releaseRemoved(t)
 	switch {
 	case !unknown:
-		r.strange = 0
-	case r.strange == 0:
-		r.strange = r.tick
+		r.unknownSince = 0
+	case r.unknownSince == 0:
+		r.unknownSince = r.tick
 	}
-	if lost := r.k.Lost() - r.lost; lost > 0 || unknown && (r.searched == 0 || r.tick >= r.searched+t.cfg.Every) {
+	if lost := r.k.Lost() - r.lost; lost > 0 || unknown && (r.searchedAt == 0 || r.tick >= r.searchedAt+t.cfg.Every) {
 		if lost > 0 {
 			r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
 		}
 		t.lost += int64(lost)
 		r.lost += lost
-		r.searched = r.tick
+		r.searchedAt = r.tick
 		if err := r.search(t); err != nil {
 			return err
 		}
 		// What they used is in the rows above them, and is booked there otherwise.
-		r.takeAll(t)
+		r.applyRows(t)
 	}
-	r.begin(t)
+	r.startUnwalked(t)
 	return nil
 }
 
-// takeAll takes over the rows that were not yet. It reports whether some are of
+// applyRows takes over the rows that were not yet. It reports whether some are of
 // groups that are not known.
-func (r *kernel) takeAll(t *Table) (unknown bool) {
+func (r *kernel) applyRows(t *Table) (unknown bool) {
 	for i, tr := range t.trees {
 		rows := r.rows[i]
 		for j := range rows {
@@ -244,31 +244,31 @@ func (r *kernel) takeAll(t *Table) (unknown bool) {
 				unknown = true
 				continue
 			}
-			if n.stamp[i] != r.tick && !n.dead {
-				r.take(t, tr, n, &rows[j])
+			if n.lastSeen[i] != r.tick && !n.dead {
+				r.applyRow(t, tr, n, &rows[j])
 			}
-			n.stamp[i] = r.tick
+			n.lastSeen[i] = r.tick
 		}
 	}
 	return unknown
 }
 
-// begin puts the CPU time of groups that were made after the walk, which are in
+// startUnwalked puts the CPU time of groups that were made after the walk, which are in
 // no row: it began at zero. So what groups below them used that have ended by now
 // is taken from theirs, and not booked again at the next tick, when they show it.
-func (r *kernel) begin(t *Table) {
+func (r *kernel) startUnwalked(t *Table) {
 	cpu := t.byRole[roleCPU]
-	for _, n := range t.live {
-		if id := n.id[cpu.index]; n.group.New && !n.dead && id != 0 && id < fake && n != t.root && !n.group.Has.Has(usage.CPU) {
+	for _, n := range t.workloads {
+		if id := n.id[cpu.index]; n.group.New && !n.dead && id != 0 && id < fakeID && n != t.root && !n.group.Has.Has(usage.CPU) {
 			n.group.Put(usage.CPU, 0)
 		}
 	}
 }
 
-func (r *kernel) take(t *Table, tr *tree, n *node, row *bpf.Row) {
+func (r *kernel) applyRow(t *Table, tr *tree, n *node, row *bpf.Row) {
 	g := &n.group.Reading
 	if tr == t.byRole[roleCPU] && row.Has&bpf.HasCPU != 0 {
-		n.walked, n.tail = int64(row.CPU), 0
+		n.walked, n.endedCPU = int64(row.CPU), 0
 		if n.owner == n {
 			g.Put(usage.CPU, n.walked)
 		}
@@ -284,12 +284,12 @@ func (r *kernel) take(t *Table, tr *tree, n *node, row *bpf.Row) {
 	}
 }
 
-// count adds what groups did since the tick before to the workloads that they
+// applyCounts adds what groups did since the tick before to the workloads that they
 // count for.
-func (r *kernel) count(t *Table) {
+func (r *kernel) applyCounts(t *Table) {
 	disk := t.disk == diskBPF
 	forks := r.k.Err(bpf.Forks) == nil
-	for _, n := range t.live { // nothing counted is zero, not absent
+	for _, n := range t.workloads { // nothing counted is zero, not absent
 		if n == t.root {
 			continue
 		}
@@ -298,7 +298,7 @@ func (r *kernel) count(t *Table) {
 			n.group.Counted |= usage.SetOf(usage.Processes)
 		}
 		// One that was removed there first may have been there for a part of the tick.
-		if io := t.byRole[roleIO]; disk && io != nil && (n.id[io.index] != 0 || n.left[io.index]) {
+		if io := t.byRole[roleIO]; disk && io != nil && (n.id[io.index] != 0 || n.removed[io.index]) {
 			n.group.Has |= diskSet
 			n.group.Own |= diskSet
 			n.group.Counted |= diskSet
@@ -320,7 +320,7 @@ func (r *kernel) count(t *Table) {
 					v[usage.DiskReads] += int64(c.Reads - n.counts.Reads)
 					v[usage.DiskWrites] += int64(c.Writes - n.counts.Writes)
 				}
-				n.counted(tr, t, &c.Counts)
+				n.rememberCounts(tr, t, &c.Counts)
 			}
 		}
 	}
@@ -332,8 +332,8 @@ func (r *kernel) count(t *Table) {
 
 var diskSet = usage.SetOf(usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites)
 
-// counted remembers which of the counts were taken over, each by its tree.
-func (n *node) counted(tr *tree, t *Table, c *bpf.Counts) {
+// rememberCounts remembers which of the counts were taken over, each by its tree.
+func (n *node) rememberCounts(tr *tree, t *Table, c *bpf.Counts) {
 	if tr == t.byRole[roleCPU] {
 		n.counts.Forks = c.Forks
 	}
@@ -343,23 +343,23 @@ func (n *node) counted(tr *tree, t *Table, c *bpf.Counts) {
 	}
 }
 
-// forget gives back the places of groups that ended two ticks ago.
-func (r *kernel) forget(t *Table) {
-	kept := t.graves[:0]
-	for _, g := range t.graves {
+// releaseRemoved gives back the places of groups that ended two ticks ago.
+func (r *kernel) releaseRemoved(t *Table) {
+	kept := t.removed[:0]
+	for _, g := range t.removed {
 		if t.ticks-g.tick < 2 {
 			kept = append(kept, g)
 			continue
 		}
-		if g.id < fake {
+		if g.id < fakeID {
 			r.k.Forget(g.tr.ID, g.id)
 		}
 		if g.tr.byID[g.id] == g.n {
 			delete(g.tr.byID, g.id)
 		}
 	}
-	clear(t.graves[len(kept):])
-	t.graves = kept
+	clear(t.removed[len(kept):])
+	t.removed = kept
 }
 
 // search finds births and deaths by comparing what is known with what is there.
@@ -368,17 +368,17 @@ func (r *kernel) search(t *Table) error {
 	for i, tr := range t.trees {
 		walked := r.rows[i] != nil
 		for id, n := range tr.byID {
-			if n.left[i] || n == t.root || walked && n.stamp[i] == r.tick {
+			if n.removed[i] || n == t.root || walked && n.lastSeen[i] == r.tick {
 				continue
 			}
-			now, err := t.host.ID(tr.dir(n.at[i]))
-			if errors.Is(err, fault.ErrNotFound) || err == nil && now != id && id < fake {
-				t.died(tr, n, false)
+			now, err := t.host.ID(tr.dir(n.paths[i]))
+			if errors.Is(err, fault.ErrNotFound) || err == nil && now != id && id < fakeID {
+				t.removeGroup(tr, n, false)
 			}
 		}
 	}
-	t.late = r.strange > 0 && r.strange < r.tick
-	defer func() { t.late = false }()
+	t.foundLate = r.unknownSince > 0 && r.unknownSince < r.tick
+	defer func() { t.foundLate = false }()
 	for _, tr := range t.trees {
 		if err := t.scan(tr, "/"); err != nil {
 			return err

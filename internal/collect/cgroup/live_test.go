@@ -30,7 +30,7 @@ func TestReadersAgree(t *testing.T) {
 		loads[i].do(fmt.Sprintf("%d MB", i+1))
 		loads[i].leave()
 	}
-	byBPF, byFiles := openStand(t, "bpf", config(), bpf.Default()), openStand(t, "files", config(), bpf.Default())
+	byBPF, byFiles := openFixture(t, "bpf", config(), bpf.Default()), openFixture(t, "files", config(), bpf.Default())
 	for range 3 {
 		for i, l := range loads {
 			l.enter(in(paths[i])...)
@@ -76,8 +76,8 @@ func TestReadersAgree(t *testing.T) {
 // under the same path: by BPF each has what its own counter said, by files the
 // group above them all has; what was used before is nobody's.
 func TestLives(t *testing.T) {
-	hosttest.Beside(t, "cut-paths")
-	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+	hosttest.LockShared(t, "cut-paths")
+	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		past := newLoad(t, in(p)...)
 		past.do("20ms")
@@ -122,7 +122,7 @@ func TestLives(t *testing.T) {
 
 // What a container's own groups use is the container's.
 func TestFolding(t *testing.T) {
-	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		s := open(config())
 		box := p + "/docker/" + strings.Repeat("0123456789abcdef", 4)
@@ -167,7 +167,7 @@ func TestKeyedAtDepths(t *testing.T) {
 	const id = "mete-run-01k5x3v7qz8r9s0t1v2w3x4y5z"
 	for _, order := range []string{"cpu first", "memory first", "memory a tick later", "cpu a tick later"} {
 		t.Run(order, func(t *testing.T) {
-			both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+			both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 				p := top(t)
 				deep := p + "/x/y"
 				mkdir(t, memoryMount+p+"/x", memoryMount+deep)
@@ -239,8 +239,8 @@ func TestKeyedAtDepths(t *testing.T) {
 
 // A group may leave one hierarchy before the other, and be made anew in one only.
 func TestPartingHierarchies(t *testing.T) {
-	hosttest.Beside(t, "cut-paths")
-	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+	hosttest.LockShared(t, "cut-paths")
+	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		s := open(config())
 		g := p + "/g"
@@ -303,7 +303,7 @@ func TestRingOverflow(t *testing.T) {
 	p := top(t)
 	kernel := bpf.Default()
 	kernel.Ring = os.Getpagesize()
-	s := openStand(t, "bpf", config(), kernel)
+	s := openFixture(t, "bpf", config(), kernel)
 	for round := range 2 {
 		for i := range 60 {
 			g := fmt.Sprintf("%s/g%d", p, i)
@@ -361,7 +361,7 @@ func TestFewDescriptors(t *testing.T) {
 		loads[i].do("0s") // it has begun
 	}
 	cfg.Files = 7 // of the root, the group of all, and one more
-	s := openStand(t, "files", cfg, bpf.Default())
+	s := openFixture(t, "files", cfg, bpf.Default())
 	before := s.group(p).Value[usage.CPU]
 	for range 7 {
 		loads[4].do("20ms")
@@ -395,7 +395,7 @@ func TestFewDescriptors(t *testing.T) {
 func TestWithoutEvents(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1")
 	p := top(t)
-	s := openStand(t, "files", config(), bpf.Default())
+	s := openFixture(t, "files", config(), bpf.Default())
 	s.table.Blind()
 	s.tick()
 	before := usageOf(t, p)
@@ -437,8 +437,8 @@ func TestWithoutEvents(t *testing.T) {
 // Groups come and go all the time while the machine is read: nothing stays of
 // them, and nothing is lost of what they used.
 func TestChurn(t *testing.T) {
-	hosttest.Beside(t, "cut-paths")
-	both(t, func(t *testing.T, open func(cgroup.Config) *stand) {
+	hosttest.LockShared(t, "cut-paths")
+	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		s := open(config())
 		before := usageOf(t, p)

@@ -7,7 +7,7 @@ import "testing"
 // news.
 func TestOutdated(t *testing.T) {
 	tr := &tree{byPath: map[string]*node{"/": {}, "/a": {}, "/fake": {}, "/other": {}}}
-	tr.byPath["/"].id[0], tr.byPath["/a"].id[0], tr.byPath["/fake"].id[0] = 1, 7, fake+1
+	tr.byPath["/"].id[0], tr.byPath["/a"].id[0], tr.byPath["/fake"].id[0] = 1, 7, fakeID+1
 	for _, c := range []struct {
 		path       string
 		id, parent uint64
@@ -17,7 +17,7 @@ func TestOutdated(t *testing.T) {
 		{"/fake", 6, 1, false}, {"/other", 6, 1, false}, {"/new", 6, 1, false},
 		{"/a/b", 8, 7, false}, {"/a/b", 6, 5, true}, {"/fake/b", 8, 6, false}, {"/gone/b", 8, 6, true},
 	} {
-		if got := outdated(tr, c.path, c.id, c.parent); got != c.want {
+		if got := isOutdated(tr, c.path, c.id, c.parent); got != c.want {
 			t.Errorf("outdated(%s, %d, %d) = %v, want %v", c.path, c.id, c.parent, got, c.want)
 		}
 	}

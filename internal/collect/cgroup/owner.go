@@ -7,7 +7,7 @@ import "mete.dev/mete/internal/model/usage"
 // the group is not known, or no longer.
 func (t *Table) Owner(path string) *usage.Group {
 	tr := t.byRole[roleCPU]
-	p, ok := tr.below(path)
+	p, ok := tr.pathBelowMount(path)
 	if !ok {
 		return nil
 	}

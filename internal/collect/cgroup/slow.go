@@ -14,15 +14,15 @@ import (
 // a new one is read at once.
 func (t *Table) readSlow() {
 	every := max(1, t.cfg.Every)
-	for _, n := range t.live {
+	for _, n := range t.workloads {
 		if n.group.Final || n.dead {
 			continue
 		}
 		mark := n.group.Value[usage.CPU] + n.group.Value[usage.Memory]
 		turn := int(n.group.Slot)%every == t.ticks%every
-		if n.fresh && !t.first && n.group.New || turn && (n.fresh || mark != n.slow) {
+		if n.slowUnread && !t.first && n.group.New || turn && (n.slowUnread || mark != n.slowMark) {
 			t.readSlowOf(n)
-			n.slow, n.fresh = mark, false
+			n.slowMark, n.slowUnread = mark, false
 		}
 	}
 }
@@ -51,7 +51,7 @@ func (t *Table) readSlowOf(n *node) {
 		return err
 	})
 	// With children its file holds theirs too, who are read at other times.
-	if n.kids > 0 || !t.slowMemory(n, memory) {
+	if n.children > 0 || !t.slowMemory(n, memory) {
 		r.Has &^= usage.SetOf(usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 	}
 	t.slowKills(n, memory)
@@ -65,7 +65,7 @@ func (t *Table) readWindow() {
 	if t.ticks%max(1, t.cfg.Every) != 0 {
 		return
 	}
-	for _, n := range t.live {
+	for _, n := range t.workloads {
 		if n.dead || n == t.root {
 			continue
 		}
@@ -156,14 +156,14 @@ func (t *Table) slowFile(n *node, y *hostfs.Hierarchy, name string, take func([]
 	at := n.path
 	for _, tr := range t.trees {
 		if tr.Mount == y.Mount {
-			at = n.at[tr.index]
+			at = n.paths[tr.index]
 		}
 	}
 	if at == "" {
 		return false
 	}
 	var err error
-	t.buf, err = t.host.ReadInto(join(y.Mount, at)+name, t.buf)
+	t.buf, err = t.host.ReadInto(joinPath(y.Mount, at)+name, t.buf)
 	if err == nil {
 		err = take(t.buf)
 	}

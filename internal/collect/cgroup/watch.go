@@ -15,14 +15,14 @@ import (
 
 // watches tells of directories that are made and removed, by inotify.
 type watches struct {
-	host *hostfs.FS
-	fd   int
-	at   map[int32]place
-	of   map[place]int32
-	buf  []byte
+	host    *hostfs.FS
+	fd      int
+	dirOf   map[int32]watchedDir
+	watchOf map[watchedDir]int32
+	buf     []byte
 }
 
-type place struct {
+type watchedDir struct {
 	tr   *tree
 	path string
 }
@@ -32,7 +32,7 @@ func newWatches(h *hostfs.FS) (*watches, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w: %w", err, fault.ErrUnavailable)
 	}
-	return &watches{host: h, fd: fd, at: map[int32]place{}, of: map[place]int32{}, buf: make([]byte, 64<<10)}, nil
+	return &watches{host: h, fd: fd, dirOf: map[int32]watchedDir{}, watchOf: map[watchedDir]int32{}, buf: make([]byte, 64<<10)}, nil
 }
 
 func (w *watches) Close() error { return unix.Close(w.fd) }
@@ -47,21 +47,21 @@ func (w *watches) add(tr *tree, group string) error {
 	case err != nil:
 		return fmt.Errorf("inotify: %s: %w (fs.inotify.max_user_watches?)", dir, err)
 	}
-	w.at[int32(wd)] = place{tr, group}
-	w.of[place{tr, group}] = int32(wd)
+	w.dirOf[int32(wd)] = watchedDir{tr, group}
+	w.watchOf[watchedDir{tr, group}] = int32(wd)
 	return nil
 }
 
 // remove ends the watch of a group that was removed: the kernel keeps the
 // directory of a cgroup file system as long as it is watched.
 func (w *watches) remove(tr *tree, group string) {
-	at := place{tr, group}
-	wd, ok := w.of[at]
+	at := watchedDir{tr, group}
+	wd, ok := w.watchOf[at]
 	if !ok {
 		return
 	}
-	delete(w.of, at)
-	delete(w.at, wd)
+	delete(w.watchOf, at)
+	delete(w.dirOf, wd)
 	// EINVAL says that the kernel was faster.
 	_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
 }
@@ -86,14 +86,14 @@ func (w *watches) drain(f func(tr *tree, path string, made bool) error) (overflo
 			size := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
 			name := string(bytes.TrimRight(b[unix.SizeofInotifyEvent:size], "\x00"))
 			b = b[size:]
-			at, known := w.at[wd]
+			at, known := w.dirOf[wd]
 			switch {
 			case mask&unix.IN_Q_OVERFLOW != 0:
 				overflow = true
 			case mask&unix.IN_IGNORED != 0:
-				delete(w.at, wd)
-				if known && w.of[at] == wd {
-					delete(w.of, at)
+				delete(w.dirOf, wd)
+				if known && w.watchOf[at] == wd {
+					delete(w.watchOf, at)
 				}
 			case known && mask&unix.IN_ISDIR != 0:
 				if err := f(at.tr, path.Join(at.path, name), mask&unix.IN_CREATE != 0); err != nil {

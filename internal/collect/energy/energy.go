@@ -72,20 +72,20 @@ func (c Config) Validate() error {
 // A Source reads the meters of one machine. Read and Run may be called at the
 // same time, each by one goroutine.
 type Source struct {
-	host   *hostfs.FS // has the clock
-	sample time.Duration
-	meters []power.Meter
-	closes []func() error
-	// refused says what there is that Open made no meter of.
-	refused   []error
-	simulated string // what the meters are called where they are; else ""
+	host    *hostfs.FS // has the clock
+	sample  time.Duration
+	meters  []power.Meter
+	closers []func() error
+	// openErrors says what there is that Open made no meter of.
+	openErrors []error
+	simulated  string // what the meters are called where they are; else ""
 
-	counts []*gauge // Energy meters: the first of meters
-	levels []*gauge // Power meters in files: the next ones
-	dcmi   *dcmi    // the next one; nil where there is none
-	shares *shares  // the next one; nil where this is no virtual machine
-	gpus   *gpu.Reader
-	gpu    int // index of its first meter: they are the last ones
+	counters  []*fileMeter // Energy meters: the first of meters
+	sensors   []*fileMeter // Power meters in files: the next ones
+	dcmi      *dcmi        // the next one; nil where there is none
+	hostMeter *hostMeter   // the next one; nil where this is no virtual machine
+	gpus      *gpu.Reader
+	gpu       int // index of its first meter: they are the last ones
 
 	mu     sync.Mutex
 	latest []power.Reading // of levels and dcmi
@@ -102,22 +102,22 @@ func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 		cfg.Sample = time.Second
 	}
 	s := &Source{host: h, sample: cfg.Sample}
-	files, err := s.find(cfg)
+	files, err := s.findFiles(cfg)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	for _, g := range files {
 		if g.meter.Kind == power.Energy {
-			s.counts = append(s.counts, g)
+			s.counters = append(s.counters, g)
 		} else {
-			s.levels = append(s.levels, g)
+			s.sensors = append(s.sensors, g)
 		}
 	}
 	now, err := h.Boottime()
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	for _, list := range [][]*gauge{s.counts, s.levels} {
+	for _, list := range [][]*fileMeter{s.counters, s.sensors} {
 		for _, g := range list {
 			g.index = len(s.meters)
 			s.meters = append(s.meters, g.meter)
@@ -125,55 +125,55 @@ func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 		}
 	}
 	if cfg.IPMI != "" && h.Live() {
-		s.ask(cfg.IPMI)
+		s.openDCMI(cfg.IPMI)
 	}
 	for i := range s.meters {
 		if m := &s.meters[i]; m.Kind == power.Power {
 			m.Every += s.sample.Nanoseconds() // a value grows old here too
 		}
 	}
-	s.latest = make([]power.Reading, len(s.meters)-len(s.counts))
-	if s.shares = openShares(h, cfg); s.shares != nil {
-		s.shares.first()
-		s.shares.index = len(s.meters)
-		s.meters = append(s.meters, s.shares.meter())
+	s.latest = make([]power.Reading, len(s.meters)-len(s.counters))
+	if s.hostMeter = openHostMeter(h, cfg); s.hostMeter != nil {
+		s.hostMeter.readFirst()
+		s.hostMeter.index = len(s.meters)
+		s.meters = append(s.meters, s.hostMeter.meter())
 	}
 	s.openGPUs(cfg.NVML)
-	if err := s.look(); err != nil {
+	if err := s.sampleSensors(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// find finds the meters that are files: the machine's, or those of a directory.
-func (s *Source) find(cfg Config) ([]*gauge, error) {
+// findFiles finds the meters that are files: the machine's, or those of a directory.
+func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 	if cfg.Powercap != "" {
 		h, err := hostfs.Open("/")
 		if err != nil {
 			return nil, err
 		}
-		s.closes = append(s.closes, h.Close)
+		s.closers = append(s.closers, h.Close)
 		zones, refused, err := powercap(h, cfg.Powercap)
 		switch {
 		case err != nil:
-			err = fault.WithHint(fmt.Errorf("powercap: %w", err), layout)
+			err = fault.WithHint(fmt.Errorf("powercap: %w", err), layoutHint)
 		case len(zones)+len(refused) == 0:
-			refused = append(refused, fault.WithHint(fmt.Errorf("powercap: no counter in %s: %w", cfg.Powercap, fault.ErrUnsupported), layout))
+			refused = append(refused, fault.WithHint(fmt.Errorf("powercap: no counter in %s: %w", cfg.Powercap, fault.ErrUnsupported), layoutHint))
 		}
 		s.simulated = simulated(h, cfg.Powercap, zones)
-		for _, g := range zones {
+		for _, m := range zones {
 			if cfg.Every > 0 {
-				g.meter.Every = cfg.Every.Nanoseconds()
+				m.meter.Every = cfg.Every.Nanoseconds()
 			}
 			if cfg.ErrorPPM > 0 {
-				g.meter.ErrorPPM = cfg.ErrorPPM
+				m.meter.ErrorPPM = cfg.ErrorPPM
 			}
 		}
-		s.refused = refused
-		return distinct(zones, nil), err
+		s.openErrors = refused
+		return deduplicate(zones, nil), err
 	}
 	zones, refused, err := powercap(s.host, powercapDir)
-	s.refused = refused
+	s.openErrors = refused
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, err
 	}
@@ -181,20 +181,20 @@ func (s *Source) find(cfg Config) ([]*gauge, error) {
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, err
 	}
-	return distinct(zones, sensors), nil
+	return deduplicate(zones, sensors), nil
 }
 
-// layout is what a directory of counters has in it.
-const layout = "it takes a directory that is like /sys/class/powercap: with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
+// layoutHint is what a directory of counters has in it.
+const layoutHint = "it takes a directory that is like /sys/class/powercap: with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
 
-// ask opens the management controller, and keeps it where it answers.
-func (s *Source) ask(device string) {
+// openDCMI opens the management controller, and keeps it where it answers.
+func (s *Source) openDCMI(device string) {
 	b, err := openIPMI(s.host.Path(device))
 	if errors.Is(err, fault.ErrNotFound) {
 		return
 	}
 	if err == nil {
-		s.closes = append(s.closes, b.Close)
+		s.closers = append(s.closers, b.Close)
 		s.dcmi = &dcmi{index: len(s.meters), path: device, bmc: b}
 		_, err = s.dcmi.read()
 	}
@@ -208,7 +208,7 @@ func (s *Source) ask(device string) {
 		err = fault.WithHint(err, "run as root, or let this user read and write "+device)
 	}
 	if err != nil {
-		s.refused = append(s.refused, fmt.Errorf("%s: %w", dcmiName, err))
+		s.openErrors = append(s.openErrors, fmt.Errorf("%s: %w", dcmiName, err))
 	}
 }
 
@@ -216,19 +216,19 @@ func (s *Source) ask(device string) {
 // list stays as it is, and callers leave it so.
 func (s *Source) Meters() []power.Meter { return s.meters }
 
-// Refused says of each meter that is there and that Open could not open why,
+// OpenErrors says of each meter that is there and that Open could not open why,
 // with a hint at what to grant. Each but the management controller is tried
 // again every ten seconds. It is for the time before the first Read and Run.
-func (s *Source) Refused() []error {
-	errs := slices.Clone(s.refused)
-	for _, list := range [][]*gauge{s.counts, s.levels} {
-		for _, g := range list {
-			if g.reason == nil {
+func (s *Source) OpenErrors() []error {
+	errs := slices.Clone(s.openErrors)
+	for _, list := range [][]*fileMeter{s.counters, s.sensors} {
+		for _, m := range list {
+			if m.reason == nil {
 				continue
 			}
-			err := fmt.Errorf("%s: %w", g.meter.Name, g.reason)
+			err := fmt.Errorf("%s: %w", m.meter.Name, m.reason)
 			if errors.Is(err, fault.ErrDenied) {
-				err = fault.WithHint(err, grant)
+				err = fault.WithHint(err, grantHint)
 			}
 			errs = append(errs, err)
 		}
@@ -236,9 +236,9 @@ func (s *Source) Refused() []error {
 	return errs
 }
 
-// grant is what lets one read energy counters. They are for root alone since
+// grantHint is what lets one read energy counters. They are for root alone since
 // one can learn secrets from them (CVE-2020-8694, CVE-2020-12912).
-const grant = "energy counters are readable by root alone: run as root, or grant CAP_DAC_READ_SEARCH (in a systemd unit: AmbientCapabilities=CAP_DAC_READ_SEARCH)"
+const grantHint = "energy counters are readable by root alone: run as root, or grant CAP_DAC_READ_SEARCH (in a systemd unit: AmbientCapabilities=CAP_DAC_READ_SEARCH)"
 
 // Read appends to into a reading of each meter, in their order. It allocates
 // nothing where into has the room and the meters answer as they did before.
@@ -251,8 +251,8 @@ func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 	if err != nil {
 		return into, err
 	}
-	for _, g := range s.counts {
-		r := g.read(now)
+	for _, m := range s.counters {
+		r := m.read(now)
 		after, err := s.host.Boottime()
 		if err != nil {
 			return into, err
@@ -272,19 +272,19 @@ func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 		r.At = now
 		into = append(into, r)
 	}
-	if s.shares != nil {
-		into = append(into, s.shares.read(now))
+	if s.hostMeter != nil {
+		into = append(into, s.hostMeter.read(now))
 	}
 	return s.gpus.Read(into, s.gpu, now), nil
 }
 
 // Run samples the Power meters until ctx ends, and hears what the host gives.
 func (s *Source) Run(ctx context.Context) error {
-	if s.shares != nil {
+	if s.hostMeter != nil {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.shares.run(ctx)
+			s.hostMeter.run(ctx)
 		}()
 		defer func() { <-ended }()
 	}
@@ -300,27 +300,27 @@ func (s *Source) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		if err := s.look(); err != nil {
+		if err := s.sampleSensors(); err != nil {
 			return err
 		}
 	}
 }
 
-// look samples each Power meter once.
-func (s *Source) look() error {
-	for i, g := range s.levels {
-		if err := s.put(i, g.read); err != nil {
+// sampleSensors samples each Power meter once.
+func (s *Source) sampleSensors() error {
+	for i, m := range s.sensors {
+		if err := s.storeSample(i, m.read); err != nil {
 			return err
 		}
 	}
 	if s.dcmi != nil {
-		return s.put(len(s.levels), s.dcmi.reading)
+		return s.storeSample(len(s.sensors), s.dcmi.reading)
 	}
 	return nil
 }
 
-// put keeps what read says, stamped with the middle of the time that it took.
-func (s *Source) put(i int, read func(now int64) power.Reading) error {
+// storeSample keeps what read says, stamped with the middle of the time that it took.
+func (s *Source) storeSample(i int, read func(now int64) power.Reading) error {
 	before, err := s.host.Boottime()
 	if err != nil {
 		return err
@@ -340,37 +340,37 @@ func (s *Source) put(i int, read func(now int64) power.Reading) error {
 // Close closes what is open. Run has returned by then.
 func (s *Source) Close() error {
 	var err error
-	for _, list := range [][]*gauge{s.counts, s.levels} {
-		for _, g := range list {
-			if g.file != nil {
-				err = errors.Join(err, g.file.Close())
-				g.file = nil
+	for _, list := range [][]*fileMeter{s.counters, s.sensors} {
+		for _, m := range list {
+			if m.file != nil {
+				err = errors.Join(err, m.file.Close())
+				m.file = nil
 			}
 		}
 	}
-	for _, f := range s.closes {
+	for _, f := range s.closers {
 		err = errors.Join(err, f())
 	}
-	s.closes = nil
+	s.closers = nil
 	return err
 }
 
-// distinct leaves out what is shown twice: of two zones the second, and sensors
+// deduplicate leaves out what is shown twice: of two zones the second, and sensors
 // that show what a zone does. It makes names differ.
-func distinct(zones, sensors []*gauge) (list []*gauge) {
+func deduplicate(zones, sensors []*fileMeter) (list []*fileMeter) {
 	seen, names := map[string]bool{}, map[string]int{}
-	for i, g := range append(zones, sensors...) {
-		if seen[g.same] {
+	for i, m := range append(zones, sensors...) {
+		if seen[m.zoneID] {
 			continue
 		}
 		if i < len(zones) {
-			seen[g.same] = true
+			seen[m.zoneID] = true
 		}
-		names[g.meter.Name]++
-		if n := names[g.meter.Name]; n > 1 {
-			g.meter.Name = fmt.Sprintf("%s#%d", g.meter.Name, n)
+		names[m.meter.Name]++
+		if n := names[m.meter.Name]; n > 1 {
+			m.meter.Name = fmt.Sprintf("%s#%d", m.meter.Name, n)
 		}
-		list = append(list, g)
+		list = append(list, m)
 	}
 	return list
 }

@@ -105,7 +105,7 @@ func TestMachines(t *testing.T) {
 			if diff := cmp.Diff(tt.meters, s.Meters()); diff != "" {
 				t.Errorf("Meters() (-want +got):\n%s", diff)
 			}
-			if errs := s.Refused(); len(errs) > 0 {
+			if errs := s.OpenErrors(); len(errs) > 0 {
 				t.Errorf("Refused() = %v, want none", errs)
 			}
 			if diff := cmp.Diff(tt.shown, show(t, s)); diff != "" {
@@ -305,7 +305,7 @@ func TestDenied(t *testing.T) {
 	}
 	var s *energy.Source
 	nobody(t, func() { s = open(t, h, energy.Config{}) })
-	errs := s.Refused()
+	errs := s.OpenErrors()
 	if len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.HasPrefix(errs[0].Error(), "rapl/package-1: /sys/class/powercap/intel-rapl:1/energy_uj: permission denied") {
 		t.Fatalf("Refused() = %v, want one zone, denied", errs)
 	}
@@ -334,7 +334,7 @@ func TestThisMachine(t *testing.T) {
 	if got := show(t, s); len(got) != len(s.Meters()) {
 		t.Errorf("Read() = %q, want a reading of each of %d meters", got, len(s.Meters()))
 	}
-	t.Log(show(t, s), s.Refused())
+	t.Log(show(t, s), s.OpenErrors())
 }
 
 // TestHidden sees what container runtimes do: the zones are listed, and their
@@ -348,7 +348,7 @@ func TestHidden(t *testing.T) {
 	if got := show(t, s); len(got) != 1 {
 		t.Errorf("Read() = %q, want the board's sensor alone", got)
 	}
-	errs := s.Refused()
+	errs := s.OpenErrors()
 	if len(errs) != 5 || !errors.Is(errs[0], fault.ErrNotFound) || !strings.Contains(fault.Hint(errs[0]), "container") {
 		t.Errorf("Refused() = %v, want five zones and what hides them", errs)
 	}

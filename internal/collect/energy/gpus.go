@@ -6,6 +6,6 @@ import "mete.dev/mete/internal/collect/gpu"
 func (s *Source) openGPUs(mode string) {
 	s.gpus, s.gpu = gpu.Open(s.host, mode), len(s.meters)
 	s.meters = append(s.meters, s.gpus.Meters()...)
-	s.refused = append(s.refused, s.gpus.Refused()...)
-	s.closes = append(s.closes, s.gpus.Close)
+	s.openErrors = append(s.openErrors, s.gpus.OpenErrors()...)
+	s.closers = append(s.closers, s.gpus.Close)
 }

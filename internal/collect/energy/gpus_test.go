@@ -58,7 +58,7 @@ func TestGPUs(t *testing.T) {
 	if got != "rapl/package-0 1000, gpu/GPU-1 5000000" {
 		t.Errorf("they show %s", got)
 	}
-	if errs := s.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-2") {
+	if errs := s.OpenErrors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-2") {
 		t.Errorf("refused %v, want the other one", errs)
 	}
 	if err := (energy.Config{NVML: "often"}).Validate(); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {

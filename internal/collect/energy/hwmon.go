@@ -23,15 +23,15 @@ const boardError = 50_000
 
 // hwmon finds the sensors that are known to show energy or power of a part of
 // the machine that is known.
-func hwmon(h *hostfs.FS) ([]*gauge, error) {
+func hwmon(h *hostfs.FS) ([]*fileMeter, error) {
 	es, err := h.ReadDir(hwmonDir)
 	if err != nil {
 		return nil, err
 	}
-	var list []*gauge
+	var list []*fileMeter
 	for _, e := range es {
 		dir := path.Join(hwmonDir, e.Name())
-		driver, err := word(h, path.Join(dir, "name"))
+		driver, err := readWord(h, path.Join(dir, "name"))
 		if err != nil {
 			continue // a device without a name, or gone
 		}
@@ -49,9 +49,9 @@ func hwmon(h *hostfs.FS) ([]*gauge, error) {
 // RAPL to 64 bits, for each core and for each socket (the kernel's
 // hwmon/amd_energy.rst). The cores are inside. Where powercap shows the same
 // counters its package comes first.
-func sockets(h *hostfs.FS, dir string) (list []*gauge) {
+func sockets(h *hostfs.FS, dir string) (list []*fileMeter) {
 	for _, p := range attributes(h, dir, "energy", "_input") {
-		label, err := word(h, strings.TrimSuffix(p, "_input")+"_label")
+		label, err := readWord(h, strings.TrimSuffix(p, "_input")+"_label")
 		if err != nil {
 			continue
 		}
@@ -59,7 +59,7 @@ func sockets(h *hostfs.FS, dir string) (list []*gauge) {
 		if err != nil {
 			continue
 		}
-		list = append(list, &gauge{host: h, path: p, same: "rapl/package-" + strconv.Itoa(n), meter: power.Meter{
+		list = append(list, &fileMeter{host: h, path: p, zoneID: "rapl/package-" + strconv.Itoa(n), meter: power.Meter{
 			Name: "hwmon/amd_energy/" + label, Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Hwmon,
 			Step:  125, // "course grain (0.125 milli J)", the larger of its two units
 			Every: raplEvery, ErrorPPM: packageError,
@@ -74,7 +74,7 @@ func sockets(h *hostfs.FS, dir string) (list []*gauge) {
 // Power Socket 0" is a module with its GPU, "Grace Power Socket 0" the CPU with
 // its memory inside it, "CPU Power" and "SysIO Power" rails of that (NVIDIA Grace
 // Performance Tuning Guide, "Power Telemetry").
-func meters(h *hostfs.FS, dir string) (list []*gauge) {
+func meters(h *hostfs.FS, dir string) (list []*fileMeter) {
 	for _, dir := range []string{dir, path.Join(dir, "device")} {
 		found := attributes(h, dir, "power", "_average")
 		if len(found) == 0 {
@@ -82,12 +82,12 @@ func meters(h *hostfs.FS, dir string) (list []*gauge) {
 		}
 		for _, p := range found {
 			stem := p[:strings.LastIndexByte(p, '_')]
-			if is, err := word(h, stem+"_is_battery"); err == nil && is == "1" {
+			if is, err := readWord(h, stem+"_is_battery"); err == nil && is == "1" {
 				continue
 			}
 			m := power.Meter{Name: "hwmon/power_meter/" + device(h, dir), Level: power.Board, Domain: power.Rest, Kind: power.Power, From: power.Hwmon,
 				Step: 1e6, Every: interval(h, stem+"_average_interval"), ErrorPPM: accuracy(h, stem+"_accuracy")}
-			oem, _ := word(h, stem+"_oem_info") // older ones have none
+			oem, _ := readWord(h, stem+"_oem_info") // older ones have none
 			socket, grace := strings.CutPrefix(oem, "Grace Power Socket ")
 			module, isModule := strings.CutPrefix(oem, "Module Power Socket ")
 			switch {
@@ -98,7 +98,7 @@ func meters(h *hostfs.FS, dir string) (list []*gauge) {
 			case strings.HasPrefix(oem, "CPU Power Socket "), strings.HasPrefix(oem, "SysIO Power Socket "):
 				continue
 			}
-			list = append(list, &gauge{host: h, path: p, meter: m})
+			list = append(list, &fileMeter{host: h, path: p, meter: m})
 		}
 		if len(list) > 0 {
 			break // older kernels have the attributes at the device, newer ones beside its name
@@ -159,7 +159,7 @@ func interval(h *hostfs.FS, p string) int64 {
 // missing of the whole in ppm. The kernel writes thousandths behind the point
 // without zeroes in front: "95.5%" is 95.005 %.
 func accuracy(h *hostfs.FS, p string) int64 {
-	text, err := word(h, p)
+	text, err := readWord(h, p)
 	if err != nil {
 		return boardError
 	}

@@ -43,7 +43,7 @@ const (
 // machines of several packages too: the kernel leaves out those that read 0
 // ("powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL
 // domain"). What has no name that can be read is refused.
-func powercap(h *hostfs.FS, dir string) (list []*gauge, refused []error, err error) {
+func powercap(h *hostfs.FS, dir string) (list []*fileMeter, refused []error, err error) {
 	es, err := h.ReadDir(dir)
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +73,7 @@ func powercap(h *hostfs.FS, dir string) (list []*gauge, refused []error, err err
 		}
 		p := path.Join(dir, id)
 		m.Wrap, m.Step = span(h, path.Join(p, "max_energy_range_uj"))
-		list = append(list, &gauge{meter: m, host: h, path: path.Join(p, "energy_uj"), same: "rapl/" + name})
+		list = append(list, &fileMeter{meter: m, host: h, path: path.Join(p, "energy_uj"), zoneID: "rapl/" + name})
 	}
 	return list, refused, nil
 }
@@ -83,7 +83,7 @@ const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount the
 
 // zoneName reads the name of a zone, behind that of the zone that it is in.
 func zoneName(h *hostfs.FS, dir, id string) (string, error) {
-	name, err := word(h, path.Join(dir, id, "name"))
+	name, err := readWord(h, path.Join(dir, id, "name"))
 	if err == nil && (name == "" || strings.ContainsFunc(name, unicode.IsControl)) {
 		err = fmt.Errorf("%s: no name: %w", path.Join(dir, id, "name"), fault.ErrInvalid)
 	}
@@ -91,7 +91,7 @@ func zoneName(h *hostfs.FS, dir, id string) (string, error) {
 	if err != nil || !strings.Contains(up, ":") {
 		return name, err
 	}
-	above, err := word(h, path.Join(dir, up, "name"))
+	above, err := readWord(h, path.Join(dir, up, "name"))
 	return above + "/" + name, err
 }
 
@@ -119,7 +119,7 @@ func zone(name string) (power.Meter, bool) {
 // again and its unit, rounded up. RAPL's counters have 32 bits; the kernel
 // multiplies them by their unit, 61 uJ on most machines.
 func span(h *hostfs.FS, p string) (wrap, step int64) {
-	text, err := word(h, p)
+	text, err := readWord(h, p)
 	if err != nil {
 		return 0, 1 // a counter that is not known to wrap
 	}
@@ -131,9 +131,9 @@ func span(h *hostfs.FS, p string) (wrap, step int64) {
 	return top + max(1, (top+max32/2)/max32), (top + max32 - 1) / max32
 }
 
-// word reads a file of one word or line, which the kernel's are: of what is
+// readWord reads a file of one word or line, which the kernel's are: of what is
 // longer, the beginning.
-func word(h *hostfs.FS, p string) (string, error) {
+func readWord(h *hostfs.FS, p string) (string, error) {
 	f, err := h.Open(p)
 	if err != nil {
 		return "", err

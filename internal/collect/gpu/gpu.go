@@ -78,14 +78,14 @@ func meter(kind, uuid string) power.Meter {
 // A Reader reads the accelerators of this machine. Read is called by one
 // goroutine.
 type Reader struct {
-	host    *hostfs.FS // has the clock
-	path    string
-	meters  []power.Meter
-	refused []error
+	host       *hostfs.FS // has the clock
+	path       string
+	meters     []power.Meter
+	openErrors []error
 
-	asks chan struct{} // one tick wants to know
-	told chan struct{} // there is an answer
-	slow bool          // the latest answer did not come in time
+	requests chan struct{} // one tick wants to know
+	answers  chan struct{} // there is an answer
+	late     bool          // the latest answer did not come in time
 
 	mu     sync.Mutex
 	latest []power.Reading // by meter
@@ -98,21 +98,21 @@ type Reader struct {
 // reads nothing, and costs nothing: the machine has no accelerators, or as
 // [Reader.Refused] says.
 func Open(h *hostfs.FS, mode string) *Reader {
-	r := &Reader{host: h, path: mode, asks: make(chan struct{}, 1), told: make(chan struct{}, 1)}
+	r := &Reader{host: h, path: mode, requests: make(chan struct{}, 1), answers: make(chan struct{}, 1)}
 	if mode == Off || mode == "" || !h.Live() {
 		return r
 	}
 	if mode == Auto || mode == On {
-		switch err := here(h, mode); {
+		switch err := detect(h, mode); {
 		case errors.Is(err, fault.ErrNotFound):
 			return r
 		case err != nil:
-			r.refused = append(r.refused, err)
+			r.openErrors = append(r.openErrors, err)
 			return r
 		}
 		self, err := os.Executable()
 		if err != nil {
-			r.refused = append(r.refused, err)
+			r.openErrors = append(r.openErrors, err)
 			return r
 		}
 		r.path = filepath.Join(filepath.Dir(self), program)
@@ -124,10 +124,10 @@ func Open(h *hostfs.FS, mode string) *Reader {
 		if errors.Is(err, errNone) {
 			return r
 		}
-		r.refused = append(r.refused, fmt.Errorf("accelerators: %w", err))
+		r.openErrors = append(r.openErrors, fmt.Errorf("accelerators: %w", err))
 		return r
 	}
-	r.adopt(p)
+	r.addMeters(p)
 	if len(r.meters) == 0 {
 		cancel()
 		_ = p.wait() // it has nothing to tell
@@ -138,9 +138,9 @@ func Open(h *hostfs.FS, mode string) *Reader {
 	return r
 }
 
-// here reports whether the machine has accelerators that may be asked: it is
+// detect reports whether the machine has accelerators that may be asked: it is
 // fault.ErrNotFound where there is no driver.
-func here(h *hostfs.FS, mode string) error {
+func detect(h *hostfs.FS, mode string) error {
 	found := false
 	for _, p := range []string{"/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"} {
 		_, err := os.Stat(h.Path(p))
@@ -167,11 +167,11 @@ func here(h *hostfs.FS, mode string) error {
 	return nil
 }
 
-// adopt takes over what there is to read.
-func (r *Reader) adopt(p *process) {
+// addMeters takes over what there is to read.
+func (r *Reader) addMeters(p *process) {
 	for _, d := range p.devices {
 		if why, ok := strings.CutPrefix(d, "!"); ok {
-			r.refused = append(r.refused, errors.New(why))
+			r.openErrors = append(r.openErrors, errors.New(why))
 			continue
 		}
 		kind, uuid, _ := strings.Cut(d, " ")
@@ -186,8 +186,8 @@ func (r *Reader) adopt(p *process) {
 // Meters lists what is read. The list stays as it is.
 func (r *Reader) Meters() []power.Meter { return r.meters }
 
-// Refused says what there is that cannot be read, and why.
-func (r *Reader) Refused() []error { return r.refused }
+// OpenErrors says what there is that cannot be read, and why.
+func (r *Reader) OpenErrors() []error { return r.openErrors }
 
 // Read appends to into a reading of each meter; first is the index of the first
 // one among all that are read, and now the time in ns of CLOCK_BOOTTIME.
@@ -196,20 +196,20 @@ func (r *Reader) Read(into []power.Reading, first int, now int64) []power.Readin
 		return into
 	}
 	select {
-	case <-r.told: // of before
-		r.slow = false
+	case <-r.answers: // of before
+		r.late = false
 	default:
 	}
 	select {
-	case r.asks <- struct{}{}:
+	case r.requests <- struct{}{}:
 	default: // it has not answered what was asked before
 	}
-	if !r.slow {
+	if !r.late {
 		t := time.NewTimer(answerTimeout)
 		select {
-		case <-r.told:
+		case <-r.answers:
 		case <-t.C:
-			r.slow = true
+			r.late = true
 		}
 		t.Stop()
 	}
@@ -256,7 +256,7 @@ func (r *Reader) run(ctx context.Context, p *process) {
 			return
 		}
 		for p = nil; p == nil; {
-			r.fail(err)
+			r.storeError(err)
 			select {
 			case <-ctx.Done():
 				return
@@ -269,12 +269,12 @@ func (r *Reader) run(ctx context.Context, p *process) {
 
 // serve answers until the program or ctx ends.
 func (r *Reader) serve(ctx context.Context, p *process) error {
-	place := r.places(p.devices)
+	place := r.mapDevices(p.devices)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-r.asks:
+		case <-r.requests:
 		}
 		before, err := r.host.Boottime()
 		if err != nil {
@@ -288,12 +288,12 @@ func (r *Reader) serve(ctx context.Context, p *process) error {
 		if err != nil {
 			return err
 		}
-		r.put(place, values, before+(after-before)/2)
+		r.store(place, values, before+(after-before)/2)
 	}
 }
 
-// places says which meter each device of a program is; -1 is none.
-func (r *Reader) places(devices []string) (at []int) {
+// mapDevices says which meter each device of a program is; -1 is none.
+func (r *Reader) mapDevices(devices []string) (at []int) {
 	for _, d := range devices {
 		kind, uuid, ok := strings.Cut(d, " ")
 		if !ok || strings.HasPrefix(d, "!") {

@@ -90,7 +90,7 @@ func TestReader(t *testing.T) {
 	if diff := cmp.Diff(want, r.Meters()); diff != "" {
 		t.Fatalf("meters (-want +got):\n%s", diff)
 	}
-	if errs := r.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-00000003") {
+	if errs := r.OpenErrors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-00000003") {
 		t.Errorf("refused %v, want the third", errs)
 	}
 	a := until(t, h, r, "an answer", answered)
@@ -211,7 +211,7 @@ func TestNothing(t *testing.T) {
 		{machine(t), "/bin/false", "mete-nvml"},
 	} {
 		r := gpu.Open(c.h, c.mode)
-		errs := r.Refused()
+		errs := r.OpenErrors()
 		if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && !strings.Contains(errs[0].Error(), c.want) {
 			t.Errorf("%q: refused %v, want %q", c.mode, errs, c.want)
 		}
@@ -228,7 +228,7 @@ func TestNothing(t *testing.T) {
 	nvmltest.Stub(t)
 	t.Setenv("STUB_NVML", "noinit")
 	_, r := open(t)
-	if errs := r.Refused(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Driver Not Loaded") || fault.Hint(errs[0]) == "" {
+	if errs := r.OpenErrors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Driver Not Loaded") || fault.Hint(errs[0]) == "" {
 		t.Errorf("without a driver: %v", errs)
 	}
 }
@@ -264,7 +264,7 @@ func TestForeign(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := gpu.Open(machine(t), program)
-	if errs := r.Refused(); len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.Contains(errs[0].Error(), program) || fault.Hint(errs[0]) == "" {
+	if errs := r.OpenErrors(); len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.Contains(errs[0].Error(), program) || fault.Hint(errs[0]) == "" {
 		t.Errorf("refused %v", errs)
 	}
 	if _, err := os.Stat(ran); err == nil {

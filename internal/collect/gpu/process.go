@@ -24,8 +24,8 @@ import (
 // errNone says that the machine has no library of accelerators.
 var errNone = errors.New("none")
 
-// mostLine is the longest answer that is read.
-const mostLine = 64 << 10
+// maxLine is the longest answer that is read.
+const maxLine = 64 << 10
 
 // A process is mete-nvml, running.
 type process struct {
@@ -49,7 +49,7 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 	p := &process{cmd: exec.CommandContext(ctx, real)}
 	p.cmd.Env = secretenv.Strip(os.Environ())
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
-	p.cmd.Stderr = &limited{b: &p.stderr, left: 4 << 10}
+	p.cmd.Stderr = &limitedWriter{b: &p.stderr, left: 4 << 10}
 	p.cmd.WaitDelay = time.Second
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p.out = bufio.NewReaderSize(out, mostLine)
+	p.out = bufio.NewReaderSize(out, maxLine)
 	if err := p.cmd.Start(); err != nil {
 		return nil, missing(err)
 	}
@@ -122,9 +122,9 @@ func (p *process) wait() error {
 	return err
 }
 
-// put keeps an answer: of each device the number that it shows, or ! and why it
+// store keeps an answer: of each device the number that it shows, or ! and why it
 // shows none, at a time.
-func (r *Reader) put(place []int, values []string, at int64) {
+func (r *Reader) store(place []int, values []string, at int64) {
 	r.mu.Lock()
 	for i, k := range place {
 		if k < 0 {
@@ -135,7 +135,7 @@ func (r *Reader) put(place []int, values []string, at int64) {
 			l.Err = "no answer for it"
 		} else if why, ok := strings.CutPrefix(values[i], "!"); ok {
 			l.Err = why
-		} else if v, err := strconv.ParseInt(values[i], 10, 64); err != nil || v < 0 || v > most {
+		} else if v, err := strconv.ParseInt(values[i], 10, 64); err != nil || v < 0 || v > maxValue {
 			l.Err = "no number: " + strconv.Quote(values[i])
 		} else {
 			l.Value = v * 1000 // mJ and mW, as uJ and uW
@@ -143,37 +143,37 @@ func (r *Reader) put(place []int, values []string, at int64) {
 		r.latest[k] = l
 	}
 	r.mu.Unlock()
-	r.tell()
+	r.signalAnswer()
 }
 
-// most is more than a device can show, in mJ and mW.
-const most = 1 << 53
+// maxValue is more than a device can show, in mJ and mW.
+const maxValue = 1 << 53
 
-// fail keeps why there is no answer.
-func (r *Reader) fail(err error) {
+// storeError keeps why there is no answer.
+func (r *Reader) storeError(err error) {
 	r.mu.Lock()
 	for i := range r.latest {
 		r.latest[i] = power.Reading{Err: err.Error()}
 	}
 	r.mu.Unlock()
-	r.tell()
+	r.signalAnswer()
 }
 
-// tell says that there is an answer.
-func (r *Reader) tell() {
+// signalAnswer says that there is an answer.
+func (r *Reader) signalAnswer() {
 	select {
-	case r.told <- struct{}{}:
+	case r.answers <- struct{}{}:
 	default:
 	}
 }
 
-// limited keeps the beginning of what is written to it.
-type limited struct {
+// limitedWriter keeps the beginning of what is written to it.
+type limitedWriter struct {
 	b    *bytes.Buffer
 	left int
 }
 
-func (l *limited) Write(p []byte) (int, error) {
+func (l *limitedWriter) Write(p []byte) (int, error) {
 	n := min(len(p), l.left)
 	l.b.Write(p[:n])
 	l.left -= n

@@ -242,7 +242,7 @@ func watch(t *testing.T, reader string, f func()) map[string]int64 {
 			t.Error(err)
 		}
 		for _, r := range usage.Wholes {
-			if !b.Closed(r) {
+			if !b.IsBalanced(r) {
 				t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
 			}
 		}
@@ -262,7 +262,7 @@ func watch(t *testing.T, reader string, f func()) map[string]int64 {
 		case <-every.C:
 		}
 		tick()
-		w := m.Closed()
+		w := m.ClosedWindow()
 		if w == nil {
 			t.Fatal("the tick closed no window")
 		}

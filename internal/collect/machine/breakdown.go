@@ -13,7 +13,7 @@ import (
 )
 
 // A watch breaks one workload down by process.
-type watch struct {
+type processWatch struct {
 	id      workload.ID
 	procs   *proc.Table
 	account *split.Account // nil until it was read once
@@ -21,60 +21,60 @@ type watch struct {
 
 // Watch makes the coming ticks break the CPU time of a workload down by
 // process; "" stops that. Any goroutine may call it.
-func (m *Machine) Watch(id workload.ID) { m.wanted.Store(&id) }
+func (m *Machine) Watch(id workload.ID) { m.watchID.Store(&id) }
 
 // breakDown returns the breakdown of the workload that is watched, nil where
 // there is none, or not yet.
 func (m *Machine) breakDown(ctx context.Context) *live.Breakdown {
-	want := m.wanted.Load()
+	want := m.watchID.Load()
 	if want == nil || *want == "" {
-		m.watched.account = nil
+		m.watch.account = nil
 		return nil
 	}
-	if m.watched.id != *want {
-		m.watched.id, m.watched.account = *want, nil
+	if m.watch.id != *want {
+		m.watch.id, m.watch.account = *want, nil
 	}
-	if m.watched.procs == nil {
+	if m.watch.procs == nil {
 		t, err := proc.Open(m.host, m.kernel, proc.Default())
 		if err != nil {
 			m.log.Debug("processes", "err", err)
 			return nil
 		}
-		m.watched.procs = t
+		m.watch.procs = t
 		m.closers = append(m.closers, t.Close)
 	}
-	if err := m.watched.procs.Read(ctx); err != nil {
+	if err := m.watch.procs.Read(ctx); err != nil {
 		m.log.Debug("processes", "err", err)
 		return nil
 	}
 	for _, g := range m.Snapshot().Groups {
 		if g.Workload.ID == *want {
-			return m.split(g)
+			return m.breakDownGroup(g)
 		}
 	}
 	return nil
 }
 
-// split divides what g was booked in the latest tick.
-func (m *Machine) split(g *usage.Group) *live.Breakdown {
+// breakDownGroup divides what g was booked in the latest tick.
+func (m *Machine) breakDownGroup(g *usage.Group) *live.Breakdown {
 	procs := map[split.ID]proc.Process{}
 	var mine []split.Process
-	for _, p := range m.watched.procs.All() {
+	for _, p := range m.watch.procs.All() {
 		if owner := m.table.Owner(p.Group); owner != nil && owner.Slot == g.Slot {
 			procs[p.ID] = p
 			mine = append(mine, p.Process)
 		}
 	}
-	if m.watched.account == nil {
-		m.watched.account = split.New(mine)
+	if m.watch.account == nil {
+		m.watch.account = split.New(mine)
 		return nil
 	}
-	share, ok := m.Books().Share(g.Slot)
+	share, ok := m.Accounts().Share(g.Slot)
 	if !ok || !share.Present.Has(usage.CPU) || share.Covered <= 0 {
 		return nil
 	}
-	out := &live.Breakdown{Workload: g.Workload.ID, Unreadable: m.watched.procs.Unreadable}
-	for _, l := range m.watched.account.Split(share.Amount[usage.CPU], mine) {
+	out := &live.Breakdown{Workload: g.Workload.ID, Unreadable: m.watch.procs.Unreadable}
+	for _, l := range m.watch.account.Split(share.Amount[usage.CPU], mine) {
 		line := live.Process{PID: l.ID.PID, Name: "(ended)", CPU: float64(l.CPU) / float64(share.Covered)}
 		if p, ok := procs[l.ID]; ok {
 			line.Name, line.Threads, line.RSS = p.Name, p.Threads, &p.RSS

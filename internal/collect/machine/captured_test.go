@@ -50,7 +50,7 @@ func TestCaptured(t *testing.T) {
 			before := rawCounters(t, h)
 			hosttest.Step(t, h)
 			mustTick(t, m)
-			w := m.Closed()
+			w := m.ClosedWindow()
 			after := rawCounters(t, h)
 			checkCPU(t, w, before, after)
 			checkMemory(t, m, after)
@@ -59,7 +59,7 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// mustTick takes a tick and checks its books.
+// mustTick takes a tick and checks its accounts.
 func mustTick(t *testing.T, m *machine.Machine) usage.Balance {
 	t.Helper()
 	b, err := m.Tick()
@@ -67,11 +67,11 @@ func mustTick(t *testing.T, m *machine.Machine) usage.Balance {
 		t.Fatal(err)
 	}
 	for _, r := range usage.Wholes {
-		if !b.Closed(r) {
+		if !b.IsBalanced(r) {
 			t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
 		}
 	}
-	if w := m.Closed(); w != nil && w.Balance.Violations > 0 {
+	if w := m.ClosedWindow(); w != nil && w.Balance.Violations > 0 {
 		t.Errorf("%d violations: %+v", w.Balance.Violations, w.Balance)
 	}
 	if b.Lost > 0 {

@@ -20,8 +20,8 @@ import (
 // A Power is what shows a machine's power, and what is known of it besides.
 type Power struct {
 	Meters *energymeters.Source
-	// Refused says which meters could not be opened, and why.
-	Refused []error
+	// OpenErrors says which meters could not be opened, and why.
+	OpenErrors []error
 	// Processor names the machine's CPUs and how many threads there are: what is
 	// learned of its power holds for that.
 	Processor string
@@ -37,20 +37,20 @@ func OpenPower(h *hostfs.FS, cfg Config) (*Power, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Power{Processor: fmt.Sprintf("%s, %d threads", model, threads), Threads: threads, Curve: energy.Scale(cfg.Curve, threads)}
+	p := &Power{Processor: fmt.Sprintf("%s, %d threads", model, threads), Threads: threads, Curve: energy.ScaleCurve(cfg.Curve, threads)}
 	if len(p.Curve.Points) == 0 {
-		p.Curve, _ = energy.Lookup(model, threads)
+		p.Curve, _ = energy.LookupCurve(model, threads)
 	}
 	if p.Meters, err = energymeters.Open(h, cfg.Energy); err == nil {
-		p.Refused = p.Meters.Refused()
+		p.OpenErrors = p.Meters.OpenErrors()
 	}
 	return p, err
 }
 
-// openEnergy opens the meters of the machine's energy, and gives the books what
+// openEnergy opens the meters of the machine's energy, and gives the accounts what
 // they need to go by them, or without them. What an earlier run learned of the
 // machine's power is taken over where it fits.
-func (m *Machine) openEnergy(cfg Config, books *attribute.Books, log *slog.Logger) error {
+func (m *Machine) openEnergy(cfg Config, accounts *attribute.Accounts, log *slog.Logger) error {
 	p, err := OpenPower(m.host, cfg)
 	if err != nil {
 		return err
@@ -69,20 +69,20 @@ func (m *Machine) openEnergy(cfg Config, books *attribute.Books, log *slog.Logge
 		return p.Meters.Close()
 	})
 	known := energy.New(energy.Config{Meters: p.Meters.Meters(), Curve: p.Curve, Static: cfg.Static})
-	m.power, m.taught = p, p.Processor
+	m.power, m.modelsFor = p, p.Processor
 	if dir := cfg.Energy.Powercap; dir != "" {
 		// Of the machine's own meters, which have the same names, they say nothing.
-		m.taught += ", by the counters in " + dir
+		m.modelsFor += ", by the counters in " + dir
 	}
-	if len(cfg.Laws) > 0 {
-		m.forgot = known.Restore(m.taught, cfg.Laws)
+	if len(cfg.PowerModels) > 0 {
+		m.modelsErr = known.RestoreModels(m.modelsFor, cfg.PowerModels)
 	}
-	books.Meter(known)
-	for _, err := range p.Meters.Refused() {
+	accounts.SetMeters(known)
+	for _, err := range p.Meters.OpenErrors() {
 		log.Warn("an energy meter cannot be read", "err", err, "hint", fault.Hint(err))
 	}
 	var names []string
-	given, _ := p.Meters.Host()
+	given, _ := p.Meters.HostShare()
 	for _, d := range p.Meters.Meters() {
 		if d.From == power.Host && !given.Seen {
 			continue // a host may begin to give something at any time
@@ -101,14 +101,14 @@ func (m *Machine) openEnergy(cfg Config, books *attribute.Books, log *slog.Logge
 // Power returns what shows the machine's power.
 func (m *Machine) Power() *Power { return m.power }
 
-// Laws returns what was learned of the machine's power, for Config.Laws of a
+// PowerModels returns what was learned of the machine's power, for Config.PowerModels of a
 // later run. It is called between ticks.
-func (m *Machine) Laws() []byte { return m.Books().Energy().Keep(m.taught) }
+func (m *Machine) PowerModels() []byte { return m.Accounts().Meters().EncodeModels(m.modelsFor) }
 
-// LawsRefused says why Config.Laws was not taken over: it wraps
+// PowerModelsError says why Config.PowerModels was not taken over: it wraps
 // fault.ErrInvalid where that is broken, and fault.ErrConflict where it is of
 // another machine. It is nil where it was, or where there is none.
-func (m *Machine) LawsRefused() error { return m.forgot }
+func (m *Machine) PowerModelsError() error { return m.modelsErr }
 
 // processor returns what the machine's CPUs are called, "" where nothing says
 // so, and how many threads are online.

@@ -30,7 +30,7 @@ const exactEvery, exactError = 20 * time.Millisecond, 1
 // A trial is a simulated machine over the real loads, and what mete makes of it.
 type trial struct {
 	name   string
-	law    powersim.Law
+	law    powersim.PowerModel
 	wrap   int64 // 0 is RAPL's usual
 	faults []powersim.Fault
 	limit  bool // its errors are limited, beside its bands
@@ -67,13 +67,13 @@ func (e *events) Handle(_ context.Context, r slog.Record) error {
 
 func (e *events) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
-// trials are the laws. Those of one list run at once, over the same loads: no more
+// trials are the power models. Those of one list run at once, over the same loads: no more
 // than that, as what plays the meters is itself load that hides an idle machine.
 func trials() [][]*trial {
 	const watt = 1_000_000
-	law := powersim.Law{Idle: 20 * watt, Core: 20 * watt}
+	law := powersim.PowerModel{Idle: 20 * watt, Core: 20 * watt}
 	concave, noisy := law, law
-	concave.Bend, noisy.Noise = .7, .05
+	concave.Exponent, noisy.Noise = .7, .05
 	return [][]*trial{{
 		{name: "linear", law: law, limit: true},
 		{name: "concave", law: concave},
@@ -81,8 +81,8 @@ func trials() [][]*trial {
 		{name: "noisy", law: noisy},
 		{name: "wrapping", law: law, wrap: 1_000 * watt},
 		{name: "stalling", law: law, faults: []powersim.Fault{
-			{Zone: "intel-rapl:0", Trouble: powersim.Stall, From: 25 * time.Second, To: 31 * time.Second},
-			{Zone: "intel-rapl:0", Trouble: powersim.Lose, From: 45 * time.Second, To: 50 * time.Second}}},
+			{Zone: "intel-rapl:0", Kind: powersim.Stall, From: 25 * time.Second, To: 31 * time.Second},
+			{Zone: "intel-rapl:0", Kind: powersim.Lose, From: 45 * time.Second, To: 50 * time.Second}}},
 	}}
 }
 
@@ -93,7 +93,7 @@ func (x *trial) open(t *testing.T, c *crowd) {
 	x.dir = filepath.Join(dir, "powercap")
 	cfg := powersim.Default()
 	cfg.Dir, cfg.Truth, cfg.Whole, cfg.Faults = x.dir, filepath.Join(dir, "truth"), c.mount, x.faults
-	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: x.law, Range: x.wrap}}
+	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: x.law, Range: x.wrap}}
 	for _, d := range c.dirs {
 		cfg.Loads = append(cfg.Loads, powersim.Load{Name: filepath.Base(d), Group: d})
 	}
@@ -326,7 +326,7 @@ func cpus() int {
 const truthSpan = 60 * time.Second
 
 // Twenty loads in groups of their own, which change by seconds, spike for 200 ms
-// or are chains of processes of 40 ms, on simulated machines of five laws, whose
+// or are chains of processes of 40 ms, on simulated machines of five power models, whose
 // power follows the real CPU time of the loads and of all else that runs here.
 // What mete books to each load, in windows of two seconds, is compared with what
 // the simulator knows it took; beside it stands what the methods of others make

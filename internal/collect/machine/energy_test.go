@@ -33,13 +33,13 @@ func TestGivenCurve(t *testing.T) {
 	b := mustTick(t, m)
 	seconds := float64(m.Snapshot().At-from) / 1e9
 	want := 5 * float64(m.Power().Threads) * seconds * 1e6
-	if got := float64(b.Whole.Of(usage.EnergyPackage)); got < want-2 || got > want+2 {
+	if got := float64(b.Whole.Get(usage.EnergyPackage)); got < want-2 || got > want+2 {
 		t.Errorf("%g uJ, want 5 W for each of %d threads in %g s", got, m.Power().Threads, seconds)
 	}
-	if got := float64(b.Idle.Of(usage.EnergyPackage)); got < 1e6*seconds-2 || got > 1e6*seconds+2 {
+	if got := float64(b.Idle.Get(usage.EnergyPackage)); got < 1e6*seconds-2 || got > 1e6*seconds+2 {
 		t.Errorf("%g uJ are idle, want 1 W in %g s", got, seconds)
 	}
-	if s := m.Books().Energy().Source(power.Package); s != "given, scaled from 1000 to "+strconv.Itoa(m.Power().Threads)+" threads" {
+	if s := m.Accounts().Meters().Source(power.Package); s != "given, scaled from 1000 to "+strconv.Itoa(m.Power().Threads)+" threads" {
 		t.Errorf("source %q", s)
 	}
 }
@@ -72,14 +72,14 @@ func TestMetersOfDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := mustTick(t, m)
-	if got := b.Whole.Of(usage.EnergyPackage); got != 50_000 {
+	if got := b.Whole.Get(usage.EnergyPackage); got != 50_000 {
 		t.Errorf("booked %d uJ, want 50000", got)
 	}
 	// What is learned of them is not taken for the machine's own.
-	cfg.Laws = m.Laws()
+	cfg.PowerModels = m.PowerModels()
 	again, err := machine.New(hosttest.Open(t, "v1-kubelet"), cfg, slog.New(slog.DiscardHandler))
-	if err != nil || again.LawsRefused() != nil {
-		t.Fatalf("with the same meters: %v, %v", err, again.LawsRefused())
+	if err != nil || again.PowerModelsError() != nil {
+		t.Fatalf("with the same meters: %v, %v", err, again.PowerModelsError())
 	}
 	mustClose(t, again)
 	cfg.Energy.Powercap = ""
@@ -87,10 +87,10 @@ func TestMetersOfDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mustClose(t, again)
-	if err := again.LawsRefused(); !errors.Is(err, fault.ErrConflict) {
+	if err := again.PowerModelsError(); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("with the machine's own meters: %v, want a conflict", err)
 	}
-	refused := m.Power().Meters.Refused()
+	refused := m.Power().Meters.OpenErrors()
 	if len(m.Power().Meters.Meters()) != 1 || len(refused) != 1 || fault.Hint(refused[0]) == "" {
 		t.Errorf("%d meters, refused %v; want one each", len(m.Power().Meters.Meters()), refused)
 	}

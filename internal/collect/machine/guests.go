@@ -57,7 +57,7 @@ func (m *Machine) Guests() []*vm.VM {
 // GuestTimes reads the CPU time of a virtual machine. It is called between ticks.
 func (m *Machine) GuestTimes(v *vm.VM) (vm.Times, error) { return m.guests.vms.Times(v) }
 
-// GuestExits asks a virtual machine how often it left guest mode: see vm.Ask.
+// GuestExits asks a virtual machine how often it left guest mode: see vm.QueryExits.
 func (m *Machine) GuestExits(ctx context.Context, v *vm.VM) (vm.Exits, error) {
-	return vm.Ask(ctx, m.host, v)
+	return vm.QueryExits(ctx, m.host, v)
 }

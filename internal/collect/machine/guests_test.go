@@ -24,8 +24,8 @@ func TestGuest(t *testing.T) {
 	for _, reader := range []string{machine.BPF, machine.Files} {
 		t.Run(reader, func(t *testing.T) {
 			hosttest.Need(t, "root", "qemu")
-			hosttest.Beside(t, "cut-paths")
-			hosttest.Beside(t, "guests")
+			hosttest.LockShared(t, "cut-paths")
+			hosttest.LockShared(t, "guests")
 			if reader == machine.BPF {
 				hosttest.Need(t, "bpf")
 			}
@@ -69,7 +69,7 @@ func TestGuest(t *testing.T) {
 					}
 					return x.CPU > 0
 				})
-				if v.Refused != "" {
+				if v.RejectReason != "" {
 					t.Errorf("%+v", v)
 				}
 			}

@@ -20,7 +20,7 @@ func TestLivePowerModelled(t *testing.T) {
 	cfg := everyTick(machine.Files)
 	cfg.Energy.Powercap = t.TempDir()
 	hosttest.Need(t, "root")
-	hosttest.Alone(t, "guests") // one that comes or goes has a part in one tick only
+	hosttest.LockExclusive(t, "guests") // one that comes or goes has a part in one tick only
 	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -53,17 +53,17 @@ type Config struct {
 	// Static is the power in uW that each domain draws when the machine does
 	// nothing, where an operator knows; 0 is to be learned.
 	Static [power.DomainLimit]int64
-	// Laws is what an earlier run learned of the machine's power, as Machine.Laws
+	// PowerModels is what an earlier run learned of the machine's power, as Machine.PowerModels
 	// gave it; nil where there was none.
-	Laws []byte
-	// Checkpoint is what the books of an earlier run go on from, as
+	PowerModels []byte
+	// Checkpoint is what the accounts of an earlier run go on from, as
 	// attribute.Restore takes it; nil where they begin.
 	Checkpoint [][]byte
 }
 
-// Live is how a machine is measured for those who look on: the slow set is read
+// LiveConfig is how a machine is measured for those who look on: the slow set is read
 // with every tick too.
-func Live(tick time.Duration, reader string, meters energy.Config) Config {
+func LiveConfig(tick time.Duration, reader string, meters energy.Config) Config {
 	c := Config{Config: sampler.Default(), Reader: reader, Slow: tick, Energy: meters}
 	c.Tick, c.Window = tick, max(c.Window, tick)
 	return c
@@ -82,22 +82,22 @@ type Machine struct {
 	*sampler.Sampler
 	Reader string // which one it is: BPF or Files
 
-	host    *hostfs.FS
-	name    string
-	boot    string
-	table   *cgroup.Table
-	kernel  *bpf.Kernel // nil without
-	sources []sampler.Source
-	guests  *guests // nil without
-	power   *Power
-	forgot  error  // why what an earlier run learned of power was not taken over
-	taught  string // what the laws of power hold for
-	closers []func() error
-	notes   []string
-	log     *slog.Logger
+	host      *hostfs.FS
+	name      string
+	boot      string
+	table     *cgroup.Table
+	kernel    *bpf.Kernel // nil without
+	sources   []sampler.Source
+	guests    *guests // nil without
+	power     *Power
+	modelsErr error  // why what an earlier run learned of power was not taken over
+	modelsFor string // what the power models hold for
+	closers   []func() error
+	notes     []string
+	log       *slog.Logger
 
-	wanted  atomic.Pointer[workload.ID] // to be watched
-	watched watch
+	watchID atomic.Pointer[workload.ID] // to be watched
+	watch   processWatch
 
 	next     time.Time // when the next tick is due
 	tick     time.Duration
@@ -163,25 +163,25 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 		return nil, err
 	}
 	m.boot = boot
-	books := restore(id, cfg.Checkpoint, log)
-	if err := m.openEnergy(cfg, books, log); err != nil {
+	accounts := restore(id, cfg.Checkpoint, log)
+	if err := m.openEnergy(cfg, accounts, log); err != nil {
 		return nil, err
 	}
-	m.Sampler = sampler.NewSampler(cfg.Config, books, boot, clock{h}, m.sources, log)
-	m.Meter(m.power.Meters)
+	m.Sampler = sampler.NewSampler(cfg.Config, accounts, boot, clock{h}, m.sources, log)
+	m.SetMeters(m.power.Meters)
 	m.selfAt, m.selfCPU = time.Now(), CPUTime()
 	return m, nil
 }
 
-// restore returns the books to go on with. Those that cannot be read are begun
+// restore returns the accounts to go on with. Those that cannot be read are begun
 // anew: no machine stays unmeasured for that.
-func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Books {
-	books, err := attribute.Restore(node, checkpoint)
+func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Accounts {
+	accounts, err := attribute.Restore(node, checkpoint)
 	if err != nil {
 		log.Error("the books of the run before cannot be read; counting begins anew", "err", err)
-		return attribute.Lost(node, oneLine(err))
+		return attribute.NewAfterLoss(node, oneLine(err))
 	}
-	return books
+	return accounts
 }
 
 // Boot returns the id of the machine's boot.
@@ -202,7 +202,7 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 		switch {
 		case denied == nil:
 			m.Reader = BPF
-			log.Info("reader", "reader", BPF, "parts", m.kernel.Can().String())
+			log.Info("reader", "reader", BPF, "parts", m.kernel.WorkingParts().String())
 			return nil
 		case cfg.Reader == BPF:
 			return fault.WithHint(denied, strings.TrimPrefix(fault.Hint(denied)+"; --reader files works without it", "; "))
@@ -292,7 +292,7 @@ func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
 
 // Live returns what the latest tick shows.
 func (m *Machine) Live() *live.Machine {
-	l := m.Books().Live()
+	l := m.Accounts().Live()
 	l.Host, l.Reader = m.name, m.Reader
 	l.Simulated = m.power.Meters.Simulated()
 	l.Notes = append(append([]string{}, m.notes...), m.table.Notes()...)

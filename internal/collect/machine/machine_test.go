@@ -56,7 +56,7 @@ func TestSystemOfV2(t *testing.T) {
 	hosttest.Step(t, h)
 	run(t, h, "/proc/14/stat", 50) // half a second in hundredths
 	mustTick(t, m)
-	for _, r := range m.Closed().Rows {
+	for _, r := range m.ClosedWindow().Rows {
 		if r.Workload.Kind == workload.System && r.Usage.Amount[usage.CPU] != 5e8 {
 			t.Errorf("system used %d ns, want half a second", r.Usage.Amount[usage.CPU])
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // Between the two readings of a captured machine the meter ends and another one
-// goes on with its books: each workload is booked what it is without that.
+// goes on with its accounts: each workload is booked what it is without that.
 func TestCapturedRestart(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestCapturedRestart(t *testing.T) {
 				return m
 			}
 			m := open()
-			saved := m.Books().Checkpoint(nil, true)
+			saved := m.Accounts().Checkpoint(nil, true)
 			mustClose(t, m)
 			before := rawCounters(t, h)
 			hosttest.Step(t, h)
@@ -35,8 +35,8 @@ func TestCapturedRestart(t *testing.T) {
 			if _, err := m.Tick(); err != nil { // closes the window
 				t.Fatal(err)
 			}
-			w := m.Closed()
-			if w == nil || w.Opening != usage.Resumed {
+			w := m.ClosedWindow()
+			if w == nil || w.StartReason != usage.StartResumed {
 				t.Fatalf("window %+v, want one that resumes", w)
 			}
 			checkCPU(t, w, before, rawCounters(t, h))
@@ -63,9 +63,9 @@ func TestUnreadableCheckpoint(t *testing.T) {
 	defer mustClose(t, m)
 	mustTick(t, m)
 	var w usage.Window
-	m.Books().Close(&w)
-	if w.Opening != usage.First || len(w.Gaps) != 1 || w.Gaps[0].Reason != usage.StateLost {
-		t.Errorf("opening %v, gaps %v; want the first window and that the state was lost", w.Opening, w.Gaps)
+	m.Accounts().CloseWindow(&w)
+	if w.StartReason != usage.StartFirst || len(w.Gaps) != 1 || w.Gaps[0].Reason != usage.StateLost {
+		t.Errorf("opening %v, gaps %v; want the first window and that the state was lost", w.StartReason, w.Gaps)
 	}
 	if boot, wall, err := m.Clock(); err != nil || boot <= 0 || wall <= 0 || m.Boot() == "" {
 		t.Errorf("boot %q, clocks %d and %d, %v", m.Boot(), boot, wall, err)

@@ -38,14 +38,14 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 	for _, g := range s.Groups {
 		if g.New && g.Slot != usage.Root {
 			t.net.Track(net.Target{Slot: g.Slot, Parent: g.Parent, Kind: g.Workload.Kind, Path: g.Workload.Path,
-				Group: t.groups.Unified(g.Slot), Born: g.Born})
+				Group: t.groups.UnifiedID(g.Slot), Born: g.Born})
 		}
 	}
 	all := t.tick%t.every == 0
 	if all {
 		for _, g := range s.Groups {
 			if g.Has.Has(usage.CPU) {
-				t.net.Ran(g.Slot, g.Value[usage.CPU])
+				t.net.SetCPUTime(g.Slot, g.Value[usage.CPU])
 			}
 		}
 	}
@@ -60,14 +60,14 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 		case g.Final:
 			t.net.Forget(g.Slot).Put(&g.Reading)
 		default:
-			r := t.net.Of(g.Slot)
+			r := t.net.Reading(g.Slot)
 			r.Put(&g.Reading)
 			if r.Source == net.Sockets {
 				g.Counted |= socketSet
 			}
 		}
 	}
-	if c, ok := t.net.Node(); ok {
+	if c, ok := t.net.NodeTraffic(); ok {
 		r := &s.Node.Total
 		r.Put(usage.NetworkRx, c.RxBytes)
 		r.Put(usage.NetworkTx, c.TxBytes)
@@ -117,7 +117,7 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 	}
 	m.sources = append(m.sources, t)
 	m.closers = append(m.closers, t.net.Close)
-	if why := t.net.Uncounted(); why != "" {
+	if why := t.net.UncountedReason(); why != "" {
 		if m.kernel == nil && m.table.HasUnified() {
 			why = "the bpf reader counts it"
 		}

@@ -39,20 +39,20 @@ func TestCapturedPods(t *testing.T) {
 	read(t, tab, true)
 	read(t, tab, true)
 	for i, p := range pods {
-		got := tab.Of(usage.Slot(i + 1))
+		got := tab.Reading(usage.Slot(i + 1))
 		if got.Source != net.Interfaces || got.Count != p.want {
 			t.Errorf("%s = %+v, want %+v", p.path, got, p.want)
 		}
 	}
-	if got := tab.Of(9); got.Source != net.Unseen || !strings.Contains(got.Reason, "machine's") {
+	if got := tab.Reading(9); got.Source != net.Unseen || !strings.Contains(got.Reason, "machine's") {
 		t.Errorf("kubelet = %+v, want none, for the machine's namespace", got)
 	}
-	if c, ok := tab.Node(); !ok || c.RxBytes != 1350000000 || c.TxBytes != 810000000 {
+	if c, ok := tab.NodeTraffic(); !ok || c.RxBytes != 1350000000 || c.TxBytes != 810000000 {
 		t.Errorf("Node() = %+v, %v", c, ok)
 	}
 	hosttest.Step(t, h)
 	read(t, tab, true)
-	if c, _ := tab.Node(); c.RxBytes != 1350015000 {
+	if c, _ := tab.NodeTraffic(); c.RxBytes != 1350015000 {
 		t.Errorf("Node() = %+v a tick later", c)
 	}
 	for i := range pods {

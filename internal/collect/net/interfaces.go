@@ -39,7 +39,7 @@ func (f *interfaces) add(b []byte) (moved bool, err error) {
 			return
 		}
 		now := Count{rxBytes, txBytes, rxPackets, txPackets}
-		if now.below(i.Count) {
+		if now.isBelowAny(i.Count) {
 			f.gone = f.gone.plus(i.Count)
 		}
 		i.Count = now

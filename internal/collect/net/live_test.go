@@ -291,14 +291,14 @@ func counter(t testing.TB, name, what string) int64 {
 // TestLiveOwnNamespace has traffic after the last look at a job that then ends:
 // none of it is lost, and the namespace goes with the job.
 func TestLiveOwnNamespace(t *testing.T) {
-	hosttest.Alone(t, "interfaces")
+	hosttest.LockExclusive(t, "interfaces")
 	h, tab := live(t, nil)
 	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
 	p := start(t, "sink", name, true, groups(t, h, name))
 	_, there, veth := wire(t, p.cmd.Process.Pid)
 	tab.Track(net.Target{Slot: 1, Path: "/" + name, Born: true})
 	read(t, tab, false)
-	if got := tab.Of(1); got.Source != net.Interfaces {
+	if got := tab.Reading(1); got.Source != net.Interfaces {
 		t.Fatalf("Of = %+v, want interfaces", got)
 	}
 
@@ -322,7 +322,7 @@ func TestLiveOwnNamespace(t *testing.T) {
 		read(t, tab, true)
 		return wire == [2]int64{counter(t, veth, "tx_bytes"), counter(t, veth, "rx_bytes")}
 	})
-	if got := tab.Of(1); got.RxBytes != wire[0] || got.TxBytes != wire[1] || wire[0] < payload || wire[1] == 0 {
+	if got := tab.Reading(1); got.RxBytes != wire[0] || got.TxBytes != wire[1] || wire[0] < payload || wire[1] == 0 {
 		t.Errorf("Of = %+v, want the wire's %v, with %d and headers", got, wire, payload)
 	}
 	p.end()
@@ -345,14 +345,14 @@ func TestLiveOwnNamespace(t *testing.T) {
 
 // TestLiveLastValue has all traffic between the last look and the end.
 func TestLiveLastValue(t *testing.T) {
-	hosttest.Alone(t, "interfaces")
+	hosttest.LockExclusive(t, "interfaces")
 	h, tab := live(t, nil)
 	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
 	p := start(t, "sink", name, true, groups(t, h, name))
 	_, there, _ := wire(t, p.cmd.Process.Pid)
 	tab.Track(net.Target{Slot: 1, Path: "/" + name})
 	read(t, tab, true)
-	before := tab.Of(1)
+	before := tab.Reading(1)
 	p.say(there + ":7000")
 	p.hear("ready")
 	c, err := stdnet.Dial("tcp", there+":7000")
@@ -373,7 +373,7 @@ func TestLiveLastValue(t *testing.T) {
 // TestLiveSockets has a job in this namespace and in a cgroup v2 group send to
 // another that has its own.
 func TestLiveSockets(t *testing.T) {
-	hosttest.Alone(t, "interfaces")
+	hosttest.LockExclusive(t, "interfaces")
 	cfg := bpf.Default()
 	cfg.Parts, cfg.Groups = bpf.Net, 64
 	hosttest.Need(t, "root", "bpf", "cgroup2")
@@ -387,7 +387,7 @@ func TestLiveSockets(t *testing.T) {
 		}
 	})
 	h, tab := live(t, k)
-	if why := tab.Uncounted(); why != "" {
+	if why := tab.UncountedReason(); why != "" {
 		t.Fatal(why)
 	}
 	for i, short := range []bool{false, true} {
@@ -420,7 +420,7 @@ func TestLiveSockets(t *testing.T) {
 // TestLiveBelow has a job send from a group below its own, which is looked for as
 // soon as the job ran.
 func TestLiveBelow(t *testing.T) {
-	hosttest.Alone(t, "interfaces")
+	hosttest.LockExclusive(t, "interfaces")
 	cfg := bpf.Default()
 	cfg.Parts, cfg.Groups = bpf.Net, 64
 	hosttest.Need(t, "root", "bpf", "cgroup2")
@@ -442,7 +442,7 @@ func TestLiveBelow(t *testing.T) {
 	read(t, tab, false)
 	read(t, tab, false)
 	want(t, tab, 1, net.Sockets, net.Count{}, "")
-	tab.Ran(1, 1000)
+	tab.SetCPUTime(1, 1000)
 	read(t, tab, true)
 
 	unified, ok := v2(t, h).Dir("/" + name)
@@ -464,13 +464,13 @@ func TestLiveBelow(t *testing.T) {
 	p.end()
 	to.end()
 	for range 2 {
-		tab.Ran(1, 1000) // as if it had not
+		tab.SetCPUTime(1, 1000) // as if it had not
 		read(t, tab, true)
 		want(t, tab, 1, net.Sockets, net.Count{}, "")
 	}
-	tab.Ran(1, 2000)
+	tab.SetCPUTime(1, 2000)
 	read(t, tab, true)
-	if got := tab.Of(1); got.TxBytes < payload || got.TxBytes > most {
+	if got := tab.Reading(1); got.TxBytes < payload || got.TxBytes > most {
 		t.Errorf("Of = %+v, want %d and headers, at most %d, sent from below", got, payload, most)
 	}
 	testkit.Eventually(t, below+" is removed", func() bool { return !errors.Is(os.Remove(below), syscall.EBUSY) })

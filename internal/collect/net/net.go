@@ -65,8 +65,8 @@ func (c Count) plus(d Count) Count {
 	return Count{c.RxBytes + d.RxBytes, c.TxBytes + d.TxBytes, c.RxPackets + d.RxPackets, c.TxPackets + d.TxPackets}
 }
 
-// below reports whether any counter of c is less than d's.
-func (c Count) below(d Count) bool {
+// isBelowAny reports whether any counter of c is less than d's.
+func (c Count) isBelowAny(d Count) bool {
 	return c.RxBytes < d.RxBytes || c.TxBytes < d.TxBytes || c.RxPackets < d.RxPackets || c.TxPackets < d.TxPackets
 }
 
@@ -136,17 +136,17 @@ type Table struct {
 	v2      *hostfs.Hierarchy // nil without one
 	sockets sockets           // nil where nobody counts
 	// uncounted is why nobody counts sockets.
-	uncounted string
-	node      *node
-	past      *past
-	spaces    map[uint64]*space
-	targets   map[usage.Slot]*target
-	order     []*target // by slot
-	paths     map[string]bool
-	members   map[uint64]*target // by cgroup v2 group
-	spare     int                // descriptors that may still be opened to keep
-	round     int                // of reading
-	buf       []byte
+	uncounted        string
+	node             *node
+	foreign          *foreignNamespaces
+	namespaces       map[uint64]*netns
+	targets          map[usage.Slot]*target
+	order            []*target // by slot
+	paths            map[string]bool
+	members          map[uint64]*target // by cgroup v2 group
+	spareDescriptors int                // descriptors that may still be opened to keep
+	round            int                // of reading
+	buf              []byte
 }
 
 // sockets counts what the sockets of each cgroup v2 group send and receive.
@@ -168,9 +168,9 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{
-		h: h, primary: ys[0], past: survey(h), spaces: map[uint64]*space{},
+		h: h, primary: ys[0], foreign: surveyNamespaces(h), namespaces: map[uint64]*netns{},
 		targets: map[usage.Slot]*target{}, paths: map[string]bool{}, members: map[uint64]*target{},
-		spare: cfg.Descriptors, round: 1, buf: make([]byte, 16<<10),
+		spareDescriptors: cfg.Descriptors, round: 1, buf: make([]byte, 16<<10),
 	}
 	if ys[0].V2 {
 		t.v2 = &ys[0]
@@ -190,8 +190,8 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 
 // Close gives back what the table holds.
 func (t *Table) Close() error {
-	for _, s := range t.spaces {
-		t.release(s)
+	for _, ns := range t.namespaces {
+		t.release(ns)
 	}
 	t.node.close()
 	if t.sockets == nil {
@@ -200,19 +200,19 @@ func (t *Table) Close() error {
 	return t.sockets.close()
 }
 
-// Uncounted says why sockets are not counted, or is empty where they are.
-func (t *Table) Uncounted() string {
+// UncountedReason says why sockets are not counted, or is empty where they are.
+func (t *Table) UncountedReason() string {
 	if t.sockets != nil {
 		return ""
 	}
 	return t.uncounted
 }
 
-// Node returns what the machine received and sent since boot, and false where
+// NodeTraffic returns what the machine received and sent since boot, and false where
 // that cannot be read: by its physical interfaces or, where it has none, by all
 // of its first process's namespace but lo. What crosses a bridge then counts at
 // the bridge and at its ports.
-func (t *Table) Node() (Count, bool) { return t.node.sum, t.node.seen }
+func (t *Table) NodeTraffic() (Count, bool) { return t.node.sum, t.node.seen }
 
 // Track begins to read a workload. A slot that is tracked already is forgotten
 // first.
@@ -220,13 +220,13 @@ func (t *Table) Track(g Target) {
 	if t.targets[g.Slot] != nil {
 		t.Forget(g.Slot)
 	}
-	x := &target{Target: g, round: t.round, sure: g.Group != 0 && (g.Placed || t.primary.V2), reading: Reading{Class: All, Reason: noProcess}}
+	x := &target{Target: g, round: t.round, placed: g.Group != 0 && (g.Placed || t.primary.V2), reading: Reading{Class: All, Reason: noProcess}}
 	if x.Group == 0 {
-		x.Group = t.groupOf(g.Path)
+		x.Group = t.groupID(g.Path)
 	}
-	t.join(x, x.Group)
+	t.claimGroup(x, x.Group)
 	if p := t.targets[g.Parent]; p != nil && p.Kind == workload.Pod {
-		x.settled, x.reading.Reason = true, atPod
+		x.decided, x.reading.Reason = true, atPod
 	}
 	t.targets[g.Slot] = x
 	t.paths[g.Path] = true
@@ -234,13 +234,13 @@ func (t *Table) Track(g Target) {
 	t.order = slices.Insert(t.order, i, x)
 }
 
-// Ran says how much CPU time a workload has used up to now, in ns. Where its owner
+// SetCPUTime says how much CPU time a workload has used up to now, in ns. Where its owner
 // says so, the groups below a workload are looked for only if it ran since: who did
 // not run sent nothing from where it was moved to.
-func (t *Table) Ran(slot usage.Slot, cpu int64) {
+func (t *Table) SetCPUTime(slot usage.Slot, cpu int64) {
 	if x := t.targets[slot]; x != nil {
-		x.ran, x.rested = cpu, x.timed && cpu == x.ran
-		x.timed = true
+		x.lastCPU, x.idle = cpu, x.hasCPUTime && cpu == x.lastCPU
+		x.hasCPUTime = true
 	}
 }
 
@@ -255,14 +255,14 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 		return Reading{Class: All, Reason: notTracked}
 	}
 	switch {
-	case x.space != nil:
+	case x.netns != nil:
 		// By the descriptor that was kept. Without one the last value stays.
-		_ = x.space.read(t)
-		t.release(x.space)
-	case x.settled:
-	case x.common > 0:
-		x.reading.Source, x.reading.Reason = x.maybe, x.why
-	case len(x.counts) > 0, x.sure && t.sockets != nil:
+		_ = x.netns.read(t)
+		t.release(x.netns)
+	case x.decided:
+	case x.sharedSightings > 0:
+		x.reading.Source, x.reading.Reason = x.candidate, x.candidateReason
+	case len(x.counts) > 0, x.placed && t.sockets != nil:
 		// It was gone before it could be looked at. What its sockets did is
 		// known all the same.
 		x.reading.Source, x.reading.Reason = Sockets, ""
@@ -279,8 +279,8 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 	return x.reading
 }
 
-// Of returns what the last Read saw of a workload.
-func (t *Table) Of(slot usage.Slot) Reading {
+// Reading returns what the last Read saw of a workload.
+func (t *Table) Reading(slot usage.Slot) Reading {
 	if x := t.targets[slot]; x != nil {
 		return x.reading
 	}
@@ -294,33 +294,33 @@ func (t *Table) Of(slot usage.Slot) Reading {
 func (t *Table) Read(ctx context.Context, all bool) error {
 	t.round++
 	errs := []error{t.node.read(t)}
-	t.past.scan(t.round)
+	t.foreign.scan(t.round)
 	for _, x := range t.order {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		t.look(x, all)
-		if all && x.reading.Source == Sockets && !x.rested {
-			t.fold(x)
+		t.chooseSource(x, all)
+		if all && x.reading.Source == Sockets && !x.idle {
+			t.claimSubgroups(x)
 		}
-		x.rested = false // as long as nobody says so again
+		x.idle = false // as long as nobody says so again
 		if x.reading.Source != Interfaces {
 			continue
 		}
-		if all || x.space != nil && x.space.file == nil {
-			t.check(x)
+		if all || x.netns != nil && x.netns.file == nil {
+			t.recheckNamespace(x)
 		}
-		if s := x.space; s != nil && (all || s.quiet < patience || (t.round+int(x.Slot))%patience == 0) {
-			errs = append(errs, trouble(s.read(t)))
+		if ns := x.netns; ns != nil && (all || ns.quiet < quietReadings || (t.round+int(x.Slot))%quietReadings == 0) {
+			errs = append(errs, ignoreNotFound(ns.read(t)))
 		}
 	}
-	t.count()
+	t.updateSocketCounts()
 	for _, x := range t.order {
 		t.update(x)
 	}
 	return errors.Join(errs...)
 }
 
-// patience is after how many readings without traffic a namespace is quiet, and
+// quietReadings is after how many readings without traffic a namespace is quiet, and
 // one in how many ticks it is then read.
-const patience = 10
+const quietReadings = 10

@@ -138,7 +138,7 @@ func read(t testing.TB, tab *net.Table, all bool) {
 
 func want(t testing.TB, tab *net.Table, slot usage.Slot, source net.Source, c net.Count, reason string) {
 	t.Helper()
-	got := tab.Of(slot)
+	got := tab.Reading(slot)
 	if got.Source != source || source != net.Unseen && got.Count != c || !strings.Contains(got.Reason, reason) || (reason == "") != (got.Reason == "") {
 		t.Errorf("Of(%d) = %+v, want %v %+v %q", slot, got, source, c, reason)
 	}
@@ -291,7 +291,7 @@ func TestQuietIsReadAtEdges(t *testing.T) {
 	f.write("proc/7/net/dev", dev("eth0", 20, 20))
 	seen := 0
 	for seen < 20 {
-		if read(t, tab, false); tab.Of(1).RxBytes == 20 {
+		if read(t, tab, false); tab.Reading(1).RxBytes == 20 {
 			break
 		}
 		seen++
@@ -310,17 +310,17 @@ func TestQuietIsReadAtEdges(t *testing.T) {
 func TestNode(t *testing.T) {
 	f := newFake(t)
 	tab := open(t, f, net.Default())
-	if _, ok := tab.Node(); ok {
+	if _, ok := tab.NodeTraffic(); ok {
 		t.Error("Node before a reading = true")
 	}
 	read(t, tab, false)
-	if c, ok := tab.Node(); !ok || c != count(1000, 2000) {
+	if c, ok := tab.NodeTraffic(); !ok || c != count(1000, 2000) {
 		t.Errorf("Node() = %+v, %v, want the physical interface", c, ok)
 	}
 	f.remove("sys/class/net")
 	tab = open(t, f, net.Default())
 	read(t, tab, false)
-	if c, ok := tab.Node(); !ok || c.RxBytes != 1007 || c.TxBytes != 2008 {
+	if c, ok := tab.NodeTraffic(); !ok || c.RxBytes != 1007 || c.TxBytes != 2008 {
 		t.Errorf("Node() = %+v, %v, want all interfaces but lo", c, ok)
 	}
 }

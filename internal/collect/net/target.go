@@ -15,20 +15,20 @@ import (
 // target is a workload that is tracked.
 type target struct {
 	Target
-	round   int  // of the table when it came
-	sure    bool // its processes are in Group, the caller says
-	settled bool // its source is chosen
-	common  int  // how often its processes were seen in a namespace not its own
-	maybe   Source
-	why     string // with maybe, what is chosen if it is seen so once more
-	space   *space
-	gone    Count            // of namespaces that it held before
-	groups  []uint64         // of cgroup v2 whose sockets are its own
-	counts  map[uint64]Count // what those did
-	reading Reading
-	ran     int64 // see Ran
-	timed   bool  // it is known
-	rested  bool  // it was the same the time before
+	round           int  // of the table when it came
+	placed          bool // its processes are in Group, the caller says
+	decided         bool // its source is chosen
+	sharedSightings int  // how often its processes were seen in a namespace not its own
+	candidate       Source
+	candidateReason string // with candidate, what is chosen if it is seen so once more
+	netns           *netns
+	earlier         Count            // of namespaces that it held before
+	groups          []uint64         // of cgroup v2 whose sockets are its own
+	counts          map[uint64]Count // what those did
+	reading         Reading
+	lastCPU         int64 // see Ran
+	hasCPUTime      bool  // it is known
+	idle            bool  // it was the same the time before
 }
 
 // Reasons for which there is no figure.
@@ -46,15 +46,15 @@ const (
 	firstRounds = 3 // in which a new workload is looked at each time
 )
 
-// look chooses the source of x if there is none yet.
-func (t *Table) look(x *target, all bool) {
-	if x.settled || !all && t.round-x.round > firstRounds {
+// chooseSource chooses the source of x if there is none yet.
+func (t *Table) chooseSource(x *target, all bool) {
+	if x.decided || !all && t.round-x.round > firstRounds {
 		return
 	}
 	x.reading.Reason = noProcess
 	for _, pid := range t.pids(x) {
-		id, err := t.namespace(pid)
-		if err == nil && t.choose(x, pid, id) {
+		id, err := t.namespaceID(pid)
+		if err == nil && t.chooseFrom(x, pid, id) {
 			return
 		}
 		if errors.Is(err, fault.ErrDenied) {
@@ -63,70 +63,70 @@ func (t *Table) look(x *target, all bool) {
 	}
 }
 
-// choose chooses the source of x, given one of its processes and in which
+// chooseFrom chooses the source of x, given one of its processes and in which
 // namespace that is. It reports false where that process is not enough.
-func (t *Table) choose(x *target, pid int32, id uint64) bool {
-	why, held := "", t.spaces[id]
+func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
+	why, held := "", t.namespaces[id]
 	switch {
 	case held != nil:
 		why = atOther + held.path
-	case t.past.shared[id]:
+	case t.foreign.shared[id]:
 		why = ofMachine
-	case x.Born && t.past.before(id, x.round, func(pid int32) bool { return within(t.member(pid, t.primary.ID), x.Path) }):
+	case x.Born && t.foreign.existedBefore(id, x.round, func(pid int32) bool { return isBelow(t.groupPath(pid, t.primary.ID), x.Path) }):
 		why = ofOthers
 	default:
-		s, err := t.hold(id, pid, x.Path)
+		ns, err := t.holdNamespace(id, pid, x.Path)
 		if err != nil {
 			x.reading.Reason = notYet
 			return false
 		}
-		x.space, x.settled = s, true
+		x.netns, x.decided = ns, true
 		x.reading.Source, x.reading.Reason = Interfaces, ""
 		return true
 	}
-	x.maybe = Unseen
+	x.candidate = Unseen
 	switch {
 	case held != nil:
-		x.why = why
+		x.candidateReason = why
 	case t.sockets == nil:
-		x.why = why + uncounted + t.uncounted
-	case x.Group == 0 || !within(t.member(pid, 0), x.Path):
-		x.why = why + ungrouped
+		x.candidateReason = why + uncounted + t.uncounted
+	case x.Group == 0 || !isBelow(t.groupPath(pid, 0), x.Path):
+		x.candidateReason = why + ungrouped
 	default:
-		x.maybe, x.why = Sockets, ""
+		x.candidate, x.candidateReason = Sockets, ""
 	}
 	// A runtime puts the first process into its group first and into its
 	// namespace after that, so what is seen once may be on the way.
 	x.reading.Reason = notYet
-	if x.common++; x.common == 2 {
-		x.settled = true
-		x.reading.Source, x.reading.Reason = x.maybe, x.why
+	if x.sharedSightings++; x.sharedSightings == 2 {
+		x.decided = true
+		x.reading.Source, x.reading.Reason = x.candidate, x.candidateReason
 	}
 	return true
 }
 
-// check finds another process of x where the one that stood for its namespace
+// recheckNamespace finds another process of x where the one that stood for its namespace
 // is gone, and follows it where x has a new namespace, as a pod has whose
 // sandbox was made anew. Without any process the namespace is let go.
-func (t *Table) check(x *target) {
-	s := x.space
-	if s != nil {
-		if now, err := t.namespace(s.pid); err == nil && now == s.id {
+func (t *Table) recheckNamespace(x *target) {
+	ns := x.netns
+	if ns != nil {
+		if now, err := t.namespaceID(ns.pid); err == nil && now == ns.id {
 			return
 		}
 	}
 	pids := t.pids(x)
-	var next *space
+	var next *netns
 	for _, pid := range pids {
-		id, err := t.namespace(pid)
-		switch held := t.spaces[id]; {
-		case err != nil || t.past.shared[id]:
+		id, err := t.namespaceID(pid)
+		switch held := t.namespaces[id]; {
+		case err != nil || t.foreign.shared[id]:
 		case held == nil && next == nil:
-			if n, err := t.hold(id, pid, x.Path); err == nil {
+			if n, err := t.holdNamespace(id, pid, x.Path); err == nil {
 				next = n
 			}
-		case held != nil && held == s:
-			s.pid = pid
+		case held != nil && held == ns:
+			ns.pid = pid
 			if next != nil {
 				t.release(next)
 			}
@@ -136,22 +136,22 @@ func (t *Table) check(x *target) {
 	if next == nil && len(pids) > 0 {
 		return
 	}
-	if s != nil {
+	if ns != nil {
 		// Without a descriptor the last value is that of the tick before.
-		_ = s.read(t)
-		x.gone = x.gone.plus(s.sum)
-		t.release(s)
+		_ = ns.read(t)
+		x.earlier = x.earlier.plus(ns.sum)
+		t.release(ns)
 	}
-	x.space = next
+	x.netns = next
 }
 
 // update works out what x shows now.
 func (t *Table) update(x *target) {
 	switch x.reading.Source {
 	case Interfaces:
-		x.reading.Count = x.gone
-		if x.space != nil {
-			x.reading.Count = x.gone.plus(x.space.sum)
+		x.reading.Count = x.earlier
+		if x.netns != nil {
+			x.reading.Count = x.earlier.plus(x.netns.sum)
 		}
 	case Sockets:
 		sum := Count{}
@@ -162,22 +162,22 @@ func (t *Table) update(x *target) {
 	}
 }
 
-// join makes a cgroup v2 group's sockets x's.
-func (t *Table) join(x *target, group uint64) {
+// claimGroup makes a cgroup v2 group's sockets x's.
+func (t *Table) claimGroup(x *target, group uint64) {
 	if group != 0 && t.members[group] == nil {
 		t.members[group] = x
 		x.groups = append(x.groups, group)
 	}
 }
 
-// count takes in what sockets did.
-func (t *Table) count() {
+// updateSocketCounts takes in what sockets did.
+func (t *Table) updateSocketCounts() {
 	if t.sockets == nil {
 		return
 	}
 	t.sockets.each(func(group uint64, c Count) {
 		// A group that was forgotten by the counter keeps what it had.
-		if x := t.members[group]; x != nil && !c.below(x.counts[group]) {
+		if x := t.members[group]; x != nil && !c.isBelowAny(x.counts[group]) {
 			if x.counts == nil {
 				x.counts = map[uint64]Count{}
 			}
@@ -186,9 +186,9 @@ func (t *Table) count() {
 	})
 }
 
-// most is how many processes and groups of a workload are looked at, at most,
+// maxVisited is how many processes and groups of a workload are looked at, at most,
 // to find one that answers.
-const most = 64
+const maxVisited = 64
 
 // pids returns a few processes of x: of its own group, and of groups below that
 // are part of it. All below a pod is part of it, also if it is tracked.
@@ -218,7 +218,7 @@ func (t *Table) pids(x *target) (pids []int32) {
 // walk calls f for the directory, and its id, of x's group and of the groups below
 // that are part of it, parents first, until it returns false.
 func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) {
-	for dirs, n := []string{top}, 0; n < len(dirs) && n < most; n++ {
+	for dirs, n := []string{top}, 0; n < len(dirs) && n < maxVisited; n++ {
 		id, leaf := t.h.Dir(dirs[n])
 		if !f(dirs[n], id) {
 			return
@@ -242,21 +242,21 @@ func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) 
 	}
 }
 
-// fold makes x's the sockets of cgroup v2 groups below x's own that are part of
+// claimSubgroups makes x's the sockets of cgroup v2 groups below x's own that are part of
 // it.
-func (t *Table) fold(x *target) {
+func (t *Table) claimSubgroups(x *target) {
 	top, ok := t.v2.Dir(x.Path)
 	if !ok {
 		return
 	}
 	t.walk(top, x, func(_ string, id uint64) bool {
-		t.join(x, id)
+		t.claimGroup(x, id)
 		return true
 	})
 }
 
-// groupOf returns the id of the cgroup v2 group at path, 0 if there is none.
-func (t *Table) groupOf(path string) uint64 {
+// groupID returns the id of the cgroup v2 group at path, 0 if there is none.
+func (t *Table) groupID(path string) uint64 {
 	if t.v2 == nil {
 		return 0
 	}
@@ -271,9 +271,9 @@ func (t *Table) groupOf(path string) uint64 {
 	return id
 }
 
-// member returns the path of a process's group in a hierarchy, "" if it cannot
+// groupPath returns the path of a process's group in a hierarchy, "" if it cannot
 // be known.
-func (t *Table) member(pid int32, hierarchy uint32) string {
+func (t *Table) groupPath(pid int32, hierarchy uint32) string {
 	b, err := t.h.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/cgroup")
 	if err != nil {
 		return ""
@@ -290,15 +290,15 @@ func (t *Table) member(pid int32, hierarchy uint32) string {
 	return ""
 }
 
-// within reports whether group is top or below it.
-func within(group, top string) bool {
+// isBelow reports whether group is top or below it.
+func isBelow(group, top string) bool {
 	rest, ok := strings.CutPrefix(group, top)
 	return ok && (rest == "" || rest[0] == '/' || top == "/")
 }
 
-// trouble returns err unless it says that something is gone, which is no
+// ignoreNotFound returns err unless it says that something is gone, which is no
 // trouble.
-func trouble(err error) error {
+func ignoreNotFound(err error) error {
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil
 	}

@@ -15,23 +15,23 @@ import (
 // threads draws.
 func Demo(h *hostfs.FS, dir string, threads int) (Config, error) {
 	const watt = 1_000_000 // uW
-	whole, err := wholeOf(h)
+	whole, err := rootGroup(h)
 	if err != nil {
 		return Config{}, err
 	}
 	n := int64(max(1, threads))
 	return Config{
 		Dir: dir, Whole: whole, Slice: 100 * time.Millisecond, Seed: uint64(time.Now().UnixNano()),
-		Label: power.Demo, Calm: true,
+		Label: power.DemoLabel, NormalPriority: true,
 		Zones: []Zone{
-			{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: Law{Idle: 8*watt + n*watt, Core: 7 * watt, Bend: .85, Noise: .03}},
-			{ID: "intel-rapl:0:0", Name: "dram", Domain: power.DRAM, Law: Law{Idle: watt + n*watt/4, Core: watt / 2, Bend: 1, Noise: .03}},
+			{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: PowerModel{Idle: 8*watt + n*watt, Core: 7 * watt, Exponent: .85, Noise: .03}},
+			{ID: "intel-rapl:0:0", Name: "dram", Domain: power.DRAM, Model: PowerModel{Idle: watt + n*watt/4, Core: watt / 2, Exponent: 1, Noise: .03}},
 		},
 	}, nil
 }
 
-// wholeOf is the directory of the group that holds all that runs.
-func wholeOf(h *hostfs.FS) (string, error) {
+// rootGroup is the directory of the group that holds all that runs.
+func rootGroup(h *hostfs.FS) (string, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
 		return "", err

@@ -44,11 +44,11 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Simulated() != power.Demo || len(s.Meters()) != 2 {
+	if s.Simulated() != power.DemoLabel || len(s.Meters()) != 2 {
 		t.Fatalf("simulated %q, meters %+v", s.Simulated(), s.Meters())
 	}
 	for _, m := range s.Meters() {
-		if !strings.HasPrefix(m.Name, power.Demo+" package-0") || m.From != power.Model {
+		if !strings.HasPrefix(m.Name, power.DemoLabel+" package-0") || m.From != power.Model {
 			t.Errorf("%+v does not say that it is simulated", m)
 		}
 	}

@@ -19,14 +19,14 @@ const watt = 1_000_000 // uW
 const slice = int64(20 * time.Millisecond)
 
 // server is one package with memory, its cores beside it, and psys.
-func server(law powersim.Law) []powersim.Zone {
+func server(law powersim.PowerModel) []powersim.Zone {
 	half := law
 	half.Idle, half.Core = law.Idle/2, law.Core/4
 	return []powersim.Zone{
-		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: law},
-		{ID: "intel-rapl:0:0", Name: "core", Law: half},
-		{ID: "intel-rapl:0:1", Name: "dram", Domain: power.DRAM, Law: half},
-		{ID: "intel-rapl:1", Name: "psys", Domain: power.Rest, Law: powersim.Law{Idle: 5 * watt, Core: watt}, Holds: []string{"intel-rapl:0", "intel-rapl:0:1"}},
+		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: law},
+		{ID: "intel-rapl:0:0", Name: "core", Model: half},
+		{ID: "intel-rapl:0:1", Name: "dram", Domain: power.DRAM, Model: half},
+		{ID: "intel-rapl:1", Name: "psys", Domain: power.Rest, Model: powersim.PowerModel{Idle: 5 * watt, Core: watt}, Includes: []string{"intel-rapl:0", "intel-rapl:0:1"}},
 	}
 }
 
@@ -44,11 +44,11 @@ func near(a, b, off int64) bool { return a-b <= off && b-a <= off }
 // whatever happens.
 func TestNothingIsLost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		law := powersim.Law{
-			Idle:  rapid.Int64Range(0, 100*watt).Draw(t, "idle"),
-			Core:  rapid.Int64Range(0, 50*watt).Draw(t, "core"),
-			Bend:  rapid.Float64Range(0.3, 1.5).Draw(t, "bend"),
-			Noise: rapid.Float64Range(0, 0.5).Draw(t, "noise"),
+		law := powersim.PowerModel{
+			Idle:     rapid.Int64Range(0, 100*watt).Draw(t, "idle"),
+			Core:     rapid.Int64Range(0, 50*watt).Draw(t, "core"),
+			Exponent: rapid.Float64Range(0.3, 1.5).Draw(t, "bend"),
+			Noise:    rapid.Float64Range(0, 0.5).Draw(t, "noise"),
 		}
 		loads := rapid.IntRange(0, 5).Draw(t, "loads")
 		m := newMachine(t, server(law), nil, loads)
@@ -63,8 +63,8 @@ func TestNothingIsLost(t *testing.T) {
 			at, all = at+ns, all+whole
 			m.Step(at, cpu, whole)
 		}
-		now := m.Now()
-		shown := func(zone int) int64 { v, _ := m.Shown(zone); return v }
+		now := m.Record()
+		shown := func(zone int) int64 { v, _ := m.Value(zone); return v }
 		off := int64(loads + 3)
 		if got, want := now.Total(power.Package), shown(0); !near(got, want, off) {
 			t.Errorf("package: loads and idle took %d uJ, the meter shows %d", got, want)
@@ -92,7 +92,7 @@ func TestNothingIsLost(t *testing.T) {
 }
 
 func TestLaws(t *testing.T) {
-	concave := powersim.Law{Idle: 10 * watt, Core: 10 * watt, Bend: 0.7}
+	concave := powersim.PowerModel{Idle: 10 * watt, Core: 10 * watt, Exponent: 0.7}
 	for cores, want := range map[float64]float64{0: 0, 1: 10, 2: 16.245, 8: 42.871} {
 		idle, active := concave.Power(cores)
 		if idle != 10*watt || math.Abs(active/watt-want) > 1e-3 {
@@ -100,7 +100,7 @@ func TestLaws(t *testing.T) {
 		}
 	}
 	// Two loads, 3 and 1 of four cores, for a second; then nothing for one.
-	m := newMachine(t, server(powersim.Law{Idle: 10 * watt, Core: 5 * watt}), nil, 2)
+	m := newMachine(t, server(powersim.PowerModel{Idle: 10 * watt, Core: 5 * watt}), nil, 2)
 	at := int64(1000)
 	for range 50 {
 		at += slice
@@ -110,7 +110,7 @@ func TestLaws(t *testing.T) {
 		at += slice
 		m.Step(at, []int64{0, 0}, 0)
 	}
-	now := m.Now()
+	now := m.Record()
 	for i, want := range []int64{10e6, 5e6, 5e6} {
 		if got := now.Active[i][power.Package]; !near(got, want, 2) {
 			t.Errorf("load %d took %d uJ, want %d", i, got, want)
@@ -127,7 +127,7 @@ func TestLaws(t *testing.T) {
 // TestNoise sees that noise changes what is used by about as much as it says,
 // and that loads pay for it.
 func TestNoise(t *testing.T) {
-	m := newMachine(t, server(powersim.Law{Core: 10 * watt, Noise: 0.1}), nil, 1)
+	m := newMachine(t, server(powersim.PowerModel{Core: 10 * watt, Noise: 0.1}), nil, 1)
 	at := int64(1000)
 	var last int64
 	var squares float64
@@ -135,7 +135,7 @@ func TestNoise(t *testing.T) {
 	for range n {
 		at += slice
 		m.Step(at, []int64{slice}, slice)
-		uJ := m.Now().Active[0][power.Package]
+		uJ := m.Record().Active[0][power.Package]
 		off := float64(uJ-last)/2e5 - 1 // 10 W for 20 ms
 		squares += off * off
 		last = uJ
@@ -148,27 +148,27 @@ func TestNoise(t *testing.T) {
 // TestOthers sees that what loads use beyond the whole is taken from the
 // others' next steps, as the two are not read at one instant.
 func TestOthers(t *testing.T) {
-	m := newMachine(t, server(powersim.Law{Core: watt}), nil, 1)
+	m := newMachine(t, server(powersim.PowerModel{Core: watt}), nil, 1)
 	m.Step(1000+slice, []int64{slice}, slice/2)
 	m.Step(1000+2*slice, []int64{0}, slice)
-	if got := m.Now().CPU; got[0] != slice || got[1] != slice/2 {
+	if got := m.Record().CPU; got[0] != slice || got[1] != slice/2 {
 		t.Errorf("CPU %v, want %d and %d", got, slice, slice/2)
 	}
 }
 
 func TestFaults(t *testing.T) {
 	// A watt: 20,000 uJ a step.
-	zones := []powersim.Zone{{ID: "z", Domain: power.Package, Law: powersim.Law{Idle: watt}, Start: 50_000, Range: 99_999}}
+	zones := []powersim.Zone{{ID: "z", Domain: power.Package, Model: powersim.PowerModel{Idle: watt}, Start: 50_000, Range: 99_999}}
 	for name, tt := range map[string]struct {
 		fault powersim.Fault
 		want  [6]int64 // after each step, -1 not to be read
 	}{
 		"none":  {powersim.Fault{From: time.Hour}, [6]int64{70_000, 90_000, 10_000, 30_000, 50_000, 70_000}},
-		"stall": {powersim.Fault{Trouble: powersim.Stall, From: 40 * time.Millisecond, To: 100 * time.Millisecond}, [6]int64{70_000, 90_000, 90_000, 90_000, 50_000, 70_000}},
-		"lose":  {powersim.Fault{Trouble: powersim.Lose, From: 40 * time.Millisecond, To: 100 * time.Millisecond}, [6]int64{70_000, 90_000, 90_000, 90_000, 90_000, 10_000}},
-		"fail":  {powersim.Fault{Trouble: powersim.Fail, From: 40 * time.Millisecond, To: 80 * time.Millisecond}, [6]int64{70_000, -1, -1, 30_000, 50_000, 70_000}},
-		"reset": {powersim.Fault{Trouble: powersim.Reset, From: 40 * time.Millisecond}, [6]int64{70_000, 0, 20_000, 40_000, 60_000, 80_000}},
-		"jump":  {powersim.Fault{Trouble: powersim.Jump, From: 40 * time.Millisecond, By: 5000}, [6]int64{70_000, 95_000, 15_000, 35_000, 55_000, 75_000}},
+		"stall": {powersim.Fault{Kind: powersim.Stall, From: 40 * time.Millisecond, To: 100 * time.Millisecond}, [6]int64{70_000, 90_000, 90_000, 90_000, 50_000, 70_000}},
+		"lose":  {powersim.Fault{Kind: powersim.Lose, From: 40 * time.Millisecond, To: 100 * time.Millisecond}, [6]int64{70_000, 90_000, 90_000, 90_000, 90_000, 10_000}},
+		"fail":  {powersim.Fault{Kind: powersim.Fail, From: 40 * time.Millisecond, To: 80 * time.Millisecond}, [6]int64{70_000, -1, -1, 30_000, 50_000, 70_000}},
+		"reset": {powersim.Fault{Kind: powersim.Reset, From: 40 * time.Millisecond}, [6]int64{70_000, 0, 20_000, 40_000, 60_000, 80_000}},
+		"jump":  {powersim.Fault{Kind: powersim.Jump, From: 40 * time.Millisecond, Amount: 5000}, [6]int64{70_000, 95_000, 15_000, 35_000, 55_000, 75_000}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.fault.Zone = "z"
@@ -176,7 +176,7 @@ func TestFaults(t *testing.T) {
 			var got [6]int64
 			for i := range got {
 				m.Step(1000+int64(i+1)*slice, nil, 0)
-				v, ok := m.Shown(0)
+				v, ok := m.Value(0)
 				if got[i] = v; !ok {
 					got[i] = -1
 				}
@@ -184,7 +184,7 @@ func TestFaults(t *testing.T) {
 			if got != tt.want {
 				t.Errorf("showed %d, want %d", got, tt.want)
 			}
-			if used := m.Now().Total(power.Package); used != 120_000 {
+			if used := m.Record().Total(power.Package); used != 120_000 {
 				t.Errorf("%d uJ were used, want 120000 whatever the meter shows", used)
 			}
 		})
@@ -195,9 +195,9 @@ func TestRefuses(t *testing.T) {
 	for name, zones := range map[string][]powersim.Zone{
 		"no id":       {{}},
 		"twice":       {{ID: "a"}, {ID: "a"}},
-		"holds below": {{ID: "a", Holds: []string{"b"}}, {ID: "b"}},
+		"holds below": {{ID: "a", Includes: []string{"b"}}, {ID: "b"}},
 		"domain":      {{ID: "a", Domain: power.DomainLimit}},
-		"bend":        {{ID: "a", Law: powersim.Law{Bend: -1}}},
+		"bend":        {{ID: "a", Model: powersim.PowerModel{Exponent: -1}}},
 	} {
 		if _, err := powersim.NewMachine(zones, nil, 0, 1, 0); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want invalid", name, err)

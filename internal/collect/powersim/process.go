@@ -41,8 +41,8 @@ func simulate(text []byte, in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(text, &cfg); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
-	if !cfg.Calm {
-		if err := Hurry(); err != nil {
+	if !cfg.NormalPriority {
+		if err := RaisePriority(); err != nil {
 			return err
 		}
 	}
@@ -55,10 +55,10 @@ func simulate(text []byte, in io.Reader, out io.Writer) error {
 	return Run(ctx, cfg, func() { fmt.Fprintln(out, "ready") })
 }
 
-// Hurry takes the CPU before others, so that slices stay short while the loads
+// RaisePriority takes the CPU before others, so that slices stay short while the loads
 // take all there is. Without the right to that they are longer, and as true. It is
 // called in a process that was started with a session of its own.
-func Hurry() error {
+func RaisePriority() error {
 	h, err := hostfs.Open("/")
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func Start(cfg Config) (*Process, error) {
 	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	p := &Process{cmd: cmd, stderr: &bytes.Buffer{}, truth: cfg.Truth}
 	cmd.Stderr = p.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // see Hurry
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // see RaisePriority
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func start(t *testing.T, loads []powersim.Load, whole string) (*powersim.Process
 	dir := t.TempDir()
 	cfg := powersim.Default()
 	cfg.Dir, cfg.Truth = filepath.Join(dir, "powercap"), filepath.Join(dir, "truth")
-	cfg.Zones = server(powersim.Law{Idle: 10 * watt, Core: 20 * watt})
+	cfg.Zones = server(powersim.PowerModel{Idle: 10 * watt, Core: 20 * watt})
 	cfg.Loads, cfg.Whole = loads, whole
 	p, err := powersim.Start(cfg)
 	if err != nil {

@@ -31,8 +31,8 @@ type Config struct {
 	// Label is what the meters are called to whoever reads the tree, so that nobody
 	// takes them for real ones; "" leaves the tree as real ones have it.
 	Label string
-	// Calm leaves the simulator among all others, and not before them.
-	Calm bool
+	// NormalPriority leaves the simulator among all others, and not before them.
+	NormalPriority bool
 }
 
 // Default steps every 20 ms.
@@ -58,9 +58,9 @@ func Run(ctx context.Context, cfg Config, ready func()) (err error) {
 	if err != nil {
 		return err
 	}
-	p := player{host: h, cfg: cfg, cpu: make([]int64, len(cfg.Loads))}
-	defer func() { err = errors.Join(err, p.close()) }()
-	if err := p.open(); err != nil {
+	s := simulator{host: h, cfg: cfg, cpu: make([]int64, len(cfg.Loads))}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.open(); err != nil {
 		return err
 	}
 	ready()
@@ -69,78 +69,78 @@ func Run(ctx context.Context, cfg Config, ready func()) (err error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return p.step()
+			return s.step()
 		case <-t.C:
 		}
-		if err := p.step(); err != nil {
+		if err := s.step(); err != nil {
 			return err
 		}
 	}
 }
 
-// A player turns the machine.
-type player struct {
-	host  *hostfs.FS
-	cfg   Config
-	m     *Machine
-	taps  []*tap
-	whole *tap // nil where the loads are all
-	cpu   []int64
-	files []*os.File // energy_uj of each zone
-	file  *os.File   // the truth; nil where nobody wants it
-	truth *bufio.Writer
+// A simulator turns the machine.
+type simulator struct {
+	host    *hostfs.FS
+	cfg     Config
+	m       *Machine
+	readers []*cpuReader
+	whole   *cpuReader // nil where the loads are all
+	cpu     []int64
+	files   []*os.File // energy_uj of each zone
+	file    *os.File   // the truth; nil where nobody wants it
+	truth   *bufio.Writer
 }
 
-func (p *player) open() error {
-	for _, l := range p.cfg.Loads {
-		p.taps = append(p.taps, &tap{host: p.host, load: l})
+func (s *simulator) open() error {
+	for _, l := range s.cfg.Loads {
+		s.readers = append(s.readers, &cpuReader{host: s.host, load: l})
 	}
-	if p.cfg.Whole != "" {
-		p.whole = &tap{host: p.host, load: Load{Group: p.cfg.Whole}}
-		if err := p.whole.open(); err != nil {
+	if s.cfg.Whole != "" {
+		s.whole = &cpuReader{host: s.host, load: Load{Group: s.cfg.Whole}}
+		if err := s.whole.open(); err != nil {
 			return err
 		}
 	}
-	at, err := p.look()
+	at, err := s.readLoads()
 	if err != nil {
 		return err
 	}
 	// What is there now has used its past before the machine began.
-	for _, t := range p.taps {
-		t.begun = true
+	for _, r := range s.readers {
+		r.begun = true
 	}
-	if p.m, err = NewMachine(p.cfg.Zones, p.cfg.Faults, len(p.cfg.Loads), p.cfg.Seed, at); err != nil {
+	if s.m, err = NewMachine(s.cfg.Zones, s.cfg.Faults, len(s.cfg.Loads), s.cfg.Seed, at); err != nil {
 		return err
 	}
-	if err := p.tree(); err != nil {
+	if err := s.createTree(); err != nil {
 		return err
 	}
-	if p.cfg.Truth == "" {
+	if s.cfg.Truth == "" {
 		return nil
 	}
-	if p.file, err = os.Create(p.cfg.Truth); err != nil {
+	if s.file, err = os.Create(s.cfg.Truth); err != nil {
 		return err
 	}
-	p.truth = bufio.NewWriter(p.file)
+	s.truth = bufio.NewWriter(s.file)
 	var names []string
-	for _, l := range p.cfg.Loads {
+	for _, l := range s.cfg.Loads {
 		names = append(names, l.Name)
 	}
-	return p.write(heading{Loads: names})
+	return s.write(heading{Loads: names})
 }
 
-// tree makes the directory of powercap.
-func (p *player) tree() error {
-	if p.cfg.Label != "" {
-		if err := os.MkdirAll(p.cfg.Dir, 0o755); err != nil {
+// createTree makes the directory of powercap.
+func (s *simulator) createTree() error {
+	if s.cfg.Label != "" {
+		if err := os.MkdirAll(s.cfg.Dir, 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(p.cfg.Dir, power.SimulatedFile), []byte(p.cfg.Label+"\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(s.cfg.Dir, power.SimulatedFile), []byte(s.cfg.Label+"\n"), 0o644); err != nil {
 			return err
 		}
 	}
-	for i, z := range p.m.zones {
-		dir := filepath.Join(p.cfg.Dir, z.ID)
+	for i, z := range s.m.zones {
+		dir := filepath.Join(s.cfg.Dir, z.ID)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -153,19 +153,19 @@ func (p *player) tree() error {
 		if err != nil {
 			return err
 		}
-		p.files = append(p.files, f)
-		if err := p.show(i); err != nil {
+		s.files = append(s.files, f)
+		if err := s.writeZone(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// show writes what a zone shows. The number has always the same length, so that
+// writeZone writes what a zone shows. The number has always the same length, so that
 // one write replaces it, and a reader sees it before or after.
-func (p *player) show(zone int) error {
-	f := p.files[zone]
-	v, ok := p.m.Shown(zone)
+func (s *simulator) writeZone(zone int) error {
+	f := s.files[zone]
+	v, ok := s.m.Value(zone)
 	if !ok {
 		return f.Truncate(0) // a file without a number
 	}
@@ -173,68 +173,68 @@ func (p *player) show(zone int) error {
 	return err
 }
 
-// look reads what the loads used since the look before, and the time of that.
-func (p *player) look() (int64, error) {
-	before, err := p.host.Boottime()
+// readLoads reads what the loads used since the look before, and the time of that.
+func (s *simulator) readLoads() (int64, error) {
+	before, err := s.host.Boottime()
 	if err != nil {
 		return 0, err
 	}
-	for i, t := range p.taps {
-		p.cpu[i] = t.used()
+	for i, r := range s.readers {
+		s.cpu[i] = r.used()
 	}
-	after, err := p.host.Boottime()
+	after, err := s.host.Boottime()
 	return before + (after-before)/2, err
 }
 
 // step books a slice and shows it.
-func (p *player) step() error {
+func (s *simulator) step() error {
 	// The whole is read first, so that what it gains meanwhile is not taken for
 	// the use of others.
 	all := int64(0)
-	if p.whole != nil {
-		all = p.whole.used()
+	if s.whole != nil {
+		all = s.whole.used()
 	}
-	at, err := p.look()
+	at, err := s.readLoads()
 	if err != nil {
 		return err
 	}
-	if p.whole == nil {
-		for _, c := range p.cpu {
+	if s.whole == nil {
+		for _, c := range s.cpu {
 			all += c
 		}
 	}
-	p.m.Step(at, p.cpu, all)
-	for i := range p.files {
-		if err := p.show(i); err != nil {
+	s.m.Step(at, s.cpu, all)
+	for i := range s.files {
+		if err := s.writeZone(i); err != nil {
 			return err
 		}
 	}
-	if p.truth == nil {
+	if s.truth == nil {
 		return nil
 	}
-	return p.write(p.m.Now())
+	return s.write(s.m.Record())
 }
 
 // write appends a line to the truth.
-func (p *player) write(line any) error {
-	if err := json.NewEncoder(p.truth).Encode(line); err != nil {
+func (s *simulator) write(line any) error {
+	if err := json.NewEncoder(s.truth).Encode(line); err != nil {
 		return err
 	}
-	return p.truth.Flush()
+	return s.truth.Flush()
 }
 
-func (p *player) close() error {
-	err := p.host.Close()
-	for _, t := range append(p.taps, p.whole) {
-		if t != nil {
-			err = errors.Join(err, t.close())
+func (s *simulator) close() error {
+	err := s.host.Close()
+	for _, r := range append(s.readers, s.whole) {
+		if r != nil {
+			err = errors.Join(err, r.close())
 		}
 	}
-	for _, f := range p.files {
+	for _, f := range s.files {
 		err = errors.Join(err, f.Close())
 	}
-	if p.file != nil {
-		err = errors.Join(err, p.file.Close())
+	if s.file != nil {
+		err = errors.Join(err, s.file.Close())
 	}
 	return err
 }

@@ -54,12 +54,12 @@ func (t *Truth) At(at int64) (Record, bool) {
 		return Record{}, false
 	}
 	a, b := &t.Records[i-1], &t.Records[i]
-	return each(*a, *b, func(x, y int64) int64 { return x + part(y-x, at-a.At, b.At-a.At) }, at), true
+	return combine(*a, *b, func(x, y int64) int64 { return x + mulDiv(y-x, at-a.At, b.At-a.At) }, at), true
 }
 
 // Since returns what was used between two records.
 func (r Record) Since(from Record) Record {
-	return each(from, r, func(x, y int64) int64 { return y - x }, r.At)
+	return combine(from, r, func(x, y int64) int64 { return y - x }, r.At)
 }
 
 // Total returns the uJ of a domain: idle and all loads.
@@ -71,9 +71,9 @@ func (r Record) Total(d power.Domain) int64 {
 	return sum
 }
 
-// each makes a record of two, number by number.
-func each(a, b Record, f func(x, y int64) int64, at int64) Record {
-	r := blank(len(a.CPU))
+// combine makes a record of two, number by number.
+func combine(a, b Record, f func(x, y int64) int64, at int64) Record {
+	r := newRecord(len(a.CPU))
 	r.At = at
 	join := func(into, x, y []int64) {
 		for i := range into {
@@ -88,8 +88,8 @@ func each(a, b Record, f func(x, y int64) int64, at int64) Record {
 	return r
 }
 
-// part is n x a / b, rounded down, without overflow.
-func part(n, a, b int64) int64 {
+// mulDiv is n x a / b, rounded down, without overflow.
+func mulDiv(n, a, b int64) int64 {
 	v := big.NewInt(n)
 	v.Mul(v, big.NewInt(a))
 	return v.Div(v, big.NewInt(b)).Int64()

@@ -77,7 +77,7 @@ func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 		return nil, fmt.Errorf("proc: bpf: /proc is of another PID namespace: %w", fault.ErrUnsupported)
 	}
 	return &tasks{
-		h: h, k: k, hierarchy: y, clock: HasClock(h), index: map[uint32]int{}, groups: map[uint64]*path{},
+		h: h, k: k, hierarchy: y, clock: CanReadCPUTime(h), index: map[uint32]int{}, groups: map[uint64]*path{},
 		known: map[split.ID]ran{}, next: map[split.ID]ran{},
 	}, nil
 }
@@ -162,7 +162,7 @@ func (r *tasks) cpu(id split.ID, tasks int64, threads int) int64 {
 		// Two clock ticks of 10 ms for each thread: any more is the clock of
 		// another process, which has the PID by now.
 		const most = 20_000_000
-		if c, err := Clock(id.PID); err == nil && c >= tasks && c-tasks <= most*int64(threads) {
+		if c, err := CPUTime(id.PID); err == nil && c >= tasks && c-tasks <= most*int64(threads) {
 			now.clock = c
 		}
 	}
@@ -184,7 +184,7 @@ func (r *tasks) path(s *sum) (string, error) {
 	if r.buf, err = r.h.ReadInto(name, r.buf); err != nil {
 		return "", err
 	}
-	b, ok := group(r.buf, r.hierarchy.ID)
+	b, ok := parseGroup(r.buf, r.hierarchy.ID)
 	if !ok {
 		return "", fmt.Errorf("%s: hierarchy %d: %w", name, r.hierarchy.ID, fault.ErrInvalid)
 	}

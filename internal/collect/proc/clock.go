@@ -9,11 +9,11 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// Clock returns the CPU time that a process used, with all its threads, ns: its
+// CPUTime returns the CPU time that a process used, with all its threads, ns: its
 // CPU clock as clock_getcpuclockid(3) names it. Anybody may ask. An error says that
 // there is no such process. It may be another than the caller thinks: only who
 // holds a descriptor of it knows.
-func Clock(pid int32) (int64, error) {
+func CPUTime(pid int32) (int64, error) {
 	// CPUCLOCK_SCHED and MAKE_PROCESS_CPUCLOCK, linux/posix-timers_types.h.
 	const sched = 2
 	var ts unix.Timespec
@@ -23,9 +23,9 @@ func Clock(pid int32) (int64, error) {
 	return ts.Nano(), nil
 }
 
-// HasClock reports whether the PIDs of h are those of this process, so that the
+// CanReadCPUTime reports whether the PIDs of h are those of this process, so that the
 // clocks are of the same processes as the files.
-func HasClock(h *hostfs.FS) bool {
+func CanReadCPUTime(h *hostfs.FS) bool {
 	if !h.Live() {
 		return false
 	}
@@ -33,6 +33,6 @@ func HasClock(h *hostfs.FS) bool {
 	if err != nil || self != strconv.Itoa(os.Getpid()) {
 		return false
 	}
-	_, err = Clock(int32(os.Getpid()))
+	_, err = CPUTime(int32(os.Getpid()))
 	return err == nil
 }

@@ -13,10 +13,10 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// patience is for how many readings a process that does not run keeps its
+// idleReadings is for how many readings a process that does not run keeps its
 // descriptors, and after how many its files are read although it did not run:
 // its memory may be taken away in its sleep.
-const patience = 16
+const idleReadings = 16
 
 // files reads /proc.
 //
@@ -25,25 +25,25 @@ const patience = 16
 // process, its CPU clock too, counts only if its descriptor still reads
 // afterwards.
 type files struct {
-	h         *hostfs.FS
-	hierarchy uint32
-	page      int64
-	clock     bool // PIDs are this process's own, so that their clocks can be read
-	proc      *hostfs.File
-	known     map[int32]*entry
-	spare     int // descriptors that may still be opened to keep
-	round     uint32
-	buf       []byte
-	names     []byte
+	h                *hostfs.FS
+	hierarchy        uint32
+	page             int64
+	clock            bool // PIDs are this process's own, so that their clocks can be read
+	proc             *hostfs.File
+	known            map[int32]*entry
+	spareDescriptors int // descriptors that may still be opened to keep
+	round            uint32
+	buf              []byte
+	names            []byte
 }
 
 // entry is a process that was read before.
 type entry struct {
 	Process
-	round uint32          // when it was listed last
-	quiet int             // readings since it ran
-	kept  [3]*hostfs.File // stat, cgroup, io; nil where they are not kept
-	deny  bool            // its io may not be read
+	round    uint32          // when it was listed last
+	quiet    int             // readings since it ran
+	kept     [3]*hostfs.File // stat, cgroup, io; nil where they are not kept
+	ioDenied bool            // its io may not be read
 }
 
 const (
@@ -60,14 +60,14 @@ func openFiles(h *hostfs.FS, y hostfs.Hierarchy, descriptors int) (*files, error
 		return nil, err
 	}
 	return &files{
-		h: h, hierarchy: y.ID, page: int64(os.Getpagesize()), clock: HasClock(h), proc: proc,
-		known: map[int32]*entry{}, spare: descriptors, buf: make([]byte, 16<<10), names: make([]byte, 32<<10),
+		h: h, hierarchy: y.ID, page: int64(os.Getpagesize()), clock: CanReadCPUTime(h), proc: proc,
+		known: map[int32]*entry{}, spareDescriptors: descriptors, buf: make([]byte, 16<<10), names: make([]byte, 32<<10),
 	}, nil
 }
 
 func (r *files) close() error {
 	for _, e := range r.known {
-		r.drop(e)
+		r.closeKept(e)
 	}
 	return r.proc.Close()
 }
@@ -78,7 +78,7 @@ func (r *files) read(ctx context.Context, f func(Process)) (unreadable int, err 
 		if ctx.Err() != nil {
 			return
 		}
-		switch e, err := r.one(pid); {
+		switch e, err := r.readProcess(pid); {
 		case e != nil:
 			e.round = r.round
 			f(e.Process)
@@ -91,26 +91,26 @@ func (r *files) read(ctx context.Context, f func(Process)) (unreadable int, err 
 	}
 	for pid, e := range r.known {
 		if e.round != r.round {
-			r.drop(e)
+			r.closeKept(e)
 			delete(r.known, pid)
 		}
 	}
 	return unreadable, nil
 }
 
-// one reads a process. It returns nil without an error for one that is gone.
-func (r *files) one(pid int32) (*entry, error) {
+// readProcess reads a process. It returns nil without an error for one that is gone.
+func (r *files) readProcess(pid int32) (*entry, error) {
 	e := r.known[pid]
 	if e != nil {
 		e.quiet++
-		if r.sleeps(e) {
+		if r.isUnchanged(e) {
 			return e, nil
 		}
 		err := r.refresh(e)
 		if err == nil {
 			return e, nil
 		}
-		r.drop(e)
+		r.closeKept(e)
 		delete(r.known, pid)
 		if !errors.Is(err, fault.ErrNotFound) {
 			return nil, err
@@ -120,28 +120,28 @@ func (r *files) one(pid int32) (*entry, error) {
 	e = &entry{}
 	e.ID.PID = pid
 	if err := r.refresh(e); err != nil {
-		r.drop(e)
+		r.closeKept(e)
 		return nil, err
 	}
 	r.known[pid] = e
 	return e, nil
 }
 
-// due reports whether e's files are to be read although it did not run.
-func (e *entry) due() bool { return e.quiet%patience == 0 }
+// isDue reports whether e's files are to be read although it did not run.
+func (e *entry) isDue() bool { return e.quiet%idleReadings == 0 }
 
-// sleeps reports whether the clock says that e did not run since it was read, so
+// isUnchanged reports whether the clock says that e did not run since it was read, so
 // that what is known of it still holds. To the ns, no other process ran for as
 // long.
-func (r *files) sleeps(e *entry) bool {
-	if e.due() {
-		r.drop(e)
+func (r *files) isUnchanged(e *entry) bool {
+	if e.isDue() {
+		r.closeKept(e)
 		return false
 	}
 	if !r.clock {
 		return false
 	}
-	cpu, err := Clock(e.ID.PID)
+	cpu, err := CPUTime(e.ID.PID)
 	return err == nil && cpu == e.CPU
 }
 
@@ -152,9 +152,9 @@ func (r *files) refresh(e *entry) error {
 	for which, f := range opened {
 		switch {
 		case f == nil:
-		case err == nil && ran && r.spare > 0:
+		case err == nil && ran && r.spareDescriptors > 0:
 			e.kept[which] = f
-			r.spare--
+			r.spareDescriptors--
 		default:
 			_ = f.Close() // only read from
 		}
@@ -177,7 +177,7 @@ func (r *files) collect(e *entry, opened *[3]*hostfs.File) (p Process, ran bool,
 	cpu := int64(-1)
 	if r.clock && !fresh {
 		// Before the files, which then vouch for it. What fails here fails there.
-		if c, err := Clock(pid); err == nil {
+		if c, err := CPUTime(pid); err == nil {
 			cpu = c
 		}
 	}
@@ -198,7 +198,7 @@ func (r *files) collect(e *entry, opened *[3]*hostfs.File) (p Process, ran bool,
 		p.Name = string(st.Comm)
 	}
 	if r.clock && cpu < 0 {
-		if cpu, err = Clock(pid); err != nil {
+		if cpu, err = CPUTime(pid); err != nil {
 			return p, false, fmt.Errorf("%s: clock: %w", dir(pid), fault.ErrNotFound)
 		}
 	}
@@ -206,7 +206,7 @@ func (r *files) collect(e *entry, opened *[3]*hostfs.File) (p Process, ran bool,
 		p.CPU = st.User + st.System
 	}
 	ran = !fresh && p.CPU != e.CPU
-	if !fresh && !ran && !e.due() {
+	if !fresh && !ran && !e.isDue() {
 		return p, false, nil
 	}
 	if err := r.group(e, &p, opened); err != nil {
@@ -228,7 +228,7 @@ func (r *files) group(e *entry, p *Process, opened *[3]*hostfs.File) error {
 	if err != nil {
 		return err
 	}
-	g, ok := group(b, r.hierarchy)
+	g, ok := parseGroup(b, r.hierarchy)
 	if !ok {
 		return fmt.Errorf("%s/cgroup: hierarchy %d: %w", dir(p.ID.PID), r.hierarchy, fault.ErrInvalid)
 	}
@@ -240,13 +240,13 @@ func (r *files) group(e *entry, p *Process, opened *[3]*hostfs.File) error {
 
 // io reads what the process did to block devices, where that may be known.
 func (r *files) io(e *entry, p *Process, opened *[3]*hostfs.File) {
-	if e.deny {
+	if e.ioDenied {
 		return
 	}
 	p.HasIO = false
 	b, err := r.file(e, ioFile, opened)
 	if err != nil {
-		e.deny = errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrNotFound)
+		e.ioDenied = errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrNotFound)
 		return
 	}
 	if c, err := procfmt.ProcIO(b); err == nil {
@@ -272,12 +272,12 @@ func (r *files) file(e *entry, which int, opened *[3]*hostfs.File) ([]byte, erro
 	return r.buf[:n], nil
 }
 
-// drop closes what is kept of e.
-func (r *files) drop(e *entry) {
+// closeKept closes what is kept of e.
+func (r *files) closeKept(e *entry) {
 	for which, f := range e.kept {
 		if f != nil {
 			_ = f.Close() // only read from
-			r.spare++
+			r.spareDescriptors++
 			e.kept[which] = nil
 		}
 	}

@@ -32,7 +32,7 @@ func list(dir *hostfs.File, buf []byte, f func(pid int32)) error {
 				break
 			}
 			name, _, _ := bytes.Cut(b[at:size], []byte{0})
-			if pid, ok := number(name); ok {
+			if pid, ok := parsePID(name); ok {
 				f(pid)
 			}
 			b = b[size:]
@@ -40,8 +40,8 @@ func list(dir *hostfs.File, buf []byte, f func(pid int32)) error {
 	}
 }
 
-// number reads a PID.
-func number(b []byte) (int32, bool) {
+// parsePID reads a PID.
+func parsePID(b []byte) (int32, bool) {
 	v := int64(0)
 	for _, c := range b {
 		if c < '0' || c > '9' || v > 1<<30 {
@@ -53,14 +53,14 @@ func number(b []byte) (int32, bool) {
 	return int32(v), v > 0 && v <= 1<<22
 }
 
-// group finds the path of a process's group in a hierarchy, in /proc/PID/cgroup.
-func group(b []byte, hierarchy uint32) ([]byte, bool) {
+// parseGroup finds the path of a process's group in a hierarchy, in /proc/PID/cgroup.
+func parseGroup(b []byte, hierarchy uint32) ([]byte, bool) {
 	for len(b) > 0 {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
 		id, rest, _ := bytes.Cut(line, []byte{':'})
 		_, path, ok := bytes.Cut(rest, []byte{':'})
-		if n, isNumber := decimal(id); !ok || !isNumber || n != hierarchy || len(path) == 0 || path[0] != '/' {
+		if n, isNumber := parseUint32(id); !ok || !isNumber || n != hierarchy || len(path) == 0 || path[0] != '/' {
 			continue
 		}
 		if hierarchy == 0 {
@@ -71,7 +71,7 @@ func group(b []byte, hierarchy uint32) ([]byte, bool) {
 	return nil, false
 }
 
-func decimal(b []byte) (uint32, bool) {
+func parseUint32(b []byte) (uint32, bool) {
 	v := uint64(0)
 	for _, c := range b {
 		if c < '0' || c > '9' || v > 1<<32 {

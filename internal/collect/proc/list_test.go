@@ -7,7 +7,7 @@ func FuzzGroup(f *testing.F) {
 	f.Add([]byte("3:cpu,cpuacct:/a:b\n"), uint32(3))
 	f.Add([]byte("::\n:::\n0:/\n"), uint32(0))
 	f.Fuzz(func(t *testing.T, b []byte, hierarchy uint32) {
-		if p, ok := group(b, hierarchy); ok && (len(p) > 0 && p[0] != '/' || len(p) > len(b)) {
+		if p, ok := parseGroup(b, hierarchy); ok && (len(p) > 0 && p[0] != '/' || len(p) > len(b)) {
 			t.Errorf("group(%q) = %q", b, p)
 		}
 	})
@@ -20,7 +20,7 @@ func TestGroup(t *testing.T) {
 		want      string
 		ok        bool
 	}{{3, "/a:b", true}, {0, "/c", true}, {1, "/b", true}, {13, "/x", true}, {2, "", false}} {
-		if got, ok := group([]byte(text), c.hierarchy); string(got) != c.want || ok != c.ok {
+		if got, ok := parseGroup([]byte(text), c.hierarchy); string(got) != c.want || ok != c.ok {
 			t.Errorf("group(%d) = %q, %v, want %q, %v", c.hierarchy, got, ok, c.want, c.ok)
 		}
 	}
@@ -28,7 +28,7 @@ func TestGroup(t *testing.T) {
 
 func TestNumber(t *testing.T) {
 	for text, want := range map[string]int32{"1": 1, "4194304": 1 << 22, "4194305": 0, "0": 0, "": 0, "self": 0, "1a": 0, "99999999999999999999": 0} {
-		if got, ok := number([]byte(text)); ok != (want != 0) || ok && got != want {
+		if got, ok := parsePID([]byte(text)); ok != (want != 0) || ok && got != want {
 			t.Errorf("number(%q) = %d, %v, want %d", text, got, ok, want)
 		}
 	}

@@ -159,12 +159,12 @@ func (p *program) rest(tab *proc.Table) (own, total int64) {
 	testkit.Eventually(p.t, "the program rests while it is read", func() bool {
 		var before, after int64
 		var err error
-		if before, err = proc.Clock(int32(p.cmd.Process.Pid)); err != nil {
+		if before, err = proc.CPUTime(int32(p.cmd.Process.Pid)); err != nil {
 			p.t.Fatal(err)
 		}
 		read(p.t, tab)
 		total = p.total()
-		if after, err = proc.Clock(int32(p.cmd.Process.Pid)); err != nil {
+		if after, err = proc.CPUTime(int32(p.cmd.Process.Pid)); err != nil {
 			p.t.Fatal(err)
 		}
 		own = after
@@ -235,8 +235,8 @@ func TestLiveBreakdown(t *testing.T) {
 				}
 				own, theirs, before = own2, theirs2, now
 			}
-			if a.Forgiven != 0 {
-				t.Errorf("Forgiven = %d, want 0", a.Forgiven)
+			if a.Discarded != 0 {
+				t.Errorf("Forgiven = %d, want 0", a.Discarded)
 			}
 		})
 	}

@@ -18,15 +18,15 @@ import (
 //
 // Its owner is one goroutine.
 type Root struct {
-	h     *hostfs.FS
-	procs string // the root group's list of processes
-	clock bool
-	tasks map[int32]*task
-	gone  int64 // CPU ns of those that are not there any more
-	last  int64 // ns of CLOCK_BOOTTIME at the last Refresh
-	spare int
-	buf   []byte
-	list  []byte
+	h                *hostfs.FS
+	procs            string // the root group's list of processes
+	clock            bool
+	tasks            map[int32]*task
+	endedCPU         int64 // CPU ns of those that are not there any more
+	last             int64 // ns of CLOCK_BOOTTIME at the last Refresh
+	spareDescriptors int
+	buf              []byte
+	list             []byte
 
 	// Unreadable counts the processes that the last Refresh could not read.
 	Unreadable int
@@ -58,14 +58,14 @@ func OpenRoot(h *hostfs.FS, descriptors int) (*Root, error) {
 	if !ok {
 		return nil, fmt.Errorf("root group: not below %s: %w", ys[i].Mount, fault.ErrUnsupported)
 	}
-	r := &Root{h: h, procs: root + "/cgroup.procs", clock: HasClock(h), tasks: map[int32]*task{}, spare: descriptors, buf: make([]byte, 4096)}
+	r := &Root{h: h, procs: root + "/cgroup.procs", clock: CanReadCPUTime(h), tasks: map[int32]*task{}, spareDescriptors: descriptors, buf: make([]byte, 4096)}
 	return r, r.Refresh()
 }
 
 // Close gives back the descriptors.
 func (r *Root) Close() error {
 	for _, t := range r.tasks {
-		r.drop(t)
+		r.closeKept(t)
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (r *Root) Refresh() error {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
 		// Processes of an outer PID namespace are written 0.
-		pid, ok := number(line)
+		pid, ok := parsePID(line)
 		if !ok {
 			r.Unreadable++
 			continue
@@ -103,7 +103,7 @@ func (r *Root) Refresh() error {
 	}
 	for _, t := range r.tasks {
 		if !t.seen {
-			r.leave(t)
+			r.remove(t)
 		}
 		t.seen = false
 	}
@@ -142,7 +142,7 @@ func (r *Root) CPU() int64 {
 			sum += t.cpu - t.entered
 		}
 	}
-	return sum + r.gone
+	return sum + r.endedCPU
 }
 
 // update reads t's CPU time, or lets t leave if it is gone.
@@ -150,8 +150,8 @@ func (r *Root) update(t *task) {
 	cpu := int64(-1)
 	if r.clock {
 		var err error
-		if cpu, err = Clock(t.pid); err != nil {
-			r.leave(t)
+		if cpu, err = CPUTime(t.pid); err != nil {
+			r.remove(t)
 			return
 		}
 		if cpu == t.cpu {
@@ -162,7 +162,7 @@ func (r *Root) update(t *task) {
 	p, err := r.read(t)
 	switch {
 	case err == nil && p.Start != t.start, errors.Is(err, fault.ErrNotFound):
-		r.leave(t)
+		r.remove(t)
 	case err == nil && r.clock:
 		t.cpu = max(t.cpu, cpu)
 	case err == nil:
@@ -175,7 +175,7 @@ func (r *Root) cpu(t *task, p procfmt.Process) (int64, error) {
 	if !r.clock {
 		return p.User + p.System, nil
 	}
-	cpu, err := Clock(t.pid)
+	cpu, err := CPUTime(t.pid)
 	if err != nil {
 		return 0, fmt.Errorf("%s: clock: %w", dir(t.pid), fault.ErrNotFound)
 	}
@@ -191,10 +191,10 @@ func (r *Root) read(t *task) (procfmt.Process, error) {
 		if f, err = r.h.Open(name); err != nil {
 			return procfmt.Process{}, err
 		}
-		if r.spare > 0 && t.cpu > 0 {
+		if r.spareDescriptors > 0 && t.cpu > 0 {
 			// It ran, since it is read again.
 			t.stat = f
-			r.spare--
+			r.spareDescriptors--
 		} else {
 			defer func() { _ = f.Close() }() // only read from
 		}
@@ -206,17 +206,17 @@ func (r *Root) read(t *task) (procfmt.Process, error) {
 	return procfmt.ProcStat(r.buf[:n])
 }
 
-// leave keeps what t used and forgets t.
-func (r *Root) leave(t *task) {
-	r.gone += t.cpu - t.entered
-	r.drop(t)
+// remove keeps what t used and forgets t.
+func (r *Root) remove(t *task) {
+	r.endedCPU += t.cpu - t.entered
+	r.closeKept(t)
 	delete(r.tasks, t.pid)
 }
 
-func (r *Root) drop(t *task) {
+func (r *Root) closeKept(t *task) {
 	if t.stat != nil {
 		_ = t.stat.Close() // only read from
 		t.stat = nil
-		r.spare++
+		r.spareDescriptors++
 	}
 }

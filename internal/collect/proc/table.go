@@ -157,7 +157,7 @@ func (t *Table) Read(ctx context.Context) error {
 	}
 	clear(t.next)
 	unreadable, err := t.reader.read(ctx, func(p Process) {
-		p.Entered = t.entered(p)
+		p.Entered = t.enteredAt(p)
 		t.next[p.ID] = state{p.CPU, p.Entered, p.Group}
 		procs = append(procs, p)
 	})
@@ -172,8 +172,8 @@ func (t *Table) Read(ctx context.Context) error {
 	return nil
 }
 
-// entered returns the CPU time with which p came into its group.
-func (t *Table) entered(p Process) int64 {
+// enteredAt returns the CPU time with which p came into its group.
+func (t *Table) enteredAt(p Process) int64 {
 	// Start times are rounded down by up to this much.
 	const step = 10_000_000
 	s, ok := t.known[p.ID]
@@ -203,8 +203,8 @@ func (t *Table) Processes(group string) []Process {
 	return t.procs[from:to]
 }
 
-// Below returns those of All that are in groups below the group.
-func (t *Table) Below(group string) []Process {
+// ProcessesBelow returns those of All that are in groups below the group.
+func (t *Table) ProcessesBelow(group string) []Process {
 	prefix := strings.TrimSuffix(group, "/") + "/"
 	from := sort.Search(len(t.procs), func(i int) bool { return t.procs[i].Group >= prefix })
 	if prefix == "/" {

@@ -163,8 +163,8 @@ func TestReadCaptured(t *testing.T) {
 		want []int32
 	}{
 		{"Processes(/job)", tab.Processes("/job"), []int32{8}},
-		{"Below(/job)", tab.Below("/job"), []int32{7}},
-		{"Below(/)", tab.Below("/"), []int32{8, 9, 7}},
+		{"Below(/job)", tab.ProcessesBelow("/job"), []int32{7}},
+		{"Below(/)", tab.ProcessesBelow("/"), []int32{8, 9, 7}},
 		{"Processes(/none)", tab.Processes("/none"), nil},
 		{"All", tab.All(), []int32{8, 9, 7}},
 	} {

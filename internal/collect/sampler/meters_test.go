@@ -10,7 +10,7 @@ import (
 
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/attribute/energy"
-	samplerpkg "mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -33,11 +33,11 @@ func TestMeters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		g := &gauge{start: time.Now()}
-		books := attribute.New("node")
-		books.Meter(energy.New(energy.Config{Meters: []power.Meter{{Name: "rapl/package-0", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap}}}))
-		s := samplerpkg.NewSampler(samplerpkg.Config{Tick: time.Second, Window: 10 * time.Second}, books, "boot", &clock{start: g.start},
-			[]samplerpkg.Source{newGroups()}, slog.New(slog.NewTextHandler(&log, nil)))
-		s.Meter(g)
+		accounts := attribute.New("node")
+		accounts.SetMeters(energy.New(energy.Config{Meters: []power.Meter{{Name: "rapl/package-0", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap}}}))
+		s := sampler.NewSampler(sampler.Config{Tick: time.Second, Window: 10 * time.Second}, accounts, "boot", &clock{start: g.start},
+			[]sampler.Source{newGroups()}, slog.New(slog.NewTextHandler(&log, nil)))
+		s.SetMeters(g)
 		var w usage.Window
 		for i := range 3800 {
 			if g.fails = ""; i%100 >= 50 && i%100 < 55 {
@@ -47,7 +47,7 @@ func TestMeters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if uJ := b.Whole.Of(usage.EnergyPackage); i > 0 && uJ != 10_000_000 {
+			if uJ := b.Whole.Get(usage.EnergyPackage); i > 0 && uJ != 10_000_000 {
 				t.Fatalf("tick %d: booked %d uJ, want 10 W for a second", i, uJ)
 			}
 			if snap := s.Snapshot(); len(snap.Before) != 1 || len(snap.After) != 1 {
@@ -55,7 +55,7 @@ func TestMeters(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		books.Close(&w)
+		accounts.CloseWindow(&w)
 		text := log.String()
 		if n := strings.Count(text, "level=WARN"); n != 2 {
 			t.Errorf("%d warnings in an hour and some minutes, want 2:\n%s", n, text)

@@ -9,15 +9,15 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Ask takes a tick now, beside those that the clock brings, and returns when it
-// is booked: what groups show as it is called is in the books then. Any
+// RequestTick takes a tick now, beside those that the clock brings, and returns when it
+// is booked: what groups show as it is called is in the accounts then. Any
 // goroutine may call it while Run runs; it waits where Run has not begun. Who
 // asks within a few milliseconds of another shares a tick with it. The error
 // wraps fault.ErrUnavailable where Run has ended.
-func (s *Sampler) Ask(ctx context.Context) error {
+func (s *Sampler) RequestTick(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
-	case s.asks <- done:
+	case s.requests <- done:
 	case <-s.ended:
 		return fmt.Errorf("tick: the sampler has ended: %w", fault.ErrUnavailable)
 	case <-ctx.Done():
@@ -34,12 +34,12 @@ func (s *Sampler) Ask(ctx context.Context) error {
 // Run ticks until ctx ends, once more then; it is called once. After each tick
 // that was not asked for it calls tick, and at the end of each window, the last
 // one shorter, window with the closed one, which is good until the next one is
-// closed; either may be nil. As window is called the books are just closed: it
+// closed; either may be nil. As window is called the accounts are just closed: it
 // is the time for a checkpoint of them. A tick that fails is logged and made up
 // for by the next; only where the very first fails Run gives up.
 func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Window)) (err error) {
 	defer close(s.ended)
-	defer func() { s.answer(err) }()
+	defer func() { s.answerRequests(err) }()
 	t := time.NewTicker(s.cfg.Tick)
 	defer t.Stop()
 	asked := time.NewTimer(0) // when who asked gets a tick
@@ -47,7 +47,7 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 	failing, ours := false, true
 	for {
 		at := time.Now()
-		s.gather()
+		s.collectRequests()
 		if ours {
 			_, err = s.Tick()
 		} else {
@@ -68,7 +68,7 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 			failing = true
 			s.log.Warn("tick failed; the next one makes up for it", "err", err)
 		}
-		s.answer(err)
+		s.answerRequests(err)
 		for next := false; !next; {
 			select {
 			case <-ctx.Done():
@@ -77,9 +77,9 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 				ours, next = true, true
 			case <-asked.C:
 				ours, next = false, true
-			case w := <-s.asks:
+			case w := <-s.requests:
 				if s.waiting = append(s.waiting, w); len(s.waiting) == 1 {
-					asked.Reset(askEvery - time.Since(at))
+					asked.Reset(minRequestGap - time.Since(at))
 				}
 			}
 		}
@@ -87,11 +87,11 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 	}
 }
 
-// gather takes in who asks at this moment, so that the tick at hand is theirs.
-func (s *Sampler) gather() {
+// collectRequests takes in who asks at this moment, so that the tick at hand is theirs.
+func (s *Sampler) collectRequests() {
 	for {
 		select {
-		case w := <-s.asks:
+		case w := <-s.requests:
 			s.waiting = append(s.waiting, w)
 		default:
 			return
@@ -99,8 +99,8 @@ func (s *Sampler) gather() {
 	}
 }
 
-// answer tells who waits for a tick that it was taken, or why not.
-func (s *Sampler) answer(err error) {
+// answerRequests tells who waits for a tick that it was taken, or why not.
+func (s *Sampler) answerRequests(err error) {
 	for _, w := range s.waiting {
 		w <- err
 	}
@@ -115,7 +115,7 @@ func (s *Sampler) finish(window func(*usage.Window)) error {
 		return err
 	}
 	if !s.closed {
-		s.books.Close(&s.window)
+		s.accounts.CloseWindow(&s.window)
 		s.ticks, s.closed = 1, true
 	}
 	if window != nil && s.window.Length() > 0 {

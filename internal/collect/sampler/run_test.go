@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/attribute"
-	samplerpkg "mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 )
 
 // running runs a sampler beside the test until stop is called.
-func running(t *testing.T, s *samplerpkg.Sampler, tick func(), window func(*usage.Window)) (stop func()) {
+func running(t *testing.T, s *sampler.Sampler, tick func(), window func(*usage.Window)) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, tick, window) }()
@@ -48,7 +48,7 @@ func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x seen
 		start := time.Now()
-		s := sampler(&clock{start: start}, newGroups(), &x)
+		s := newSampler(&clock{start: start}, newGroups(), &x)
 		ticks := 0
 		var ws []usage.Window
 		stop := running(t, s, func() { ticks++ }, func(w *usage.Window) { ws = append(ws, *w.Clone()) })
@@ -59,7 +59,7 @@ func TestAsk(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 10 {
 				wg.Go(func() {
-					if err := s.Ask(t.Context()); err != nil {
+					if err := s.RequestTick(t.Context()); err != nil {
 						t.Error(err)
 					}
 				})
@@ -74,7 +74,7 @@ func TestAsk(t *testing.T) {
 		if ticks != 21 || len(ws) != 3 || ws[0].Length() != 10*time.Second || ws[1].Length() != 10*time.Second {
 			t.Errorf("%d ticks, %d windows, the first %v long; want 21, 3, 10s", ticks, len(ws), ws[0].Length())
 		}
-		if err := s.Ask(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+		if err := s.RequestTick(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("asked after the end: %v, want ErrUnavailable", err)
 		}
 	})
@@ -85,20 +85,20 @@ func TestAsk(t *testing.T) {
 func TestAskTogetherWithTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x seen
-		s := sampler(&clock{start: time.Now()}, newGroups(), &x)
+		s := newSampler(&clock{start: time.Now()}, newGroups(), &x)
 		early, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := s.Ask(early); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.RequestTick(early); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("asked before it runs: %v", err)
 		}
 		stop := running(t, s, nil, nil)
 		time.Sleep(995 * time.Millisecond)
-		if err := s.Ask(t.Context()); err != nil {
+		if err := s.RequestTick(t.Context()); err != nil {
 			t.Error(err)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := s.Ask(short); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.RequestTick(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("asked for a moment: %v", err)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -108,7 +108,7 @@ func TestAskTogetherWithTicks(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 		x.fails.Store(1)
-		if err := s.Ask(t.Context()); err == nil {
+		if err := s.RequestTick(t.Context()); err == nil {
 			t.Error("a tick that failed was told as taken")
 		}
 		x.fails.Store(0)
@@ -121,20 +121,20 @@ func TestAskTogetherWithTicks(t *testing.T) {
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, g := &clock{start: time.Now()}, newGroups()
-		cfg := samplerpkg.Config{Tick: time.Second, Window: 10 * time.Second}
+		cfg := sampler.Config{Tick: time.Second, Window: 10 * time.Second}
 		var records [][]byte
 		var end usage.Window
 		used := int64(0)
 		for range 4 {
-			books, err := attribute.Restore("node", records)
+			accounts, err := attribute.Restore("node", records)
 			if err != nil {
 				t.Fatal(err)
 			}
 			g.reads = 0
-			s := samplerpkg.NewSampler(cfg, books, "boot", c, []samplerpkg.Source{g}, slog.New(slog.DiscardHandler))
+			s := sampler.NewSampler(cfg, accounts, "boot", c, []sampler.Source{g}, slog.New(slog.DiscardHandler))
 			stop := running(t, s, nil, func(w *usage.Window) {
-				records = append(records, s.Books().Checkpoint(nil, false))
-				s.Books().Saved()
+				records = append(records, s.Accounts().Checkpoint(nil, false))
+				s.Accounts().MarkSaved()
 				if end.End != 0 && (w.Start != end.End || w.Offset != end.Offset) {
 					t.Errorf("a window from %d at offset %d after one to %d at %d", w.Start, w.Offset, end.End, end.Offset)
 				}

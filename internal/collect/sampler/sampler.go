@@ -1,4 +1,4 @@
-// Package sampler reads a machine once a tick and keeps its books.
+// Package sampler reads a machine once a tick and keeps its accounts.
 package sampler
 
 import (
@@ -64,21 +64,21 @@ func (c Config) Ticks() int { return max(1, int(c.Window/c.Tick)) }
 // offset.
 const clockStep = 500 * time.Millisecond
 
-// askEvery is the shortest time between a tick and one that is asked for.
-const askEvery = 20 * time.Millisecond
+// minRequestGap is the shortest time between a tick and one that is asked for.
+const minRequestGap = 20 * time.Millisecond
 
-// A Sampler takes snapshots and keeps the books. One goroutine uses it; any may
-// Ask.
+// A Sampler takes snapshots and keeps the accounts. One goroutine uses it; any may
+// call RequestTick.
 type Sampler struct {
-	cfg     Config
-	boot    string
-	clock   Clock
-	sources []Source
-	gone    []bool             // sources that the machine does not have
-	meters  Meters             // nil without
-	told    map[trouble]notice // of energy meters
-	books   *attribute.Books
-	log     *slog.Logger
+	cfg         Config
+	boot        string
+	clock       Clock
+	sources     []Source
+	unsupported []bool                // sources that the machine does not have
+	meters      Meters                // nil without
+	notices     map[meterFault]notice // of energy meters
+	accounts    *attribute.Accounts
+	log         *slog.Logger
 
 	snapshot usage.Snapshot
 	offset   int64 // wall minus boottime that windows are stamped with, ns
@@ -87,34 +87,34 @@ type Sampler struct {
 	window   usage.Window
 	closed   bool // by the latest tick
 
-	asks    chan chan<- error // who wants a tick now
-	ended   chan struct{}     // closed when Run has returned
-	waiting []chan<- error    // for the next tick
+	requests chan chan<- error // who wants a tick now
+	ended    chan struct{}     // closed when Run has returned
+	waiting  []chan<- error    // for the next tick
 }
 
 // NewSampler returns a sampler that has read nothing yet, and goes on with the
-// books. The first source names the groups, the root first, and no tick can do
+// accounts. The first source names the groups, the root first, and no tick can do
 // without it.
-func NewSampler(cfg Config, books *attribute.Books, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
-	books.Pace(cfg.Tick)
-	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources, gone: make([]bool, len(sources)), books: books, log: log,
-		asks: make(chan chan<- error), ended: make(chan struct{})}
+func NewSampler(cfg Config, accounts *attribute.Accounts, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
+	accounts.SetInterval(cfg.Tick)
+	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources, unsupported: make([]bool, len(sources)), accounts: accounts, log: log,
+		requests: make(chan chan<- error), ended: make(chan struct{})}
 }
 
-// Meter says what shows the machine's energy, before the first tick. The books
-// know what it is: see attribute.Books.Meter.
-func (s *Sampler) Meter(m Meters) { s.meters = m }
+// SetMeters says what shows the machine's energy, before the first tick. The accounts
+// know what it is: see attribute.Accounts.SetMeters.
+func (s *Sampler) SetMeters(m Meters) { s.meters = m }
 
-// Books returns the books: for reading between ticks, and for a checkpoint of
+// Accounts returns the accounts: for reading between ticks, and for a checkpoint of
 // them when a window was closed.
-func (s *Sampler) Books() *attribute.Books { return s.books }
+func (s *Sampler) Accounts() *attribute.Accounts { return s.accounts }
 
 // Snapshot returns the latest snapshot. It is good until the next tick.
 func (s *Sampler) Snapshot() *usage.Snapshot { return &s.snapshot }
 
-// Closed returns the window that the latest tick closed, nil if it closed none.
+// ClosedWindow returns the window that the latest tick closed, nil if it closed none.
 // It is good until the next one is closed.
-func (s *Sampler) Closed() *usage.Window {
+func (s *Sampler) ClosedWindow() *usage.Window {
 	if !s.closed {
 		return nil
 	}
@@ -131,9 +131,9 @@ func (s *Sampler) Tick() (usage.Balance, error) {
 	}
 	if s.ticks++; s.ticks > s.cfg.Ticks() {
 		s.ticks = 1
-		s.books.Close(&s.window)
+		s.accounts.CloseWindow(&s.window)
 		s.closed = true
-		s.adopt(wall)
+		s.updateOffset(wall)
 	}
 	return b, nil
 }
@@ -149,7 +149,7 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 	offset = wall - boot
 	if !s.started {
 		s.offset = offset
-		if kept, ok := s.books.Offset(s.boot); ok && time.Duration(kept-offset).Abs() <= clockStep {
+		if kept, ok := s.accounts.Offset(s.boot); ok && time.Duration(kept-offset).Abs() <= clockStep {
 			s.offset = kept // so that windows meet in wall time too
 		}
 	}
@@ -164,50 +164,50 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 		snap.Took = time.Duration(end - boot)
 	}
 	s.started = true
-	b := s.books.Tick(snap)
-	s.tell()
+	b := s.accounts.Tick(snap)
+	s.logMeterEvents()
 	return b, offset, nil
 }
 
-// tellAgain is after how long the same trouble of a meter is told of again.
-const tellAgain = time.Hour
+// repeatInterval is after how long the same fault of a meter is told of again.
+const repeatInterval = time.Hour
 
-// A trouble is what befell an energy meter.
-type trouble struct {
+// A meterFault is what happened to an energy meter.
+type meterFault struct {
 	meter  string
 	reason energy.Reason
 }
 
-// A notice is that a trouble was told of.
+// A notice is that a fault was told of.
 type notice struct {
 	at   int64 // ns of CLOCK_BOOTTIME
 	open bool  // its end was not
 }
 
-// tell logs what happened to energy meters in the latest tick: the same trouble
+// logMeterEvents logs what happened to energy meters in the latest tick: the same fault
 // once an hour, as one that comes and goes would fill the log.
-func (s *Sampler) tell() {
-	for _, e := range s.books.Events() {
-		about := trouble{e.Meter, e.Reason}
-		n, known := s.told[about]
+func (s *Sampler) logMeterEvents() {
+	for _, e := range s.accounts.Events() {
+		about := meterFault{e.Meter, e.Reason}
+		n, known := s.notices[about]
 		switch {
 		case e.To != 0 && n.open:
 			s.log.Info("energy meter is used again", "meter", e.Meter, "was", e.Reason.String(), "for", time.Duration(e.To-e.From))
 			n.open = false
-		case e.To != 0, known && s.snapshot.At-n.at < int64(tellAgain):
+		case e.To != 0, known && s.snapshot.At-n.at < int64(repeatInterval):
 			continue
 		default:
-			s.log.Warn("energy meter is not used; a model stands in for it", "meter", e.Meter, "why", e.Reason.String(), "err", e.Detail, "hint", e.Reason.Advice())
+			s.log.Warn("energy meter is not used; a model stands in for it", "meter", e.Meter, "why", e.Reason.String(), "err", e.Detail, "hint", e.Reason.Hint())
 			n = notice{s.snapshot.At, true}
 		}
-		if s.told == nil {
-			s.told = map[trouble]notice{}
+		if s.notices == nil {
+			s.notices = map[meterFault]notice{}
 		}
-		s.told[about] = n
+		s.notices[about] = n
 	}
 }
 
-// readMeters reads the energy meters. Where they cannot be read at all the books
+// readMeters reads the energy meters. Where they cannot be read at all the accounts
 // go by what they learned of them.
 func (s *Sampler) readMeters(into []power.Reading) []power.Reading {
 	if s.meters == nil {
@@ -225,7 +225,7 @@ func (s *Sampler) readMeters(into []power.Reading) []power.Reading {
 func (s *Sampler) read(snap *usage.Snapshot) error {
 	var failed error
 	for i, src := range s.sources {
-		if s.gone[i] {
+		if s.unsupported[i] {
 			continue
 		}
 		err := src.Read(snap)
@@ -234,7 +234,7 @@ func (s *Sampler) read(snap *usage.Snapshot) error {
 		case i == 0:
 			return err
 		case errors.Is(err, fault.ErrUnsupported):
-			s.gone[i] = true
+			s.unsupported[i] = true
 			s.log.Info("source not there", "source", fmt.Sprintf("%T", src), "err", err)
 		default:
 			failed = errors.Join(failed, err)
@@ -243,9 +243,9 @@ func (s *Sampler) read(snap *usage.Snapshot) error {
 	return failed
 }
 
-// adopt takes a new offset for the windows to come, where the wall clock was
+// updateOffset takes a new offset for the windows to come, where the wall clock was
 // set. Within a window it stays, so that its two ends have the length between.
-func (s *Sampler) adopt(offset int64) {
+func (s *Sampler) updateOffset(offset int64) {
 	d := time.Duration(offset - s.offset)
 	if d.Abs() > clockStep {
 		s.log.Info("wall clock moved", "by", d)

@@ -10,29 +10,29 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/attribute"
-	samplerpkg "mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A trouble is what a source returns, nil where it is nil or not now.
-type trouble func() error
+// A failure is what a source returns, nil where it is nil or not now.
+type failure func() error
 
-func (t trouble) now() error {
+func (t failure) now() error {
 	if t == nil {
 		return nil
 	}
 	return t()
 }
 
-func always(err error) trouble { return func() error { return err } }
+func always(err error) failure { return func() error { return err } }
 
 // A clock is the machine's clocks, of which the wall clock can be set.
 type clock struct {
 	start time.Time
 	set   time.Duration
-	fails trouble
+	fails failure
 }
 
 func (c *clock) Clocks() (boot, mono, wall int64, err error) {
@@ -44,7 +44,7 @@ func (c *clock) Clocks() (boot, mono, wall int64, err error) {
 type groups struct {
 	start time.Time
 	reads int
-	fails trouble
+	fails failure
 	root  usage.Group
 	job   usage.Group
 }
@@ -74,7 +74,7 @@ func (g *groups) Read(s *usage.Snapshot) error {
 // extra is a source beside the groups.
 type extra struct {
 	reads int
-	fails trouble
+	fails failure
 }
 
 func (e *extra) Read(*usage.Snapshot) error { e.reads++; return e.fails.now() }
@@ -87,12 +87,12 @@ func (b books) add(w *usage.Window) {
 	}
 }
 
-func sampler(c *clock, sources ...samplerpkg.Source) *samplerpkg.Sampler {
-	return samplerpkg.NewSampler(samplerpkg.Config{Tick: time.Second, Window: 10 * time.Second}, attribute.New("node"), "boot", c, sources, slog.New(slog.DiscardHandler))
+func newSampler(c *clock, sources ...sampler.Source) *sampler.Sampler {
+	return sampler.NewSampler(sampler.Config{Tick: time.Second, Window: 10 * time.Second}, attribute.New("node"), "boot", c, sources, slog.New(slog.DiscardHandler))
 }
 
 // run runs a sampler for a while in virtual time and returns its windows.
-func run(t *testing.T, s *samplerpkg.Sampler, span time.Duration, tick func()) (ws []usage.Window) {
+func run(t *testing.T, s *sampler.Sampler, span time.Duration, tick func()) (ws []usage.Window) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
@@ -110,7 +110,7 @@ func run(t *testing.T, s *samplerpkg.Sampler, span time.Duration, tick func()) (
 func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := 0
-		ws := run(t, sampler(&clock{start: time.Now()}, newGroups()), 35*time.Second+time.Millisecond, func() { ticks++ })
+		ws := run(t, newSampler(&clock{start: time.Now()}, newGroups()), 35*time.Second+time.Millisecond, func() { ticks++ })
 		if ticks != 36 || len(ws) != 4 {
 			t.Fatalf("%d ticks and %d windows in 35 s, want 36 and 4", ticks, len(ws))
 		}
@@ -135,7 +135,7 @@ func TestWindows(t *testing.T) {
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &clock{start: time.Now()}
-		s := sampler(c, newGroups())
+		s := newSampler(c, newGroups())
 		ticks := 0
 		offset := time.Now().UnixNano() - int64(time.Hour)
 		ws := run(t, s, 30*time.Second+time.Millisecond, func() {
@@ -175,7 +175,7 @@ func TestClockSetBack(t *testing.T) {
 func TestClockDrifts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &clock{start: time.Now()}
-		ws := run(t, sampler(c, newGroups()), 60*time.Second, func() { c.set += 5 * time.Millisecond })
+		ws := run(t, newSampler(c, newGroups()), 60*time.Second, func() { c.set += 5 * time.Millisecond })
 		for i, w := range ws {
 			if w.Offset != ws[0].Offset {
 				t.Errorf("window %d has offset %d, the first %d", i, w.Offset, ws[0].Offset)
@@ -187,7 +187,7 @@ func TestClockDrifts(t *testing.T) {
 func TestSourceThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &extra{fails: always(fmt.Errorf("meter: %w", fault.ErrUnsupported))}
-		ws := run(t, sampler(&clock{start: time.Now()}, newGroups(), e), 21*time.Second, nil)
+		ws := run(t, newSampler(&clock{start: time.Now()}, newGroups(), e), 21*time.Second, nil)
 		if e.reads != 1 || len(ws) != 3 {
 			t.Errorf("asked %d times, %d windows; want 1 and 3", e.reads, len(ws))
 		}
@@ -201,7 +201,7 @@ func TestFailedTicks(t *testing.T) {
 		t.Run(which, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, g, e, last := &clock{start: time.Now()}, newGroups(), &extra{}, &extra{}
-				failing := map[string]*trouble{"clock": &c.fails, "first source": &g.fails, "other source": &e.fails}[which]
+				failing := map[string]*failure{"clock": &c.fails, "first source": &g.fails, "other source": &e.fails}[which]
 				ticks := 0
 				*failing = func() error {
 					if up := time.Since(c.start); up > 5500*time.Millisecond && up < 9500*time.Millisecond {
@@ -210,7 +210,7 @@ func TestFailedTicks(t *testing.T) {
 					return nil
 				}
 				got := books{}
-				for i, w := range run(t, sampler(c, g, e, last), 25*time.Second+time.Millisecond, func() { ticks++ }) {
+				for i, w := range run(t, newSampler(c, g, e, last), 25*time.Second+time.Millisecond, func() { ticks++ }) {
 					got.add(&w)
 					if w.Balance.Violations != 0 || i == 0 && w.Length() != 14*time.Second {
 						t.Errorf("window %d: %v long, %d violations", i, w.Length(), w.Balance.Violations)
@@ -231,7 +231,7 @@ func TestRunGivesUpWhereNothingEverWorked(t *testing.T) {
 	want := errors.New("no groups")
 	g := newGroups()
 	g.fails = always(want)
-	if err := sampler(&clock{start: time.Now()}, g).Run(t.Context(), nil, nil); !errors.Is(err, want) {
+	if err := newSampler(&clock{start: time.Now()}, g).Run(t.Context(), nil, nil); !errors.Is(err, want) {
 		t.Errorf("Run = %v, want %v", err, want)
 	}
 }
@@ -241,7 +241,7 @@ func TestMissedTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := 0
 		got := books{}
-		ws := run(t, sampler(&clock{start: time.Now()}, newGroups()), 60*time.Second, func() {
+		ws := run(t, newSampler(&clock{start: time.Now()}, newGroups()), 60*time.Second, func() {
 			if ticks++; ticks == 5 {
 				time.Sleep(7300 * time.Millisecond)
 			}
@@ -257,13 +257,13 @@ func TestMissedTicks(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	if err := samplerpkg.Default().Validate(); err != nil {
+	if err := sampler.Default().Validate(); err != nil {
 		t.Error(err)
 	}
-	if n := samplerpkg.Default().Ticks(); n != 10 {
+	if n := sampler.Default().Ticks(); n != 10 {
 		t.Errorf("Ticks() = %d, want 10", n)
 	}
-	for _, c := range []samplerpkg.Config{{Tick: time.Millisecond, Window: time.Second}, {Tick: 2 * time.Minute, Window: time.Hour}, {Tick: time.Second, Window: time.Millisecond}} {
+	for _, c := range []sampler.Config{{Tick: time.Millisecond, Window: time.Second}, {Tick: 2 * time.Minute, Window: time.Hour}, {Tick: time.Second, Window: time.Millisecond}} {
 		if err := c.Validate(); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", c, err)
 		}

@@ -46,12 +46,12 @@ const MaxSkew = 1_000_000_000
 // An Account breaks down the spans of one workload, one after another. Its
 // owner is one goroutine.
 type Account struct {
-	booked map[ID]int64 // CPU of each living process up to which it was given
-	next   map[ID]int64
-	want   []int64
-	// Forgiven is the CPU time in ns that processes showed beyond MaxSkew above
+	booked  map[ID]int64 // CPU of each living process up to which it was given
+	next    map[ID]int64
+	pending []int64
+	// Discarded is the CPU time in ns that processes showed beyond MaxSkew above
 	// what their workload had: it was given to no line.
-	Forgiven int64
+	Discarded int64
 }
 
 // New opens an account on what the processes show now: all of it is past.
@@ -73,33 +73,33 @@ func (a *Account) Split(total int64, live []Process) []Line {
 	if total < 0 {
 		panic("breakdown: total is negative")
 	}
-	sum := a.wanted(live)
+	sum := a.computePending(live)
 	lines := make([]Line, 0, len(live)+1)
 	given, before, prefix := int64(0), uint64(0), uint64(0)
 	for i, p := range live {
-		line := a.want[i]
+		line := a.pending[i]
 		if sum > uint64(total) {
 			// The difference of two rounded prefixes: the lines sum to total,
 			// and none is above what its process wants.
-			prefix += uint64(a.want[i])
-			upto := share(uint64(total), prefix, sum)
+			prefix += uint64(a.pending[i])
+			upto := mulDiv(uint64(total), prefix, sum)
 			line, before = int64(upto-before), upto
 		}
 		given += line
 		lines = append(lines, Line{p.ID, line})
-		a.settle(p, line)
+		a.record(p, line)
 	}
 	a.booked, a.next = a.next, a.booked
 	clear(a.next)
 	return append(lines, Line{Exited, total - given})
 }
 
-// wanted works out what each process used and was not given yet, and the sum.
-func (a *Account) wanted(live []Process) (sum uint64) {
-	a.want = a.want[:0]
+// computePending works out what each process used and was not given yet, and the sum.
+func (a *Account) computePending(live []Process) (sum uint64) {
+	a.pending = a.pending[:0]
 	for _, p := range live {
-		w := max(0, p.CPU-a.start(p))
-		a.want = append(a.want, w)
+		w := max(0, p.CPU-a.givenUntil(p))
+		a.pending = append(a.pending, w)
 		var carry uint64
 		if sum, carry = bits.Add64(sum, uint64(w), 0); carry != 0 {
 			panic("breakdown: amount overflows")
@@ -108,8 +108,8 @@ func (a *Account) wanted(live []Process) (sum uint64) {
 	return sum
 }
 
-// start returns the CPU time of p up to which nothing is to be given any more.
-func (a *Account) start(p Process) int64 {
+// givenUntil returns the CPU time of p up to which nothing is to be given any more.
+func (a *Account) givenUntil(p Process) int64 {
 	b, ok := a.booked[p.ID]
 	if !ok {
 		return p.Entered
@@ -117,18 +117,18 @@ func (a *Account) start(p Process) int64 {
 	return max(b, p.Entered)
 }
 
-// settle notes that p got line.
-func (a *Account) settle(p Process, line int64) {
-	b := a.start(p) + line
+// record notes that p got line.
+func (a *Account) record(p Process, line int64) {
+	b := a.givenUntil(p) + line
 	if over := p.CPU - b - MaxSkew; over > 0 {
-		a.Forgiven += over
+		a.Discarded += over
 		b += over
 	}
 	a.next[p.ID] = b
 }
 
-// share returns floor(total x part / whole), for part <= whole.
-func share(total, part, whole uint64) uint64 {
+// mulDiv returns floor(total x part / whole), for part <= whole.
+func mulDiv(total, part, whole uint64) uint64 {
 	hi, lo := bits.Mul64(total, part)
 	q, _ := bits.Div64(hi, lo, whole)
 	return q

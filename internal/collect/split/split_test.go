@@ -84,8 +84,8 @@ func TestSplit(t *testing.T) {
 func TestSplitForgivesWhatIsNoSkew(t *testing.T) {
 	a := split.New([]split.Process{{ID: id(1)}})
 	a.Split(0, []split.Process{{ID: id(1), CPU: 5 * split.MaxSkew}})
-	if want := int64(4 * split.MaxSkew); a.Forgiven != want {
-		t.Errorf("Forgiven = %d, want %d", a.Forgiven, want)
+	if want := int64(4 * split.MaxSkew); a.Discarded != want {
+		t.Errorf("Forgiven = %d, want %d", a.Discarded, want)
 	}
 	lines := a.Split(9*split.MaxSkew, []split.Process{{ID: id(1), CPU: 5 * split.MaxSkew}})
 	if lines[0].CPU != split.MaxSkew {
@@ -191,8 +191,8 @@ func TestSplitBoundsSkew(t *testing.T) {
 		if exited > jitter {
 			t.Fatalf("exited = %d ns after jitter of at most %d", exited, int64(jitter))
 		}
-		if a.Forgiven != 0 {
-			t.Fatalf("Forgiven = %d, want 0", a.Forgiven)
+		if a.Discarded != 0 {
+			t.Fatalf("Forgiven = %d, want 0", a.Discarded)
 		}
 	})
 }

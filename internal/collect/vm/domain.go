@@ -29,8 +29,8 @@ type Monitor struct {
 // The longest name that is kept, in bytes, and the most CPUs that are believed:
 // QEMU's own limit is 4096 on its largest machine.
 const (
-	longestName = 255
-	mostVCPUs   = 1 << 16
+	maxName  = 255
+	maxVCPUs = 1 << 16
 )
 
 // Parse reads the command line of a QEMU process, as /proc/PID/cmdline has it:
@@ -75,9 +75,9 @@ func Parse(cmdline []byte) Domain {
 		d.UUID = smbios
 	}
 	d.VCPUs, d.MaxVCPUs = cpus(smp)
-	d.VCPUs = min(d.VCPUs+plugged, mostVCPUs)
+	d.VCPUs = min(d.VCPUs+plugged, maxVCPUs)
 	d.MaxVCPUs = max(d.MaxVCPUs, d.VCPUs)
-	d.Monitor = m.best()
+	d.Monitor = m.choose()
 	return d
 }
 
@@ -86,7 +86,7 @@ func Parse(cmdline []byte) Domain {
 func cpus(smp argument) (now, most int) {
 	product := 1
 	for _, level := range []string{"drawers", "books", "sockets", "dies", "clusters", "modules", "cores", "threads"} {
-		product = min(product*max(1, count(smp[level])), mostVCPUs)
+		product = min(product*max(1, count(smp[level])), maxVCPUs)
 	}
 	now, most = count(smp["cpus"]), count(smp["maxcpus"])
 	if most == 0 {
@@ -104,7 +104,7 @@ func count(s string) int {
 	if err != nil || n < 0 {
 		return 0
 	}
-	return min(n, mostVCPUs)
+	return min(n, maxVCPUs)
 }
 
 // cid reads an address by vsock. 0, 1 and 2 are not a guest's, and the highest is
@@ -136,7 +136,7 @@ func uuid(s string) string {
 
 // printable keeps a name from steering the terminal that shows it.
 func printable(s string) string {
-	for len(s) > longestName {
+	for len(s) > maxName {
 		_, n := utf8.DecodeLastRuneInString(s)
 		s = s[:len(s)-n]
 	}

@@ -12,22 +12,22 @@ type P struct {
 }
 
 func Alone(them ...P) (pid int32, why string) {
-	var in []inhabitant
+	var in []groupProcess
 	for _, p := range them {
-		in = append(in, inhabitant{p.PID, p.Parent, p.Name, p.QEMU, p.Kernel})
+		in = append(in, groupProcess{p.PID, p.Parent, p.Name, p.QEMU, p.Kernel})
 	}
-	return alone(in)
+	return soleVM(in)
 }
 
 var (
 	RoleOf     = roleOf
 	IsQEMU     = isQEMU
 	VCPUs      = vcpus
-	Speak      = ask
+	Speak      = queryStats
 	ParseStats = func(b json.RawMessage) (Exits, error) { return parseStats(b) }
 )
 
 const (
-	Settled = settled
-	OneIn   = oneIn
+	Settled = maxChecks
+	OneIn   = recheckEvery
 )

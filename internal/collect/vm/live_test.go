@@ -24,7 +24,7 @@ func TestFound(t *testing.T) {
 	for _, reader := range []string{"bpf", "files"} {
 		for accel := range accelerators {
 			t.Run(reader+"/"+accel, func(t *testing.T) {
-				s := openStand(t, reader, 1)
+				s := openFixture(t, reader, 1)
 				p := top(t, "one")
 				g := boot(t, s.mkdir(p), accel, "-name", "guest=one,debug-threads=on", "-uuid", strings.ToUpper(uuid), "-smp", "2,maxcpus=4",
 					"-object", "iothread,id=disks")
@@ -33,7 +33,7 @@ func TestFound(t *testing.T) {
 					t.Errorf("guest %+v, want %+v", got, want)
 				}
 				v := s.of("one")
-				if v == nil || v.Refused != "" || !v.Named || v.MaxVCPUs != 4 || v.Workload.Path != p || int(v.PID) != g.cmd.Process.Pid {
+				if v == nil || v.RejectReason != "" || !v.Named || v.MaxVCPUs != 4 || v.Workload.Path != p || int(v.PID) != g.cmd.Process.Pid {
 					t.Fatalf("%+v", v)
 				}
 				s.checkTimes(v)
@@ -53,7 +53,7 @@ func TestFound(t *testing.T) {
 // checkTimes compares what v used with what the kernel says of its process, until
 // nearly all of it was used by the threads that run the guest: one of its CPUs
 // never rests.
-func (s *stand) checkTimes(v *vm.VM) {
+func (s *fixture) checkTimes(v *vm.VM) {
 	s.t.Helper()
 	before, err := s.vms.Times(v)
 	if err != nil {
@@ -66,9 +66,9 @@ func (s *stand) checkTimes(v *vm.VM) {
 }
 
 // rates are those since before; disks is what the I/O thread used so far.
-func (s *stand) rates(v *vm.VM, before vm.Times) (r vm.Rates, disks int64) {
+func (s *fixture) rates(v *vm.VM, before vm.Times) (r vm.Rates, disks int64) {
 	s.t.Helper()
-	low, err := proc.Clock(v.PID)
+	low, err := proc.CPUTime(v.PID)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func (s *stand) rates(v *vm.VM, before vm.Times) (r vm.Rates, disks int64) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	high, err := proc.Clock(v.PID)
+	high, err := proc.CPUTime(v.PID)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func (s *stand) rates(v *vm.VM, before vm.Times) (r vm.Rates, disks int64) {
 func TestFoundAtOnce(t *testing.T) {
 	for _, reader := range []string{"bpf", "files"} {
 		t.Run(reader, func(t *testing.T) {
-			s := openStand(t, reader, 1_000_000)
+			s := openFixture(t, reader, 1_000_000)
 			over := top(t, "scope")
 			s.mkdir(over)
 			p := over + `/machine-qemu\x2d1\x2dsoon.scope`
@@ -117,7 +117,7 @@ func TestFoundAtOnce(t *testing.T) {
 
 // A group in which a virtual machine is not alone has none, and the reason.
 func TestRefused(t *testing.T) {
-	s := openStand(t, "files", 1)
+	s := openFixture(t, "files", 1)
 	p := top(t, "shared")
 	dir := s.mkdir(p)
 	boot(t, dir, "tcg", "-name", "a,debug-threads=on", "-S")
@@ -134,7 +134,7 @@ func TestRefused(t *testing.T) {
 	enter(t, dir, other.Process.Pid)
 	s.tick()
 	why := fmt.Sprintf("it shares its group with sleep (PID %d); give it its own", other.Process.Pid)
-	if g, v := s.group(p), s.of("a"); g.Guest != nil || v == nil || v.Refused != why {
+	if g, v := s.group(p), s.of("a"); g.Guest != nil || v == nil || v.RejectReason != why {
 		t.Errorf("%+v, %+v, want %q", g.Guest, v, why)
 	}
 	if err := other.Process.Kill(); err != nil {
@@ -147,7 +147,7 @@ func TestRefused(t *testing.T) {
 	s.until("both are refused", func() bool {
 		refused := func(name string) bool {
 			v := s.of(name)
-			return v != nil && strings.HasPrefix(v.Refused, "2 virtual machines are in one group: ")
+			return v != nil && strings.HasPrefix(v.RejectReason, "2 virtual machines are in one group: ")
 		}
 		return s.group(p).Guest == nil && refused("a") && refused("b")
 	})
@@ -163,7 +163,7 @@ func TestRefused(t *testing.T) {
 	s.until("a guest again", func() bool { g := s.group(p).Guest; return g != nil && g.Name == "a" })
 
 	third := boot(t, "", "tcg", "-name", "c", "-S") // where this process is
-	s.until("its reason", func() bool { v := s.of("c"); return v != nil && v.Refused != "" })
+	s.until("its reason", func() bool { v := s.of("c"); return v != nil && v.RejectReason != "" })
 	if v := s.of("c"); v.Named || v.VCPUs != 1 {
 		t.Errorf("%+v, want one whose threads have no names", v)
 	}
@@ -187,7 +187,7 @@ func TestRefused(t *testing.T) {
 
 // How often a virtual machine left guest mode is counted by KVM, and not without.
 func TestAsk(t *testing.T) {
-	s := openStand(t, "files", 1)
+	s := openFixture(t, "files", 1)
 	tmp := t.TempDir()
 	for accel := range accelerators {
 		t.Run(accel, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestAsk(t *testing.T) {
 			boot(t, "", accel, "-name", accel+",debug-threads=on", "-smp", "2", "-qmp", "unix:"+socket+",server=on,wait=off")
 			s.until("two CPUs", func() bool { v := s.of(accel); return v != nil && v.Named && v.VCPUs == 2 })
 			v := s.of(accel)
-			first, err := ask(t, s, v)
+			first, err := queryExits(t, s, v)
 			if accel == "tcg" {
 				if first != nil || !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "without KVM") {
 					t.Errorf("%v, %v, want that nothing is counted", first, err)
@@ -205,7 +205,7 @@ func TestAsk(t *testing.T) {
 			more := func(than int64) (e vm.Exits) {
 				testkit.Eventually(t, fmt.Sprintf("more than %d exits", than), func() bool {
 					var err error
-					if e, err = ask(t, s, v); err != nil {
+					if e, err = queryExits(t, s, v); err != nil {
 						t.Fatal(err)
 					}
 					return e["exits"] > than
@@ -219,11 +219,11 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// ask asks until QEMU answers in time: on a busy machine it may take longer.
-func ask(t *testing.T, s *stand, v *vm.VM) (e vm.Exits, err error) {
+// queryExits asks until QEMU answers in time: on a busy machine it may take longer.
+func queryExits(t *testing.T, s *fixture, v *vm.VM) (e vm.Exits, err error) {
 	t.Helper()
 	testkit.Eventually(t, "QEMU answers", func() bool {
-		e, err = vm.Ask(t.Context(), s.h, v)
+		e, err = vm.QueryExits(t.Context(), s.h, v)
 		return !errors.Is(err, fault.ErrUnavailable)
 	})
 	return e, err
@@ -231,7 +231,7 @@ func ask(t *testing.T, s *stand, v *vm.VM) (e vm.Exits, err error) {
 
 // A monitor that somebody else has, or that is somebody else's, is left alone.
 func TestAskRefused(t *testing.T) {
-	s := openStand(t, "files", 1)
+	s := openFixture(t, "files", 1)
 	tmp := t.TempDir()
 	long := filepath.Join(tmp, strings.Repeat("d", 60))
 	if err := os.Mkdir(long, 0o755); err != nil {
@@ -249,7 +249,7 @@ func TestAskRefused(t *testing.T) {
 	if _, err := held.Read(make([]byte, 1)); err != nil { // now it is ours
 		t.Fatal(err)
 	}
-	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
+	if e, err := vm.QueryExits(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
 		t.Errorf("held by another: %v, %v", e, err)
 	}
 	if err := held.Close(); err != nil {
@@ -262,15 +262,15 @@ func TestAskRefused(t *testing.T) {
 	}
 	closing(t, l)
 	v.Monitor.Path = filepath.Join(tmp, "ours")
-	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrConflict) {
+	if e, err := vm.QueryExits(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("of another process: %v, %v", e, err)
 	}
 	v.Monitor.Path = filepath.Join(tmp, "nosuch")
-	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrNotFound) {
+	if e, err := vm.QueryExits(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("none: %v, %v", e, err)
 	}
 	v.Monitor = vm.Monitor{Why: "w", Hint: "h"}
-	if e, err := vm.Ask(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) != "h" {
+	if e, err := vm.QueryExits(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) != "h" {
 		t.Errorf("no monitor: %v, %v", e, err)
 	}
 }

@@ -13,7 +13,7 @@ type monitors struct {
 func (m *monitors) option(option, text string) {
 	switch option {
 	case "chardev":
-		a := plain(parseArgument(text, "backend"))
+		a := flattenChardev(parseArgument(text, "backend"))
 		if m.chardevs == nil {
 			m.chardevs = map[string]argument{}
 		}
@@ -27,15 +27,15 @@ func (m *monitors) option(option, text string) {
 			m.ids = append(m.ids, id)
 			return
 		}
-		if a := short(text); a != nil {
+		if a := parseShortDevice(text); a != nil {
 			m.control = append(m.control, a)
 		}
 	}
 }
 
-// plain gives the keys of a chardev in JSON, as QMP has them, the names that they
+// flattenChardev gives the keys of a chardev in JSON, as QMP has them, the names that they
 // have in the other form.
-func plain(a argument) argument {
+func flattenChardev(a argument) argument {
 	const data = "backend.data."
 	for long, key := range map[string]string{"backend.type": "backend", data + "server": "server", data + "addr.data.path": "path",
 		data + "addr.data.str": "fd", data + "addr.data.abstract": "abstract"} {
@@ -46,9 +46,9 @@ func plain(a argument) argument {
 	return a
 }
 
-// short reads a device in its short form, "unix:PATH,server=on,wait=off"; nil
+// parseShortDevice reads a device in its short form, "unix:PATH,server=on,wait=off"; nil
 // where it is none.
-func short(text string) argument {
+func parseShortDevice(text string) argument {
 	if text == "none" || text == "" {
 		return nil
 	}
@@ -74,8 +74,8 @@ const (
 	libvirtPlace = "/libvirt/"
 )
 
-// best returns the first monitor that can be joined, else why there is none.
-func (m *monitors) best() Monitor {
+// choose returns the first monitor that can be joined, else why there is none.
+func (m *monitors) choose() Monitor {
 	all := m.control
 	for _, id := range m.ids {
 		if a := m.chardevs[id]; a != nil {
@@ -84,7 +84,7 @@ func (m *monitors) best() Monitor {
 	}
 	best := Monitor{Why: noMonitor, Hint: hintOption}
 	for i, a := range all {
-		switch why := unjoinable(a); {
+		switch why := joinProblem(a); {
 		case why == "":
 			return Monitor{Path: a["path"]}
 		case i == 0 && why == byLibvirt:
@@ -96,9 +96,9 @@ func (m *monitors) best() Monitor {
 	return best
 }
 
-// unjoinable says why a monitor cannot be joined, or "". A socket of libvirt's is
+// joinProblem says why a monitor cannot be joined, or "". A socket of libvirt's is
 // left alone: QEMU answers one caller at a time, and libvirt is that one.
-func unjoinable(a argument) string {
+func joinProblem(a argument) string {
 	switch {
 	case a["backend"] != "socket":
 		return notUnix
@@ -106,9 +106,9 @@ func unjoinable(a argument) string {
 		return byLibvirt
 	case a["fd"] != "":
 		return handedOver
-	case a["path"] == "" || a.on("abstract"):
+	case a["path"] == "" || a.isOn("abstract"):
 		return notUnix
-	case !a.on("server"):
+	case !a.isOn("server"):
 		return calls
 	}
 	return ""

@@ -82,8 +82,8 @@ func (a argument) flatten(prefix string, object map[string]any) {
 	}
 }
 
-// on reports whether the key is switched on. QEMU takes all of these.
-func (a argument) on(key string) bool {
+// isOn reports whether the key is switched on. QEMU takes all of these.
+func (a argument) isOn(key string) bool {
 	switch a[key] {
 	case "on", "yes", "true", "y":
 		return true

@@ -12,9 +12,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A glance is what is known of a process that is no QEMU.
-type glance struct {
-	looks  uint8 // how often it was looked at, up to settled
+// An otherProcess is what is known of a process that is no QEMU.
+type otherProcess struct {
+	checks uint8 // how often it was looked at, up to maxChecks
 	vhost  int32 // of a kernel thread: the process whose packets it moves
 	kernel bool  // a kernel thread, which stays one
 }
@@ -22,27 +22,27 @@ type glance struct {
 // A process may become QEMU some time after it was started: a shell that prepares
 // it first. So the first looks take in each process, and then one in eight.
 const (
-	settled = 3
-	oneIn   = 8
+	maxChecks    = 3
+	recheckEvery = 8
 )
 
-// infancy is how long after its start QEMU has all of its threads, in ns.
-const infancy = 5_000_000_000
+// startupTime is how long after its start QEMU has all of its threads, in ns.
+const startupTime = 5_000_000_000
 
-// crowd is how many processes of a workload are looked at, to find out who is in
+// maxGroupProcesses is how many processes of a workload are looked at, to find out who is in
 // it beside a virtual machine.
-const crowd = 256
+const maxGroupProcesses = 256
 
-// look looks at all processes. Most of them are skipped: they were seen to be
+// scanAll looks at all processes. Most of them are skipped: they were seen to be
 // something else, which few change.
-func (t *Table) look() error {
+func (t *Table) scanAll() error {
 	entries, err := t.h.ReadDir("/proc")
 	if err != nil {
 		return err
 	}
-	t.looks++
+	t.scans++
 	t.Unreadable = 0
-	next := make(map[int32]glance, len(t.seen))
+	next := make(map[int32]otherProcess, len(t.seen))
 	there := map[int32]bool{}
 	vhosts := map[int32][]int32{}
 	for _, e := range entries {
@@ -52,12 +52,12 @@ func (t *Table) look() error {
 		}
 		pid := int32(n)
 		g, known := t.seen[pid]
-		if !known || !g.kernel && (g.looks < settled || (int(pid)+t.looks)%oneIn == 0) {
-			looks := g.looks
-			if g, err = t.take(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
+		if !known || !g.kernel && (g.checks < maxChecks || (int(pid)+t.scans)%recheckEvery == 0) {
+			looks := g.checks
+			if g, err = t.inspect(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
 				t.Unreadable++
 			}
-			g.looks = min(looks+1, settled)
+			g.checks = min(looks+1, maxChecks)
 		}
 		if t.vms[pid] != nil {
 			there[pid] = true
@@ -83,30 +83,30 @@ func (t *Table) look() error {
 
 // identify returns the virtual machine that a process is, or nil and what else
 // it is.
-func (t *Table) identify(pid int32) (*VM, glance, error) {
+func (t *Table) identify(pid int32) (*VM, otherProcess, error) {
 	name, kernel, err := t.program(pid)
 	if err != nil || kernel {
 		owner, _ := vhostOwner(name)
-		return nil, glance{kernel: kernel, vhost: owner}, err
+		return nil, otherProcess{kernel: kernel, vhost: owner}, err
 	}
 	if !isQEMU(name) {
-		return nil, glance{}, nil
+		return nil, otherProcess{}, nil
 	}
 	v := &VM{PID: pid}
 	st, err := t.stat(pid)
 	if err != nil {
-		return nil, glance{}, err
+		return nil, otherProcess{}, err
 	}
 	v.Start = st.Start
 	if v.Group, err = t.group(pid); err != nil {
-		return nil, glance{}, err
+		return nil, otherProcess{}, err
 	}
 	cmdline, err := t.h.ReadFile(dir(pid) + "/cmdline")
 	if err != nil {
-		return nil, glance{}, err
+		return nil, otherProcess{}, err
 	}
 	if len(cmdline) == 0 {
-		return nil, glance{}, nil // it has ended, and nobody has asked how
+		return nil, otherProcess{}, nil // it has ended, and nobody has asked how
 	}
 	v.cmdline = string(cmdline)
 	if old := t.vms[pid]; old != nil && old.Start == v.Start && old.cmdline == v.cmdline {
@@ -116,17 +116,17 @@ func (t *Table) identify(pid int32) (*VM, glance, error) {
 	}
 	var threads []string
 	if err := t.threads(pid, func(_ int32, name string) { threads = append(threads, name) }); err != nil {
-		return nil, glance{}, err
+		return nil, otherProcess{}, err
 	}
 	v.VCPUs, v.Named = vcpus(threads, v.Domain.VCPUs)
-	if now, err := t.h.Boottime(); err == nil && now-v.Start < infancy {
+	if now, err := t.h.Boottime(); err == nil && now-v.Start < startupTime {
 		v.VCPUs = max(v.VCPUs, v.Domain.VCPUs) // some of its threads may be still to come
 	}
 	// What was read is of one process if it is still the same.
 	if st, err := t.stat(pid); err != nil || st.Start != v.Start {
-		return nil, glance{}, fmt.Errorf("%s: another process: %w", dir(pid), fault.ErrNotFound)
+		return nil, otherProcess{}, fmt.Errorf("%s: another process: %w", dir(pid), fault.ErrNotFound)
 	}
-	return v, glance{}, nil
+	return v, otherProcess{}, nil
 }
 
 // program returns the name of the program that a process runs, and whether it is a
@@ -201,28 +201,28 @@ func (t *Table) threads(pid int32, f func(tid int32, name string)) error {
 	return nil
 }
 
-// inhabitant reads who a process is, and false for one that has ended.
-func (t *Table) inhabitant(pid int32) (inhabitant, bool) {
+// readGroupProcess reads who a process is, and false for one that has ended.
+func (t *Table) readGroupProcess(pid int32) (groupProcess, bool) {
 	st, err := t.stat(pid)
 	if err != nil || st.State == 'Z' || st.State == 'X' {
-		return inhabitant{}, false
+		return groupProcess{}, false
 	}
-	return inhabitant{pid: pid, parent: int32(st.Parent), name: string(st.Comm), kernel: st.Kernel, qemu: t.vms[pid] != nil}, true
+	return groupProcess{pid: pid, parent: int32(st.Parent), name: string(st.Comm), kernel: st.Kernel, qemu: t.vms[pid] != nil}, true
 }
 
-// members lists the processes that count for g: in its group and in those below
-// that are no workloads of their own. Where there are more than a crowd it stops.
-func (t *Table) members(g *usage.Group, owner Owner) ([]int32, error) {
+// groupPIDs lists the processes that count for g: in its group and in those below
+// that are no workloads of their own. Where there are more than maxGroupProcesses it stops.
+func (t *Table) groupPIDs(g *usage.Group, owner Owner) ([]int32, error) {
 	var pids []int32
-	err := t.walk(g.Workload.Path, func(group string) bool { return owner(group) == g }, &pids)
+	err := t.addPIDs(g.Workload.Path, func(group string) bool { return owner(group) == g }, &pids)
 	slices.Sort(pids)
 	// With cgroup v1 a process is listed in each group that has a thread of it.
 	return slices.Compact(pids), err
 }
 
-// walk adds the processes of a group, whose path is below the mount, and of those
+// addPIDs adds the processes of a group, whose path is below the mount, and of those
 // below it that are wanted.
-func (t *Table) walk(below string, want func(group string) bool, pids *[]int32) error {
+func (t *Table) addPIDs(below string, want func(group string) bool, pids *[]int32) error {
 	at := path.Join(t.hierarchy.Mount, below)
 	b, err := t.h.ReadFile(at + "/cgroup.procs")
 	switch {
@@ -232,7 +232,7 @@ func (t *Table) walk(below string, want func(group string) bool, pids *[]int32) 
 	case err != nil:
 		return err
 	}
-	for len(b) > 0 && len(*pids) <= crowd {
+	for len(b) > 0 && len(*pids) <= maxGroupProcesses {
 		n := slices.Index(b, '\n')
 		if n < 0 {
 			n = len(b) - 1
@@ -243,7 +243,7 @@ func (t *Table) walk(below string, want func(group string) bool, pids *[]int32) 
 		}
 		b = b[n+1:]
 	}
-	if len(*pids) > crowd || t.h.Leaf(at) {
+	if len(*pids) > maxGroupProcesses || t.h.Leaf(at) {
 		return nil
 	}
 	entries, err := t.h.ReadDir(at)
@@ -258,7 +258,7 @@ func (t *Table) walk(below string, want func(group string) bool, pids *[]int32) 
 		if !e.IsDir() || !want(path.Join(t.hierarchy.Root, p)) {
 			continue
 		}
-		if err := t.walk(p, want, pids); err != nil {
+		if err := t.addPIDs(p, want, pids); err != nil {
 			return err
 		}
 	}

@@ -21,12 +21,12 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// patience is how long QEMU has to answer, all in all.
-const patience = time.Second
+// answerTimeout is how long QEMU has to answer, all in all.
+const answerTimeout = time.Second
 
-// mostAnswer is how long QEMU's answers may be together, in bytes. Of one CPU it
+// maxAnswer is how long QEMU's answers may be together, in bytes. Of one CPU it
 // tells some 700.
-const mostAnswer = 4 << 20
+const maxAnswer = 4 << 20
 
 // An Exits is how often, and why, the CPUs of a virtual machine left guest mode
 // since it was started, all of them together: what KVM counts, by the names that
@@ -43,7 +43,7 @@ var counted = []string{"exits", "halt_exits", "io_exits", "mmio_exits", "irq_exi
 // noExits is why QEMU has no counters although it answers.
 const noExits = "QEMU counts none: it runs without KVM"
 
-// Ask asks QEMU, once, how often the virtual machine's CPUs left guest mode. It
+// QueryExits asks QEMU, once, how often the virtual machine's CPUs left guest mode. It
 // takes a second at most, and costs each of these CPUs one such exit. Nobody else
 // can talk to that monitor meanwhile, which is a few milliseconds.
 //
@@ -51,23 +51,23 @@ const noExits = "QEMU counts none: it runs without KVM"
 // fault.ErrUnsupported where there is no monitor to be joined, or one that does not
 // count, fault.ErrUnavailable where QEMU does not answer in time, as while somebody
 // else is joined, and fault.ErrConflict where the socket is another process's.
-func Ask(ctx context.Context, h *hostfs.FS, v *VM) (Exits, error) {
+func QueryExits(ctx context.Context, h *hostfs.FS, v *VM) (Exits, error) {
 	switch {
 	case v.Monitor.Path == "":
 		return nil, fault.WithHint(fmt.Errorf("%s: %w", v.Monitor.Why, fault.ErrUnsupported), v.Monitor.Hint)
 	case !h.Live():
 		return nil, fmt.Errorf("a captured machine: %w", fault.ErrUnsupported)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	c, err := dial(ctx, h, v)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = c.Close() }() // nothing is left to send
-	e, err := ask(c)
+	e, err := queryStats(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.WithHint(fmt.Errorf("QMP: no answer within %v: %w", patience, fault.ErrUnavailable),
+		err = fault.WithHint(fmt.Errorf("QMP: no answer within %v: %w", answerTimeout, fault.ErrUnavailable),
 			"QEMU answers one caller at a time on a socket: "+hintOption)
 	}
 	return e, err
@@ -99,7 +99,7 @@ func dial(ctx context.Context, h *hostfs.FS, v *VM) (*net.UnixConn, error) {
 		return nil, err
 	}
 	c := conn.(*net.UnixConn)
-	if err := owned(c, v.PID); err != nil {
+	if err := checkPeer(c, v.PID); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	if by, ok := ctx.Deadline(); ok {
@@ -108,8 +108,8 @@ func dial(ctx context.Context, h *hostfs.FS, v *VM) (*net.UnixConn, error) {
 	return c, err
 }
 
-// owned reports what is wrong where another process than pid listens.
-func owned(c *net.UnixConn, pid int32) error {
+// checkPeer reports what is wrong where another process than pid listens.
+func checkPeer(c *net.UnixConn, pid int32) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -126,11 +126,11 @@ func owned(c *net.UnixConn, pid int32) error {
 	return nil
 }
 
-// ask speaks QMP: a greeting comes, capabilities are agreed upon, a question is
+// queryStats speaks QMP: a greeting comes, capabilities are agreed upon, a question is
 // asked (QEMU's docs/interop/qmp-spec).
-func ask(rw io.ReadWriter) (Exits, error) {
-	r := bufio.NewReader(io.LimitReader(rw, mostAnswer))
-	greeting, err := next(r)
+func queryStats(rw io.ReadWriter) (Exits, error) {
+	r := bufio.NewReader(io.LimitReader(rw, maxAnswer))
+	greeting, err := readMessage(r)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func execute(w io.Writer, r *bufio.Reader, command string) (json.RawMessage, err
 		return nil, err
 	}
 	for {
-		m, err := next(r)
+		m, err := readMessage(r)
 		switch {
 		case err != nil:
 			return nil, err
@@ -182,15 +182,15 @@ func execute(w io.Writer, r *bufio.Reader, command string) (json.RawMessage, err
 	}
 }
 
-// next reads a line, past empty ones.
-func next(r *bufio.Reader) (m message, err error) {
+// readMessage reads a line, past empty ones.
+func readMessage(r *bufio.Reader) (m message, err error) {
 	for {
 		line, err := r.ReadBytes('\n')
 		if len(bytes.TrimSpace(line)) == 0 && err == nil {
 			continue
 		}
 		if errors.Is(err, io.EOF) {
-			return m, fmt.Errorf("QMP: QEMU hung up, or told more than %d bytes: %w", mostAnswer, fault.ErrUnavailable)
+			return m, fmt.Errorf("QMP: QEMU hung up, or told more than %d bytes: %w", maxAnswer, fault.ErrUnavailable)
 		}
 		if err != nil {
 			return m, err

@@ -23,9 +23,9 @@ var roleNames = [RoleLimit]string{"emulator", "vcpu", "vhost", "io"}
 // String returns the role's name.
 func (r Role) String() string { return roleNames[r] }
 
-// all is the thread that runs all CPUs of a guest in turn, which QEMU's emulated
+// allCPUsThread is the thread that runs all CPUs of a guest in turn, which QEMU's emulated
 // CPUs can do.
-const all = "ALL CPUs/TCG"
+const allCPUsThread = "ALL CPUs/TCG"
 
 // monitorThread is the I/O thread of QEMU's own monitor.
 const monitorThread = "IO mon_iothread"
@@ -40,7 +40,7 @@ func roleOf(name string) Role {
 		}
 	}
 	switch _, vhost := vhostOwner(name); {
-	case name == all:
+	case name == allCPUsThread:
 		return VCPU
 	case vhost:
 		return VHost
@@ -69,7 +69,7 @@ func isNumber(s string) bool {
 // the names tell.
 func vcpus(names []string, started int) (n int, named bool) {
 	for _, name := range names {
-		if name == all {
+		if name == allCPUsThread {
 			return started, true
 		}
 		if roleOf(name) == VCPU {

@@ -112,7 +112,7 @@ func (t *Table) cpu(v *VM) (int64, error) {
 	cpu := int64(-1)
 	if t.clock {
 		// Before the file, which says whose it was.
-		if c, err := proc.Clock(v.PID); err == nil {
+		if c, err := proc.CPUTime(v.PID); err == nil {
 			cpu = c
 		}
 	}

@@ -6,7 +6,7 @@
 // group that is new. Where a workload is there for one virtual machine alone, its
 // group gets a [usage.Guest]; else the [VM] says why not.
 //
-// [Table.Times] and [Ask] read what a virtual machine does now: the CPU time of its
+// [Table.Times] and [QueryExits] read what a virtual machine does now: the CPU time of its
 // threads by role, and how often it left guest mode.
 package vm
 
@@ -54,9 +54,9 @@ type VM struct {
 	Group string // its path in the hierarchy that counts CPU time
 	// Workload is what its CPU time counts for; zero where that is not known.
 	Workload workload.Workload
-	// Refused says why its workload is not the virtual machine's alone, so that
+	// RejectReason says why its workload is not the virtual machine's alone, so that
 	// it is booked like any other; "" where it is.
-	Refused string
+	RejectReason string
 
 	cmdline string
 	vhosts  []int32 // kernel threads of its own, outside the process
@@ -75,13 +75,13 @@ type Table struct {
 	clock     bool // the processes' CPU clocks can be read
 	log       *slog.Logger
 
-	ticks int
-	looks int
-	seen  map[int32]glance     // processes that are no QEMU
-	vms   map[int32]*VM        // by PID
-	young map[usage.Slot]int   // groups of virtual machines in which none is found yet: for how many ticks to look
-	given map[*usage.Group]*VM // whose Guest is set
-	told  map[int32]int        // how often each was refused, up to telling
+	ticks      int
+	scans      int
+	seen       map[int32]otherProcess // processes that are no QEMU
+	vms        map[int32]*VM          // by PID
+	newGroups  map[usage.Slot]int     // groups of virtual machines in which none is found yet: for how many ticks to look
+	assigned   map[*usage.Group]*VM   // whose Guest is set
+	rejections map[int32]int          // how often each was refused, up to logAtRejection
 
 	// Unreadable counts the processes that the last look at all could not read,
 	// but for those that had ended.
@@ -98,8 +98,8 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Table{cfg: cfg, h: h, hierarchy: y, clock: proc.HasClock(h), log: log, seen: map[int32]glance{}, vms: map[int32]*VM{},
-		young: map[usage.Slot]int{}, given: map[*usage.Group]*VM{}, told: map[int32]int{}}, nil
+	return &Table{cfg: cfg, h: h, hierarchy: y, clock: proc.CanReadCPUTime(h), log: log, seen: map[int32]otherProcess{}, vms: map[int32]*VM{},
+		newGroups: map[usage.Slot]int{}, assigned: map[*usage.Group]*VM{}, rejections: map[int32]int{}}, nil
 }
 
 // All returns the virtual machines that are there, by PID. They stay as they are
@@ -113,52 +113,52 @@ func (t *Table) All() []*VM {
 	return all
 }
 
-// youth is for how many ticks a new group of a virtual machine is looked into:
+// newGroupTicks is for how many ticks a new group of a virtual machine is looked into:
 // it is made a moment before QEMU is in it.
-const youth = 10
+const newGroupTicks = 10
 
 // Read finds what came and went, and sets the Guest of each group in s that is
 // there for one virtual machine alone.
 func (t *Table) Read(s *usage.Snapshot, owner Owner) error {
-	t.leave()
+	t.dropGone()
 	for _, g := range s.Groups {
 		switch {
 		case g.Final:
-			delete(t.young, g.Slot)
+			delete(t.newGroups, g.Slot)
 		case g.New && g.Workload.Kind == workload.VM && g.Guest == nil:
-			t.young[g.Slot] = youth
+			t.newGroups[g.Slot] = newGroupTicks
 		}
 	}
 	due := t.ticks%t.cfg.Every == 0
 	t.ticks++
 	switch {
 	case due:
-		if err := t.look(); err != nil {
+		if err := t.scanAll(); err != nil {
 			return err
 		}
-	case len(t.young) > 0:
-		t.lookInto(s, owner)
+	case len(t.newGroups) > 0:
+		t.scanNewGroups(s, owner)
 	default:
 		return nil
 	}
-	t.match(owner)
+	t.assignGuests(owner)
 	return nil
 }
 
-// leave forgets the virtual machines whose process is gone, which costs one
+// dropGone forgets the virtual machines whose process is gone, which costs one
 // system call each. A group that ends with its own keeps its Guest to the last.
-func (t *Table) leave() {
-	for g, v := range t.given {
+func (t *Table) dropGone() {
+	for g, v := range t.assigned {
 		if g.Final {
-			delete(t.given, g)
+			delete(t.assigned, g)
 			continue
 		}
 		if !t.clock {
 			continue
 		}
-		if _, err := proc.Clock(v.PID); err != nil {
+		if _, err := proc.CPUTime(v.PID); err != nil {
 			g.Guest = nil
-			delete(t.given, g)
+			delete(t.assigned, g)
 			t.forget(v.PID)
 		}
 	}
@@ -166,34 +166,34 @@ func (t *Table) leave() {
 
 func (t *Table) forget(pid int32) {
 	delete(t.vms, pid)
-	delete(t.told, pid)
+	delete(t.rejections, pid)
 }
 
-// lookInto looks at the processes of new groups of virtual machines.
-func (t *Table) lookInto(s *usage.Snapshot, owner Owner) {
+// scanNewGroups looks at the processes of new groups of virtual machines.
+func (t *Table) scanNewGroups(s *usage.Snapshot, owner Owner) {
 	for _, g := range s.Groups {
-		left, ok := t.young[g.Slot]
+		left, ok := t.newGroups[g.Slot]
 		if !ok || g.Final {
 			continue
 		}
-		if t.young[g.Slot] = left - 1; left <= 1 {
-			delete(t.young, g.Slot)
+		if t.newGroups[g.Slot] = left - 1; left <= 1 {
+			delete(t.newGroups, g.Slot)
 		}
-		pids, err := t.members(g, owner)
+		pids, err := t.groupPIDs(g, owner)
 		if err != nil {
 			t.log.Debug("virtual machine's group", "path", g.Workload.Path, "err", err)
 			continue
 		}
 		for _, pid := range pids {
-			if _, err := t.take(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
+			if _, err := t.inspect(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
 				t.log.Debug("process of a virtual machine", "pid", pid, "err", err)
 			}
 		}
 	}
 }
 
-// take finds out whether the process is a virtual machine, and keeps it.
-func (t *Table) take(pid int32) (g glance, err error) {
+// inspect finds out whether the process is a virtual machine, and keeps it.
+func (t *Table) inspect(pid int32) (g otherProcess, err error) {
 	v, g, err := t.identify(pid)
 	switch {
 	case v != nil:
@@ -205,66 +205,66 @@ func (t *Table) take(pid int32) (g glance, err error) {
 	return g, err
 }
 
-// match gives groups to virtual machines, and says of the others why not.
-func (t *Table) match(owner Owner) {
+// assignGuests gives groups to virtual machines, and says of the others why not.
+func (t *Table) assignGuests(owner Owner) {
 	by := map[*usage.Group][]*VM{}
 	for pid, v := range t.vms {
 		next := *v
-		next.Workload, next.Refused = workload.Workload{}, ""
+		next.Workload, next.RejectReason = workload.Workload{}, ""
 		switch g := owner(v.Group); {
 		case g == nil:
-			next.Refused = "its group is not known yet, or no longer"
+			next.RejectReason = "its group is not known yet, or no longer"
 		case g.Slot == usage.Root:
 			next.Workload = g.Workload
-			next.Refused = "it is in the root group, which is no workload; give it a group of its own"
+			next.RejectReason = "it is in the root group, which is no workload; give it a group of its own"
 		default:
 			next.Workload = g.Workload
 			by[g] = append(by[g], &next)
 		}
 		t.vms[pid] = &next
 	}
-	for g, v := range t.given {
+	for g, v := range t.assigned {
 		if len(by[g]) == 0 {
 			g.Guest = nil
-			delete(t.given, g)
+			delete(t.assigned, g)
 			t.log.Info("virtual machine left", "workload", g.Workload.Name, "vm", v.Name)
 		}
 	}
 	for g, them := range by {
-		pid, why := t.alone(g, owner)
+		pid, why := t.findSoleVM(g, owner)
 		for _, v := range them {
-			if v.Refused = why; why == "" && v.PID != pid {
-				v.Refused = fmt.Sprintf("it is a part of the virtual machine with PID %d", pid)
+			if v.RejectReason = why; why == "" && v.PID != pid {
+				v.RejectReason = fmt.Sprintf("it is a part of the virtual machine with PID %d", pid)
 			}
 		}
-		t.give(g, t.vms[pid])
+		t.setGuest(g, t.vms[pid])
 	}
-	t.tell()
+	t.logRejected()
 }
 
-// alone says which virtual machine g is there for alone, or why there is none.
-func (t *Table) alone(g *usage.Group, owner Owner) (pid int32, why string) {
-	pids, err := t.members(g, owner)
+// findSoleVM says which virtual machine g is there for alone, or why there is none.
+func (t *Table) findSoleVM(g *usage.Group, owner Owner) (pid int32, why string) {
+	pids, err := t.groupPIDs(g, owner)
 	if err != nil {
 		return 0, "who else is in its group cannot be read: " + err.Error()
 	}
-	if len(pids) > crowd {
-		return 0, fmt.Sprintf("it shares its group with more than %d processes; give it its own", crowd)
+	if len(pids) > maxGroupProcesses {
+		return 0, fmt.Sprintf("it shares its group with more than %d processes; give it its own", maxGroupProcesses)
 	}
-	var them []inhabitant
+	var them []groupProcess
 	for _, pid := range pids {
-		if p, ok := t.inhabitant(pid); ok {
+		if p, ok := t.readGroupProcess(pid); ok {
 			them = append(them, p)
 		}
 	}
-	return alone(them)
+	return soleVM(them)
 }
 
-// give makes v the guest of g; nil takes away the one that it has.
-func (t *Table) give(g *usage.Group, v *VM) {
+// setGuest makes v the guest of g; nil takes away the one that it has.
+func (t *Table) setGuest(g *usage.Group, v *VM) {
 	if v == nil {
 		g.Guest = nil
-		delete(t.given, g)
+		delete(t.assigned, g)
 		return
 	}
 	guest := usage.Guest{UUID: v.UUID, Name: v.Name, CID: v.CID, VCPUs: v.VCPUs}
@@ -274,21 +274,21 @@ func (t *Table) give(g *usage.Group, v *VM) {
 	if g.Guest == nil || *g.Guest != guest {
 		g.Guest = &guest // readers may have the one before
 	}
-	t.given[g] = v
-	delete(t.young, g.Slot)
+	t.assigned[g] = v
+	delete(t.newGroups, g.Slot)
 }
 
-// telling is at which refusal it is told of: while QEMU starts, others come and go.
-const telling = 2
+// logAtRejection is at which refusal it is told of: while QEMU starts, others come and go.
+const logAtRejection = 2
 
-// tell logs why a virtual machine is booked like any other workload, once.
-func (t *Table) tell() {
+// logRejected logs why a virtual machine is booked like any other workload, once.
+func (t *Table) logRejected() {
 	for pid, v := range t.vms {
-		if v.Refused == "" || t.told[pid] == telling {
+		if v.RejectReason == "" || t.rejections[pid] == logAtRejection {
 			continue
 		}
-		if t.told[pid]++; t.told[pid] == telling {
-			t.log.Info("virtual machine is booked as any workload", "vm", v.Name, "pid", pid, "why", v.Refused)
+		if t.rejections[pid]++; t.rejections[pid] == logAtRejection {
+			t.log.Info("virtual machine is booked as any workload", "vm", v.Name, "pid", pid, "why", v.RejectReason)
 		}
 	}
 }

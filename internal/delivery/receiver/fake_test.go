@@ -41,7 +41,7 @@ type ledger struct {
 	nodes   map[nodeKey]usage.Shares
 	through map[string]time.Time
 	entries []*batch.Entry // that were taken
-	lost    []batch.Lost
+	lost    []batch.Loss
 	calls   []int // entries of each call
 	begun   int   // calls, those that wait included
 
@@ -52,7 +52,7 @@ type ledger struct {
 type minuteKey struct {
 	node     string
 	minute   int64
-	workload batch.Short
+	workload batch.ShortID
 }
 
 type nodeKey struct {
@@ -105,7 +105,7 @@ func (l *ledger) book(e *batch.Entry) batch.Reply {
 		known = &hs[e.Number-1]
 	}
 	v := m.Judge(e.Number, e.Previous, e.Hash, known)
-	if v != batch.Taken {
+	if v != batch.Accepted {
 		return batch.Reply{Verdict: v, Next: m.Next}
 	}
 	l.marks[e.Stream] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
@@ -130,7 +130,7 @@ func (l *ledger) book(e *batch.Entry) batch.Reply {
 	return batch.Reply{Verdict: v, Next: m.Next + 1}
 }
 
-func (l *ledger) Lost(_ context.Context, _ string, lost batch.Lost, _ time.Time) (batch.Reply, error) {
+func (l *ledger) Lost(_ context.Context, _ string, lost batch.Loss, _ time.Time) (batch.Reply, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, ok := l.marks[lost.Stream]
@@ -139,13 +139,13 @@ func (l *ledger) Lost(_ context.Context, _ string, lost batch.Lost, _ time.Time)
 	}
 	switch {
 	case lost.To < m.Next:
-		return batch.Reply{Verdict: batch.Known, Next: m.Next}, nil
+		return batch.Reply{Verdict: batch.Duplicate, Next: m.Next}, nil
 	case lost.From != m.Next:
-		return batch.Reply{Verdict: batch.Behind, Next: m.Next}, nil
+		return batch.Reply{Verdict: batch.OutOfOrder, Next: m.Next}, nil
 	}
 	l.marks[lost.Stream] = batch.Mark{Next: lost.To + 1, Last: lost.Hash}
 	l.lost = append(l.lost, lost)
-	return batch.Reply{Verdict: batch.Taken, Next: lost.To + 1}, nil
+	return batch.Reply{Verdict: batch.Accepted, Next: lost.To + 1}, nil
 }
 
 func (l *ledger) Through(_ context.Context, node string) (time.Time, error) {
@@ -171,7 +171,7 @@ type fatal interface {
 	Fatalf(string, ...any)
 }
 
-// run makes an Ingest that books until the function is called that comes back.
+// run makes a Receiver that books until the function is called that comes back.
 func run(t fatal, cfg receiver.Config, l receiver.Ledger) (*receiver.Receiver, func()) {
 	t.Helper()
 	if err := cfg.Validate(); err != nil {
@@ -208,7 +208,7 @@ func until(t *testing.T, what string, is func() bool) {
 // quick gathers nothing.
 func quick() receiver.Config {
 	c := receiver.Default()
-	c.Gather = 0
+	c.GatherTime = 0
 	return c
 }
 
@@ -238,7 +238,7 @@ func (m *machine) window(length time.Duration) batch.Window {
 	m.at = w.End
 	whole := 4 * int64(length)
 	for i, part := range []int64{whole / 7, whole / 3, whole - whole/7 - whole/3} {
-		r := batch.Row{Workload: batch.Short(i + 1)}
+		r := batch.Row{Workload: batch.ShortID(i + 1)}
 		r.Usage.Put(usage.CPU, part, usage.Measured)
 		r.Usage.Covered = length
 		w.Rows = append(w.Rows, r)

@@ -27,7 +27,7 @@ func testHandovers(t *testing.T) {
 	}
 	quiet.Offset += int64(time.Hour)
 	w.Offset += int64(time.Hour) // its wall clock is wrong
-	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Taken)
+	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Accepted)
 	hs := l.taken()[0].Handovers
 	if len(hs) != 2 || hs[0].Workload == "" || hs[1].Workload != "" || hs[1].Shares[0] != share {
 		t.Fatalf("handovers %+v", hs)

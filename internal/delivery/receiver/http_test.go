@@ -40,13 +40,13 @@ func identify(r *http.Request) (string, error) {
 	}
 }
 
-// server makes a server of an Ingest that is not started yet, and its listener.
+// server makes a server of a Receiver that is not started yet, and its listener.
 func server(in *receiver.Receiver) (*httptest.Server, *pipes) {
 	p := newPipes()
 	return &httptest.Server{Listener: p, Config: &http.Server{Handler: in.Handler(identify)}}, p
 }
 
-// serve serves an Ingest over connections in memory.
+// serve serves a Receiver over connections in memory.
 func serve(t *testing.T, cfg receiver.Config, l receiver.Ledger) (*receiver.Receiver, *httptest.Server) {
 	t.Helper()
 	in := start(t, cfg, l)
@@ -120,11 +120,11 @@ func testVerdicts(t *testing.T) {
 		verdict batch.Verdict
 		next    uint64
 	}{
-		{two, 409, batch.Behind, 1},
-		{one, 200, batch.Taken, 2},
-		{one, 200, batch.Known, 2},
+		{two, 409, batch.OutOfOrder, 1},
+		{one, 200, batch.Accepted, 2},
+		{one, 200, batch.Duplicate, 2},
 		{forged, 409, batch.Conflict, 2},
-		{two, 200, batch.Taken, 3},
+		{two, 200, batch.Accepted, 3},
 	} {
 		w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), c.sent))
 		if w.StatusCode != c.status || r.Verdict != c.verdict || r.Next != c.next {
@@ -185,7 +185,7 @@ func testRefused(t *testing.T) {
 		if w.StatusCode != c.status {
 			t.Errorf("%s: %s, want %d", name, w.Status, c.status)
 		}
-		if got := w.Header.Get(wire.HeaderReads); got != wire.Latest().String() {
+		if got := w.Header.Get(wire.HeaderReads); got != wire.LatestFormat().String() {
 			t.Errorf("%s: the answer says that the server reads %q", name, got)
 		}
 		if c.status == 503 && w.Header.Get("Retry-After") != "60" {
@@ -198,10 +198,10 @@ func testRefused(t *testing.T) {
 			t.Errorf("%s: %s", name, p.Detail)
 		}
 	}
-	if n := len(l.taken()); n != 0 || in.Stats().Taken != 0 {
+	if n := len(l.taken()); n != 0 || in.Stats().Accepted != 0 {
 		t.Errorf("%d batches were booked", n)
 	}
-	if boot, ok := in.Live("n1"); ok {
+	if boot, ok := in.LiveBoot("n1"); ok {
 		t.Errorf("a refused batch made %q live", boot)
 	}
 	do(t, s, ask(t, s, "n1", m.clock(), sent))
@@ -233,7 +233,7 @@ func TestPostLost(t *testing.T) { synctest.Test(t, testPostLost) }
 func testPostLost(t *testing.T) {
 	l := newLedger()
 	_, s := serve(t, quick(), l)
-	post := func(lost batch.Lost) (*http.Response, batch.Reply) {
+	post := func(lost batch.Loss) (*http.Response, batch.Reply) {
 		b, err := json.Marshal(lost)
 		if err != nil {
 			t.Fatal(err)
@@ -244,18 +244,18 @@ func testPostLost(t *testing.T) {
 		w, reply, _ := do(t, s, r)
 		return w, reply
 	}
-	lost := batch.Lost{Stream: batch.Stream{7}, From: 1, To: 2, Hash: batch.Hash{9}, Gap: usage.Gap{From: time.Unix(5e8, 0).UTC(), To: time.Unix(6e8, 5).UTC(), Reason: usage.Forgotten, Detail: "x"}}
-	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Taken || r.Next != 3 {
+	lost := batch.Loss{Stream: batch.Stream{7}, From: 1, To: 2, Hash: batch.Hash{9}, Gap: usage.Gap{From: time.Unix(5e8, 0).UTC(), To: time.Unix(6e8, 5).UTC(), Reason: usage.Forgotten, Detail: "x"}}
+	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Accepted || r.Next != 3 {
 		t.Errorf("%s, %+v", w.Status, r)
 	}
 	if len(l.lost) != 1 || l.lost[0].Stream != lost.Stream || l.lost[0].Hash != lost.Hash || l.lost[0].Gap.Reason != usage.Forgotten || !l.lost[0].Gap.From.Equal(lost.Gap.From) {
 		t.Errorf("booked %+v", l.lost)
 	}
-	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Known {
+	if w, r := post(lost); w.StatusCode != 200 || r.Verdict != batch.Duplicate {
 		t.Errorf("again: %s, %+v", w.Status, r)
 	}
 	lost.From, lost.To = 8, 9
-	if w, r := post(lost); w.StatusCode != 409 || r.Verdict != batch.Behind || r.Next != 3 {
+	if w, r := post(lost); w.StatusCode != 409 || r.Verdict != batch.OutOfOrder || r.Next != 3 {
 		t.Errorf("too early: %s, %+v", w.Status, r)
 	}
 }
@@ -308,16 +308,16 @@ func testSlowSender(t *testing.T) {
 		{"slow, for longer than it may be idle", 3 * time.Second, time.Hour, chunked, 500, 400, 5 * time.Second},
 	} {
 		cfg := quick()
-		cfg.Idle, cfg.Request = c.idle, c.request
+		cfg.IdleTimeout, cfg.RequestTimeout = c.idle, c.request
 		in, s := serve(t, cfg, newLedger())
 		if got, after := dripping(t, s, c.length, c.drops); !strings.HasPrefix(got, fmt.Sprint("HTTP/1.1 ", c.status, " ")) || after != c.after {
 			t.Errorf("%s: %.60q after %v, want %d after %v", c.name, got, after, c.status, c.after)
 		}
-		if in.Stats().Taken != 0 {
+		if in.Stats().Accepted != 0 {
 			t.Errorf("%s: something was booked", c.name)
 		}
 		m := newMachine("b", time.Minute, 1)
-		if w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))); r.Verdict != batch.Taken {
+		if w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second)))); r.Verdict != batch.Accepted {
 			t.Errorf("%s: then one who is not got %s", c.name, w.Status)
 		}
 	}
@@ -330,7 +330,7 @@ func TestSlowLedger(t *testing.T) { synctest.Test(t, testSlowLedger) }
 func testSlowLedger(t *testing.T) {
 	for _, two := range []bool{false, true} {
 		cfg := quick()
-		cfg.Idle = 200 * time.Millisecond
+		cfg.IdleTimeout = 200 * time.Millisecond
 		l := newLedger()
 		l.hold = make(chan struct{})
 		in := start(t, cfg, l)
@@ -339,17 +339,17 @@ func testSlowLedger(t *testing.T) {
 		s.StartTLS()
 		s.Client().Transport.(*http.Transport).DialContext = p.dial
 		defer s.Close()
-		time.AfterFunc(5*cfg.Idle, func() { close(l.hold) })
+		time.AfterFunc(5*cfg.IdleTimeout, func() { close(l.hold) })
 		m := newMachine("b", time.Minute, 1)
 		w, r, _ := do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Second))))
-		if r.Verdict != batch.Taken || (w.ProtoMajor == 2) != two {
+		if r.Verdict != batch.Accepted || (w.ProtoMajor == 2) != two {
 			t.Errorf("%s: %s, %v", w.Proto, w.Status, r.Verdict)
 		}
 		body, never := io.Pipe()
 		slow := ask(t, s, "n1", m.clock(), nil)
 		slow.Body, slow.ContentLength = body, 1000
 		began := time.Now()
-		if w, _, _ := do(t, s, slow); w.StatusCode != 408 || time.Since(began) != cfg.Idle {
+		if w, _, _ := do(t, s, slow); w.StatusCode != 408 || time.Since(began) != cfg.IdleTimeout {
 			t.Errorf("%s: one who sends nothing got %s after %v", w.Proto, w.Status, time.Since(began))
 		}
 		_ = never.Close()
@@ -376,7 +376,7 @@ func testTooManyRequests(t *testing.T) {
 	if w, _, _ := do(t, s, ask(t, s, "n2", m.clock(), sent)); w.StatusCode != 200 {
 		t.Errorf("another node: %s", w.Status)
 	}
-	if s := in.Stats(); s.Limited != 2 {
+	if s := in.Stats(); s.RateLimited != 2 {
 		t.Errorf("stats %+v", s)
 	}
 }
@@ -387,7 +387,7 @@ func TestOverload(t *testing.T) { synctest.Test(t, testOverload) }
 
 func testOverload(t *testing.T) {
 	cfg := quick()
-	cfg.Bodies, cfg.Parallel = int64(cfg.Limits.Sent), 2
+	cfg.BodyBytes, cfg.Parallel = int64(cfg.Limits.Sent), 2
 	l := newLedger()
 	l.hold = make(chan struct{})
 	in, s := serve(t, cfg, l)
@@ -459,10 +459,10 @@ func testLogHoldsNoBody(t *testing.T) {
 	}
 }
 
-// Many origins at once: each gets its own answers, and all is booked once.
-func TestManyOrigins(t *testing.T) { synctest.Test(t, testManyOrigins) }
+// Many nodes at once: each gets its own answers, and all is booked once.
+func TestManyNodes(t *testing.T) { synctest.Test(t, testManyNodes) }
 
-func testManyOrigins(t *testing.T) {
+func testManyNodes(t *testing.T) {
 	l := newLedger()
 	in, s := serve(t, receiver.Default(), l)
 	const nodes, batches = 30, 5
@@ -481,8 +481,8 @@ func testManyOrigins(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := in.Stats(); st.Taken != nodes*batches || st.Known != nodes*batches || len(in.Latest()) != nodes {
-		t.Errorf("stats %+v, %d nodes", st, len(in.Latest()))
+	if st := in.Stats(); st.Accepted != nodes*batches || st.Duplicates != nodes*batches || len(in.Snapshots()) != nodes {
+		t.Errorf("stats %+v, %d nodes", st, len(in.Snapshots()))
 	}
 	var sum int64
 	for _, u := range l.minutes {

@@ -28,10 +28,10 @@ func testOffer(t *testing.T) {
 	in := start(t, quick(), l)
 	m := newMachine("b1", time.Minute, 1)
 	sent := m.batch(t, m.window(10*time.Second), m.window(10*time.Second))
-	if r := offer(t, in, "n1", m.clock(), sent, batch.Taken); r.Next != 2 {
+	if r := offer(t, in, "n1", m.clock(), sent, batch.Accepted); r.Next != 2 {
 		t.Errorf("next is %d, want 2", r.Next)
 	}
-	offer(t, in, "n1", m.clock(), sent, batch.Known)
+	offer(t, in, "n1", m.clock(), sent, batch.Duplicate)
 	e := l.taken()[0]
 	if e.Node != "n1" || e.Boot != "b1" || e.Hash != batch.HashOf(sent) || string(e.Sent) != string(sent) || len(e.Shifts) != 0 || len(e.Gaps) != 0 {
 		t.Errorf("entry %+v", e)
@@ -50,13 +50,13 @@ func testOffer(t *testing.T) {
 		t.Errorf("booked %d ns, want %d", sum, want)
 	}
 	s := in.Stats()
-	if s.Taken != 1 || s.Known != 1 || s.Rows != 6 || s.Bytes != int64(len(sent)) || s.Nodes != 1 || s.Queue != 0 || s.Commits != 2 {
+	if s.Accepted != 1 || s.Duplicates != 1 || s.Rows != 6 || s.Bytes != int64(len(sent)) || s.Nodes != 1 || s.Queue != 0 || s.Commits != 2 {
 		t.Errorf("stats %+v", s)
 	}
-	if boot, ok := in.Live("n1"); boot != "b1" || !ok {
+	if boot, ok := in.LiveBoot("n1"); boot != "b1" || !ok {
 		t.Errorf("live under %q, %v", boot, ok)
 	}
-	if boot, ok := in.Live("n2"); ok {
+	if boot, ok := in.LiveBoot("n2"); ok {
 		t.Errorf("n2 is live under %q", boot)
 	}
 }
@@ -68,7 +68,7 @@ func TestViolations(t *testing.T) { synctest.Test(t, testViolations) }
 func testViolations(t *testing.T) {
 	in := start(t, quick(), newLedger())
 	m := newMachine("b1", time.Minute, 1)
-	offer(t, in, "n1", m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(10*time.Second)), batch.Accepted)
 	if n := in.Stats().Violations; n != 0 {
 		t.Errorf("%d violations in good books", n)
 	}
@@ -76,8 +76,8 @@ func testViolations(t *testing.T) {
 	silent.Balance.Whole[0] += 5
 	said.Balance.Whole[0], said.Balance.Violations = said.Balance.Whole[0]+5, 2
 	sent := m.batch(t, silent, said)
-	offer(t, in, "n1", m.clock(), sent, batch.Taken)
-	offer(t, in, "n1", m.clock(), sent, batch.Known)
+	offer(t, in, "n1", m.clock(), sent, batch.Accepted)
+	offer(t, in, "n1", m.clock(), sent, batch.Duplicate)
 	if n := in.Stats().Violations; n != 3 {
 		t.Errorf("%d violations, want 3", n)
 	}
@@ -87,21 +87,21 @@ func TestLatest(t *testing.T) { synctest.Test(t, testLatest) }
 
 func testLatest(t *testing.T) {
 	cfg := quick()
-	cfg.Live = 24
+	cfg.SnapshotRows = 24
 	in := start(t, cfg, newLedger())
 	names := func() (s string) {
-		for _, p := range in.Latest() {
+		for _, p := range in.Snapshots() {
 			s += fmt.Sprint(p.Node, " ", p.To.Sub(p.From), " ", len(p.Rows), " of ", p.CPUs, "; ")
 		}
 		return s
 	}
 	a, b := newMachine("a", time.Minute, 1), newMachine("b", 50*time.Second, 2)
 	first := a.batch(t, a.window(10*time.Second), a.window(5*time.Second))
-	offer(t, in, "a", a.clock(), first, batch.Taken)
+	offer(t, in, "a", a.clock(), first, batch.Accepted)
 	backlog := newMachine("a", time.Minute, 4)
 	backlog.began = a.began
-	offer(t, in, "a", backlog.clock(), backlog.batch(t, backlog.window(7*time.Second)), batch.Taken)
-	offer(t, in, "b", b.clock(), b.batch(t, b.window(10*time.Second)), batch.Taken)
+	offer(t, in, "a", backlog.clock(), backlog.batch(t, backlog.window(7*time.Second)), batch.Accepted)
+	offer(t, in, "b", b.clock(), b.batch(t, b.window(10*time.Second)), batch.Accepted)
 	if got, want := names(), "a 5s 3 of 4; b 10s 3 of 4; "; got != want {
 		t.Errorf("latest: %s, want %s", got, want)
 	}
@@ -109,7 +109,7 @@ func testLatest(t *testing.T) {
 	want.WriteString("a 5s 0 of 4; b 10s 3 of 4; ") // of the machine itself it goes on to tell
 	for i, node := range []string{"c", "d", "e", "f", "g", "h", "i"} {
 		m := newMachine(node, 40*time.Second, byte(10+i))
-		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Accepted)
 		want.WriteString(node + " 10s 3 of 4; ")
 	}
 	if got := names(); got != want.String() {
@@ -117,7 +117,7 @@ func testLatest(t *testing.T) {
 	}
 	// What ended too long ago is not of the present.
 	old := newMachine("old", time.Hour, 5)
-	offer(t, in, "old", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Taken)
+	offer(t, in, "old", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Accepted)
 	if got := names(); got != want.String() {
 		t.Errorf("after an old one, latest: %s, want %s", got, want.String())
 	}
@@ -128,29 +128,29 @@ func TestLatestOfMany(t *testing.T) { synctest.Test(t, testLatestOfMany) }
 
 func testLatestOfMany(t *testing.T) {
 	cfg := quick()
-	cfg.Live = 80
+	cfg.SnapshotRows = 80
 	in := start(t, cfg, newLedger())
 	for i := range 25 {
 		node := fmt.Sprint("small", i)
 		m := newMachine(node, 40*time.Second, byte(10+i))
-		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Taken)
+		offer(t, in, node, m.clock(), m.batch(t, m.window(10*time.Second)), batch.Accepted)
 	}
 	large := newMachine("large", time.Minute, 1)
 	send := func(present int) {
 		t.Helper()
 		w := large.window(10 * time.Second)
 		for i := range 80 {
-			r := batch.Row{Workload: batch.Short(i + 10)}
+			r := batch.Row{Workload: batch.ShortID(i + 10)}
 			r.Usage.Covered = 10 * time.Second
 			if i < present {
 				r.Usage.Put(usage.Processes, int64(i), usage.Measured)
 			}
 			w.Rows = append(w.Rows, r)
 		}
-		offer(t, in, "large", large.clock(), large.batch(t, w), batch.Taken)
+		offer(t, in, "large", large.clock(), large.batch(t, w), batch.Accepted)
 	}
 	rows := func(node string) int {
-		p, ok := in.LatestOf(node)
+		p, ok := in.Snapshot(node)
 		if !ok {
 			return -1
 		}
@@ -161,7 +161,7 @@ func testLatestOfMany(t *testing.T) {
 		t.Errorf("%d rows of the node, want the 3 that say something", n)
 	}
 	send(80)
-	if n := len(in.Latest()); n != 26 || rows("large") != 0 {
+	if n := len(in.Snapshots()); n != 26 || rows("large") != 0 {
 		t.Errorf("%d nodes are shown, and %d rows of the large one; want all of the small ones' and not its", n, rows("large"))
 	}
 	for i := range 25 {
@@ -173,7 +173,7 @@ func testLatestOfMany(t *testing.T) {
 	alone := start(t, cfg, newLedger())
 	in, large = alone, newMachine("large", time.Minute, 2)
 	send(80)
-	p, ok := in.LatestOf("large")
+	p, ok := in.Snapshot("large")
 	if !ok || len(p.Rows) != 10 {
 		t.Fatalf("%d rows of a node alone, want 10, an eighth", len(p.Rows))
 	}
@@ -235,7 +235,7 @@ func TestOrderOfOffersIsNothing(t *testing.T) {
 			wg.Go(func() {
 				try := func(n int) batch.Reply {
 					r, err := in.Offer(context.Background(), s.node, s.m.clock(), s.sents[n])
-					if err != nil || r.Verdict != batch.Taken && r.Verdict != batch.Known && r.Verdict != batch.Behind {
+					if err != nil || r.Verdict != batch.Accepted && r.Verdict != batch.Duplicate && r.Verdict != batch.OutOfOrder {
 						errs <- fmt.Errorf("%v %w", r.Verdict, err)
 					}
 					return r
@@ -284,8 +284,8 @@ func testWrongClock(t *testing.T) {
 	m.ahead = 3 * time.Hour
 	late := m.clock()
 	late.Boottime -= int64(300 * time.Millisecond) // it was on its way
-	offer(t, in, "n1", late, m.batch(t, m.window(time.Minute)), batch.Taken)
-	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Minute)), batch.Taken)
+	offer(t, in, "n1", late, m.batch(t, m.window(time.Minute)), batch.Accepted)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Minute)), batch.Accepted)
 	es := l.taken()
 	if len(es[0].Shifts) != 1 || len(es[1].Shifts) != 0 {
 		t.Fatalf("shifts %v, then %v; want one", es[0].Shifts, es[1].Shifts)
@@ -305,16 +305,16 @@ func testStateLost(t *testing.T) {
 	in := start(t, quick(), l)
 	first := func(m *machine) []byte {
 		w := m.window(10 * time.Second)
-		w.Opening = usage.First
+		w.Opening = usage.StartFirst
 		return m.batch(t, w)
 	}
 	a := newMachine("b1", time.Hour, 1)
-	offer(t, in, "n1", a.clock(), first(a), batch.Taken)
+	offer(t, in, "n1", a.clock(), first(a), batch.Accepted)
 	b := newMachine("b1", time.Hour, 2)
 	b.began, b.at = a.began, int64(30*time.Minute)
 	sent := first(b)
-	offer(t, in, "n1", b.clock(), sent, batch.Taken)
-	offer(t, in, "n1", b.clock(), sent, batch.Known)
+	offer(t, in, "n1", b.clock(), sent, batch.Accepted)
+	offer(t, in, "n1", b.clock(), sent, batch.Duplicate)
 	es := l.taken()
 	if len(es) != 2 || len(es[0].Gaps) != 0 || len(es[1].Gaps) != 1 {
 		t.Fatalf("%d entries, want 2, the second with a gap", len(es))
@@ -336,16 +336,16 @@ func testClone(t *testing.T) {
 	in := start(t, quick(), l)
 	a, b := newMachine("a", time.Hour, 1), newMachine("b", time.Hour, 2)
 	a.at, b.at = int64(59*time.Minute), int64(59*time.Minute)
-	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
-	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Taken)
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
+	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Accepted)
 	// Nothing newer than that yet: it may have been on its way.
-	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
 	// The first machine goes on, so the second is the clone.
 	a.at = int64(time.Since(a.began))
-	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
 	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Clone)
-	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Taken)
-	if s := in.Stats(); s.Taken != 5 || s.Clones != 1 || len(l.taken()) != 5 {
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
+	if s := in.Stats(); s.Accepted != 5 || s.Clones != 1 || len(l.taken()) != 5 {
 		t.Errorf("%d booked, stats %+v", len(l.taken()), s)
 	}
 }
@@ -362,7 +362,7 @@ func testPoison(t *testing.T) {
 		return nil
 	}
 	cfg := quick()
-	cfg.Gather = 50 * time.Millisecond
+	cfg.GatherTime = 50 * time.Millisecond
 	in := start(t, cfg, l)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -411,7 +411,7 @@ func testBackPressure(t *testing.T) {
 	l := newLedger()
 	l.hold = make(chan struct{})
 	cfg := quick()
-	cfg.Queue = 4
+	cfg.QueueRows = 4
 	in := start(t, cfg, l)
 	a, b := newMachine("a", time.Minute, 1), newMachine("b", time.Minute, 2)
 	// Larger than the queue as a whole, so it goes alone.
@@ -432,13 +432,13 @@ func testBackPressure(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	offer(t, in, "b", b.clock(), sent2, batch.Taken)
+	offer(t, in, "b", b.clock(), sent2, batch.Accepted)
 	if s := in.Stats(); s.Queue != 0 || s.Unavailable != 1 {
 		t.Errorf("stats %+v", s)
 	}
 }
 
-// Many origins share transactions, and those who wait when the server goes down
+// Many nodes share transactions, and those who wait when the server goes down
 // are told.
 func TestGroupsAndGoingDown(t *testing.T) { synctest.Test(t, testGroupsAndGoingDown) }
 
@@ -451,7 +451,7 @@ func testGroupsAndGoingDown(t *testing.T) {
 	for i := range n {
 		wg.Go(func() {
 			m := newMachine("b", time.Minute, byte(i))
-			offer(t, in, fmt.Sprint("n", i), m.clock(), m.batch(t, m.window(time.Second)), batch.Taken)
+			offer(t, in, fmt.Sprint("n", i), m.clock(), m.batch(t, m.window(time.Second)), batch.Accepted)
 		})
 	}
 	until(t, "all batches are queued", func() bool { return in.Stats().Queue >= n*4 })
@@ -492,7 +492,7 @@ func testGivenUp(t *testing.T) {
 		t.Errorf("offer: %v, want canceled", err)
 	}
 	close(l.hold)
-	offer(t, in, "n", m.clock(), sent, batch.Known)
+	offer(t, in, "n", m.clock(), sent, batch.Duplicate)
 }
 
 func TestLost(t *testing.T) { synctest.Test(t, testLost) }
@@ -501,8 +501,8 @@ func testLost(t *testing.T) {
 	l := newLedger()
 	in := start(t, quick(), l)
 	far := time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
-	lost := batch.Lost{Stream: batch.Stream{1}, From: 1, To: 3, Gap: usage.Gap{From: time.Now().Add(-time.Hour), To: far, Reason: usage.Forgotten, Detail: "a\x00" + strings.Repeat("é", 9999)}}
-	if r, err := in.Lost(context.Background(), "n", lost); err != nil || r.Verdict != batch.Taken || r.Next != 4 {
+	lost := batch.Loss{Stream: batch.Stream{1}, From: 1, To: 3, Gap: usage.Gap{From: time.Now().Add(-time.Hour), To: far, Reason: usage.Forgotten, Detail: "a\x00" + strings.Repeat("é", 9999)}}
+	if r, err := in.ReportLoss(context.Background(), "n", lost); err != nil || r.Verdict != batch.Accepted || r.Next != 4 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	g := l.lost[0].Gap
@@ -511,7 +511,7 @@ func testLost(t *testing.T) {
 	}
 	for _, n := range [][2]uint64{{0, 1}, {2, 1}, {1, 1<<64 - 1}} {
 		lost.From, lost.To = n[0], n[1]
-		if _, err := in.Lost(context.Background(), "n", lost); !errors.Is(err, fault.ErrInvalid) {
+		if _, err := in.ReportLoss(context.Background(), "n", lost); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%v: %v, want invalid", n, err)
 		}
 	}
@@ -520,7 +520,7 @@ func testLost(t *testing.T) {
 func TestConfig(t *testing.T) {
 	for name, ruin := range map[string]func(*receiver.Config){
 		"decoders": func(c *receiver.Config) { c.Decoders = 0 },
-		"bodies":   func(c *receiver.Config) { c.Bodies = 1 },
+		"bodies":   func(c *receiver.Config) { c.BodyBytes = 1 },
 		"rate":     func(c *receiver.Config) { c.Rate = 0 },
 	} {
 		c := receiver.Default()
@@ -544,11 +544,11 @@ func TestOddBatches(t *testing.T) {
 		delete(l.marks, b.Stream)
 		at := int64(0)
 		for range rapid.IntRange(0, 3).Draw(t, "windows") {
-			w := batch.Window{Boot: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "boot"), Start: at, Offset: odd.Draw(t, "offset"), Opening: usage.Opening(rapid.IntRange(0, 3).Draw(t, "opening"))}
+			w := batch.Window{Boot: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "boot"), Start: at, Offset: odd.Draw(t, "offset"), Opening: usage.StartReason(rapid.IntRange(0, 3).Draw(t, "opening"))}
 			w.End = w.Start + rapid.Int64Range(0, 1e15).Draw(t, "length")
 			at = w.End
 			for i := range rapid.IntRange(0, 3).Draw(t, "rows") {
-				r := batch.Row{Workload: batch.Short(i)}
+				r := batch.Row{Workload: batch.ShortID(i)}
 				r.Usage.Put(usage.Resource(rapid.IntRange(1, usage.Limit-1).Draw(t, "resource")), max(0, odd.Draw(t, "amount")), usage.Measured)
 				r.Usage.Covered = time.Duration(max(0, odd.Draw(t, "covered")))
 				w.Rows = append(w.Rows, r)
@@ -569,7 +569,7 @@ func TestOddBatches(t *testing.T) {
 		switch {
 		case err != nil && !errors.Is(err, fault.ErrInvalid):
 			t.Fatalf("error %v, want invalid", err)
-		case (err == nil && r.Verdict == batch.Taken) != (len(booked) > 0):
+		case (err == nil && r.Verdict == batch.Accepted) != (len(booked) > 0):
 			t.Fatalf("%v, %v: %d booked", r.Verdict, err, len(booked))
 		case len(booked) == 0:
 			return
@@ -609,7 +609,7 @@ func BenchmarkOffer(b *testing.B) {
 	m := newMachine("b", time.Hour, 1)
 	w := m.window(10 * time.Second)
 	for i := len(w.Rows); i < rows; i++ {
-		r := batch.Row{Workload: batch.Short(i) << 40}
+		r := batch.Row{Workload: batch.ShortID(i) << 40}
 		for _, res := range []usage.Resource{usage.CPUUser, usage.Memory, usage.MemoryPeak, usage.NetworkRx, usage.PIDs} {
 			r.Usage.Put(res, int64(i)*1234567, usage.Measured)
 		}
@@ -632,7 +632,7 @@ func FuzzOffer(f *testing.F) {
 	f.Add([]byte("garbage"), int64(1))
 	f.Add(m.batch(f, m.window(time.Minute)), int64(time.Hour))
 	w := m.window(200 * time.Hour)
-	w.Opening = usage.Booted
+	w.Opening = usage.StartBooted
 	f.Add(m.batch(f, w, m.window(0)), int64(300*time.Hour))
 	l := newLedger()
 	in, stop := run(f, quick(), l)
@@ -641,7 +641,7 @@ func FuzzOffer(f *testing.F) {
 		before := len(l.taken())
 		r, err := in.Offer(context.Background(), "n", batch.Clock{Boot: "b", Boottime: boottime}, sent)
 		after := l.taken()
-		if (err == nil && r.Verdict == batch.Taken) != (len(after) > before) {
+		if (err == nil && r.Verdict == batch.Accepted) != (len(after) > before) {
 			t.Fatalf("%v, %v: %d booked", r.Verdict, err, len(after)-before)
 		}
 		if err != nil && !errors.Is(err, fault.ErrInvalid) {

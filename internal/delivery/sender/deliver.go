@@ -16,13 +16,13 @@ import (
 type step uint8
 
 const (
-	nothing step = iota // there was nothing to offer
-	forward             // the server has one batch more
-	back                // the server wants another one, which is next
-	parted              // the stream was abandoned
-	refused             // the batch was given up
-	cloned              // the server knows this identity from elsewhere
-	failed              // nothing came of it
+	stepIdle      step = iota // there was nothing to offer
+	stepAdvanced              // the server has one batch more
+	stepRewound               // the server wants another one, which is next
+	stepAbandoned             // the stream was abandoned
+	stepRejected              // the batch was given up
+	stepCloned                // the server knows this identity from elsewhere
+	stepFailed                // nothing came of it
 )
 
 // An outcome is what came of an exchange, and why nothing did.
@@ -30,80 +30,80 @@ type outcome struct {
 	step  step
 	bytes int
 	err   error // with failed
-	// own says that it was this machine that failed, and not the server.
-	own bool
-	// why is for people, with parted and refused.
-	why string
+	// local says that it was this machine that failed, and not the server.
+	local bool
+	// reason is for people, with stepAbandoned and stepRejected.
+	reason string
 	// wanted are names that the server lacks.
-	wanted []batch.Short
+	wanted []batch.ShortID
 }
 
-// errOlder says that the server cannot read what waits.
-var errOlder = fmt.Errorf("the server is older than this program: %w", fault.ErrUnavailable)
+// errOutdated says that the server cannot read what waits.
+var errOutdated = fmt.Errorf("the server is older than this program: %w", fault.ErrUnavailable)
 
 var errClone = fmt.Errorf("this identity is in use by another machine too: %w", fault.ErrDenied)
 
 // deliver offers what the stream has to offer, once, and does as the server
 // says.
-func (s *Shipper) deliver(ctx context.Context, st batch.Stream) outcome {
+func (s *Sender) deliver(ctx context.Context, st batch.Stream) outcome {
 	o := s.exchange(ctx, st)
-	s.count(o)
+	s.record(o)
 	return o
 }
 
-func (s *Shipper) exchange(ctx context.Context, st batch.Stream) outcome {
-	o, ok, err := s.spool.Offer(st)
+func (s *Sender) exchange(ctx context.Context, st batch.Stream) outcome {
+	o, ok, err := s.spool.NextOffer(st)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		return outcome{step: nothing} // it was done with, and forgotten
+		return outcome{step: stepIdle} // it was done with, and forgotten
 	case err != nil:
-		return outcome{step: failed, err: err, own: true}
+		return outcome{step: stepFailed, err: err, local: true}
 	case !ok:
-		return outcome{step: nothing}
+		return outcome{step: stepIdle}
 	}
 	clock, err := s.clock()
 	if err != nil {
-		return outcome{step: failed, err: err, own: true}
+		return outcome{step: stepFailed, err: err, local: true}
 	}
-	if err := s.readable(ctx, o.Format, false); err != nil {
-		return outcome{step: failed, err: err}
+	if err := s.checkReadable(ctx, o.Format, false); err != nil {
+		return outcome{step: stepFailed, err: err}
 	}
-	r, err := s.ask(ctx, func(ctx context.Context) (batch.Reply, error) { return s.server.Offer(ctx, clock, o.Bytes) })
+	r, err := s.request(ctx, func(ctx context.Context) (batch.Reply, error) { return s.server.Offer(ctx, clock, o.Bytes) })
 	if err == nil {
-		err = sound(o.Number, r)
+		err = checkReply(o.Number, r)
 	}
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
 		// A server that was replaced by an older one calls invalid what it cannot read.
-		if older := s.readable(ctx, o.Format, true); older != nil {
-			return outcome{step: failed, err: older}
+		if older := s.checkReadable(ctx, o.Format, true); older != nil {
+			return outcome{step: stepFailed, err: older}
 		}
-		if serr := s.spool.Refuse(st, o.Number, err.Error()); serr != nil {
-			return outcome{step: failed, err: serr, own: true}
+		if serr := s.spool.Reject(st, o.Number, err.Error()); serr != nil {
+			return outcome{step: stepFailed, err: serr, local: true}
 		}
-		return outcome{step: refused, why: err.Error()}
+		return outcome{step: stepRejected, reason: err.Error()}
 	case err != nil:
 		s.mu.Lock()
-		s.reads = wire.First() // whoever answers next may read less
+		s.reads = wire.BaseFormat() // whoever answers next may read less
 		s.mu.Unlock()
-		return outcome{step: failed, err: err}
+		return outcome{step: stepFailed, err: err}
 	}
 	failpoint.At("ship.sent")
-	out := s.settle(ctx, st, r)
+	out := s.applyReply(ctx, st, r)
 	out.bytes, out.wanted = len(o.Bytes), r.Names
 	return out
 }
 
-// readable reports whether the server reads a format: nil, or an error that wraps
-// errOlder, or of asking it. Where the answer may be out of date it asks again.
-func (s *Shipper) readable(ctx context.Context, used wire.Format, again bool) error {
-	if wire.First().Reads(used) {
+// checkReadable reports whether the server reads a format: nil, or an error that wraps
+// errOutdated, or of asking it. Where the answer may be out of date it asks again.
+func (s *Sender) checkReadable(ctx context.Context, used wire.Format, again bool) error {
+	if wire.BaseFormat().CanRead(used) {
 		return nil // so does each server
 	}
 	s.mu.Lock()
 	known := s.reads
 	s.mu.Unlock()
-	if !again && known.Reads(used) {
+	if !again && known.CanRead(used) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -115,29 +115,29 @@ func (s *Shipper) readable(ctx context.Context, used wire.Format, again bool) er
 	s.mu.Lock()
 	s.reads = reads
 	s.mu.Unlock()
-	if !reads.Reads(used) {
-		return fault.WithHint(fmt.Errorf("it reads %v, and what waits is %v: %w", reads, used, errOlder), "upgrade the server; what waits is sent then")
+	if !reads.CanRead(used) {
+		return fault.WithHint(fmt.Errorf("it reads %v, and what waits is %v: %w", reads, used, errOutdated), "upgrade the server; what waits is sent then")
 	}
 	return nil
 }
 
-// ask makes one request within its time.
-func (s *Shipper) ask(ctx context.Context, request func(context.Context) (batch.Reply, error)) (batch.Reply, error) {
+// request makes one request within its time.
+func (s *Sender) request(ctx context.Context, request func(context.Context) (batch.Reply, error)) (batch.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	return request(ctx)
 }
 
-// sound checks that a reply can be one to the offer of this number. The spool
+// checkReply checks that a reply can be one to the offer of this number. The spool
 // deletes what a reply says is safe, so that nonsense must not reach it.
-func sound(number uint64, r batch.Reply) error {
+func checkReply(number uint64, r batch.Reply) error {
 	ok := false
 	switch r.Verdict {
-	case batch.Taken:
+	case batch.Accepted:
 		ok = r.Next == number+1
-	case batch.Known:
+	case batch.Duplicate:
 		ok = r.Next > number
-	case batch.Behind:
+	case batch.OutOfOrder:
 		ok = 0 < r.Next && r.Next < number
 	case batch.Conflict, batch.Clone:
 		ok = true
@@ -148,78 +148,78 @@ func sound(number uint64, r batch.Reply) error {
 	return nil
 }
 
-// settle does as a reply says, and tells the server what is lost.
-func (s *Shipper) settle(ctx context.Context, st batch.Stream, r batch.Reply) outcome {
+// applyReply does as a reply says, and tells the server what is lost.
+func (s *Sender) applyReply(ctx context.Context, st batch.Stream, r batch.Reply) outcome {
 	if r.Verdict == batch.Clone {
 		if s.cfg.Reenrol == nil {
-			return outcome{step: failed, err: errClone}
+			return outcome{step: stepFailed, err: errClone}
 		}
-		return outcome{step: cloned}
+		return outcome{step: stepCloned}
 	}
-	lost, err := s.spool.Settle(st, r)
+	lost, err := s.spool.ApplyReply(st, r)
 	switch {
 	case err != nil:
-		return outcome{step: failed, err: err, own: true}
+		return outcome{step: stepFailed, err: err, local: true}
 	case lost != nil:
-		return s.lose(ctx, st, *lost)
+		return s.reportLoss(ctx, st, *lost)
 	}
 	switch r.Verdict {
-	case batch.Taken, batch.Known:
-		return outcome{step: forward}
+	case batch.Accepted, batch.Duplicate:
+		return outcome{step: stepAdvanced}
 	case batch.Conflict:
-		return outcome{step: parted, why: "another content stands there under the same number"}
+		return outcome{step: stepAbandoned, reason: "another content stands there under the same number"}
 	}
-	return outcome{step: back}
+	return outcome{step: stepRewound}
 }
 
-// lose tells the server what it will not get. Where it does not take even that,
+// reportLoss tells the server what it will not get. Where it does not take even that,
 // the stream is abandoned: what waits in it goes on in another one.
-func (s *Shipper) lose(ctx context.Context, st batch.Stream, l batch.Lost) outcome {
-	r, err := s.ask(ctx, func(ctx context.Context) (batch.Reply, error) { return s.server.Lost(ctx, l) })
+func (s *Sender) reportLoss(ctx context.Context, st batch.Stream, l batch.Loss) outcome {
+	r, err := s.request(ctx, func(ctx context.Context) (batch.Reply, error) { return s.server.Lost(ctx, l) })
 	why := "the server does not take that batches are lost"
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
 		r = batch.Reply{Verdict: batch.Conflict}
 		why += ": " + err.Error()
 	case err != nil:
-		return outcome{step: failed, err: err}
+		return outcome{step: stepFailed, err: err}
 	case r.Verdict == batch.Clone:
-		return s.settle(ctx, st, r)
+		return s.applyReply(ctx, st, r)
 	case r.Verdict == batch.Conflict:
-	case r.Verdict == batch.Behind && 0 < r.Next && r.Next < l.From:
-	case (r.Verdict == batch.Taken || r.Verdict == batch.Known) && r.Next > l.To:
+	case r.Verdict == batch.OutOfOrder && 0 < r.Next && r.Next < l.From:
+	case (r.Verdict == batch.Accepted || r.Verdict == batch.Duplicate) && r.Next > l.To:
 	default:
-		return outcome{step: failed, err: fmt.Errorf("the reply to the loss of %d to %d is %v, next %d: %w", l.From, l.To, r.Verdict, r.Next, fault.ErrUnavailable)}
+		return outcome{step: stepFailed, err: fmt.Errorf("the reply to the loss of %d to %d is %v, next %d: %w", l.From, l.To, r.Verdict, r.Next, fault.ErrUnavailable)}
 	}
 	failpoint.At("ship.lost")
 	// More that is lost comes up again with the next offer.
-	if _, err := s.spool.Settle(st, r); err != nil {
-		return outcome{step: failed, err: err, own: true}
+	if _, err := s.spool.ApplyReply(st, r); err != nil {
+		return outcome{step: stepFailed, err: err, local: true}
 	}
 	if r.Verdict == batch.Conflict {
-		return outcome{step: parted, why: why}
+		return outcome{step: stepAbandoned, reason: why}
 	}
-	return outcome{step: back}
+	return outcome{step: stepRewound}
 }
 
-// count takes an outcome into the status.
-func (s *Shipper) count(o outcome) {
+// record takes an outcome into the status.
+func (s *Sender) record(o outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch o.step {
-	case forward:
+	case stepAdvanced:
 		s.status.LastSuccess = time.Now()
 		s.status.Batches++
 		s.status.Bytes += int64(o.bytes)
-	case failed:
+	case stepFailed:
 		s.status.Retries++
-	case refused:
+	case stepRejected:
 		s.status.Refused++
-	case parted:
+	case stepAbandoned:
 		s.status.Conflicts++
 	}
 	for _, n := range o.wanted {
-		if len(s.wanted) < wantedLimit {
+		if len(s.wanted) < maxWanted {
 			s.wanted[n] = struct{}{}
 		}
 	}

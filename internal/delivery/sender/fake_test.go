@@ -96,7 +96,7 @@ func (p *fakeSpool) backlog(n, most int) {
 	p.open()
 }
 
-func (p *fakeSpool) Changed() <-chan struct{} { return p.changed }
+func (p *fakeSpool) Changes() <-chan struct{} { return p.changed }
 
 func (p *fakeSpool) Streams() (all []spool.Status) {
 	p.mu.Lock()
@@ -119,7 +119,7 @@ func (p *fakeSpool) find(st batch.Stream) *row {
 	return nil
 }
 
-func (p *fakeSpool) Offer(st batch.Stream) (spool.Offer, bool, error) {
+func (p *fakeSpool) NextOffer(st batch.Stream) (spool.Offer, bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.find(st)
@@ -144,14 +144,14 @@ func (p *fakeSpool) Offer(st batch.Stream) (spool.Offer, bool, error) {
 	return spool.Offer{Stream: st, Number: r.next, Hash: batch.HashOf(sent), Bytes: sent, Format: p.format}, true, nil
 }
 
-func (p *fakeSpool) Settle(st batch.Stream, reply batch.Reply) (*batch.Lost, error) {
+func (p *fakeSpool) ApplyReply(st batch.Stream, reply batch.Reply) (*batch.Loss, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.find(st)
 	switch reply.Verdict {
-	case batch.Taken, batch.Known:
+	case batch.Accepted, batch.Duplicate:
 		r.acked, r.next = max(r.acked, reply.Next-1), reply.Next
-	case batch.Behind:
+	case batch.OutOfOrder:
 		r.next = reply.Next
 		if r.sent[r.next-1] != nil {
 			return nil, nil
@@ -160,7 +160,7 @@ func (p *fakeSpool) Settle(st batch.Stream, reply batch.Reply) (*batch.Lost, err
 		for to < uint64(len(r.sent)) && r.sent[to] == nil {
 			to++
 		}
-		return &batch.Lost{Stream: st, From: r.next, To: to, Hash: r.hashes[to-1], Gap: usage.Gap{Reason: usage.Forgotten}}, nil
+		return &batch.Loss{Stream: st, From: r.next, To: to, Hash: r.hashes[to-1], Gap: usage.Gap{Reason: usage.Forgotten}}, nil
 	case batch.Conflict:
 		p.part(r)
 	default:
@@ -185,7 +185,7 @@ func (p *fakeSpool) part(r *row) {
 	p.rows = p.rows[:len(p.rows)-1]
 }
 
-func (p *fakeSpool) Refuse(st batch.Stream, number uint64, _ string) error {
+func (p *fakeSpool) Reject(st batch.Stream, number uint64, _ string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.find(st)
@@ -199,7 +199,7 @@ func (p *fakeSpool) Refuse(st batch.Stream, number uint64, _ string) error {
 	return nil
 }
 
-func (p *fakeSpool) SetAside(now time.Time) (bool, error) {
+func (p *fakeSpool) SplitBacklog(now time.Time) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	live := p.rows[len(p.rows)-1]
@@ -238,14 +238,14 @@ type fakeServer struct {
 	booked map[int]int           // windows, how often
 	late   map[int]time.Duration // after the window's time
 	offers []time.Time
-	lost   []batch.Lost
+	lost   []batch.Loss
 	flying map[batch.Stream]int
 	crowd  int // most streams in flight at once
 	// before decides what becomes of an offer instead of its being taken; after
 	// what is answered when it was.
 	before func(ctx context.Context, p *parcel) (batch.Reply, error)
 	after  func(p *parcel, r batch.Reply) (batch.Reply, error)
-	onLost func(l batch.Lost) error
+	onLost func(l batch.Loss) error
 	reads  wire.Format
 	asked  int // for reads
 	t      testing.TB
@@ -332,7 +332,7 @@ func (v *fakeServer) take(p *parcel, hash batch.Hash) batch.Reply {
 		known = &v.hashes[p.Stream][p.Number-1]
 	}
 	verdict := m.Judge(p.Number, p.Previous, hash, known)
-	if verdict == batch.Taken {
+	if verdict == batch.Accepted {
 		m = batch.Mark{Next: p.Number + 1, Last: hash}
 		v.marks[p.Stream] = m
 		v.hashes[p.Stream] = append(v.hashes[p.Stream], hash)
@@ -344,7 +344,7 @@ func (v *fakeServer) take(p *parcel, hash batch.Hash) batch.Reply {
 	return batch.Reply{Verdict: verdict, Next: m.Next}
 }
 
-func (v *fakeServer) Lost(_ context.Context, l batch.Lost) (batch.Reply, error) {
+func (v *fakeServer) Lost(_ context.Context, l batch.Loss) (batch.Reply, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.onLost != nil {
@@ -358,7 +358,7 @@ func (v *fakeServer) Lost(_ context.Context, l batch.Lost) (batch.Reply, error) 
 	}
 	v.hashes[l.Stream] = append(v.hashes[l.Stream], l.Hash)
 	v.marks[l.Stream] = batch.Mark{Next: l.To + 1, Last: l.Hash}
-	return batch.Reply{Verdict: batch.Taken, Next: l.To + 1}, nil
+	return batch.Reply{Verdict: batch.Accepted, Next: l.To + 1}, nil
 }
 
 // once checks that each window of the spool was booked exactly once.
@@ -393,13 +393,13 @@ func down(context.Context, *parcel) (batch.Reply, error) {
 
 func clock() (batch.Clock, error) { return batch.Clock{Boot: "boot"}, nil }
 
-// A bench is a shipper that runs between a fake spool and a fake server, in
+// A bench is a sender that runs between a fake spool and a fake server, in
 // virtual time.
 type bench struct {
 	*testing.T
 	spool   *fakeSpool
 	server  *fakeServer
-	shipper *sender.Shipper
+	shipper *sender.Sender
 	log     *logged
 	stop    context.CancelFunc
 	ended   chan error
@@ -429,7 +429,7 @@ func (l *logged) lines() (all []string) {
 	return all
 }
 
-// on runs f in virtual time, with a shipper that is not running yet.
+// on runs f in virtual time, with a sender that is not running yet.
 func on(t *testing.T, change func(*sender.Config), f func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -452,7 +452,7 @@ func (b *bench) run() {
 	go func() { b.ended <- b.shipper.Run(ctx) }()
 }
 
-// end stops the shipper, within a second.
+// end stops the sender, within a second.
 func (b *bench) end() {
 	b.Helper()
 	start := time.Now()

@@ -16,7 +16,7 @@ import (
 )
 
 // next is a format of after the latest one.
-func next() wire.Format { return wire.Format{Layout: 1, Resource: wire.Latest().Resource + 1} }
+func next() wire.Format { return wire.Format{Layout: 1, Resource: wire.LatestFormat().Resource + 1} }
 
 const older = "server older than this program; what is measured waits in the spool"
 
@@ -25,13 +25,13 @@ const older = "server older than this program; what is measured waits in the spo
 func TestOlderServer(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		b.spool.format = next()
-		b.server.become(wire.First())
+		b.server.become(wire.BaseFormat())
 		b.run()
 		b.wait(time.Hour)
 		if n := len(b.server.offers); n > 0 {
 			b.Errorf("a server that cannot read them was offered %d batches", n)
 		}
-		if s := b.shipper.Status(); s.State != sender.Older || s.Refused != 0 {
+		if s := b.shipper.Status(); s.State != sender.Outdated || s.Refused != 0 {
 			b.Errorf("status %+v", s)
 		}
 		if b.server.asked > 300 { // once a minute at most, and somewhat more in the beginning
@@ -57,12 +57,12 @@ func TestServerReplacedByOlder(t *testing.T) {
 				b.server.become(next())
 				b.run()
 				b.wait(10 * time.Minute)
-				b.server.become(wire.First())
+				b.server.become(wire.BaseFormat())
 				b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 					return batch.Reply{}, fmt.Errorf("resource 31 is unknown: %w", refuses)
 				})
 				b.wait(time.Hour)
-				if s := b.shipper.Status(); s.State != sender.Older || s.Refused != 0 {
+				if s := b.shipper.Status(); s.State != sender.Outdated || s.Refused != 0 {
 					b.Errorf("status %+v", s)
 				}
 				b.server.become(next())
@@ -78,7 +78,7 @@ func TestServerReplacedByOlder(t *testing.T) {
 // question, and that a server which calls it invalid is believed.
 func TestFirstFormatIsOffered(t *testing.T) {
 	on(t, nil, func(b *bench) {
-		b.spool.format = wire.First()
+		b.spool.format = wire.BaseFormat()
 		b.run()
 		b.wait(time.Minute)
 		b.server.once(b.spool)
@@ -104,8 +104,8 @@ func TestHTTPReads(t *testing.T) {
 	}{
 		{"layout=2; resource=40", http.StatusBadRequest, own(400), wire.Format{Layout: 2, Resource: 40}, nil},
 		{"layout=2; resource=40", http.StatusForbidden, own(403), wire.Format{Layout: 2, Resource: 40}, nil},
-		{"", http.StatusBadRequest, own(400), wire.First(), nil}, // a server from before it was stated
-		{"nonsense", http.StatusBadRequest, own(400), wire.First(), nil},
+		{"", http.StatusBadRequest, own(400), wire.BaseFormat(), nil}, // a server from before it was stated
+		{"nonsense", http.StatusBadRequest, own(400), wire.BaseFormat(), nil},
 		{"", http.StatusBadRequest, "", wire.Format{}, fault.ErrUnavailable},
 		{"", http.StatusServiceUnavailable, own(503), wire.Format{}, fault.ErrUnavailable},
 		{"", http.StatusOK, `{"verdict":"taken","next":"2"}`, wire.Format{}, fault.ErrUnavailable},

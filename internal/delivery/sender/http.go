@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// replyLimit is how much of a reply is read: a hundred thousand names.
-	replyLimit = 1 << 20
-	// longest is how long a server may tell an agent to stay away: a mistyped
+	// maxReplySize is how much of a reply is read: a hundred thousand names.
+	maxReplySize = 1 << 20
+	// maxRetryAfter is how long a server may tell an agent to stay away: a mistyped
 	// Retry-After must not stop it for a year.
-	longest = 15 * time.Minute
+	maxRetryAfter = 15 * time.Minute
 )
 
 // HTTP is a Server at a URL.
@@ -33,9 +33,9 @@ type HTTP struct {
 	// Spool says how full the spool is, in bytes; nil says nothing of it.
 	Spool func() (bytes, limit int64)
 
-	batches, lost string
-	client        *http.Client
-	version       string
+	batchURL, lossURL string
+	client            *http.Client
+	version           string
 }
 
 // NewHTTP returns the server at a base URL, such as "https://mete.example:9443".
@@ -46,9 +46,9 @@ func NewHTTP(base *url.URL, client *http.Client, version string) *HTTP {
 	c := *client
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &HTTP{
-		batches: base.JoinPath("v1", "batches").String(),
-		lost:    base.JoinPath("v1", "lost").String(),
-		client:  &c, version: version,
+		batchURL: base.JoinPath("v1", "batches").String(),
+		lossURL:  base.JoinPath("v1", "lost").String(),
+		client:   &c, version: version,
 	}
 }
 
@@ -62,18 +62,18 @@ func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Rep
 	if h.Spool != nil {
 		header.Set(wire.HeaderSpool, wire.FormatSpool(h.Spool()))
 	}
-	return h.post(ctx, h.batches, wire.MediaType, sent, header)
+	return h.post(ctx, h.batchURL, wire.MediaType, sent, header)
 }
 
 // Reads implements Server. A server states it in each answer. It is asked by an
 // empty batch, which goes the way that batches go, and which every server refuses.
 func (h *HTTP) Reads(ctx context.Context) (wire.Format, error) {
-	_, answer, err := h.exchange(ctx, h.batches, wire.MediaType, nil, http.Header{})
+	_, answer, err := h.exchange(ctx, h.batchURL, wire.MediaType, nil, http.Header{})
 	if f, ok := wire.ParseFormat(answer.Get(wire.HeaderReads)); ok {
 		return f, nil
 	}
 	if errors.Is(err, fault.ErrInvalid) { // a server from before it was stated
-		return wire.First(), nil
+		return wire.BaseFormat(), nil
 	}
 	if err == nil {
 		err = fmt.Errorf("an empty batch is not refused: %w", fault.ErrUnavailable)
@@ -82,12 +82,12 @@ func (h *HTTP) Reads(ctx context.Context) (wire.Format, error) {
 }
 
 // Lost implements Server.
-func (h *HTTP) Lost(ctx context.Context, l batch.Lost) (batch.Reply, error) {
+func (h *HTTP) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return batch.Reply{}, err
 	}
-	return h.post(ctx, h.lost, "application/json", b, http.Header{})
+	return h.post(ctx, h.lossURL, "application/json", b, http.Header{})
 }
 
 func (h *HTTP) post(ctx context.Context, to, kind string, body []byte, header http.Header) (batch.Reply, error) {
@@ -111,21 +111,21 @@ func (h *HTTP) exchange(ctx context.Context, to, kind string, body []byte, heade
 		// A connection that leads nowhere would be taken again by the next
 		// request, until the kernel gives it up after a quarter of an hour.
 		h.client.CloseIdleConnections()
-		return batch.Reply{}, nil, unreached(err)
+		return batch.Reply{}, nil, connectionError(err)
 	}
 	defer func() { _ = r.Body.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(r.Body, replyLimit+1))
+	b, err := io.ReadAll(io.LimitReader(r.Body, maxReplySize+1))
 	switch {
 	case err != nil:
 		h.client.CloseIdleConnections()
-		return batch.Reply{}, nil, unreached(err)
-	case len(b) > replyLimit:
-		return batch.Reply{}, nil, fmt.Errorf("reply of more than %d bytes: %w", replyLimit, fault.ErrUnavailable)
+		return batch.Reply{}, nil, connectionError(err)
+	case len(b) > maxReplySize:
+		return batch.Reply{}, nil, fmt.Errorf("reply of more than %d bytes: %w", maxReplySize, fault.ErrUnavailable)
 	case r.StatusCode == http.StatusOK || r.StatusCode == http.StatusConflict:
-		p, err := reply(r, b)
+		p, err := parseReply(r, b)
 		return p, r.Header, err
 	}
-	err = problem(r, b)
+	err = parseProblem(r, b)
 	if errors.Is(err, fault.ErrDenied) {
 		// Who this is was settled when the connection was made: another
 		// certificate is shown only on another one.
@@ -134,8 +134,8 @@ func (h *HTTP) exchange(ctx context.Context, to, kind string, body []byte, heade
 	return batch.Reply{}, r.Header, err
 }
 
-// unreached gives an error of the connection its kind.
-func unreached(err error) error {
+// connectionError gives an error of the connection its kind.
+func connectionError(err error) error {
 	// The URL is known, and the method says nothing.
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
@@ -148,22 +148,22 @@ func unreached(err error) error {
 	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 }
 
-// reply reads a verdict. What is not one comes from something in between, and
+// parseReply reads a verdict. What is not one comes from something in between, and
 // is no server's word.
-func reply(r *http.Response, body []byte) (batch.Reply, error) {
+func parseReply(r *http.Response, body []byte) (batch.Reply, error) {
 	var p batch.Reply
 	err := json.Unmarshal(body, &p)
-	refused := p.Verdict != batch.Taken && p.Verdict != batch.Known
+	refused := p.Verdict != batch.Accepted && p.Verdict != batch.Duplicate
 	if err != nil || p.Verdict == 0 || refused != (r.StatusCode == http.StatusConflict) {
 		return batch.Reply{}, fmt.Errorf("status %s without a verdict: %w", r.Status, fault.ErrUnavailable)
 	}
 	return p, nil
 }
 
-// problem reads an error. That a batch is invalid is believed only where a
+// parseProblem reads an error. That a batch is invalid is believed only where a
 // server of mete says it: a proxy's 400 or 413 is a matter of its settings, and
 // no reason to give up data.
-func problem(r *http.Response, body []byte) error {
+func parseProblem(r *http.Response, body []byte) error {
 	p := fault.Problem{Status: r.StatusCode}
 	own := false
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && kind == fault.ProblemType {
@@ -177,16 +177,16 @@ func problem(r *http.Response, body []byte) error {
 		return err
 	}
 	p.Status = http.StatusServiceUnavailable
-	return &Busy{Err: p.Err(), After: after(r.Header.Get("Retry-After"), time.Now())}
+	return &RetryError{Err: p.Err(), After: parseRetryAfter(r.Header.Get("Retry-After"), time.Now())}
 }
 
-// after reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date.
-func after(s string, now time.Time) time.Duration {
+// parseRetryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date.
+func parseRetryAfter(s string, now time.Time) time.Duration {
 	var d time.Duration
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		d = time.Duration(n) * time.Second
 	} else if t, err := http.ParseTime(s); err == nil {
 		d = t.Sub(now)
 	}
-	return min(max(d, 0), longest)
+	return min(max(d, 0), maxRetryAfter)
 }

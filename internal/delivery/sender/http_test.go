@@ -57,7 +57,7 @@ func TestHTTP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Verdict != batch.Taken || r.Next != 1<<64-1 || len(r.Names) != 2 || r.Names[0] != 1<<64-1 {
+		if r.Verdict != batch.Accepted || r.Next != 1<<64-1 || len(r.Names) != 2 || r.Names[0] != 1<<64-1 {
 			t.Errorf("reply %+v", r)
 		}
 		for k, want := range map[string]string{
@@ -83,11 +83,11 @@ func TestHTTPLost(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 		_, _ = io.WriteString(w, `{"verdict":"known","next":"10"}`)
 	})))
-	r, err := h.Lost(t.Context(), batch.Lost{
+	r, err := h.Lost(t.Context(), batch.Loss{
 		Stream: batch.Stream{1}, From: 7, To: 9, Hash: batch.Hash{2},
 		Gap: usage.Gap{From: time.Unix(0, 0).UTC(), To: time.Unix(10, 5e8).UTC(), Reason: usage.Forgotten, Detail: "after <24 h>"},
 	})
-	if err != nil || r.Verdict != batch.Known || r.Next != 10 {
+	if err != nil || r.Verdict != batch.Duplicate || r.Next != 10 {
 		t.Fatalf("Lost = %+v, %v", r, err)
 	}
 	want := `{"stream":"01` + strings.Repeat("0", 30) + `","from":"7","to":"9","hash":"02` + strings.Repeat("0", 62) +
@@ -109,8 +109,8 @@ func TestHTTPReplies(t *testing.T) {
 		text, hint string
 		wait       time.Duration
 	}{
-		{status: 200, body: `{"verdict":"known","next":"4"}`, verdict: batch.Known},
-		{status: 409, body: `{"verdict":"behind","next":"4"}`, verdict: batch.Behind},
+		{status: 200, body: `{"verdict":"known","next":"4"}`, verdict: batch.Duplicate},
+		{status: 409, body: `{"verdict":"behind","next":"4"}`, verdict: batch.OutOfOrder},
 		{status: 409, body: `{"verdict":"conflict","next":"4"}`, verdict: batch.Conflict},
 		{status: 409, body: `{"verdict":"clone","next":"0"}`, verdict: batch.Clone},
 		// What no server of mete says.

@@ -217,8 +217,8 @@ func TestDuplicate(t *testing.T) {
 // TestGarbage checks that a reply which makes no sense changes nothing.
 func TestGarbage(t *testing.T) {
 	for _, r := range []batch.Reply{
-		{Verdict: batch.Taken, Next: 1}, {Verdict: batch.Taken, Next: 3}, {Verdict: batch.Taken}, {Verdict: batch.Known, Next: 1},
-		{Verdict: batch.Behind}, {Verdict: batch.Behind, Next: 1}, {Verdict: batch.Behind, Next: 9}, {Verdict: 77, Next: 2},
+		{Verdict: batch.Accepted, Next: 1}, {Verdict: batch.Accepted, Next: 3}, {Verdict: batch.Accepted}, {Verdict: batch.Duplicate, Next: 1},
+		{Verdict: batch.OutOfOrder}, {Verdict: batch.OutOfOrder, Next: 1}, {Verdict: batch.OutOfOrder, Next: 9}, {Verdict: 77, Next: 2},
 	} {
 		on(t, nil, func(b *bench) {
 			b.server.set(func(context.Context, *parcel) (batch.Reply, error) { return r, nil })
@@ -239,7 +239,7 @@ func TestGarbage(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
-			return batch.Reply{}, fmt.Errorf("too many: %w", &sender.Busy{Err: fault.ErrUnavailable, After: 5 * time.Minute})
+			return batch.Reply{}, fmt.Errorf("too many: %w", &sender.RetryError{Err: fault.ErrUnavailable, After: 5 * time.Minute})
 		})
 		b.run()
 		b.wait(time.Hour)
@@ -389,7 +389,7 @@ func TestRestored(t *testing.T) {
 				delete(b.server.booked, id)
 			}
 			if !takes {
-				b.server.onLost = func(batch.Lost) error { return fault.ErrInvalid }
+				b.server.onLost = func(batch.Loss) error { return fault.ErrInvalid }
 			}
 			b.server.mu.Unlock()
 			b.spool.forget(15)
@@ -484,14 +484,14 @@ func TestSpoolFails(t *testing.T) {
 func TestWanted(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		b.server.after = func(_ *parcel, r batch.Reply) (batch.Reply, error) {
-			r.Names = []batch.Short{7, 8}
+			r.Names = []batch.ShortID{7, 8}
 			return r, nil
 		}
 		b.run()
 		b.wait(time.Minute)
 		got := b.shipper.Wanted()
 		slices.Sort(got)
-		if !slices.Equal(got, []batch.Short{7, 8}) {
+		if !slices.Equal(got, []batch.ShortID{7, 8}) {
 			b.Errorf("wanted %v", got)
 		}
 		if got := b.shipper.Wanted(); len(got) != 0 {
@@ -540,7 +540,7 @@ func TestConfig(t *testing.T) {
 	}
 	for _, change := range []func(*sender.Config){
 		func(c *sender.Config) { c.MinBackoff = 0 }, func(c *sender.Config) { c.MaxBackoff = time.Millisecond },
-		func(c *sender.Config) { c.Drain = 0 }, func(c *sender.Config) { c.Timeout = -1 },
+		func(c *sender.Config) { c.DrainRate = 0 }, func(c *sender.Config) { c.Timeout = -1 },
 	} {
 		c := sender.Default()
 		change(&c)

@@ -1,7 +1,7 @@
 // Package sender brings what a spool holds to a server, in order within each
 // stream and once in effect, however often it has to be sent.
 //
-// The live stream goes first and at once. Streams that were set aside drain
+// The live stream goes first and at once. Streams that were split off drain
 // beside it, one batch at a time and no faster than a given rate, so that what
 // happens now is never behind what happened then. A server that cannot be
 // reached is asked again after a delay that grows, and is random, so that
@@ -33,32 +33,32 @@ import (
 // one.
 type Server interface {
 	Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error)
-	Lost(ctx context.Context, l batch.Lost) (batch.Reply, error)
+	Lost(ctx context.Context, l batch.Loss) (batch.Reply, error)
 	// Reads asks what the server reads. Nothing else is offered to it.
 	Reads(ctx context.Context) (wire.Format, error)
 }
 
-// A Spool is what ship uses of *spool.Spool; the contract is there.
+// A Spool is what a Sender uses of *spool.Spool; the contract is there.
 type Spool interface {
 	Streams() []spool.Status
-	Offer(st batch.Stream) (o spool.Offer, ok bool, err error)
-	Settle(st batch.Stream, r batch.Reply) (lost *batch.Lost, err error)
-	Refuse(st batch.Stream, number uint64, detail string) error
-	SetAside(now time.Time) (bool, error)
-	Changed() <-chan struct{}
+	NextOffer(st batch.Stream) (o spool.Offer, ok bool, err error)
+	ApplyReply(st batch.Stream, r batch.Reply) (lost *batch.Loss, err error)
+	Reject(st batch.Stream, number uint64, detail string) error
+	SplitBacklog(now time.Time) (bool, error)
+	Changes() <-chan struct{}
 }
 
-// Busy is the error of a server that says when it wants to be asked again.
-type Busy struct {
+// RetryError is the error of a server that says when it wants to be asked again.
+type RetryError struct {
 	Err   error
 	After time.Duration
 }
 
-func (b *Busy) Error() string { return b.Err.Error() }
-func (b *Busy) Unwrap() error { return b.Err }
+func (b *RetryError) Error() string { return b.Err.Error() }
+func (b *RetryError) Unwrap() error { return b.Err }
 
 // RetryAfter returns After.
-func (b *Busy) RetryAfter() time.Duration { return b.After }
+func (b *RetryError) RetryAfter() time.Duration { return b.After }
 
 // RetryAfter returns how long the server of this error wants to be left alone,
 // if it said so.
@@ -77,8 +77,8 @@ func RetryAfter(err error) (time.Duration, bool) {
 type Config struct {
 	// MinBackoff and MaxBackoff bound the delay before a batch is offered again.
 	MinBackoff, MaxBackoff time.Duration
-	// Drain is how many batches of the backlog go in a second at most.
-	Drain float64
+	// DrainRate is how many batches of the backlog go in a second at most.
+	DrainRate float64
 	// Timeout is how long the server has for one request.
 	Timeout time.Duration
 	// Reenrol gets this machine another identity, when the server says that
@@ -90,7 +90,7 @@ type Config struct {
 
 // Default is for a server across a network.
 func Default() Config {
-	return Config{MinBackoff: time.Second, MaxBackoff: time.Minute, Drain: 2, Timeout: 30 * time.Second}
+	return Config{MinBackoff: time.Second, MaxBackoff: time.Minute, DrainRate: 2, Timeout: 30 * time.Second}
 }
 
 // Validate checks that there is a way to go on.
@@ -98,8 +98,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.MinBackoff <= 0 || c.MaxBackoff < c.MinBackoff:
 		return fmt.Errorf("back-off from %v to %v: %w", c.MinBackoff, c.MaxBackoff, fault.ErrInvalid)
-	case !(c.Drain > 0):
-		return fmt.Errorf("drain of %v batches a second: %w", c.Drain, fault.ErrInvalid)
+	case !(c.DrainRate > 0):
+		return fmt.Errorf("drain of %v batches a second: %w", c.DrainRate, fault.ErrInvalid)
 	case c.Timeout <= 0:
 		return fmt.Errorf("time-out %v: %w", c.Timeout, fault.ErrInvalid)
 	}
@@ -131,7 +131,7 @@ const (
 	Connected                // it answers
 	Unreachable              // it does not, or not with sense
 	Denied                   // it does not let this machine in
-	Older                    // it cannot read what waits, and has to be upgraded
+	Outdated                 // it cannot read what waits, and has to be upgraded
 )
 
 var stateNames = [...]string{"unknown", "connected", "unreachable", "denied", "older"}
@@ -142,7 +142,7 @@ func (s State) String() string { return stateNames[min(int(s), len(stateNames)-1
 // MarshalText implements encoding.TextMarshaler.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Status is how shipping goes. What is counted is counted since New.
+// Status is how sending goes. What is counted is counted since New.
 type Status struct {
 	State       State     `json:"state"`
 	Since       time.Time `json:"since"`        // when it came to that state
@@ -155,43 +155,43 @@ type Status struct {
 	Backlog     int       `json:"backlog"`      // streams beside the live one
 }
 
-// wantedLimit is how many names are remembered as wanted: far more than a
+// maxWanted is how many names are remembered as wanted: far more than a
 // machine has workloads.
-const wantedLimit = 1 << 16
+const maxWanted = 1 << 16
 
-// A Shipper sends what a spool holds.
-type Shipper struct {
-	cfg    Config
-	spool  Spool
-	server Server
-	clock  func() (batch.Clock, error)
-	log    *slog.Logger
-	turn   chan struct{} // is held by Run or Flush: one batch in flight per stream
+// A Sender sends what a spool holds.
+type Sender struct {
+	cfg     Config
+	spool   Spool
+	server  Server
+	clock   func() (batch.Clock, error)
+	log     *slog.Logger
+	running chan struct{} // is held by Run or Flush: one batch in flight per stream
 
 	mu     sync.Mutex // guards what follows
 	status Status
-	wanted map[batch.Short]struct{}
+	wanted map[batch.ShortID]struct{}
 	reads  wire.Format // what the server was last known to read
 }
 
-// New returns a shipper, which sends nothing yet. clock reads this machine's
+// New returns a sender, which sends nothing yet. clock reads this machine's
 // clocks, for each offer anew. It panics where cfg does not validate.
-func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), log *slog.Logger) *Shipper {
+func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), log *slog.Logger) *Sender {
 	if err := cfg.Validate(); err != nil {
 		panic(err)
 	}
-	return &Shipper{
+	return &Sender{
 		cfg: cfg.tune(), spool: s, server: server, clock: clock, log: log,
-		turn: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[batch.Short]struct{}{}, reads: wire.First(),
+		running: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[batch.ShortID]struct{}{}, reads: wire.BaseFormat(),
 	}
 }
 
 // Wanted returns the workloads whose names the server asked for since the last
 // call, in no order. They go with the next window.
-func (s *Shipper) Wanted() []batch.Short {
+func (s *Sender) Wanted() []batch.ShortID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make([]batch.Short, 0, len(s.wanted))
+	names := make([]batch.ShortID, 0, len(s.wanted))
 	for n := range s.wanted {
 		names = append(names, n)
 	}
@@ -199,55 +199,55 @@ func (s *Shipper) Wanted() []batch.Short {
 	return names
 }
 
-// Status returns how shipping goes.
-func (s *Shipper) Status() Status {
+// Status returns how sending goes.
+func (s *Sender) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// note changes the status.
-func (s *Shipper) note(change func(*Status)) {
+// updateStatus changes the status.
+func (s *Sender) updateStatus(change func(*Status)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.status)
 }
 
 // lock takes the turn, or fails when ctx ends first.
-func (s *Shipper) lock(ctx context.Context) error {
+func (s *Sender) lock(ctx context.Context) error {
 	select {
-	case s.turn <- struct{}{}:
+	case s.running <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *Shipper) unlock() { <-s.turn }
+func (s *Sender) unlock() { <-s.running }
 
 // Flush sends all that waits, as the program ends, the live stream first and
 // each batch once: the first failure ends it, and is its error. It waits for Run
 // to return.
-func (s *Shipper) Flush(ctx context.Context) error {
+func (s *Sender) Flush(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.unlock()
 	for _, st := range slices.Backward(s.spool.Streams()) {
 		// Going back without going forward: the server is not making sense.
-		for still := 0; still < patience; {
+		for still := 0; still < maxStalls; {
 			o := s.deliver(ctx, st.Stream)
 			switch {
 			case o.err != nil:
 				return o.err
-			case o.step == cloned:
+			case o.step == stepCloned:
 				return errClone
-			case o.step == forward:
+			case o.step == stepAdvanced:
 				still = 0
 				continue
 			}
 			still++
-			if o.step == nothing || o.step == parted {
+			if o.step == stepIdle || o.step == stepAbandoned {
 				break
 			}
 		}

@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/testkit/cut"
+	"mete.dev/mete/internal/testkit/netfault"
 )
 
 // judge is a server of HTTP that takes batches and adds up what is in them.
@@ -56,7 +56,7 @@ func (v *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	hash := batch.HashOf(sent)
 	p := batch.Reply{Verdict: m.Judge(b.Number, b.Previous, hash, known)}
 	switch p.Verdict {
-	case batch.Taken:
+	case batch.Accepted:
 		m = batch.Mark{Next: b.Number + 1, Last: hash}
 		v.marks[b.Stream], v.hashes[b.Stream] = m, append(v.hashes[b.Stream], hash)
 		for i := range b.Windows {
@@ -64,7 +64,7 @@ func (v *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				v.cpu += b.Windows[i].Rows[j].Usage.Amount[usage.CPU]
 			}
 		}
-	case batch.Known:
+	case batch.Duplicate:
 		v.known++
 	default:
 		// There is one sender, and nothing of what it sent is forgotten.
@@ -81,7 +81,7 @@ func TestStorm(t *testing.T) {
 	v := &judge{t: t, marks: map[batch.Stream]batch.Mark{}, hashes: map[batch.Stream][]batch.Hash{}}
 	s := httptest.NewServer(v)
 	defer s.Close()
-	proxy, err := cut.Open(s.Listener.Addr().String(), 1)
+	proxy, err := netfault.Open(s.Listener.Addr().String(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestStorm(t *testing.T) {
 	}()
 	quiet := slog.New(slog.DiscardHandler)
 	cfg := spool.Default()
-	cfg.Dir, cfg.Cap = t.TempDir(), 16<<20
+	cfg.Dir, cfg.MaxBytes = t.TempDir(), 16<<20
 	p, err := spool.Open(cfg, quiet)
 	if err != nil {
 		t.Fatal(err)
@@ -142,14 +142,14 @@ func TestStorm(t *testing.T) {
 		}
 	}
 	// The storm may have met nobody. So it stays bad until a batch came twice.
-	proxy.Set(cut.Weather{Cut: 0.2, Lose: 0.4, Repeat: 0.2})
+	proxy.Set(netfault.Conditions{Cut: 0.2, Lose: 0.4, Repeat: 0.2})
 	testkit.Eventually(t, "a batch came again", func() bool {
 		next()
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return i > 50 && v.known > 0 && shipper.Status().Retries > 0
 	})
-	proxy.Set(cut.Weather{})
+	proxy.Set(netfault.Conditions{})
 	cancel()
 	all.Wait()
 	for err := shipper.Flush(t.Context()); err != nil; err = shipper.Flush(t.Context()) {

@@ -11,7 +11,7 @@ import (
 // that much happens between two deaths.
 func (c Config) tune() Config {
 	if d, err := time.ParseDuration(os.Getenv("METE_TORTURE_BACKOFF")); err == nil {
-		c.MinBackoff, c.MaxBackoff, c.Drain = d, 10*d, 20
+		c.MinBackoff, c.MaxBackoff, c.DrainRate = d, 10*d, 20
 	}
 	return c
 }

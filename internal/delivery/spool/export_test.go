@@ -7,13 +7,13 @@ func (c *Config) Segments(size int64) { c.segment = size }
 func Segment(kind byte, payloads ...[]byte) []byte {
 	b := header{number: 1, through: 1}.append(nil)
 	for _, p := range payloads {
-		b = appendRecord(b, seedOf(1), kind, p)
+		b = appendRecord(b, checksumSeed(1), kind, p)
 	}
 	return b
 }
 
 // Payloads returns those of the records of the first segment.
 func Payloads(segment []byte) (all [][]byte) {
-	scan(segment, 1, func(_ int64, _ byte, payload []byte) { all = append(all, payload) })
+	scanRecords(segment, 1, func(_ int64, _ byte, payload []byte) { all = append(all, payload) })
 	return all
 }

@@ -39,10 +39,10 @@ type File interface {
 	Sync() error
 }
 
-// disk is the real file system.
-type disk struct{}
+// osFS is the real file system.
+type osFS struct{}
 
-func (d disk) MkdirAll(dir string) error {
+func (d osFS) MkdirAll(dir string) error {
 	_, err := os.Stat(dir)
 	missing := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -54,7 +54,7 @@ func (d disk) MkdirAll(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-func (disk) Lock(name string) (io.Closer, error) {
+func (osFS) Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (disk) Lock(name string) (io.Closer, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-func (disk) List(dir string) ([]string, error) {
+func (osFS) List(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
@@ -83,24 +83,24 @@ func (disk) List(dir string) ([]string, error) {
 	return names, err
 }
 
-func (disk) Create(name string) (File, error) {
-	return open(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+func (osFS) Create(name string) (File, error) {
+	return openFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 }
 
-func (disk) Open(name string) (File, error) { return open(name, os.O_RDWR) }
+func (osFS) Open(name string) (File, error) { return openFile(name, os.O_RDWR) }
 
-func open(name string, flag int) (File, error) {
+func openFile(name string, flag int) (File, error) {
 	f, err := os.OpenFile(name, flag, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return file{f}, nil
+	return osFile{f}, nil
 }
 
-func (disk) Rename(from, to string) error { return os.Rename(from, to) }
-func (disk) Remove(name string) error     { return os.Remove(name) }
+func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
+func (osFS) Remove(name string) error     { return os.Remove(name) }
 
-func (disk) SyncDir(dir string) error {
+func (osFS) SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -108,9 +108,9 @@ func (disk) SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-type file struct{ *os.File }
+type osFile struct{ *os.File }
 
-func (f file) Size() (int64, error) {
+func (f osFile) Size() (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err

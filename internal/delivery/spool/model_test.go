@@ -45,10 +45,10 @@ var started = time.Now().Truncate(time.Hour).UnixNano()
 // used is what workload w used until a time.
 func used(w int, at int64) int64 { return at / int64(time.Millisecond) * int64(w+1) / 7 }
 
-func short(w int) batch.Short { return batch.Short(100 + w) }
+func short(w int) batch.ShortID { return batch.ShortID(100 + w) }
 
 // between is the window of the machine from one instant to another.
-func between(from, to int64, opening usage.Opening) *batch.Window {
+func between(from, to int64, opening usage.StartReason) *batch.Window {
 	w := &batch.Window{Boot: "boot", Start: from, End: to, Offset: started, Opening: opening, CPUs: 2}
 	for i := range workloads {
 		row := batch.Row{Workload: short(i), Has: usage.SetOf(usage.CPU)}
@@ -67,7 +67,7 @@ type agent struct {
 	pending *batch.Window
 	durable int64   // end of the last window that was appended
 	tried   []int64 // ends of those since that could not be
-	opening usage.Opening
+	opening usage.StartReason
 }
 
 func state(at int64, full bool) []byte {
@@ -81,7 +81,7 @@ func state(at int64, full bool) []byte {
 // restore takes the checkpoint of a spool that was just opened.
 func (a *agent) restore(t tb, parts [][]byte) {
 	t.Helper()
-	a.pending, a.booked, a.opening = nil, 0, usage.First
+	a.pending, a.booked, a.opening = nil, 0, usage.StartFirst
 	for i, part := range parts {
 		if (part[0] == 'f') != (i == 0) {
 			t.Fatalf("part %d of the checkpoint is %q", i, part)
@@ -90,7 +90,7 @@ func (a *agent) restore(t tb, parts [][]byte) {
 		if at <= a.booked {
 			t.Fatalf("part %d of the checkpoint is of %d, the one before of %d", i, at, a.booked)
 		}
-		a.booked, a.opening = at, usage.Resumed
+		a.booked, a.opening = at, usage.StartResumed
 	}
 }
 
@@ -98,7 +98,7 @@ func (a *agent) restore(t tb, parts [][]byte) {
 func (a *agent) window(s *spool.Spool, ticks int64, names []batch.Name) error {
 	a.now += ticks * tick
 	next := between(a.booked, a.now, a.opening)
-	a.booked, a.opening = a.now, usage.Continues
+	a.booked, a.opening = a.now, usage.StartContinued
 	if a.pending != nil {
 		a.pending.Merge(next)
 	} else {
@@ -158,7 +158,7 @@ func (v *server) offer(t tb, o spool.Offer) batch.Reply {
 		known = &h
 	}
 	verdict := m.Judge(b.Number, b.Previous, o.Hash, known)
-	if verdict == batch.Taken {
+	if verdict == batch.Accepted {
 		v.book(t, b)
 		m = batch.Mark{Next: b.Number + 1, Last: o.Hash}
 		v.marks[o.Stream], v.hashes[key] = m, o.Hash
@@ -193,14 +193,14 @@ func (v *server) book(t tb, b *batch.Batch) {
 	v.gaps = append(v.gaps, b.Gaps...)
 }
 
-func (v *server) lost(l *batch.Lost) batch.Reply {
+func (v *server) lost(l *batch.Loss) batch.Reply {
 	m := v.mark(l.Stream)
 	if l.From > m.Next || l.To < m.Next {
-		return batch.Reply{Verdict: batch.Behind, Next: m.Next}
+		return batch.Reply{Verdict: batch.OutOfOrder, Next: m.Next}
 	}
 	v.marks[l.Stream] = batch.Mark{Next: l.To + 1, Last: l.Hash}
 	v.gaps = append(v.gaps, l.Gap)
-	return batch.Reply{Verdict: batch.Taken, Next: l.To + 1}
+	return batch.Reply{Verdict: batch.Accepted, Next: l.To + 1}
 }
 
 // check holds what the server took against the time until end: each instant is
@@ -241,7 +241,7 @@ func (v *server) check(t tb, end int64) (alone int64) {
 // reply may get lost on its way.
 func exchange(t tb, s *spool.Spool, v *server, id batch.Stream, deaf bool) (bool, error) {
 	t.Helper()
-	o, ok, err := s.Offer(id)
+	o, ok, err := s.NextOffer(id)
 	if err != nil || !ok {
 		return false, err
 	}
@@ -250,7 +250,7 @@ func exchange(t tb, s *spool.Spool, v *server, id batch.Stream, deaf bool) (bool
 		return true, nil
 	}
 	for {
-		lost, err := s.Settle(id, r)
+		lost, err := s.ApplyReply(id, r)
 		if err != nil || lost == nil {
 			return true, err
 		}
@@ -281,11 +281,11 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 
 func config(fs spool.FS) spool.Config {
 	cfg := spool.Default()
-	cfg.Dir, cfg.FS, cfg.Cap = "spool", fs, 1<<20
+	cfg.Dir, cfg.FS, cfg.MaxBytes = "spool", fs, 1<<20
 	return cfg
 }
 
-func open(t tb, cfg spool.Config) *spool.Spool {
+func openSpool(t tb, cfg spool.Config) *spool.Spool {
 	t.Helper()
 	s, err := spool.Open(cfg, quiet())
 	if err != nil {
@@ -312,7 +312,7 @@ func fat(t *rapid.T) []batch.Name {
 		var id [16]byte
 		binary.LittleEndian.PutUint64(id[:], r.Uint64())
 		at := r.IntN(len(noise()) - 4000)
-		names[i] = batch.Name{ID: workload.IDOf(id), Kind: workload.Path, Path: noise()[at : at+4000]}
+		names[i] = batch.Name{ID: workload.IDFromBytes(id), Kind: workload.Path, Path: noise()[at : at+4000]}
 	}
 	return names
 }
@@ -345,7 +345,7 @@ func (w *world) reopen(t *rapid.T) {
 		}
 	}
 	if errors.Is(err, syscall.ENOSPC) {
-		w.fs.Room(-1)
+		w.fs.SetFree(-1)
 		s, err = spool.Open(w.cfg, quiet())
 	}
 	if err != nil {
@@ -382,9 +382,9 @@ func (w *world) actions(fat_ bool) map[string]func(*rapid.T) {
 				_, _ = exchange(t, w.s, w.server, id, rapid.IntRange(0, 4).Draw(t, "deaf") == 0)
 			}
 		},
-		"set aside": func(t *rapid.T) { _, _ = w.s.SetAside(w.wall()) },
+		"set aside": func(t *rapid.T) { _, _ = w.s.SplitBacklog(w.wall()) },
 		"sleep":     func(t *rapid.T) { w.agent.now += rapid.Int64Range(1, 120).Draw(t, "minutes") * int64(time.Minute) },
-		"tidy":      func(t *rapid.T) { _ = w.s.Tidy(w.wall()) },
+		"tidy":      func(t *rapid.T) { _ = w.s.Maintain(w.wall()) },
 		"close": func(t *rapid.T) {
 			_ = w.s.Close()
 			w.reopen(t)
@@ -399,8 +399,8 @@ func (w *world) actions(fat_ bool) map[string]func(*rapid.T) {
 			m.Last = batch.HashOf([]byte("another"))
 			w.server.marks[id] = m
 		},
-		"full":      func(t *rapid.T) { w.fs.Room(rapid.Int64Range(0, 5000).Draw(t, "room")) },
-		"room":      func(t *rapid.T) { w.fs.Room(-1) },
+		"full":      func(t *rapid.T) { w.fs.SetFree(rapid.Int64Range(0, 5000).Draw(t, "room")) },
+		"room":      func(t *rapid.T) { w.fs.SetFree(-1) },
 		"bad disk":  func(t *rapid.T) { w.fs.FailSyncs(rapid.IntRange(1, 3).Draw(t, "syncs")) },
 		"bad names": func(t *rapid.T) { w.fs.FailNames(rapid.IntRange(1, 3).Draw(t, "calls")) },
 		"backup":    func(t *rapid.T) { w.backup = w.server.backup() },
@@ -411,7 +411,7 @@ func (w *world) actions(fat_ bool) map[string]func(*rapid.T) {
 		},
 		"": func(t *rapid.T) {
 			st := w.s.Stats()
-			if most := w.cfg.Cap + w.segment + 256<<10; st.Bytes > most {
+			if most := w.cfg.MaxBytes + w.segment + 256<<10; st.Bytes > most {
 				t.Fatalf("%d bytes, more than %d", st.Bytes, most)
 			}
 			if !w.lossy && st.Dropped+st.Refused+st.Corrupt > 0 {
@@ -436,8 +436,8 @@ func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 	}
 	a["refuse"] = func(t *rapid.T) {
 		id := w.stream(t)
-		if o, ok, err := w.s.Offer(id); err == nil && ok && w.server.mark(id).Next == o.Number {
-			_ = w.s.Refuse(id, o.Number, "for a test")
+		if o, ok, err := w.s.NextOffer(id); err == nil && ok && w.server.mark(id).Next == o.Number {
+			_ = w.s.Reject(id, o.Number, "for a test")
 		}
 	}
 	a["days"] = func(t *rapid.T) {
@@ -445,7 +445,7 @@ func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 		w.settle(t)
 		w.backup = nil
 		w.agent.now += int64(48 * time.Hour)
-		_ = w.s.Tidy(w.wall())
+		_ = w.s.Maintain(w.wall())
 	}
 	a["rot"] = func(t *rapid.T) {
 		// A log of which the very last record is lost cannot show it by itself:
@@ -466,7 +466,7 @@ func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 			w.rotten = true
 		}
 		name := dir + "/" + rapid.SampledFrom(names).Draw(t, "file")
-		w.fs.Rot(name, rapid.Int64Range(0, 8*w.fs.Bytes(name)-1).Draw(t, "bit"))
+		w.fs.FlipBit(name, rapid.Int64Range(0, 8*w.fs.Bytes(name)-1).Draw(t, "bit"))
 		if err := w.s.Close(); err == nil {
 			w.reopen(t)
 			return
@@ -483,13 +483,13 @@ func (w *world) settle(t *rapid.T) {
 	drain(t, w.s, w.server)
 	err := w.agent.window(w.s, 1, nil)
 	drain(t, w.s, w.server)
-	if err := errors.Join(err, w.s.Tidy(w.wall())); err != nil { // what the server said is durable then
+	if err := errors.Join(err, w.s.Maintain(w.wall())); err != nil { // what the server said is durable then
 		t.Fatal(err)
 	}
 }
 
 func (w *world) mend() {
-	w.fs.Room(-1)
+	w.fs.SetFree(-1)
 	w.fs.FailSyncs(0)
 	w.fs.FailNames(0)
 }
@@ -499,7 +499,7 @@ func (w *world) finish(t *rapid.T) (alone int64) {
 	w.mend()
 	for range 2 {
 		w.agent.now += int64(time.Hour)
-		if err := w.s.Tidy(w.wall()); err != nil {
+		if err := w.s.Maintain(w.wall()); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.agent.window(w.s, 1, nil); err != nil {
@@ -516,12 +516,12 @@ func (w *world) finish(t *rapid.T) (alone int64) {
 func newWorld(t *rapid.T, size, segment int64) *world {
 	fs := spooltest.New(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
 	w := &world{fs: fs, cfg: config(fs), server: newServer()}
-	w.cfg.Cap = size
+	w.cfg.MaxBytes = size
 	// A handful of windows fill one.
 	w.segment = rapid.Int64Range(1, 4).Draw(t, "segment") * segment
 	w.cfg.Segments(w.segment)
-	w.agent.opening = usage.First
-	w.s = open(t, w.cfg)
+	w.agent.opening = usage.StartFirst
+	w.s = openSpool(t, w.cfg)
 	return w
 }
 

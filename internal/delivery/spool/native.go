@@ -2,8 +2,8 @@
 
 package spool
 
-// native is the file system where a Config names none.
-func native() FS { return disk{} }
+// defaultFS is the file system where a Config names none.
+func defaultFS() FS { return osFS{} }
 
 // tune changes nothing in programs as they are shipped.
 func (c Config) tune() Config { return c }

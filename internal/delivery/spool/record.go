@@ -9,12 +9,12 @@ import (
 // A segment is a file: a header, then records. Numbers are little endian.
 // docs/formats/spool.md describes it.
 const (
-	magic      = "mtsp"
-	version    = 1
-	headerSize = 4 + 2 + 2 + 5*8 + 4
-	headSize   = 4 + 1 + 4 + 4 // of a record
-	// maxRecord bounds a record's payload: what says that it is longer is none.
-	maxRecord = 64 << 20
+	magic          = "mtsp"
+	version        = 1
+	headerSize     = 4 + 2 + 2 + 5*8 + 4
+	recordHeadSize = 4 + 1 + 4 + 4 // of a record
+	// maxPayload bounds a record's payload: what says that it is longer is none.
+	maxPayload = 64 << 20
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -57,9 +57,9 @@ func parseHeader(b []byte, number uint64) (h header, ok bool) {
 	return h, h.number == number && h.through >= number && h.before < number
 }
 
-// seedOf is what the checksums of a segment's record heads begin with: the
+// checksumSeed is what the checksums of a segment's record heads begin with: the
 // number is in it, so that no record counts in another segment.
-func seedOf(number uint64) uint32 {
+func checksumSeed(number uint64) uint32 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], number)
 	return crc32.Checksum(b[:], castagnoli)
@@ -68,7 +68,7 @@ func seedOf(number uint64) uint32 {
 // appendRecord appends a record of the segment with this seed.
 func appendRecord(b []byte, seed uint32, kind byte, payload []byte) []byte {
 	from := len(b)
-	b = slices.Grow(b, headSize+len(payload))
+	b = slices.Grow(b, recordHeadSize+len(payload))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
 	b = append(b, kind)
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(payload, castagnoli))
@@ -79,24 +79,24 @@ func appendRecord(b []byte, seed uint32, kind byte, payload []byte) []byte {
 // parseRecord reads the record at the beginning of b. ok is false where there
 // is no whole one.
 func parseRecord(b []byte, seed uint32) (kind byte, payload []byte, ok bool) {
-	if len(b) < headSize {
+	if len(b) < recordHeadSize {
 		return 0, nil, false
 	}
 	n := int64(binary.LittleEndian.Uint32(b))
-	if n > maxRecord || n > int64(len(b)-headSize) ||
-		crc32.Update(seed, castagnoli, b[:headSize-4]) != binary.LittleEndian.Uint32(b[headSize-4:]) {
+	if n > maxPayload || n > int64(len(b)-recordHeadSize) ||
+		crc32.Update(seed, castagnoli, b[:recordHeadSize-4]) != binary.LittleEndian.Uint32(b[recordHeadSize-4:]) {
 		return 0, nil, false
 	}
-	payload = b[headSize : headSize+n]
+	payload = b[recordHeadSize : recordHeadSize+n]
 	return b[4], payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[5:])
 }
 
-// scan calls visit for every whole record of a segment's bytes, in order, with
+// scanRecords calls visit for every whole record of a segment's bytes, in order, with
 // where it stands. It returns where the last one ends, and how many stretches
 // before that are no records: there it looks for the next byte at which a whole
 // one stands.
-func scan(b []byte, number uint64, visit func(at int64, kind byte, payload []byte)) (end int64, corrupt int) {
-	at, seed := 0, seedOf(number)
+func scanRecords(b []byte, number uint64, visit func(at int64, kind byte, payload []byte)) (end int64, corrupt int) {
+	at, seed := 0, checksumSeed(number)
 	if _, ok := parseHeader(b, number); ok {
 		at = headerSize
 	}
@@ -111,7 +111,7 @@ func scan(b []byte, number uint64, visit func(at int64, kind byte, payload []byt
 			corrupt++
 		}
 		visit(int64(at), kind, payload)
-		at += headSize + len(payload)
+		at += recordHeadSize + len(payload)
 		end = int64(at)
 	}
 	return end, corrupt

@@ -16,17 +16,17 @@ type recovery struct {
 	// uncertain are the streams that a lost record may have changed, and the
 	// last window that there was then.
 	uncertain map[batch.Stream]uint64
-	// told is the serial of the last record in which a stream stands.
-	told    map[batch.Stream]uint64
-	last    uint64 // number of the last window of the log of windows
-	since   uint64 // first window that was appended after a record that is lost at the end of the log of batches
-	hole    bool   // a record of the log of batches is lost
-	broken  bool   // a part of the checkpoint is lost
-	corrupt int    // records that are whole and yet make no sense
+	// lastSerial is the serial of the last record in which a stream stands.
+	lastSerial       map[batch.Stream]uint64
+	lastWindow       uint64 // number of the last window of the log of windows
+	lostFrom         uint64 // first window that was appended after a record that is lost at the end of the log of batches
+	recordLost       bool   // a record of the log of batches is lost
+	checkpointBroken bool   // a part of the checkpoint is lost
+	corrupt          int    // records that are whole and yet make no sense
 }
 
-// state takes a record of the log of batches.
-func (r *recovery) state(p place, kind byte, payload []byte) {
+// readState takes a record of the log of batches.
+func (r *recovery) readState(p location, kind byte, payload []byte) {
 	s := r.s
 	var head stateHead
 	if _, err := unpack(payload, &head); err != nil || kind != kindState || head.Serial <= s.serial && !head.All {
@@ -34,7 +34,7 @@ func (r *recovery) state(p place, kind byte, payload []byte) {
 		return
 	}
 	if s.serial > 0 && head.Serial > s.serial+1 {
-		r.hole = true
+		r.recordLost = true
 		for _, st := range s.streams {
 			if _, ok := r.uncertain[st.ID]; !ok {
 				r.uncertain[st.ID] = head.Top
@@ -46,22 +46,22 @@ func (r *recovery) state(p place, kind byte, payload []byte) {
 	changed := make([]*stream, len(head.Streams))
 	for i := range head.Streams {
 		changed[i] = &head.Streams[i]
-		r.told[changed[i].ID] = head.Serial
+		r.lastSerial[changed[i].ID] = head.Serial
 		delete(r.uncertain, changed[i].ID)
 	}
 	if head.All {
 		s.streams = nil
 		clear(r.uncertain)
 	}
-	s.streams = with(s.streams, changed)
+	s.streams = replaceStreams(s.streams, changed)
 	if b := head.Batch; b != nil {
-		s.keep(kept{batchHead: *b, place: p})
+		s.addStored(storedBatch{batchHead: *b, location: p})
 	}
-	s.note(head.At)
+	s.markAcked(head.At)
 }
 
-// window takes a record of the log of windows.
-func (r *recovery) window(p place, kind byte, payload []byte) {
+// readWindow takes a record of the log of windows.
+func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 	s := r.s
 	var head windowHead
 	body, err := unpack(payload, &head)
@@ -71,122 +71,122 @@ func (r *recovery) window(p place, kind byte, payload []byte) {
 	}
 	switch checkpoint := len(body) > head.Wire; {
 	case head.Full:
-		s.checkpoints, r.broken = nil, false
+		s.checkpoints, r.checkpointBroken = nil, false
 		if checkpoint {
-			s.checkpoints = []place{p}
+			s.checkpoints = []location{p}
 		}
-	case head.First != r.last+1:
+	case head.First != r.lastWindow+1:
 		// What changed in between is not known, so what changed since is of no use.
-		s.checkpoints, r.broken = nil, true
-	case checkpoint && !r.broken:
+		s.checkpoints, r.checkpointBroken = nil, true
+	case checkpoint && !r.checkpointBroken:
 		s.checkpoints = append(s.checkpoints, p)
 	}
-	if head.Serial > s.serial && r.since == 0 {
-		r.since, r.hole = head.First, true
+	if head.Serial > s.serial && r.lostFrom == 0 {
+		r.lostFrom, r.recordLost = head.First, true
 	}
 	// A number that stands twice is of a write that failed and was done again.
 	for len(s.index) > 0 && s.index[len(s.index)-1].Last >= head.First {
 		s.index = s.index[:len(s.index)-1]
 	}
-	r.last, s.end = head.Last, head.wallEnd()
+	r.lastWindow, s.lastEnd = head.Last, head.wallEnd()
 	s.index = append(s.index, window{head, p})
 }
 
-// resolve ends the recovery when all records were read: there is one live
+// reconcile ends the recovery when all records were read: there is one live
 // stream, and of each it is certain what was in its batches. The records of the
 // two logs tell on each other where one is lost.
-func (r *recovery) resolve() error {
+func (r *recovery) reconcile() error {
 	s := r.s
-	if r.top > r.last {
+	if r.top > r.lastWindow {
 		// The last windows are lost, and the checkpoint is of one before them. It
 		// would have their use booked again, although it may have been sent.
 		s.checkpoints = nil
 	}
-	s.top = max(r.top, r.last)
-	r.clip()
+	s.lastWindow = max(r.top, r.lastWindow)
+	r.truncateStreams()
 	for _, st := range s.streams {
-		if r.since > 0 {
-			r.uncertain[st.ID] = max(r.uncertain[st.ID], r.since-1)
+		if r.lostFrom > 0 {
+			r.uncertain[st.ID] = max(r.uncertain[st.ID], r.lostFrom-1)
 		}
-		s.top = max(s.top, st.Taken, st.To, st.From-1)
+		s.lastWindow = max(s.lastWindow, st.Batched, st.To, st.From-1)
 	}
 	var changed []*stream
 	if n := len(s.streams); n == 0 || !s.streams[n-1].Live {
-		r.hole = r.hole || n > 0 || r.last > 0
-		changed = append(changed, s.newLive())
+		r.recordLost = r.recordLost || n > 0 || r.lastWindow > 0
+		changed = append(changed, s.newLiveStream())
 	}
-	orphans := r.orphans()
+	orphans := r.findOrphans()
 	for _, st := range s.streams {
 		top, ok := r.uncertain[st.ID]
 		if !ok {
 			continue
 		}
-		c := st.copy()
-		c.Doubt = c.Next
-		if changed = append(changed, c); top > c.Taken || len(c.Inherit)+len(c.Gaps) > 0 {
-			changed = append(changed, r.doubt(c, max(top, c.Taken)))
+		c := st.clone()
+		c.UncertainBefore = c.Next
+		if changed = append(changed, c); top > c.Batched || len(c.Inherited)+len(c.Gaps) > 0 {
+			changed = append(changed, r.splitUncertain(c, max(top, c.Batched)))
 		}
 	}
 	if len(orphans) > 0 {
-		after := with(s.streams, changed)
-		live := after[len(after)-1].copy()
+		after := replaceStreams(s.streams, changed)
+		live := after[len(after)-1].clone()
 		for _, g := range orphans {
-			live.lose(g)
+			live.addGap(g)
 		}
-		changed = with(changed, []*stream{live})
+		changed = replaceStreams(changed, []*stream{live})
 	}
 	if len(changed) > 0 {
-		if err := s.put(changed, nil, nil); err != nil {
+		if err := s.persist(changed, nil, nil); err != nil {
 			return err
 		}
 	}
-	s.note(time.Now().UnixNano())
-	s.forget()
+	s.markAcked(time.Now().UnixNano())
+	s.dropFinished()
 	s.prune()
-	for id := range s.kept {
-		if s.stream(id) == nil && !slices.ContainsFunc(s.kept[id], func(k kept) bool { return s.needed(id, k.Number) }) {
-			delete(s.kept, id)
+	for id := range s.stored {
+		if s.findStream(id) == nil && !slices.ContainsFunc(s.stored[id], func(k storedBatch) bool { return s.isNeeded(id, k.Number) }) {
+			delete(s.stored, id)
 		}
 	}
 	return nil
 }
 
-// clip takes from streams the windows that went to another one by a record that
+// truncateStreams takes from streams the windows that went to another one by a record that
 // is lost: what a later record says of the other one holds. It is always the end
 // of a stream that goes, and with it that it is live.
-func (r *recovery) clip() {
+func (r *recovery) truncateStreams() {
 	s := r.s
 	for _, st := range s.streams {
 		for _, other := range s.streams {
 			// As long as it took windows before, it did not have those of the other one.
-			later := r.told[other.ID] > r.told[st.ID] && (other.Live || other.To > st.Taken)
+			later := r.lastSerial[other.ID] > r.lastSerial[st.ID] && (other.Live || other.To > st.Batched)
 			if later && (st.Live || other.From <= st.To) {
-				st.Live, st.To = false, max(st.Taken, other.From-1)
+				st.Live, st.To = false, max(st.Batched, other.From-1)
 			}
 		}
 	}
-	s.streams = with(s.streams, nil)
+	s.streams = replaceStreams(s.streams, nil)
 }
 
-// orphans are gaps for windows and batches that no stream has, where a record of
+// findOrphans are gaps for windows and batches that no stream has, where a record of
 // one is lost. Nobody knows which of them were sent.
-func (r *recovery) orphans() (gaps []usage.Gap) {
-	if !r.hole {
+func (r *recovery) findOrphans() (gaps []usage.Gap) {
+	if !r.recordLost {
 		return nil
 	}
 	s := r.s
 	for _, w := range s.index {
 		if !slices.ContainsFunc(s.streams, func(st *stream) bool {
-			return w.First >= st.From && (st.Live || w.First <= max(st.To, st.Taken))
+			return w.First >= st.From && (st.Live || w.First <= max(st.To, st.Batched))
 		}) {
-			from, to := r.around(w)
-			gaps = addGap(gaps, gap(from, to, usage.Corrupt, ""))
+			from, to := r.gapAround(w)
+			gaps = addGap(gaps, newGap(from, to, usage.Corrupt, ""))
 		}
 	}
-	for id, list := range s.kept {
-		st := s.stream(id)
+	for id, list := range s.stored {
+		st := s.findStream(id)
 		for _, k := range list {
-			if (st == nil || k.Number >= st.Next) && !s.needed(id, k.Number) {
+			if (st == nil || k.Number >= st.Next) && !s.isNeeded(id, k.Number) {
 				gaps = addGap(gaps, k.gap(usage.Corrupt, ""))
 			}
 		}
@@ -194,15 +194,15 @@ func (r *recovery) orphans() (gaps []usage.Gap) {
 	return gaps
 }
 
-// around is the time of a window, and of those at its sides that are lost: the
+// gapAround is the time of a window, and of those at its sides that are lost: the
 // stream that would tell of them is not known.
-func (r *recovery) around(w window) (from, to int64) {
+func (r *recovery) gapAround(w window) (from, to int64) {
 	s := r.s
-	from, to = w.since(), w.wallEnd()
+	from, to = w.startWithGaps(), w.wallEnd()
 	before, after := uint64(0), uint64(math.MaxUint64)
 	ends := func(number uint64, at int64) {
 		if number < w.First && number > before && at != 0 {
-			before, from = number, min(w.since(), at)
+			before, from = number, min(w.startWithGaps(), at)
 		}
 	}
 	begins := func(number uint64, at int64) {
@@ -215,15 +215,15 @@ func (r *recovery) around(w window) (from, to int64) {
 		begins(s.index[i].First, s.index[i].wallStart())
 	}
 	for _, st := range s.streams {
-		ends(st.Taken, st.Through)
-		if st.Taken < st.From {
+		ends(st.Batched, st.Through)
+		if st.Batched < st.From {
 			begins(st.From, st.Through)
 		} else {
-			begins(st.From, st.Began)
+			begins(st.From, st.FirstStart)
 		}
 	}
 	if before+1 == w.First {
-		from = w.since()
+		from = w.startWithGaps()
 	}
 	if after == w.Last+1 {
 		to = w.wallEnd()
@@ -231,19 +231,19 @@ func (r *recovery) around(w window) (from, to int64) {
 	return from, to
 }
 
-// doubt ends a stream of which a record is lost that may have been of a batch.
+// splitUncertain ends a stream of which a record is lost that may have been of a batch.
 // Its windows through top, or what it inherited, may have been in that batch: they
 // are given up, as a server may have them. What came later goes into the stream that it returns.
-func (r *recovery) doubt(st *stream, top uint64) *stream {
+func (r *recovery) splitUncertain(st *stream, top uint64) *stream {
 	s := r.s
 	if !st.Live {
 		top = min(top, st.To)
 	}
-	from, to, last := st.Through, st.Through, st.Taken
+	from, to, last := st.Through, st.Through, st.Batched
 	for _, w := range s.index {
-		if st.has(w.First) && w.First <= top {
+		if st.owns(w.First) && w.First <= top {
 			if from == 0 {
-				from = w.since()
+				from = w.startWithGaps()
 			}
 			to, last = w.wallEnd(), w.Last
 		}
@@ -251,15 +251,15 @@ func (r *recovery) doubt(st *stream, top uint64) *stream {
 	if i := slices.IndexFunc(s.index, func(w window) bool { return w.First > top }); last < top && i >= 0 {
 		to = s.index[i].wallStart()
 	}
-	heir := s.newStream()
-	heir.From, heir.Taken, heir.To, heir.Live = top+1, top, st.To, st.Live
-	heir.Through, heir.Gaps = to, st.Gaps
+	successor := s.newStream()
+	successor.From, successor.Batched, successor.To, successor.Live = top+1, top, st.To, st.Live
+	successor.Through, successor.Gaps = to, st.Gaps
 	if to > from {
-		heir.lose(gap(from, to, usage.Corrupt, ""))
+		successor.addGap(newGap(from, to, usage.Corrupt, ""))
 	}
-	for _, i := range st.Inherit {
-		heir.lose(i.gap(usage.Corrupt, ""))
+	for _, i := range st.Inherited {
+		successor.addGap(i.gap(usage.Corrupt, ""))
 	}
-	st.Live, st.To, st.Gaps, st.Inherit = false, st.Taken, nil, nil
-	return heir
+	st.Live, st.To, st.Gaps, st.Inherited = false, st.Batched, nil, nil
+	return successor
 }

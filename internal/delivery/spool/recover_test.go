@@ -8,11 +8,11 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// A stream is abandoned, its heir makes a batch and is set aside, and then the
+// A stream is abandoned, its successor makes a batch and is split off, and then the
 // record of the first is lost: the later ones say whose the windows are.
 func TestLostHandOver(t *testing.T) {
 	fs := spooltest.New(func(int) int { return 0 })
-	s := open(t, config(fs))
+	s := openSpool(t, config(fs))
 	a, v := &agent{}, newServer()
 	windows := func(n int) {
 		t.Helper()
@@ -26,7 +26,7 @@ func TestLostHandOver(t *testing.T) {
 	drain(t, s, v)
 	windows(3)
 	id := s.Streams()[0].Stream
-	if _, ok, err := s.Offer(id); err != nil || !ok {
+	if _, ok, err := s.NextOffer(id); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	windows(3)
@@ -40,20 +40,20 @@ func TestLostHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := fs.Bytes(log)
-	if _, ok, err := s.Offer(s.Streams()[0].Stream); err != nil || !ok {
+	if _, ok, err := s.NextOffer(s.Streams()[0].Stream); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	windows(2)
-	if done, err := s.SetAside(time.Unix(0, started).Add(time.Hour)); err != nil || !done {
+	if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); err != nil || !done {
 		t.Fatal(done, err)
 	}
 	windows(1)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	fs.Rot(log, 8*(before+after)/2)
+	fs.FlipBit(log, 8*(before+after)/2)
 
-	s = open(t, config(fs))
+	s = openSpool(t, config(fs))
 	a.restore(t, s.Checkpoint())
 	if st := s.Stats(); st.Corrupt != 1 {
 		t.Fatalf("%+v, want one corrupt record", st)

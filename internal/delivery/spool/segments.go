@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// temporary is the file in which segments are rewritten.
-const temporary = "rewrite.tmp"
+// rewriteFile is the file in which segments are rewritten.
+const rewriteFile = "rewrite.tmp"
 
 // errCorrupt says that a record cannot be read any more.
 var errCorrupt = errors.New("record is corrupt")
@@ -36,11 +36,11 @@ type segment struct {
 	size int64 // of what counts in it
 }
 
-// A place says where a record stands.
-type place struct {
-	seg *segment
-	at  int64
-	n   int // bytes of its payload
+// A location says where a record stands.
+type location struct {
+	seg    *segment
+	offset int64
+	size   int // bytes of its payload
 }
 
 // damage is what recovery found.
@@ -55,16 +55,16 @@ func (g *segments) name(number uint64) string {
 
 // openSegments recovers the log in a directory, and calls visit for every whole
 // record in it, in order. At most one segment is in memory at a time.
-func openSegments(fs FS, dir string, size int64, visit func(p place, kind byte, payload []byte)) (*segments, damage, error) {
+func openSegments(fs FS, dir string, size int64, visit func(p location, kind byte, payload []byte)) (*segments, damage, error) {
 	g := &segments{fs: fs, dir: dir, size: size}
 	var found damage
 	if err := fs.MkdirAll(dir); err != nil {
 		return nil, found, err
 	}
-	if err := g.find(); err != nil {
+	if err := g.listSegments(); err != nil {
 		return nil, found, err
 	}
-	if err := g.settle(); err != nil {
+	if err := g.removeEmptyTail(); err != nil {
 		return nil, found, err
 	}
 	for i, seg := range g.list {
@@ -72,8 +72,8 @@ func openSegments(fs FS, dir string, size int64, visit func(p place, kind byte, 
 		if err != nil {
 			return nil, found, err
 		}
-		end, corrupt := scan(b, seg.number, func(at int64, kind byte, payload []byte) {
-			visit(place{seg, at, len(payload)}, kind, payload)
+		end, corrupt := scanRecords(b, seg.number, func(at int64, kind byte, payload []byte) {
+			visit(location{seg, at, len(payload)}, kind, payload)
 		})
 		found.corrupt += corrupt
 		switch {
@@ -90,16 +90,16 @@ func openSegments(fs FS, dir string, size int64, visit func(p place, kind byte, 
 	return g, found, g.resume()
 }
 
-// settle removes segments at the end that have no record: they were being begun,
+// removeEmptyTail removes segments at the end that have no record: they were being begun,
 // and what stood before them is the last one again.
-func (g *segments) settle() error {
+func (g *segments) removeEmptyTail() error {
 	for len(g.list) > 0 {
 		seg, records := g.last(), 0
 		b, err := g.load(seg)
 		if err != nil {
 			return err
 		}
-		scan(b, seg.number, func(int64, byte, []byte) { records++ })
+		scanRecords(b, seg.number, func(int64, byte, []byte) { records++ })
 		if records > 0 {
 			return nil
 		}
@@ -111,8 +111,8 @@ func (g *segments) settle() error {
 	return nil
 }
 
-// find lists the segments that count, and removes what others stand for.
-func (g *segments) find() error {
+// listSegments lists the segments that count, and removes what others stand for.
+func (g *segments) listSegments() error {
 	names, err := g.fs.List(g.dir)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (g *segments) find() error {
 	var through uint64
 	for _, name := range names {
 		var number uint64
-		if name == temporary {
+		if name == rewriteFile {
 			if err := g.fs.Remove(filepath.Join(g.dir, name)); err != nil {
 				return err
 			}
@@ -136,7 +136,7 @@ func (g *segments) find() error {
 			}
 			continue
 		}
-		seg, err := g.head(number)
+		seg, err := g.readHeader(number)
 		if err != nil {
 			return err
 		}
@@ -149,9 +149,9 @@ func (g *segments) find() error {
 	return nil
 }
 
-// head reads a segment's header; one that has none is searched for records all
+// readHeader reads a segment's header; one that has none is searched for records all
 // the same.
-func (g *segments) head(number uint64) (*segment, error) {
+func (g *segments) readHeader(number uint64) (*segment, error) {
 	f, err := g.fs.Open(g.name(number))
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func (g *segments) head(number uint64) (*segment, error) {
 		h = header{number: number, through: number}
 	}
 	// No segment is longer than one that was all but full and got one record more.
-	size = min(size, g.size+headSize+maxRecord)
+	size = min(size, g.size+recordHeadSize+maxPayload)
 	return &segment{header: h, size: size}, errors.Join(err, err2, f.Close())
 }
 
@@ -228,47 +228,47 @@ func (g *segments) last() *segment {
 	return g.list[len(g.list)-1]
 }
 
-// full says that the next append has to begin a segment.
-func (g *segments) full() bool { return g.file == nil || g.last().size >= g.size }
+// isFull says that the next append has to begin a segment.
+func (g *segments) isFull() bool { return g.file == nil || g.last().size >= g.size }
 
 // append makes a record durable. After an error it is not in the log: the
 // segment is left, since it cannot be known what of it a disk has after a failed
 // write, and the next one says how much of it counts.
-func (g *segments) append(kind byte, payload []byte, begin bool) (place, error) {
-	if len(payload) > maxRecord {
-		return place{}, fmt.Errorf("record of %d bytes: longer than %d", len(payload), maxRecord)
+func (g *segments) append(kind byte, payload []byte, begin bool) (location, error) {
+	if len(payload) > maxPayload {
+		return location{}, fmt.Errorf("record of %d bytes: longer than %d", len(payload), maxPayload)
 	}
 	if begin {
-		return g.begin(kind, payload)
+		return g.beginSegment(kind, payload)
 	}
 	seg := g.last()
-	b := appendRecord(nil, seedOf(seg.number), kind, payload)
-	if err := write(g.file, b, seg.size); err != nil {
+	b := appendRecord(nil, checksumSeed(seg.number), kind, payload)
+	if err := writeSync(g.file, b, seg.size); err != nil {
 		// With luck the next start does not even see it.
 		_ = errors.Join(g.file.Truncate(seg.size), g.file.Sync(), g.file.Close())
 		g.file = nil
-		return place{}, err
+		return location{}, err
 	}
-	p := place{seg, seg.size, len(payload)}
+	p := location{seg, seg.size, len(payload)}
 	seg.size += int64(len(b))
 	return p, nil
 }
 
-// begin makes a segment with its first record.
-func (g *segments) begin(kind byte, payload []byte) (place, error) {
+// beginSegment makes a segment with its first record.
+func (g *segments) beginSegment(kind byte, payload []byte) (location, error) {
 	h := header{number: 1}
 	if last := g.last(); last != nil {
 		h.number = max(last.number, last.through) + 1
 		h.before, h.length = last.number, uint64(last.size)
 	}
 	h.through = h.number
-	b := appendRecord(h.append(nil), seedOf(h.number), kind, payload)
+	b := appendRecord(h.append(nil), checksumSeed(h.number), kind, payload)
 	name := g.name(h.number)
 	f, err := g.fs.Create(name)
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
-	err = write(f, b, 0)
+	err = writeSync(f, b, 0)
 	if err == nil {
 		err = g.fs.SyncDir(g.dir)
 	}
@@ -276,7 +276,7 @@ func (g *segments) begin(kind byte, payload []byte) (place, error) {
 		// The next try makes it anew under the same name. Until then nobody is to
 		// take it for one that counts.
 		_ = f.Truncate(0)
-		return place{}, errors.Join(err, f.Close(), g.fs.Remove(name))
+		return location{}, errors.Join(err, f.Close(), g.fs.Remove(name))
 	}
 	if g.file != nil {
 		// Every byte of it was synced when it was written.
@@ -284,10 +284,10 @@ func (g *segments) begin(kind byte, payload []byte) (place, error) {
 	}
 	seg := &segment{header: h, size: int64(len(b))}
 	g.file, g.list = f, append(g.list, seg)
-	return place{seg, headerSize, len(payload)}, nil
+	return location{seg, headerSize, len(payload)}, nil
 }
 
-func write(f File, b []byte, at int64) error {
+func writeSync(f File, b []byte, at int64) error {
 	if _, err := f.WriteAt(b, at); err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func write(f File, b []byte, at int64) error {
 
 // read returns a record's payload. The error wraps errCorrupt where it is not
 // there any more, which trying again does not mend.
-func (g *segments) read(p place) (payload []byte, err error) {
+func (g *segments) read(p location) (payload []byte, err error) {
 	f := g.file
 	if f == nil || p.seg != g.last() {
 		if f, err = g.fs.Open(g.name(p.seg.number)); err != nil {
@@ -305,18 +305,18 @@ func (g *segments) read(p place) (payload []byte, err error) {
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
 	}
-	b := make([]byte, headSize+p.n)
-	n, err := f.ReadAt(b, p.at)
+	b := make([]byte, recordHeadSize+p.size)
+	n, err := f.ReadAt(b, p.offset)
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
 	case errors.Is(err, syscall.EIO):
-		return nil, fmt.Errorf("%s: at %d: %w: %w", g.name(p.seg.number), p.at, errCorrupt, err)
+		return nil, fmt.Errorf("%s: at %d: %w: %w", g.name(p.seg.number), p.offset, errCorrupt, err)
 	default:
 		return nil, err
 	}
-	_, payload, ok := parseRecord(b[:n], seedOf(p.seg.number))
-	if !ok || len(payload) != p.n {
-		return nil, fmt.Errorf("%s: at %d: %w", g.name(p.seg.number), p.at, errCorrupt)
+	_, payload, ok := parseRecord(b[:n], checksumSeed(p.seg.number))
+	if !ok || len(payload) != p.size {
+		return nil, fmt.Errorf("%s: at %d: %w", g.name(p.seg.number), p.offset, errCorrupt)
 	}
 	return payload, nil
 }
@@ -334,12 +334,12 @@ func (g *segments) remove(seg *segment) error {
 // rewrite puts one segment in place of several that stand side by side, with
 // what fill appends to it. The last segment may not be among them. After a
 // crash either all of the old ones are there or the new one alone.
-func (g *segments) rewrite(old []*segment, fill func(add func(kind byte, payload []byte) (place, error)) error) (err error) {
+func (g *segments) rewrite(old []*segment, fill func(add func(kind byte, payload []byte) (location, error)) error) (err error) {
 	old = slices.Clone(old) // it may be a part of the list
 	first, end := old[0], old[len(old)-1]
 	h := first.header
 	h.through, h.rewritten = max(end.number, end.through), first.rewritten+1
-	name := filepath.Join(g.dir, temporary)
+	name := filepath.Join(g.dir, rewriteFile)
 	f, err := g.fs.Create(name)
 	if err != nil {
 		return err
@@ -352,12 +352,12 @@ func (g *segments) rewrite(old []*segment, fill func(add func(kind byte, payload
 	seg := &segment{header: h, size: headerSize}
 	_, err = f.WriteAt(h.append(nil), 0)
 	if err == nil {
-		err = fill(func(kind byte, payload []byte) (place, error) {
-			b := appendRecord(nil, seedOf(seg.number), kind, payload)
+		err = fill(func(kind byte, payload []byte) (location, error) {
+			b := appendRecord(nil, checksumSeed(seg.number), kind, payload)
 			if _, err := f.WriteAt(b, seg.size); err != nil {
-				return place{}, err
+				return location{}, err
 			}
-			p := place{seg, seg.size, len(payload)}
+			p := location{seg, seg.size, len(payload)}
 			seg.size += int64(len(b))
 			return p, nil
 		})

@@ -18,7 +18,7 @@ import (
 func logIn(t *testing.T, dir string, size int64) (*segments, damage, []string) {
 	t.Helper()
 	var found []string
-	g, d, err := openSegments(disk{}, dir, size, func(p place, _ byte, payload []byte) {
+	g, d, err := openSegments(osFS{}, dir, size, func(p location, _ byte, payload []byte) {
 		found = append(found, string(payload))
 	})
 	if err != nil {
@@ -28,10 +28,10 @@ func logIn(t *testing.T, dir string, size int64) (*segments, damage, []string) {
 	return g, d, found
 }
 
-func put(t *testing.T, g *segments, payloads ...string) (places []place) {
+func put(t *testing.T, g *segments, payloads ...string) (places []location) {
 	t.Helper()
 	for _, s := range payloads {
-		p, err := g.append(7, []byte(s), g.full())
+		p, err := g.append(7, []byte(s), g.isFull())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestSegmentsTornTail(t *testing.T) {
 		}
 		var want []string
 		for i, p := range places {
-			if p.at+headSize+int64(p.n) <= int64(cut) {
+			if p.offset+recordHeadSize+int64(p.size) <= int64(cut) {
 				want = append(want, []string{"one", "two", "three"}[i])
 			}
 		}
@@ -110,7 +110,7 @@ func TestSegmentsRot(t *testing.T) {
 		b := slices.Clone(whole)
 		b[bit/8] ^= 1 << (bit % 8)
 		var found []string
-		end, corrupt := scan(b, 1, func(_ int64, _ byte, payload []byte) { found = append(found, string(payload)) })
+		end, corrupt := scanRecords(b, 1, func(_ int64, _ byte, payload []byte) { found = append(found, string(payload)) })
 		lost := len(all) - len(found)
 		if bit < 8*headerSize && lost > 0 || lost > 1 {
 			t.Fatalf("bit %d: %q", bit, found)
@@ -126,15 +126,15 @@ func TestSegmentsRewrite(t *testing.T) {
 	g, _, _ := logIn(t, dir, 1)
 	put(t, g, "a", "b", "c", "d")
 	failed := errors.New("for a test")
-	if err := g.rewrite(g.list[:2], func(func(byte, []byte) (place, error)) error { return failed }); !errors.Is(err, failed) {
+	if err := g.rewrite(g.list[:2], func(func(byte, []byte) (location, error)) error { return failed }); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
 	old, err := os.ReadFile(g.name(2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p place
-	err = g.rewrite(g.list[:2], func(add func(byte, []byte) (place, error)) (err error) {
+	var p location
+	err = g.rewrite(g.list[:2], func(add func(byte, []byte) (location, error)) (err error) {
 		p, err = add(7, []byte("ab"))
 		return err
 	})
@@ -161,7 +161,7 @@ func TestSegmentsRewrite(t *testing.T) {
 func FuzzScan(f *testing.F) {
 	whole := header{number: 1, through: 1}.append(nil)
 	for _, s := range []string{"one", "", "three"} {
-		whole = appendRecord(whole, seedOf(1), kindWindow, []byte(s))
+		whole = appendRecord(whole, checksumSeed(1), kindWindow, []byte(s))
 	}
 	f.Add(whole)
 	f.Add(whole[:len(whole)-2])
@@ -169,20 +169,20 @@ func FuzzScan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		at, count := int64(-1), 0
 		again := header{number: 1, through: 1}.append(nil)
-		end, corrupt := scan(b, 1, func(p int64, kind byte, payload []byte) {
-			if p <= at || p+headSize+int64(len(payload)) > int64(len(b)) {
+		end, corrupt := scanRecords(b, 1, func(p int64, kind byte, payload []byte) {
+			if p <= at || p+recordHeadSize+int64(len(payload)) > int64(len(b)) {
 				t.Fatalf("record at %d of %d bytes, after %d", p, len(payload), at)
 			}
 			at = p
 			count++
-			again = appendRecord(again, seedOf(1), kind, payload)
+			again = appendRecord(again, checksumSeed(1), kind, payload)
 		})
 		if end > int64(len(b)) || corrupt > count {
 			t.Fatalf("ends at %d of %d; %d records, %d corrupt", end, len(b), count, corrupt)
 		}
 		// What is whole stays whole when it is written anew.
 		n := 0
-		if end, corrupt := scan(again, 1, func(int64, byte, []byte) { n++ }); n != count || corrupt != 0 || end != int64(len(again)) {
+		if end, corrupt := scanRecords(again, 1, func(int64, byte, []byte) { n++ }); n != count || corrupt != 0 || end != int64(len(again)) {
 			t.Fatalf("%d records became %d, %d corrupt", count, n, corrupt)
 		}
 	})
@@ -192,12 +192,12 @@ func TestThin(t *testing.T) {
 	known := totals{}
 	for window := uint64(1); window < 100; window++ {
 		rows := rowsOf(window)
-		for i, row := range known.thin(nil, rows, window) {
+		for i, row := range known.omitDerivable(nil, rows, window) {
 			if row.Has != 0 && row.Total != rows[i].Total {
 				t.Errorf("window %d: row %d: total changed", window, i)
 			}
 			first := window == 1
-			due := (window+uint64(row.Workload))%every == 0
+			due := (window+uint64(row.Workload))%totalInterval == 0
 			jumped := i == 1 && window == 50
 			if carries := row.Has != 0; carries != (first || due || jumped) {
 				t.Errorf("window %d: row %d: carries its total: %v", window, i, carries)
@@ -213,7 +213,7 @@ func TestThin(t *testing.T) {
 func rowsOf(window uint64) []batch.Row {
 	rows := make([]batch.Row, 2)
 	for i := range rows {
-		rows[i].Workload = batch.Short(i)
+		rows[i].Workload = batch.ShortID(i)
 		rows[i].Has = usage.SetOf(usage.CPU)
 		rows[i].Usage.Put(usage.CPU, 3, usage.Measured)
 		rows[i].Total[usage.CPU] = int64(3 * window)
@@ -226,7 +226,7 @@ func rowsOf(window uint64) []batch.Row {
 
 func ExampleConfig_Validate() {
 	cfg := Default()
-	cfg.Cap = 1
+	cfg.MaxBytes = 1
 	fmt.Println(cfg.Validate())
 	// Output:
 	// spool: no directory

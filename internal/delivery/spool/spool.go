@@ -28,22 +28,22 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// Coarse says that windows older than After are merged into windows of Span,
+// MergeRule says that windows older than After are merged into windows of Span,
 // with edges on whole spans of wall time.
-type Coarse struct{ After, Span time.Duration }
+type MergeRule struct{ After, Span time.Duration }
 
 // Config says where a spool is and how much it keeps.
 type Config struct {
 	Dir string
-	// Cap is how many bytes both logs may take together.
-	Cap int64
-	// Keep is for how long batches are kept that a server has, so that one that
+	// MaxBytes is how many bytes both logs may take together.
+	MaxBytes int64
+	// Retention is for how long batches are kept that a server has, so that one that
 	// was restored from a backup can be filled again.
-	Keep time.Duration
-	// Coarse is what becomes of windows that no server takes, by rising age.
-	Coarse []Coarse
-	// Batch is how many bytes of windows go into one batch.
-	Batch int
+	Retention time.Duration
+	// MergeRules are what becomes of windows that no server takes, by rising age.
+	MergeRules []MergeRule
+	// BatchBytes is how many bytes of windows go into one batch.
+	BatchBytes int
 	// FS is the file system; nil is the real one.
 	FS FS
 
@@ -53,10 +53,10 @@ type Config struct {
 // Default returns the configuration of an agent, apart from Dir.
 func Default() Config {
 	return Config{
-		Cap:    512 << 20,
-		Keep:   24 * time.Hour,
-		Coarse: []Coarse{{2 * time.Hour, 5 * time.Minute}, {26 * time.Hour, time.Hour}},
-		Batch:  1 << 20,
+		MaxBytes:   512 << 20,
+		Retention:  24 * time.Hour,
+		MergeRules: []MergeRule{{2 * time.Hour, 5 * time.Minute}, {26 * time.Hour, time.Hour}},
+		BatchBytes: 1 << 20,
 	}
 }
 
@@ -67,17 +67,17 @@ func (c Config) Validate() error {
 	if c.Dir == "" {
 		errs = append(errs, errors.New("no directory"))
 	}
-	if c.Cap < least {
-		errs = append(errs, fmt.Errorf("cap of %d bytes: less than %d", c.Cap, least))
+	if c.MaxBytes < least {
+		errs = append(errs, fmt.Errorf("cap of %d bytes: less than %d", c.MaxBytes, least))
 	}
-	if c.Keep < 0 {
-		errs = append(errs, fmt.Errorf("keeping batches for %v: less than 0", c.Keep))
+	if c.Retention < 0 {
+		errs = append(errs, fmt.Errorf("keeping batches for %v: less than 0", c.Retention))
 	}
-	if c.Batch < 1<<10 || c.Batch > wire.Default().Sent/2 {
-		errs = append(errs, fmt.Errorf("batch of %d bytes: not between 1 KiB and %d", c.Batch, wire.Default().Sent/2))
+	if c.BatchBytes < 1<<10 || c.BatchBytes > wire.Default().Sent/2 {
+		errs = append(errs, fmt.Errorf("batch of %d bytes: not between 1 KiB and %d", c.BatchBytes, wire.Default().Sent/2))
 	}
-	for i, k := range c.Coarse {
-		if k.Span <= 0 || k.After < 0 || i > 0 && (k.After <= c.Coarse[i-1].After || k.Span <= c.Coarse[i-1].Span) {
+	for i, k := range c.MergeRules {
+		if k.Span <= 0 || k.After < 0 || i > 0 && (k.After <= c.MergeRules[i-1].After || k.Span <= c.MergeRules[i-1].Span) {
 			errs = append(errs, fmt.Errorf("windows of %v after %v: ages and spans have to rise", k.Span, k.After))
 		}
 	}
@@ -92,12 +92,12 @@ func (c Config) segmentSize() int64 {
 	if c.segment > 0 {
 		return c.segment
 	}
-	return max(64<<10, min(c.Cap/16, 4<<20))
+	return max(64<<10, min(c.MaxBytes/16, 4<<20))
 }
 
 // batchSize is how many bytes of windows go into one batch. It is no more than a
 // segment, so that a small spool is not full of one.
-func (c Config) batchSize() int { return min(c.Batch, int(c.segmentSize())) }
+func (c Config) batchSize() int { return min(c.BatchBytes, int(c.segmentSize())) }
 
 // Stats counts what a spool holds, and what became of windows since it was
 // opened.
@@ -112,7 +112,7 @@ type Stats struct {
 	Merged  int64     // windows that became part of longer ones
 	Dropped int64     // windows given up as the spool was full
 	Evicted int64     // batches given up as the spool was full
-	Refused int64     // batches set aside as a server called them invalid
+	Refused int64     // batches put into quarantine as a server called them invalid
 	Corrupt int64     // records that could not be read
 }
 
@@ -122,7 +122,7 @@ type Spool struct {
 	cfg     Config
 	fs      FS
 	log     *slog.Logger
-	changed chan struct{}
+	changes chan struct{}
 
 	mu      sync.Mutex
 	closed  bool
@@ -130,20 +130,20 @@ type Spool struct {
 	windows *segments
 	batches *segments
 
-	index       []window // in no batch yet, in order
-	checkpoints []place  // a full one, then what changed
-	fresh       bool     // nothing was appended since it was opened
-	top         uint64   // number of the last window
-	end         int64    // of that, wall time in ns
+	index       []window   // in no batch yet, in order
+	checkpoints []location // a full one, then what changed
+	unappended  bool       // nothing was appended since it was opened
+	lastWindow  uint64     // number of the last window
+	lastEnd     int64      // of that, wall time in ns
 	totals      totals
 	scratch     []batch.Row
 
-	streams []*stream // by their windows, the live one last
-	dirty   map[batch.Stream]bool
-	kept    map[batch.Stream][]kept // by number
-	serial  uint64                  // of the last record of the log of batches
-	probed  time.Time
-	stats   Stats
+	streams     []*stream // by their windows, the live one last
+	dirty       map[batch.Stream]bool
+	stored      map[batch.Stream][]storedBatch // by number
+	serial      uint64                         // of the last record of the log of batches
+	lastReoffer time.Time
+	stats       Stats
 }
 
 // Open recovers the spool in a directory, or makes one. The error wraps
@@ -154,14 +154,14 @@ func Open(cfg Config, log *slog.Logger) (*Spool, error) {
 	}
 	s := &Spool{
 		cfg: cfg.tune(), fs: cfg.FS, log: log,
-		changed: make(chan struct{}, 1),
-		fresh:   true,
-		totals:  totals{},
-		dirty:   map[batch.Stream]bool{},
-		kept:    map[batch.Stream][]kept{},
+		changes:    make(chan struct{}, 1),
+		unappended: true,
+		totals:     totals{},
+		dirty:      map[batch.Stream]bool{},
+		stored:     map[batch.Stream][]storedBatch{},
 	}
 	if s.fs == nil {
-		s.fs = native()
+		s.fs = defaultFS()
 	}
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("spool: %w", errors.Join(err, s.release()))
@@ -176,20 +176,20 @@ func (s *Spool) open() (err error) {
 	if s.lock, err = s.fs.Lock(filepath.Join(s.cfg.Dir, "lock")); err != nil {
 		return err
 	}
-	r := recovery{s: s, uncertain: map[batch.Stream]uint64{}, told: map[batch.Stream]uint64{}}
+	r := recovery{s: s, uncertain: map[batch.Stream]uint64{}, lastSerial: map[batch.Stream]uint64{}}
 	var ofBatches, ofWindows damage
 	size := s.cfg.segmentSize()
-	if s.batches, ofBatches, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "batches"), size, r.state); err != nil {
+	if s.batches, ofBatches, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "batches"), size, r.readState); err != nil {
 		return err
 	}
-	if s.windows, ofWindows, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "windows"), size, r.window); err != nil {
+	if s.windows, ofWindows, err = openSegments(s.fs, filepath.Join(s.cfg.Dir, "windows"), size, r.readWindow); err != nil {
 		return err
 	}
-	if err := r.resolve(); err != nil {
+	if err := r.reconcile(); err != nil {
 		return err
 	}
 	s.stats.Corrupt = int64(ofBatches.corrupt + ofWindows.corrupt + r.corrupt)
-	if err := s.fit(0); err != nil {
+	if err := s.makeRoom(0); err != nil {
 		s.log.Warn("spool is larger than its cap", "err", err)
 	}
 	s.log.Info("spool opened", "windows", len(s.index), "streams", len(s.streams), "torn", ofBatches.torn+ofWindows.torn)
@@ -236,11 +236,11 @@ func (s *Spool) flush() error {
 	if len(s.dirty) == 0 {
 		return nil
 	}
-	return s.put(nil, nil, nil)
+	return s.persist(nil, nil, nil)
 }
 
-// Changed is sent to after an Append.
-func (s *Spool) Changed() <-chan struct{} { return s.changed }
+// Changes is sent to after an Append.
+func (s *Spool) Changes() <-chan struct{} { return s.changes }
 
 // Checkpoint returns the state of the books at the end of the last window: a
 // full one and then what changed, in order. It is nil where there is none, as
@@ -288,30 +288,30 @@ func (s *Spool) Append(w *batch.Window, names []batch.Name, gaps []usage.Gap, ch
 		return fmt.Errorf("spool: %w", err)
 	}
 	select {
-	case s.changed <- struct{}{}:
+	case s.changes <- struct{}{}:
 	default:
 	}
 	return nil
 }
 
 func (s *Spool) append(w *batch.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
-	number := s.top + 1
+	number := s.lastWindow + 1
 	thin := *w
-	s.scratch = s.totals.thin(s.scratch[:0], w.Rows, number)
+	s.scratch = s.totals.omitDerivable(s.scratch[:0], w.Rows, number)
 	thin.Rows = s.scratch
-	b := &batch.Batch{Stream: s.live().ID, Number: 1, Names: names, Windows: []batch.Window{thin}, Gaps: gaps}
+	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []batch.Window{thin}, Gaps: gaps}
 	encoded, err := wire.Encode(nil, b)
 	if err != nil {
 		return err
 	}
-	begin := s.windows.full()
+	begin := s.windows.isFull()
 	head := headOf(b, number, number, encoded)
-	head.Full, head.Serial = begin || s.fresh, s.serial
+	head.Full, head.Serial = begin || s.unappended, s.serial
 	payload, err := pack(head, encoded, checkpoint(head.Full))
 	if err != nil {
 		return err
 	}
-	if err := s.fit(int64(len(payload))); err != nil {
+	if err := s.makeRoom(int64(len(payload))); err != nil {
 		return err
 	}
 	p, err := s.windows.append(kindWindow, payload, begin)
@@ -324,7 +324,7 @@ func (s *Spool) append(w *batch.Window, names []batch.Name, gaps []usage.Gap, ch
 		return err
 	}
 	failpoint.At("spool.window-synced")
-	s.top, s.end, s.fresh = number, head.wallEnd(), false
+	s.lastWindow, s.lastEnd, s.unappended = number, head.wallEnd(), false
 	s.index = append(s.index, window{head, p})
 	if head.Full {
 		s.checkpoints = nil
@@ -342,19 +342,19 @@ func (s *Spool) Stats() Stats {
 	st := s.stats
 	st.Bytes, st.Windows = s.bytes(), len(s.index)
 	if len(s.index) > 0 {
-		st.Oldest = wall(s.index[0].wallEnd())
+		st.Oldest = wallTime(s.index[0].wallEnd())
 	}
-	st.Waiting, st.Limit = s.windows.bytes(), s.cfg.Cap
-	for _, list := range s.kept {
+	st.Waiting, st.Limit = s.windows.bytes(), s.cfg.MaxBytes
+	for _, list := range s.stored {
 		st.Batches += len(list)
 		for i := range list {
 			if list[i].acked == 0 {
-				st.Waiting += int64(list[i].place.n)
+				st.Waiting += int64(list[i].location.size)
 			}
 		}
 	}
 	for _, stream := range s.streams {
-		if !s.drained(stream) {
+		if !s.isDrained(stream) {
 			st.Streams++
 		}
 	}
@@ -368,24 +368,24 @@ func (s *Spool) Unsent() (from, to, last time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	widen := func(a, b int64) {
-		if t := wall(a); from.IsZero() || t.Before(from) {
+		if t := wallTime(a); from.IsZero() || t.Before(from) {
 			from = t
 		}
-		if t := wall(b); t.After(to) {
+		if t := wallTime(b); t.After(to) {
 			to = t
 		}
 	}
 	for i := range s.index {
-		widen(s.index[i].since(), s.index[i].wallEnd())
+		widen(s.index[i].startWithGaps(), s.index[i].wallEnd())
 	}
-	for _, list := range s.kept {
+	for _, list := range s.stored {
 		for _, k := range list {
-			if k.acked == 0 || s.needed(k.Stream, k.Number) {
-				widen(k.since(), max(k.Through, k.Until))
+			if k.acked == 0 || s.isNeeded(k.Stream, k.Number) {
+				widen(k.startWithGaps(), max(k.Through, k.Until))
 			}
 		}
 	}
-	return from, to, wall(s.end)
+	return from, to, wallTime(s.lastEnd)
 }
 
 func (s *Spool) bytes() int64 { return s.windows.bytes() + s.batches.bytes() }

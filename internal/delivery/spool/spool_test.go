@@ -49,7 +49,7 @@ func live(s *spool.Spool) batch.Stream {
 
 func TestDirectoryIsPrivateAndOwned(t *testing.T) {
 	cfg := onDisk(t)
-	s := open(t, cfg)
+	s := openSpool(t, cfg)
 	appendTicks(t, s, &agent{}, 1)
 	if _, err := spool.Open(cfg, quiet()); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("opened twice: %v", err)
@@ -71,7 +71,7 @@ func TestDirectoryIsPrivateAndOwned(t *testing.T) {
 	if err := errors.Join(err, s.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, cfg)
+	s = openSpool(t, cfg)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +81,13 @@ func TestDirectoryIsPrivateAndOwned(t *testing.T) {
 }
 
 // The same bytes are offered until they are settled, also by another process.
-func TestOfferIsTheSameUntilSettled(t *testing.T) {
+func TestOfferIsTheSameUntilReplied(t *testing.T) {
 	cfg := onDisk(t)
-	s := open(t, cfg)
+	s := openSpool(t, cfg)
 	a := agent{}
 	appendTicks(t, s, &a, 1, 1)
 	id := live(s)
-	first, ok, err := s.Offer(id)
+	first, ok, err := s.NextOffer(id)
 	if err != nil || !ok || first.Number != 1 {
 		t.Fatalf("%+v, %v, %v", first, ok, err)
 	}
@@ -98,16 +98,16 @@ func TestOfferIsTheSameUntilSettled(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, cfg)
+	s = openSpool(t, cfg)
 	defer shut(t, s)
-	again, ok, err := s.Offer(id)
+	again, ok, err := s.NextOffer(id)
 	if err != nil || !ok || again.Number != 1 || again.Hash != first.Hash || !bytes.Equal(again.Bytes, first.Bytes) || !again.Through.Equal(first.Through) {
 		t.Fatalf("%+v, %v, %v", again, ok, err)
 	}
-	if _, err := s.Settle(id, batch.Reply{Verdict: batch.Taken, Next: 2}); err != nil {
+	if _, err := s.ApplyReply(id, batch.Reply{Verdict: batch.Accepted, Next: 2}); err != nil {
 		t.Fatal(err)
 	}
-	second, ok, err := s.Offer(id)
+	second, ok, err := s.NextOffer(id)
 	if err != nil || !ok || second.Number != 2 {
 		t.Fatalf("%+v, %v, %v", second, ok, err)
 	}
@@ -115,16 +115,16 @@ func TestOfferIsTheSameUntilSettled(t *testing.T) {
 	if err != nil || b.Previous != first.Hash || len(b.Windows) != 1 {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	if _, err := s.Settle(id, batch.Reply{Verdict: batch.Taken, Next: 3}); err != nil {
+	if _, err := s.ApplyReply(id, batch.Reply{Verdict: batch.Accepted, Next: 3}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, err := s.Offer(id); ok || err != nil {
+	if _, ok, err := s.NextOffer(id); ok || err != nil {
 		t.Errorf("nothing waits: %v, %v", ok, err)
 	}
-	if _, _, err := s.Offer(batch.Stream{1}); !errors.Is(err, fault.ErrNotFound) {
+	if _, _, err := s.NextOffer(batch.Stream{1}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("no such stream: %v", err)
 	}
-	if _, err := s.Settle(id, batch.Reply{}); !errors.Is(err, fault.ErrInvalid) {
+	if _, err := s.ApplyReply(id, batch.Reply{}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no verdict: %v", err)
 	}
 }
@@ -135,7 +135,7 @@ func TestCheckpoint(t *testing.T) {
 	cfg := onDisk(t)
 	a := agent{}
 	for range 2 {
-		s := open(t, cfg)
+		s := openSpool(t, cfg)
 		appendTicks(t, s, &a, 1, 1, 1)
 		var got []byte
 		for _, part := range s.Checkpoint() {
@@ -153,16 +153,16 @@ func TestCheckpoint(t *testing.T) {
 // Windows that wait become longer with time, with edges on whole spans.
 func TestOldWindowsAreMerged(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
-	cfg.Cap = 1 << 30
+	cfg.MaxBytes = 1 << 30
 	cfg.Segments(4 << 10)
-	s := open(t, cfg)
+	s := openSpool(t, cfg)
 	defer shut(t, s)
 	a, v := agent{}, newServer()
 	for range 6 * 60 * 30 { // 30 hours of 10 s
 		appendTicks(t, s, &a, 1)
 	}
 	before := s.Stats()
-	if err := s.Tidy(time.Unix(0, started+a.now)); err != nil {
+	if err := s.Maintain(time.Unix(0, started+a.now)); err != nil {
 		t.Fatal(err)
 	}
 	after := s.Stats()
@@ -186,18 +186,18 @@ func TestOldWindowsAreMerged(t *testing.T) {
 	}
 }
 
-func TestBacklogIsSetAside(t *testing.T) {
-	s := open(t, onDisk(t))
+func TestBacklogIsSplitOff(t *testing.T) {
+	s := openSpool(t, onDisk(t))
 	defer shut(t, s)
 	a := agent{}
 	appendTicks(t, s, &a, 1)
 	now := func() time.Time { return time.Unix(0, started+a.now) }
-	if did, err := s.SetAside(now().Add(9 * time.Minute)); did || err != nil {
+	if did, err := s.SplitBacklog(now().Add(9 * time.Minute)); did || err != nil {
 		t.Fatalf("after 9 minutes: %v, %v", did, err)
 	}
 	for i := range 4 {
 		a.now += int64(11 * time.Minute)
-		if did, err := s.SetAside(now()); err != nil || did != (i < 3) {
+		if did, err := s.SplitBacklog(now()); err != nil || did != (i < 3) {
 			t.Fatalf("with %d streams: %v, %v", i+1, did, err)
 		}
 		appendTicks(t, s, &a, 1)
@@ -212,7 +212,7 @@ func TestBacklogIsSetAside(t *testing.T) {
 		t.Errorf("%d streams", len(all))
 	}
 	for _, st := range all {
-		o, _, err := s.Offer(st.Stream)
+		o, _, err := s.NextOffer(st.Stream)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,20 +228,20 @@ func TestBacklogIsSetAside(t *testing.T) {
 	}
 }
 
-func TestRefusedBatchIsSetAsideAndTold(t *testing.T) {
+func TestRejectedBatchIsQuarantinedAndTold(t *testing.T) {
 	cfg := onDisk(t)
-	s := open(t, cfg)
+	s := openSpool(t, cfg)
 	defer shut(t, s)
 	a, v := agent{}, newServer()
 	appendTicks(t, s, &a, 1)
-	o, _, err := s.Offer(live(s))
+	o, _, err := s.NextOffer(live(s))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Refuse(o.Stream, 7, "x"); !errors.Is(err, fault.ErrNotFound) {
+	if err := s.Reject(o.Stream, 7, "x"); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("another one refused: %v", err)
 	}
-	if err := s.Refuse(o.Stream, o.Number, strings.Repeat("x", 10_000)); err != nil {
+	if err := s.Reject(o.Stream, o.Number, strings.Repeat("x", 10_000)); err != nil {
 		t.Fatal(err)
 	}
 	kept, err := os.ReadFile(filepath.Join(cfg.Dir, "aside", o.Stream.String()+"-1.batch"))
@@ -259,7 +259,7 @@ func TestRefusedBatchIsSetAsideAndTold(t *testing.T) {
 func TestWipedServerIsToldWhatIsGone(t *testing.T) {
 	cfg := onDisk(t)
 	cfg.Segments(1)
-	s := open(t, cfg)
+	s := openSpool(t, cfg)
 	defer shut(t, s)
 	a, v := agent{}, newServer()
 	for range 5 {
@@ -267,7 +267,7 @@ func TestWipedServerIsToldWhatIsGone(t *testing.T) {
 		drain(t, s, v)
 	}
 	// All but the last segment is older than 24 h.
-	if err := s.Tidy(time.Now().Add(25 * time.Hour)); err != nil {
+	if err := s.Maintain(time.Now().Add(25 * time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	appendTicks(t, s, &a, 1)
@@ -281,12 +281,12 @@ func TestWipedServerIsToldWhatIsGone(t *testing.T) {
 
 // A server that went back in one stream is asked about the others at once.
 func TestServerThatWentBackIsProbed(t *testing.T) {
-	s := open(t, onDisk(t))
+	s := openSpool(t, onDisk(t))
 	defer shut(t, s)
 	a, v := agent{}, newServer()
 	appendTicks(t, s, &a, 1)
 	a.now += int64(11 * time.Minute)
-	if did, err := s.SetAside(time.Unix(0, started+a.now)); !did || err != nil {
+	if did, err := s.SplitBacklog(time.Unix(0, started+a.now)); !did || err != nil {
 		t.Fatal(did, err)
 	}
 	old := v.backup()
@@ -308,11 +308,11 @@ func TestServerThatWentBackIsProbed(t *testing.T) {
 	}
 }
 
-// One appends while others send and tidy.
+// One appends while others send and maintain.
 func TestSeveralAtOnce(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
 	cfg.Segments(1 << 10)
-	s := open(t, cfg)
+	s := openSpool(t, cfg)
 	a, v := agent{}, newServer()
 	appended, done := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -327,7 +327,7 @@ func TestSeveralAtOnce(t *testing.T) {
 	go func() {
 		var err error
 		for range 50 {
-			err = errors.Join(err, s.Tidy(time.Unix(0, started).Add(24*time.Hour)))
+			err = errors.Join(err, s.Maintain(time.Unix(0, started).Add(24*time.Hour)))
 			s.Stats()
 			s.Checkpoint()
 		}
@@ -335,7 +335,7 @@ func TestSeveralAtOnce(t *testing.T) {
 	}()
 	for running := true; running; {
 		select {
-		case <-s.Changed():
+		case <-s.Changes():
 			drain(t, s, v)
 		case <-done:
 			running = false
@@ -375,7 +375,7 @@ func FuzzOpen(f *testing.F) {
 		if err := a.window(s, 1, nil); err != nil {
 			f.Fatal(err)
 		}
-		if _, _, err := s.Offer(live(s)); err != nil {
+		if _, _, err := s.NextOffer(live(s)); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -388,21 +388,21 @@ func FuzzOpen(f *testing.F) {
 		fs := spooltest.New(func(int) int { return 0 })
 		fill(t, fs, "spool/windows"+segment, spool.Segment(1, w1, w2))
 		fill(t, fs, "spool/batches"+segment, spool.Segment(2, b1, b2))
-		s := open(t, config(fs))
+		s := openSpool(t, config(fs))
 		s.Checkpoint()
 		s.Stats()
 		a := agent{now: int64(time.Hour)}
 		appendTicks(t, s, &a, 1)
 		for _, st := range s.Streams() {
 			for range 2 {
-				if o, ok, err := s.Offer(st.Stream); err == nil && ok {
-					_, _ = s.Settle(st.Stream, batch.Reply{Verdict: batch.Taken, Next: o.Number + 1})
+				if o, ok, err := s.NextOffer(st.Stream); err == nil && ok {
+					_, _ = s.ApplyReply(st.Stream, batch.Reply{Verdict: batch.Accepted, Next: o.Number + 1})
 				}
 			}
-			_, _ = s.Settle(st.Stream, batch.Reply{Verdict: batch.Behind, Next: 1})
-			_, _ = s.Settle(st.Stream, batch.Reply{Verdict: batch.Conflict, Next: 1})
+			_, _ = s.ApplyReply(st.Stream, batch.Reply{Verdict: batch.OutOfOrder, Next: 1})
+			_, _ = s.ApplyReply(st.Stream, batch.Reply{Verdict: batch.Conflict, Next: 1})
 		}
-		_ = s.Tidy(time.Now())
+		_ = s.Maintain(time.Now())
 		_ = s.Close()
 	})
 }

@@ -110,8 +110,8 @@ func extentOf(b *batch.Batch, at int64) (e extent) {
 	return e
 }
 
-// since is the beginning of what the batch tells of, its gaps included.
-func (e extent) since() int64 {
+// startWithGaps is the beginning of what the batch tells of, its gaps included.
+func (e extent) startWithGaps() int64 {
 	if e.Gap != 0 {
 		return e.Gap
 	}
@@ -120,7 +120,7 @@ func (e extent) since() int64 {
 
 // gap is the one that a batch leaves which is not sent.
 func (e extent) gap(why usage.Reason, detail string) usage.Gap {
-	return gap(e.since(), max(e.Through, e.Until), why, detail)
+	return newGap(e.startWithGaps(), max(e.Through, e.Until), why, detail)
 }
 
 // A stream is one as it stands after a record.
@@ -131,105 +131,105 @@ type stream struct {
 	From uint64 `json:"from"`
 	To   uint64 `json:"to,omitempty"`
 	Live bool   `json:"live,omitempty"`
-	// Taken: windows through this number are in batches, or were given up.
-	Taken uint64     `json:"taken"`
-	Next  uint64     `json:"next"`          // number of the next batch to be made
-	Last  batch.Hash `json:"last"`          // of the batch before
-	Want  uint64     `json:"want"`          // number that the server wants, as far as is known
-	Had   uint64     `json:"had,omitempty"` // the highest one that it ever wanted
-	// Began is when what its first batch tells of did: wall time in ns, as the following.
-	Began int64 `json:"began,omitempty"`
-	// Before is when the first one did of streams of which nothing is left.
-	Before int64 `json:"before,omitempty"`
-	// Past are some of its batches from then to now, so that it is known about
+	// Batched: windows through this number are in batches, or were given up.
+	Batched   uint64     `json:"taken"`
+	Next      uint64     `json:"next"`          // number of the next batch to be made
+	Last      batch.Hash `json:"last"`          // of the batch before
+	Wanted    uint64     `json:"want"`          // number that the server wants, as far as is known
+	MaxWanted uint64     `json:"had,omitempty"` // the highest one that it ever wanted
+	// FirstStart is when what its first batch tells of did: wall time in ns, as the following.
+	FirstStart int64 `json:"began,omitempty"`
+	// EarlierStart is when the first one did of streams of which nothing is left.
+	EarlierStart int64 `json:"before,omitempty"`
+	// History are some of its batches from then to now, so that it is known about
 	// when one was made that is not kept any more.
-	Past    []past `json:"past,omitempty"`
-	Through int64  `json:"through,omitempty"` // end of window Taken
+	History []historyEntry `json:"past,omitempty"`
+	Through int64          `json:"through,omitempty"` // end of window Batched
 	// Gaps go into the next batch.
 	Gaps []usage.Gap `json:"gaps,omitempty"`
-	// Inherit are batches of abandoned streams that are sent in this one, before
+	// Inherited are batches of abandoned streams that are sent in this one, before
 	// its windows.
-	Inherit []piece `json:"inherit,omitempty"`
+	Inherited []inheritedBatch `json:"inherit,omitempty"`
 	// Missing are batches that were given up before a server took them.
-	Missing []missing `json:"missing,omitempty"`
-	// Doubt says that a record of the stream is lost: what is in its batches before
+	Missing []missingBatch `json:"missing,omitempty"`
+	// UncertainBefore says that a record of the stream is lost: what is in its batches before
 	// this number may have been sent in another stream since.
-	Doubt uint64 `json:"doubt,omitempty"`
+	UncertainBefore uint64 `json:"doubt,omitempty"`
 }
 
-// A piece is a batch of another stream.
-type piece struct {
+// An inheritedBatch is a batch of another stream.
+type inheritedBatch struct {
 	Stream batch.Stream `json:"stream"`
 	Number uint64       `json:"number"`
 	extent
 }
 
-type past struct {
+type historyEntry struct {
 	Number  uint64 `json:"number"`
 	Through int64  `json:"through"`
 }
 
-// remember notes a batch in Past: one an hour, and of older ones fewer.
-func (st *stream) remember(number uint64, through int64) {
+// addHistory notes a batch in History: one an hour, and of older ones fewer.
+func (st *stream) addHistory(number uint64, through int64) {
 	const most = 16
 	if number%360 != 1 {
 		return
 	}
-	st.Past = append(st.Past, past{number, through})
-	if len(st.Past) > most {
+	st.History = append(st.History, historyEntry{number, through})
+	if len(st.History) > most {
 		for i := range most / 4 {
-			st.Past[i] = st.Past[2*i+1]
+			st.History[i] = st.History[2*i+1]
 		}
-		st.Past = slices.Delete(st.Past, most/4, most/2)
+		st.History = slices.Delete(st.History, most/4, most/2)
 	}
 }
 
-type missing struct {
+type missingBatch struct {
 	Number uint64    `json:"number"`
 	Gap    usage.Gap `json:"gap"`
 }
 
-// A kept batch is on the disk.
-type kept struct {
+// A storedBatch is on the disk.
+type storedBatch struct {
 	batchHead
-	place place
-	acked int64 // wall time in ns; 0 while it is needed
+	location location
+	acked    int64 // wall time in ns; 0 while it is needed
 }
 
-// has reports whether a window's number lies among the stream's that are not
+// owns reports whether a window's number lies among the stream's that are not
 // taken.
-func (st *stream) has(first uint64) bool {
-	return first > st.Taken && first >= st.From && (st.Live || first <= st.To)
+func (st *stream) owns(first uint64) bool {
+	return first > st.Batched && first >= st.From && (st.Live || first <= st.To)
 }
 
 func (s *Spool) newStream() *stream {
-	st := &stream{Next: 1, Want: 1}
+	st := &stream{Next: 1, Wanted: 1}
 	_, _ = rand.Read(st.ID[:]) // never fails
 	for _, other := range s.streams {
-		st.Before = earlier(st.Before, other.Before)
+		st.EarlierStart = earliest(st.EarlierStart, other.EarlierStart)
 	}
 	return st
 }
 
-// newLive is a stream for the windows to come.
-func (s *Spool) newLive() *stream {
+// newLiveStream is a stream for the windows to come.
+func (s *Spool) newLiveStream() *stream {
 	st := s.newStream()
-	st.Live, st.From, st.Taken, st.Through = true, s.top+1, s.top, s.end
+	st.Live, st.From, st.Batched, st.Through = true, s.lastWindow+1, s.lastWindow, s.lastEnd
 	if st.Through == 0 {
 		st.Through = time.Now().UnixNano()
 	}
 	return st
 }
 
-// copy returns one to change, which is put in its place when that is durable.
-func (st *stream) copy() *stream {
+// clone returns one to change, which is put in its place when that is durable.
+func (st *stream) clone() *stream {
 	c := *st
-	c.Past, c.Gaps, c.Inherit, c.Missing = slices.Clone(st.Past), slices.Clone(st.Gaps), slices.Clone(st.Inherit), slices.Clone(st.Missing)
+	c.History, c.Gaps, c.Inherited, c.Missing = slices.Clone(st.History), slices.Clone(st.Gaps), slices.Clone(st.Inherited), slices.Clone(st.Missing)
 	return &c
 }
 
-// lose adds a gap to what the next batch says, or lengthens one that is there.
-func (st *stream) lose(g usage.Gap) { st.Gaps = addGap(st.Gaps, g) }
+// addGap adds a gap to what the next batch says, or lengthens one that is there.
+func (st *stream) addGap(g usage.Gap) { st.Gaps = addGap(st.Gaps, g) }
 
 func addGap(gaps []usage.Gap, g usage.Gap) []usage.Gap {
 	const near = time.Minute
@@ -250,14 +250,14 @@ func addGap(gaps []usage.Gap, g usage.Gap) []usage.Gap {
 	return append(gaps, g)
 }
 
-func wall(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+func wallTime(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-func gap(from, to int64, reason usage.Reason, detail string) usage.Gap {
-	return usage.Gap{From: wall(from), To: wall(to), Reason: reason, Detail: detail}
+func newGap(from, to int64, reason usage.Reason, detail string) usage.Gap {
+	return usage.Gap{From: wallTime(from), To: wallTime(to), Reason: reason, Detail: detail}
 }
 
-// stream finds one by its id; nil where it is not known.
-func (s *Spool) stream(id batch.Stream) *stream {
+// findStream finds one by its id; nil where it is not known.
+func (s *Spool) findStream(id batch.Stream) *stream {
 	for _, st := range s.streams {
 		if st.ID == id {
 			return st
@@ -266,11 +266,11 @@ func (s *Spool) stream(id batch.Stream) *stream {
 	return nil
 }
 
-func (s *Spool) live() *stream { return s.streams[len(s.streams)-1] }
+func (s *Spool) liveStream() *stream { return s.streams[len(s.streams)-1] }
 
-// with returns the streams with some changed or added: by their windows, the
+// replaceStreams returns the streams with some changed or added: by their windows, the
 // live one last.
-func with(streams, changed []*stream) []*stream {
+func replaceStreams(streams, changed []*stream) []*stream {
 	all := slices.Clone(streams)
 	for _, c := range changed {
 		if i := slices.IndexFunc(all, func(st *stream) bool { return st.ID == c.ID }); i >= 0 {
@@ -291,13 +291,13 @@ func with(streams, changed []*stream) []*stream {
 	return all
 }
 
-// put makes changed streams durable, and with them those that were marked dirty
+// persist makes changed streams durable, and with them those that were marked dirty
 // and a batch, if there is one. It installs what it wrote; after an error
 // nothing changed.
-func (s *Spool) put(changed []*stream, b *batchHead, body []byte) error {
-	begin := s.batches.full()
-	after := with(s.streams, changed)
-	head := stateHead{Serial: s.serial + 1, Top: s.top, At: time.Now().UnixNano(), All: begin, Batch: b}
+func (s *Spool) persist(changed []*stream, b *batchHead, body []byte) error {
+	begin := s.batches.isFull()
+	after := replaceStreams(s.streams, changed)
+	head := stateHead{Serial: s.serial + 1, Top: s.lastWindow, At: time.Now().UnixNano(), All: begin, Batch: b}
 	for _, st := range after {
 		if begin || s.dirty[st.ID] || slices.Contains(changed, st) {
 			head.Streams = append(head.Streams, *st)
@@ -314,50 +314,50 @@ func (s *Spool) put(changed []*stream, b *batchHead, body []byte) error {
 	s.serial, s.streams = head.Serial, after
 	clear(s.dirty)
 	if b != nil {
-		s.keep(kept{batchHead: *b, place: p})
+		s.addStored(storedBatch{batchHead: *b, location: p})
 	}
-	s.note(head.At)
-	s.forget()
+	s.markAcked(head.At)
+	s.dropFinished()
 	return nil
 }
 
-// keep adds a batch to those that are on the disk, in place of an older copy.
-func (s *Spool) keep(k kept) {
-	list := s.kept[k.Stream]
-	i, ok := slices.BinarySearchFunc(list, k.Number, func(k kept, n uint64) int { return cmp.Compare(k.Number, n) })
+// addStored adds a batch to those that are on the disk, in place of an older copy.
+func (s *Spool) addStored(k storedBatch) {
+	list := s.stored[k.Stream]
+	i, ok := slices.BinarySearchFunc(list, k.Number, func(k storedBatch, n uint64) int { return cmp.Compare(k.Number, n) })
 	if ok {
 		list[i] = k
 	} else {
 		list = slices.Insert(list, i, k)
 	}
-	s.kept[k.Stream] = list
+	s.stored[k.Stream] = list
 }
 
-// find returns a kept batch, the first with this number or a higher one.
-func (s *Spool) find(id batch.Stream, number uint64) (kept, bool) {
-	list := s.kept[id]
-	i, _ := slices.BinarySearchFunc(list, number, func(k kept, n uint64) int { return cmp.Compare(k.Number, n) })
+// findBatch returns a stored batch, the first with this number or a higher one.
+func (s *Spool) findBatch(id batch.Stream, number uint64) (storedBatch, bool) {
+	list := s.stored[id]
+	i, _ := slices.BinarySearchFunc(list, number, func(k storedBatch, n uint64) int { return cmp.Compare(k.Number, n) })
 	if i == len(list) {
-		return kept{}, false
+		return storedBatch{}, false
 	}
 	return list[i], true
 }
 
-// drop forgets that a batch is kept.
-func (s *Spool) drop(id batch.Stream, number uint64) {
-	s.kept[id] = slices.DeleteFunc(s.kept[id], func(k kept) bool { return k.Number == number })
-	if len(s.kept[id]) == 0 {
-		delete(s.kept, id)
+// removeBatch forgets that a batch is kept.
+func (s *Spool) removeBatch(id batch.Stream, number uint64) {
+	s.stored[id] = slices.DeleteFunc(s.stored[id], func(k storedBatch) bool { return k.Number == number })
+	if len(s.stored[id]) == 0 {
+		delete(s.stored, id)
 	}
 }
 
-// needed reports whether a server may still be without a batch.
-func (s *Spool) needed(id batch.Stream, number uint64) bool {
+// isNeeded reports whether a server may still be without a batch.
+func (s *Spool) isNeeded(id batch.Stream, number uint64) bool {
 	for _, st := range s.streams {
-		if st.ID == id && number >= st.Want && number < st.Next {
+		if st.ID == id && number >= st.Wanted && number < st.Next {
 			return true
 		}
-		for _, i := range st.Inherit {
+		for _, i := range st.Inherited {
 			if i.Stream == id && i.Number == number {
 				return true
 			}
@@ -366,13 +366,13 @@ func (s *Spool) needed(id batch.Stream, number uint64) bool {
 	return false
 }
 
-// note notes since when batches are not needed. Those that are needed are the
+// markAcked notes since when batches are not needed. Those that are needed are the
 // last of their stream.
-func (s *Spool) note(at int64) {
-	for id, list := range s.kept {
+func (s *Spool) markAcked(at int64) {
+	for id, list := range s.stored {
 		for i := len(list) - 1; i >= 0; i-- {
 			k := &list[i]
-			if s.needed(id, k.Number) {
+			if s.isNeeded(id, k.Number) {
 				k.acked = 0
 				continue
 			}
@@ -384,38 +384,38 @@ func (s *Spool) note(at int64) {
 	}
 }
 
-// forget drops streams of which nothing is left. The others remember since when
+// dropFinished drops streams of which nothing is left. The others remember since when
 // there were such.
-func (s *Spool) forget() {
+func (s *Spool) dropFinished() {
 	var before int64
 	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool {
-		k, ok := s.find(st.ID, 0) // what is inherited of it does not count
-		gone := s.drained(st) && (!ok || k.Number >= st.Next)
+		k, ok := s.findBatch(st.ID, 0) // what is inherited of it does not count
+		gone := s.isDrained(st) && (!ok || k.Number >= st.Next)
 		if gone {
-			before = earlier(before, earlier(st.Before, st.Began))
+			before = earliest(before, earliest(st.EarlierStart, st.FirstStart))
 		}
 		return gone
 	})
 	for _, st := range s.streams {
-		if at := earlier(st.Before, before); at != st.Before {
-			st.Before = at
+		if at := earliest(st.EarlierStart, before); at != st.EarlierStart {
+			st.EarlierStart = at
 			s.dirty[st.ID] = true
 		}
 	}
 }
 
-// earlier is the earlier one of two times, of which 0 is none.
-func earlier(a, b int64) int64 {
+// earliest is the earlier one of two times, of which 0 is none.
+func earliest(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
 	return a
 }
 
-// drained reports whether a stream has nothing to offer any more.
-func (s *Spool) drained(st *stream) bool {
-	if st.Live || st.Want < st.Next || len(st.Gaps) > 0 || len(st.Inherit) > 0 {
+// isDrained reports whether a stream has nothing to offer any more.
+func (s *Spool) isDrained(st *stream) bool {
+	if st.Live || st.Wanted < st.Next || len(st.Gaps) > 0 || len(st.Inherited) > 0 {
 		return false
 	}
-	return st.Taken >= st.To
+	return st.Batched >= st.To
 }

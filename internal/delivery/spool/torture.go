@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// native is the file system where a Config names none: the real one, or one
+// defaultFS is the file system where a Config names none: the real one, or one
 // that forgets with the process what it did not sync, where METE_TORTURE_DROP
 // is set.
-func native() FS {
+func defaultFS() FS {
 	if os.Getenv("METE_TORTURE_DROP") == "" {
-		return disk{}
+		return osFS{}
 	}
 	return &forgetful{names: map[string]*inode{}}
 }
@@ -30,7 +30,7 @@ func native() FS {
 func (c Config) tune() Config {
 	if n, err := strconv.ParseInt(os.Getenv("METE_TORTURE_SEGMENT"), 10, 64); err == nil {
 		c.segment = n
-		c.Coarse = []Coarse{{time.Second, 2 * time.Second}, {6 * time.Second, 10 * time.Second}}
+		c.MergeRules = []MergeRule{{time.Second, 2 * time.Second}, {6 * time.Second, 10 * time.Second}}
 	}
 	return c
 }
@@ -38,7 +38,7 @@ func (c Config) tune() Config {
 // forgetful is a file system whose files and names stay in memory until they
 // are synced. It takes that nobody else changes the files.
 type forgetful struct {
-	disk
+	osFS
 	mu    sync.Mutex
 	names map[string]*inode // those that were touched, as programs see them; nil is gone
 	todo  []rename          // changes of names that are not synced, in order
@@ -63,7 +63,7 @@ type rename struct {
 const unsynced = ".unsynced-"
 
 func (f *forgetful) MkdirAll(dir string) error {
-	if err := f.disk.MkdirAll(dir); err != nil {
+	if err := f.osFS.MkdirAll(dir); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -82,7 +82,7 @@ func (f *forgetful) MkdirAll(dir string) error {
 func (f *forgetful) List(dir string) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	names, err := f.disk.List(dir)
+	names, err := f.osFS.List(dir)
 	names = slices.DeleteFunc(names, func(name string) bool {
 		_, touched := f.names[filepath.Join(dir, name)]
 		return touched || strings.HasPrefix(name, unsynced)

@@ -7,23 +7,23 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// every is after how many windows a row carries its Total although it need not.
-const every = 30
+// totalInterval is after how many windows a row carries its Total although it need not.
+const totalInterval = 30
 
 // totals knows what the rows that came last in the live stream said, so that
 // what a reader can add up itself is not sent.
-type totals map[batch.Short]total
+type totals map[batch.ShortID]lastTotal
 
-type total struct {
+type lastTotal struct {
 	has    usage.Set
-	mix    uint64 // of its amounts
+	digest uint64 // of its amounts
 	window uint64 // in which it was last seen
 }
 
-// mixOf makes one number of the amounts of the resources in set. The numbers of
+// digestOf makes one number of the amounts of the resources in set. The numbers of
 // two lists of amounts add up to that of their sums, and those of lists that
 // differ are alike by an accident of one in 2^64.
-func mixOf(set usage.Set, amount *[usage.Limit]int64) (mix uint64) {
+func digestOf(set usage.Set, amount *[usage.Limit]int64) (mix uint64) {
 	for ; set != 0; set &= set - 1 {
 		r := bits.TrailingZeros64(uint64(set))
 		mix += uint64(amount[r]) * factors[r]
@@ -42,15 +42,15 @@ var factors = func() (f [usage.Limit]uint64) {
 	return f
 }()
 
-// thin copies rows to dst without the Totals that follow from those before. What
+// omitDerivable copies rows to dst without the Totals that follow from those before. What
 // it leaves in t is what the rows say.
-func (t totals) thin(dst, rows []batch.Row, window uint64) []batch.Row {
+func (t totals) omitDerivable(dst, rows []batch.Row, window uint64) []batch.Row {
 	for i := range rows {
 		row := rows[i]
 		before := t[row.Workload]
-		now := total{row.Has, mixOf(row.Has, &row.Total), window}
-		follows := before.has == row.Has && row.Has != 0 && (window+uint64(row.Workload))%every != 0 &&
-			before.mix+mixOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.mix
+		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
+		follows := before.has == row.Has && row.Has != 0 && (window+uint64(row.Workload))%totalInterval != 0 &&
+			before.digest+digestOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.digest
 		t[row.Workload] = now
 		if follows {
 			row.Has, row.Total = 0, [usage.Limit]int64{}
@@ -61,9 +61,9 @@ func (t totals) thin(dst, rows []batch.Row, window uint64) []batch.Row {
 		dst = append(dst, row)
 	}
 	// Rows that did not end may yet never come again.
-	if window%every == 0 {
+	if window%totalInterval == 0 {
 		for short, before := range t {
-			if before.window+12*every < window {
+			if before.window+12*totalInterval < window {
 				delete(t, short)
 			}
 		}

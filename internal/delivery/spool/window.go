@@ -21,15 +21,15 @@ type windowHead struct {
 	Start  int64  `json:"start"` // ns of CLOCK_BOOTTIME
 	End    int64  `json:"end"`
 	Offset int64  `json:"offset"` // wall minus boottime, ns
-	// Joins says that it goes on where the one before ended.
-	Joins bool `json:"joins,omitempty"`
-	// Big says that it is not merged, as a sum might not fit 63 bits.
-	Big   bool  `json:"big,omitempty"`
-	Gap   int64 `json:"gap,omitempty"` // when its first gap begins, wall time in ns, where that is before its start
-	Rows  int   `json:"rows"`
-	Names int   `json:"names,omitempty"`
-	Wire  int   `json:"wire"`           // length of the batch
-	Full  bool  `json:"full,omitempty"` // the checkpoint is a whole one, or there is none so far
+	// Continues says that it goes on where the one before ended.
+	Continues bool `json:"joins,omitempty"`
+	// Unmergeable says that it is not merged, as a sum might not fit 63 bits.
+	Unmergeable bool  `json:"big,omitempty"`
+	Gap         int64 `json:"gap,omitempty"` // when its first gap begins, wall time in ns, where that is before its start
+	Rows        int   `json:"rows"`
+	Names       int   `json:"names,omitempty"`
+	Wire        int   `json:"wire"`           // length of the batch
+	Full        bool  `json:"full,omitempty"` // the checkpoint is a whole one, or there is none so far
 	// Serial is of the last record of the log of batches when the first of the
 	// windows was appended.
 	Serial uint64 `json:"serial"`
@@ -38,14 +38,14 @@ type windowHead struct {
 // A window in the index is not yet in a batch.
 type window struct {
 	windowHead
-	place place
+	location location
 }
 
 func (h *windowHead) wallStart() int64 { return h.Start + h.Offset }
 func (h *windowHead) wallEnd() int64   { return h.End + h.Offset }
 
-// since is the beginning of what the window speaks of, its gaps included.
-func (h *windowHead) since() int64 {
+// startWithGaps is the beginning of what the window speaks of, its gaps included.
+func (h *windowHead) startWithGaps() int64 {
 	if h.Gap != 0 {
 		return min(h.Gap, h.wallStart())
 	}
@@ -57,39 +57,39 @@ func headOf(b *batch.Batch, first, last uint64, encoded []byte) windowHead {
 	w := &b.Windows[0]
 	h := windowHead{
 		First: first, Last: last, Boot: w.Boot, Start: w.Start, End: w.End, Offset: w.Offset,
-		Joins: w.Opening == usage.Continues || w.Opening == usage.Resumed,
-		Rows:  len(w.Rows), Names: len(b.Names), Wire: len(encoded),
+		Continues: w.Opening == usage.StartContinued || w.Opening == usage.StartResumed,
+		Rows:      len(w.Rows), Names: len(b.Names), Wire: len(encoded),
 	}
-	h.Big = big(&w.Total)
+	h.Unmergeable = nearOverflow(&w.Total)
 	for i := range w.Rows {
-		h.Big = h.Big || big(&w.Rows[i].Usage)
+		h.Unmergeable = h.Unmergeable || nearOverflow(&w.Rows[i].Usage)
 	}
 	for _, g := range b.Gaps {
-		if from := g.From.UnixNano(); from < h.since() {
+		if from := g.From.UnixNano(); from < h.startWithGaps() {
 			h.Gap = from
 		}
 	}
 	return h
 }
 
-// big reports whether a thousand such amounts might be too much for one.
-func big(u *usage.Usage) (found bool) {
+// nearOverflow reports whether a thousand such amounts might be too much for one.
+func nearOverflow(u *usage.Usage) (found bool) {
 	u.Present.Each(func(r usage.Resource) { found = found || u.Amount[r] >= 1<<50 })
 	return found
 }
 
-// joins reports whether next may be merged into h where windows have this span:
+// canMerge reports whether next may be merged into h where windows have this span:
 // both lie within one span of wall time, and nothing is between them.
-func (h *windowHead) joins(next *windowHead, span time.Duration) bool {
+func (h *windowHead) canMerge(next *windowHead, span time.Duration) bool {
 	step := next.Offset - h.Offset
-	return next.Joins && !h.Big && !next.Big && next.Boot == h.Boot && next.Start == h.End &&
+	return next.Continues && !h.Unmergeable && !next.Unmergeable && next.Boot == h.Boot && next.Start == h.End &&
 		max(step, -step) <= int64(time.Second) &&
-		bucket(h.wallEnd(), span) == bucket(next.wallEnd(), span)
+		spanIndex(h.wallEnd(), span) == spanIndex(next.wallEnd(), span)
 }
 
-// bucket says in which span a window lies that ends then: an end on an edge
+// spanIndex says in which span a window lies that ends then: an end on an edge
 // belongs to the span before.
-func bucket(end int64, span time.Duration) int64 {
+func spanIndex(end int64, span time.Duration) int64 {
 	n := int64(span)
 	end--
 	if end < 0 {
@@ -98,10 +98,10 @@ func bucket(end int64, span time.Duration) int64 {
 	return end / n
 }
 
-// part reads a window with its names and gaps. The error wraps errCorrupt where
+// readWindow reads a window with its names and gaps. The error wraps errCorrupt where
 // that will never succeed.
-func (s *Spool) part(w window) (*batch.Batch, error) {
-	payload, err := s.windows.read(w.place)
+func (s *Spool) readWindow(w window) (*batch.Batch, error) {
+	payload, err := s.windows.read(w.location)
 	if err != nil {
 		return nil, err
 	}
@@ -124,11 +124,11 @@ func (s *Spool) part(w window) (*batch.Batch, error) {
 // segments in which nothing is left.
 func (s *Spool) prune() {
 	s.index = slices.DeleteFunc(s.index, func(w window) bool {
-		return !slices.ContainsFunc(s.streams, func(st *stream) bool { return st.has(w.First) })
+		return !slices.ContainsFunc(s.streams, func(st *stream) bool { return st.owns(w.First) })
 	})
 	used := map[*segment]bool{s.windows.last(): true}
 	for _, w := range s.index {
-		used[w.place.seg] = true
+		used[w.location.seg] = true
 	}
 	for _, seg := range slices.Clone(s.windows.list) {
 		if !used[seg] {
@@ -137,21 +137,21 @@ func (s *Spool) prune() {
 	}
 }
 
-// waiting returns the windows of a stream that are in no batch yet.
-func (s *Spool) waiting(st *stream) []window {
+// waitingWindows returns the windows of a stream that are in no batch yet.
+func (s *Spool) waitingWindows(st *stream) []window {
 	var own []window
 	for i := range s.index {
-		if st.has(s.index[i].First) {
+		if st.owns(s.index[i].First) {
 			own = append(own, s.index[i])
 		}
 	}
 	return own
 }
 
-// owner is the stream that has to send a window; nil where there is none.
-func (s *Spool) owner(first uint64) *stream {
+// findOwner is the stream that has to send a window; nil where there is none.
+func (s *Spool) findOwner(first uint64) *stream {
 	for _, st := range s.streams {
-		if st.has(first) {
+		if st.owns(first) {
 			return st
 		}
 	}
@@ -161,15 +161,15 @@ func (s *Spool) owner(first uint64) *stream {
 // merge merges windows that ended before an instant into longer ones, in one
 // run of segments, and reports whether it found one where that pays.
 func (s *Spool) merge(span time.Duration, before int64) (bool, error) {
-	run, windows := s.mergeable(span, before)
+	run, windows := s.findMergeable(span, before)
 	if run == nil {
 		return false, nil
 	}
 	var merged []window
-	err := s.windows.rewrite(run, func(add func(kind byte, payload []byte) (place, error)) error {
+	err := s.windows.rewrite(run, func(add func(kind byte, payload []byte) (location, error)) error {
 		m := merger{s: s, add: add}
 		for _, w := range windows {
-			if err := m.take(w, span); err != nil {
+			if err := m.addWindow(w, span); err != nil {
 				return err
 			}
 		}
@@ -187,9 +187,9 @@ func (s *Spool) merge(span time.Duration, before int64) (bool, error) {
 	return true, nil
 }
 
-// mergeable finds segments side by side, all of whose windows ended before an
+// findMergeable finds segments side by side, all of whose windows ended before an
 // instant, and of which a quarter less would be left.
-func (s *Spool) mergeable(span time.Duration, before int64) ([]*segment, []window) {
+func (s *Spool) findMergeable(span time.Duration, before int64) ([]*segment, []window) {
 	var (
 		run   []*segment
 		begin int // of the run's windows in the index
@@ -200,8 +200,8 @@ func (s *Spool) mergeable(span time.Duration, before int64) ([]*segment, []windo
 	at := 0
 	for _, seg := range s.windows.list[:max(len(s.windows.list)-1, 0)] {
 		end, ripe := at, true
-		for ; end < len(s.index) && s.index[end].place.seg == seg; end++ {
-			ripe = ripe && (bucket(s.index[end].wallEnd(), span)+1)*int64(span) <= before
+		for ; end < len(s.index) && s.index[end].location.seg == seg; end++ {
+			ripe = ripe && (spanIndex(s.index[end].wallEnd(), span)+1)*int64(span) <= before
 		}
 		if end == at {
 			if run != nil {
@@ -221,7 +221,7 @@ func (s *Spool) mergeable(span time.Duration, before int64) ([]*segment, []windo
 			}
 			run, size = append(run, seg), size+seg.size
 			for i := at; i < end; i++ {
-				if i == begin || s.owner(s.index[i].First) != s.owner(s.index[i-1].First) || !s.index[i-1].joins(&s.index[i].windowHead, span) {
+				if i == begin || s.findOwner(s.index[i].First) != s.findOwner(s.index[i-1].First) || !s.index[i-1].canMerge(&s.index[i].windowHead, span) {
 					left++
 				}
 			}
@@ -237,15 +237,15 @@ func (s *Spool) mergeable(span time.Duration, before int64) ([]*segment, []windo
 // A merger puts windows that come in order together as far as they join.
 type merger struct {
 	s    *Spool
-	add  func(kind byte, payload []byte) (place, error)
+	add  func(kind byte, payload []byte) (location, error)
 	sum  *batch.Batch // of which head and stream tell
 	head windowHead
 	own  *stream
 	done []window
 }
 
-func (m *merger) take(w window, span time.Duration) error {
-	b, err := m.s.part(w)
+func (m *merger) addWindow(w window, span time.Duration) error {
+	b, err := m.s.readWindow(w)
 	if errors.Is(err, errCorrupt) {
 		m.s.stats.Corrupt++
 		return m.flush() // the hole is told when the next window is sent
@@ -253,10 +253,10 @@ func (m *merger) take(w window, span time.Duration) error {
 	if err != nil {
 		return err
 	}
-	own := m.s.owner(w.First)
-	if m.sum != nil && own == m.own && m.head.joins(&w.windowHead, span) {
+	own := m.s.findOwner(w.First)
+	if m.sum != nil && own == m.own && m.head.canMerge(&w.windowHead, span) {
 		m.sum.Windows[0].Merge(&b.Windows[0])
-		join(m.sum, b)
+		addNamesAndGaps(m.sum, b)
 		m.head.Last, m.head.End, m.head.Offset = w.Last, w.End, w.Offset
 		return nil
 	}
@@ -290,8 +290,8 @@ func (m *merger) flush() error {
 	return nil
 }
 
-// join adds the names and gaps of part to b. Of a name the later one stays.
-func join(b, part *batch.Batch) {
+// addNamesAndGaps adds the names and gaps of part to b. Of a name the later one stays.
+func addNamesAndGaps(b, part *batch.Batch) {
 	at := make(map[string]int, len(b.Names))
 	for i := range b.Names {
 		at[string(b.Names[i].ID)] = i
@@ -307,5 +307,5 @@ func join(b, part *batch.Batch) {
 	b.Gaps = append(b.Gaps, part.Gaps...)
 }
 
-// forever is later than every window.
-const forever = math.MaxInt64
+// maxWallTime is later than every window.
+const maxWallTime = math.MaxInt64

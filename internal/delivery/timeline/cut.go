@@ -27,7 +27,7 @@ const (
 	byHour                  = 7 * day
 	// ... the tight way where a batch would else be more than many pieces. One
 	// of more than most is refused.
-	many, most = 1 << 18, 1 << 20
+	tightPieces, maxPieces = 1 << 18, 1 << 20
 )
 
 // grains are the distances of edges, from fine to coarse.
@@ -61,23 +61,23 @@ type Cuts struct {
 // minute can hold. Stamps are those that Judge let pass.
 func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
 	tight := false
-	if pieces(ws, tight) > many {
+	if countPieces(ws, tight) > tightPieces {
 		tight = true
-		if n := pieces(ws, tight); n > most {
-			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", n, most, fault.ErrInvalid)
+		if n := countPieces(ws, tight); n > maxPieces {
+			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", n, maxPieces, fault.ErrInvalid)
 		}
 	}
-	c := cutter{windows: make([]window, len(ws)), parts: make([]part, 0, pieces(ws, tight)), nodes: map[int64]int{}}
+	c := cutter{windows: make([]window, len(ws)), parts: make([]part, 0, countPieces(ws, tight)), nodes: map[int64]int{}}
 	for i := range ws {
 		if err := c.divide(i, &ws[i], int64(by[i]), tight); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
-	if err := c.sum(); err != nil {
+	if err := c.sumParts(); err != nil {
 		return nil, err
 	}
 	for i := range c.windows {
-		if err := c.node(&c.windows[i]); err != nil {
+		if err := c.addNode(&c.windows[i]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
@@ -85,20 +85,20 @@ func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
 	return &c.Cuts, nil
 }
 
-// pieces is about how many minutes of workloads the windows become.
-func pieces(ws []batch.Window, tight bool) (n int64) {
+// countPieces is about how many minutes of workloads the windows become.
+func countPieces(ws []batch.Window, tight bool) (n int64) {
 	for i := range ws {
 		w := &ws[i]
-		n += int64(len(w.Rows)+1) * ((w.End-w.Start)/grain(w, tight) + 1)
-		if n > most {
+		n += int64(len(w.Rows)+1) * ((w.End-w.Start)/grainOf(w, tight) + 1)
+		if n > maxPieces {
 			break
 		}
 	}
 	return n
 }
 
-// grain is the distance of the edges at which w is cut.
-func grain(w *batch.Window, tight bool) int64 {
+// grainOf is the distance of the edges at which w is cut.
+func grainOf(w *batch.Window, tight bool) int64 {
 	length, limit := w.End-w.Start, byMinute
 	if tight {
 		limit = byMinuteTight
@@ -140,7 +140,7 @@ type window struct {
 // in place of usages, which are ten times as large.
 type part struct {
 	minute         int64
-	workload       batch.Short
+	workload       batch.ShortID
 	window, row, n int32
 }
 
@@ -156,14 +156,14 @@ func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
 	w := &c.windows[i]
 	w.Window, w.covered = from, from.Total.Covered
 	past := int64(0)
-	for _, e := range edges(nil, from, by, tight) {
-		w.pieces = append(w.pieces, piece{(e.At - e.Past + past) / minute, e.Past})
-		past = e.Past
+	for _, e := range appendEdges(nil, from, by, tight) {
+		w.pieces = append(w.pieces, piece{(e.At - e.Elapsed + past) / minute, e.Elapsed})
+		past = e.Elapsed
 	}
 	w.shares = make([]usage.Shares, len(w.pieces))
 	for j := range w.Rows {
 		r := &w.Rows[j]
-		if err := check(&r.Usage); err != nil {
+		if err := checkUsage(&r.Usage); err != nil {
 			return err
 		}
 		for n, res := range usage.Wholes {
@@ -185,8 +185,8 @@ func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
 	return nil
 }
 
-// sum adds up the parts that fall together.
-func (c *cutter) sum() error {
+// sumParts adds up the parts that fall together.
+func (c *cutter) sumParts() error {
 	slices.SortFunc(c.parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.workload, b.workload))
 	})
@@ -214,17 +214,17 @@ func (c *cutter) sum() error {
 	return nil
 }
 
-// piece is what of total stands in the window's n-th piece.
-func (w *window) piece(total int64, n int) int64 {
-	v := w.upTo(total, n)
+// amountOf is what of total stands in the window's n-th piece.
+func (w *window) amountOf(total int64, n int) int64 {
+	v := w.cumulative(total, n)
 	if n > 0 {
-		v -= w.upTo(total, n-1)
+		v -= w.cumulative(total, n-1)
 	}
 	return v
 }
 
-// upTo is what of total stands in the window's pieces up to the n-th.
-func (w *window) upTo(total int64, n int) int64 {
+// cumulative is what of total stands in the window's pieces up to the n-th.
+func (w *window) cumulative(total int64, n int) int64 {
 	if n == len(w.pieces)-1 {
 		return total
 	}
@@ -237,27 +237,27 @@ func (w *window) add(to, u *usage.Usage, n int, shares *usage.Shares) error {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		v := u.Amount[r]
 		if r.Detail().Kind != usage.Peak {
-			v = w.piece(v, n)
+			v = w.amountOf(v, n)
 		}
 		if v >= MaxAmount || to.Amount[r]+v >= MaxAmount {
 			return fmt.Errorf("%s is more than a minute can hold: %w", r, fault.ErrInvalid)
 		}
 		to.Put(r, v, u.Quality.Get(r))
 	}
-	to.Covered += time.Duration(w.piece(int64(u.Covered), n))
+	to.Covered += time.Duration(w.amountOf(int64(u.Covered), n))
 	if shares != nil {
 		for i, r := range usage.Wholes {
 			if v, ok := u.Get(r); ok {
-				shares[i] += w.piece(v, n)
+				shares[i] += w.amountOf(v, n)
 			}
 		}
 	}
 	return nil
 }
 
-// node books what the machine as a whole did.
-func (c *cutter) node(w *window) error {
-	if err := check(&w.Total); err != nil {
+// addNode books what the machine as a whole did.
+func (c *cutter) addNode(w *window) error {
+	if err := checkUsage(&w.Total); err != nil {
 		return err
 	}
 	b := &w.Balance
@@ -294,12 +294,12 @@ func (c *cutter) node(w *window) error {
 		}
 		to := &c.Nodes[i]
 		to.CPUs = w.CPUs
-		to.Covered += time.Duration(w.piece(int64(covered), n))
-		to.Violations += w.piece(violations, n)
-		to.Lost += w.piece(b.Lost, n)
+		to.Covered += time.Duration(w.amountOf(int64(covered), n))
+		to.Violations += w.amountOf(violations, n)
+		to.Lost += w.amountOf(b.Lost, n)
 		for i, r := range usage.Wholes {
-			whole := w.piece(b.Whole[i], n)
-			skew := w.shares[n][i] - whole + w.piece(missing[i], n)
+			whole := w.amountOf(b.Whole[i], n)
+			skew := w.shares[n][i] - whole + w.amountOf(missing[i], n)
 			to.Whole[i] += whole
 			to.Skew[i] += skew
 			if whole >= MaxAmount || to.Whole[i] >= MaxAmount || abs(skew) >= MaxAmount || abs(to.Skew[i]) >= MaxAmount {
@@ -313,8 +313,8 @@ func (c *cutter) node(w *window) error {
 	return nil
 }
 
-// check refuses amounts that cannot be.
-func check(u *usage.Usage) error {
+// checkUsage refuses amounts that cannot be.
+func checkUsage(u *usage.Usage) error {
 	if u.Present&^usage.All != 0 {
 		return fmt.Errorf("resources %x are not known: %w", u.Present&^usage.All, fault.ErrInvalid)
 	}

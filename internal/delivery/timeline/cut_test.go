@@ -42,7 +42,7 @@ func drawWindows(t *rapid.T) []batch.Window {
 		var sum usage.Shares
 		for range rapid.IntRange(0, 4).Draw(t, "rows") {
 			u := drawUsage(t, 1<<45)
-			w.Rows = append(w.Rows, batch.Row{Workload: batch.Short(rapid.IntRange(1, 3).Draw(t, "workload")), Usage: u})
+			w.Rows = append(w.Rows, batch.Row{Workload: batch.ShortID(rapid.IntRange(1, 3).Draw(t, "workload")), Usage: u})
 			for i, r := range usage.Wholes {
 				sum[i] += u.Amount[r]
 			}
@@ -78,7 +78,7 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 		}
 		c := cut(t, ws, by)
 
-		want, got := map[batch.Short]usage.Usage{}, map[batch.Short]usage.Usage{}
+		want, got := map[batch.ShortID]usage.Usage{}, map[batch.ShortID]usage.Usage{}
 		var wantNode, gotNode batch.NodeMinute
 		for _, w := range ws {
 			covered := w.Total.Covered
@@ -163,7 +163,7 @@ func TestOrderAndMergingAreNothing(t *testing.T) {
 		}
 		var sum timeline.Cuts
 		for k, u := range minutes {
-			sum.Minutes = append(sum.Minutes, batch.Minute{Minute: int64(k[0]), Workload: batch.Short(k[1]), Usage: u})
+			sum.Minutes = append(sum.Minutes, batch.Minute{Minute: int64(k[0]), Workload: batch.ShortID(k[1]), Usage: u})
 		}
 		for _, n := range nodes {
 			sum.Nodes = append(sum.Nodes, n)
@@ -339,7 +339,7 @@ func benchmarkCut(b *testing.B, windows, rows int, length time.Duration) {
 		w := &ws[n]
 		*w = batch.Window{Boot: "b", Start: 45e9 + int64(n)*int64(length), End: 45e9 + int64(n+1)*int64(length)}
 		for i := range rows {
-			r := batch.Row{Workload: batch.Short(i) << 50}
+			r := batch.Row{Workload: batch.ShortID(i) << 50}
 			for res := usage.CPU; res < usage.Limit; res++ {
 				r.Usage.Put(res, int64(i)*1000, usage.Measured)
 			}

@@ -8,11 +8,11 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Gaps moves the gaps of a batch along with its windows: each edge by what was
+// MoveGaps moves the gaps of a batch along with its windows: each edge by what was
 // added to the window that is nearest to it. The start of a Rebooted gap is of
 // another boot's clock, so it moves only with a window that ends there. No gap
 // ends later than Tolerance after now, or before it began.
-func Gaps(now time.Time, ws []batch.Window, by []time.Duration, gaps []usage.Gap) []usage.Gap {
+func MoveGaps(now time.Time, ws []batch.Window, by []time.Duration, gaps []usage.Gap) []usage.Gap {
 	moved := make([]usage.Gap, len(gaps))
 	for i, g := range gaps {
 		reach := int64(math.MaxInt64)
@@ -21,14 +21,14 @@ func Gaps(now time.Time, ws []batch.Window, by []time.Duration, gaps []usage.Gap
 		}
 		g.From = moveEdge(g.From, ws, by, reach)
 		g.To = moveEdge(g.To, ws, by, math.MaxInt64)
-		moved[i] = Bound(now, g)
+		moved[i] = ClampGap(now, g)
 	}
 	return moved
 }
 
-// Bound cuts a gap to the time that anything can be booked at: 1970 to Tolerance
+// ClampGap cuts a gap to the time that anything can be booked at: 1970 to Tolerance
 // after now.
-func Bound(now time.Time, g usage.Gap) usage.Gap {
+func ClampGap(now time.Time, g usage.Gap) usage.Gap {
 	first, last := time.Unix(0, 0).UTC(), now.Add(Tolerance).UTC()
 	clamp := func(t time.Time) time.Time {
 		switch {

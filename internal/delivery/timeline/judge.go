@@ -30,23 +30,23 @@ func Judge(now time.Time, c batch.Clock, ws []batch.Window) ([]time.Duration, er
 	if err := Check(ws); err != nil {
 		return nil, err
 	}
-	if c.Boot == "" || len(c.Boot) > maxBoot || c.Boottime < 0 || c.Boottime > longest {
+	if c.Boot == "" || len(c.Boot) > maxBootID || c.Boottime < 0 || c.Boottime > maxBoottime {
 		return nil, fmt.Errorf("clock: %d ns of a boot with an id of %d bytes: %w", c.Boottime, len(c.Boot), fault.ErrInvalid)
 	}
-	j := judge{now: now.UnixNano(), clock: c, ws: ws, by: make([]time.Duration, len(ws))}
+	j := judgment{now: now.UnixNano(), clock: c, ws: ws, by: make([]time.Duration, len(ws))}
 	boots := j.boots()
 	moved := false
 	for _, b := range boots {
 		if j.ws[b[0]].Boot == c.Boot {
-			moved = j.present(b) || moved
+			moved = j.judgeCurrent(b) || moved
 		} else {
-			moved = j.earlier(b) || moved
+			moved = j.judgeEarlier(b) || moved
 		}
 	}
-	return j.by, j.stack(boots, moved)
+	return j.by, j.separateBoots(boots, moved)
 }
 
-type judge struct {
+type judgment struct {
 	now   int64
 	clock batch.Clock
 	ws    []batch.Window
@@ -55,7 +55,7 @@ type judge struct {
 
 // boots returns the windows' indices by boot, in the order in which boots
 // appear, the sender's last.
-func (j *judge) boots() (boots [][]int) {
+func (j *judgment) boots() (boots [][]int) {
 	at := make(map[string]int, 1)
 	for i := range j.ws {
 		n, ok := at[j.ws[i].Boot]
@@ -73,13 +73,13 @@ func (j *judge) boots() (boots [][]int) {
 	return boots
 }
 
-// present judges the windows of the sender's boot.
-func (j *judge) present(b []int) bool {
+// judgeCurrent judges the windows of the sender's boot.
+func (j *judgment) judgeCurrent(b []int) bool {
 	offset := j.now - j.clock.Boottime
-	if j.agree(b, offset) && j.latest(b) <= j.now+int64(Tolerance) {
+	if j.offsetsAgree(b, offset) && j.latest(b) <= j.now+int64(Tolerance) {
 		return false
 	}
-	j.adopt(b, offset)
+	j.setOffset(b, offset)
 	// A sender whose windows end after its own clock's present contradicts
 	// itself.
 	if l := j.latest(b); l > j.now+int64(Tolerance) {
@@ -88,23 +88,23 @@ func (j *judge) present(b []int) bool {
 	return true
 }
 
-// earlier judges the windows of a boot before the sender's.
-func (j *judge) earlier(b []int) (moved bool) {
-	if offset := j.ws[b[len(b)-1]].Offset; !j.agree(b, offset) {
-		j.adopt(b, offset)
+// judgeEarlier judges the windows of a boot before the sender's.
+func (j *judgment) judgeEarlier(b []int) (moved bool) {
+	if offset := j.ws[b[len(b)-1]].Offset; !j.offsetsAgree(b, offset) {
+		j.setOffset(b, offset)
 		moved = true
 	}
 	began := j.now - j.clock.Boottime
-	if l := j.latest(b); l > began+int64(Tolerance) || l < j.now-int64(Oldest) {
+	if l := j.latest(b); l > began+int64(Tolerance) || l < j.now-int64(MaxAge) {
 		j.move(b, began-l)
 		moved = true
 	}
 	return moved
 }
 
-// stack moves earlier boots so that they end before later ones begin, where
+// separateBoots moves earlier boots so that they end before later ones begin, where
 // anything was moved at all.
-func (j *judge) stack(boots [][]int, moved bool) error {
+func (j *judgment) separateBoots(boots [][]int, moved bool) error {
 	limit := int64(0)
 	for n := len(boots) - 1; n >= 0; n-- {
 		b := boots[n]
@@ -122,37 +122,37 @@ func (j *judge) stack(boots [][]int, moved bool) error {
 	return nil
 }
 
-// agree reports whether all windows' offsets are within Tolerance of offset.
-func (j *judge) agree(b []int, offset int64) bool {
+// offsetsAgree reports whether all windows' offsets are within Tolerance of offset.
+func (j *judgment) offsetsAgree(b []int, offset int64) bool {
 	return !slices.ContainsFunc(b, func(i int) bool {
 		return abs(j.ws[i].Offset-offset) > int64(Tolerance)
 	})
 }
 
-// adopt gives all windows this offset.
-func (j *judge) adopt(b []int, offset int64) {
+// setOffset gives all windows this offset.
+func (j *judgment) setOffset(b []int, offset int64) {
 	for _, i := range b {
 		j.by[i] = time.Duration(offset - j.ws[i].Offset)
 	}
 }
 
-func (j *judge) move(b []int, by int64) {
+func (j *judgment) move(b []int, by int64) {
 	for _, i := range b {
 		j.by[i] += time.Duration(by)
 	}
 }
 
-func (j *judge) latest(b []int) int64 {
+func (j *judgment) latest(b []int) int64 {
 	return j.extreme(b, func(w *batch.Window) int64 { return w.End }, 1)
 }
 
-func (j *judge) earliest(b []int) int64 {
+func (j *judgment) earliest(b []int) int64 {
 	return j.extreme(b, func(w *batch.Window) int64 { return w.Start }, -1)
 }
 
 // extreme is the highest wall time of the windows' stamps, or the lowest where
 // sign is -1.
-func (j *judge) extreme(b []int, stamp func(*batch.Window) int64, sign int64) int64 {
+func (j *judgment) extreme(b []int, stamp func(*batch.Window) int64, sign int64) int64 {
 	at := func(i int) int64 { return stamp(&j.ws[i]) + j.ws[i].Offset + int64(j.by[i]) }
 	best := at(b[0])
 	for _, i := range b[1:] {
@@ -165,12 +165,12 @@ func (j *judge) extreme(b []int, stamp func(*batch.Window) int64, sign int64) in
 
 func abs(v int64) int64 { return max(v, -v) }
 
-// Began is the wall time, in ns since 1970, at which the sender's boot began
+// BootStart is the wall time, in ns since 1970, at which the sender's boot began
 // going by its clock c now. held is what was believed of the same boot before,
 // 0 for nothing; it stays while it is within Steadiness.
-func Began(now time.Time, c batch.Clock, held int64) int64 {
+func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 	fresh := now.UnixNano() - c.Boottime
-	if held != 0 && abs(fresh-held) <= int64(Steadiness) {
+	if held != 0 && abs(fresh-held) <= int64(OffsetJitter) {
 		return held
 	}
 	return fresh
@@ -186,7 +186,7 @@ func Shifts(now time.Time, ws []batch.Window, by []time.Duration) []batch.Shift 
 			last = -1
 			continue
 		}
-		if last >= 0 && ws[last].Boot == ws[i].Boot && (by[i]-by[last]).Abs() <= Steadiness {
+		if last >= 0 && ws[last].Boot == ws[i].Boot && (by[i]-by[last]).Abs() <= OffsetJitter {
 			continue
 		}
 		last = i

@@ -102,7 +102,7 @@ func TestJudge(t *testing.T) {
 				allRight = allRight && off.Abs() <= timeline.Tolerance && !before[i].end.After(now.Add(timeline.Tolerance))
 				continue
 			}
-			allRight = allRight && !before[i].end.After(time.Unix(0, began).Add(timeline.Tolerance)) && before[i].end.After(now.Add(-timeline.Oldest))
+			allRight = allRight && !before[i].end.After(time.Unix(0, began).Add(timeline.Tolerance)) && before[i].end.After(now.Add(-timeline.MaxAge))
 			for k := range ws {
 				allRight = allRight && (ws[k].Boot != w.Boot || time.Duration(ws[k].Offset-w.Offset).Abs() <= timeline.Tolerance)
 			}
@@ -191,11 +191,11 @@ func TestJudgeRefuses(t *testing.T) {
 	}
 }
 
-func TestBegan(t *testing.T) {
+func TestBootStart(t *testing.T) {
 	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
 	fresh := now.Add(-time.Hour).UnixNano()
 	for _, x := range []struct{ held, want int64 }{{0, fresh}, {fresh + 5e8, fresh + 5e8}, {fresh - 1e9, fresh - 1e9}, {fresh + 2e9, fresh}} {
-		if got := timeline.Began(now, c, x.held); got != x.want {
+		if got := timeline.BootStart(now, c, x.held); got != x.want {
 			t.Errorf("Began with %d held = %d, want %d", x.held-fresh, got-fresh, x.want-fresh)
 		}
 	}
@@ -220,7 +220,7 @@ func TestShifts(t *testing.T) {
 	}
 }
 
-func TestGaps(t *testing.T) {
+func TestMoveGaps(t *testing.T) {
 	at := func(d time.Duration) time.Time { return now.Add(d) }
 	const h = time.Hour
 	// The sender's clock is an hour ahead; the boot before ended at -3 h.
@@ -237,7 +237,7 @@ func TestGaps(t *testing.T) {
 		{"in the future", usage.Gap{From: at(5 * h), To: at(9 * h), Reason: usage.Overflow}, at(2 * time.Minute), at(2 * time.Minute)},
 		{"out of this world", usage.Gap{From: time.Time{}, To: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)}, time.Unix(0, 0).UTC(), at(2 * time.Minute)},
 	} {
-		got := timeline.Gaps(now, ws, by, []usage.Gap{c.gap})[0]
+		got := timeline.MoveGaps(now, ws, by, []usage.Gap{c.gap})[0]
 		if !got.From.Equal(c.from) || !got.To.Equal(c.to) || got.Reason != c.gap.Reason {
 			t.Errorf("%s: from %v to %v, want %v to %v", c.name, got.From, got.To, c.from, c.to)
 		}

@@ -20,21 +20,21 @@ const (
 	// Tolerance is how far a clock may be off and is still believed, and how
 	// far into the future anything may be stored.
 	Tolerance = 2 * time.Minute
-	// Oldest is how far in the past windows of an earlier boot are believed to
+	// MaxAge is how far in the past windows of an earlier boot are believed to
 	// be.
-	Oldest = 400 * 24 * time.Hour
-	// Steadiness is how far a sender's offset may move before it is believed
+	MaxAge = 400 * 24 * time.Hour
+	// OffsetJitter is how far a sender's offset may move before it is believed
 	// anew: a request's time on the way is in it each time.
-	Steadiness = time.Second
+	OffsetJitter = time.Second
 
 	year = 365 * 24 * time.Hour
 	// Linux takes no wall time to be set from which on, in thirty years of
 	// running, it would leave an int64, and none before 1970
 	// (timespec64_valid_settod): so no clock shows more than this, though its year
 	// may be a wrong one. Sums and differences of the two fit into an int64.
-	longest  = int64(30 * year)
-	furthest = int64(260 * year)
-	maxBoot  = 128 // bytes of a boot id
+	maxBoottime = int64(30 * year)
+	maxOffset   = int64(260 * year)
+	maxBootID   = 128 // bytes of a boot id
 )
 
 // Check reports what of the windows' stamps cannot be: a window that ends before
@@ -45,11 +45,11 @@ func Check(ws []batch.Window) error {
 	for i := range ws {
 		w := &ws[i]
 		switch {
-		case w.Boot == "" || len(w.Boot) > maxBoot:
+		case w.Boot == "" || len(w.Boot) > maxBootID:
 			return invalid(i, "has a boot id of %d bytes", len(w.Boot))
-		case w.Start < 0 || w.End < w.Start || w.End > longest:
+		case w.Start < 0 || w.End < w.Start || w.End > maxBoottime:
 			return invalid(i, "runs from %d to %d ns", w.Start, w.End)
-		case w.Offset < -longest || w.Offset > furthest:
+		case w.Offset < -maxBoottime || w.Offset > maxOffset:
 			return invalid(i, "has an offset of %d ns", w.Offset)
 		case w.Start < ends[w.Boot]:
 			return invalid(i, "begins before the one before it has ended")

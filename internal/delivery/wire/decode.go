@@ -16,8 +16,8 @@ func fromMessage(m *proto.Batch, l Limits) (*batch.Batch, error) {
 	switch {
 	case m.Version == 0:
 		return nil, invalid("it says no version of its layout")
-	case m.Version > version:
-		return nil, newer("layout %d is unknown", m.Version)
+	case m.Version > layoutVersion:
+		return nil, newerError("layout %d is unknown", m.Version)
 	case len(m.Stream) != len(b.Stream):
 		return nil, invalid("stream of %d bytes, not %d", len(m.Stream), len(b.Stream))
 	case len(m.Previous) != 0 && len(m.Previous) != len(b.Previous):
@@ -66,12 +66,12 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 	for i, w := range m.Windows {
 		now := batch.Window{
 			Boot: last.Boot, Start: last.End + w.Start, Offset: last.Offset + w.Offset,
-			Opening: usage.Opening(w.Opening), CPUs: int(w.Cpus),
+			Opening: usage.StartReason(w.Opening), CPUs: int(w.Cpus),
 			Balance: usage.Balance{Violations: w.Violations, Lost: w.Lost},
 		}
 		if w.Boot != nil {
 			now.Boot, now.Start = *w.Boot, w.Start
-			if err := check(l, now.Boot); err != nil {
+			if err := checkTexts(l, now.Boot); err != nil {
 				return fmt.Errorf("window %d: boot: %w", i, err)
 			}
 		}
@@ -109,23 +109,23 @@ func balancesFrom(windows []batch.Window, m *proto.Balances) error {
 		i := slices.IndexFunc(usage.Wholes[:], func(r usage.Resource) bool { return proto.Resource(r) == number })
 		switch {
 		case i < 0:
-			return unknown(int64(number))
+			return unknownResource(int64(number))
 		case seen.Has(usage.Wholes[i]):
 			return invalid("%v: twice", usage.Wholes[i])
 		}
 		seen |= usage.SetOf(usage.Wholes[i])
 		for j := range windows {
 			b, at := &windows[j].Balance, k*len(windows)+j
-			b.Workloads[i], b.System[i], b.Idle[i] = element(m.Workloads, at), element(m.System, at), element(m.Idle, at)
-			b.Skew[i] = element(m.Skew, at)
-			b.Whole[i] = whole(b, i) + element(m.Rest, at)
+			b.Workloads[i], b.System[i], b.Idle[i] = elementAt(m.Workloads, at), elementAt(m.System, at), elementAt(m.Idle, at)
+			b.Skew[i] = elementAt(m.Skew, at)
+			b.Whole[i] = whole(b, i) + elementAt(m.Rest, at)
 		}
 	}
 	return nil
 }
 
-// element is one of a column, which is of zeros where it is empty.
-func element(column []int64, i int) int64 {
+// elementAt is one of a column, which is of zeros where it is empty.
+func elementAt(column []int64, i int) int64 {
 	if len(column) == 0 {
 		return 0
 	}
@@ -163,7 +163,7 @@ func rowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 			if place < 0 || place >= int64(len(last)) {
 				return invalid("row %d is of workload %d of %d", n, place, len(last))
 			}
-			rows[n].Workload = batch.Short(m.Workloads[place])
+			rows[n].Workload = batch.ShortID(m.Workloads[place])
 			lines[n] = line{Row: &rows[n], length: w.End - w.Start, place: int(place), before: last[place]}
 			last[place], next = n, place+1
 			n++
@@ -231,30 +231,30 @@ func tableFrom(lines []line, places int, m *proto.Table) error {
 	if len(uncovered) > 0 {
 		return invalid("%d times without readings too many", len(uncovered))
 	}
-	if err := amounts(lines, m.GetAmounts()); err != nil {
+	if err := readAmounts(lines, m.GetAmounts()); err != nil {
 		return fmt.Errorf("amounts of %w", err)
 	}
-	if err := totals(lines, places, m.GetTotals()); err != nil {
+	if err := readTotals(lines, places, m.GetTotals()); err != nil {
 		return fmt.Errorf("totals: %w", err)
 	}
 	return nil
 }
 
-// amounts reads the columns, each of which has to have as many numbers as there
+// readAmounts reads the columns, each of which has to have as many numbers as there
 // are lines with the resource.
-func amounts(lines []line, list []*proto.Column) error {
+func readAmounts(lines []line, list []*proto.Column) error {
 	last := proto.Resource(0)
 	for _, m := range list {
 		switch {
 		case m.Resource < 1 || m.Resource >= usage.Limit:
-			return unknown(int64(m.Resource))
+			return unknownResource(int64(m.Resource))
 		case m.Resource <= last:
 			return invalid("%v: after %v", usage.Resource(m.Resource), usage.Resource(last))
 		case len(m.Values) > 0 && len(m.Deltas) > 0:
 			return invalid("%v: values and deltas", usage.Resource(m.Resource))
 		}
 		last = m.Resource
-		r, c := usage.Resource(m.Resource), reader{m.Values, m.Deltas}
+		r, c := usage.Resource(m.Resource), deltaReader{m.Values, m.Deltas}
 		for i := range lines {
 			u := &lines[i].Usage
 			if !u.Present.Has(r) {
@@ -262,7 +262,7 @@ func amounts(lines []line, list []*proto.Column) error {
 			}
 			foretold := int64(0)
 			if len(c.deltas) > 0 {
-				foretold = foretell(lines, i, r)
+				foretold = predict(lines, i, r)
 			}
 			var ok bool
 			if u.Amount[r], ok = c.next(foretold); !ok {
@@ -276,8 +276,8 @@ func amounts(lines []line, list []*proto.Column) error {
 	return nil
 }
 
-func totals(lines []line, places int, list []int64) error {
-	if n := totalsOf(lines); n != len(list) {
+func readTotals(lines []line, places int, list []int64) error {
+	if n := countTotals(lines); n != len(list) {
 		return invalid("%d, not %d", len(list), n)
 	}
 	negative := false
@@ -292,15 +292,15 @@ func totals(lines []line, places int, list []int64) error {
 	return nil
 }
 
-// A reader is what is left of a column.
-type reader struct {
+// A deltaReader is what is left of a column.
+type deltaReader struct {
 	values []uint64
 	deltas []int64
 }
 
-// next takes a number that was foretold as that off the column. It is false
+// next takes a number that was predicted as that off the column. It is false
 // where there is none, or none that an amount can be.
-func (c *reader) next(foretold int64) (value int64, ok bool) {
+func (c *deltaReader) next(foretold int64) (value int64, ok bool) {
 	switch {
 	case len(c.values) > 0:
 		value, c.values = int64(c.values[0]), c.values[1:]

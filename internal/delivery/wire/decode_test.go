@@ -73,7 +73,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// plain is the column of a resource in which nothing is foretold.
+// plain is the column of a resource in which nothing is predicted.
 func plain(b *batch.Batch, r pb.Resource) *pb.Column {
 	c := &pb.Column{Resource: r}
 	for i := range b.Windows {
@@ -86,7 +86,7 @@ func plain(b *batch.Batch, r pb.Resource) *pb.Column {
 	return c
 }
 
-// A plain agent foretells nothing.
+// A plain agent predicts nothing.
 func TestPlainValues(t *testing.T) {
 	want := small()
 	var m pb.Batch

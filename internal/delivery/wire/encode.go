@@ -12,7 +12,7 @@ import (
 )
 
 func toMessage(b *batch.Batch) (*proto.Batch, error) {
-	m := &proto.Batch{Version: version, Stream: b.Stream[:], Number: b.Number, Workloads: workloads(b)}
+	m := &proto.Batch{Version: layoutVersion, Stream: b.Stream[:], Number: b.Number, Workloads: workloads(b)}
 	if b.Previous != (batch.Hash{}) {
 		m.Previous = b.Previous[:]
 	}
@@ -40,7 +40,7 @@ func toMessage(b *batch.Batch) (*proto.Batch, error) {
 	}
 	lines := linesOf(b, m.Workloads)
 	m.Rows = tableMessage(lines, len(m.Workloads))
-	m.Rows.Workload = steps(b, lines)
+	m.Rows.Workload = placeSteps(b, lines)
 	if machine, ok := machineLines(b); ok {
 		m.Machine = tableMessage(machine, 1)
 	}
@@ -68,7 +68,7 @@ func windowMessage(windows []batch.Window, i int) *proto.Window {
 		Violations: w.Balance.Violations, Lost: w.Balance.Lost,
 	}
 	if i == 0 || windows[i-1].Boot != w.Boot {
-		boot := clip(w.Boot)
+		boot := cleanText(w.Boot)
 		m.Boot = &boot
 	} else {
 		m.Start -= windows[i-1].End
@@ -127,10 +127,10 @@ func linesOf(b *batch.Batch, list []uint64) []line {
 	return lines
 }
 
-// steps says for each line how far its place is from the one after that of the
+// placeSteps says for each line how far its place is from the one after that of the
 // line before in the same window: all zeros where rows are in order and
 // complete.
-func steps(b *batch.Batch, lines []line) []int64 {
+func placeSteps(b *batch.Batch, lines []line) []int64 {
 	list := make([]int64, 0, len(lines))
 	for i := range b.Windows {
 		next := 0
@@ -177,7 +177,7 @@ func tableMessage(lines []line, places int) *proto.Table {
 			m.Amounts = append(m.Amounts, c)
 		}
 	})
-	m.Totals = make([]int64, totalsOf(lines))
+	m.Totals = make([]int64, countTotals(lines))
 	eachTotal(lines, places, func(l *line, r usage.Resource, at int, foretold int64) int64 {
 		m.Totals[at] = l.Total[r] - foretold
 		return l.Total[r]
@@ -192,7 +192,7 @@ func columnMessage(lines []line, r usage.Resource) *proto.Column {
 	any := int64(0)
 	for i := range lines {
 		if amount, ok := lines[i].Usage.Get(r); ok {
-			delta := amount - foretell(lines, i, r)
+			delta := amount - predict(lines, i, r)
 			n, any = n+1, any|amount
 			values += protowire.SizeVarint(uint64(amount))
 			deltas += protowire.SizeVarint(protowire.EncodeZigZag(delta))
@@ -210,7 +210,7 @@ func columnMessage(lines []line, r usage.Resource) *proto.Column {
 	for i := range lines {
 		switch amount, ok := lines[i].Usage.Get(r); {
 		case ok && m.Deltas != nil:
-			m.Deltas = append(m.Deltas, amount-foretell(lines, i, r))
+			m.Deltas = append(m.Deltas, amount-predict(lines, i, r))
 		case ok:
 			m.Values = append(m.Values, uint64(amount))
 		}

@@ -24,15 +24,15 @@ type Format struct {
 	Resource usage.Resource `json:"resource"` // the highest resource number
 }
 
-// First is the format of a server that does not state one: of those made before
+// BaseFormat is the format of a server that does not state one: of those made before
 // servers did.
-func First() Format { return Format{Layout: 1, Resource: usage.EnergyIdle} }
+func BaseFormat() Format { return Format{Layout: 1, Resource: usage.EnergyIdle} }
 
-// Latest is the format that this program reads.
-func Latest() Format { return Format{Layout: version, Resource: usage.Limit - 1} }
+// LatestFormat is the format that this program reads.
+func LatestFormat() Format { return Format{Layout: layoutVersion, Resource: usage.Limit - 1} }
 
-// Reads reports whether a server of this format reads what uses the other one.
-func (f Format) Reads(used Format) bool {
+// CanRead reports whether a server of this format reads what uses the other one.
+func (f Format) CanRead(used Format) bool {
 	return used.Layout <= f.Layout && used.Resource <= f.Resource
 }
 
@@ -55,7 +55,7 @@ func FormatOf(b *batch.Batch) Format {
 			used |= w.Rows[j].Usage.Present | w.Rows[j].Has
 		}
 	}
-	f := Format{Layout: version}
+	f := Format{Layout: layoutVersion}
 	used.Each(func(r usage.Resource) { f.Resource = max(f.Resource, r) })
 	return f
 }

@@ -19,17 +19,17 @@ func TestFormatReads(t *testing.T) {
 		{wire.Format{Layout: 3, Resource: 1}, false},
 		{wire.Format{Layout: 1, Resource: 31}, false},
 	} {
-		if got := f.Reads(c.used); got != c.want {
+		if got := f.CanRead(c.used); got != c.want {
 			t.Errorf("%v reads %v: %t, want %t", f, c.used, got, c.want)
 		}
 	}
-	if !wire.Latest().Reads(wire.First()) {
+	if !wire.LatestFormat().CanRead(wire.BaseFormat()) {
 		t.Error("this program does not read the first format")
 	}
 }
 
 func TestFormatText(t *testing.T) {
-	for _, f := range []wire.Format{wire.First(), wire.Latest(), {Layout: 12, Resource: 63}} {
+	for _, f := range []wire.Format{wire.BaseFormat(), wire.LatestFormat(), {Layout: 12, Resource: 63}} {
 		if got, ok := wire.ParseFormat(f.String()); !ok || got != f {
 			t.Errorf("ParseFormat(%q) = %v, %t", f, got, ok)
 		}

@@ -48,16 +48,16 @@ func handoversOf(w *usage.Window) []usage.Handover {
 		if h.Workload == "" || names[h.Workload] == h.Name {
 			out.Name = ""
 		}
-		if sound(&h.Opened) {
-			out.Opened = tidyShare(&h.Opened)
+		if isValidShare(&h.Opened) {
+			out.Opened = normalizeShare(&h.Opened)
 		}
 		shares := h.Shares
 		if h.Workload == "" {
 			shares = shares[max(0, len(shares)-1):]
 		}
 		for j := range shares {
-			if sound(&shares[j]) {
-				out.Shares = append(out.Shares, tidyShare(&shares[j]))
+			if isValidShare(&shares[j]) {
+				out.Shares = append(out.Shares, normalizeShare(&shares[j]))
 			}
 		}
 		list = append(list, out)
@@ -68,26 +68,26 @@ func handoversOf(w *usage.Window) []usage.Handover {
 // maxEpoch is how many bytes the name of an epoch has at most.
 const maxEpoch = 64
 
-// sound says whether a share can be: it is of an epoch, and amounts are not
+// isValidShare says whether a share can be: it is of an epoch, and amounts are not
 // negative, and add up.
-func sound(s *power.Share) bool {
+func isValidShare(s *power.Share) bool {
 	return s.Epoch != "" && len(s.Epoch) <= maxEpoch && s.N >= 0 && s.Active >= 0 && s.Idle >= 0 && s.Energy() >= 0
 }
 
-// tidyShare is what is sent of a share.
-func tidyShare(s *power.Share) power.Share {
-	return power.Share{Epoch: clip(s.Epoch), N: s.N, Active: s.Active, Idle: s.Idle}
+// normalizeShare is what is sent of a share.
+func normalizeShare(s *power.Share) power.Share {
+	return power.Share{Epoch: cleanText(s.Epoch), N: s.N, Active: s.Active, Idle: s.Idle}
 }
 
-// A foreteller knows the shares of one guest so far, and how they go on: each
+// A sharePredictor knows the shares of one guest so far, and how they go on: each
 // grows by what the one before grew by.
-type foreteller struct {
+type sharePredictor struct {
 	told         int
 	last, before power.Share
 }
 
-// next is what the next share is foretold as, apart from its epoch.
-func (f *foreteller) next(epoch string) power.Share {
+// next is what the next share is predicted as, apart from its epoch.
+func (f *sharePredictor) next(epoch string) power.Share {
 	switch {
 	case f.told == 0 || f.last.Epoch != epoch:
 		return power.Share{}
@@ -98,7 +98,7 @@ func (f *foreteller) next(epoch string) power.Share {
 	return power.Share{N: 2*a.N - b.N, Active: 2*a.Active - b.Active, Idle: 2*a.Idle - b.Idle}
 }
 
-func (f *foreteller) take(s *power.Share) {
+func (f *sharePredictor) update(s *power.Share) {
 	f.told, f.before, f.last = f.told+1, f.last, *s
 }
 
@@ -118,7 +118,7 @@ func booked(h *usage.Handover) int64 {
 type handoverWriter struct {
 	m      proto.Handovers
 	guests map[guest]uint32
-	states []foreteller // of the guests
+	states []sharePredictor // of the guests
 	epochs map[string]uint32
 }
 
@@ -155,11 +155,11 @@ func handoversMessage(windows []batch.Window) (*proto.Handovers, error) {
 }
 
 func (e *handoverWriter) put(h *usage.Handover) error {
-	at, err := e.guest(h)
+	at, err := e.guestIndex(h)
 	if err != nil {
 		return err
 	}
-	f, opened := &e.states[at], tidyShare(&h.Opened)
+	f, opened := &e.states[at], normalizeShare(&h.Opened)
 	e.m.Guest, e.m.Shares = append(e.m.Guest, at), append(e.m.Shares, uint32(len(h.Shares)))
 	switch {
 	case opened.Epoch == "":
@@ -168,12 +168,12 @@ func (e *handoverWriter) put(h *usage.Handover) error {
 		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_LAST)
 	default:
 		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_TOLD)
-		if err := e.share(f, opened); err != nil {
+		if err := e.writeShare(f, opened); err != nil {
 			return err
 		}
 	}
 	for i := range h.Shares {
-		if err := e.share(f, tidyShare(&h.Shares[i])); err != nil {
+		if err := e.writeShare(f, normalizeShare(&h.Shares[i])); err != nil {
 			return err
 		}
 	}
@@ -181,9 +181,9 @@ func (e *handoverWriter) put(h *usage.Handover) error {
 	return nil
 }
 
-// guest is the place of a handover's guest.
-func (e *handoverWriter) guest(h *usage.Handover) (uint32, error) {
-	g := guest{h.Guest, h.Workload, clip(h.Name)}
+// guestIndex is the place of a handover's guest.
+func (e *handoverWriter) guestIndex(h *usage.Handover) (uint32, error) {
+	g := guest{h.Guest, h.Workload, cleanText(h.Name)}
 	at, ok := e.guests[g]
 	if ok {
 		return at, nil
@@ -202,12 +202,12 @@ func (e *handoverWriter) guest(h *usage.Handover) (uint32, error) {
 	}
 	at = uint32(len(e.m.Guests))
 	e.guests[g] = at
-	e.m.Guests, e.states = append(e.m.Guests, m), append(e.states, foreteller{})
+	e.m.Guests, e.states = append(e.m.Guests, m), append(e.states, sharePredictor{})
 	return at, nil
 }
 
-func (e *handoverWriter) share(f *foreteller, s power.Share) error {
-	if !sound(&s) {
+func (e *handoverWriter) writeShare(f *sharePredictor, s power.Share) error {
+	if !isValidShare(&s) {
 		return invalid("share %d: %d and %d uJ of epoch %q", s.N, s.Active, s.Idle, s.Epoch)
 	}
 	at, ok := e.epochs[s.Epoch]
@@ -219,7 +219,7 @@ func (e *handoverWriter) share(f *foreteller, s power.Share) error {
 	p := f.next(s.Epoch)
 	e.m.Epoch = append(e.m.Epoch, at)
 	e.m.N, e.m.Active, e.m.Idle = append(e.m.N, s.N-p.N), append(e.m.Active, s.Active-p.Active), append(e.m.Idle, s.Idle-p.Idle)
-	f.take(&s)
+	f.update(&s)
 	return nil
 }
 
@@ -227,7 +227,7 @@ func (e *handoverWriter) share(f *foreteller, s power.Share) error {
 type handoverReader struct {
 	m      *proto.Handovers
 	guests []guest
-	states []foreteller
+	states []sharePredictor
 	at     int // the next share
 	total  int
 }
@@ -257,10 +257,10 @@ func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
 	case slices.ContainsFunc(m.Epochs, func(s string) bool { return s == "" || len(s) > maxEpoch }):
 		return invalid("the name of an epoch is not of 1 to %d bytes", maxEpoch)
 	}
-	if err := check(l, m.Epochs...); err != nil {
+	if err := checkTexts(l, m.Epochs...); err != nil {
 		return err
 	}
-	if err := d.lists(l); err != nil {
+	if err := d.readGuests(l); err != nil {
 		return err
 	}
 	next := 0
@@ -270,7 +270,7 @@ func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
 		}
 		list := make([]usage.Handover, count)
 		for j := range list {
-			if err := d.take(&list[j], next); err != nil {
+			if err := d.read(&list[j], next); err != nil {
 				return fmt.Errorf("window %d: %w", i, err)
 			}
 			next++
@@ -283,26 +283,26 @@ func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
 	return nil
 }
 
-// lists reads who the handovers are of.
-func (d *handoverReader) lists(l Limits) error {
-	d.guests, d.states = make([]guest, len(d.m.Guests)), make([]foreteller, len(d.m.Guests))
+// readGuests reads who the handovers are of.
+func (d *handoverReader) readGuests(l Limits) error {
+	d.guests, d.states = make([]guest, len(d.m.Guests)), make([]sharePredictor, len(d.m.Guests))
 	for i, g := range d.m.Guests {
 		if len(g.Uuid) != 16 || len(g.Workload) != 16 && len(g.Workload) != 0 {
 			return invalid("guest %d: a UUID of %d and a workload of %d bytes, not 16", i, len(g.Uuid), len(g.Workload))
 		}
-		if err := check(l, g.Name); err != nil {
+		if err := checkTexts(l, g.Name); err != nil {
 			return fmt.Errorf("guest %d: %w", i, err)
 		}
 		d.guests[i] = guest{uuid: formatUUID([16]byte(g.Uuid)), name: g.Name}
 		if len(g.Workload) > 0 {
-			d.guests[i].workload = workload.IDOf([16]byte(g.Workload))
+			d.guests[i].workload = workload.IDFromBytes([16]byte(g.Workload))
 		}
 	}
 	return nil
 }
 
-// take reads the i-th handover.
-func (d *handoverReader) take(h *usage.Handover, i int) error {
+// read reads the i-th handover.
+func (d *handoverReader) read(h *usage.Handover, i int) error {
 	place := d.m.Guest[i]
 	if uint64(place) >= uint64(len(d.guests)) {
 		return invalid("handover %d is of guest %d of %d", i, place, len(d.guests))
@@ -322,7 +322,7 @@ func (d *handoverReader) take(h *usage.Handover, i int) error {
 		}
 		h.Opened = f.last
 	case proto.Opened_OPENED_TOLD:
-		if h.Opened, err = d.share(f); err != nil {
+		if h.Opened, err = d.readShare(f); err != nil {
 			return err
 		}
 	default:
@@ -334,7 +334,7 @@ func (d *handoverReader) take(h *usage.Handover, i int) error {
 		}
 		h.Shares = make([]power.Share, n)
 		for j := range h.Shares {
-			if h.Shares[j], err = d.share(f); err != nil {
+			if h.Shares[j], err = d.readShare(f); err != nil {
 				return err
 			}
 		}
@@ -346,8 +346,8 @@ func (d *handoverReader) take(h *usage.Handover, i int) error {
 	return nil
 }
 
-// share reads the next share, one of the guest that f knows.
-func (d *handoverReader) share(f *foreteller) (s power.Share, err error) {
+// readShare reads the next share, one of the guest that f knows.
+func (d *handoverReader) readShare(f *sharePredictor) (s power.Share, err error) {
 	if d.at >= d.total {
 		return s, invalid("shares are missing")
 	}
@@ -361,10 +361,10 @@ func (d *handoverReader) share(f *foreteller) (s power.Share, err error) {
 	epoch := d.m.Epochs[place]
 	p := f.next(epoch)
 	s = power.Share{Epoch: epoch, N: p.N + d.m.N[d.at], Active: p.Active + d.m.Active[d.at], Idle: p.Idle + d.m.Idle[d.at]}
-	if !sound(&s) {
+	if !isValidShare(&s) {
 		return s, invalid("share %d: number %d, %d and %d uJ", d.at, s.N, s.Active, s.Idle)
 	}
-	f.take(&s)
+	f.update(&s)
 	d.at++
 	return s, nil
 }

@@ -31,18 +31,18 @@ func Default() Limits {
 		Handovers: 20_000, Shares: 400_000}
 }
 
-// weigh counts the messages in a batch before memory is given to them: an
+// checkMessageCounts counts the messages in a batch before memory is given to them: an
 // empty one takes two bytes there, and a hundred here.
-func weigh(raw []byte, l Limits) error {
+func checkMessageCounts(raw []byte, l Limits) error {
 	most := map[protoreflect.Name]int{
 		"Name": l.Names, "LabelsEntry": l.Names * l.Labels, "Gap": l.Gaps, "Window": l.Windows,
 		"Handovers": 1, "Guest": l.Handovers, "Table": 2, "Shape": l.Rows, "Column": 2 * usage.Limit, "Balances": 1,
 	}
-	return weighMessage(raw, proto.File_mete_proto.Messages().ByName("Batch"), most)
+	return countMessages(raw, proto.File_mete_proto.Messages().ByName("Batch"), most)
 }
 
-// weighMessage takes off most what is in one message.
-func weighMessage(raw []byte, of protoreflect.MessageDescriptor, most map[protoreflect.Name]int) error {
+// countMessages takes off most what is in one message.
+func countMessages(raw []byte, of protoreflect.MessageDescriptor, most map[protoreflect.Name]int) error {
 	fields := of.Fields()
 	for len(raw) > 0 {
 		number, typ, n := protowire.ConsumeTag(raw)
@@ -64,7 +64,7 @@ func weighMessage(raw []byte, of protoreflect.MessageDescriptor, most map[protor
 			return invalid("too many of %s", field.FullName())
 		}
 		inner, _ := protowire.ConsumeBytes(value)
-		if err := weighMessage(inner, child, most); err != nil {
+		if err := countMessages(inner, child, most); err != nil {
 			return err
 		}
 	}

@@ -20,8 +20,8 @@ func nameMessage(n *batch.Name) (*proto.Name, error) {
 	if !ok {
 		return nil, invalid("id %q is malformed", n.ID)
 	}
-	m := &proto.Name{Id: id[:], Kind: n.Kind.String(), Key: clip(n.Key), Name: clip(n.Name), Path: clip(n.Path),
-		Job: clip(n.Job), User: clip(n.User), Project: clip(n.Project)}
+	m := &proto.Name{Id: id[:], Kind: n.Kind.String(), Key: cleanText(n.Key), Name: cleanText(n.Name), Path: cleanText(n.Path),
+		Job: cleanText(n.Job), User: cleanText(n.User), Project: cleanText(n.Project)}
 	if n.Parent != "" {
 		parent, ok := n.Parent.Bytes()
 		if !ok {
@@ -34,7 +34,7 @@ func nameMessage(n *batch.Name) (*proto.Name, error) {
 			m.Labels = map[string]string{}
 		}
 		if i < Default().Labels {
-			m.Labels[clip(key)] = clip(n.Labels[key])
+			m.Labels[cleanText(key)] = cleanText(n.Labels[key])
 		}
 	}
 	if n.Exit != nil {
@@ -42,10 +42,10 @@ func nameMessage(n *batch.Name) (*proto.Name, error) {
 		m.Exit = &code
 	}
 	var err error
-	if m.Started, err = fromTime(n.Started); err != nil {
+	if m.Started, err = unixNanos(n.Started); err != nil {
 		return nil, fmt.Errorf("started: %w", err)
 	}
-	if m.Ended, err = fromTime(n.Ended); err != nil {
+	if m.Ended, err = unixNanos(n.Ended); err != nil {
 		return nil, fmt.Errorf("ended: %w", err)
 	}
 	return m, nil
@@ -55,10 +55,10 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 	if len(m.Id) != 16 || len(m.Parent) != 16 && len(m.Parent) != 0 {
 		return n, invalid("an id of %d and a parent of %d bytes, not 16", len(m.Id), len(m.Parent))
 	}
-	n = batch.Name{ID: workload.IDOf([16]byte(m.Id)), Key: m.Key, Name: m.Name, Path: m.Path,
-		Started: toTime(m.Started), Ended: toTime(m.Ended), Job: m.Job, User: m.User, Project: m.Project}
+	n = batch.Name{ID: workload.IDFromBytes([16]byte(m.Id)), Key: m.Key, Name: m.Name, Path: m.Path,
+		Started: timeFromNanos(m.Started), Ended: timeFromNanos(m.Ended), Job: m.Job, User: m.User, Project: m.Project}
 	if len(m.Parent) > 0 {
-		n.Parent = workload.IDOf([16]byte(m.Parent))
+		n.Parent = workload.IDFromBytes([16]byte(m.Parent))
 	}
 	if err := n.Kind.UnmarshalText([]byte(m.Kind)); err != nil {
 		// A newer agent's word. It is for display: the id is made already.
@@ -71,7 +71,7 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 	for key, value := range m.Labels {
 		texts = append(texts, key, value)
 	}
-	if err := check(l, texts...); err != nil {
+	if err := checkTexts(l, texts...); err != nil {
 		return n, err
 	}
 	if len(m.Labels) > 0 {
@@ -85,23 +85,23 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 }
 
 func gapMessage(g *usage.Gap) (*proto.Gap, error) {
-	from, err := fromTime(g.From)
+	from, err := unixNanos(g.From)
 	if err != nil {
 		return nil, fmt.Errorf("from: %w", err)
 	}
-	to, err := fromTime(g.To)
+	to, err := unixNanos(g.To)
 	if err != nil {
 		return nil, fmt.Errorf("to: %w", err)
 	}
-	return &proto.Gap{From: from, To: to, Reason: g.Reason.String(), Detail: clip(g.Detail)}, nil
+	return &proto.Gap{From: from, To: to, Reason: g.Reason.String(), Detail: cleanText(g.Detail)}, nil
 }
 
 func gapFrom(m *proto.Gap, l Limits) (usage.Gap, error) {
-	return usage.Gap{From: toTime(m.From), To: toTime(m.To), Reason: usage.ParseReason(m.Reason), Detail: m.Detail}, check(l, m.Detail)
+	return usage.Gap{From: timeFromNanos(m.From), To: timeFromNanos(m.To), Reason: usage.ParseReason(m.Reason), Detail: m.Detail}, checkTexts(l, m.Detail)
 }
 
-// fromTime writes a time as ns since 1970; the zero time is 0.
-func fromTime(t time.Time) (int64, error) {
+// unixNanos writes a time as ns since 1970; the zero time is 0.
+func unixNanos(t time.Time) (int64, error) {
 	const most = math.MaxInt64/int64(time.Second) - 1
 	switch s := t.Unix(); {
 	case t.IsZero():
@@ -112,15 +112,15 @@ func fromTime(t time.Time) (int64, error) {
 	return t.UnixNano(), nil
 }
 
-func toTime(ns int64) time.Time {
+func timeFromNanos(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, ns).UTC()
 }
 
-// clip makes s a text that Decode takes with the limits of Default.
-func clip(s string) string {
+// cleanText makes s a text that Decode takes with the limits of Default.
+func cleanText(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if most := Default().Text; len(s) > most {
 		for most > 0 && !utf8.RuneStart(s[most]) {
@@ -131,8 +131,8 @@ func clip(s string) string {
 	return s
 }
 
-// check refuses texts that are too long or hold a NUL.
-func check(l Limits, texts ...string) error {
+// checkTexts refuses texts that are too long or hold a NUL.
+func checkTexts(l Limits, texts ...string) error {
 	for _, s := range texts {
 		switch {
 		case len(s) > l.Text:

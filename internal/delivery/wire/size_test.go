@@ -3,7 +3,7 @@ package wire_test
 import "testing"
 
 // A sample is one amount of one row. A live batch is of one window, and the
-// most that is said again in each; of a backlog much can be foretold.
+// most that is said again in each; of a backlog much can be predicted.
 func TestSize(t *testing.T) {
 	for _, tt := range []struct {
 		rows, windows, batches int

@@ -22,15 +22,15 @@ const MediaTypeStates = "application/vnd.mete.states"
 
 // EncodeStates appends a page to dst as it is sent.
 func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
-	m := &pb.States{Version: version, Sequence: p.From.Sequence, From: p.From.Position, To: p.To}
+	m := &pb.States{Version: layoutVersion, Sequence: p.From.Sequence, From: p.From.Position, To: p.To}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		sn := &pb.StateNode{
-			Id: clip(n.ID), Cluster: clip(n.Cluster), Name: clip(n.Name), MachineId: clip(n.MachineID), Boot: clip(n.Boot),
-			Enrolled: nano(n.At), Pool: clip(n.Pool), Cpus: uint32(n.CPUs), CpuMinute: n.CPUMinute, Revoked: nano(n.Revoked), Through: nano(n.Through),
+			Id: cleanText(n.ID), Cluster: cleanText(n.Cluster), Name: cleanText(n.Name), MachineId: cleanText(n.MachineID), Boot: cleanText(n.Boot),
+			Enrolled: ledgerNanos(n.At), Pool: cleanText(n.Pool), Cpus: uint32(n.CPUs), CpuMinute: n.CPUMinute, Revoked: ledgerNanos(n.Revoked), Through: ledgerNanos(n.Through),
 		}
 		if h := &n.Host; h.Node != "" {
-			sn.Host = &pb.StateHost{Node: clip(h.Node), Workload: uint64(h.Workload), Since: nano(h.Since), Seen: nano(h.Seen)}
+			sn.Host = &pb.StateHost{Node: cleanText(h.Node), Workload: uint64(h.Workload), Since: ledgerNanos(h.Since), Seen: ledgerNanos(h.Seen)}
 		}
 		m.Nodes = append(m.Nodes, sn)
 	}
@@ -38,8 +38,8 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 		w := &p.Workloads[i]
 		sw := &pb.StateWorkload{Node: uint32(w.Node), Short: uint64(w.Short)}
 		if w.Name != nil {
-			sw.Changed, sw.Named = true, nano(w.Named)
-			sw.Namespace, sw.Pod, sw.Container = clip(w.Namespace), clip(w.Pod), clip(w.Container)
+			sw.Changed, sw.Named = true, ledgerNanos(w.Named)
+			sw.Namespace, sw.Pod, sw.Container = cleanText(w.Namespace), cleanText(w.Pod), cleanText(w.Container)
 			if w.Name.ID != "" {
 				var err error
 				if sw.Name, err = nameMessage(w.Name); err != nil {
@@ -62,11 +62,11 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 		if err != nil {
 			return dst, fmt.Errorf("gap %d: %w", i, err)
 		}
-		m.Gaps = append(m.Gaps, &pb.StateGap{Node: uint32(p.Gaps[i].Node), Gap: g, Booked: nano(p.Gaps[i].Booked)})
+		m.Gaps = append(m.Gaps, &pb.StateGap{Node: uint32(p.Gaps[i].Node), Gap: g, Booked: ledgerNanos(p.Gaps[i].Booked)})
 	}
 	for i := range p.Shifts {
 		s := &p.Shifts[i]
-		m.Shifts = append(m.Shifts, &pb.StateShift{Node: uint32(s.Node), Boot: clip(s.Boot), At: nano(s.At), By: int64(s.By), From: nano(s.From)})
+		m.Shifts = append(m.Shifts, &pb.StateShift{Node: uint32(s.Node), Boot: cleanText(s.Boot), At: ledgerNanos(s.At), By: int64(s.By), From: ledgerNanos(s.From)})
 	}
 	for _, n := range p.Nestings {
 		m.Nestings = append(m.Nestings, &pb.StateNesting{Node: uint32(n.Node), Host: uint32(n.Host + 1), Workload: uint32(n.Workload + 1), Minute: n.Minute})
@@ -75,34 +75,34 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 	if err != nil {
 		return dst, fmt.Errorf("page: %w", err)
 	}
-	return squeeze(dst, raw), nil
+	return compress(dst, raw), nil
 }
 
-// nano is for times out of a ledger, which holds them as ns.
-func nano(t time.Time) int64 {
+// ledgerNanos is for times out of a ledger, which holds them as ns.
+func ledgerNanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixNano()
 }
 
-// A part is a number of a row of nodes that is none of a resource.
-type part struct {
+// A nodeColumn is a number of a row of nodes that is none of a resource.
+type nodeColumn struct {
 	name   string
 	signed bool
 	at     func(*batch.NodeMinute) *int64
 }
 
-// parts of a node's row, by the names that they are sent under.
-var parts = func() []part {
-	list := []part{
+// nodeColumns are the columns of a node's row, by the names that they are sent under.
+var nodeColumns = func() []nodeColumn {
+	list := []nodeColumn{
 		{"violations", false, func(n *batch.NodeMinute) *int64 { return &n.Violations }},
 		{"lost", false, func(n *batch.NodeMinute) *int64 { return &n.Lost }},
 	}
 	for i, r := range usage.Wholes {
 		list = append(list,
-			part{"whole_" + r.String(), false, func(n *batch.NodeMinute) *int64 { return &n.Whole[i] }},
-			part{"skew_" + r.String(), true, func(n *batch.NodeMinute) *int64 { return &n.Skew[i] }})
+			nodeColumn{"whole_" + r.String(), false, func(n *batch.NodeMinute) *int64 { return &n.Whole[i] }},
+			nodeColumn{"skew_" + r.String(), true, func(n *batch.NodeMinute) *int64 { return &n.Skew[i] }})
 	}
 	return list
 }()
@@ -110,11 +110,11 @@ var parts = func() []part {
 // cpus is the name of the one number that is no int64.
 const cpus = "cpus"
 
-func usageTable(p *replica.Page, v replica.Level) *pb.StateTable {
+func usageTable(p *replica.Page, v replica.Resolution) *pb.StateTable {
 	t, last := &pb.StateTable{Level: uint32(v)}, int64(0)
 	var us []*usage.Usage
 	for i := range p.Rows {
-		if r := &p.Rows[i]; r.Level == v {
+		if r := &p.Rows[i]; r.Resolution == v {
 			t.Minute, t.Key, last = append(t.Minute, r.Minute-last), append(t.Key, uint32(r.Workload)), r.Minute
 			us = append(us, &r.Usage)
 		}
@@ -123,12 +123,12 @@ func usageTable(p *replica.Page, v replica.Level) *pb.StateTable {
 	return t
 }
 
-func nodeTable(p *replica.Page, v replica.Level) *pb.StateTable {
+func nodeTable(p *replica.Page, v replica.Resolution) *pb.StateTable {
 	t, last := &pb.StateTable{Level: uint32(v)}, int64(0)
 	var us []*usage.Usage
 	var rows []*replica.NodeRow
 	for i := range p.NodeRows {
-		if r := &p.NodeRows[i]; r.Level == v {
+		if r := &p.NodeRows[i]; r.Resolution == v {
 			t.Minute, t.Key, last = append(t.Minute, r.Minute-last), append(t.Key, uint32(r.Node)), r.Minute
 			u := r.Total
 			u.Covered = r.Covered
@@ -137,7 +137,7 @@ func nodeTable(p *replica.Page, v replica.Level) *pb.StateTable {
 	}
 	usageColumns(t, us)
 	column(t, cpus, len(rows), func(i int) int64 { return int64(rows[i].CPUs) })
-	for _, part := range parts {
+	for _, part := range nodeColumns {
 		column(t, part.name, len(rows), func(i int) int64 { return *part.at(&rows[i].NodeMinute) })
 	}
 	return t
@@ -175,7 +175,7 @@ func column(t *pb.StateTable, name string, n int, at func(int) int64) {
 // is read has passed [replica.Page.Check]. Of the limits, Rows counts those of
 // workloads and nodes together, and Names the workloads.
 func DecodeStates(src []byte, l Limits) (*replica.Page, error) {
-	raw, err := expand(src, l)
+	raw, err := decompress(src, l)
 	if err != nil {
 		return nil, fmt.Errorf("page: %w", err)
 	}
@@ -184,7 +184,7 @@ func DecodeStates(src []byte, l Limits) (*replica.Page, error) {
 		"StateTable": 6, "StateColumn": 6 * 64, "StateGap": l.Gaps, "Gap": l.Gaps, "StateShift": l.Gaps,
 		"StateHost": l.Names, "StateNesting": l.Names,
 	}
-	if err := weighMessage(raw, pb.File_states_proto.Messages().ByName("States"), most); err != nil {
+	if err := countMessages(raw, pb.File_states_proto.Messages().ByName("States"), most); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	var m pb.States
@@ -202,36 +202,36 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 	switch {
 	case m.Version == 0:
 		return nil, invalid("it says no version of its layout")
-	case m.Version > version:
-		return nil, newer("layout %d is unknown", m.Version)
+	case m.Version > layoutVersion:
+		return nil, newerError("layout %d is unknown", m.Version)
 	}
 	p := &replica.Page{From: replica.Mark{Sequence: m.Sequence, Position: m.From}, To: m.To}
-	if err := check(l, m.From, m.To); err != nil {
+	if err := checkTexts(l, m.From, m.To); err != nil {
 		return nil, err
 	}
 	for i, n := range m.Nodes {
 		if n.Cpus > math.MaxInt32 {
 			return nil, invalid("node %d: %d CPUs", i, n.Cpus)
 		}
-		if err := check(l, n.Id, n.Cluster, n.Name, n.MachineId, n.Boot, n.Pool); err != nil {
+		if err := checkTexts(l, n.Id, n.Cluster, n.Name, n.MachineId, n.Boot, n.Pool); err != nil {
 			return nil, fmt.Errorf("node %d: %w", i, err)
 		}
 		p.Nodes = append(p.Nodes, replica.Node{
-			Node: registry.Node{ID: n.Id, Cluster: n.Cluster, Name: n.Name, MachineID: n.MachineId, Boot: n.Boot, At: toTime(n.Enrolled)},
-			Pool: n.Pool, CPUs: int(n.Cpus), CPUMinute: n.CpuMinute, Revoked: toTime(n.Revoked), Through: toTime(n.Through),
+			Node: registry.Node{ID: n.Id, Cluster: n.Cluster, Name: n.Name, MachineID: n.MachineId, Boot: n.Boot, At: timeFromNanos(n.Enrolled)},
+			Pool: n.Pool, CPUs: int(n.Cpus), CPUMinute: n.CpuMinute, Revoked: timeFromNanos(n.Revoked), Through: timeFromNanos(n.Through),
 		})
 		if h := n.Host; h != nil && h.Node != "" {
-			if err := check(l, h.Node); err != nil {
+			if err := checkTexts(l, h.Node); err != nil {
 				return nil, fmt.Errorf("node %d: host: %w", i, err)
 			}
-			p.Nodes[i].Host = replica.Host{Node: h.Node, Workload: batch.Short(h.Workload), Since: toTime(h.Since), Seen: toTime(h.Seen)}
+			p.Nodes[i].Host = replica.Host{Node: h.Node, Workload: batch.ShortID(h.Workload), Since: timeFromNanos(h.Since), Seen: timeFromNanos(h.Seen)}
 		}
 	}
 	for i, sw := range m.Workloads {
-		w := replica.Workload{Node: int(sw.Node), Short: batch.Short(sw.Short)}
+		w := replica.Workload{Node: int(sw.Node), Short: batch.ShortID(sw.Short)}
 		if sw.Changed {
-			w.Name, w.Named, w.Namespace, w.Pod, w.Container = &batch.Name{}, toTime(sw.Named), sw.Namespace, sw.Pod, sw.Container
-			if err := check(l, sw.Namespace, sw.Pod, sw.Container); err != nil {
+			w.Name, w.Named, w.Namespace, w.Pod, w.Container = &batch.Name{}, timeFromNanos(sw.Named), sw.Namespace, sw.Pod, sw.Container
+			if err := checkTexts(l, sw.Namespace, sw.Pod, sw.Container); err != nil {
 				return nil, fmt.Errorf("workload %d: %w", i, err)
 			}
 		}
@@ -252,13 +252,13 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 		if err != nil {
 			return nil, fmt.Errorf("gap %d: %w", i, err)
 		}
-		p.Gaps = append(p.Gaps, replica.Gap{Node: int(g.Node), Gap: gap, Booked: toTime(g.Booked)})
+		p.Gaps = append(p.Gaps, replica.Gap{Node: int(g.Node), Gap: gap, Booked: timeFromNanos(g.Booked)})
 	}
 	for i, s := range m.Shifts {
-		if err := check(l, s.Boot); err != nil {
+		if err := checkTexts(l, s.Boot); err != nil {
 			return nil, fmt.Errorf("shift %d: %w", i, err)
 		}
-		p.Shifts = append(p.Shifts, replica.Shift{Node: int(s.Node), Shift: batch.Shift{Boot: s.Boot, At: toTime(s.At), By: time.Duration(s.By), From: toTime(s.From)}})
+		p.Shifts = append(p.Shifts, replica.Shift{Node: int(s.Node), Shift: batch.Shift{Boot: s.Boot, At: timeFromNanos(s.At), By: time.Duration(s.By), From: timeFromNanos(s.From)}})
 	}
 	for _, n := range m.Nestings {
 		p.Nestings = append(p.Nestings, replica.Nesting{Node: int(n.Node), Host: int(n.Host) - 1, Workload: int(n.Workload) - 1, Minute: n.Minute})
@@ -286,7 +286,7 @@ func tablesFrom(p *replica.Page, m *pb.States, l Limits) error {
 		rows, last := p.Rows[first:], int64(0)
 		for i := range rows {
 			last += t.Minute[i]
-			rows[i].Level, rows[i].Minute, rows[i].Workload = replica.Level(t.Level), last, int(t.Key[i])
+			rows[i].Resolution, rows[i].Minute, rows[i].Workload = replica.Resolution(t.Level), last, int(t.Key[i])
 		}
 		if err := columnsFrom(t, func(i int) *usage.Usage { return &rows[i].Usage }, nil); err != nil {
 			return err
@@ -298,7 +298,7 @@ func tablesFrom(p *replica.Page, m *pb.States, l Limits) error {
 		rows, last := p.NodeRows[first:], int64(0)
 		for i := range rows {
 			last += t.Minute[i]
-			rows[i].Level, rows[i].Minute, rows[i].Node = replica.Level(t.Level), last, int(t.Key[i])
+			rows[i].Resolution, rows[i].Minute, rows[i].Node = replica.Resolution(t.Level), last, int(t.Key[i])
 		}
 		if err := columnsFrom(t, func(i int) *usage.Usage { return &rows[i].Total }, func(i int) *batch.NodeMinute { return &rows[i].NodeMinute }); err != nil {
 			return err
@@ -317,7 +317,7 @@ func columnsFrom(t *pb.StateTable, used func(int) *usage.Usage, node func(int) *
 		u := used(i)
 		u.Present, u.Quality = usage.Set(t.Present[i]), usage.Qualities(t.Quality[i])
 		if u.Present&^usage.All != 0 {
-			return newer("a resource is unknown")
+			return newerError("a resource is unknown")
 		}
 		var q usage.Qualities
 		u.Present.Each(func(r usage.Resource) { q.Set(r, u.Quality.Get(r)) })
@@ -328,10 +328,10 @@ func columnsFrom(t *pb.StateTable, used func(int) *usage.Usage, node func(int) *
 	}
 	seen := map[string]bool{}
 	for _, c := range t.Columns {
-		at := place(c.Name, used, node)
+		at := columnSetter(c.Name, used, node)
 		switch {
 		case at == nil:
-			return newer("column %.32q is unknown", c.Name)
+			return newerError("column %.32q is unknown", c.Name)
 		case seen[c.Name] || len(c.Values) != len(t.Key):
 			return invalid("column %q: %d numbers for %d rows, or twice", c.Name, len(c.Values), len(t.Key))
 		}
@@ -345,8 +345,8 @@ func columnsFrom(t *pb.StateTable, used func(int) *usage.Usage, node func(int) *
 	return nil
 }
 
-// place says where the numbers of a column belong; nil is nowhere.
-func place(name string, used func(int) *usage.Usage, node func(int) *batch.NodeMinute) (at func(i int, v int64) error) {
+// columnSetter says where the numbers of a column belong; nil is nowhere.
+func columnSetter(name string, used func(int) *usage.Usage, node func(int) *batch.NodeMinute) (at func(i int, v int64) error) {
 	usage.All.Each(func(r usage.Resource) {
 		if r.String() != name {
 			return
@@ -372,7 +372,7 @@ func place(name string, used func(int) *usage.Usage, node func(int) *batch.NodeM
 			return nil
 		}
 	}
-	for _, part := range parts {
+	for _, part := range nodeColumns {
 		if part.name == name {
 			return func(i int, v int64) error {
 				if v < 0 && !part.signed {

@@ -30,13 +30,13 @@ func drawPage(t *rapid.T) *replica.Page {
 		})
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "workloads") {
-		w := replica.Workload{Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "node"), Short: batch.Short(rapid.Uint64().Draw(t, "short"))}
+		w := replica.Workload{Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "node"), Short: batch.ShortID(rapid.Uint64().Draw(t, "short"))}
 		switch rapid.IntRange(0, 2).Draw(t, "name") {
 		case 1:
 			w.Name, w.Named = &batch.Name{}, at()
 		case 2:
 			id := workload.NewID("n", workload.Job, rapid.String().Draw(t, "key"))
-			w.Short, _ = batch.ShortOf(id)
+			w.Short, _ = batch.ShortIDOf(id)
 			w.Name, w.Named, w.Namespace = &batch.Name{ID: id, Kind: workload.Job, Name: "n", Labels: map[string]string{"a": "b"}}, at(), "ns"
 		}
 		p.Workloads = append(p.Workloads, w)
@@ -51,15 +51,15 @@ func drawPage(t *rapid.T) *replica.Page {
 		return u
 	}
 	for v := replica.Minute; v <= replica.Day; v++ {
-		span := func() int64 { return rapid.Int64Range(0, 1000).Draw(t, "span") * v.Width() }
+		span := func() int64 { return rapid.Int64Range(0, 1000).Draw(t, "span") * v.Minutes() }
 		for range rapid.IntRange(0, 3).Draw(t, "rows") {
-			p.Rows = append(p.Rows, replica.Row{Level: v, Minute: span(), Workload: rapid.IntRange(0, len(p.Workloads)-1).Draw(t, "of"), Usage: used()})
+			p.Rows = append(p.Rows, replica.Row{Resolution: v, Minute: span(), Workload: rapid.IntRange(0, len(p.Workloads)-1).Draw(t, "of"), Usage: used()})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "rows of nodes") {
 			n := batch.NodeMinute{Minute: span(), CPUs: 3, Violations: 1, Lost: 2, Total: used()}
 			n.Covered, n.Total.Covered = n.Total.Covered, 0
 			n.Whole[1], n.Skew[1] = rapid.Int64Range(0, 1<<62).Draw(t, "whole"), rapid.Int64().Draw(t, "skew")
-			p.NodeRows = append(p.NodeRows, replica.NodeRow{Level: v, Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "of"), NodeMinute: n})
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: v, Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "of"), NodeMinute: n})
 		}
 	}
 	if rapid.Bool().Draw(t, "gap") {

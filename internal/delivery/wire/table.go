@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/proto"
 )
 
-// A line is a row of a table together with what foretelling it takes.
+// A line is a row of a table together with what predicting it takes.
 type line struct {
 	*batch.Row
 	length int64 // of its window, ns
@@ -25,26 +25,26 @@ func (l *line) amount(r usage.Resource) int64 {
 	return l.Usage.Amount[r]
 }
 
-// foretell says what the amount of r in line i will be, from that line's
+// predict says what the amount of r in line i will be, from that line's
 // amounts of resources before r and from the line before of the same workload:
 // the system's time is what the user's leaves of the CPU, levels stay, and so
 // do peaks and rates.
-func foretell(lines []line, i int, r usage.Resource) int64 {
+func predict(lines []line, i int, r usage.Resource) int64 {
 	l := &lines[i]
 	switch {
 	case r == usage.CPUSystem:
 		return l.amount(usage.CPU) - l.amount(usage.CPUUser)
 	case l.before < 0:
-		return guess(l, r)
+		return predictFirst(l, r)
 	case r.Detail().Kind == usage.Integral:
 		return scale(lines[l.before].amount(r), l.length, lines[l.before].length)
 	}
 	return lines[l.before].amount(r)
 }
 
-// guess foretells where there is no line before: a peak is about the mean, and
+// predictFirst predicts where there is no line before: a peak is about the mean, and
 // what memory is not anonymous is page cache.
-func guess(l *line, r usage.Resource) int64 {
+func predictFirst(l *line, r usage.Resource) int64 {
 	switch r {
 	case usage.MemoryPeak:
 		return scale(l.amount(usage.Memory), 1e9, l.length)
@@ -76,7 +76,7 @@ func scale(amount, length, of int64) int64 {
 }
 
 // eachTotal calls f for every total of lines that are of so many workloads, one
-// resource after the other, with what is foretold: the workload's total before
+// resource after the other, with what is predicted: the workload's total before
 // and what it used since, 0 before the first. f returns the total. At is its
 // place among all totals in the order of the lines.
 func eachTotal(lines []line, places int, f func(l *line, r usage.Resource, at int, foretold int64) int64) {
@@ -101,8 +101,8 @@ func eachTotal(lines []line, places int, f func(l *line, r usage.Resource, at in
 	})
 }
 
-// totalsOf counts the totals of lines.
-func totalsOf(lines []line) (n int) {
+// countTotals counts the totals of lines.
+func countTotals(lines []line) (n int) {
 	for i := range lines {
 		n += lines[i].Has.Len()
 	}
@@ -141,7 +141,7 @@ func (s shape) message() *proto.Shape {
 func shapeFrom(m *proto.Shape) (s shape, err error) {
 	s = shape{present: usage.Set(m.Present), has: usage.Set(m.Has), ended: m.Ended, partial: m.Partial}
 	if strange := (s.present | s.has) &^ usage.All; strange != 0 {
-		return s, unknown(int64(bits.TrailingZeros64(uint64(strange))))
+		return s, unknownResource(int64(bits.TrailingZeros64(uint64(strange))))
 	}
 	rated := []uint64{usage.Measured: m.Measured, usage.Apportioned: m.Apportioned, usage.Modelled: m.Modelled}
 	var seen uint64

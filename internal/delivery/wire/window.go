@@ -18,40 +18,40 @@ import (
 // the rows that stay carry their totals; nil is none of them.
 func FromWindow(w *usage.Window, total func(*usage.Row) bool) batch.Window {
 	b := batch.Window{
-		Boot: w.Boot, Start: w.Start, End: w.End, Offset: w.Offset, Opening: w.Opening, CPUs: w.CPUs,
-		Total: tidy(&w.Total), Balance: w.Balance, Handovers: handoversOf(w),
+		Boot: w.Boot, Start: w.Start, End: w.End, Offset: w.Offset, Opening: w.StartReason, CPUs: w.CPUs,
+		Total: normalize(&w.Total), Balance: w.Balance, Handovers: handoversOf(w),
 	}
-	kept := make([]named, 0, len(w.Rows))
+	kept := make([]shortRow, 0, len(w.Rows))
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		if !row.Ended && row.Workload.Kind != workload.Idle && row.Workload.Kind != workload.System && zero(&row.Usage) {
+		if !row.Ended && row.Workload.Kind != workload.Idle && row.Workload.Kind != workload.System && isZero(&row.Usage) {
 			continue
 		}
-		short, ok := batch.ShortOf(row.Workload.ID)
+		short, ok := batch.ShortIDOf(row.Workload.ID)
 		if !ok {
 			panic(fmt.Sprintf("wire: workload id %q is malformed", row.Workload.ID))
 		}
-		kept = append(kept, named{short, row})
+		kept = append(kept, shortRow{short, row})
 	}
-	slices.SortStableFunc(kept, func(x, y named) int { return cmp.Compare(x.short, y.short) })
+	slices.SortStableFunc(kept, func(x, y shortRow) int { return cmp.Compare(x.short, y.short) })
 	b.Rows = make([]batch.Row, len(kept))
 	for i, k := range kept {
-		b.Rows[i] = batch.Row{Workload: k.short, Usage: tidy(&k.row.Usage), Ended: k.row.Ended}
+		b.Rows[i] = batch.Row{Workload: k.short, Usage: normalize(&k.row.Usage), Ended: k.row.Ended}
 		if total != nil && total(k.row) {
-			putTotals(&b.Rows[i], k.row)
+			setTotals(&b.Rows[i], k.row)
 		}
 	}
 	return b
 }
 
-// A named row is one of a window with the short name that it is sent by.
-type named struct {
-	short batch.Short
+// A shortRow row is one of a window with the short name that it is sent by.
+type shortRow struct {
+	short batch.ShortID
 	row   *usage.Row
 }
 
-// putTotals gives r the totals of what adds up; a peak has none.
-func putTotals(r *batch.Row, of *usage.Row) {
+// setTotals gives r the totals of what adds up; a peak has none.
+func setTotals(r *batch.Row, of *usage.Row) {
 	of.Usage.Present.Each(func(res usage.Resource) {
 		if res.Detail().Kind != usage.Peak {
 			r.Has |= usage.SetOf(res)
@@ -60,16 +60,16 @@ func putTotals(r *batch.Row, of *usage.Row) {
 	})
 }
 
-// zero says whether all amounts are 0.
-func zero(u *usage.Usage) bool {
+// isZero says whether all amounts are 0.
+func isZero(u *usage.Usage) bool {
 	some := false
 	u.Present.Each(func(r usage.Resource) { some = some || u.Amount[r] != 0 })
 	return !some
 }
 
-// tidy is u without what means nothing in it: amounts and qualities of what is
+// normalize is u without what means nothing in it: amounts and qualities of what is
 // absent.
-func tidy(u *usage.Usage) usage.Usage {
+func normalize(u *usage.Usage) usage.Usage {
 	t := usage.Usage{Present: u.Present, Covered: u.Covered}
 	u.Present.Each(func(r usage.Resource) {
 		t.Amount[r] = u.Amount[r]

@@ -23,7 +23,7 @@ func of(kind workload.Kind, key string, amounts ...int64) usage.Row {
 }
 
 func TestFromWindow(t *testing.T) {
-	w := usage.Window{Boot: "b", Start: 1, End: 2, Offset: 3, Opening: usage.Booted, CPUs: 4, Balance: usage.Balance{Lost: 5}, Rows: []usage.Row{
+	w := usage.Window{Boot: "b", Start: 1, End: 2, Offset: 3, StartReason: usage.StartBooted, CPUs: 4, Balance: usage.Balance{Lost: 5}, Rows: []usage.Row{
 		of(workload.System, "", 0, 0),
 		of(workload.Idle, "", 0),
 		of(workload.Pod, "nothing", 0, 0, 0),
@@ -39,9 +39,9 @@ func TestFromWindow(t *testing.T) {
 		asked = append(asked, r.Workload.Key)
 		return r.Workload.Key == "memory"
 	})
-	want := batch.Window{Boot: "b", Start: 1, End: 2, Offset: 3, Opening: usage.Booted, CPUs: 4, Balance: w.Balance, Total: w.Total}
+	want := batch.Window{Boot: "b", Start: 1, End: 2, Offset: 3, Opening: usage.StartBooted, CPUs: 4, Balance: w.Balance, Total: w.Total}
 	for _, i := range []int{0, 1, 3, 4, 5} {
-		short, ok := batch.ShortOf(w.Rows[i].Workload.ID)
+		short, ok := batch.ShortIDOf(w.Rows[i].Workload.ID)
 		if !ok {
 			t.Fatal("an id has no short")
 		}

@@ -2,7 +2,7 @@
 //
 // A batch is a message of proto/mete.proto in one zstd frame. Rows stand in
 // columns, one for each resource, over all windows of the batch; what a reader
-// can foretell is left out of them. docs/formats/wire.md describes the format
+// can predict is left out of them. docs/formats/wire.md describes the format
 // for those who write another agent.
 package wire
 
@@ -47,8 +47,8 @@ func ParseSpool(s string) (bytes, limit int64, ok bool) {
 	return bytes, limit, err == nil && err2 == nil && bytes >= 0 && limit > 0
 }
 
-// version is that of the layout. A reader refuses a higher one: see Format.
-const version = 1
+// layoutVersion is that of the layout. A reader refuses a higher one: see Format.
+const layoutVersion = 1
 
 // Encode appends b to dst as it is sent. The same batch gives the same bytes.
 //
@@ -65,7 +65,7 @@ func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
 	if err != nil {
 		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
-	return squeeze(dst, raw), nil
+	return compress(dst, raw), nil
 }
 
 // Decode reads what Encode wrote, or another agent. Errors wrap
@@ -76,11 +76,11 @@ func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
 // and totals are never negative; windows follow each other without overlap
 // where they are of one boot.
 func Decode(src []byte, l Limits) (*batch.Batch, error) {
-	raw, err := expand(src, l)
+	raw, err := decompress(src, l)
 	if err != nil {
 		return nil, fmt.Errorf("batch: %w", err)
 	}
-	if err := weigh(raw, l); err != nil {
+	if err := checkMessageCounts(raw, l); err != nil {
 		return nil, fmt.Errorf("batch: %w", err)
 	}
 	var m pb.Batch
@@ -99,16 +99,16 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, fault.ErrInvalid)...)
 }
 
-// unknown refuses a resource by its number: one behind the list is a newer
+// unknownResource refuses a resource by its number: one behind the list is a newer
 // program's, another one has no place there.
-func unknown(number int64) error {
+func unknownResource(number int64) error {
 	if number < usage.Limit {
 		return invalid("resource %d is unknown here", number)
 	}
-	return newer("resource %d is unknown", number)
+	return newerError("resource %d is unknown", number)
 }
 
-// newer is the error of what only a newer program knows.
-func newer(format string, args ...any) error {
+// newerError is the error of what only a newer program knows.
+func newerError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrNewer)...)
 }

@@ -49,7 +49,7 @@ func drawUsage(t *rapid.T, label string) (u usage.Usage) {
 }
 
 func drawRow(t *rapid.T) batch.Row {
-	r := batch.Row{Workload: batch.Short(rapid.Uint64Range(0, 8).Draw(t, "workload") << 60), Usage: drawUsage(t, "row"),
+	r := batch.Row{Workload: batch.ShortID(rapid.Uint64Range(0, 8).Draw(t, "workload") << 60), Usage: drawUsage(t, "row"),
 		Ended: rapid.Bool().Draw(t, "ended")}
 	if rapid.Bool().Draw(t, "totals") {
 		r.Has = usage.Set(rapid.Uint64().Draw(t, "has")) & usage.All
@@ -67,7 +67,7 @@ func drawWindows(t *rapid.T) (list []batch.Window) {
 				boot += "'"
 			}
 		}
-		w := batch.Window{Boot: boot, Start: end + rapid.Int64Range(0, 1<<40).Draw(t, "start"), Opening: usage.Opening(rapid.IntRange(0, 3).Draw(t, "opening")),
+		w := batch.Window{Boot: boot, Start: end + rapid.Int64Range(0, 1<<40).Draw(t, "start"), Opening: usage.StartReason(rapid.IntRange(0, 3).Draw(t, "opening")),
 			CPUs: rapid.IntRange(0, 1<<20).Draw(t, "cpus"), Offset: rapid.Int64Range(-1<<62, 1<<62).Draw(t, "offset"), Total: drawUsage(t, "machine")}
 		end = w.Start + rapid.Int64Range(0, 1<<40).Draw(t, "length")
 		w.End = end
@@ -229,11 +229,11 @@ func benchDecode(b *testing.B, rows, windows int) {
 
 func TestSizeOf(t *testing.T) {
 	b := encode(t, &batch.Batch{Number: 1, Gaps: []usage.Gap{{Detail: strings.Repeat("x", 1000)}}})
-	if n := wire.Size(b); n < 1000 || n > 1200 || len(b) > 500 {
+	if n := wire.ExpandedSize(b); n < 1000 || n > 1200 || len(b) > 500 {
 		t.Errorf("%d bytes say that they are %d, want some 1000", len(b), n)
 	}
 	for _, bad := range [][]byte{nil, []byte("batch"), b[:3]} {
-		if n := wire.Size(bad); n != 0 {
+		if n := wire.ExpandedSize(bad); n != 0 {
 			t.Errorf("Size(%q) = %d", bad, n)
 		}
 	}

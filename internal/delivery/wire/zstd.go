@@ -6,16 +6,16 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is how far back a frame refers at most. An agent's memory is small,
+// windowSize is how far back a frame refers at most. An agent's memory is small,
 // and a batch is hardly larger.
-const window = 256 << 10
+const windowSize = 256 << 10
 
 // One encoder and one decoder serve the process: their tables are the larger
 // part of what this package holds. Neither keeps anything between two calls.
 var (
 	encoder = sync.OnceValue(func() *zstd.Encoder {
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
-			zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true), zstd.WithSingleSegment(true),
+			zstd.WithWindowSize(windowSize), zstd.WithLowerEncoderMem(true), zstd.WithSingleSegment(true),
 			zstd.WithEncoderCRC(false)) // TLS and the hashes have seen to it
 		if err != nil {
 			panic("wire: " + err.Error())
@@ -32,12 +32,12 @@ var (
 	})
 )
 
-// squeeze appends raw to dst as one frame that says its content's size.
-func squeeze(dst, raw []byte) []byte { return encoder().EncodeAll(raw, dst) }
+// compress appends raw to dst as one frame that says its content's size.
+func compress(dst, raw []byte) []byte { return encoder().EncodeAll(raw, dst) }
 
-// Size is how many bytes a batch is once it is expanded, by what it says of
+// ExpandedSize is how many bytes a batch is once it is expanded, by what it says of
 // itself: a hint, which costs next to nothing. It is 0 where it says nothing.
-func Size(sent []byte) uint64 {
+func ExpandedSize(sent []byte) uint64 {
 	var h zstd.Header
 	if h.Decode(sent) != nil || !h.HasFCS {
 		return 0
@@ -45,9 +45,9 @@ func Size(sent []byte) uint64 {
 	return h.FrameContentSize
 }
 
-// expand reads one frame. It trusts the size that the frame says of itself only
+// decompress reads one frame. It trusts the size that the frame says of itself only
 // in so far as it gives no more memory than that.
-func expand(src []byte, l Limits) ([]byte, error) {
+func decompress(src []byte, l Limits) ([]byte, error) {
 	if len(src) > l.Sent {
 		return nil, invalid("%d bytes, more than %d", len(src), l.Sent)
 	}

@@ -22,19 +22,19 @@ import (
 // A virtual machine may be let write into its own folder, so nothing in there is
 // trusted: no link leads out of it, and no file that is there is opened.
 type files struct {
-	dir  string
-	wait time.Duration // leftFor
-	log  *slog.Logger
+	dir     string
+	keepFor time.Duration // keepFolderFor
+	log     *slog.Logger
 
-	root    *os.Root // of dir; nil while that cannot be had
-	lock    *os.File // dir, locked
-	tried   time.Time
-	folders map[workload.ID]*folder
-	round   uint64          // counts puts
-	left    map[string]bool // made by an earlier run, and nobody's yet
-	opened  time.Time
-	whole   trouble
-	single  trouble // of single virtual machines
+	root         *os.Root // of dir; nil while that cannot be had
+	lock         *os.File // dir, locked
+	triedAt      time.Time
+	folders      map[workload.ID]*folder
+	round        uint64          // counts puts
+	leftover     map[string]bool // made by an earlier run, and nobody's yet
+	opened       time.Time
+	dirOutage    outage
+	folderOutage outage // of single virtual machines
 }
 
 // An entry is what is to be in the folder of one virtual machine.
@@ -49,41 +49,41 @@ type entry struct {
 // A folder is that of one virtual machine.
 type folder struct {
 	name, uuid string
-	root, zone *place
+	root, zone *directory
 	opened     time.Time
 	round      uint64    // of the latest put that it was in
-	gone       time.Time // since when its virtual machine is; zero while it is there
+	goneSince  time.Time // since when its virtual machine is; zero while it is there
 }
 
 const (
-	// mark is the file that says that the folder it is in was made here.
-	mark = ".mete"
+	// markFile is the file that says that the folder it is in was made here.
+	markFile = ".mete"
 	// zoneName is what powercap calls a package's zone.
 	zoneName = "package-0\n"
-	// leftFor is for how long a folder waits for its virtual machine to be seen
+	// keepFolderFor is for how long a folder waits for its virtual machine to be seen
 	// again: longer than it takes to find those that are there. One that is shared
 	// with a virtual machine cannot be removed and made anew, as that one would not
 	// see the new one.
-	leftFor = time.Minute
+	keepFolderFor = time.Minute
 )
 
-// put writes the files of the virtual machines that there are, and removes
+// update writes the files of the virtual machines that there are, and removes
 // those of others.
-func (f *files) put(now time.Time, list []entry) {
-	if f.root == nil && now.Sub(f.tried) < again && !f.tried.IsZero() {
+func (f *files) update(now time.Time, list []entry) {
+	if f.root == nil && now.Sub(f.triedAt) < retryEvery && !f.triedAt.IsZero() {
 		return
 	}
-	f.tried = now
+	f.triedAt = now
 	err := f.open(now)
 	if f.dir == DefaultDir && errors.Is(err, fs.ErrNotExist) {
 		f.close()
 		return // nobody said that it should be there
 	}
-	if f.whole.tell(f.log, "shares cannot be put into files; it is tried again", "shares are put into files again", err, "path", f.dir); err != nil {
+	if f.dirOutage.report(f.log, "shares cannot be put into files; it is tried again", "shares are put into files again", err, "path", f.dir); err != nil {
 		f.close()
 		return
 	}
-	f.forget(now, list)
+	f.expire(now, list)
 	var failed []string
 	var first error
 	for i := range list {
@@ -94,17 +94,17 @@ func (f *files) put(now time.Time, list []entry) {
 		}
 	}
 	if len(failed) > 0 {
-		first = fmt.Errorf("%d of %d virtual machines (%s): %w", len(failed), len(list), strings.Join(failed[:min(len(failed), 5)], ", "), unjoin(first))
+		first = fmt.Errorf("%d of %d virtual machines (%s): %w", len(failed), len(list), strings.Join(failed[:min(len(failed), 5)], ", "), firstError(first))
 	}
-	f.single.tell(f.log, "shares of some virtual machines cannot be put into files; it is tried again", "shares of all virtual machines are put into files again", first, "path", f.dir)
-	if len(f.left) > 0 && now.Sub(f.opened) >= f.wait {
-		f.sweep()
+	f.folderOutage.report(f.log, "shares of some virtual machines cannot be put into files; it is tried again", "shares of all virtual machines are put into files again", first, "path", f.dir)
+	if len(f.leftover) > 0 && now.Sub(f.opened) >= f.keepFor {
+		f.removeLeftover()
 	}
 }
 
-// forget removes the folders of virtual machines that are not in the list any more,
+// expire removes the folders of virtual machines that are not in the list any more,
 // after a while.
-func (f *files) forget(now time.Time, list []entry) {
+func (f *files) expire(now time.Time, list []entry) {
 	f.round++
 	for i := range list {
 		if d := f.folders[list[i].id]; d != nil {
@@ -114,18 +114,18 @@ func (f *files) forget(now time.Time, list []entry) {
 	for id, d := range f.folders {
 		switch {
 		case d.round == f.round:
-			d.gone = time.Time{}
-		case d.gone.IsZero():
-			d.gone = now
-		case now.Sub(d.gone) >= f.wait:
+			d.goneSince = time.Time{}
+		case d.goneSince.IsZero():
+			d.goneSince = now
+		case now.Sub(d.goneSince) >= f.keepFor:
 			delete(f.folders, id)
 			f.remove(d)
 		}
 	}
 }
 
-// unjoin is the first of errors that were joined.
-func unjoin(err error) error {
+// firstError is the first of errors that were joined.
+func firstError(err error) error {
 	for {
 		j, ok := err.(interface{ Unwrap() []error })
 		if !ok || len(j.Unwrap()) == 0 {
@@ -158,14 +158,14 @@ func (f *files) open(now time.Time) error {
 	if err != nil {
 		return errors.Join(err, lock.Close())
 	}
-	f.root, f.lock, f.opened, f.left = root, lock, now, map[string]bool{}
+	f.root, f.lock, f.opened, f.leftover = root, lock, now, map[string]bool{}
 	list, err := fs.ReadDir(root.FS(), ".")
 	for _, d := range list {
 		if !d.IsDir() {
 			continue
 		}
-		if _, err := root.Lstat(d.Name() + "/" + mark); err == nil {
-			f.left[d.Name()] = true
+		if _, err := root.Lstat(d.Name() + "/" + markFile); err == nil {
+			f.leftover[d.Name()] = true
 		}
 	}
 	return err
@@ -175,11 +175,11 @@ func (f *files) open(now time.Time) error {
 func (f *files) write(now time.Time, e *entry) error {
 	d := f.folders[e.id]
 	if d == nil {
-		d = &folder{name: f.free(e), uuid: e.uuid}
+		d = &folder{name: f.folderName(e), uuid: e.uuid}
 		f.folders[e.id] = d
 	}
 	// What is open may have been removed or moved away.
-	if d.root != nil && now.Sub(d.opened) >= again {
+	if d.root != nil && now.Sub(d.opened) >= retryEvery {
 		d.close()
 	}
 	err := d.write(f, now, e)
@@ -190,15 +190,15 @@ func (f *files) write(now time.Time, e *entry) error {
 	return err
 }
 
-// free returns the name of the folder for a virtual machine. Who has a name keeps
+// folderName returns the name of the folder for a virtual machine. Who has a name keeps
 // it from others while it is there, but for the same machine begun anew.
-func (f *files) free(e *entry) string {
+func (f *files) folderName(e *entry) string {
 	name := pathName(e.name, e.uuid, e.id)
 	for id, d := range f.folders {
 		if d.name != name {
 			continue
 		}
-		if !d.gone.IsZero() || d.uuid == e.uuid && e.uuid != "" {
+		if !d.goneSince.IsZero() || d.uuid == e.uuid && e.uuid != "" {
 			delete(f.folders, id)
 			d.close()
 			return name
@@ -232,7 +232,7 @@ func pathName(name, uuid string, id workload.ID) string {
 // open opens the folder, and makes what is not there.
 func (d *folder) open(f *files, now time.Time) (err error) {
 	if err := f.root.Mkdir(d.name, 0o755); err == nil {
-		m, err := f.root.OpenFile(d.name+"/"+mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		m, err := f.root.OpenFile(d.name+"/"+markFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err == nil {
 			err = m.Close()
 		}
@@ -242,14 +242,14 @@ func (d *folder) open(f *files, now time.Time) (err error) {
 	} else if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	delete(f.left, d.name)
-	if d.root, err = openPlace(f.root, d.name); err != nil {
+	delete(f.leftover, d.name)
+	if d.root, err = openDirectory(f.root, d.name); err != nil {
 		return err
 	}
 	if err := d.root.Mkdir(share.Zone, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if d.zone, err = openPlace(d.root.Root, share.Zone); err != nil {
+	if d.zone, err = openDirectory(d.root.Root, share.Zone); err != nil {
 		return err
 	}
 	d.opened = now
@@ -294,20 +294,20 @@ func (f *files) remove(d *folder) {
 	for _, name := range []string{share.File, share.ZoneEnergy, share.ZoneName, share.ZoneRange} {
 		_ = r.Remove(name) // what cannot be removed is no harm: it does not move any more
 	}
-	if _, err := r.Lstat(mark); err != nil {
+	if _, err := r.Lstat(markFile); err != nil {
 		return
 	}
 	_ = r.Remove(share.Zone)
-	_ = r.Remove(mark)
+	_ = r.Remove(markFile)
 	_ = f.root.Remove(d.name) // only if it is empty
 }
 
-// sweep removes what an earlier run made for virtual machines that are gone.
-func (f *files) sweep() {
-	for name := range f.left {
+// removeLeftover removes what an earlier run made for virtual machines that are gone.
+func (f *files) removeLeftover() {
+	for name := range f.leftover {
 		f.remove(&folder{name: name})
 	}
-	f.left = nil
+	f.leftover = nil
 }
 
 // close lets everything go. Files stay: virtual machines see that they do not

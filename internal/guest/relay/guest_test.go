@@ -19,13 +19,13 @@ import (
 )
 
 // This machine takes part as a guest, with all that an agent has, of a host that is
-// books alone: what it books is what it was given, and it says so.
+// accounts alone: what it books is what it was given, and it says so.
 func TestGuest(t *testing.T) {
-	h, _ := start(t, relay.Config{})
+	r, _ := start(t, relay.Config{})
 	l := listenLocal(t)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, l) }()
+	go func() { served <- r.Serve(ctx, l) }()
 	defer func() {
 		stop()
 		if err := <-served; err != nil {
@@ -37,7 +37,7 @@ func TestGuest(t *testing.T) {
 	given := func() {
 		gs := them.tick()
 		gs[0].Guest.UUID, gs[0].Share.Guest = "", "" // it may be this machine's
-		h.Publish(gs[:1])
+		r.Publish(gs[:1])
 	}
 	given()
 	given()
@@ -65,12 +65,12 @@ func TestGuest(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	hand, err := agent.NewHand(relay.Config{}, m, slog.New(slog.NewTextHandler(log, nil)))
+	hand, err := agent.NewGuestRelay(relay.Config{}, m, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the host's first share is here", func() bool {
-		s, ok := m.Power().Meters.Host()
+		s, ok := m.Power().Meters.HostShare()
 		return ok && s.Seen
 	})
 	var booked int64
@@ -84,7 +84,7 @@ func TestGuest(t *testing.T) {
 			t.Fatal(err)
 		}
 		hand.Tick()
-		if w := m.Closed(); w != nil {
+		if w := m.ClosedWindow(); w != nil {
 			windows++
 			if w.Balance.Violations > 0 {
 				t.Errorf("%d violations", w.Balance.Violations)
@@ -108,9 +108,9 @@ func TestGuest(t *testing.T) {
 			}
 			booked += in
 		}
-		return n >= 30 && windows >= 3 && h.Status()[0].Equal >= 10
+		return n >= 30 && windows >= 3 && r.Status()[0].Equal >= 10
 	})
-	s := h.Status()[0]
+	s := r.Status()[0]
 	t.Logf("%+v; %d uJ in %d windows", s, booked, windows)
 	if s.Equal < 10 || s.Differing > 0 || s.Unknown > 0 || s.Streams != 1 {
 		t.Errorf("%+v: want that all is equal", s)

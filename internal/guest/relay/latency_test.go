@@ -44,11 +44,11 @@ func boottime(t testing.TB) int64 {
 	return ts.Nano()
 }
 
-// Books are those of a machine in which virtual machines run, each of which uses
+// Accounts are those of a machine in which virtual machines run, each of which uses
 // some CPU time.
 type books struct {
 	t     testing.TB
-	books *attribute.Books
+	books *attribute.Accounts
 	snap  usage.Snapshot
 	count int64
 	slow  int64 // ns that a tick takes more by the host's clock than it does
@@ -56,7 +56,7 @@ type books struct {
 
 func newBooks(t testing.TB, guests int) *books {
 	m := &books{t: t, books: attribute.New("node")}
-	m.books.Meter(energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Power: 100e6}, {Load: power.PPM, Power: 400e6}}, ErrorPPM: 100_000}}))
+	m.books.SetMeters(energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Power: 100e6}, {Load: power.PPM, Power: 400e6}}, ErrorPPM: 100_000}}))
 	m.snap = usage.Snapshot{Boot: "boot", Node: usage.Node{CPUs: 64, MemTotal: 1 << 38, MemFree: 1 << 37}}
 	m.add(&usage.Group{Slot: usage.Root, Parent: usage.NoSlot, MemoryParent: usage.NoSlot, Workload: workload.Workload{ID: "system", Kind: workload.System}})
 	for i := range guests {
@@ -350,15 +350,15 @@ func (l *local) dial(t *testing.T, cid uint32) net.Conn {
 
 // BenchmarkPublish is what a tick costs for each virtual machine, with files.
 func BenchmarkPublish(b *testing.B) {
-	h, err := relay.New(relay.Config{Dir: b.TempDir()}, slog.New(slog.DiscardHandler))
+	r, err := relay.New(relay.Config{Dir: b.TempDir()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
 	m := newBooks(b, domains)
 	m.tick()
 	for b.Loop() {
-		h.Publish(m.tick())
-		h.Write()
+		r.Publish(m.tick())
+		r.Write()
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/domains, "us/guest")
 }

@@ -1,8 +1,8 @@
 // Package relay gives virtual machines their share of this machine's energy,
 // tick by tick: in files, and by sockets on which it hears what they booked.
 //
-// [Host.Publish] is called after each tick and never waits: files are written
-// and connections served by [Host.Run] and [Host.Serve].
+// [Relay.Publish] is called after each tick and never waits: files are written
+// and connections served by [Relay.Run] and [Relay.Serve].
 package relay
 
 import (
@@ -62,9 +62,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// A Host is this machine as its virtual machines see it. Publish is called by
+// A Relay is this machine as its virtual machines see it. Publish is called by
 // one goroutine, all else by any.
-type Host struct {
+type Relay struct {
 	cfg Config
 	log *slog.Logger
 
@@ -75,19 +75,19 @@ type Host struct {
 	serial int64             // of the guest that was seen last
 	files  files
 
-	wake chan struct{} // there are shares that are not in files yet
-	cid  chan struct{} // there is a virtual machine with a CID
+	wake   chan struct{} // there are shares that are not in files yet
+	hasCID chan struct{} // there is a virtual machine with a CID
 }
 
 // A guest is a virtual machine that is given shares.
 type guest struct {
-	serial int64 // in order of first sight
-	round  uint64
-	given  attribute.Guest
-	line   []byte // the latest share as it is sent; never written to again
-	ring   ring
-	conns  map[*stream]struct{}
-	last   time.Time // when it connected last
+	serial      int64 // in order of first sight
+	round       uint64
+	latest      attribute.Guest
+	line        []byte // the latest share as it is sent; never written to again
+	ring        ring
+	streams     map[*stream]struct{}
+	connectedAt time.Time // when it connected last
 
 	published, unknown int64
 	equal, differing   int64
@@ -95,77 +95,77 @@ type guest struct {
 }
 
 // New returns a host that has published nothing yet.
-func New(cfg Config, log *slog.Logger) (*Host, error) {
+func New(cfg Config, log *slog.Logger) (*Relay, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Host{cfg: cfg, log: log, guests: map[workload.ID]*guest{}, cids: map[uint32]*guest{},
-		files: files{dir: cfg.Dir, wait: leftFor, folders: map[workload.ID]*folder{}, log: log},
-		wake:  make(chan struct{}, 1), cid: make(chan struct{}, 1)}, nil
+	return &Relay{cfg: cfg, log: log, guests: map[workload.ID]*guest{}, cids: map[uint32]*guest{},
+		files: files{dir: cfg.Dir, keepFor: keepFolderFor, folders: map[workload.ID]*folder{}, log: log},
+		wake:  make(chan struct{}, 1), hasCID: make(chan struct{}, 1)}, nil
 }
 
 // Publish takes what each virtual machine was given up to a tick, as
-// attribute.Books.Guests has it. One that is not among them any more has ended.
-func (h *Host) Publish(given []attribute.Guest) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.round++
+// attribute.Accounts.Guests has it. One that is not among them any more has ended.
+func (r *Relay) Publish(given []attribute.Guest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.round++
 	changed := false
 	for i := range given {
 		v := &given[i]
 		if v.Share.Epoch == "" {
 			continue // nothing was booked yet
 		}
-		g := h.guests[v.Workload]
+		g := r.guests[v.Workload]
 		if g == nil {
-			h.serial++
-			g = &guest{serial: h.serial, conns: map[*stream]struct{}{}}
-			h.guests[v.Workload] = g
+			r.serial++
+			g = &guest{serial: r.serial, streams: map[*stream]struct{}{}}
+			r.guests[v.Workload] = g
 		}
-		g.round = h.round
-		if v.Share.Epoch == g.given.Share.Epoch && v.Share.N == g.given.Share.N {
+		g.round = r.round
+		if v.Share.Epoch == g.latest.Share.Epoch && v.Share.N == g.latest.Share.N {
 			continue
 		}
 		changed = true
-		g.given = *v
+		g.latest = *v
 		g.published++
 		g.ring.put(&v.Share)
 		m := share.Message{Share: v.Share, Name: v.Guest.Name, VCPUs: v.Guest.VCPUs}
 		g.line = share.Append(make([]byte, 0, 320), &m)
-		for s := range g.conns {
+		for s := range g.streams {
 			notify(s.wake)
 		}
 	}
-	for id, g := range h.guests {
-		if g.round != h.round {
+	for id, g := range r.guests {
+		if g.round != r.round {
 			changed = true
-			delete(h.guests, id)
-			for s := range g.conns {
-				s.end("this virtual machine is not known any more")
+			delete(r.guests, id)
+			for s := range g.streams {
+				s.stop("this virtual machine is not known any more")
 			}
 		}
 	}
-	h.address()
+	r.mapCIDs()
 	if changed {
-		notify(h.wake)
+		notify(r.wake)
 	}
 }
 
-// address finds who has which CID. A CID that two seem to have is nobody's.
-func (h *Host) address() {
-	clear(h.cids)
-	for _, g := range h.guests {
-		cid := g.given.Guest.CID
+// mapCIDs finds who has which CID. A CID that two seem to have is nobody's.
+func (r *Relay) mapCIDs() {
+	clear(r.cids)
+	for _, g := range r.guests {
+		cid := g.latest.Guest.CID
 		if cid == 0 {
 			continue
 		}
-		if _, twice := h.cids[cid]; twice {
+		if _, twice := r.cids[cid]; twice {
 			g = nil
 		}
-		h.cids[cid] = g
+		r.cids[cid] = g
 	}
-	if len(h.cids) > 0 {
-		notify(h.cid)
+	if len(r.cids) > 0 {
+		notify(r.hasCID)
 	}
 }
 
@@ -179,72 +179,72 @@ func notify(c chan struct{}) {
 
 // Run writes files and listens, until ctx ends. What cannot be had for now is
 // logged and tried again.
-func (h *Host) Run(ctx context.Context) error {
+func (r *Relay) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	if h.cfg.Dir != "" {
-		g.Go(func() error { return h.write(ctx) })
+	if r.cfg.Dir != "" {
+		g.Go(func() error { return r.writeFiles(ctx) })
 	}
-	if h.cfg.VSock {
-		g.Go(func() error { return h.listen(ctx) })
+	if r.cfg.VSock {
+		g.Go(func() error { return r.listen(ctx) })
 	}
-	for _, s := range h.cfg.Sockets {
-		g.Go(func() error { return h.serveSocket(ctx, s) })
+	for _, s := range r.cfg.Sockets {
+		g.Go(func() error { return r.serveSocket(ctx, s) })
 	}
 	return g.Wait()
 }
 
-// write puts shares into files, as they come.
-func (h *Host) write(ctx context.Context) error {
-	defer h.files.close()
+// writeFiles puts shares into files, as they come.
+func (r *Relay) writeFiles(ctx context.Context) error {
+	defer r.files.close()
 	var list []entry
-	t := time.NewTicker(again) // for what is to be removed
+	t := time.NewTicker(retryEvery) // for what is to be removed
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-h.wake:
+		case <-r.wake:
 		case <-t.C:
 		}
-		list = h.entries(list[:0])
-		h.files.put(time.Now(), list)
+		list = r.entries(list[:0])
+		r.files.update(time.Now(), list)
 	}
 }
 
 // entries lists what is to be in files, who was there first first.
-func (h *Host) entries(list []entry) []entry {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for id, g := range h.guests {
-		list = append(list, entry{serial: g.serial, id: id, name: g.given.Guest.Name, uuid: g.given.Guest.UUID, energy: g.given.Share.Energy(), line: g.line})
+func (r *Relay) entries(list []entry) []entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, g := range r.guests {
+		list = append(list, entry{serial: g.serial, id: id, name: g.latest.Guest.Name, uuid: g.latest.Guest.UUID, energy: g.latest.Share.Energy(), line: g.line})
 	}
 	slices.SortFunc(list, func(a, b entry) int { return int(a.serial - b.serial) })
 	return list
 }
 
-// again is how long to wait before what did not work is tried anew.
-const again = 10 * time.Second
+// retryEvery is how long to wait before what did not work is tried anew.
+const retryEvery = 10 * time.Second
 
 // listen serves virtual machines by AF_VSOCK from when one has a CID.
-func (h *Host) listen(ctx context.Context) error {
+func (r *Relay) listen(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-h.cid:
+	case <-r.hasCID:
 	}
-	for t := (trouble{}); ; {
+	for o := (outage{}); ; {
 		l, err := vsock.Listen(share.Port)
 		if errors.Is(err, fault.ErrUnsupported) {
-			h.log.Info("virtual machines cannot be served by vsock", "err", err)
+			r.log.Info("virtual machines cannot be served by vsock", "err", err)
 			return nil
 		}
 		if err == nil {
-			t = trouble{}
-			h.log.Info("virtual machines are served by vsock", "port", share.Port)
-			err = h.Serve(ctx, l)
+			o = outage{}
+			r.log.Info("virtual machines are served by vsock", "port", share.Port)
+			err = r.Serve(ctx, l)
 		}
-		t.tell(h.log, "virtual machines are not served by vsock; it is tried again", "", err, "port", share.Port)
-		if sleep.For(ctx, again) != nil {
+		o.report(r.log, "virtual machines are not served by vsock; it is tried again", "", err, "port", share.Port)
+		if sleep.For(ctx, retryEvery) != nil {
 			return nil
 		}
 	}
@@ -265,32 +265,32 @@ type Status struct {
 }
 
 // Status returns how it goes for each virtual machine, by UUID.
-func (h *Host) Status() []Status {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (r *Relay) Status() []Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var list []Status
-	for _, g := range slices.SortedFunc(maps.Values(h.guests), func(a, b *guest) int {
-		if c := strings.Compare(a.given.Guest.UUID, b.given.Guest.UUID); c != 0 {
+	for _, g := range slices.SortedFunc(maps.Values(r.guests), func(a, b *guest) int {
+		if c := strings.Compare(a.latest.Guest.UUID, b.latest.Guest.UUID); c != 0 {
 			return c
 		}
 		return int(a.serial - b.serial)
 	}) {
-		list = append(list, Status{g.given.Guest.UUID, g.given.Guest.Name, g.published, len(g.conns), g.equal, g.differing, g.unknown})
+		list = append(list, Status{g.latest.Guest.UUID, g.latest.Guest.Name, g.published, len(g.streams), g.equal, g.differing, g.unknown})
 	}
 	return list
 }
 
-// A trouble is what does not work for now.
-type trouble struct{ text string }
+// An outage is what does not work for now.
+type outage struct{ text string }
 
-// tell logs when it begins, and when it ends.
-func (t *trouble) tell(log *slog.Logger, begins, ends string, err error, attrs ...any) {
+// report logs when it begins, and when it ends.
+func (o *outage) report(log *slog.Logger, begins, ends string, err error, attrs ...any) {
 	switch {
-	case err != nil && t.text == "":
-		t.text = err.Error()
+	case err != nil && o.text == "":
+		o.text = err.Error()
 		log.Warn(begins, append(attrs, "err", err, "hint", fault.Hint(err))...)
-	case err == nil && t.text != "":
-		t.text = ""
+	case err == nil && o.text != "":
+		o.text = ""
 		if ends != "" {
 			log.Info(ends, attrs...)
 		}

@@ -53,24 +53,24 @@ func (r *record) count(what string) int {
 }
 
 // start runs a host until the test ends.
-func start(t *testing.T, cfg relay.Config) (*relay.Host, *record) {
+func start(t *testing.T, cfg relay.Config) (*relay.Relay, *record) {
 	t.Helper()
 	log := &record{}
-	h, err := relay.New(cfg, slog.New(slog.NewTextHandler(log, nil)))
+	r, err := relay.New(cfg, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Hurry(50 * time.Millisecond)
+	r.Hurry(50 * time.Millisecond)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- h.Run(ctx) }()
+	go func() { ended <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	return h, log
+	return r, log
 }
 
 func text(parts ...string) string {
@@ -100,9 +100,9 @@ func TestFiles(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "mine"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h, _ := start(t, relay.Config{Dir: dir})
+	r, _ := start(t, relay.Config{Dir: dir})
 	for n := int64(1); n <= 3; n++ {
-		h.Publish([]attribute.Guest{given(1, "web", n), given(2, "mine", n)})
+		r.Publish([]attribute.Guest{given(1, "web", n), given(2, "mine", n)})
 		testkit.Eventually(t, "the files of the tick", func() bool { return has(dir+"/web", n) && has(dir+"/mine", n) })
 		testkit.Eventually(t, "the share of the tick", func() bool {
 			m, err := share.Decode([]byte(text(dir, "mine/mete.json")))
@@ -123,9 +123,9 @@ func TestFiles(t *testing.T) {
 	if list, _ := filepath.Glob(dir + "/*/*.new"); len(list) > 0 {
 		t.Errorf("left: %v", list)
 	}
-	h.Publish(nil)
+	r.Publish(nil)
 	testkit.Eventually(t, "what was made is gone", func() bool {
-		h.Publish([]attribute.Guest{given(3, "other", time.Now().UnixMilli())})
+		r.Publish([]attribute.Guest{given(3, "other", time.Now().UnixMilli())})
 		return !exists(dir, "web") && !exists(dir, "mine/mete.json")
 	})
 	if !exists(dir, "mine") {
@@ -137,14 +137,14 @@ func TestFiles(t *testing.T) {
 // that was begun anew has its own again.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
-	h, _ := start(t, relay.Config{Dir: filepath.Join(dir, "in")})
+	r, _ := start(t, relay.Config{Dir: filepath.Join(dir, "in")})
 	if err := os.Mkdir(filepath.Join(dir, "in"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("x", 300)
 	all := []attribute.Guest{given(1, "../out", 1), given(2, "..", 1), given(3, "a/b%", 1), given(4, "", 1), given(5, long, 1),
 		given(6, "same", 1), given(7, "same", 1), given(8, "line\nbreak", 1)}
-	h.Publish(all)
+	r.Publish(all)
 	for _, name := range []string{"%2E./out", "%2E.", "a%2Fb%25", uuid(4), uuid(5), "same", "same.workload-7", "line%0Abreak"} {
 		name = strings.ReplaceAll(name, "/out", "%2Fout")
 		testkit.Eventually(t, "there is "+name, func() bool { return exists(dir, "in", name, "mete.json") })
@@ -157,13 +157,13 @@ func TestNames(t *testing.T) {
 	}
 	anew := given(6, "same", 2)
 	anew.Workload, anew.Share.Epoch = "workload-6-anew", "ANEW"
-	h.Publish(append(all, anew)) // both are there for a tick
+	r.Publish(append(all, anew)) // both are there for a tick
 	testkit.Eventually(t, "the new one has the folder", func() bool { return strings.Contains(text(dir, "in/same/mete.json"), "ANEW") })
 	n := int64(2)
 	testkit.Eventually(t, "the others are gone", func() bool {
 		n++
 		anew.Share = given(6, "", n).Share
-		h.Publish([]attribute.Guest{anew})
+		r.Publish([]attribute.Guest{anew})
 		return !exists(dir, "in/same.workload-7")
 	})
 	if !exists(dir, "in/same/mete.json") {
@@ -176,11 +176,11 @@ func TestNames(t *testing.T) {
 func TestHostileFolder(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	zone := filepath.Join(dir, "bad/intel-rapl:0")
-	h, log := start(t, relay.Config{Dir: dir})
+	r, log := start(t, relay.Config{Dir: dir})
 	n := int64(0)
 	next := func() {
 		n++
-		h.Publish([]attribute.Guest{given(1, "bad", n), given(2, "good", n)})
+		r.Publish([]attribute.Guest{given(1, "bad", n), given(2, "good", n)})
 		testkit.Eventually(t, "the good one has its share", func() bool { return has(dir+"/good", n) })
 	}
 	next()
@@ -244,17 +244,17 @@ func TestTrouble(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	h, log := start(t, relay.Config{Dir: dir})
-	h.Publish([]attribute.Guest{given(1, "a", 1)})
+	r, log := start(t, relay.Config{Dir: dir})
+	r.Publish([]attribute.Guest{given(1, "a", 1)})
 	testkit.Eventually(t, "there is a share", func() bool { return exists(dir, "a/mete.json") })
 	// What is left is filled, to the last page.
 	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
-	h.Publish([]attribute.Guest{given(1, "a", 2)})
+	r.Publish([]attribute.Guest{given(1, "a", 2)})
 	testkit.Eventually(t, "a full disk is logged", func() bool { return log.count("no space left on device") == 1 })
 	for n := int64(3); n < 6; n++ {
-		h.Publish([]attribute.Guest{given(1, "a", n)})
+		r.Publish([]attribute.Guest{given(1, "a", n)})
 	}
 	if m, err := share.Decode([]byte(text(dir, "a/mete.json"))); err != nil || m.N != 1000 {
 		t.Errorf("the share of before is not whole: %+v, %v", m, err)
@@ -262,7 +262,7 @@ func TestTrouble(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "big")); err != nil {
 		t.Fatal(err)
 	}
-	h.Publish([]attribute.Guest{given(1, "a", 9)})
+	r.Publish([]attribute.Guest{given(1, "a", 9)})
 	testkit.Eventually(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":9000`) })
 	testkit.Eventually(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
 	if n := log.count("no space left on device"); n != 1 {
@@ -287,14 +287,14 @@ func TestTakenOver(t *testing.T) {
 	dir := t.TempDir()
 	func() {
 		log := slog.New(slog.DiscardHandler)
-		h, err := relay.New(relay.Config{Dir: dir}, log)
+		r, err := relay.New(relay.Config{Dir: dir}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- h.Run(ctx) }()
-		h.Publish([]attribute.Guest{given(1, "a", 1), given(2, "b", 1)})
+		go func() { ended <- r.Run(ctx) }()
+		r.Publish([]attribute.Guest{given(1, "a", 1), given(2, "b", 1)})
 		testkit.Eventually(t, "there are shares", func() bool { return exists(dir, "b/mete.json") })
 		stop()
 		if err := <-ended; err != nil {
@@ -304,13 +304,13 @@ func TestTakenOver(t *testing.T) {
 	if !exists(dir, "a/mete.json") {
 		t.Error("shares went with the agent")
 	}
-	h, _ := start(t, relay.Config{Dir: dir})
-	h.Publish([]attribute.Guest{given(1, "a", 2)})
+	r, _ := start(t, relay.Config{Dir: dir})
+	r.Publish([]attribute.Guest{given(1, "a", 2)})
 	testkit.Eventually(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":2000`) })
 	n := int64(2)
 	testkit.Eventually(t, "what the earlier run made goes too", func() bool {
 		n++
-		h.Publish([]attribute.Guest{given(3, "c", n)})
+		r.Publish([]attribute.Guest{given(3, "c", n)})
 		return !exists(dir, "a") && !exists(dir, "b")
 	})
 }

@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// keepFor is for how long shares are remembered, in ms, and keepMost how
+	// ringMillis is for how long shares are remembered, in ms, and ringMax how
 	// many: a virtual machine answers within seconds.
-	keepFor  = 10 * 60 * 1000
-	keepMost = 4096
+	ringMillis = 10 * 60 * 1000
+	ringMax    = 4096
 )
 
 // A ring is the recent shares of one virtual machine.
@@ -26,7 +26,7 @@ func (r *ring) put(s *power.Share) {
 	if s.Epoch != r.epoch {
 		*r = ring{epoch: s.Epoch, list: r.list[:0]}
 	}
-	for r.first < len(r.list) && (r.list[r.first].n < s.N-keepFor || len(r.list)-r.first >= keepMost) {
+	for r.first < len(r.list) && (r.list[r.first].n < s.N-ringMillis || len(r.list)-r.first >= ringMax) {
 		r.first++
 	}
 	if r.first > 64 && r.first*2 > len(r.list) {
@@ -36,17 +36,17 @@ func (r *ring) put(s *power.Share) {
 	r.list = append(r.list, shared{s.N, s.Energy()})
 }
 
-// A verdict is what comes of comparing an answer with what was given.
-type verdict uint8
+// A comparison is what comes of comparing an answer with what was given.
+type comparison uint8
 
 const (
-	unknown verdict = iota
+	unknown comparison = iota
 	equal
 	differing
 )
 
-// judge compares an answer with the share that it is about.
-func (r *ring) judge(a share.Ack) verdict {
+// compare compares an answer with the share that it is about.
+func (r *ring) compare(a share.Ack) comparison {
 	if a.Epoch != r.epoch {
 		return unknown
 	}

@@ -27,24 +27,24 @@ func TestRing(t *testing.T) {
 			}
 			known[n] = energy
 			ring.put(&power.Share{Epoch: epoch, N: n, Active: energy})
-			if len(ring.list) > 2*keepMost+64 {
+			if len(ring.list) > 2*ringMax+64 {
 				t.Fatalf("%d shares are kept", len(ring.list))
 			}
 			at := n - r.Int64N(20*step)
 			a := share.Ack{Epoch: epoch, N: at, Energy: known[at] + r.Int64N(2)}
 			want := unknown
-			if e, ok := known[at]; ok && at >= n-keepFor && len(ring.list)-ring.first < keepMost {
+			if e, ok := known[at]; ok && at >= n-ringMillis && len(ring.list)-ring.first < ringMax {
 				if want = differing; e == a.Energy {
 					want = equal
 				}
 			} else if ok {
 				continue // it may be forgotten
 			}
-			if got := ring.judge(a); got != want {
+			if got := ring.compare(a); got != want {
 				t.Fatalf("%+v of the share at %d: %d, want %d", a, n, got, want)
 			}
 			a.Epoch += "x"
-			if got := ring.judge(a); got != unknown {
+			if got := ring.compare(a); got != unknown {
 				t.Fatalf("of another epoch: %d", got)
 			}
 		}

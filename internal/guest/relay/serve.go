@@ -40,9 +40,9 @@ type Listener interface {
 
 // Serve serves the virtual machines that connect through l, until ctx ends or
 // nothing can be accepted any more. It closes l.
-func (h *Host) Serve(ctx context.Context, l Listener) error {
-	return h.serve(ctx, l, func(cid uint32) (*guest, string) {
-		g, several := h.cids[cid]
+func (r *Relay) Serve(ctx context.Context, l Listener) error {
+	return r.serve(ctx, l, func(cid uint32) (*guest, string) {
+		g, several := r.cids[cid]
 		switch {
 		case g != nil:
 			return g, ""
@@ -55,22 +55,22 @@ func (h *Host) Serve(ctx context.Context, l Listener) error {
 
 // serveSocket serves the one virtual machine whose connections arrive at a unix
 // socket, until ctx ends. Whatever was at its path is replaced if it is a socket.
-func (h *Host) serveSocket(ctx context.Context, s Socket) error {
-	for t := (trouble{}); ; {
+func (r *Relay) serveSocket(ctx context.Context, s Socket) error {
+	for o := (outage{}); ; {
 		l, err := listenUnix(s.Path)
 		if err == nil {
-			t.tell(h.log, "", "a virtual machine is served by its socket again", nil, "guest", s.Guest, "path", s.Path)
-			err = h.serve(ctx, unixListener{l}, func(uint32) (*guest, string) {
-				for _, g := range h.guests {
-					if g.given.Guest.UUID == s.Guest {
+			o.report(r.log, "", "a virtual machine is served by its socket again", nil, "guest", s.Guest, "path", s.Path)
+			err = r.serve(ctx, unixListener{l}, func(uint32) (*guest, string) {
+				for _, g := range r.guests {
+					if g.latest.Guest.UUID == s.Guest {
 						return g, ""
 					}
 				}
 				return nil, "no virtual machine that is known has the UUID " + s.Guest
 			})
 		}
-		t.tell(h.log, "a virtual machine is not served by its socket; it is tried again", "", err, "guest", s.Guest, "path", s.Path)
-		if sleep.For(ctx, again) != nil {
+		o.report(r.log, "a virtual machine is not served by its socket; it is tried again", "", err, "guest", s.Guest, "path", s.Path)
+		if sleep.For(ctx, retryEvery) != nil {
 			return nil
 		}
 	}
@@ -104,7 +104,7 @@ func (l unixListener) Accept() (net.Conn, uint32, error) {
 }
 
 // serve accepts connections, of whom find knows with mu held, or says why not.
-func (h *Host) serve(ctx context.Context, l Listener, find func(cid uint32) (*guest, string)) error {
+func (r *Relay) serve(ctx context.Context, l Listener, find func(cid uint32) (*guest, string)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // ends Accept
 	defer stop()
 	var streams sync.WaitGroup
@@ -129,7 +129,7 @@ func (h *Host) serve(ctx context.Context, l Listener, find func(cid uint32) (*gu
 		case err != nil:
 			return err
 		}
-		s, why := h.admit(c, cid, find)
+		s, why := r.admit(c, cid, find)
 		if s == nil {
 			refuse(c, why)
 			continue
@@ -149,31 +149,31 @@ func refuse(c net.Conn, why string) {
 }
 
 // admit makes a connection one of its virtual machine's, or says why not.
-func (h *Host) admit(c net.Conn, cid uint32, find func(uint32) (*guest, string)) (*stream, string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (r *Relay) admit(c net.Conn, cid uint32, find func(uint32) (*guest, string)) (*stream, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	g, why := find(cid)
 	if g == nil {
 		return nil, why
 	}
 	now := time.Now()
-	since := now.Sub(g.last)
-	g.last = now
+	since := now.Sub(g.connectedAt)
+	g.connectedAt = now
 	switch {
-	case len(g.conns) >= maxStreams:
+	case len(g.streams) >= maxStreams:
 		return nil, fmt.Sprintf("this virtual machine has %d connections already", maxStreams)
 	case since < connectEvery:
 		return nil, "" // one that does nothing but connect is not worth a line
 	}
-	s := &stream{host: h, guest: g, conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	g.conns[s] = struct{}{}
+	s := &stream{relay: r, guest: g, conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	g.streams[s] = struct{}{}
 	notify(s.wake) // for the share that is there
 	return s, ""
 }
 
 // A stream is a connection of a virtual machine.
 type stream struct {
-	host  *Host
+	relay *Relay
 	guest *guest
 	conn  net.Conn
 	wake  chan struct{} // there is a share that was not sent
@@ -182,8 +182,8 @@ type stream struct {
 	why   string // set before ended is closed
 }
 
-// end ends the stream with a reason that the other side is told, if it is not "".
-func (s *stream) end(why string) {
+// stop ends the stream with a reason that the other side is told, if it is not "".
+func (s *stream) stop(why string) {
 	s.once.Do(func() {
 		s.why = why
 		close(s.ended)
@@ -195,7 +195,7 @@ func (s *stream) run(ctx context.Context) {
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
-		s.end(s.hear())
+		s.stop(s.readAcks())
 	}()
 	defer func() {
 		if s.why != "" {
@@ -203,36 +203,36 @@ func (s *stream) run(ctx context.Context) {
 		}
 		_ = s.conn.Close()
 		<-heard
-		s.host.mu.Lock()
-		defer s.host.mu.Unlock()
-		delete(s.guest.conns, s)
+		s.relay.mu.Lock()
+		defer s.relay.mu.Unlock()
+		delete(s.guest.streams, s)
 	}()
 	for {
 		select {
 		case <-ctx.Done():
-			s.end("")
+			s.stop("")
 			return
 		case <-s.ended:
 			return
 		case <-s.wake:
 		}
-		s.host.mu.Lock()
+		s.relay.mu.Lock()
 		line := s.guest.line
-		s.host.mu.Unlock()
+		s.relay.mu.Unlock()
 		err := s.conn.SetWriteDeadline(time.Now().Add(writeLimit))
 		if err == nil {
 			_, err = s.conn.Write(line)
 		}
 		if err != nil { // it went away, or does not read
-			s.end("")
+			s.stop("")
 			return
 		}
 	}
 }
 
-// hear reads what the virtual machine answers, until it ends or says what cannot
+// readAcks reads what the virtual machine answers, until it ends or says what cannot
 // be, which is the reason then.
-func (s *stream) hear() string {
+func (s *stream) readAcks() string {
 	r := bufio.NewReaderSize(s.conn, share.MaxLine)
 	left, at := float64(burst), time.Now()
 	for {
@@ -252,19 +252,19 @@ func (s *stream) hear() string {
 		if err != nil {
 			return err.Error()
 		}
-		s.host.compare(s.guest, a)
+		s.relay.countAck(s.guest, a)
 	}
 }
 
-// compare counts what a virtual machine booked, once for each share.
-func (h *Host) compare(g *guest, a share.Ack) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// countAck counts what a virtual machine booked, once for each share.
+func (r *Relay) countAck(g *guest, a share.Ack) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if a == g.acked {
 		return
 	}
 	g.acked = a
-	switch g.ring.judge(a) {
+	switch g.ring.compare(a) {
 	case equal:
 		g.equal++
 	case unknown:
@@ -272,8 +272,8 @@ func (h *Host) compare(g *guest, a share.Ack) {
 	case differing:
 		if g.differing++; g.differing == 1 {
 			// As a model stood in, say; what becomes of that is the server's to compare.
-			h.log.Info("a virtual machine booked other energy than it was given; more is counted in the metrics",
-				"guest", g.given.Guest.UUID, "name", g.given.Guest.Name, "n", a.N, "booked_uj", a.Energy)
+			r.log.Info("a virtual machine booked other energy than it was given; more is counted in the metrics",
+				"guest", g.latest.Guest.UUID, "name", g.latest.Guest.Name, "n", a.N, "booked_uj", a.Energy)
 		}
 	}
 }

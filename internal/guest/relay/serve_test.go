@@ -112,17 +112,17 @@ func (c *caller) acks(i int, n, energy int64) {
 }
 
 // serving runs f with a host that serves a listener, in virtual time.
-func serving(t *testing.T, f func(t *testing.T, h *relay.Host, l *listener)) {
+func serving(t *testing.T, f func(t *testing.T, r *relay.Relay, l *listener)) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := relay.New(relay.Config{}, slog.New(slog.DiscardHandler))
+		r, err := relay.New(relay.Config{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		l := newListener()
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- h.Serve(ctx, l) }()
-		f(t, h, l)
+		go func() { ended <- r.Serve(ctx, l) }()
+		f(t, r, l)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -133,8 +133,8 @@ func serving(t *testing.T, f func(t *testing.T, h *relay.Host, l *listener)) {
 // Each virtual machine gets its own shares, the present one at once and the
 // others as they come, and what it says to have booked is compared.
 func TestServe(t *testing.T) {
-	serving(t, func(t *testing.T, h *relay.Host, l *listener) {
-		publish := func(n int64) { h.Publish([]attribute.Guest{given(1, "a", n), given(2, "b", n)}) }
+	serving(t, func(t *testing.T, r *relay.Relay, l *listener) {
+		publish := func(n int64) { r.Publish([]attribute.Guest{given(1, "a", n), given(2, "b", n)}) }
 		publish(1)
 		a, b := l.call(t, 101), l.call(t, 102)
 		a.gets(1, 1)
@@ -157,7 +157,7 @@ func TestServe(t *testing.T) {
 		want := []relay.Status{
 			{Guest: uuid(1), Name: "a", Published: 3, Streams: 1, Equal: 2, Differing: 1, Unknown: 2},
 			{Guest: uuid(2), Name: "b", Published: 3, Streams: 1, Equal: 1}}
-		if got := h.Status(); len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		if got := r.Status(); len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 		// One that does not read for a while gets the latest when it does.
@@ -167,7 +167,7 @@ func TestServe(t *testing.T) {
 		publish(6)
 		a.gets(1, 4) // was on its way
 		a.gets(1, 6)
-		h.Publish([]attribute.Guest{given(1, "a", 7)})
+		r.Publish([]attribute.Guest{given(1, "a", 7)})
 		b.gets(2, 4)
 		for { // what was on its way
 			m, err := b.next()
@@ -185,7 +185,7 @@ func TestServe(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if s := h.Status(); len(s) != 1 || s[0].Streams != 0 {
+		if s := r.Status(); len(s) != 1 || s[0].Streams != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -193,10 +193,10 @@ func TestServe(t *testing.T) {
 
 // What cannot be is told, and ends the connection.
 func TestServeRefuses(t *testing.T) {
-	serving(t, func(t *testing.T, h *relay.Host, l *listener) {
+	serving(t, func(t *testing.T, r *relay.Relay, l *listener) {
 		twin := given(4, "twin", 1)
 		twin.Guest.CID = 103
-		h.Publish([]attribute.Guest{given(1, "a", 1), given(3, "c", 1), twin})
+		r.Publish([]attribute.Guest{given(1, "a", 1), given(3, "c", 1), twin})
 		l.call(t, 7).refused("no virtual machine that is known has the CID 7")
 		l.call(t, 0).refused("CID 0")
 		l.call(t, 103).refused("two virtual machines seem to have the CID 103")
@@ -237,11 +237,11 @@ func TestServeRefuses(t *testing.T) {
 		second = l.call(t, 101)
 		second.gets(1, 1)
 		for n := int64(2); n < 10; n++ {
-			h.Publish([]attribute.Guest{given(1, "a", n)})
+			r.Publish([]attribute.Guest{given(1, "a", n)})
 			first.gets(1, n)
 			time.Sleep(time.Second)
 		}
-		if s := h.Status(); s[0].Streams != 1 {
+		if s := r.Status(); s[0].Streams != 1 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -250,7 +250,7 @@ func TestServeRefuses(t *testing.T) {
 // A unix socket that is one virtual machine's serves that one.
 func TestServeSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "v.sock_9799")
-	h, _ := start(t, relay.Config{Sockets: []relay.Socket{{Guest: uuid(1), Path: path}}})
+	r, _ := start(t, relay.Config{Sockets: []relay.Socket{{Guest: uuid(1), Path: path}}})
 	var c net.Conn
 	testkit.Eventually(t, "it listens", func() (ok bool) {
 		var err error
@@ -259,7 +259,7 @@ func TestServeSocket(t *testing.T) {
 	})
 	x := &caller{c, bufio.NewReader(c), t}
 	x.refused("has the UUID " + uuid(1))
-	h.Publish([]attribute.Guest{given(2, "b", 5), given(1, "a", 5)})
+	r.Publish([]attribute.Guest{given(2, "b", 5), given(1, "a", 5)})
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -267,6 +267,6 @@ func TestServeSocket(t *testing.T) {
 	x = &caller{c, bufio.NewReader(c), t}
 	x.gets(1, 5)
 	x.acks(1, 5, 20e6)
-	testkit.Eventually(t, "it is compared", func() bool { return h.Status()[0].Equal == 1 })
+	testkit.Eventually(t, "it is compared", func() bool { return r.Status()[0].Equal == 1 })
 	_ = c.Close()
 }

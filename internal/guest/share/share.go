@@ -76,12 +76,12 @@ type refusal struct {
 // Append appends a message and a line break to b. A name that is too long is
 // cut, and what cannot be shown in it is replaced: it is for people.
 func Append(b []byte, m *Message) []byte {
-	return line(b, share{Version, m.Guest, Printable(m.Name, maxName), int64(m.VCPUs), m.Epoch, m.N, m.At, m.Active, m.Idle, m.Error, m.Modelled})
+	return appendLine(b, share{Version, m.Guest, Printable(m.Name, maxName), int64(m.VCPUs), m.Epoch, m.N, m.At, m.Active, m.Idle, m.Error, m.Modelled})
 }
 
 // AppendRefusal appends a line that says why there is no share.
 func AppendRefusal(b []byte, why string) []byte {
-	return line(b, refusal{Version, Printable(why, maxText)})
+	return appendLine(b, refusal{Version, Printable(why, maxText)})
 }
 
 // Decode reads a message. The error wraps fault.ErrInvalid where b is none,
@@ -108,15 +108,15 @@ func Decode(b []byte) (Message, error) {
 	case v.Why != "":
 		return Message{}, fmt.Errorf("the host says: %s: %w", Printable(v.Why, maxText), fault.ErrUnavailable)
 	}
-	if what := s.wrong(); what != "" {
+	if what := s.problem(); what != "" {
 		return Message{}, fmt.Errorf("share: %s: %w", what, fault.ErrInvalid)
 	}
 	return Message{Share: power.Share{Guest: s.UUID, Epoch: s.Epoch, N: s.N, At: s.At, Active: s.Active, Idle: s.Idle, Error: s.Error, Modelled: s.Modelled},
 		Name: s.Name, VCPUs: int(s.VCPUs)}, nil
 }
 
-// wrong says what of s cannot be; "" is nothing.
-func (s *share) wrong() string {
+// problem says what of s cannot be; "" is nothing.
+func (s *share) problem() string {
 	switch {
 	case s.UUID != "" && !IsUUID(s.UUID):
 		return "uuid: not 36 characters in lower case"
@@ -155,7 +155,7 @@ type ack struct {
 }
 
 // AppendAck appends an answer and a line break to b.
-func AppendAck(b []byte, a Ack) []byte { return line(b, ack(a)) }
+func AppendAck(b []byte, a Ack) []byte { return appendLine(b, ack(a)) }
 
 // DecodeAck reads an answer. The error wraps fault.ErrInvalid.
 func DecodeAck(b []byte) (Ack, error) {
@@ -172,8 +172,8 @@ func DecodeAck(b []byte) (Ack, error) {
 	return Ack(a), nil
 }
 
-// line appends v as JSON, and a line break.
-func line(b []byte, v any) []byte {
+// appendLine appends v as JSON, and a line break.
+func appendLine(b []byte, v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic("sharefmt: " + err.Error()) // it is integers and texts

@@ -148,15 +148,15 @@ func Open(cfg Config) (*Kernel, error) {
 		debug.FreeOSMemory()
 	}
 
-	if k.Can() == 0 {
-		return nil, errors.Join(k.refusal(cfg.Parts), k.Close())
+	if k.WorkingParts() == 0 {
+		return nil, errors.Join(k.commonError(cfg.Parts), k.Close())
 	}
 	return k, nil
 }
 
-// refusal is why none of the parts works, in one line: each part's own error
+// commonError is why none of the parts works, in one line: each part's own error
 // says the same several times over.
-func (k *Kernel) refusal(parts Part) error {
+func (k *Kernel) commonError(parts Part) error {
 	var first error
 	denied := true
 	parts.each(func(i int, _ Part) {
@@ -171,8 +171,8 @@ func (k *Kernel) refusal(parts Part) error {
 	return first
 }
 
-// Can returns the parts that work.
-func (k *Kernel) Can() Part {
+// WorkingParts returns the parts that work.
+func (k *Kernel) WorkingParts() Part {
 	var p Part
 	All.each(func(i int, one Part) {
 		if k.faults[i] == nil {
@@ -201,8 +201,8 @@ func (k *Kernel) Close() (err error) {
 
 func (k *Kernel) onClose(f func() error) { k.closers = append(k.closers, f) }
 
-// settle records what became of part p; the first error stays.
-func (k *Kernel) settle(p Part, err error) {
+// setResult records what became of part p; the first error stays.
+func (k *Kernel) setResult(p Part, err error) {
 	i := bits.TrailingZeros8(uint8(p))
 	switch {
 	case err == nil && errors.Is(k.faults[i], errNotLoaded):

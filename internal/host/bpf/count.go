@@ -66,7 +66,7 @@ func (k *Kernel) openCount(l *loader) {
 	spec, err := c.open(k, l)
 	parts.each(func(_ int, p Part) {
 		if err != nil {
-			k.settle(p, err)
+			k.setResult(p, err)
 			return
 		}
 		for _, name := range programsOf[p] {
@@ -83,11 +83,11 @@ func (k *Kernel) openCount(l *loader) {
 				}
 			}
 			if err != nil {
-				k.settle(p, fmt.Errorf("%s: %w", name, err))
+				k.setResult(p, fmt.Errorf("%s: %w", name, err))
 				return
 			}
 		}
-		k.settle(p, nil)
+		k.setResult(p, nil)
 	})
 }
 

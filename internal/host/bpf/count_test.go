@@ -287,8 +287,8 @@ func TestPlaces(t *testing.T) {
 
 func TestNotAskedFor(t *testing.T) {
 	k := need(t, config(bpf.Forks))
-	if k.Can() != bpf.Forks {
-		t.Errorf("Can() = %v, want forks", k.Can())
+	if k.WorkingParts() != bpf.Forks {
+		t.Errorf("Can() = %v, want forks", k.WorkingParts())
 	}
 	for p := bpf.Part(1); p < bpf.All; p <<= 1 {
 		if err := k.Err(p); (err == nil) != (p == bpf.Forks) {

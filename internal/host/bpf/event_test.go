@@ -150,7 +150,7 @@ func TestLongPath(t *testing.T) {
 	cfg.Hierarchies = []uint32{hierarchy(t, "cpuacct")}
 	k := need(t, cfg)
 	root := mount(t, "cpuacct")
-	hosttest.Alone(t, "cut-paths") // who sees one has lost a birth
+	hosttest.LockExclusive(t, "cut-paths") // who sees one has lost a birth
 	top := group(t, root)
 	a := filepath.Join(top, strings.Repeat("a", 250))
 	fits := filepath.Join(a, strings.Repeat("b", 510-len(a)+len(root)))

@@ -44,7 +44,7 @@ func need(t testing.TB, cfg bpf.Config) *bpf.Kernel {
 				t.Errorf("Close() = %v", err)
 			}
 		})
-		if k.Can() == cfg.Parts {
+		if k.WorkingParts() == cfg.Parts {
 			return k
 		}
 		for p := bpf.Part(1); p < bpf.All; p <<= 1 {

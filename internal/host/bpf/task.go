@@ -73,7 +73,7 @@ type taskPart struct {
 
 func (k *Kernel) openTask(l *loader) {
 	if l.cfg.Parts&Tasks != 0 {
-		k.settle(Tasks, k.task.open(k, l))
+		k.setResult(Tasks, k.task.open(k, l))
 	}
 }
 

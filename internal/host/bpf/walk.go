@@ -66,7 +66,7 @@ type walkPart struct {
 
 func (k *Kernel) openWalk(l *loader) {
 	if l.cfg.Parts&Walks != 0 {
-		k.settle(Walks, k.walk.open(k, l))
+		k.setResult(Walks, k.walk.open(k, l))
 	}
 }
 

@@ -61,15 +61,15 @@ func listeners(start string) (map[string]uint32, error) {
 		if err != nil {
 			return nil, fmt.Errorf("sock_diag: %w", err)
 		}
-		done, err := answers(b[:got], start, users)
+		done, err := parseMessages(b[:got], start, users)
 		if done || err != nil {
 			return users, err
 		}
 	}
 }
 
-// answers reads the messages of one datagram; done is after the last one.
-func answers(b []byte, start string, users map[string]uint32) (done bool, err error) {
+// parseMessages reads the messages of one datagram; done is after the last one.
+func parseMessages(b []byte, start string, users map[string]uint32) (done bool, err error) {
 	n := binary.NativeEndian
 	for len(b) >= unix.NLMSG_HDRLEN {
 		length := int(n.Uint32(b))
@@ -86,7 +86,7 @@ func answers(b []byte, start string, users map[string]uint32) (done bool, err er
 			}
 			return false, fmt.Errorf("sock_diag: %w", unix.Errno(-int32(n.Uint32(body))))
 		case sockDiagByFamily:
-			name, uid, owned := socketOf(body)
+			name, uid, owned := parseSocket(body)
 			text, abstract := strings.CutPrefix(name, "\x00")
 			switch {
 			case !abstract || !strings.HasPrefix(text, start):
@@ -101,9 +101,9 @@ func answers(b []byte, start string, users map[string]uint32) (done bool, err er
 	return false, nil
 }
 
-// socketOf reads a struct unix_diag_msg, of 16 bytes, and its attributes; owned is
+// parseSocket reads a struct unix_diag_msg, of 16 bytes, and its attributes; owned is
 // that the user is there.
-func socketOf(b []byte) (name string, uid uint32, owned bool) {
+func parseSocket(b []byte) (name string, uid uint32, owned bool) {
 	n := binary.NativeEndian
 	for b = b[min(16, len(b)):]; len(b) >= 4; {
 		length := int(n.Uint16(b))

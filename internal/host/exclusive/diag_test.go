@@ -38,15 +38,15 @@ func TestFullQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if _, err := Make(h, ledger, Machine); !errors.Is(err, fault.ErrConflict) {
+	if _, err := Acquire(h, ledger, Machine); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("the claim of this user is taken: Make = %v, want a conflict", err)
 	}
-	job, err := Make(h, ledger, Scope{Path: "/a/job"})
+	job, err := Acquire(h, ledger, Scope{Path: "/a/job"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = job.Close() }()
-	if ignored, err := job.Others(); !errors.Is(err, fault.ErrConflict) || len(ignored) > 0 {
+	if ignored, err := job.Conflicts(); !errors.Is(err, fault.ErrConflict) || len(ignored) > 0 {
 		t.Errorf("Others = %v, %v; want a conflict", ignored, err)
 	}
 }
@@ -84,7 +84,7 @@ func TestListeners(t *testing.T) {
 }
 
 // The number of an ancestor counts only with the user of that process.
-func TestBelieved(t *testing.T) {
+func TestIsTrusted(t *testing.T) {
 	parent := os.Getppid()
 	up := []int{parent}
 	stranger := uint32(os.Geteuid() + 4711)
@@ -98,7 +98,7 @@ func TestBelieved(t *testing.T) {
 		{Holder{known: true, UID: stranger, PID: parent}, false},
 		{Holder{UID: 0}, false},
 	} {
-		if got := c.h.believed(Machine, up); got != c.want {
+		if got := c.h.isTrusted(Machine, up); got != c.want {
 			t.Errorf("%+v is believed: %t, want %t", c.h, got, c.want)
 		}
 	}

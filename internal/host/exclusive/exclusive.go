@@ -53,15 +53,15 @@ func (h Holder) String() string {
 	return fmt.Sprintf("process %d of user %d", h.PID, h.UID)
 }
 
-// believed reports whether the holder's claim counts for this process, which
+// isTrusted reports whether the holder's claim counts for this process, which
 // descends from ancestors and wants to claim s.
-func (h Holder) believed(s Scope, ancestors []int) bool {
+func (h Holder) isTrusted(s Scope, ancestors []int) bool {
 	switch {
 	case !h.known:
 		return false
 	case h.UID == 0 || int(h.UID) == os.Geteuid():
 		return true
-	case h.UID == overflowUser && s != Machine && !allUsers():
+	case h.UID == overflowUser && s != Machine && !hasAllUsers():
 		// Root of the machine looks like that in a user namespace. A job rather believes
 		// too much than is counted twice.
 		return true
@@ -74,8 +74,8 @@ func (h Holder) believed(s Scope, ancestors []int) bool {
 // user_namespaces(7).
 const overflowUser = 65534
 
-// allUsers reports whether the user namespace has all users of the machine.
-func allUsers() bool {
+// hasAllUsers reports whether the user namespace has all users of the machine.
+func hasAllUsers() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	return err != nil || slices.Equal(strings.Fields(string(b)), []string{"0", "0", "4294967295"})
 }
@@ -93,22 +93,22 @@ func userOf(pid int) int {
 	return int(st.Uid)
 }
 
-// A Taken is the error of a claim that overlaps with others'. It wraps
+// A ConflictError is the error of a claim that overlaps with others'. It wraps
 // fault.ErrConflict.
-type Taken struct {
-	Scope Scope
-	By    []Holder
+type ConflictError struct {
+	Scope   Scope
+	Holders []Holder
 }
 
-func (t *Taken) Error() string {
-	return fmt.Sprintf("%s measures %s for this ledger already: %v", t.By[0], t.By[0].Scope, fault.ErrConflict)
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s measures %s for this ledger already: %v", e.Holders[0], e.Holders[0].Scope, fault.ErrConflict)
 }
 
-func (t *Taken) Unwrap() error { return fault.ErrConflict }
+func (e *ConflictError) Unwrap() error { return fault.ErrConflict }
 
-// Whole returns the holder that measures the whole machine, where one does.
-func (t *Taken) Whole() (Holder, bool) {
-	for _, h := range t.By {
+// MachineHolder returns the holder that measures the whole machine, where one does.
+func (e *ConflictError) MachineHolder() (Holder, bool) {
+	for _, h := range e.Holders {
 		if h.Scope == Machine {
 			return h, true
 		}
@@ -125,22 +125,22 @@ type Claim struct {
 	name   string
 }
 
-// Make claims a scope for a ledger, which is named by some letters and digits.
-// The error is a [*Taken] where the very same is claimed already. Whether another
-// scope overlaps is for [Claim.Others] to say: who claims looks for others then,
+// Acquire claims a scope for a ledger, which is named by some letters and digits.
+// The error is a [*ConflictError] where the very same is claimed already. Whether another
+// scope overlaps is for [Claim.Conflicts] to say: who claims looks for others then,
 // so that of two that come at once at least one sees the other.
-func Make(h *hostfs.FS, ledger string, s Scope) (*Claim, error) {
+func Acquire(h *hostfs.FS, ledger string, s Scope) (*Claim, error) {
 	text := name(ledger, s, "")
 	l, err := listen(text)
 	// One that just ended holds its name for a moment more.
 	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 10; try++ {
-		by, gone := holder(text, s, users(ledger))
+		by, gone := holder(text, s, socketUsers(ledger))
 		switch {
 		case errors.Is(gone, syscall.ECONNREFUSED):
 			l, err = listen(text)
 			continue
-		case by.believed(s, ancestors(h)):
-			return nil, &Taken{s, []Holder{by}}
+		case by.isTrusted(s, ancestors(h)):
+			return nil, &ConflictError{s, []Holder{by}}
 		}
 		break
 	}
@@ -152,7 +152,7 @@ func Make(h *hostfs.FS, ledger string, s Scope) (*Claim, error) {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	c := &Claim{h, l, ledger, s, text}
-	go c.answer()
+	go c.acceptAll()
 	return c, nil
 }
 
@@ -160,8 +160,8 @@ func listen(text string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: "@" + text, Net: "unix"})
 }
 
-// answer accepts who asks who this is, and has nothing more to say.
-func (c *Claim) answer() {
+// acceptAll accepts who asks who this is, and has nothing more to say.
+func (c *Claim) acceptAll() {
 	for {
 		conn, err := c.l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -183,11 +183,11 @@ func (c *Claim) Close() error {
 	return c.l.Close()
 }
 
-// Others returns a [*Taken] where others hold claims for the same ledger that
+// Conflicts returns a [*ConflictError] where others hold claims for the same ledger that
 // overlap with this one, and no error where none do. Claims of ignored, a few of
 // them, overlap too, and do not count, as other users hold them. Nothing overlaps
 // with none, nil.
-func (c *Claim) Others() (ignored []Holder, err error) {
+func (c *Claim) Conflicts() (ignored []Holder, err error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -215,11 +215,11 @@ func (c *Claim) Others() (ignored []Holder, err error) {
 		}
 		seen[claimed] = true
 		if len(seen) == 2 { // the first
-			up, listening = ancestors(c.h), users(c.ledger)
+			up, listening = ancestors(c.h), socketUsers(c.ledger)
 		}
-		if uid, ok := listening[claimed]; ok && !(Holder{UID: uid, known: true}).believed(c.scope, nil) {
+		if uid, ok := listening[claimed]; ok && !(Holder{UID: uid, known: true}).isTrusted(c.scope, nil) {
 			// It counts at most as one of an ancestor.
-			if asked++; asked > mostAsked {
+			if asked++; asked > maxQueried {
 				continue
 			}
 		}
@@ -229,32 +229,32 @@ func (c *Claim) Others() (ignored []Holder, err error) {
 		}
 		switch {
 		case !c.scope.overlaps(s, o.PID, up):
-		case o.believed(c.scope, up):
+		case o.isTrusted(c.scope, up):
 			by = append(by, o)
-		case len(ignored) < mostIgnored:
+		case len(ignored) < maxIgnored:
 			ignored = append(ignored, o)
 		}
 	}
 	if by == nil {
 		return ignored, nil
 	}
-	return ignored, &Taken{c.scope, by}
+	return ignored, &ConflictError{c.scope, by}
 }
 
 // Anyone can hold any number of names: so many claims of users whose claims do not
 // count are asked for their process, and reported.
 const (
-	mostAsked   = 256
-	mostIgnored = 16
+	maxQueried = 256
+	maxIgnored = 16
 )
 
 // answerLimit is how long a holder has to be connected to: the kernel does that
 // at once, unless very many ask one that is stopped.
 const answerLimit = 100 * time.Millisecond
 
-// users returns who made the sockets of a ledger's claims, by their names; nil where
+// socketUsers returns who made the sockets of a ledger's claims, by their names; nil where
 // the kernel does not say that.
-func users(ledger string) map[string]uint32 {
+func socketUsers(ledger string) map[string]uint32 {
 	list, err := listeners(prefix + ledger)
 	if err != nil {
 		return nil
@@ -273,7 +273,7 @@ func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 			return h, syscall.ECONNREFUSED
 		}
 	}
-	cred, err := peer(text)
+	cred, err := peerCredentials(text)
 	switch {
 	case err == nil:
 		h.PID = int(cred.Pid)
@@ -286,8 +286,8 @@ func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 	return h, err
 }
 
-// peer connects to a claim and returns the process that listens there.
-func peer(text string) (*unix.Ucred, error) {
+// peerCredentials connects to a claim and returns the process that listens there.
+func peerCredentials(text string) (*unix.Ucred, error) {
 	conn, err := net.DialTimeout("unix", "@"+text, answerLimit)
 	// Its queue may be full, of what others did.
 	for end := time.Now().Add(answerLimit); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {

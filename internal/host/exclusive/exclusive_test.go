@@ -18,9 +18,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// others is the error of Others.
+// others is the error of Conflicts.
 func others(c *exclusive.Claim) error {
-	_, err := c.Others()
+	_, err := c.Conflicts()
 	return err
 }
 
@@ -33,7 +33,7 @@ func TestClaim(t *testing.T) {
 	one, two := fmt.Sprintf("%016x", os.Getpid()), fmt.Sprintf("f%015x", os.Getpid())
 	claimed := func(ledger string, s exclusive.Scope) *exclusive.Claim {
 		t.Helper()
-		c, err := exclusive.Make(h, ledger, s)
+		c, err := exclusive.Acquire(h, ledger, s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,35 +44,35 @@ func TestClaim(t *testing.T) {
 	if err := others(whole); err != nil {
 		t.Fatal(err)
 	}
-	taken := func(what string, err error) *exclusive.Taken {
+	taken := func(what string, err error) *exclusive.ConflictError {
 		t.Helper()
-		by, ok := errors.AsType[*exclusive.Taken](err)
+		by, ok := errors.AsType[*exclusive.ConflictError](err)
 		if !ok || !errors.Is(err, fault.ErrConflict) {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if by.By[0].PID != os.Getpid() || int(by.By[0].UID) != os.Getuid() || !strings.Contains(err.Error(), by.By[0].String()) {
-			t.Errorf("%s: %v, by %+v", what, err, by.By)
+		if by.Holders[0].PID != os.Getpid() || int(by.Holders[0].UID) != os.Getuid() || !strings.Contains(err.Error(), by.Holders[0].String()) {
+			t.Errorf("%s: %v, by %+v", what, err, by.Holders)
 		}
 		return by
 	}
-	_, err = exclusive.Make(h, one, exclusive.Machine)
-	if by := taken("the machine again", err); by.By[0].Scope != exclusive.Machine {
-		t.Errorf("by %+v", by.By)
+	_, err = exclusive.Acquire(h, one, exclusive.Machine)
+	if by := taken("the machine again", err); by.Holders[0].Scope != exclusive.Machine {
+		t.Errorf("by %+v", by.Holders)
 	}
 	if err := others(claimed(two, exclusive.Machine)); err != nil {
 		t.Errorf("another ledger: %v", err)
 	}
 
 	job := claimed(one, exclusive.Scope{Path: "/a/mete-run-1"})
-	if _, ok := taken("a job", others(job)).Whole(); !ok {
+	if _, ok := taken("a job", others(job)).MachineHolder(); !ok {
 		t.Error("it does not say that the machine is measured")
 	}
 	tree := claimed(one, exclusive.Scope{Path: "/a", Tree: os.Getpid()})
-	if by := taken("a tree", others(tree)); len(by.By) != 1 {
-		t.Errorf("by %+v, want the machine alone", by.By)
+	if by := taken("a tree", others(tree)); len(by.Holders) != 1 {
+		t.Errorf("by %+v, want the machine alone", by.Holders)
 	}
-	if by := taken("the machine", others(whole)); len(by.By) != 2 {
-		t.Errorf("by %+v, want the job and the tree", by.By)
+	if by := taken("the machine", others(whole)); len(by.Holders) != 2 {
+		t.Errorf("by %+v, want the job and the tree", by.Holders)
 	}
 
 	// What is given up is free at once.
@@ -87,14 +87,14 @@ func TestClaim(t *testing.T) {
 		t.Error(err)
 	}
 	again := claimed(one, exclusive.Machine)
-	if by := taken("the machine", others(again)); len(by.By) != 2 {
-		t.Errorf("by %+v, want both jobs", by.By)
+	if by := taken("the machine", others(again)); len(by.Holders) != 2 {
+		t.Errorf("by %+v, want both jobs", by.Holders)
 	}
-	if _, ok := taken("the machine", others(again)).Whole(); ok {
+	if _, ok := taken("the machine", others(again)).MachineHolder(); ok {
 		t.Error("a job is taken for the machine")
 	}
 	inner := claimed(one, exclusive.Scope{Path: "/a/mete-run-2/b/mete-run-3"})
-	if by := taken("a job in a job", others(inner)); len(by.By) != 2 { // the machine, and the job
-		t.Errorf("by %+v", by.By)
+	if by := taken("a job in a job", others(inner)); len(by.Holders) != 2 { // the machine, and the job
+		t.Errorf("by %+v", by.Holders)
 	}
 }

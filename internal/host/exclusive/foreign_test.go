@@ -30,7 +30,7 @@ func TestForeign(t *testing.T) {
 			ledger := fmt.Sprintf("e%d%014x", i, os.Getpid())
 			pid, _ := exclusivetest.Hold(t, ledger, how, "/")
 			var log bytes.Buffer
-			c, err := exclusive.Whole(t.Context(), h, ledger, slog.New(slog.NewTextHandler(&log, nil)))
+			c, err := exclusive.AcquireMachine(t.Context(), h, ledger, slog.New(slog.NewTextHandler(&log, nil)))
 			if err != nil || c == nil {
 				t.Fatalf("%v, %v", c, err)
 			}
@@ -48,16 +48,16 @@ func TestForeign(t *testing.T) {
 			}
 			exclusivetest.Hold(t, ledger, how, "/a/mete-run-1")
 			// A second meter and a job see it.
-			if _, err := exclusive.Whole(t.Context(), h, ledger, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+			if _, err := exclusive.AcquireMachine(t.Context(), h, ledger, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 				t.Errorf("a second meter: %v", err)
 			}
-			job, err := exclusive.Make(h, ledger, exclusive.Scope{Path: "/a/mete-run-1"})
+			job, err := exclusive.Acquire(h, ledger, exclusive.Scope{Path: "/a/mete-run-1"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			ignored, err := job.Others()
-			by, _ := errors.AsType[*exclusive.Taken](err)
-			if by == nil || len(by.By) != 1 || by.By[0].UID != 0 {
+			ignored, err := job.Conflicts()
+			by, _ := errors.AsType[*exclusive.ConflictError](err)
+			if by == nil || len(by.Holders) != 1 || by.Holders[0].UID != 0 {
 				t.Errorf("a job sees %v", err)
 			}
 			if (len(ignored) == 2) != (how != exclusivetest.Bound) {

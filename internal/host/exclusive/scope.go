@@ -40,7 +40,7 @@ func (s Scope) overlaps(o Scope, holder int, ancestors []int) bool {
 // Both may have been shortened.
 func contains(above, path string) bool {
 	a, p := components(above), components(path)
-	return len(a) <= len(p) && slices.EqualFunc(a, p[:len(a)], func(x, y string) bool { return short(x) == short(y) })
+	return len(a) <= len(p) && slices.EqualFunc(a, p[:len(a)], func(x, y string) bool { return shorten(x) == shorten(y) })
 }
 
 func components(path string) []string {
@@ -75,9 +75,9 @@ func name(ledger string, s Scope, nonce string) string {
 	room := nameLimit - len(head) - len(tail)
 	list := components(s.Path)
 	path := "/" + strings.Join(list, "/")
-	if len(path) > room || slices.ContainsFunc(list, odd) {
+	if len(path) > room || slices.ContainsFunc(list, needsHash) {
 		for i := range list {
-			list[i] = short(list[i])
+			list[i] = shorten(list[i])
 		}
 		path = "/" + strings.Join(list, "/")
 	}
@@ -96,7 +96,7 @@ func parse(text, ledger string) (s Scope, ok bool) {
 	}
 	text, _, _ = strings.Cut(text, "!")
 	path, pid, tree := strings.Cut(text, "#")
-	if slices.ContainsFunc(strings.Split(path, "/"), odd) {
+	if slices.ContainsFunc(strings.Split(path, "/"), needsHash) {
 		return s, false
 	}
 	s.Path = path
@@ -110,17 +110,17 @@ func parse(text, ledger string) (s Scope, ok bool) {
 	return s, true
 }
 
-// short is a component as it stands in a shortened path: what is long, or odd,
+// shorten is a component as it stands in a shortened path: what is long, or odd,
 // by its hash.
-func short(component string) string {
-	if len(component) <= plainLimit && !odd(component) {
+func shorten(component string) string {
+	if len(component) <= plainLimit && !needsHash(component) {
 		return component
 	}
 	return hash(component)
 }
 
-// odd reports whether a component cannot stand in a name as it is.
-func odd(component string) bool {
+// needsHash reports whether a component cannot stand in a name as it is.
+func needsHash(component string) bool {
 	return strings.ContainsFunc(component, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '@' || r == '!' })
 }
 

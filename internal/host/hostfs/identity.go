@@ -12,18 +12,18 @@ import (
 )
 
 // BootID returns the random id that the kernel made at boot.
-func (h *FS) BootID() (string, error) { return h.word("/proc/sys/kernel/random/boot_id") }
+func (h *FS) BootID() (string, error) { return h.readWord("/proc/sys/kernel/random/boot_id") }
 
 // MachineID returns the id that the installation has (machine-id(5)).
-func (h *FS) MachineID() (string, error) { return h.word("/etc/machine-id") }
+func (h *FS) MachineID() (string, error) { return h.readWord("/etc/machine-id") }
 
 // Hostname returns the machine's name.
-func (h *FS) Hostname() (string, error) { return h.word("/proc/sys/kernel/hostname") }
+func (h *FS) Hostname() (string, error) { return h.readWord("/proc/sys/kernel/hostname") }
 
 // Release returns the kernel's release, such as "6.12.9-amd64".
-func (h *FS) Release() (string, error) { return h.word("/proc/sys/kernel/osrelease") }
+func (h *FS) Release() (string, error) { return h.readWord("/proc/sys/kernel/osrelease") }
 
-func (h *FS) word(p string) (string, error) {
+func (h *FS) readWord(p string) (string, error) {
 	b, err := h.ReadFile(p)
 	if err != nil {
 		return "", err

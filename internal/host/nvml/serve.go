@@ -22,14 +22,14 @@ func Serve(in io.Reader, out io.Writer) error {
 	l, err := Open()
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		return say(out, "none")
+		return writeFields(out, "none")
 	case err != nil:
-		return say(out, "failed", err.Error(), fault.Hint(err))
+		return writeFields(out, "failed", err.Error(), fault.Hint(err))
 	}
 	defer func() { _ = l.Close() }() // the process ends
 	devices, refused, err := l.Devices()
 	if err != nil {
-		return say(out, "failed", err.Error(), fault.Hint(err))
+		return writeFields(out, "failed", err.Error(), fault.Hint(err))
 	}
 	fields := []string{"meters"}
 	for _, d := range devices {
@@ -42,7 +42,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	for _, err := range refused {
 		fields = append(fields, "!"+err.Error())
 	}
-	if err := say(out, fields...); err != nil {
+	if err := writeFields(out, fields...); err != nil {
 		return err
 	}
 	lines := bufio.NewReaderSize(in, 16)
@@ -61,14 +61,14 @@ func Serve(in io.Reader, out io.Writer) error {
 			}
 			fields = append(fields, text)
 		}
-		if err := say(out, fields...); err != nil {
+		if err := writeFields(out, fields...); err != nil {
 			return err
 		}
 	}
 }
 
-// say writes one line. No field can end it.
-func say(out io.Writer, fields ...string) error {
+// writeFields writes one line. No field can end it.
+func writeFields(out io.Writer, fields ...string) error {
 	for i, f := range fields {
 		fields[i] = strings.Map(func(r rune) rune {
 			if r < ' ' {

@@ -183,9 +183,9 @@ func connect(ctx context.Context, fd int, to Addr, limit time.Duration) error {
 	return kind(unix.ETIMEDOUT)
 }
 
-// Inside reports whether this machine has a CID of its own, as virtual machines
+// IsGuest reports whether this machine has a CID of its own, as virtual machines
 // have.
-func Inside() bool {
+func IsGuest() bool {
 	f, err := os.Open("/dev/vsock")
 	if err != nil {
 		return false

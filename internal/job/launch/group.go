@@ -25,15 +25,15 @@ type Limits struct {
 // A Group is a job's control groups, one in each hierarchy that shows
 // something. It is used by one goroutine.
 type Group struct {
-	h      *hostfs.FS
-	name   string
-	parts  []*part
-	given  []*part // up: to be removed, but not read
-	limits Limits
-	disks  map[procfmt.Dev]string
-	notes  []string
-	own    int64 // CPU ns that starting the job cost in its cpuacct group
-	buf    []byte
+	h         *hostfs.FS
+	name      string
+	parts     []*part
+	abandoned []*part // given up: to be removed, but not read
+	limits    Limits
+	disks     map[procfmt.Dev]string
+	notes     []string
+	own       int64 // CPU ns that starting the job cost in its cpuacct group
+	buf       []byte
 }
 
 // A part is the job's group in one hierarchy.
@@ -61,14 +61,14 @@ func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group
 	g := &Group{h: h, name: Prefix + id, limits: limits}
 	var errs []error
 	for _, y := range ys {
-		if !useful(y) {
+		if !isUseful(y) {
 			continue
 		}
 		if err := g.add(y); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if !g.counts() {
+	if !g.hasCPUTime() {
 		g.Remove()
 		if errs == nil {
 			errs = []error{fmt.Errorf("no hierarchy counts CPU time by group: %w", fault.ErrUnsupported)}
@@ -76,9 +76,9 @@ func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group
 		return nil, errs[0]
 	}
 	for _, err := range errs {
-		g.note(err)
+		g.addNote(err)
 	}
-	if err := g.limit(limits); err != nil {
+	if err := g.setLimits(limits); err != nil {
 		g.Remove()
 		return nil, err
 	}
@@ -90,16 +90,16 @@ func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group
 	return g, nil
 }
 
-func (g *Group) note(err error) { g.notes = append(g.notes, "no group in "+err.Error()) }
+func (g *Group) addNote(err error) { g.notes = append(g.notes, "no group in "+err.Error()) }
 
 // add makes the group in hierarchy y.
 func (g *Group) add(y hostfs.Hierarchy) error {
-	parent, err := place(g.h, y)
+	parent, err := parentDir(g.h, y)
 	if err != nil {
 		return err
 	}
 	p := &part{y: y, parent: parent, dir: path.Join(parent, g.name), lock: -1}
-	if y.V2 && !writable(g.h, parent+"/cgroup.procs") {
+	if y.V2 && !isWritable(g.h, parent+"/cgroup.procs") {
 		// The kernel asks for the right to write it in the common ancestor of
 		// where the process is and where it goes.
 		return fmt.Errorf("%s/cgroup.procs: %w", parent, fault.ErrDenied)
@@ -107,23 +107,23 @@ func (g *Group) add(y hostfs.Hierarchy) error {
 	if err := g.h.Mkdir(p.dir); err != nil {
 		return err
 	}
-	p.lock = hold(g.h, p.dir)
+	p.lock = lockShared(g.h, p.dir)
 	g.parts = append(g.parts, p)
 	return nil
 }
 
-func writable(h *hostfs.FS, file string) bool {
+func isWritable(h *hostfs.FS, file string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, h.Path(file), unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// counts reports whether the groups show CPU time.
-func (g *Group) counts() bool {
+// hasCPUTime reports whether the groups show CPU time.
+func (g *Group) hasCPUTime() bool {
 	return slices.ContainsFunc(g.parts, func(p *part) bool { return p.y.V2 || p.y.Has("cpuacct") })
 }
 
-// V2 returns the directory of the job's v2 group, where programs can be
+// DirV2 returns the directory of the job's v2 group, where programs can be
 // attached to its traffic.
-func (g *Group) V2() (string, bool) {
+func (g *Group) DirV2() (string, bool) {
 	for _, p := range g.parts {
 		if p.y.V2 {
 			return p.dir, true
@@ -140,7 +140,7 @@ func (g *Group) Dir(controller string) (string, bool) {
 			return p.dir, true
 		}
 	}
-	return g.V2()
+	return g.DirV2()
 }
 
 // Path is the path of the job's group, as the kernel has it, in the hierarchy
@@ -164,8 +164,8 @@ func (g *Group) Read(r *usage.Reading) {
 	g.finish(r)
 }
 
-// Levels adds only the present levels to r.
-func (g *Group) Levels(r *usage.Reading) { g.read(r, true) }
+// ReadLevels adds only the present levels to r.
+func (g *Group) ReadLevels(r *usage.Reading) { g.read(r, true) }
 
 func (g *Group) read(r *usage.Reading, levels bool) {
 	for _, p := range g.parts {
@@ -177,7 +177,7 @@ func (g *Group) read(r *usage.Reading, levels bool) {
 	}
 	if !r.Has.Has(usage.Memory) {
 		// No memory controller here: what the processes hold has to do.
-		holdings(g.h, g.Members(), r)
+		addMemory(g.h, g.Members(), r)
 	}
 }
 
@@ -255,13 +255,13 @@ func (g *Group) walk(dir string, f func(dir string)) {
 	f(dir)
 }
 
-// Ended does nothing: the groups have counted what the command used.
-func (g *Group) Ended(Exit) {}
+// AddExit does nothing: the groups have counted what the command used.
+func (g *Group) AddExit(Exit) {}
 
-// Strayed names the hierarchies in which the process is no longer in the job's
+// LeftGroups names the hierarchies in which the process is no longer in the job's
 // group or below, so that what it uses there is not in the readings. Of a
 // process that has ended only v2 still knows.
-func (g *Group) Strayed(pid int, ended bool) []string {
+func (g *Group) LeftGroups(pid int, ended bool) []string {
 	b, err := g.h.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return nil
@@ -284,17 +284,17 @@ func (g *Group) Strayed(pid int, ended bool) []string {
 	return away
 }
 
-// Gone reports whether a group of the job has been removed by somebody.
-func (g *Group) Gone() bool {
+// IsGone reports whether a group of the job has been removed by somebody.
+func (g *Group) IsGone() bool {
 	return slices.ContainsFunc(g.parts, func(p *part) bool {
 		_, err := g.h.ReadFile(p.dir + "/cgroup.procs")
 		return errors.Is(err, fault.ErrNotFound)
 	})
 }
 
-// Each calls f with every group of the job that there is, those that it made
+// EachGroup calls f with every group of the job that there is, those that it made
 // itself included, and the number of the group's hierarchy.
-func (g *Group) Each(f func(hierarchy uint32, dir string)) {
+func (g *Group) EachGroup(f func(hierarchy uint32, dir string)) {
 	for _, p := range g.parts {
 		g.walk(p.dir, func(dir string) { f(p.y.ID, dir) })
 	}

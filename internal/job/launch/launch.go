@@ -34,7 +34,7 @@ const Prefix = "mete-run-"
 
 // A Command is a program to run.
 type Command struct {
-	Path string   // of the file to execute, as [Look] finds it
+	Path string   // of the file to execute, as [LookPath] finds it
 	Args []string // argument vector, the program's name first
 	Env  []string
 	// Files are the descriptors that become 0, 1 and so on. Further ones that
@@ -52,32 +52,32 @@ type Member struct {
 	Name string
 }
 
-// A NotRun says why a command was not started, in the way of POSIX shells.
-type NotRun struct {
+// A StartError says why a command was not started, in the way of POSIX shells.
+type StartError struct {
 	Name string
 	Code int // 127 if there is no such command, 126 if it cannot be executed
 	Err  error
 }
 
-func (e *NotRun) Error() string { return e.Name + ": " + e.Err.Error() }
-func (e *NotRun) Unwrap() error { return e.Err }
+func (e *StartError) Error() string { return e.Name + ": " + e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }
 
 // errCommand is what shells say where a search of PATH found nothing.
 var errCommand = errors.New("command not found")
 
-// Look finds the file that a shell would execute for name: name itself if it
+// LookPath finds the file that a shell would execute for name: name itself if it
 // has a slash, else the first executable file of that name in the directories
 // of path, as $PATH has them. A directory that may not be searched shows no
-// file, and so has none. Its errors are *NotRun.
-func Look(name, path string) (string, error) {
+// file, and so has none. Its errors are *StartError.
+func LookPath(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
-		if _, err := executable(name); err != nil {
-			return "", notRun(name, err)
+		if _, err := checkExecutable(name); err != nil {
+			return "", newStartError(name, err)
 		}
 		return name, nil
 	}
 	if name == "" {
-		return "", &NotRun{"''", 127, errCommand}
+		return "", &StartError{"''", 127, errCommand}
 	}
 	var denied error
 	for _, dir := range filepath.SplitList(path) {
@@ -85,23 +85,23 @@ func Look(name, path string) (string, error) {
 			dir = "." // as POSIX has it
 		}
 		file := dir + "/" + name
-		seen, err := executable(file)
+		seen, err := checkExecutable(file)
 		switch {
 		case err == nil:
 			return file, nil
 		case seen && err != syscall.EISDIR && denied == nil:
-			denied = notRun(file, err)
+			denied = newStartError(file, err)
 		}
 	}
 	if denied != nil {
 		return "", denied
 	}
-	return "", &NotRun{name, 127, errCommand}
+	return "", &StartError{name, 127, errCommand}
 }
 
-// executable says why file cannot be executed, and whether it could be seen at
+// checkExecutable says why file cannot be executed, and whether it could be seen at
 // all.
-func executable(file string) (seen bool, err error) {
+func checkExecutable(file string) (seen bool, err error) {
 	st, err := os.Stat(file)
 	switch {
 	case err != nil:
@@ -117,14 +117,14 @@ func executable(file string) (seen bool, err error) {
 	return true, unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
 }
 
-// notRun gives err the exit code of shells: what exists but does not run is
+// newStartError gives err the exit code of shells: what exists but does not run is
 // 126, also where it is the interpreter named in its first line that is
 // missing.
-func notRun(name string, err error) *NotRun {
+func newStartError(name string, err error) *StartError {
 	if errors.Is(err, fs.ErrNotExist) {
-		return &NotRun{name, 127, err}
+		return &StartError{name, 127, err}
 	}
-	return &NotRun{name, 126, err}
+	return &StartError{name, 126, err}
 }
 
 // exec starts the command on the calling thread: the child has the thread's
@@ -158,12 +158,12 @@ func (c Command) fork(group int) (int, error) {
 func (c Command) failed(err error) error {
 	if err == syscall.ENOENT {
 		if _, serr := os.Stat(c.Path); serr == nil {
-			return &NotRun{c.Path, 126, errors.New("bad interpreter: no such file or directory")}
+			return &StartError{c.Path, 126, errors.New("bad interpreter: no such file or directory")}
 		}
 	}
 	switch err {
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
 		return fmt.Errorf("%s: %w: %w", c.Path, fault.ErrUnavailable, err)
 	}
-	return notRun(c.Path, err)
+	return newStartError(c.Path, err)
 }

@@ -45,7 +45,7 @@ func TestLook(t *testing.T) {
 	for name, want := range map[string]string{
 		"good": dir + "/good", "late": dir + "/other/late", dir + "/good": dir + "/good",
 	} {
-		if got, err := launch.Look(name, path); got != want || err != nil {
+		if got, err := launch.LookPath(name, path); got != want || err != nil {
 			t.Errorf("Look(%q) = %q, %v, want %q", name, got, err, want)
 		}
 	}
@@ -53,8 +53,8 @@ func TestLook(t *testing.T) {
 		"": 127, "nosuch": 127, dir + "/nosuch": 127, dir + "/good/x": 126,
 		"plain": 126, dir + "/plain": 126, dir: 126, "other": 127,
 	} {
-		_, err := launch.Look(name, path)
-		if e, ok := errors.AsType[*launch.NotRun](err); !ok || e.Code != code {
+		_, err := launch.LookPath(name, path)
+		if e, ok := errors.AsType[*launch.StartError](err); !ok || e.Code != code {
 			t.Errorf("Look(%q) = %v, want code %d", name, err, code)
 		}
 		out, err := exec.Command(bash, "-c", `PATH=$1; "$2"`, "sh", path, name).CombinedOutput()
@@ -100,8 +100,8 @@ func TestLookUnseen(t *testing.T) {
 	}
 	for _, name := range []string{"hidden", "loop"} {
 		path := dir + ":" + dir + "/closed"
-		_, err := asNobody(func() (string, error) { return launch.Look(name, path) })
-		if e, ok := errors.AsType[*launch.NotRun](err); !ok || e.Code != 127 || e.Error() != name+": command not found" {
+		_, err := asNobody(func() (string, error) { return launch.LookPath(name, path) })
+		if e, ok := errors.AsType[*launch.StartError](err); !ok || e.Code != 127 || e.Error() != name+": command not found" {
 			t.Errorf("Look(%q) = %v, want code 127", name, err)
 		}
 		cmd := exec.Command(bash, "-c", `PATH=$1; "$2"`, "sh", path, name)
@@ -111,8 +111,8 @@ func TestLookUnseen(t *testing.T) {
 			t.Errorf("bash has %v for %q: %s", err, name, out)
 		}
 	}
-	_, err = asNobody(func() (string, error) { return launch.Look(dir+"/closed/hidden", "") })
-	if e, ok := errors.AsType[*launch.NotRun](err); !ok || e.Code != 126 {
+	_, err = asNobody(func() (string, error) { return launch.LookPath(dir+"/closed/hidden", "") })
+	if e, ok := errors.AsType[*launch.StartError](err); !ok || e.Code != 126 {
 		t.Errorf("Look of a path = %v, want code 126", err)
 	}
 }
@@ -195,7 +195,7 @@ func read(t *testing.T, f *os.File) string {
 	return string(b)
 }
 
-func run(t *testing.T, h *hostfs.FS, j launch.Job, c launch.Command, w launch.Watch) (*report.Measured, launch.Exit) {
+func run(t *testing.T, h *hostfs.FS, j launch.Job, c launch.Command, w launch.Watch) (*report.Measurement, launch.Exit) {
 	t.Helper()
 	m, e, err := launch.Run(h, j, c, w)
 	if err != nil {
@@ -220,7 +220,7 @@ func TestGroup(t *testing.T) {
 			}
 			base := filepath.Base(g.Path())
 			in, wanted := strings.Count(read(t, out), "/"+base+"\n"), 0
-			g.Each(func(uint32, string) { wanted++ })
+			g.EachGroup(func(uint32, string) { wanted++ })
 			if in != wanted || in == 0 {
 				t.Errorf("in %d groups of %s, want %d:\n%s", in, base, wanted, read(t, out))
 			}
@@ -272,7 +272,7 @@ func TestNotRun(t *testing.T) {
 	} {
 		h, g := open(t, launch.Limits{}, nil)
 		_, _, err := launch.Run(h, g, launch.Command{Path: file, Args: []string{file}, Files: []uintptr{0, 1, 2}}, launch.Watch{})
-		if e, ok := errors.AsType[*launch.NotRun](err); !ok || e.Code != code {
+		if e, ok := errors.AsType[*launch.StartError](err); !ok || e.Code != code {
 			t.Errorf("%s: %v, want code %d", file, err, code)
 		}
 	}
@@ -328,7 +328,7 @@ func TestLivesOn(t *testing.T) {
 func TestWaitAll(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
 	c, _ := sh(t, double+"; (setsid sh -c 'sleep 0.1; while [ $((i=i+1)) -lt 100000 ]; do :; done' &)", "0.2")
-	m, e := run(t, h, g, c, launch.Watch{All: true})
+	m, e := run(t, h, g, c, launch.Watch{WaitAll: true})
 	if len(m.LivesOn) != 0 || m.Wall < 200e6 || e.Code() != 0 {
 		t.Errorf("%d live on after %d ns, exit %d", len(m.LivesOn), m.Wall, e.Code())
 	}
@@ -355,7 +355,7 @@ func TestWaitAllSignal(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	m, _ := run(t, h, g, c, launch.Watch{All: true, Signals: signals, Pass: func(os.Signal) bool { return false }})
+	m, _ := run(t, h, g, c, launch.Watch{WaitAll: true, Signals: signals, NeedsSignal: func(os.Signal) bool { return false }})
 	close(ended)
 	sender.Wait()
 	if len(m.LivesOn) == 0 || len(m.Notes) == 0 {
@@ -383,7 +383,7 @@ func TestSignals(t *testing.T) {
 		signals <- syscall.SIGUSR2 // not passed
 		signals <- syscall.SIGUSR1
 	}()
-	_, e := run(t, h, g, c, launch.Watch{Signals: signals, Pass: func(s os.Signal) bool { return s != syscall.SIGUSR2 }})
+	_, e := run(t, h, g, c, launch.Watch{Signals: signals, NeedsSignal: func(s os.Signal) bool { return s != syscall.SIGUSR2 }})
 	if e.Code() != 40 {
 		t.Errorf("exit %d, want 40", e.Code())
 	}
@@ -426,11 +426,11 @@ func TestStrayed(t *testing.T) {
 	// It is looked at before the groups go, and after.
 	c, out := sh(t, `for d; do echo $$ > $d/cgroup.procs; done; await() { >$1; until [ -e $2 ]; do sleep 0.05; done; }; cd $AT; await moved seen; rmdir $GROUPS_OF_JOB; await removed seen2`, dirs...)
 	var mine []string
-	g.Each(func(_ uint32, dir string) { mine = append(mine, dir) })
+	g.EachGroup(func(_ uint32, dir string) { mine = append(mine, dir) })
 	at := t.TempDir()
 	c.Env = append(c.Env, "GROUPS_OF_JOB="+strings.Join(mine, " "), "AT="+at)
 	looks := map[string]int{}
-	m, e := run(t, h, g, c, launch.Watch{Sampled: func(hostfs.Clocks, *report.Measured) {
+	m, e := run(t, h, g, c, launch.Watch{OnSample: func(hostfs.Clocks, *report.Measurement) {
 		for done, seen := range map[string]string{"moved": "seen", "removed": "seen2"} {
 			if _, err := os.Stat(filepath.Join(at, done)); err != nil {
 				continue
@@ -495,7 +495,7 @@ func TestLimitRefused(t *testing.T) {
 	}
 	id := report.NewID(1, [10]byte{})
 	_, err = launch.Open(h, ys[:1], id, launch.Limits{CPUs: 1})
-	if e, ok := errors.AsType[*launch.LimitError](err); !ok || e.Limit != "cpus" || !errors.Is(err, fault.ErrUnsupported) || launch.Refused(err) {
+	if e, ok := errors.AsType[*launch.LimitError](err); !ok || e.Limit != "cpus" || !errors.Is(err, fault.ErrUnsupported) || launch.IsGroupError(err) {
 		t.Errorf("Open = %v, want a LimitError of cpus", err)
 	}
 	dir, _ := ys[0].Dir(ys[0].Self)
@@ -517,10 +517,10 @@ func TestReadOnly(t *testing.T) {
 	for i := range ys {
 		ys[i].ReadOnly = true
 	}
-	if _, err := launch.Open(h, ys, report.NewID(1, [10]byte{}), launch.Limits{}); !errors.Is(err, fault.ErrDenied) || !launch.Refused(err) {
+	if _, err := launch.Open(h, ys, report.NewID(1, [10]byte{}), launch.Limits{}); !errors.Is(err, fault.ErrDenied) || !launch.IsGroupError(err) {
 		t.Errorf("Open = %v, want denied", err)
 	}
-	if _, err := launch.Open(h, nil, report.NewID(1, [10]byte{}), launch.Limits{}); !errors.Is(err, fault.ErrUnsupported) || !launch.Refused(err) {
+	if _, err := launch.Open(h, nil, report.NewID(1, [10]byte{}), launch.Limits{}); !errors.Is(err, fault.ErrUnsupported) || !launch.IsGroupError(err) {
 		t.Errorf("Open of nothing = %v, want unsupported", err)
 	}
 }

@@ -20,11 +20,11 @@ func (e *LimitError) Unwrap() error { return e.Err }
 // kernel's own default (Documentation/scheduler/sched-bwc.rst).
 const period = 100_000
 
-// limit sets the limits, each in the one hierarchy that has its controller.
-func (g *Group) limit(l Limits) error {
+// setLimits sets the limits, each in the one hierarchy that has its controller.
+func (g *Group) setLimits(l Limits) error {
 	if l.CPUs > 0 {
 		quota := strconv.FormatInt(max(1000, int64(l.CPUs*period)), 10)
-		err := g.set("cpu", map[bool][][2]string{
+		err := g.writeLimit("cpu", map[bool][][2]string{
 			true:  {{"cpu.max", quota + " " + strconv.Itoa(period)}},
 			false: {{"cpu.cfs_period_us", strconv.Itoa(period)}, {"cpu.cfs_quota_us", quota}},
 		})
@@ -34,7 +34,7 @@ func (g *Group) limit(l Limits) error {
 	}
 	if l.Memory > 0 {
 		bytes := strconv.FormatInt(l.Memory, 10)
-		err := g.set("memory", map[bool][][2]string{
+		err := g.writeLimit("memory", map[bool][][2]string{
 			true:  {{"memory.max", bytes}},
 			false: {{"memory.limit_in_bytes", bytes}},
 		})
@@ -45,12 +45,12 @@ func (g *Group) limit(l Limits) error {
 	return nil
 }
 
-// set writes the files of a controller: of v2 (true) or of v1 (false).
-func (g *Group) set(controller string, files map[bool][][2]string) error {
+// writeLimit writes the files of a controller: of v2 (true) or of v1 (false).
+func (g *Group) writeLimit(controller string, files map[bool][][2]string) error {
 	for _, v2 := range []bool{false, true} {
 		for _, p := range g.parts {
 			file := p.dir + "/" + files[v2][0][0]
-			if p.y.V2 != v2 || !v2 && !p.y.Has(controller) || v2 && !writable(g.h, file) {
+			if p.y.V2 != v2 || !v2 && !p.y.Has(controller) || v2 && !isWritable(g.h, file) {
 				continue
 			}
 			for _, f := range files[v2] {

@@ -20,25 +20,25 @@ import (
 // on after it.
 func (g *Group) Remove() bool {
 	all := true
-	for _, p := range slices.Concat(g.parts, g.given) {
+	for _, p := range slices.Concat(g.parts, g.abandoned) {
 		p.close()
 		if !g.remove(p) {
 			all = false
 		}
-		release(p.lock)
+		closeLock(p.lock)
 		p.lock = -1
 		g.sweep(p.parent)
 	}
 	return all
 }
 
-// leaving is how long what has ended may take to leave its group, which is a little
+// exitGrace is how long what has ended may take to leave its group, which is a little
 // after its parent knows: a millisecond or so, longer on a machine with much to do.
-const leaving = time.Second
+const exitGrace = time.Second
 
 // remove tries for a moment.
 func (g *Group) remove(p *part) bool {
-	end, pause := time.Now().Add(leaving), 100*time.Microsecond
+	end, pause := time.Now().Add(exitGrace), 100*time.Microsecond
 	for !g.rmdir(p.dir) {
 		if time.Now().After(end) || len(g.Members()) > 0 {
 			return false
@@ -60,9 +60,9 @@ func (g *Group) rmdir(dir string) bool {
 	return gone
 }
 
-// youth is how long after its start a job's group is nobody else's to remove,
+// lockGrace is how long after its start a job's group is nobody else's to remove,
 // as it may be about to be locked.
-const youth = 2 * time.Second
+const lockGrace = 2 * time.Second
 
 // sweep removes the groups in dir of jobs whose mete is gone, as far as they are
 // empty. Failing is no harm: the next job sweeps again.
@@ -73,35 +73,35 @@ func (g *Group) sweep(dir string) {
 	}
 	for _, e := range es {
 		id, ok := strings.CutPrefix(e.Name(), Prefix)
-		if !ok || !report.ValidID(id) || time.Since(report.Time(id)) < youth {
+		if !ok || !report.ValidID(id) || time.Since(report.Time(id)) < lockGrace {
 			continue
 		}
 		old := path.Join(dir, e.Name())
-		if fd := lock(g.h, old, unix.LOCK_EX); fd >= 0 {
+		if fd := lockDir(g.h, old, unix.LOCK_EX); fd >= 0 {
 			g.rmdir(old)
-			release(fd)
+			closeLock(fd)
 		}
 	}
 }
 
-// hold marks a group as that of a living mete: the kernel takes the lock away
+// lockShared marks a group as that of a living mete: the kernel takes the lock away
 // when the process ends, however it ends.
-func hold(h *hostfs.FS, dir string) int { return lock(h, dir, unix.LOCK_SH) }
+func lockShared(h *hostfs.FS, dir string) int { return lockDir(h, dir, unix.LOCK_SH) }
 
-// lock returns a descriptor of dir that is locked, or -1.
-func lock(h *hostfs.FS, dir string, how int) int {
+// lockDir returns a descriptor of dir that is locked, or -1.
+func lockDir(h *hostfs.FS, dir string, how int) int {
 	fd, err := unix.Open(h.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1
 	}
 	if err := unix.Flock(fd, how|unix.LOCK_NB); err != nil {
-		release(fd)
+		closeLock(fd)
 		return -1
 	}
 	return fd
 }
 
-func release(fd int) {
+func closeLock(fd int) {
 	if fd >= 0 {
 		_ = unix.Close(fd) // nothing was written
 	}

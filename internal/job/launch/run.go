@@ -17,11 +17,11 @@ import (
 type Job interface {
 	Start(c Command) (*Process, error)
 	Read(r *usage.Reading)
-	Levels(r *usage.Reading)
-	Ended(e Exit)
+	ReadLevels(r *usage.Reading)
+	AddExit(e Exit)
 	Members() []Member
-	Strayed(pid int, ended bool) []string
-	Gone() bool
+	LeftGroups(pid int, ended bool) []string
+	IsGone() bool
 }
 
 // Watch says how a job is watched.
@@ -29,19 +29,19 @@ type Watch struct {
 	// Signals are passed to the command. After its end one of them ends the
 	// waiting for the rest.
 	Signals <-chan os.Signal
-	// Pass reports whether the command needs s sent, as the terminal has not
+	// NeedsSignal reports whether the command needs s sent, as the terminal has not
 	// sent it there already.
-	Pass func(s os.Signal) bool
-	// All waits until the job has no process left, not only the command.
-	All bool
-	// More adds to a reading what the job's own files do not show; its values
+	NeedsSignal func(s os.Signal) bool
+	// WaitAll waits until the job has no process left, not only the command.
+	WaitAll bool
+	// ReadMore adds to a reading what the job's own files do not show; its values
 	// win. It may be nil.
-	More func(r *usage.Reading)
-	// Sampled is called with what there is of the job after each reading of all
+	ReadMore func(r *usage.Reading)
+	// OnSample is called with what there is of the job after each reading of all
 	// of it, about once a second and at the end, and when that was. What it is
 	// given changes afterwards; the command waits for signals meanwhile. It may
 	// be nil.
-	Sampled func(at hostfs.Clocks, m *report.Measured)
+	OnSample func(at hostfs.Clocks, m *report.Measurement)
 }
 
 // Samples of levels are taken every tenth of the job's age, so that their
@@ -54,13 +54,13 @@ const (
 
 // Run starts the command, passes signals to it, and reads what the job uses
 // until it ends. Only an error means that it was not started.
-func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measured, Exit, error) {
-	r := &run{h: h, job: job, watch: w, out: &report.Measured{}}
-	if w.Sampled == nil {
-		r.watch.Sampled = func(hostfs.Clocks, *report.Measured) {}
+func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measurement, Exit, error) {
+	r := &run{h: h, job: job, watch: w, out: &report.Measurement{}}
+	if w.OnSample == nil {
+		r.watch.OnSample = func(hostfs.Clocks, *report.Measurement) {}
 	}
 	// Before the start, so that reading /proc/stat is not the job's time.
-	steal := r.steal()
+	steal := r.readSteal()
 	p, err := job.Start(c)
 	if err != nil {
 		return nil, Exit{}, err
@@ -69,7 +69,7 @@ func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measured, Exit, err
 	r.began = began.Monotonic
 	r.out.Started = time.Unix(0, began.Realtime).UTC()
 	exit := r.follow(p)
-	if w.All {
+	if w.WaitAll {
 		r.drain()
 	}
 	ended, err := h.Clocks()
@@ -77,26 +77,26 @@ func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measured, Exit, err
 		ended = began // this machine's clocks do not fail
 	}
 	r.sample(ended.Monotonic, true)
-	r.watch.Sampled(ended, r.out)
+	r.watch.OnSample(ended, r.out)
 	for _, m := range job.Members() {
 		r.out.LivesOn = append(r.out.LivesOn, report.Process{PID: m.PID, Name: m.Name})
 	}
 	r.out.Ended = time.Unix(0, ended.Realtime).UTC()
 	r.out.Wall = ended.Boottime - began.Boottime
 	r.out.Awake = ended.Monotonic - began.Monotonic
-	r.out.Stolen = r.steal() - steal
+	r.out.Stolen = r.readSteal() - steal
 	return r.out, exit, nil
 }
 
 type run struct {
-	h     *hostfs.FS
-	job   Job
-	watch Watch
-	out   *report.Measured
-	began int64         // CLOCK_MONOTONIC, ns
-	full  time.Duration // age when all was read last
-	stray bool
-	gone  bool
+	h        *hostfs.FS
+	job      Job
+	watch    Watch
+	out      *report.Measurement
+	began    int64         // CLOCK_MONOTONIC, ns
+	lastFull time.Duration // age when all was read last
+	left     bool
+	gone     bool
 }
 
 // follow waits for the end of the command, sampling and passing signals.
@@ -114,18 +114,18 @@ func (r *run) follow(p *Process) Exit {
 		case <-timer.C:
 			timer.Reset(r.tick(p))
 		case s := <-r.watch.Signals:
-			if n, ok := s.(syscall.Signal); ok && r.watch.Pass(s) {
+			if n, ok := s.(syscall.Signal); ok && r.watch.NeedsSignal(s) {
 				// A command of another user may not be signalled; it is
 				// the caller's to notice that nothing happens.
 				_ = p.Signal(n)
 			}
 		case <-done:
-			r.strays(p, true)
+			r.checkLeft(p, true)
 			exit, err := p.Reap()
 			if err != nil {
-				r.note("how the command ended is not known: " + err.Error())
+				r.addNote("how the command ended is not known: " + err.Error())
 			}
-			r.job.Ended(exit)
+			r.job.AddExit(exit)
 			return exit
 		}
 	}
@@ -139,16 +139,16 @@ func (r *run) tick(p *Process) time.Duration {
 		return lastSample
 	}
 	age := time.Duration(c.Monotonic - r.began)
-	if age-r.full < lastSample {
+	if age-r.lastFull < lastSample {
 		var m usage.Reading
-		r.job.Levels(&m)
-		r.levels(&m, c.Monotonic)
+		r.job.ReadLevels(&m)
+		r.addLevels(&m, c.Monotonic)
 	} else {
-		r.full = age
+		r.lastFull = age
 		r.sample(c.Monotonic, false)
-		r.watch.Sampled(c, r.out)
+		r.watch.OnSample(c, r.out)
 		if p != nil {
-			r.strays(p, false)
+			r.checkLeft(p, false)
 		}
 	}
 	return min(max(firstSample, age/sampleShare), lastSample)
@@ -159,32 +159,32 @@ func (r *run) tick(p *Process) time.Duration {
 func (r *run) sample(now int64, end bool) {
 	var m usage.Reading
 	r.job.Read(&m)
-	if r.watch.More != nil {
-		r.watch.More(&m)
+	if r.watch.ReadMore != nil {
+		r.watch.ReadMore(&m)
 	}
 	if end {
-		r.hold(now)
+		r.holdLevels(now)
 	}
-	r.levels(&m, now)
+	r.addLevels(&m, now)
 	// A group that somebody removed shows nothing more: what it showed last is
 	// the best that there is.
 	if m.Has.Has(usage.CPU) {
 		r.out.Final = m
-	} else if !r.gone && r.job.Gone() {
+	} else if !r.gone && r.job.IsGone() {
 		r.gone = true
-		r.note("the job's group was removed by somebody while it ran: the figures are those of the last reading before")
+		r.addNote("the job's group was removed by somebody while it ran: the figures are those of the last reading before")
 	}
 }
 
-func (r *run) each(f func(usage.Resource, *report.Level)) {
+func (r *run) eachLevel(f func(usage.Resource, *report.Gauge)) {
 	f(usage.Memory, &r.out.Memory)
 	f(usage.MemoryAnon, &r.out.Anon)
 	f(usage.MemoryFile, &r.out.File)
 	f(usage.PIDs, &r.out.PIDs)
 }
 
-func (r *run) levels(m *usage.Reading, now int64) {
-	r.each(func(res usage.Resource, l *report.Level) {
+func (r *run) addLevels(m *usage.Reading, now int64) {
+	r.eachLevel(func(res usage.Resource, l *report.Gauge) {
 		if m.Has.Has(res) {
 			l.Add(now, m.Value[res])
 			r.out.Apportioned |= m.Apportioned & usage.SetOf(res)
@@ -192,18 +192,18 @@ func (r *run) levels(m *usage.Reading, now int64) {
 	})
 }
 
-func (r *run) hold(now int64) {
-	r.each(func(_ usage.Resource, l *report.Level) { l.Hold(now) })
+func (r *run) holdLevels(now int64) {
+	r.eachLevel(func(_ usage.Resource, l *report.Gauge) { l.Hold(now) })
 }
 
-// strays notes once that the command has left its groups.
-func (r *run) strays(p *Process, ended bool) {
-	if r.stray {
+// checkLeft notes once that the command has left its groups.
+func (r *run) checkLeft(p *Process, ended bool) {
+	if r.left {
 		return
 	}
-	if away := r.job.Strayed(p.PID, ended); len(away) > 0 {
-		r.stray = true
-		r.note(fmt.Sprintf("the command was moved out of its group (%s): what it used elsewhere is not in the figures", strings.Join(away, ", ")))
+	if away := r.job.LeftGroups(p.PID, ended); len(away) > 0 {
+		r.left = true
+		r.addNote(fmt.Sprintf("the command was moved out of its group (%s): what it used elsewhere is not in the figures", strings.Join(away, ", ")))
 	}
 }
 
@@ -224,16 +224,16 @@ func (r *run) drain() {
 			if s == syscall.SIGCONT {
 				continue
 			}
-			r.note("stopped waiting for what was left running: " + s.String())
+			r.addNote("stopped waiting for what was left running: " + s.String())
 			return
 		}
 	}
 }
 
-func (r *run) note(s string) { r.out.Notes = append(r.out.Notes, s) }
+func (r *run) addNote(s string) { r.out.Notes = append(r.out.Notes, s) }
 
-// steal reads the CPU time that a hypervisor took, and how many CPUs there are.
-func (r *run) steal() int64 {
+// readSteal reads the CPU time that a hypervisor took, and how many CPUs there are.
+func (r *run) readSteal() int64 {
 	b, err := r.h.ReadFile("/proc/stat")
 	if err != nil {
 		return 0

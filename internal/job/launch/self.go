@@ -9,9 +9,9 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// Self returns what this process itself has used: CPU time in ns, and the most
+// SelfUsage returns what this process itself has used: CPU time in ns, and the most
 // memory that it had resident, in bytes.
-func Self(h *hostfs.FS) (cpu, peak int64) {
+func SelfUsage(h *hostfs.FS) (cpu, peak int64) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err == nil {
 		cpu = u.Utime.Nano() + u.Stime.Nano()

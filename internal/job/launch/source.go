@@ -10,9 +10,9 @@ import (
 
 // A source is one file of the job's group, kept open.
 type source struct {
-	name string
-	file *hostfs.File
-	take func(b []byte, r *usage.Reading) error
+	name  string
+	file  *hostfs.File
+	parse func(b []byte, r *usage.Reading) error
 	// level says that the file shows a present level, to be sampled.
 	level bool
 }
@@ -23,7 +23,7 @@ func (s *source) read(buf []byte, r *usage.Reading) []byte {
 	b, err := s.file.ReadInto(buf)
 	if err == nil {
 		// What a parser refuses is absent, which the reading shows.
-		_ = s.take(b, r)
+		_ = s.parse(b, r)
 	}
 	return b
 }
@@ -53,42 +53,42 @@ func (p *part) close() {
 func (p *part) files(g *Group) []source {
 	if p.y.V2 {
 		return []source{
-			{name: "cpu.stat", take: cpuStat},
-			{name: "memory.current", take: number(usage.Memory), level: true},
-			{name: "memory.peak", take: number(usage.MemoryPeak)},
-			{name: "memory.stat", take: memoryStat, level: true},
-			{name: "memory.events", take: key("oom_kill", usage.OOMKills)},
-			{name: "pids.current", take: number(usage.PIDs), level: true},
-			{name: "pids.peak", take: number(usage.PIDsPeak)},
-			{name: "io.stat", take: g.ioStat},
+			{name: "cpu.stat", parse: cpuStat},
+			{name: "memory.current", parse: parseNumber(usage.Memory), level: true},
+			{name: "memory.peak", parse: parseNumber(usage.MemoryPeak)},
+			{name: "memory.stat", parse: memoryStat, level: true},
+			{name: "memory.events", parse: parseKey("oom_kill", usage.OOMKills)},
+			{name: "pids.current", parse: parseNumber(usage.PIDs), level: true},
+			{name: "pids.peak", parse: parseNumber(usage.PIDsPeak)},
+			{name: "io.stat", parse: g.ioStat},
 		}
 	}
 	var s []source
 	if p.y.Has("cpuacct") {
-		s = append(s, source{name: "cpuacct.usage", take: g.usage}, source{name: "cpuacct.stat", take: cpuacctStat})
+		s = append(s, source{name: "cpuacct.usage", parse: g.usage}, source{name: "cpuacct.stat", parse: cpuacctStat})
 	}
 	if p.y.Has("cpu") {
-		s = append(s, source{name: "cpu.stat", take: cpuStat})
+		s = append(s, source{name: "cpu.stat", parse: cpuStat})
 	}
 	if p.y.Has("memory") {
-		s = append(s, source{name: "memory.usage_in_bytes", take: number(usage.Memory), level: true},
-			source{name: "memory.max_usage_in_bytes", take: number(usage.MemoryPeak)},
-			source{name: "memory.stat", take: memoryStat, level: true},
-			source{name: "memory.oom_control", take: key("oom_kill", usage.OOMKills)})
+		s = append(s, source{name: "memory.usage_in_bytes", parse: parseNumber(usage.Memory), level: true},
+			source{name: "memory.max_usage_in_bytes", parse: parseNumber(usage.MemoryPeak)},
+			source{name: "memory.stat", parse: memoryStat, level: true},
+			source{name: "memory.oom_control", parse: parseKey("oom_kill", usage.OOMKills)})
 	}
 	if p.y.Has("pids") {
-		s = append(s, source{name: "pids.current", take: number(usage.PIDs), level: true}, source{name: "pids.peak", take: pidsPeak})
+		s = append(s, source{name: "pids.current", parse: parseNumber(usage.PIDs), level: true}, source{name: "pids.peak", parse: pidsPeak})
 	}
-	if p.y.Has("blkio") && g.counting(p.y) {
-		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", take: g.blkio})
+	if p.y.Has("blkio") && g.blkioCounts(p.y) {
+		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", parse: g.blkio})
 	}
 	return s
 }
 
-// counting reports whether v1's blkio counts at all: it does from the first
+// blkioCounts reports whether v1's blkio counts at all: it does from the first
 // throttle rule on a disk, and shows "Total 0" for every group before, the root
 // included. A root group without a device has nothing to say.
-func (g *Group) counting(y hostfs.Hierarchy) bool {
+func (g *Group) blkioCounts(y hostfs.Hierarchy) bool {
 	b, err := g.h.ReadFile(y.Mount + "/blkio.throttle.io_service_bytes")
 	if err != nil {
 		return false
@@ -97,21 +97,21 @@ func (g *Group) counting(y hostfs.Hierarchy) bool {
 	return err == nil && n > 0
 }
 
-func number(res usage.Resource) func([]byte, *usage.Reading) error {
+func parseNumber(res usage.Resource) func([]byte, *usage.Reading) error {
 	return func(b []byte, r *usage.Reading) error {
 		v, err := procfmt.Int(b)
 		if err == nil {
-			put(r, res, v)
+			putNew(r, res, v)
 		}
 		return err
 	}
 }
 
-func key(name string, res usage.Resource) func([]byte, *usage.Reading) error {
+func parseKey(name string, res usage.Resource) func([]byte, *usage.Reading) error {
 	return func(b []byte, r *usage.Reading) error {
 		v, ok, err := procfmt.KeyValue(b, name)
 		if err == nil && ok {
-			put(r, res, v)
+			putNew(r, res, v)
 		}
 		return err
 	}
@@ -122,13 +122,13 @@ func key(name string, res usage.Resource) func([]byte, *usage.Reading) error {
 func pidsPeak(b []byte, r *usage.Reading) error {
 	v, err := procfmt.Int(b)
 	if err == nil && v > 2 {
-		put(r, usage.PIDsPeak, v)
+		putNew(r, usage.PIDsPeak, v)
 	}
 	return err
 }
 
-// put leaves what an earlier source showed.
-func put(r *usage.Reading, res usage.Resource, v int64) {
+// putNew leaves what an earlier source showed.
+func putNew(r *usage.Reading, res usage.Resource, v int64) {
 	if !r.Has.Has(res) {
 		r.Put(res, v)
 	}
@@ -140,14 +140,14 @@ func cpuStat(b []byte, r *usage.Reading) error {
 		return err
 	}
 	if c.HasUsage {
-		put(r, usage.CPU, c.Usage)
+		putNew(r, usage.CPU, c.Usage)
 	}
 	if c.HasUser && c.HasSystem {
-		put(r, usage.CPUUser, c.User)
-		put(r, usage.CPUSystem, c.System)
+		putNew(r, usage.CPUUser, c.User)
+		putNew(r, usage.CPUSystem, c.System)
 	}
 	if c.HasThrottledTime {
-		put(r, usage.CPUThrottled, c.ThrottledTime)
+		putNew(r, usage.CPUThrottled, c.ThrottledTime)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func cpuStat(b []byte, r *usage.Reading) error {
 func (g *Group) usage(b []byte, r *usage.Reading) error {
 	v, err := procfmt.Int(b)
 	if err == nil {
-		put(r, usage.CPU, max(0, v-g.own))
+		putNew(r, usage.CPU, max(0, v-g.own))
 	}
 	return err
 }
@@ -177,10 +177,10 @@ func memoryStat(b []byte, r *usage.Reading) error {
 		return err
 	}
 	if m.HasAnon {
-		put(r, usage.MemoryAnon, m.Anon)
+		putNew(r, usage.MemoryAnon, m.Anon)
 	}
 	if m.HasFile {
-		put(r, usage.MemoryFile, m.File)
+		putNew(r, usage.MemoryFile, m.File)
 	}
 	return nil
 }
@@ -212,8 +212,8 @@ func (g *Group) disk(r *usage.Reading, read, written int64, err error) error {
 		err = errDevices
 	}
 	if err == nil {
-		put(r, usage.DiskRead, read)
-		put(r, usage.DiskWritten, written)
+		putNew(r, usage.DiskRead, read)
+		putNew(r, usage.DiskWritten, written)
 	}
 	return err
 }

@@ -107,7 +107,7 @@ func TestSources(t *testing.T) {
 // A job goes where its figures and its limits are, and never out of the
 // caller's limits.
 func TestPlace(t *testing.T) {
-	if managed(machine(t)) {
+	if isSystemdManaged(machine(t)) {
 		t.Skip("systemd's presence changes the answers")
 	}
 	free := map[string]string{"a/cgroup.procs": "", "a/cgroup.subtree_control": "cpu memory\n", "a/b/memory.max": "max\n", "a/b/cpu.max": "max 100000\n", "a/b/io.max": ""}
@@ -136,7 +136,7 @@ func TestPlace(t *testing.T) {
 		"unknown":        {free, hostfs.Hierarchy{V2: true}, "-"},
 	} {
 		c.y.Mount, c.y.Root = write(t, c.files), "/"
-		got, err := place(machine(t), c.y)
+		got, err := parentDir(machine(t), c.y)
 		if c.want == "-" {
 			if err == nil {
 				t.Errorf("%s: place = %s, want an error", name, got)
@@ -159,13 +159,13 @@ func TestHoldings(t *testing.T) {
 		t.Fatal(err)
 	}
 	var none usage.Reading
-	holdings(h, nil, &none)
-	holdings(h, []Member{{PID: 8}, {PID: 9}}, &none)
+	addMemory(h, nil, &none)
+	addMemory(h, []Member{{PID: 8}, {PID: 9}}, &none)
 	if none != (usage.Reading{}) {
 		t.Errorf("of nothing: %+v", none)
 	}
 	var r usage.Reading
-	holdings(h, []Member{{PID: 7}, {PID: 8}}, &r)
+	addMemory(h, []Member{{PID: 7}, {PID: 8}}, &r)
 	page := int64(os.Getpagesize())
 	if r.Value[usage.Memory] != 30*page || r.Value[usage.MemoryAnon] != 20*page || r.Value[usage.MemoryFile] != 10*page || r.Apportioned != r.Has {
 		t.Errorf("30 pages, 10 of files: %+v", r)

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Start starts the command in the groups. Its error is a *[NotRun] where it is
+// Start starts the command in the groups. Its error is a *[StartError] where it is
 // the command that is wrong.
 //
 // In v1 a thread of this process, and only that thread, joins the groups, starts
@@ -23,7 +23,7 @@ import (
 // thread cannot be elsewhere than its process, the kernel starts the command
 // right in the group (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
 func (g *Group) Start(c Command) (*Process, error) {
-	doors, err := g.doors()
+	doors, err := g.openEntries()
 	if err != nil {
 		return nil, err
 	}
@@ -54,21 +54,21 @@ func (g *Group) Start(c Command) (*Process, error) {
 	return r.p, r.err
 }
 
-// doors are the ways into a job's groups. They are opened before any is gone
+// entries are the ways into a job's groups. They are opened before any is gone
 // through, because from then on what the thread opens is the job's memory.
-type doors struct {
-	into  int // descriptor of the v2 group, or -1
-	tasks []door
-	out   int // descriptor of the tasks that cpuacct's thread goes back to, or -1
+type entries struct {
+	v2    int // descriptor of the v2 group, or -1
+	tasks []tasksFile
+	home  int // descriptor of the tasks that cpuacct's thread goes back to, or -1
 }
 
-type door struct {
+type tasksFile struct {
 	p  *part
 	fd int
 }
 
-func (g *Group) doors() (d *doors, err error) {
-	d = &doors{into: -1, out: -1}
+func (g *Group) openEntries() (d *entries, err error) {
+	d = &entries{v2: -1, home: -1}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -82,23 +82,23 @@ func (g *Group) doors() (d *doors, err error) {
 		fd, err := unix.Open(g.h.Path(name), flags|unix.O_CLOEXEC, 0)
 		switch {
 		case err != nil:
-			if err := g.drop(p, fmt.Errorf("%s: %w", name, err)); err != nil {
+			if err := g.dropPart(p, fmt.Errorf("%s: %w", name, err)); err != nil {
 				return d, err
 			}
 		case p.y.V2:
-			d.into = fd
+			d.v2 = fd
 		default:
-			d.tasks = append(d.tasks, door{p, fd})
+			d.tasks = append(d.tasks, tasksFile{p, fd})
 		}
 	}
 	// cpuacct comes last, so that what joining the others takes is not in it,
 	// and memory before it.
-	slices.SortStableFunc(d.tasks, func(a, b door) int { return a.p.rank() - b.p.rank() })
-	if n := len(d.tasks); n > 0 && d.tasks[n-1].p.y.Has("cpuacct") && d.into < 0 {
+	slices.SortStableFunc(d.tasks, func(a, b tasksFile) int { return a.p.rank() - b.p.rank() })
+	if n := len(d.tasks); n > 0 && d.tasks[n-1].p.y.Has("cpuacct") && d.v2 < 0 {
 		// Without the way out the thread's end counts for the job: little.
-		d.out, err = unix.Open(g.h.Path(d.tasks[n-1].p.parent+"/tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		d.home, err = unix.Open(g.h.Path(d.tasks[n-1].p.parent+"/tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			d.out = -1
+			d.home = -1
 		}
 	}
 	return d, nil
@@ -114,11 +114,11 @@ func (p *part) rank() int {
 	return 0
 }
 
-func (d *doors) close() {
+func (d *entries) close() {
 	for _, t := range d.tasks {
 		_ = unix.Close(t.fd)
 	}
-	for _, fd := range []int{d.into, d.out} {
+	for _, fd := range []int{d.v2, d.home} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -126,29 +126,29 @@ func (d *doors) close() {
 }
 
 // start joins the groups with the calling thread and starts the command.
-func (g *Group) start(d *doors, c Command) (*Process, error) {
+func (g *Group) start(d *entries, c Command) (*Process, error) {
 	tid := []byte(strconv.Itoa(unix.Gettid()))
 	var before, joined int64
 	for _, t := range d.tasks {
 		before = threadCPU()
 		if _, err := unix.Write(t.fd, tid); err != nil {
-			if err := g.drop(t.p, fmt.Errorf("%s/tasks: %w", t.p.dir, err)); err != nil {
+			if err := g.dropPart(t.p, fmt.Errorf("%s/tasks: %w", t.p.dir, err)); err != nil {
 				return nil, err
 			}
 		}
 		joined = threadCPU()
 	}
-	if !g.counts() {
+	if !g.hasCPUTime() {
 		return nil, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
 	}
 	if c.Before != nil {
 		c.Before()
 	}
-	p, err := c.exec(g.h, d.into)
-	if err != nil && d.into >= 0 && refused(err) {
+	p, err := c.exec(g.h, d.v2)
+	if err != nil && d.v2 >= 0 && isGroupRefusal(err) {
 		v2 := g.parts[slices.IndexFunc(g.parts, func(p *part) bool { return p.y.V2 })]
-		err = g.drop(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
-		if err == nil && !g.counts() {
+		err = g.dropPart(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
+		if err == nil && !g.hasCPUTime() {
 			err = fmt.Errorf("clone3 into %s: %w", v2.dir, fault.ErrUnsupported)
 		}
 		if err != nil {
@@ -156,15 +156,15 @@ func (g *Group) start(d *doors, c Command) (*Process, error) {
 		}
 		p, err = c.exec(g.h, -1)
 	}
-	if d.out >= 0 {
+	if d.home >= 0 {
 		// Out again, so that the thread's end is not the job's. Joining and
 		// leaving are the group's from somewhere in their middle on. With a
 		// v2 group, which counts the job alone, it is not worth the wait.
 		leaving := threadCPU()
-		_, _ = unix.Write(d.out, tid)
+		_, _ = unix.Write(d.home, tid)
 		g.own = (leaving - joined + threadCPU() - before) / 2
 	}
-	if err != nil && g.starves(err) {
+	if err != nil && g.lacksMemory(err) {
 		err := fmt.Errorf("%d bytes are too few to start %s", g.limits.Memory, c.Path)
 		return nil, &LimitError{"memory", fault.WithHint(err, "1Mi is enough for most commands to start")}
 	}
@@ -174,15 +174,15 @@ func (g *Group) start(d *doors, c Command) (*Process, error) {
 	return p, nil
 }
 
-// tight is a limit of memory that a command may fail to start within. Most need
+// tightMemory is a limit of memory that a command may fail to start within. Most need
 // some 200 KiB of the kernel's and their own memory for it.
-const tight = 1 << 20
+const tightMemory = 1 << 20
 
-// starves reports whether the limit of memory is why a command was not started.
+// lacksMemory reports whether the limit of memory is why a command was not started.
 // The kernel says it in many ways: it has no memory for a pipe (ENFILE), for the
 // process (EAGAIN, ENOMEM) or for the arguments (E2BIG).
-func (g *Group) starves(err error) bool {
-	if g.limits.Memory == 0 || g.limits.Memory >= tight {
+func (g *Group) lacksMemory(err error) bool {
+	if g.limits.Memory == 0 || g.limits.Memory >= tightMemory {
 		return false
 	}
 	switch err {
@@ -192,10 +192,10 @@ func (g *Group) starves(err error) bool {
 	return false
 }
 
-// refused tells errors of clone3 with a group from those of exec: the kernel is
+// isGroupRefusal tells errors of clone3 with a group from those of exec: the kernel is
 // too old, a filter of system calls is in the way, or the group takes no
 // processes.
-func refused(err error) bool {
+func isGroupRefusal(err error) bool {
 	switch err {
 	case syscall.ENOSYS, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.EINVAL, syscall.ENODEV:
 		return true
@@ -203,15 +203,15 @@ func refused(err error) bool {
 	return false
 }
 
-// drop gives a part up, unless a limit may depend on it.
-func (g *Group) drop(p *part, err error) error {
+// dropPart gives a part up, unless a limit may depend on it.
+func (g *Group) dropPart(p *part, err error) error {
 	if g.limits != (Limits{}) {
 		return &LimitError{"the job", err}
 	}
-	g.note(err)
+	g.addNote(err)
 	p.close()
 	g.parts = slices.DeleteFunc(g.parts, func(o *part) bool { return o == p })
-	g.given = append(g.given, p)
+	g.abandoned = append(g.abandoned, p)
 	return nil
 }
 
@@ -223,10 +223,10 @@ func threadCPU() int64 {
 	return ts.Nano()
 }
 
-// Refused reports whether err, of [Open] or [Run], means that no group can be
+// IsGroupError reports whether err, of [Open] or [Run], means that no group can be
 // had here, so that a [Tree] has to do.
-func Refused(err error) bool {
+func IsGroupError(err error) bool {
 	_, limit := errors.AsType[*LimitError](err)
-	_, command := errors.AsType[*NotRun](err)
+	_, command := errors.AsType[*StartError](err)
 	return err != nil && !limit && !command && !errors.Is(err, fault.ErrUnavailable)
 }

@@ -38,7 +38,7 @@ func OpenTree(h *hostfs.FS) (*Tree, error) {
 	return t, nil
 }
 
-// Start starts the command. Its error is a *[NotRun] where it is the command
+// Start starts the command. Its error is a *[StartError] where it is the command
 // that is wrong.
 func (t *Tree) Start(c Command) (*Process, error) {
 	if c.Before != nil {
@@ -52,24 +52,24 @@ func (t *Tree) Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// Ended takes what the command used, with all descendants that were waited for,
+// AddExit takes what the command used, with all descendants that were waited for,
 // into the readings to come.
-func (t *Tree) Ended(e Exit) {
+func (t *Tree) AddExit(e Exit) {
 	t.root = 0
-	t.book(e.Rusage)
+	t.addRusage(e.Rusage)
 }
 
-func (t *Tree) book(u syscall.Rusage) {
+func (t *Tree) addRusage(u syscall.Rusage) {
 	user, sys := u.Utime.Nano(), u.Stime.Nano()
-	add(&t.ended, usage.CPU, user+sys)
-	add(&t.ended, usage.CPUUser, user)
-	add(&t.ended, usage.CPUSystem, sys)
+	addValue(&t.ended, usage.CPU, user+sys)
+	addValue(&t.ended, usage.CPUUser, user)
+	addValue(&t.ended, usage.CPUSystem, sys)
 	// In blocks of 512 bytes (getrusage(2)), whatever the device has.
-	add(&t.ended, usage.DiskRead, u.Inblock*512)
-	add(&t.ended, usage.DiskWritten, u.Oublock*512)
+	addValue(&t.ended, usage.DiskRead, u.Inblock*512)
+	addValue(&t.ended, usage.DiskWritten, u.Oublock*512)
 }
 
-func add(r *usage.Reading, res usage.Resource, v int64) { r.Put(res, r.Value[res]+v) }
+func addValue(r *usage.Reading, res usage.Resource, v int64) { r.Put(res, r.Value[res]+v) }
 
 // reap takes away descendants that ended after their own parents did.
 func (t *Tree) reap() {
@@ -80,7 +80,7 @@ func (t *Tree) reap() {
 		var s syscall.WaitStatus
 		var u syscall.Rusage
 		if got, err := syscall.Wait4(pid, &s, syscall.WNOHANG, &u); err == nil && got == pid {
-			t.book(u)
+			t.addRusage(u)
 		}
 	}
 }
@@ -92,19 +92,19 @@ func (t *Tree) Read(r *usage.Reading) {
 	r.Put(usage.CPU, r.Value[usage.CPU]) // zero is known even before anything ended
 	ms := t.Members()
 	for _, m := range ms {
-		t.process(m.PID, r)
+		t.addProcess(m.PID, r)
 	}
-	holdings(t.h, ms, r)
+	addMemory(t.h, ms, r)
 	r.Put(usage.PIDs, int64(len(ms)))
 	r.Apportioned = r.Has
 }
 
-// Levels is Read: looking at the processes shows all at once.
-func (t *Tree) Levels(r *usage.Reading) { t.Read(r) }
+// ReadLevels is Read: looking at the processes shows all at once.
+func (t *Tree) ReadLevels(r *usage.Reading) { t.Read(r) }
 
-// process adds what a living process used, with those of its children that it
+// addProcess adds what a living process used, with those of its children that it
 // waited for.
-func (t *Tree) process(pid int, r *usage.Reading) {
+func (t *Tree) addProcess(pid int, r *usage.Reading) {
 	b, err := t.h.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return
@@ -114,24 +114,24 @@ func (t *Tree) process(pid int, r *usage.Reading) {
 		return
 	}
 	user, sys := s.User+s.ChildUser, s.System+s.ChildSystem
-	add(r, usage.CPU, user+sys)
-	add(r, usage.CPUUser, user)
-	add(r, usage.CPUSystem, sys)
+	addValue(r, usage.CPU, user+sys)
+	addValue(r, usage.CPUUser, user)
+	addValue(r, usage.CPUSystem, sys)
 	b, err = t.h.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
 		return // another user's
 	}
 	if io, err := procfmt.ProcIO(b); err == nil {
-		add(r, usage.DiskRead, io.Read)
-		add(r, usage.DiskWritten, io.Written)
+		addValue(r, usage.DiskRead, io.Read)
+		addValue(r, usage.DiskWritten, io.Written)
 	}
 }
 
-// Strayed names nothing: a tree has no groups to leave.
-func (t *Tree) Strayed(int, bool) []string { return nil }
+// LeftGroups names nothing: a tree has no groups to leave.
+func (t *Tree) LeftGroups(int, bool) []string { return nil }
 
-// Gone is false: a tree has no groups to lose.
-func (t *Tree) Gone() bool { return false }
+// IsGone is false: a tree has no groups to lose.
+func (t *Tree) IsGone() bool { return false }
 
 // Members lists the living processes of the job.
 func (t *Tree) Members() []Member {
@@ -205,10 +205,10 @@ func (t *Tree) children(pid int, parents map[int]int) []int {
 	return pids
 }
 
-// holdings adds to r what the processes hold in memory, as if no page were
+// addMemory adds to r what the processes hold in memory, as if no page were
 // shared: apportioned at best. Where none could be looked at, as all have ended,
 // it adds nothing: what is left then is not what the job had.
-func holdings(h *hostfs.FS, ms []Member, r *usage.Reading) {
+func addMemory(h *hostfs.FS, ms []Member, r *usage.Reading) {
 	page := int64(os.Getpagesize())
 	var all, shared int64
 	for _, m := range ms {

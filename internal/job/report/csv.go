@@ -66,7 +66,7 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 func Quote(argv []string) string {
 	var s []string
 	for _, a := range argv {
-		if a == "" || strings.ContainsFunc(a, special) {
+		if a == "" || strings.ContainsFunc(a, isSpecial) {
 			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 		s = append(s, a)
@@ -74,6 +74,6 @@ func Quote(argv []string) string {
 	return strings.Join(s, " ")
 }
 
-func special(c rune) bool {
+func isSpecial(c rune) bool {
 	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,@%+", c)
 }

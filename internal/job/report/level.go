@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A Level sums samples of something that goes up and down, such as memory, to
+// A Gauge sums samples of something that goes up and down, such as memory, to
 // its average and its highest value. Its zero value is ready.
-type Level struct {
+type Gauge struct {
 	seen bool
 	last int64
 	at   int64
@@ -18,7 +18,7 @@ type Level struct {
 
 // Add takes the level v at time ns of a monotonic clock: between two samples
 // the level is taken to be on a straight line.
-func (l *Level) Add(ns, v int64) {
+func (l *Gauge) Add(ns, v int64) {
 	if !l.seen {
 		l.seen, l.at, l.last, l.peak = true, ns, v, v
 		return
@@ -34,7 +34,7 @@ func (l *Level) Add(ns, v int64) {
 // Hold says that the level stayed at its last sample until ns. It closes a
 // series: what a job holds falls off as it ends, so a straight line to what is
 // left afterwards would lie below what was there.
-func (l *Level) Hold(ns int64) {
+func (l *Gauge) Hold(ns int64) {
 	if l.seen {
 		l.Add(ns, l.last)
 	}
@@ -42,12 +42,12 @@ func (l *Level) Hold(ns int64) {
 
 // Integral returns the level over time, in its unit times seconds, and for how
 // long it is known.
-func (l *Level) Integral() (sum int64, covered time.Duration) {
+func (l *Gauge) Integral() (sum int64, covered time.Duration) {
 	return int64(l.sum / float64(time.Second)), time.Duration(l.span)
 }
 
 // Average returns the mean level, and whether there was any sample.
-func (l *Level) Average() (int64, bool) {
+func (l *Gauge) Average() (int64, bool) {
 	if l.span == 0 {
 		return l.last, l.seen
 	}
@@ -55,7 +55,7 @@ func (l *Level) Average() (int64, bool) {
 }
 
 // Peak returns the highest level, and whether there was any sample.
-func (l *Level) Peak() (int64, bool) { return l.peak, l.seen }
+func (l *Gauge) Peak() (int64, bool) { return l.peak, l.seen }
 
 // Seen reports whether there was any sample.
-func (l *Level) Seen() bool { return l.seen }
+func (l *Gauge) Seen() bool { return l.seen }

@@ -6,8 +6,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Measured is what was read of a job while it ran.
-type Measured struct {
+// Measurement is what was read of a job while it ran.
+type Measurement struct {
 	// Started and Ended are wall time, for display.
 	Started, Ended time.Time
 	Wall           int64 // ns of CLOCK_BOOTTIME, suspend included
@@ -17,7 +17,7 @@ type Measured struct {
 
 	Final usage.Reading // the last reading that showed the job
 
-	Memory, Anon, File, PIDs Level
+	Memory, Anon, File, PIDs Gauge
 	// Apportioned are the resources of levels of which a sample was: the last
 	// reading may have none.
 	Apportioned usage.Set
@@ -27,7 +27,7 @@ type Measured struct {
 }
 
 // Fill puts the figures of m into the report.
-func (r *Report) Fill(m *Measured) {
+func (r *Report) Fill(m *Measurement) {
 	r.Started, r.Ended, r.CPUs, r.LivesOn = m.Started, m.Ended, m.CPUs, m.LivesOn
 	r.Notes = append(r.Notes, m.Notes...)
 	r.Put(Wall, m.Wall, usage.Measured)
@@ -44,9 +44,9 @@ func (r *Report) Fill(m *Measured) {
 			r.Put(c.key, m.Final.Value[c.res], quality(m.Final.Apportioned, c.res))
 		}
 	}
-	r.level(&m.Memory, MemoryAverage, MemoryPeak, quality(m.Apportioned, usage.Memory))
-	r.level(&m.Anon, AnonAverage, AnonPeak, quality(m.Apportioned, usage.MemoryAnon))
-	r.level(&m.File, FileAverage, FilePeak, quality(m.Apportioned, usage.MemoryFile))
+	r.putGauge(&m.Memory, MemoryAverage, MemoryPeak, quality(m.Apportioned, usage.Memory))
+	r.putGauge(&m.Anon, AnonAverage, AnonPeak, quality(m.Apportioned, usage.MemoryAnon))
+	r.putGauge(&m.File, FileAverage, FilePeak, quality(m.Apportioned, usage.MemoryFile))
 	if _, ok := r.Get(PIDsPeak); !ok {
 		if v, ok := m.PIDs.Peak(); ok && v > 0 {
 			r.Put(PIDsPeak, v, quality(m.Apportioned, usage.PIDs))
@@ -64,9 +64,9 @@ func quality(apportioned usage.Set, res usage.Resource) usage.Quality {
 	return usage.Measured
 }
 
-// level puts average and peak of the samples; a peak that the kernel kept is
+// putGauge puts average and peak of the samples; a peak that the kernel kept is
 // exact and stays.
-func (r *Report) level(l *Level, average, peak Key, q usage.Quality) {
+func (r *Report) putGauge(l *Gauge, average, peak Key, q usage.Quality) {
 	if v, ok := l.Average(); ok {
 		r.Put(average, v, q)
 	}

@@ -257,7 +257,7 @@ func TestNewID(t *testing.T) {
 }
 
 func TestLevel(t *testing.T) {
-	var l report.Level
+	var l report.Gauge
 	if _, ok := l.Average(); ok {
 		t.Error("an empty level has an average")
 	}
@@ -277,7 +277,7 @@ func TestLevel(t *testing.T) {
 // The average of a level lies between its lowest and highest sample.
 func TestLevelBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var l report.Level
+		var l report.Gauge
 		vs := rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt32), 1, 20).Draw(t, "levels")
 		at := int64(0)
 		for _, v := range vs {
@@ -298,7 +298,7 @@ func TestQuote(t *testing.T) {
 }
 
 func TestFill(t *testing.T) {
-	m := &report.Measured{Wall: 3e9, Awake: 2e9, Stolen: 1e9, CPUs: 4, Notes: []string{"n"}}
+	m := &report.Measurement{Wall: 3e9, Awake: 2e9, Stolen: 1e9, CPUs: 4, Notes: []string{"n"}}
 	m.Final.Put(usage.CPU, 5)
 	m.Final.Put(usage.MemoryPeak, 900)
 	m.Final.Put(usage.CPUUser, 2)

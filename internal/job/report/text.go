@@ -40,14 +40,14 @@ func (r *Report) Text() []byte {
 		if l.plain {
 			q = ""
 		}
-		s := fmt.Sprintf("  %s  %s  %s  %s", pad(l.name, wide[0]), left(l.amount, wide[1]), pad(l.more, wide[2]), q)
+		s := fmt.Sprintf("  %s  %s  %s  %s", padRight(l.name, wide[0]), padLeft(l.amount, wide[1]), padRight(l.more, wide[2]), q)
 		b.WriteString(strings.TrimRight(s, " ") + "\n")
 	}
-	if s := r.Lives(); s != "" {
+	if s := r.Survivors(); s != "" {
 		fmt.Fprintf(&b, "  lives on: %s\n", s)
 	}
 	if r.EnergySource != "" {
-		fmt.Fprintf(&b, "  energy is %s: %s\n", r.known(), Clean(r.EnergySource))
+		fmt.Fprintf(&b, "  energy is %s: %s\n", r.energySource(), Clean(r.EnergySource))
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", Clean(n))
@@ -63,8 +63,8 @@ func (r *Report) outcome() string {
 	return fmt.Sprintf("exit %d", r.ExitCode)
 }
 
-// Lives names in one line what the job left running, or returns "".
-func (r *Report) Lives() string {
+// Survivors names in one line what the job left running, or returns "".
+func (r *Report) Survivors() string {
 	if len(r.LivesOn) == 0 {
 		return ""
 	}
@@ -89,14 +89,14 @@ func (r *Report) lines() []line {
 	ls := []line{
 		r.line("wall", Wall, ""),
 		r.line("CPU", CPU, ratio(cpu, wall, "%.2f cores")),
-		r.line("  user", CPUUser, r.part(CPUUser)),
-		r.line("  system", CPUSystem, r.part(CPUSystem)),
+		r.line("  user", CPUUser, r.cpuShare(CPUUser)),
+		r.line("  system", CPUSystem, r.cpuShare(CPUSystem)),
 		r.line("  throttled", CPUThrottled, ""),
 		r.line("memory", MemoryAverage, "average"),
 		r.line("", MemoryPeak, "peak"),
 	}
-	ls = append(ls, r.pair("  anonymous", AnonAverage, AnonPeak)...)
-	ls = append(ls, r.pair("  file cache", FileAverage, FilePeak)...)
+	ls = append(ls, r.averageAndPeak("  anonymous", AnonAverage, AnonPeak)...)
+	ls = append(ls, r.averageAndPeak("  file cache", FileAverage, FilePeak)...)
 	ls = append(ls,
 		r.line("disk", DiskRead, "read"),
 		r.line("", DiskWritten, "written"),
@@ -118,24 +118,24 @@ func (r *Report) lines() []line {
 func (r *Report) energy() []line {
 	active := r.line("energy", Energy, "")
 	if watts, q := r.Power(); q != usage.Absent {
-		active.more = r.off(EnergyError) + ", " + unit.Watts(watts) + " on average"
+		active.more = r.formatError(EnergyError) + ", " + unit.Watts(watts) + " on average"
 	}
 	if active.quality == usage.Absent {
 		return []line{active}
 	}
-	return []line{active, r.line("  idle share", EnergyIdle, r.off(EnergyIdleError)+", by CPU time")}
+	return []line{active, r.line("  idle share", EnergyIdle, r.formatError(EnergyIdleError)+", by CPU time")}
 }
 
-// known says how the energy source knows.
-func (r *Report) known() string {
+// energySource says how the energy source knows.
+func (r *Report) energySource() string {
 	if r.Figures[Energy].Quality == usage.Modelled {
 		return "modelled"
 	}
 	return "from"
 }
 
-// off writes an error.
-func (r *Report) off(k Key) string {
+// formatError writes an error.
+func (r *Report) formatError(k Key) string {
 	v, ok := r.Get(k)
 	if !ok {
 		return "+- ?"
@@ -143,8 +143,8 @@ func (r *Report) off(k Key) string {
 	return "+-" + unit.Joules(float64(v)/1e6)
 }
 
-// pair writes an average and a peak in one line, as long as one is there.
-func (r *Report) pair(name string, average, peak Key) []line {
+// averageAndPeak writes an average and a peak in one line, as long as one is there.
+func (r *Report) averageAndPeak(name string, average, peak Key) []line {
 	if _, ok := r.Get(average); !ok {
 		return nil
 	}
@@ -171,8 +171,8 @@ func (r *Report) line(name string, k Key, more string) line {
 	return line{name, dash(s, f.Quality), more, f.Quality, k == Wall}
 }
 
-// part says what share of the CPU time k is.
-func (r *Report) part(k Key) string {
+// cpuShare says what share of the CPU time k is.
+func (r *Report) cpuShare(k Key) string {
 	v, ok := r.Get(k)
 	cpu, has := r.Get(CPU)
 	if !ok || !has || cpu <= 0 {
@@ -204,8 +204,8 @@ func dash(s string, q usage.Quality) string {
 	return s
 }
 
-func pad(s string, n int) string  { return s + strings.Repeat(" ", n-utf8.RuneCountInString(s)) }
-func left(s string, n int) string { return strings.Repeat(" ", n-utf8.RuneCountInString(s)) + s }
+func padRight(s string, n int) string { return s + strings.Repeat(" ", n-utf8.RuneCountInString(s)) }
+func padLeft(s string, n int) string  { return strings.Repeat(" ", n-utf8.RuneCountInString(s)) + s }
 
 func clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {

@@ -26,15 +26,15 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// patience is how long systemd may take.
-const patience = 3 * time.Second
+// startTimeout is how long systemd may take.
+const startTimeout = 3 * time.Second
 
 // leaf is the group in the scope for this process itself.
 const leaf = "meter"
 
-// Useful reports whether a scope would show more than a group below the
+// IsUseful reports whether a scope would show more than a group below the
 // caller's own does: systemd manages the machine, and v2 has the controllers.
-func Useful(h *hostfs.FS, ys []hostfs.Hierarchy) bool {
+func IsUseful(h *hostfs.FS, ys []hostfs.Hierarchy) bool {
 	_, err := h.ReadDir("/run/systemd/system") // sd_booted(3)
 	return err == nil && slices.ContainsFunc(ys, func(y hostfs.Hierarchy) bool { return y.V2 && y.Has("memory") })
 }
@@ -49,21 +49,21 @@ func Useful(h *hostfs.FS, ys []hostfs.Hierarchy) bool {
 func Enter(ctx context.Context, h *hostfs.FS, y hostfs.Hierarchy, id string) (string, error) {
 	uid := unix.Geteuid()
 	slice, chain := locate(y.Self, uid)
-	tasks, err := carry(h, y, chain)
+	tasks, err := tasksLimit(h, y, chain)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	unit := "mete-" + id + ".scope"
 	if err := start(ctx, uid, unit, slice, tasks); err != nil {
 		return "", err
 	}
-	group, err := arrive(ctx, h, unit)
+	group, err := waitUntilMoved(ctx, h, unit)
 	if err != nil {
 		return "", err
 	}
-	return group, divide(h, y, group)
+	return group, delegate(h, y, group)
 }
 
 // locate returns the slice in which a process of the group is, as the manager
@@ -92,9 +92,9 @@ func locate(group string, uid int) (slice string, chain []string) {
 	return slice, chain
 }
 
-// carry returns the least limit of tasks among the groups, math.MaxUint64 for
+// tasksLimit returns the least limit of tasks among the groups, math.MaxUint64 for
 // none, and refuses where there is another limit.
-func carry(h *hostfs.FS, y hostfs.Hierarchy, chain []string) (uint64, error) {
+func tasksLimit(h *hostfs.FS, y hostfs.Hierarchy, chain []string) (uint64, error) {
 	tasks := uint64(math.MaxUint64)
 	for _, group := range chain {
 		dir, ok := y.Dir(group)
@@ -157,9 +157,9 @@ func start(ctx context.Context, uid int, unit, slice string, tasks uint64) error
 	return nil
 }
 
-// arrive waits until this process is in the unit's group. What systemd says of
+// waitUntilMoved waits until this process is in the unit's group. What systemd says of
 // its own job is less than what the kernel says of the process.
-func arrive(ctx context.Context, h *hostfs.FS, unit string) (string, error) {
+func waitUntilMoved(ctx context.Context, h *hostfs.FS, unit string) (string, error) {
 	for {
 		b, err := h.ReadFile("/proc/self/cgroup")
 		if err != nil {
@@ -176,15 +176,15 @@ func arrive(ctx context.Context, h *hostfs.FS, unit string) (string, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("systemd: %s: not begun within %v: %w", unit, patience, fault.ErrUnavailable)
+			return "", fmt.Errorf("systemd: %s: not begun within %v: %w", unit, startTimeout, fault.ErrUnavailable)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
 
-// divide moves this process into a leaf of the scope, as a group with processes
+// delegate moves this process into a leaf of the scope, as a group with processes
 // cannot give controllers to children, and then gives them all that there are.
-func divide(h *hostfs.FS, y hostfs.Hierarchy, group string) error {
+func delegate(h *hostfs.FS, y hostfs.Hierarchy, group string) error {
 	dir, ok := y.Dir(group)
 	if !ok {
 		return fmt.Errorf("%s: does not show the scope %s: %w", y.Mount, group, fault.ErrUnsupported)

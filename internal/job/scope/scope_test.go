@@ -79,7 +79,7 @@ func TestCarry(t *testing.T) {
 		{map[string]string{"a/b/cpuset.cpus": "0-1\n"}, 0, fault.ErrDenied},
 	} {
 		h, y := tree(t, c.files)
-		tasks, err := carry(h, y, []string{"/a/b/c", "/a/b"})
+		tasks, err := tasksLimit(h, y, []string{"/a/b/c", "/a/b"})
 		if tasks != c.tasks || !errors.Is(err, c.err) {
 			t.Errorf("carry of %v = %d, %v, want %d, %v", c.files, tasks, err, c.tasks, c.err)
 		}

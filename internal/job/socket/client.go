@@ -32,16 +32,16 @@ type Client struct {
 	http        *http.Client
 	limit, sulk time.Duration
 
-	mu    sync.Mutex
-	after time.Time      // not to be asked before
-	jobs  map[string]Job // that have begun and not ended
-	selfs map[string]Self
+	mu         sync.Mutex
+	retryAt    time.Time      // not to be asked before
+	jobs       map[string]Job // that have begun and not ended
+	selfAccess map[string]SelfAccess
 }
 
 // Dial finds the agent that listens at path. It is fault.ErrUnavailable where
 // none does, and fault.ErrDenied where who does is neither root nor this user.
 func Dial(path string) (*Client, error) {
-	c := &Client{path: path, limit: clientLimit, sulk: sulk, jobs: map[string]Job{}, selfs: map[string]Self{}}
+	c := &Client{path: path, limit: clientLimit, sulk: sulk, jobs: map[string]Job{}, selfAccess: map[string]SelfAccess{}}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, path) },
@@ -66,12 +66,12 @@ func connect(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		if err := kind(err); errors.Is(err, fault.ErrDenied) {
+		if err := classify(err); errors.Is(err, fault.ErrDenied) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
-	p, err := peer(c.(*net.UnixConn))
+	p, err := peerOfConn(c.(*net.UnixConn))
 	if err == nil && p.UID != 0 && int(p.UID) != os.Geteuid() {
 		err = fmt.Errorf("%s: user %d listens there, neither root nor this user: %w", path, p.UID, fault.ErrDenied)
 	}
@@ -93,30 +93,30 @@ func (c *Client) Register(ctx context.Context, j Job) error {
 	c.mu.Lock()
 	c.jobs[j.ID] = j
 	c.mu.Unlock()
-	var told Registered
+	var told Registration
 	if err := c.call(ctx, http.MethodPost, "/v1/jobs", j, &told); err != nil {
 		return err
 	}
 	if told.Self != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.selfs[j.ID] = *told.Self
+		c.selfAccess[j.ID] = *told.Self
 	}
 	return nil
 }
 
-// Self is what a job that was registered needs to ask for its own use; false where
+// SelfAccess is what a job that was registered needs to ask for its own use; false where
 // the agent gave it nothing.
-func (c *Client) Self(id string) (Self, bool) {
+func (c *Client) SelfAccess(id string) (SelfAccess, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, ok := c.selfs[id]
+	s, ok := c.selfAccess[id]
 	return s, ok && s.URL != "" && s.Token != ""
 }
 
 // Snapshot makes the agent take a tick, and returns when it is taken.
 func (c *Client) Snapshot(ctx context.Context, id string) error {
-	return c.again(ctx, id, func() error {
+	return c.callRegistered(ctx, id, func() error {
 		return c.call(ctx, http.MethodPost, "/v1/jobs/"+id+"/snapshot", nil, nil)
 	})
 }
@@ -124,7 +124,7 @@ func (c *Client) Snapshot(ctx context.Context, id string) error {
 // End tells the agent how a job ended, and returns when it has read the job's
 // last values: the job's groups may then be removed.
 func (c *Client) End(ctx context.Context, id string, o Outcome) error {
-	err := c.again(ctx, id, func() error {
+	err := c.callRegistered(ctx, id, func() error {
 		return c.call(ctx, http.MethodPut, "/v1/jobs/"+id+"/end", o, nil)
 	})
 	if err == nil {
@@ -140,10 +140,10 @@ func (c *Client) Status(ctx context.Context, into any) error {
 	return c.call(ctx, http.MethodGet, "/v1/status", nil, into)
 }
 
-// again makes a call about a job and, where the agent does not know that one,
+// callRegistered makes a call about a job and, where the agent does not know that one,
 // registers it first: the agent was started anew meanwhile, or did not answer
 // when the job began.
-func (c *Client) again(ctx context.Context, id string, call func() error) error {
+func (c *Client) callRegistered(ctx context.Context, id string, call func() error) error {
 	err := call()
 	if !errors.Is(err, fault.ErrNotFound) {
 		return err
@@ -162,7 +162,7 @@ func (c *Client) again(ctx context.Context, id string, call func() error) error 
 
 // call makes one request.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	if c.sulks() {
+	if c.isBackingOff() {
 		return fmt.Errorf("%s: did not answer a moment ago: %w", c.path, fault.ErrUnavailable)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
@@ -171,16 +171,16 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if errors.Is(err, context.DeadlineExceeded) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.after = time.Now().Add(c.sulk)
+		c.retryAt = time.Now().Add(c.sulk)
 		return fmt.Errorf("%s: does not answer: %w", c.path, fault.ErrUnavailable)
 	}
 	return err
 }
 
-func (c *Client) sulks() bool {
+func (c *Client) isBackingOff() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Before(c.after)
+	return time.Now().Before(c.retryAt)
 }
 
 func (c *Client) exchange(ctx context.Context, method, path string, in, out any) error {
@@ -199,12 +199,12 @@ func (c *Client) exchange(ctx context.Context, method, path string, in, out any)
 	}
 	r, err := c.http.Do(q)
 	if err != nil {
-		return broken(err)
+		return connectionError(err)
 	}
 	defer func() { _ = r.Body.Close() }() // it was only read
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxReply))
 	if err != nil {
-		return broken(err)
+		return connectionError(err)
 	}
 	if r.StatusCode != http.StatusOK {
 		p := fault.Problem{}
@@ -219,8 +219,8 @@ func (c *Client) exchange(ctx context.Context, method, path string, in, out any)
 	return json.Unmarshal(b, out)
 }
 
-// broken gives an error of the connection its kind.
-func broken(err error) error {
+// connectionError gives an error of the connection its kind.
+func connectionError(err error) error {
 	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}

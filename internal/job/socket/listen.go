@@ -28,17 +28,17 @@ type listener struct {
 	*net.UnixListener
 	lock *os.File
 
-	mu    sync.Mutex
-	conns int
-	of    map[uint32]int // by user
+	mu          sync.Mutex
+	conns       int
+	connsByUser map[uint32]int // by user
 }
 
 // A conn is a connection and who is at its other end.
 type conn struct {
 	net.Conn
-	peer Peer
-	once sync.Once
-	from *listener
+	peer     Peer
+	once     sync.Once
+	listener *listener
 }
 
 // bind makes the socket. Whoever holds the lock beside it is the one agent that
@@ -53,7 +53,7 @@ func bind(path string) (_ *listener, err error) {
 	// Nobody else may open it, so that nobody else can hold it.
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, kind(err)
+		return nil, classify(err)
 	}
 	defer func() {
 		if err != nil {
@@ -61,20 +61,20 @@ func bind(path string) (_ *listener, err error) {
 		}
 	}()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, taken(path)
+		return nil, inUseError(path)
 	}
-	if err := clear(path); err != nil {
+	if err := removeStale(path); err != nil {
 		return nil, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, kind(err)
+		return nil, classify(err)
 	}
 	// Connecting takes the right to write.
 	if err := os.Chmod(path, 0o666); err != nil {
-		return nil, errors.Join(kind(err), l.Close())
+		return nil, errors.Join(classify(err), l.Close())
 	}
-	return &listener{UnixListener: l, lock: lock, of: map[uint32]int{}}, nil
+	return &listener{UnixListener: l, lock: lock, connsByUser: map[uint32]int{}}, nil
 }
 
 // makeDir makes the directory of the socket, for all to enter whatever the umask
@@ -82,22 +82,22 @@ func bind(path string) (_ *listener, err error) {
 func makeDir(dir string) error {
 	_, err := os.Stat(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return kind(err)
+		return classify(err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return kind(err)
+		return classify(err)
 	}
-	return kind(os.Chmod(dir, 0o755))
+	return classify(os.Chmod(dir, 0o755))
 }
 
-// clear removes a socket at which nobody listens.
-func clear(path string) error {
+// removeStale removes a socket at which nobody listens.
+func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return kind(err)
+		return classify(err)
 	case info.Mode().Type() != fs.ModeSocket:
 		return fault.WithHint(fmt.Errorf("%s: not a socket: %w", path, fault.ErrConflict), "move it away, or set METE_SOCKET to another path")
 	}
@@ -107,17 +107,17 @@ func clear(path string) error {
 	}
 	// Any other answer says that there is somebody, if a busy one.
 	if !errors.Is(err, unix.ECONNREFUSED) {
-		return taken(path)
+		return inUseError(path)
 	}
-	return kind(os.Remove(path))
+	return classify(os.Remove(path))
 }
 
-func taken(path string) error {
+func inUseError(path string) error {
 	return fault.WithHint(fmt.Errorf("%s: another agent listens: %w", path, fault.ErrConflict), "stop it, or set METE_SOCKET to another path")
 }
 
-// kind gives an error of the system its kind.
-func kind(err error) error {
+// classify gives an error of the system its kind.
+func classify(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
@@ -135,9 +135,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		p, err := peer(c)
+		p, err := peerOfConn(c)
 		if err == nil && l.admit(p.UID) {
-			return &conn{Conn: c, peer: p, from: l}, nil
+			return &conn{Conn: c, peer: p, listener: l}, nil
 		}
 		_ = c.Close()
 	}
@@ -146,20 +146,20 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) admit(uid uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conns >= maxConns || uid != 0 && l.of[uid] >= maxOfUser {
+	if l.conns >= maxConns || uid != 0 && l.connsByUser[uid] >= maxOfUser {
 		return false
 	}
 	l.conns++
-	l.of[uid]++
+	l.connsByUser[uid]++
 	return true
 }
 
-func (l *listener) leave(uid uint32) {
+func (l *listener) release(uid uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns--
-	if l.of[uid]--; l.of[uid] == 0 {
-		delete(l.of, uid)
+	if l.connsByUser[uid]--; l.connsByUser[uid] == 0 {
+		delete(l.connsByUser, uid)
 	}
 }
 
@@ -175,12 +175,12 @@ func (l *listener) close() error {
 
 // Close closes the connection, and makes room for another.
 func (c *conn) Close() error {
-	c.once.Do(func() { c.from.leave(c.peer.UID) })
+	c.once.Do(func() { c.listener.release(c.peer.UID) })
 	return c.Conn.Close()
 }
 
-// peer asks the kernel who is at the other end.
-func peer(c *net.UnixConn) (p Peer, err error) {
+// peerOfConn asks the kernel who is at the other end.
+func peerOfConn(c *net.UnixConn) (p Peer, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return p, err

@@ -31,9 +31,9 @@ type Server struct {
 	hooks Hooks
 	log   *slog.Logger
 
-	mu   sync.Mutex
-	open map[string]uint32 // jobs that have not ended, and whose they are
-	of   map[uint32]int    // how many, by user
+	mu         sync.Mutex
+	open       map[string]uint32 // jobs that have not ended, and whose they are
+	jobsByUser map[uint32]int    // how many, by user
 	// Whose those are that have ended: their ids are no secret, and whoever names one
 	// is given a token for what it used.
 	ended map[string]uint32
@@ -48,7 +48,7 @@ func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, of: map[uint32]int{}, ended: map[string]uint32{}}
+	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, jobsByUser: map[uint32]int{}, ended: map[string]uint32{}}
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 2 * time.Second,
@@ -97,16 +97,16 @@ func (s *Server) Forget(id string) {
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/jobs", s.answer(s.register))
-	mux.HandleFunc("POST /v1/jobs/{id}/snapshot", s.answer(s.snapshot))
-	mux.HandleFunc("PUT /v1/jobs/{id}/end", s.answer(s.end))
-	mux.HandleFunc("GET /v1/status", s.answer(func(*http.Request, []byte) (any, error) { return s.hooks.Status(), nil }))
+	mux.HandleFunc("POST /v1/jobs", s.handle(s.register))
+	mux.HandleFunc("POST /v1/jobs/{id}/snapshot", s.handle(s.snapshot))
+	mux.HandleFunc("PUT /v1/jobs/{id}/end", s.handle(s.end))
+	mux.HandleFunc("GET /v1/status", s.handle(func(*http.Request, []byte) (any, error) { return s.hooks.Status(), nil }))
 	return mux
 }
 
-// answer makes a handler of what takes a request's body, and returns what is
+// handle makes a handler of what takes a request's body, and returns what is
 // written as JSON.
-func (s *Server) answer(f func(*http.Request, []byte) (any, error)) http.HandlerFunc {
+func (s *Server) handle(f func(*http.Request, []byte) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -153,7 +153,7 @@ func (s *Server) register(r *http.Request, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.User = name(p.UID)
+	j.User = userName(p.UID)
 	told, err := s.hooks.Register(j)
 	if err != nil {
 		if !known {
@@ -176,11 +176,11 @@ func (s *Server) add(id string, uid uint32) (known bool, err error) {
 	case known:
 		return true, nil
 	// Half of the room is out of reach of any one user but root.
-	case len(s.open) >= maxJobs || uid != 0 && s.of[uid] >= maxJobs/2:
+	case len(s.open) >= maxJobs || uid != 0 && s.jobsByUser[uid] >= maxJobs/2:
 		return false, fmt.Errorf("%d jobs are open: %w", len(s.open), fault.ErrUnavailable)
 	}
 	s.open[id] = uid
-	s.of[uid]++
+	s.jobsByUser[uid]++
 	return false, nil
 }
 
@@ -194,14 +194,14 @@ func (s *Server) remove(id string, uid uint32) {
 		delete(s.ended, s.order[0])
 		s.order = s.order[1:]
 	}
-	if s.of[uid]--; s.of[uid] == 0 {
-		delete(s.of, uid)
+	if s.jobsByUser[uid]--; s.jobsByUser[uid] == 0 {
+		delete(s.jobsByUser, uid)
 	}
 }
 
-// mine returns the id that a request names, if it is of an open job of its peer;
+// ownJob returns the id that a request names, if it is of an open job of its peer;
 // root may speak for every one.
-func (s *Server) mine(r *http.Request) (string, error) {
+func (s *Server) ownJob(r *http.Request) (string, error) {
 	id, p := r.PathValue("id"), peerOf(r.Context())
 	if err := validID(id); err != nil {
 		return "", err
@@ -219,14 +219,14 @@ func (s *Server) mine(r *http.Request) (string, error) {
 }
 
 func (s *Server) snapshot(r *http.Request, _ []byte) (any, error) {
-	if _, err := s.mine(r); err != nil {
+	if _, err := s.ownJob(r); err != nil {
 		return nil, err
 	}
 	return struct{}{}, s.hooks.Snapshot(r.Context())
 }
 
 func (s *Server) end(r *http.Request, body []byte) (any, error) {
-	id, err := s.mine(r)
+	id, err := s.ownJob(r)
 	if err != nil {
 		return nil, err
 	}
@@ -252,10 +252,10 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// name is the user's name, or his number where he has none here.
-func name(uid uint32) string {
+// userName is the user's name, or his number where he has none here.
+func userName(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil && plain("user", u.Username, maxText) == nil {
+	if u, err := user.LookupId(id); err == nil && checkText("user", u.Username, maxText) == nil {
 		return u.Username
 	}
 	return id

@@ -46,14 +46,14 @@ type Outcome struct {
 	Signal int       `json:"signal,omitempty"` // that ended it; 0 is none
 }
 
-// A Registered is what a job is told that was taken.
-type Registered struct {
+// A Registration is what a job is told that was taken.
+type Registration struct {
 	// Self is absent where the agent has nothing to ask with.
-	Self *Self `json:"self,omitempty"`
+	Self *SelfAccess `json:"self,omitempty"`
 }
 
-// A Self is what a job needs to ask a server for its own use.
-type Self struct {
+// A SelfAccess is what a job needs to ask a server for its own use.
+type SelfAccess struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
 	CA    string `json:"ca,omitempty"` // file with the certificate of the server's authority; "" where it speaks without TLS
@@ -72,7 +72,7 @@ type Hooks interface {
 	// directory of its group is his, or he is in it.
 	Owns(p Peer, id string) bool
 	// Register takes a job, or the same again.
-	Register(j Job) (Registered, error)
+	Register(j Job) (Registration, error)
 	// Snapshot takes a tick now.
 	Snapshot(ctx context.Context) error
 	// End takes a job's outcome, and returns when its last values are read.
@@ -81,7 +81,7 @@ type Hooks interface {
 	Status() any
 }
 
-const system = "/run/mete/agent.sock"
+const systemSocket = "/run/mete/agent.sock"
 
 // Path is where an agent of this user listens: $METE_SOCKET, else
 // /run/mete/agent.sock of root, else mete/agent.sock in $XDG_RUNTIME_DIR. It is
@@ -91,7 +91,7 @@ func Path(getenv func(string) string, uid int) string {
 		return p
 	}
 	if uid == 0 {
-		return system
+		return systemSocket
 	}
 	// The XDG base directory specification has relative paths ignored.
 	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
@@ -105,12 +105,12 @@ func Path(getenv func(string) string, uid int) string {
 func Paths(getenv func(string) string, uid int) []string {
 	own := Path(getenv, uid)
 	switch {
-	case getenv("METE_SOCKET") != "" || own == system:
+	case getenv("METE_SOCKET") != "" || own == systemSocket:
 		return []string{own}
 	case own == "":
-		return []string{system}
+		return []string{systemSocket}
 	}
-	return []string{system, own}
+	return []string{systemSocket, own}
 }
 
 // Bounds of what a request may hold; its size has one too.
@@ -130,7 +130,7 @@ func (j *Job) validate(now time.Time) error {
 		return err
 	}
 	for what, s := range map[string]string{"name": j.Name, "project": j.Project} {
-		if err := plain(what, s, maxText); err != nil {
+		if err := checkText(what, s, maxText); err != nil {
 			return err
 		}
 	}
@@ -141,10 +141,10 @@ func (j *Job) validate(now time.Time) error {
 		if k == "" {
 			return fmt.Errorf("a label has no key: %w", fault.ErrInvalid)
 		}
-		if err := plain("label", k, maxText); err != nil {
+		if err := checkText("label", k, maxText); err != nil {
 			return err
 		}
-		if err := plain("label "+k, v, maxValue); err != nil {
+		if err := checkText("label "+k, v, maxValue); err != nil {
 			return err
 		}
 	}
@@ -157,7 +157,7 @@ func (j *Job) validate(now time.Time) error {
 			return fmt.Errorf("group %.300q is not one of job %s: %w", g, j.ID, fault.ErrInvalid)
 		}
 	}
-	return soon("start", j.Started, now)
+	return checkTime("start", j.Started, now)
 }
 
 // validID checks that an id is one of mete run.
@@ -168,8 +168,8 @@ func validID(id string) error {
 	return nil
 }
 
-// plain checks that a text is short and can be shown to people.
-func plain(what, s string, most int) error {
+// checkText checks that a text is short and can be shown to people.
+func checkText(what, s string, most int) error {
 	if len(s) > most {
 		return fmt.Errorf("%.40q has more than %d bytes: %w", what, most, fault.ErrInvalid)
 	}
@@ -179,8 +179,8 @@ func plain(what, s string, most int) error {
 	return nil
 }
 
-// soon checks that a time is given, and not ahead of the clock.
-func soon(what string, t, now time.Time) error {
+// checkTime checks that a time is given, and not ahead of the clock.
+func checkTime(what string, t, now time.Time) error {
 	if t.IsZero() || t.Sub(now) > ahead {
 		return fmt.Errorf("%s %v: %w", what, t, fault.ErrInvalid)
 	}
@@ -192,5 +192,5 @@ func (o *Outcome) validate(now time.Time) error {
 	if o.Exit < 0 || o.Exit > 255 || o.Signal < 0 || o.Signal > 64 {
 		return fmt.Errorf("exit %d, signal %d: %w", o.Exit, o.Signal, fault.ErrInvalid)
 	}
-	return soon("end", o.Ended, now)
+	return checkTime("end", o.Ended, now)
 }

@@ -38,7 +38,7 @@ type fakeAgent struct {
 	peer   socket.Peer
 	owns   func(p socket.Peer, id string) bool
 	fail   error // of Register
-	self   *socket.Self
+	self   *socket.SelfAccess
 	hang   chan struct{} // Snapshot and End wait for it to close, or for ctx
 	status any
 }
@@ -56,10 +56,10 @@ func (a *fakeAgent) Owns(p socket.Peer, id string) bool {
 	return a.owns == nil || a.owns(p, id)
 }
 
-func (a *fakeAgent) Register(j socket.Job) (socket.Registered, error) {
+func (a *fakeAgent) Register(j socket.Job) (socket.Registration, error) {
 	a.note("register " + j.ID)
 	a.job = j
-	return socket.Registered{Self: a.self}, a.fail
+	return socket.Registration{Self: a.self}, a.fail
 }
 
 func (a *fakeAgent) Snapshot(ctx context.Context) error {
@@ -145,14 +145,14 @@ func TestSelf(t *testing.T) {
 	path := filepath.Join(dir(t), "agent.sock")
 	a := &fakeAgent{}
 	listen(t, path, a)
-	for _, self := range []*socket.Self{nil, {}, {URL: "https://server/v1/self", Token: "t", CA: "/run/mete/ca.pem"}} {
+	for _, self := range []*socket.SelfAccess{nil, {}, {URL: "https://server/v1/self", Token: "t", CA: "/run/mete/ca.pem"}} {
 		c := dial(t, path)
 		a.self = self
 		if err := c.Register(t.Context(), job()); err != nil {
 			t.Fatal(err)
 		}
 		given := self != nil && self.Token != ""
-		if s, ok := c.Self(id); ok != given || given && s != *self {
+		if s, ok := c.SelfAccess(id); ok != given || given && s != *self {
 			t.Errorf("it is to ask by %+v, want %+v", s, self)
 		}
 	}

@@ -32,26 +32,26 @@ type Job struct {
 // A Run is a job that is measured for the server. Sample and End are called by
 // one goroutine.
 type Run struct {
-	o      *Origin
+	sender *Sender
 	job    Job
 	began  time.Time
 	series series
-	closed chan closing
+	closed chan closedWindow
 	wrote  sync.WaitGroup
 	stop   context.CancelFunc // of what sends while the job runs
 
 	// Of the goroutine that writes:
-	slot    *slot
-	shipper *sender.Shipper
-	sending sync.WaitGroup
-	held    *usage.Window // could not be put into a slot yet
-	fails   error         // why
-	named   bool
-	outcome *Outcome // once the last window is there
+	slot     *slot
+	delivery *sender.Sender
+	sending  sync.WaitGroup
+	unsaved  *usage.Window // could not be put into a slot yet
+	storeErr error         // why
+	named    bool
+	outcome  *Outcome // once the last window is there
 }
 
-// A closing is a window that closed; of the last one of a job with its outcome.
-type closing struct {
+// A closedWindow is a window that closed; of the last one of a job with its outcome.
+type closedWindow struct {
 	window  *usage.Window
 	outcome *Outcome
 }
@@ -63,10 +63,10 @@ type Outcome struct {
 }
 
 // Begin begins to measure a job that is about to start.
-func (o *Origin) Begin(j Job) (*Run, error) {
-	r := &Run{o: o, job: j, closed: make(chan closing, 1)}
+func (o *Sender) Begin(j Job) (*Run, error) {
+	r := &Run{sender: o, job: j, closed: make(chan closedWindow, 1)}
 	if o.id.Node() != "" {
-		if err := r.settle(math.MaxInt64); err != nil {
+		if err := r.takeSlot(math.MaxInt64); err != nil {
 			return nil, err
 		}
 	}
@@ -82,45 +82,45 @@ func (o *Origin) Begin(j Job) (*Run, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	if r.slot != nil {
-		r.ship(ctx)
+		r.startSending(ctx)
 	}
-	r.wrote.Go(func() { r.write(ctx) })
+	r.wrote.Go(func() { r.storeWindows(ctx) })
 	return r, nil
 }
 
 // Sample takes what there is of the job now, and closes a window where that is
 // due. While the disk is slow windows are longer.
-func (r *Run) Sample(at hostfs.Clocks, m *report.Measured) (closed bool) {
-	if !r.series.due(at, r.o.cfg.Window) || len(r.closed) > 0 {
+func (r *Run) Sample(at hostfs.Clocks, m *report.Measurement) (closed bool) {
+	if !r.series.due(at, r.sender.cfg.Window) || len(r.closed) > 0 {
 		return false
 	}
 	w := r.series.close(at, m)
-	r.closed <- closing{window: &w}
+	r.closed <- closedWindow{window: &w}
 	return true
 }
 
 // End takes the job's last figures, and returns when what was measured has been
 // sent, or waits on the disk for the next job: then the error says why. The
 // report is made to say what was booked, to the last digit.
-func (r *Run) End(ctx context.Context, at hostfs.Clocks, m *report.Measured, out Outcome) error {
+func (r *Run) End(ctx context.Context, at hostfs.Clocks, m *report.Measurement, out Outcome) error {
 	w := r.series.close(at, m)
 	w.Rows[0].Ended = true
-	r.series.settle(m)
-	r.closed <- closing{&w, &out}
+	r.series.correctReport(m)
+	r.closed <- closedWindow{&w, &out}
 	return r.finish(ctx)
 }
 
-// Leave ends measuring while the job goes on, as somebody else measures it from
+// HandOff ends measuring while the job goes on, as somebody else measures it from
 // now on.
-func (r *Run) Leave(at hostfs.Clocks, m *report.Measured) {
+func (r *Run) HandOff(at hostfs.Clocks, m *report.Measurement) {
 	w := r.series.close(at, m)
-	r.closed <- closing{window: &w}
+	r.closed <- closedWindow{window: &w}
 	close(r.closed)
 	r.wrote.Wait()
 }
 
-// Left ends what Leave left open: it sends what is left to be sent.
-func (r *Run) Left(ctx context.Context) error { return r.send(ctx) }
+// FinishHandOff ends what HandOff left open: it sends what is left to be sent.
+func (r *Run) FinishHandOff(ctx context.Context) error { return r.send(ctx) }
 
 // Cancel ends a job that did not start.
 func (r *Run) Cancel() error {
@@ -131,7 +131,7 @@ func (r *Run) Cancel() error {
 	if r.slot == nil {
 		return nil
 	}
-	if err := r.slot.owe(debt{Ended: true}); err != nil {
+	if err := r.slot.writeDebt(debt{Ended: true}); err != nil {
 		return errors.Join(err, r.slot.spool.Close())
 	}
 	return r.slot.close()
@@ -143,33 +143,33 @@ func (r *Run) finish(ctx context.Context) error {
 	return r.send(ctx)
 }
 
-// settle takes a slot, once there is an identity, for windows that begin at since.
-func (r *Run) settle(since int64) error {
+// takeSlot takes a slot, once there is an identity, for windows that begin at since.
+func (r *Run) takeSlot(since int64) error {
 	var err error
-	if r.slot, err = r.o.take(since); err != nil {
+	if r.slot, err = r.sender.acquireSlot(since); err != nil {
 		return err
 	}
 	began := r.began
 	if began.IsZero() {
 		began = time.Now().UTC() // it is about to
 	}
-	if err := r.slot.owe(debt{Job: r.job.ID, Name: r.job.Name, Began: began}); err != nil {
+	if err := r.slot.writeDebt(debt{Job: r.job.ID, Name: r.job.Name, Began: began}); err != nil {
 		err = errors.Join(err, r.slot.spool.Close())
 		r.slot = nil
 		return err
 	}
-	r.shipper = r.o.shipper(r.slot.spool)
+	r.delivery = r.sender.newSender(r.slot.spool)
 	return nil
 }
 
-// ship sends while the job runs. What that could not send, send does.
-func (r *Run) ship(ctx context.Context) {
-	r.sending.Go(func() { _ = r.shipper.Run(ctx) })
-	r.sending.Go(func() { _ = r.o.drain(ctx) })
+// startSending sends while the job runs. What that could not send, send does.
+func (r *Run) startSending(ctx context.Context) {
+	r.sending.Go(func() { _ = r.delivery.Run(ctx) })
+	r.sending.Go(func() { _ = r.sender.sendOthers(ctx) })
 }
 
-// write puts windows into the slot as they close.
-func (r *Run) write(ctx context.Context) {
+// storeWindows puts windows into the slot as they close.
+func (r *Run) storeWindows(ctx context.Context) {
 	renew := time.NewTicker(time.Hour)
 	defer renew.Stop()
 	retry := time.NewTicker(time.Minute)
@@ -181,7 +181,7 @@ func (r *Run) write(ctx context.Context) {
 				return
 			}
 			r.outcome = c.outcome
-			r.keep(c.window)
+			r.storeWindow(c.window)
 		case <-retry.C:
 			if r.slot == nil {
 				r.enrol(ctx)
@@ -194,53 +194,53 @@ func (r *Run) write(ctx context.Context) {
 
 // enrol asks for an identity, where the server was away when the job began.
 func (r *Run) enrol(ctx context.Context) {
-	asking, cancel := context.WithTimeout(ctx, r.o.cfg.Wait)
+	asking, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
-	if r.fails = r.o.enrol(asking); r.fails != nil {
+	if r.storeErr = r.sender.enrol(asking); r.storeErr != nil {
 		return
 	}
-	if r.fails = r.settle(r.series.began); r.fails == nil {
-		r.ship(ctx)
+	if r.storeErr = r.takeSlot(r.series.began); r.storeErr == nil {
+		r.startSending(ctx)
 	}
 }
 
 // renew gets a new certificate where that is due.
 func (r *Run) renew(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.o.cfg.Wait)
+	ctx, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
-	return r.o.renew(ctx)
+	return r.sender.renew(ctx)
 }
 
-// keep puts a window into the slot, or merges it with what is held until that
+// storeWindow puts a window into the slot, or merges it with what is held until that
 // goes.
-func (r *Run) keep(w *usage.Window) {
-	if r.held != nil {
-		r.held.Merge(w)
-		w, r.held = r.held, nil
+func (r *Run) storeWindow(w *usage.Window) {
+	if r.unsaved != nil {
+		r.unsaved.Merge(w)
+		w, r.unsaved = r.unsaved, nil
 	}
 	if r.slot == nil {
-		r.held = w
+		r.unsaved = w
 		return
 	}
-	node := r.o.id.Node()
+	node := r.sender.id.Node()
 	work := workload.Workload{ID: workload.NewID(node, workload.Job, r.job.ID), Kind: workload.Job, Key: r.job.ID, Name: r.job.Name, Path: r.job.Path}
 	for i := range w.Rows {
 		w.Rows[i].Workload = work
 	}
 	var names []batch.Name
-	if !r.named || r.outcome != nil || len(r.shipper.Wanted()) > 0 {
-		names = []batch.Name{r.name(&w.Rows[0])}
+	if !r.named || r.outcome != nil || len(r.delivery.Wanted()) > 0 {
+		names = []batch.Name{r.jobName(&w.Rows[0])}
 	}
 	err := r.slot.append(w, names, r.job.ID)
 	if err != nil {
-		r.held, r.fails = w, err
+		r.unsaved, r.storeErr = w, err
 		return
 	}
-	r.named, r.fails = true, nil
+	r.named, r.storeErr = true, nil
 }
 
-// name is what is said of the job.
-func (r *Run) name(row *usage.Row) batch.Name {
+// jobName is what is said of the job.
+func (r *Run) jobName(row *usage.Row) batch.Name {
 	n := wire.NameOf(row)
 	n.Job, n.Labels, n.Started = r.job.Name, r.job.Labels, r.began
 	n.User = strconv.Itoa(r.job.UID)
@@ -255,54 +255,54 @@ func (r *Run) name(row *usage.Row) batch.Name {
 
 // send sends what is left: of this job, then of others before.
 func (r *Run) send(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.o.cfg.Wait)
+	ctx, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
 	r.stop()
 	r.sending.Wait()
 	if r.slot == nil {
 		// The server was away when the job began.
-		err := r.o.enrol(ctx)
+		err := r.sender.enrol(ctx)
 		if err == nil {
-			err = r.settle(r.series.began)
+			err = r.takeSlot(r.series.began)
 		}
 		if err != nil {
 			return fmt.Errorf("%w; it is in no ledger", err)
 		}
 	}
-	if r.held != nil {
-		w := r.held
-		r.held = nil
-		if r.keep(w); r.held != nil {
-			return errors.Join(r.fails, r.slot.spool.Close())
+	if r.unsaved != nil {
+		w := r.unsaved
+		r.unsaved = nil
+		if r.storeWindow(w); r.unsaved != nil {
+			return errors.Join(r.storeErr, r.slot.spool.Close())
 		}
 	}
-	if ends := r.o.id.Ends(); !ends.IsZero() && time.Now().After(ends) {
-		r.fails = r.o.renew(ctx)
+	if ends := r.sender.id.Expiry(); !ends.IsZero() && time.Now().After(ends) {
+		r.storeErr = r.sender.renew(ctx)
 	}
-	err := r.slot.owe(debt{Job: r.job.ID, Name: r.job.Name, Began: r.began, Ended: true})
-	if ferr := r.o.flush(ctx, r.slot); ferr != nil {
+	err := r.slot.writeDebt(debt{Job: r.job.ID, Name: r.job.Name, Began: r.began, Ended: true})
+	if ferr := r.sender.flush(ctx, r.slot); ferr != nil {
 		err = errors.Join(err, fmt.Errorf("%w; it waits in %s for the next mete run --server", ferr, r.slot.dir))
 	}
 	lost := r.slot.spool.Stats().Refused
 	err = errors.Join(err, r.slot.close())
 	if lost > 0 {
-		err = errors.Join(err, fmt.Errorf("%s: refused: %w; it is kept in %s", r.o.Server(), fault.ErrInvalid, r.slot.dir))
+		err = errors.Join(err, fmt.Errorf("%s: refused: %w; it is kept in %s", r.sender.Server(), fault.ErrInvalid, r.slot.dir))
 	}
 	if err != nil {
-		return errors.Join(err, r.fails)
+		return errors.Join(err, r.storeErr)
 	}
 	// The server is there: the time to renew a certificate of which a third is
 	// left. If that fails there is another time.
-	_ = r.o.renew(ctx)
-	if err := r.o.drain(ctx); err != nil {
+	_ = r.sender.renew(ctx)
+	if err := r.sender.sendOthers(ctx); err != nil {
 		return fmt.Errorf("what earlier jobs used: %w; it waits for the next mete run --server", err)
 	}
 	return nil
 }
 
 // flush sends all that is in a slot. A server that is busy is asked again.
-func (o *Origin) flush(ctx context.Context, s *slot) error {
-	sh := o.shipper(s.spool)
+func (o *Sender) flush(ctx context.Context, s *slot) error {
+	sh := o.newSender(s.spool)
 	for {
 		err := sh.Flush(ctx)
 		after, busy := sender.RetryAfter(err)
@@ -318,7 +318,7 @@ func (o *Origin) flush(ctx context.Context, s *slot) error {
 }
 
 // clock reads this machine's clocks as they are sent along.
-func (o *Origin) clock() (batch.Clock, error) {
+func (o *Sender) clock() (batch.Clock, error) {
 	at, err := o.h.Clocks()
 	return batch.Clock{Boot: o.boot, Boottime: at.Boottime, Wall: at.Realtime}, err
 }

@@ -43,7 +43,7 @@ var counters = []usage.Resource{
 }
 
 // figures are what a job used since it began.
-func figures(m *report.Measured) (list []figure, covered time.Duration) {
+func figures(m *report.Measurement) (list []figure, covered time.Duration) {
 	quality := func(of usage.Set, r usage.Resource) usage.Quality {
 		if of.Has(r) {
 			return usage.Apportioned
@@ -56,7 +56,7 @@ func figures(m *report.Measured) (list []figure, covered time.Duration) {
 		}
 	}
 	for _, l := range []struct {
-		level    *report.Level
+		level    *report.Gauge
 		integral usage.Resource
 		peak     usage.Resource // 0 is none
 	}{
@@ -86,7 +86,7 @@ func figures(m *report.Measured) (list []figure, covered time.Duration) {
 // What is booked stays booked. A figure that falls, as one may that is divided by
 // a rule, is booked no more until it is above what it was, and user and system
 // time share what CPU time was booked.
-func (s *series) close(at hostfs.Clocks, m *report.Measured) usage.Window {
+func (s *series) close(at hostfs.Clocks, m *report.Measurement) usage.Window {
 	w := usage.Window{Boot: s.boot, Start: s.closed, End: max(at.Boottime, s.closed+1), Offset: at.Realtime - at.Boottime}
 	list, covered := figures(m)
 	var row usage.Row
@@ -122,8 +122,8 @@ func (s *series) close(at hostfs.Clocks, m *report.Measured) usage.Window {
 	return w
 }
 
-// settle makes the report say what was booked.
-func (s *series) settle(m *report.Measured) {
+// correctReport makes the report say what was booked.
+func (s *series) correctReport(m *report.Measurement) {
 	for _, r := range counters {
 		if m.Final.Has.Has(r) {
 			m.Final.Put(r, s.booked[r])

@@ -20,7 +20,7 @@ import (
 func TestSeries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := series{boot: "b", began: 1e9, closed: 1e9}
-		var m report.Measured
+		var m report.Measurement
 		var sum usage.Usage
 		at := hostfs.Clocks{Boottime: 1e9, Monotonic: 1e9, Realtime: 1e18}
 		var cpu, disk int64
@@ -42,7 +42,7 @@ func TestSeries(t *testing.T) {
 			}
 			end = w.End
 			for _, r := range usage.Wholes {
-				if !w.Balance.Closed(r) || w.Balance.Whole.Of(r) != 0 {
+				if !w.Balance.IsBalanced(r) || w.Balance.Whole.Get(r) != 0 {
 					t.Fatalf("%v: %+v", r, w.Balance)
 				}
 			}
@@ -66,7 +66,7 @@ func TestSeries(t *testing.T) {
 				t.Fatalf("total of %d, want %d", got, want)
 			}
 		}
-		s.settle(&m)
+		s.correctReport(&m)
 		for _, r := range []usage.Resource{usage.CPU, usage.CPUUser, usage.CPUSystem, usage.DiskRead} {
 			if got := sum.Amount[r]; got != m.Final.Value[r] {
 				t.Fatalf("%v: windows of %d, report of %d", r, got, m.Final.Value[r])
@@ -93,7 +93,7 @@ func TestDue(t *testing.T) {
 	var got []time.Duration
 	for at := (hostfs.Clocks{Boottime: s.began}); len(got) < 7; at.Boottime += int64(100 * time.Millisecond) {
 		if s.due(at, 10*time.Second) {
-			s.close(at, &report.Measured{})
+			s.close(at, &report.Measurement{})
 			got = append(got, time.Duration(s.closed-s.began)/time.Second)
 		}
 	}

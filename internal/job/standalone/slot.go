@@ -20,14 +20,14 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// slots is how many jobs may run at once.
-const slots = 4096
+// maxSlots is how many jobs may run at once.
+const maxSlots = 4096
 
 // A slot is a spool that one job at a time has.
 type slot struct {
-	o     *Origin
-	dir   string
-	spool *spool.Spool
+	sender *Sender
+	dir    string
+	spool  *spool.Spool
 }
 
 // debt is the file in a slot that says that somebody owes something: it is there
@@ -48,33 +48,33 @@ type state struct {
 	End     int64     `json:"end"` // of the window, ns of CLOCK_BOOTTIME
 }
 
-func (o *Origin) slotDir(n int) string {
+func (o *Sender) slotDir(n int) string {
 	return filepath.Join(o.dir, "spool", o.id.Node(), strconv.Itoa(n))
 }
 
-// take takes the first slot that is free for windows from since on, in ns of
+// acquireSlot takes the first slot that is free for windows from since on, in ns of
 // CLOCK_BOOTTIME: windows of a slot do not overlap.
-func (o *Origin) take(since int64) (*slot, error) {
-	for n := range slots {
-		s, err := o.open(o.slotDir(n))
+func (o *Sender) acquireSlot(since int64) (*slot, error) {
+	for n := range maxSlots {
+		s, err := o.openSlot(o.slotDir(n))
 		if errors.Is(err, fault.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if st := s.last(); st.Boot != o.boot || st.End <= since {
+		if st := s.lastState(); st.Boot != o.boot || st.End <= since {
 			return s, nil
 		}
 		if err := s.spool.Close(); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%s: %d jobs run: %w", o.dir, slots, fault.ErrConflict)
+	return nil, fmt.Errorf("%s: %d jobs run: %w", o.dir, maxSlots, fault.ErrConflict)
 }
 
-// open takes a slot. The error wraps fault.ErrConflict where another one has it.
-func (o *Origin) open(dir string) (*slot, error) {
+// openSlot takes a slot. The error wraps fault.ErrConflict where another one has it.
+func (o *Sender) openSlot(dir string) (*slot, error) {
 	cfg := o.cfg.Spool
 	cfg.Dir = dir
 	sp, err := spool.Open(cfg, slog.New(slog.DiscardHandler))
@@ -90,20 +90,20 @@ func (o *Origin) open(dir string) (*slot, error) {
 
 // recover books what is not known of a job whose mete run was killed.
 func (s *slot) recover() error {
-	d, err := s.owes()
+	d, err := s.readDebt()
 	if err != nil || d.Ended || d.Job == "" {
 		return err
 	}
 	from := d.Began
-	if st := s.last(); st.Job == d.Job {
+	if st := s.lastState(); st.Job == d.Job {
 		from = st.Through
 	}
-	at, err := s.o.h.Clocks()
+	at, err := s.sender.h.Clocks()
 	if err != nil {
 		return err
 	}
 	// A gap goes with a window; nobody used anything in this one.
-	w := usage.Window{Boot: s.o.boot, Start: at.Boottime - 1, End: at.Boottime, Offset: at.Realtime - at.Boottime, Gaps: []usage.Gap{{
+	w := usage.Window{Boot: s.sender.boot, Start: at.Boottime - 1, End: at.Boottime, Offset: at.Realtime - at.Boottime, Gaps: []usage.Gap{{
 		From: from, To: time.Unix(0, at.Realtime).UTC(), Reason: usage.Killed,
 		Detail: fmt.Sprintf("mete run of the job %s (%s)", d.Name, d.Job),
 	}}}
@@ -111,11 +111,11 @@ func (s *slot) recover() error {
 		return err
 	}
 	d.Ended = true
-	return s.owe(d)
+	return s.writeDebt(d)
 }
 
-// last is how far the slot's windows go.
-func (s *slot) last() (st state) {
+// lastState is how far the slot's windows go.
+func (s *slot) lastState() (st state) {
 	list := s.spool.Checkpoint()
 	if len(list) == 0 || json.Unmarshal(list[len(list)-1], &st) != nil {
 		return state{}
@@ -133,9 +133,9 @@ func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b })
 }
 
-// owes reads the debt; a zero one is none. One that cannot be read was not
+// readDebt reads the debt; a zero one is none. One that cannot be read was not
 // written to its end, by a job that had just begun.
-func (s *slot) owes() (d debt, err error) {
+func (s *slot) readDebt() (d debt, err error) {
 	b, err := os.ReadFile(s.debtFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, nil
@@ -146,9 +146,9 @@ func (s *slot) owes() (d debt, err error) {
 	return d, err
 }
 
-// owe writes the debt. It is not forced to the disk, as it is about what a job's
+// writeDebt writes the debt. It is not forced to the disk, as it is about what a job's
 // windows, which are, do not say.
-func (s *slot) owe(d debt) error {
+func (s *slot) writeDebt(d debt) error {
 	b, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ const debtName = "debt.json"
 
 // close lets go of the slot, and of its debt where all was sent.
 func (s *slot) close() error {
-	err := s.spool.Tidy(time.Now())
+	err := s.spool.Maintain(time.Now())
 	waits := slices.ContainsFunc(s.spool.Streams(), func(st spool.Status) bool { return !st.Oldest.IsZero() })
 	if !waits {
 		if rerr := os.Remove(s.debtFile()); !errors.Is(rerr, fs.ErrNotExist) {
@@ -176,15 +176,15 @@ func (s *slot) close() error {
 	return errors.Join(err, s.spool.Close())
 }
 
-// drain sends what is left in slots that nobody has, but for the first that
+// sendOthers sends what is left in slots that nobody has, but for the first that
 // fails.
-func (o *Origin) drain(ctx context.Context) error {
+func (o *Sender) sendOthers(ctx context.Context) error {
 	list, err := filepath.Glob(filepath.Join(filepath.Dir(o.slotDir(0)), "*", debtName))
 	if err != nil {
 		return err
 	}
 	for _, file := range list {
-		s, err := o.open(filepath.Dir(file))
+		s, err := o.openSlot(filepath.Dir(file))
 		if errors.Is(err, fault.ErrConflict) {
 			continue
 		}

@@ -40,42 +40,42 @@ type Config struct {
 	Wait    time.Duration
 	Window  time.Duration // how long a window is, of a job that is old enough
 	Spool   spool.Config  // but for Dir
-	Ship    sender.Config
+	Sender  sender.Config
 	Version string // of the program
 }
 
 // Default is that of agents, with a smaller spool: there may be many slots.
 func Default() Config {
-	c := Config{Wait: 10 * time.Second, Window: 10 * time.Second, Spool: spool.Default(), Ship: sender.Default()}
-	c.Spool.Cap = 64 << 20
+	c := Config{Wait: 10 * time.Second, Window: 10 * time.Second, Spool: spool.Default(), Sender: sender.Default()}
+	c.Spool.MaxBytes = 64 << 20
 	return c
 }
 
-// An Origin is the identity of jobs that send to one server.
-type Origin struct {
+// A Sender is the identity of jobs that send to one server.
+type Sender struct {
 	cfg  Config
 	h    *hostfs.FS
 	boot string
 	dir  string
 	base *url.URL
 	id   *enroll.Identity
-	// Away says why the server could not be asked for an identity yet; nil where
+	// Unreachable says why the server could not be asked for an identity yet; nil where
 	// there is one.
-	Away error
-	// ledger is that of the token, as long as there is no identity.
-	ledger string
+	Unreachable error
+	// ledgerID is that of the token, as long as there is no identity.
+	ledgerID string
 }
 
 // Open enrols with the server, where that was not done before. A server that
 // cannot be reached is no error: the job may go on without. One that wraps
 // fault.ErrDenied or fault.ErrInvalid says what is wrong with what was asked.
-func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Origin, error) {
+func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 	base, err := url.Parse(cfg.Server)
 	if err != nil || base.Host == "" {
 		// The rest of what can be wrong with it enrol finds.
 		return nil, fault.WithHint(fmt.Errorf("server %q: %w address", cfg.Server, fault.ErrInvalid), "give it as https://host:port")
 	}
-	o := &Origin{cfg: cfg, h: h, dir: filepath.Join(cfg.Dir, strings.ReplaceAll(base.Host, ":", "_")), base: base}
+	o := &Sender{cfg: cfg, h: h, dir: filepath.Join(cfg.Dir, strings.ReplaceAll(base.Host, ":", "_")), base: base}
 	if o.boot, err = h.BootID(); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Origin, error) {
 	tok, err := cfg.Token()
 	// One on the loopback without TLS is asked each time, as its ledger may be
 	// another one by now.
-	if o.id.Node() != "" && base.Scheme != "http" && (err != nil || !o.id.Leaves(tok)) {
+	if o.id.Node() != "" && base.Scheme != "http" && (err != nil || !o.id.IsForOtherAuthority(tok)) {
 		return o, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.Wait)
@@ -103,12 +103,12 @@ func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Origin, error) {
 	case tok.IsZero():
 		return nil, err // nor is it known which ledger it would be
 	}
-	o.Away, o.ledger = err, enroll.LedgerOf(tok.CA())
+	o.Unreachable, o.ledgerID = err, enroll.LedgerID(tok.CA())
 	return o, nil
 }
 
 // load takes up the identity that is there, or none.
-func (o *Origin) load() error {
+func (o *Sender) load() error {
 	facts, err := enroll.FactsOf(o.h)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (o *Origin) load() error {
 // enrol makes sure that there is an identity.
 // One process at a time does that, so that several that start together do not
 // use up a token.
-func (o *Origin) enrol(ctx context.Context) error {
+func (o *Sender) enrol(ctx context.Context) error {
 	lock, err := o.lock(ctx)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func (o *Origin) enrol(ctx context.Context) error {
 }
 
 // renew gets a new certificate where that is due.
-func (o *Origin) renew(ctx context.Context) error {
+func (o *Sender) renew(ctx context.Context) error {
 	lock, err := o.lock(ctx)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (o *Origin) renew(ctx context.Context) error {
 }
 
 // lock waits for the lock of the identity.
-func (o *Origin) lock(ctx context.Context) (*os.File, error) {
+func (o *Sender) lock(ctx context.Context) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(o.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -174,35 +174,35 @@ func (o *Origin) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// Ledger tells the server's ledger from others; "" is not known.
-func (o *Origin) Ledger() string {
-	if l := o.id.Ledger(); l != "" {
+// LedgerID tells the server's ledger from others; "" is not known.
+func (o *Sender) LedgerID() string {
+	if l := o.id.LedgerID(); l != "" {
 		return l
 	}
-	return o.ledger
+	return o.ledgerID
 }
 
 // Server is the address of the server.
-func (o *Origin) Server() string { return o.id.Server() }
+func (o *Sender) Server() string { return o.id.Server() }
 
-// Self is what a job needs to ask the server for its own use, with the path of a file
+// SelfAccess is what a job needs to ask the server for its own use, with the path of a file
 // in place of the certificate of the server's authority. It is empty where there is
 // nothing to ask with.
-func (o *Origin) Self(job string) token.Self {
+func (o *Sender) SelfAccess(job string) token.SelfAccess {
 	node := o.id.Node()
 	s := o.id.Self(node, workload.NewID(node, workload.Job, job))
 	if s.CA == "" {
 		return s
 	}
-	path, err := enroll.KeepCA(o.dir, s.CA)
+	path, err := enroll.WriteCA(o.dir, s.CA)
 	if err != nil {
-		return token.Self{}
+		return token.SelfAccess{}
 	}
 	s.CA = path
 	return s
 }
 
-// shipper sends what is in a spool.
-func (o *Origin) shipper(s *spool.Spool) *sender.Shipper {
-	return sender.New(o.cfg.Ship, s, sender.NewHTTP(o.base, o.id.Client(), o.cfg.Version), o.clock, slog.New(slog.DiscardHandler))
+// newSender returns what sends the batches of a spool.
+func (o *Sender) newSender(s *spool.Spool) *sender.Sender {
+	return sender.New(o.cfg.Sender, s, sender.NewHTTP(o.base, o.id.Client(), o.cfg.Version), o.clock, slog.New(slog.DiscardHandler))
 }

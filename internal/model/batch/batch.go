@@ -73,26 +73,26 @@ func (h *Hash) UnmarshalText(b []byte) error {
 // HashOf is the hash of a batch that is sent as these bytes.
 func HashOf(sent []byte) Hash { return sha256.Sum256(sent) }
 
-// A Short is the first 8 bytes of a workload's ID, big endian. Rows name their
+// A ShortID is the first 8 bytes of a workload's ID, big endian. Rows name their
 // workload by it: within one node two that are alike would need some 2^32 of
 // them.
-type Short uint64
+type ShortID uint64
 
-// ShortOf is the first 8 bytes of an ID, or false where it is none that
+// ShortIDOf is the first 8 bytes of an ID, or false where it is none that
 // workload.NewID makes.
-func ShortOf(id workload.ID) (Short, bool) {
+func ShortIDOf(id workload.ID) (ShortID, bool) {
 	raw, ok := id.Bytes()
-	return Short(binary.BigEndian.Uint64(raw[:])), ok
+	return ShortID(binary.BigEndian.Uint64(raw[:])), ok
 }
 
 // String writes the 16 hexadecimal digits that stand in JSON.
-func (s Short) String() string { return fmt.Sprintf("%016x", uint64(s)) }
+func (s ShortID) String() string { return fmt.Sprintf("%016x", uint64(s)) }
 
 // MarshalText implements encoding.TextMarshaler.
-func (s Short) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s ShortID) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (s *Short) UnmarshalText(b []byte) error {
+func (s *ShortID) UnmarshalText(b []byte) error {
 	var raw [8]byte
 	if len(b) != 2*len(raw) {
 		return fmt.Errorf("workload %q is not of %d hexadecimal digits: %w", b, 2*len(raw), fault.ErrInvalid)
@@ -100,7 +100,7 @@ func (s *Short) UnmarshalText(b []byte) error {
 	if _, err := hex.Decode(raw[:], b); err != nil {
 		return fmt.Errorf("workload %q: %w: %w", b, err, fault.ErrInvalid)
 	}
-	*s = Short(binary.BigEndian.Uint64(raw[:]))
+	*s = ShortID(binary.BigEndian.Uint64(raw[:]))
 	return nil
 }
 
@@ -145,7 +145,7 @@ type Window struct {
 	Boot       string
 	Start, End int64 // ns of CLOCK_BOOTTIME
 	Offset     int64 // wall minus boottime, ns
-	Opening    usage.Opening
+	Opening    usage.StartReason
 	CPUs       int // online at its end
 	Rows       []Row
 	// Total is what the machine did as a whole: disk over leaf devices,
@@ -160,7 +160,7 @@ type Window struct {
 
 // A Row is what one workload used in a window.
 type Row struct {
-	Workload Short
+	Workload ShortID
 	Usage    usage.Usage
 	// Total holds, for the resources in Has, the cumulative amount that was
 	// booked to the workload since its life began, this window included. A row
@@ -170,9 +170,9 @@ type Row struct {
 	Ended bool // the life ended in this window
 }
 
-// Lost is an agent's word that it cannot send batches From to To (inclusive) of
+// Loss is an agent's word that it cannot send batches From to To (inclusive) of
 // a stream, ever. The server books the Gap and goes on after To.
-type Lost struct {
+type Loss struct {
 	Stream Stream    `json:"stream"`
 	From   uint64    `json:"from,string"`
 	To     uint64    `json:"to,string"`

@@ -36,7 +36,7 @@ type Handover struct {
 
 // A Minute is what one workload used in a minute, or in a part of it.
 type Minute struct {
-	Workload Short
+	Workload ShortID
 	Minute   int64 // since 1970, UTC
 	Usage    usage.Usage
 }

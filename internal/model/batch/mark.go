@@ -10,13 +10,13 @@ type Mark struct {
 type Verdict uint8
 
 const (
-	// Taken: it is in the ledger, durably.
-	Taken Verdict = iota + 1
-	// Known: it was taken before; nothing changed.
-	Known
-	// Behind: batches before it are missing. The reply says which number is
+	// Accepted: it is in the ledger, durably.
+	Accepted Verdict = iota + 1
+	// Duplicate: it was taken before; nothing changed.
+	Duplicate
+	// OutOfOrder: batches before it are missing. The reply says which number is
 	// wanted.
-	Behind
+	OutOfOrder
 	// Conflict: another content stands under this number, or the one before is
 	// another. Nothing changed; the offered bytes were kept aside for a person to
 	// see. The agent abandons the stream and goes on in a new one.
@@ -52,7 +52,7 @@ type Reply struct {
 	Next    uint64  `json:"next,string"` // the number that the server wants now
 	// Names are workloads whose names the server lacks: the agent sends them
 	// with its next batch.
-	Names []Short `json:"names,omitempty"`
+	Names []ShortID `json:"names,omitempty"`
 }
 
 // Judge says what becomes of a batch that is offered where the stream stands at
@@ -61,13 +61,13 @@ type Reply struct {
 func (m Mark) Judge(number uint64, previous, hash Hash, known *Hash) Verdict {
 	switch {
 	case number > m.Next:
-		return Behind
+		return OutOfOrder
 	case number < m.Next && known != nil && *known != hash:
 		return Conflict
 	case number < m.Next:
-		return Known
+		return Duplicate
 	case previous != m.Last:
 		return Conflict
 	}
-	return Taken
+	return Accepted
 }

@@ -19,9 +19,9 @@ func (w *Window) Merge(next *Window) {
 	w.End, w.Offset, w.CPUs = next.End, next.Offset, next.CPUs
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
-	w.Handovers = usage.JoinHandovers(w.Handovers, next.Handovers, w.End-w.Start)
+	w.Handovers = usage.MergeHandovers(w.Handovers, next.Handovers, w.End-w.Start)
 	had := len(w.Rows)
-	at := make(map[Short]int, had)
+	at := make(map[ShortID]int, had)
 	for i := range w.Rows {
 		at[w.Rows[i].Workload] = i
 	}

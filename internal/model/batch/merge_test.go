@@ -26,7 +26,7 @@ func drawUsage(t *rapid.T) (u usage.Usage) {
 // drawWindows returns windows in order, in which Totals are whole or left out.
 func drawWindows(t *rapid.T, n int) []batch.Window {
 	at := int64(0)
-	sums := map[batch.Short][usage.Limit]int64{}
+	sums := map[batch.ShortID][usage.Limit]int64{}
 	ws := make([]batch.Window, n)
 	for i := range ws {
 		w := &ws[i]
@@ -34,14 +34,14 @@ func drawWindows(t *rapid.T, n int) []batch.Window {
 		w.Boot, w.Start, w.Offset, w.CPUs = "b", at, int64(i), i+1
 		at += rapid.Int64Range(1, 10).Draw(t, "length")
 		w.End = at
-		w.Opening = usage.Opening(i % 4)
+		w.Opening = usage.StartReason(i % 4)
 		w.Total = drawUsage(t)
 		for j := range w.Balance.Whole {
 			w.Balance.Whole[j] = rapid.Int64Range(0, 100).Draw(t, "whole")
 			w.Balance.Skew[j] = rapid.Int64Range(-100, 100).Draw(t, "skew")
 		}
 		for _, short := range rapid.SliceOfNDistinct(rapid.Uint64Range(1, 4), 0, 4, rapid.ID).Draw(t, "rows") {
-			row := batch.Row{Workload: batch.Short(short), Usage: drawUsage(t), Ended: rapid.Bool().Draw(t, "ended")}
+			row := batch.Row{Workload: batch.ShortID(short), Usage: drawUsage(t), Ended: rapid.Bool().Draw(t, "ended")}
 			sum, known := sums[row.Workload]
 			for r := range sum {
 				if usage.Resource(r) != usage.MemoryPeak {
@@ -98,9 +98,9 @@ func TestMergeLosesAndDoublesNothing(t *testing.T) {
 		if sum.Start != first.Start || sum.End != last.End || sum.Offset != last.Offset || sum.CPUs != last.CPUs || sum.Opening != first.Opening {
 			t.Fatalf("%+v from %+v to %+v", sum, first, last)
 		}
-		want := map[batch.Short]*usage.Usage{}
-		totals := map[batch.Short]int64{}
-		ended := map[batch.Short]bool{}
+		want := map[batch.ShortID]*usage.Usage{}
+		totals := map[batch.ShortID]int64{}
+		ended := map[batch.ShortID]bool{}
 		var total usage.Usage
 		var balance usage.Balance
 		rows := 0

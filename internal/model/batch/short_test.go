@@ -11,15 +11,15 @@ import (
 )
 
 func TestShort(t *testing.T) {
-	id := workload.IDOf([16]byte{0: 0xfe, 7: 1, 8: 9})
-	s, ok := batch.ShortOf(id)
+	id := workload.IDFromBytes([16]byte{0: 0xfe, 7: 1, 8: 9})
+	s, ok := batch.ShortIDOf(id)
 	if !ok || s != 0xfe00000000000001 {
 		t.Fatalf("%s is %v, %t", id, s, ok)
 	}
-	if _, ok := batch.ShortOf("no id"); ok {
+	if _, ok := batch.ShortIDOf("no id"); ok {
 		t.Error("a malformed id has a short")
 	}
-	b, err := json.Marshal(batch.Reply{Names: []batch.Short{s}})
+	b, err := json.Marshal(batch.Reply{Names: []batch.ShortID{s}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestShort(t *testing.T) {
 		t.Errorf("read as %v, %v", r, err)
 	}
 	for _, bad := range []string{"", "fe", "fe0000000000000g", "0xfe000000000000"} {
-		if err := new(batch.Short).UnmarshalText([]byte(bad)); !errors.Is(err, fault.ErrInvalid) {
+		if err := new(batch.ShortID).UnmarshalText([]byte(bad)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%q: error %v, want fault.ErrInvalid", bad, err)
 		}
 	}

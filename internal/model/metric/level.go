@@ -27,8 +27,8 @@ type Parts [PartLimit]usage.Usage
 
 // PartsOf sums the rows of a window of a node by part.
 func PartsOf(node string, w *batch.Window) (p Parts) {
-	system, _ := batch.ShortOf(workload.NewID(node, workload.System, ""))
-	idle, _ := batch.ShortOf(workload.NewID(node, workload.Idle, ""))
+	system, _ := batch.ShortIDOf(workload.NewID(node, workload.System, ""))
+	idle, _ := batch.ShortIDOf(workload.NewID(node, workload.Idle, ""))
 	for i := range w.Rows {
 		at := Workloads
 		switch w.Rows[i].Workload {
@@ -63,9 +63,9 @@ type Level struct {
 	by float64 // amounts in one base unit
 }
 
-// At is the level in a window, by its parts, its machine's total and its length in
+// Average is the level in a window, by its parts, its machine's total and its length in
 // ns; false where it is absent.
-func (l *Level) At(p *Parts, total *usage.Usage, length int64) (float64, bool) {
+func (l *Level) Average(p *Parts, total *usage.Usage, length int64) (float64, bool) {
 	v, ok := l.of(p, total)
 	if !ok || length <= 0 {
 		return 0, false

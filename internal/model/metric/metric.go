@@ -23,10 +23,10 @@ const (
 	Domain   = "domain" // of energy
 )
 
-// Brief is the workload of the series of all those together that lived for less
+// ShortLived is the workload of the series of all those together that lived for less
 // than a window of measuring, by node, and of those that are too many there to have
 // series of their own.
-const Brief = "brief"
+const ShortLived = "brief"
 
 // Info is the series with a workload's names.
 const Info = "mete_workload_info"
@@ -58,11 +58,11 @@ var families = func() (list [usage.Limit]Family) {
 	return list
 }()
 
-// Of returns the family of a resource.
-func Of(r usage.Resource) *Family { return &families[r] }
+// FamilyOf returns the family of a resource.
+func FamilyOf(r usage.Resource) *Family { return &families[r] }
 
-// Find returns the resource whose family has a name and a domain.
-func Find(name, domain string) (usage.Resource, bool) {
+// FindResource returns the resource whose family has a name and a domain.
+func FindResource(name, domain string) (usage.Resource, bool) {
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		if families[r].Name == name && families[r].Domain == domain {
 			return r, true
@@ -71,8 +71,8 @@ func Find(name, domain string) (usage.Resource, bool) {
 	return 0, false
 }
 
-// All returns the families of all resources, in the order of the list.
-func All() []Family { return families[1:] }
+// Families returns the families of all resources, in the order of the list.
+func Families() []Family { return families[1:] }
 
 func family(r usage.Resource) Family {
 	d := r.Detail()
@@ -116,7 +116,7 @@ type Metric struct{ Name, Type, Unit, Help string }
 // Metrics describes all names that series have.
 func Metrics() (list []Metric) {
 	seen := map[string]bool{}
-	for _, f := range All() {
+	for _, f := range Families() {
 		if seen[f.Name] {
 			continue
 		}

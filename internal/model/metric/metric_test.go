@@ -27,19 +27,19 @@ func TestNames(t *testing.T) {
 		usage.EnergyError:   "mete_workload_energy_error_joules_total",
 	}
 	for r, want := range names {
-		if got := metric.Of(r).Name; got != want {
+		if got := metric.FamilyOf(r).Name; got != want {
 			t.Errorf("%s is %s, want %s", r, got, want)
 		}
 	}
 	seen := map[[2]string]usage.Resource{}
-	for _, f := range metric.All() {
+	for _, f := range metric.Families() {
 		k := [2]string{f.Name, f.Domain}
 		if other, ok := seen[k]; ok {
 			t.Errorf("%s and %s are both %v", other, f.Resource, k)
 		}
 		seen[k] = f.Resource
 	}
-	if diff := cmp.Diff("dram", metric.Of(usage.EnergyDRAM).Domain); diff != "" {
+	if diff := cmp.Diff("dram", metric.FamilyOf(usage.EnergyDRAM).Domain); diff != "" {
 		t.Error(diff)
 	}
 	if len(seen) > 30 {
@@ -61,7 +61,7 @@ func TestValue(t *testing.T) {
 		{usage.Memory, 1 << 40, 1 << 40},
 		{usage.Processes, 7, 7},
 	} {
-		if got := metric.Of(c.r).Value(c.amount); got != c.want {
+		if got := metric.FamilyOf(c.r).Value(c.amount); got != c.want {
 			t.Errorf("%s of %d is %v, want %v", c.r, c.amount, got, c.want)
 		}
 	}

@@ -4,22 +4,22 @@ package metric
 // appends every quarter of a minute. Those of the server itself are as on its
 // /metrics.
 const (
-	Up           = "mete_node_up"
-	LastWindow   = "mete_node_last_window_timestamp_seconds"
-	Behind       = "mete_node_behind_seconds"
-	Nested       = "mete_node_nested"
-	GapSeconds   = "mete_node_gap_seconds_total"
-	Violations   = "mete_conservation_violations_total"
-	Missed       = "mete_node_missed_lives_total"
-	NodeExpiry   = "mete_node_certificate_expiry_timestamp_seconds"
-	ServerExpiry = "mete_server_certificate_expiry_timestamp_seconds"
-	NodeCap      = "mete_node_power_cap_watts"
-	ClusterCap   = "mete_cluster_power_cap_watts"
-	SpoolWaiting = "mete_agent_spool_waiting_bytes"
-	SpoolLimit   = "mete_agent_spool_limit_bytes"
-	Certificate  = "certificate" // label of ServerExpiry: "server" or "authority"
-	OfServer     = "server"
-	OfAuthority  = "authority"
+	Up                   = "mete_node_up"
+	LastWindow           = "mete_node_last_window_timestamp_seconds"
+	Behind               = "mete_node_behind_seconds"
+	Nested               = "mete_node_nested"
+	GapSeconds           = "mete_node_gap_seconds_total"
+	Violations           = "mete_conservation_violations_total"
+	Missed               = "mete_node_missed_lives_total"
+	NodeExpiry           = "mete_node_certificate_expiry_timestamp_seconds"
+	ServerExpiry         = "mete_server_certificate_expiry_timestamp_seconds"
+	NodeCap              = "mete_node_power_cap_watts"
+	ClusterCap           = "mete_cluster_power_cap_watts"
+	SpoolWaiting         = "mete_agent_spool_waiting_bytes"
+	SpoolLimit           = "mete_agent_spool_limit_bytes"
+	Certificate          = "certificate" // label of ServerExpiry: "server" or "authority"
+	ServerCertificate    = "server"
+	AuthorityCertificate = "authority"
 )
 
 // states describes them.

@@ -4,5 +4,5 @@ package power
 // holds, in a line, what such meters are called.
 const SimulatedFile = "mete-simulated"
 
-// Demo is what the meters of a demonstration are called.
-const Demo = "simulated meter (demo)"
+// DemoLabel is what the meters of a demonstration are called.
+const DemoLabel = "simulated meter (demo)"

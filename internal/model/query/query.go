@@ -45,7 +45,7 @@ type Query struct {
 	// not present in the answer, and need not be read. 0 is all. CPU time is always
 	// there.
 	Resources usage.Set
-	// OmitOwn leaves out what mete's own programs used: see [Own].
+	// OmitOwn leaves out what mete's own programs used: see [OwnNames].
 	OmitOwn bool
 	// Idle says by what the energy that machines use while idle is divided among
 	// the workloads on them: one of the words of power.Policy, "" is none. It
@@ -58,9 +58,9 @@ type Query struct {
 
 // A Top is the groups with the most of something, and some that are always seen.
 type Top struct {
-	N     int
-	Rank  func(keys []string, u *Total, over time.Duration) Rank // over which averages are taken
-	Stays func(keys []string) bool                               // beside those N
+	Limit      int
+	Rank       func(keys []string, u *Total, over time.Duration) Rank // over which averages are taken
+	AlwaysKept func(keys []string) bool                               // beside those N
 }
 
 // A Rank is where a group stands among others.
@@ -88,9 +88,9 @@ const (
 	NestedAlso = "also" // they have groups of their own beside those of all others
 )
 
-// Own are the names of the workloads that mete's own programs run in, as their
+// OwnNames are the names of the workloads that mete's own programs run in, as their
 // units and containers are called.
-var Own = []string{"mete", "mete-agent", "mete-server", "mete.service", "mete-agent.service", "mete-server.service", "mete-up.service"}
+var OwnNames = []string{"mete", "mete-agent", "mete-server", "mete.service", "mete-agent.service", "mete-server.service", "mete-up.service"}
 
 // Scope is what a query may see. Its zero value sees nothing.
 type Scope struct {
@@ -109,19 +109,19 @@ type Answer struct {
 	Gaps     int     // gaps that touch the range
 	Idle     string  // as it was asked
 
-	// Whole is what the nodes that the scope covers had of the usage.Wholes,
+	// Capacity is what the nodes that the scope covers had of the usage.Wholes,
 	// skew included: without filters it is the sum of all groups. What is not
 	// present was not asked for, has been filtered, or, of energy, was seen by
 	// nobody.
-	Whole Total
-	// Rest is what the groups beyond the limit used together, and RestGroups how
+	Capacity Total
+	// Other is what the groups beyond the limit used together, and OtherGroups how
 	// many they are. A ledger has those in it that are not in Query.Top, if any, and
 	// leaves all else to who asks it.
-	Rest       Total
-	RestGroups int
-	// Over is the length of time over which averages are taken: for how long
+	Other       Total
+	OtherGroups int
+	// AveragedOver is the length of time over which averages are taken: for how long
 	// within the range the node that was measured longest was measured.
-	Over time.Duration
+	AveragedOver time.Duration
 
 	// Nested is as it was asked, or NestedAlso where the question was by node.
 	Nested string
@@ -129,9 +129,9 @@ type Answer struct {
 	// guests of others that it is about.
 	NestedNodes int
 	// NestedGroups are theirs, where they were asked for beside the others: no sum
-	// has them. NestedMore is how many there are beyond the limit.
-	NestedGroups []Group
-	NestedMore   int
+	// has them. NestedOmitted is how many there are beyond the limit.
+	NestedGroups  []Group
+	NestedOmitted int
 }
 
 // A Group is what the workloads of one group used.
@@ -273,8 +273,8 @@ type Workload struct {
 	First, Last time.Time // minutes with use
 }
 
-// Latest is the latest window of a node.
-type Latest struct {
+// LatestWindow is the latest window of a node.
+type LatestWindow struct {
 	Node, Name, Cluster string
 	From, To            time.Time
 	CPUs                int
@@ -287,8 +287,8 @@ type LatestRow struct {
 	Usage usage.Usage
 }
 
-// Present is a node as it was in its latest window.
-type Present struct {
+// NodeSummary is a node as it was in its latest window.
+type NodeSummary struct {
 	Node, Name, Cluster, State string
 	From, To                   time.Time // of the window; zero where there is none that is fresh
 	CPUs                       int
@@ -298,8 +298,8 @@ type Present struct {
 	Nested                     bool           // its use is within another one's here: no sum and no top has it
 }
 
-// Busy is one workload at present, by what it uses most of.
-type Busy struct {
+// TopWorkload is one workload at present, by what it uses most of.
+type TopWorkload struct {
 	Node, NodeName, Cluster string
 	batch.Name
 	Value   float64 // a second: of memory bytes, of energy watts, of CPU cores, of traffic bytes a second
@@ -309,6 +309,6 @@ type Busy struct {
 // Summary is what machines do at present.
 type Summary struct {
 	At    time.Time
-	Nodes []Present
-	Top   map[string][]Busy // by cpu, memory, power, disk, network
+	Nodes []NodeSummary
+	Top   map[string][]TopWorkload // by cpu, memory, power, disk, network
 }

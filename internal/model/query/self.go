@@ -17,5 +17,5 @@ type Self struct {
 	// Gaps is how many gaps of its node touch its life: something of it may be missing.
 	Gaps   int
 	Usage  Total
-	Latest *Latest // the latest window of its node, with its row alone; nil where there is none that is fresh
+	Latest *LatestWindow // the latest window of its node, with its row alone; nil where there is none that is fresh
 }

@@ -33,9 +33,9 @@ const (
 	Writer   Role = "writer"   // write series into a cluster
 )
 
-// Bears says whether who shows a token of the role has its right at once, as often as
+// IsBearer says whether who shows a token of the role has its right at once, as often as
 // it likes: others are for enrolling.
-func (r Role) Bears() bool { return r == Viewer || r == Writer }
+func (r Role) IsBearer() bool { return r == Viewer || r == Writer }
 
 // A Token is a right that can be handed over as text. The ledger keeps the hash
 // of its secret only.
@@ -59,8 +59,8 @@ type Audit struct {
 	Detail string
 }
 
-// Revoked is the error for a node, or a server below, that may not send any more.
-func Revoked(node string) error {
+// RevokedError is the error for a node, or a server below, that may not send any more.
+func RevokedError(node string) error {
 	return fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),
 		"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enrol it with a new token: mete token create")
 }

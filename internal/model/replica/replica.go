@@ -18,20 +18,20 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Level is how long a row's span is.
-type Level uint8
+// Resolution is how long a row's span is.
+type Resolution uint8
 
 // The levels. Their numbers are sent.
 const (
-	Minute Level = iota
+	Minute Resolution = iota
 	Hour
 	Day
 )
 
-var widths = [...]int64{1, 60, 24 * 60}
+var minutesOf = [...]int64{1, 60, 24 * 60}
 
-// Width is how many minutes a row of the level spans.
-func (v Level) Width() int64 { return widths[v] }
+// Minutes is how many minutes a row of the resolution spans.
+func (v Resolution) Minutes() int64 { return minutesOf[v] }
 
 // A Mark is how far a server has taken the states of another. The next page
 // names it, and is taken only there: pages can neither be left out nor come
@@ -45,8 +45,8 @@ type Mark struct {
 	HourFloor   int64 `json:"hour_floor"`
 }
 
-// Same reports whether both are the same place, whatever is kept.
-func (m Mark) Same(o Mark) bool { return m.Sequence == o.Sequence && m.Position == o.Position }
+// SamePosition reports whether both are the same place, whatever is kept.
+func (m Mark) SamePosition(o Mark) bool { return m.Sequence == o.Sequence && m.Position == o.Position }
 
 // A Source is a server whose states come, as far as that was proved.
 type Source struct {
@@ -54,9 +54,9 @@ type Source struct {
 	Cluster string // in which its nodes may be
 }
 
-// Of is the cluster of a node of the source that says it is in another: one
+// ResolveCluster is the cluster of a node of the source that says it is in another: one
 // that belongs to the source's, as "eu.west" does to "eu", else the source's.
-func (s Source) Of(cluster string) string {
+func (s Source) ResolveCluster(cluster string) string {
 	if len(cluster) > len(s.Cluster) && cluster[:len(s.Cluster)] == s.Cluster && cluster[len(s.Cluster)] == '.' {
 		return cluster
 	}
@@ -65,12 +65,12 @@ func (s Source) Of(cluster string) string {
 
 // An Offer says how a ledger tells its states.
 type Offer struct {
-	Finest Level // Minute or Hour
-	Masked bool  // names are replaced; where that changes all is told again
-	Rows   int   // of a page, at most; all else in it counts as a row, too
-	// Over is the first minute that is not over: it waits, and all that changed
+	Finest Resolution // Minute or Hour
+	Masked bool       // names are replaced; where that changes all is told again
+	Rows   int        // of a page, at most; all else in it counts as a row, too
+	// OpenMinute is the first minute that is not over: it waits, and all that changed
 	// after it, so that nobody above sees parts of a minute. 0 is none.
-	Over int64
+	OpenMinute int64
 }
 
 // A Page is what is sent at once: all that has changed between two places.
@@ -105,7 +105,7 @@ type Node struct {
 // A Host says in which other node a node is now, and what it is there.
 type Host struct {
 	Node        string // its id; "" where the node is no guest
-	Workload    batch.Short
+	Workload    batch.ShortID
 	Since, Seen time.Time // when that was found first, and last
 }
 
@@ -122,7 +122,7 @@ type Nesting struct {
 // changed.
 type Workload struct {
 	Node  int // in Page.Nodes
-	Short batch.Short
+	Short batch.ShortID
 	// Name is nil where nothing new is said. Its ID is "" where the workload
 	// has no name yet.
 	Name                      *batch.Name
@@ -132,16 +132,16 @@ type Workload struct {
 
 // A Row is what a workload used in a span.
 type Row struct {
-	Level    Level
-	Minute   int64 // with which it begins, since 1970
-	Workload int   // in Page.Workloads
-	Usage    usage.Usage
+	Resolution Resolution
+	Minute     int64 // with which it begins, since 1970
+	Workload   int   // in Page.Workloads
+	Usage      usage.Usage
 }
 
 // A NodeRow is what there was on a node in a span.
 type NodeRow struct {
-	Level Level
-	Node  int // in Page.Nodes
+	Resolution Resolution
+	Node       int // in Page.Nodes
 	batch.NodeMinute
 }
 
@@ -175,19 +175,19 @@ func (p *Page) Check() error {
 		if w.Name == nil || w.Name.ID == "" {
 			continue
 		}
-		if short, ok := batch.ShortOf(w.Name.ID); !ok || short != w.Short {
+		if short, ok := batch.ShortIDOf(w.Name.ID); !ok || short != w.Short {
 			return invalid("workload %d is %s, and its id %q", i, w.Short, w.Name.ID)
 		}
 	}
 	for i := range p.Rows {
 		r := &p.Rows[i]
-		if !span(r.Level, r.Minute) || r.Workload < 0 || r.Workload >= len(p.Workloads) || !amounts(&r.Usage) {
+		if !validSpan(r.Resolution, r.Minute) || r.Workload < 0 || r.Workload >= len(p.Workloads) || !validAmounts(&r.Usage) {
 			return invalid("row %d: minute %d of workload %d", i, r.Minute, r.Workload)
 		}
 	}
 	for i := range p.NodeRows {
 		r := &p.NodeRows[i]
-		bad := !span(r.Level, r.Minute) || r.Node < 0 || r.Node >= len(p.Nodes) || !amounts(&r.Total) ||
+		bad := !validSpan(r.Resolution, r.Minute) || r.Node < 0 || r.Node >= len(p.Nodes) || !validAmounts(&r.Total) ||
 			r.Covered < 0 || r.CPUs < 0 || r.Violations < 0 || r.Lost < 0
 		for _, v := range r.Whole {
 			bad = bad || v < 0
@@ -207,7 +207,7 @@ func (p *Page) Check() error {
 		}
 	}
 	for i, n := range p.Nestings {
-		if n.Node < 0 || n.Host < -1 || max(n.Node, n.Host) >= len(p.Nodes) || n.Workload < -1 || n.Workload >= len(p.Workloads) || !span(Day, n.Minute) {
+		if n.Node < 0 || n.Host < -1 || max(n.Node, n.Host) >= len(p.Nodes) || n.Workload < -1 || n.Workload >= len(p.Workloads) || !validSpan(Day, n.Minute) {
 			return invalid("nesting %d: node %d in %d as %d on the day of minute %d", i, n.Node, n.Host, n.Workload, n.Minute)
 		}
 	}
@@ -217,11 +217,11 @@ func (p *Page) Check() error {
 // lastMinute is the end of what can be stored, in the year 6053.
 const lastMinute = 1 << 31
 
-func span(v Level, minute int64) bool {
-	return v <= Day && minute >= 0 && minute < lastMinute && minute%v.Width() == 0
+func validSpan(v Resolution, minute int64) bool {
+	return v <= Day && minute >= 0 && minute < lastMinute && minute%v.Minutes() == 0
 }
 
-func amounts(u *usage.Usage) bool {
+func validAmounts(u *usage.Usage) bool {
 	ok := u.Covered >= 0 && u.Present&^usage.All == 0
 	(u.Present & usage.All).Each(func(r usage.Resource) { ok = ok && u.Amount[r] >= 0 })
 	return ok

@@ -23,17 +23,17 @@ func page() *replica.Page {
 		ID: workload.NewID("n", workload.Job, "k"), Kind: workload.Job, Key: "secret", Name: "secret name", Path: "/secret",
 		Job: "secret job", User: "secret user", Project: "secret project", Labels: map[string]string{"secret": "secret"},
 	}
-	short, _ := batch.ShortOf(name.ID)
+	short, _ := batch.ShortIDOf(name.ID)
 	idle := batch.Name{ID: workload.NewID("n", workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
-	idleShort, _ := batch.ShortOf(idle.ID)
+	idleShort, _ := batch.ShortIDOf(idle.ID)
 	p := &replica.Page{
 		Nodes: []replica.Node{{Node: registry.Node{ID: "n", Cluster: "secret", Name: "secret", MachineID: "secret", Boot: "secret"}, Pool: "secret"}},
 		Workloads: []replica.Workload{
 			{Short: short, Name: &name, Namespace: "secret", Pod: "secret", Container: "secret"},
 			{Short: idleShort, Name: &idle}, {Short: 5, Name: &batch.Name{}}, {Short: 6},
 		},
-		Rows:     []replica.Row{{Level: replica.Hour, Minute: 120}},
-		NodeRows: []replica.NodeRow{{Level: replica.Minute, NodeMinute: batch.NodeMinute{Minute: 121}}},
+		Rows:     []replica.Row{{Resolution: replica.Hour, Minute: 120}},
+		NodeRows: []replica.NodeRow{{Resolution: replica.Minute, NodeMinute: batch.NodeMinute{Minute: 121}}},
 		Gaps:     []replica.Gap{{Gap: usage.Gap{Detail: "secret"}}},
 		Shifts:   []replica.Shift{{Shift: batch.Shift{Boot: "secret", At: time.Unix(1, 0)}}},
 		Nestings: []replica.Nesting{{Host: -1, Workload: 3, Minute: 1440}},
@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 		"another short":        func(p *replica.Page) { p.Workloads[0].Short++ },
 		"no such workload":     func(p *replica.Page) { p.Rows[0].Workload = 4 },
 		"half an hour":         func(p *replica.Page) { p.Rows[0].Minute = 90 },
-		"no level":             func(p *replica.Page) { p.Rows[0].Level = 3 },
+		"no level":             func(p *replica.Page) { p.Rows[0].Resolution = 3 },
 		"before 1970":          func(p *replica.Page) { p.Rows[0].Minute = -60 },
 		"less than nothing":    func(p *replica.Page) { p.Rows[0].Usage.Amount[usage.CPU] = -1 },
 		"less of a node":       func(p *replica.Page) { p.NodeRows[0].Whole[1] = -1 },
@@ -98,7 +98,7 @@ func TestCheck(t *testing.T) {
 
 func TestCluster(t *testing.T) {
 	for _, c := range [][3]string{{"eu", "default", "eu"}, {"eu", "eu", "eu"}, {"eu", "eu.west", "eu.west"}, {"eu", "europe", "eu"}, {"eu", "", "eu"}, {"eu", "us.eu", "eu"}} {
-		if got := (replica.Source{Cluster: c[0]}).Of(c[1]); got != c[2] {
+		if got := (replica.Source{Cluster: c[0]}).ResolveCluster(c[1]); got != c[2] {
 			t.Errorf("%q in %q is %q, want %q", c[1], c[0], got, c[2])
 		}
 	}

@@ -18,14 +18,14 @@ func Number(v float64) string {
 }
 
 // Joules writes an energy for people, in decimal steps: "950 uJ", "1.20 kJ".
-func Joules(v float64) string { return fine(v, "J") }
+func Joules(v float64) string { return formatSI(v, "J") }
 
 // Watts writes a power for people, in decimal steps: "12.0 mW", "57.2 W".
-func Watts(v float64) string { return fine(v, "W") }
+func Watts(v float64) string { return formatSI(v, "W") }
 
-// fine writes an amount of which less than one is worth telling, with three
+// formatSI writes an amount of which less than one is worth telling, with three
 // significant digits.
-func fine(v float64, unit string) string {
+func formatSI(v float64, unit string) string {
 	if v == 0 {
 		return "0 " + unit
 	}
@@ -36,7 +36,7 @@ func fine(v float64, unit string) string {
 		v /= 1000
 		n++
 	}
-	return three(v) + " " + names[n] + unit
+	return threeDigits(v) + " " + names[n] + unit
 }
 
 func scaled(v, step float64, names []string) string {
@@ -47,7 +47,7 @@ func scaled(v, step float64, names []string) string {
 	}
 	s := strconv.FormatFloat(v, 'f', 0, 64)
 	if n > 0 {
-		s = three(v)
+		s = threeDigits(v)
 	}
 	if names[n] == "" {
 		return s
@@ -55,8 +55,8 @@ func scaled(v, step float64, names []string) string {
 	return s + " " + names[n]
 }
 
-// three writes v with three significant digits.
-func three(v float64) string {
+// threeDigits writes v with three significant digits.
+func threeDigits(v float64) string {
 	d := 2
 	for a := math.Abs(v); a >= 9.995 && d > 0; a /= 10 {
 		d--
@@ -71,9 +71,9 @@ func Seconds(d time.Duration) string {
 	case a == 0:
 		return "0 s"
 	case a < 0.9995e-3:
-		return three(s*1e6) + " us"
+		return threeDigits(s*1e6) + " us"
 	case a < 0.9995:
-		return three(s*1e3) + " ms"
+		return threeDigits(s*1e3) + " ms"
 	case a < 600:
 		return strconv.FormatFloat(s, 'f', 3, 64) + " s"
 	}

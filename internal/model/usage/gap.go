@@ -2,20 +2,20 @@ package usage
 
 import "time"
 
-// Opening says how a window relates to the one before.
-type Opening uint8
+// StartReason says how a window relates to the one before.
+type StartReason uint8
 
 const (
-	// Continues: it begins where the one before ended.
-	Continues Opening = iota
-	// First: counting began with it; the past is not in it.
-	First
-	// Resumed: the meter was away and its checkpoint was there. Counters are
+	// StartContinued: it begins where the one before ended.
+	StartContinued StartReason = iota
+	// StartFirst: counting began with it; the past is not in it.
+	StartFirst
+	// StartResumed: the meter was away and its checkpoint was there. Counters are
 	// complete from the end of the window before; what is covered is less.
-	Resumed
-	// Booted: the machine started anew, and the window begins with it, at 0 of
+	StartResumed
+	// StartBooted: the machine started anew, and the window begins with it, at 0 of
 	// CLOCK_BOOTTIME. Counters are complete from there.
-	Booted
+	StartBooted
 )
 
 // A Gap is time of which nothing, or not all, is known.

@@ -21,13 +21,13 @@ func AddShare(shares []power.Share, s *power.Share) []power.Share {
 	return append(shares, *s)
 }
 
-// JoinHandovers adds the handovers of a window to those of one before it, where
+// MergeHandovers adds the handovers of a window to those of one before it, where
 // both together span so many ns. It shares no memory with next.
 //
 // Of each virtual machine it keeps what was booked up to before the first window,
 // and the sum of what was booked. Where there are many shares only some stay, the
 // last one among them: see thin.
-func JoinHandovers(list, next []Handover, span int64) []Handover {
+func MergeHandovers(list, next []Handover, span int64) []Handover {
 	if len(list)+len(next) == 0 {
 		return list
 	}

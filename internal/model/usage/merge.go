@@ -15,12 +15,12 @@ func (w *Window) Merge(next *Window) {
 	if w.Boot != next.Boot {
 		panic("meter: windows of two boots do not merge")
 	}
-	w.set(next.Offset)
+	w.setOffset(next.Offset)
 	w.End, w.CPUs = next.End, next.CPUs
 	w.Gaps = append(slices.Clip(w.Gaps), next.Gaps...)
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
-	w.Handovers = JoinHandovers(w.Handovers, next.Handovers, w.End-w.Start)
+	w.Handovers = MergeHandovers(w.Handovers, next.Handovers, w.End-w.Start)
 
 	// Who is not in next has ended. Those stand first, as they do in any
 	// window, so that system and idle stay last.
@@ -50,9 +50,9 @@ func (w *Window) Merge(next *Window) {
 	w.Rows = rows
 }
 
-// set gives w another offset, by which its gaps are told too: they stay beside it.
+// setOffset gives w another offset, by which its gaps are told too: they stay beside it.
 // What is of the boot before keeps the time that that one went by.
-func (w *Window) set(offset int64) {
+func (w *Window) setOffset(offset int64) {
 	by := time.Duration(offset - w.Offset)
 	w.Offset = offset
 	if by == 0 {

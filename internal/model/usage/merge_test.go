@@ -21,7 +21,7 @@ func windows(t *rapid.T) (ws []usage.Window) {
 	var idle usage.Row
 	idle.Workload = workload.Workload{ID: "idle", Kind: workload.Idle}
 	for i := range rapid.IntRange(2, 5).Draw(t, "windows") {
-		w := usage.Window{Boot: "b", Start: end, Opening: usage.Opening(rapid.IntRange(0, 2).Draw(t, "opening")), CPUs: i + 1, Offset: int64(i)}
+		w := usage.Window{Boot: "b", Start: end, StartReason: usage.StartReason(rapid.IntRange(0, 2).Draw(t, "opening")), CPUs: i + 1, Offset: int64(i)}
 		end += rapid.Int64Range(1, 100).Draw(t, "length")
 		w.End = end
 		for j := range rapid.IntRange(0, 2).Draw(t, "gaps") {
@@ -67,7 +67,7 @@ func TestMerge(t *testing.T) {
 		}
 		first, last := &ws[0], &ws[len(ws)-1]
 		want := *last.Clone()
-		want.Start, want.Opening, want.Rows = first.Start, first.Opening, nil
+		want.Start, want.StartReason, want.Rows = first.Start, first.StartReason, nil
 		want.Gaps, want.Total, want.Balance = nil, usage.Usage{}, usage.Balance{}
 		rows := map[workload.Life]usage.Row{}
 		for _, w := range ws {

@@ -26,10 +26,10 @@ type Row struct {
 // A Window is what every workload of a machine used between two instants of
 // CLOCK_BOOTTIME. Windows of one stream never overlap.
 type Window struct {
-	Boot       string
-	Start, End int64 // ns of CLOCK_BOOTTIME
-	Offset     int64 // wall minus boottime at End, ns
-	Opening    Opening
+	Boot        string
+	Start, End  int64 // ns of CLOCK_BOOTTIME
+	Offset      int64 // wall minus boottime at End, ns
+	StartReason StartReason
 	// Gaps are what this window's opening leaves unknown.
 	Gaps []Gap
 	CPUs int // online at End
@@ -100,8 +100,8 @@ func (b *Balance) Add(c *Balance) {
 	b.Lost += c.Lost
 }
 
-// Closed reports whether the parts of r sum to the whole.
-func (b *Balance) Closed(r Resource) bool {
+// IsBalanced reports whether the parts of r sum to the whole.
+func (b *Balance) IsBalanced(r Resource) bool {
 	i := slices.Index(Wholes[:], r)
 	return b.Whole[i]+b.Skew[i] == b.Workloads[i]+b.System[i]+b.Idle[i]
 }
@@ -112,8 +112,8 @@ var Wholes = [...]Resource{CPU, Memory, DiskRead, DiskWritten, DiskReads, DiskWr
 // Shares is an amount of each of the Wholes, in their order.
 type Shares [len(Wholes)]int64
 
-// Of returns the share of r, which has to be one of the Wholes.
-func (s *Shares) Of(r Resource) int64 { return s[slices.Index(Wholes[:], r)] }
+// Get returns the share of r, which has to be one of the Wholes.
+func (s *Shares) Get(r Resource) int64 { return s[slices.Index(Wholes[:], r)] }
 
 // MarshalJSON writes the shares by resource name, as decimals of base units.
 func (s Shares) MarshalJSON() ([]byte, error) {

@@ -35,7 +35,7 @@ type Name struct {
 // the elements above are its context. It returns false for a group that no
 // recogniser names, such as a task of a Slurm step or the emulator thread of a
 // virtual machine: the caller folds that into the nearest named group above,
-// and where there is none the group is named [ByPath].
+// and where there is none the group is named [NameFromPath].
 //
 // A group inside a container may be named too, as a unit of the systemd that
 // runs in there. The same Name may be given to several groups of one machine:
@@ -58,8 +58,8 @@ func Recognize(path string) (Name, bool) {
 	return Name{}, false
 }
 
-// ByPath is the name of a group of which only the path is known.
-func ByPath(path string) Name { return Name{Kind: Path, Name: readable(path)} }
+// NameFromPath is the name of a group of which only the path is known.
+func NameFromPath(path string) Name { return Name{Kind: Path, Name: readable(path)} }
 
 // Workload makes the workload of this name on a node. The boot id counts only
 // where the name has no key of its own.
@@ -91,7 +91,7 @@ func (g group) up(n int) string {
 // mete-run-<id>.scope where systemd makes it.
 func runJob(g group) (Name, bool) {
 	id, ok := strings.CutPrefix(strings.TrimSuffix(g.up(0), ".scope"), "mete-run-")
-	if !ok || len(id) != 26 || !all(id, isCrockford) {
+	if !ok || len(id) != 26 || !allBytes(id, isCrockford) {
 		return Name{}, false
 	}
 	// The beginning of the id is the time, alike in jobs that start together.
@@ -110,8 +110,8 @@ func isCrockford(c byte) bool {
 	return strings.IndexByte("0123456789abcdefghjkmnpqrstvwxyz", c) >= 0
 }
 
-// all says whether s has at least one byte and each is of the class.
-func all(s string, class func(byte) bool) bool {
+// allBytes says whether s has at least one byte and each is of the class.
+func allBytes(s string, class func(byte) bool) bool {
 	for i := range len(s) {
 		if !class(s[i]) {
 			return false
@@ -121,7 +121,7 @@ func all(s string, class func(byte) bool) bool {
 }
 
 // isID64 says whether s is the id that OCI runtimes give: 64 hexadecimal digits.
-func isID64(s string) bool { return len(s) == 64 && all(s, isHex) }
+func isID64(s string) bool { return len(s) == 64 && allBytes(s, isHex) }
 
 // between cuts prefix and suffix off s, or fails if s has not both.
 func between(s, prefix, suffix string) (string, bool) {

@@ -185,7 +185,7 @@ func machine(g group) (Name, bool) {
 	if g.up(2) == "libvirt" && (parent == "qemu" || parent == "lxc") {
 		return domain(parent + "-" + last)
 	}
-	if id, ok := strings.CutSuffix(last, ".scope"); ok && parent == "qemu.slice" && all(id, isDigit) {
+	if id, ok := strings.CutSuffix(last, ".scope"); ok && parent == "qemu.slice" && allBytes(id, isDigit) {
 		return Name{Kind: VM, Name: id, Runtime: "qemu"}, true
 	}
 	return Name{}, false
@@ -196,7 +196,7 @@ func machine(g group) (Name, bool) {
 // virDomainDriverGenerateMachineName).
 func domain(machine string) (Name, bool) {
 	driver, name, _ := strings.Cut(machine, "-")
-	if id, rest, ok := strings.Cut(name, "-"); ok && rest != "" && all(id, isDigit) {
+	if id, rest, ok := strings.Cut(name, "-"); ok && rest != "" && allBytes(id, isDigit) {
 		name = rest
 	}
 	switch {

@@ -278,7 +278,7 @@ func TestNameWorkload(t *testing.T) {
 	if a, b := c.Workload("n1", "b1", "/docker/"+cid), c.Workload("n1", "b2", "/x"); a.ID != b.ID || a.Key != cid {
 		t.Errorf("a container is %+v, then %+v; want one ID and the key %s", a, b, cid)
 	}
-	if p := ByPath("/a\x1b[2Jb"); p.Kind != Path || p.Name != `/a\x1b[2Jb` || p.Key != "" {
+	if p := NameFromPath("/a\x1b[2Jb"); p.Kind != Path || p.Name != `/a\x1b[2Jb` || p.Key != "" {
 		t.Errorf("ByPath = %+v, want a path with its name made readable", p)
 	}
 }

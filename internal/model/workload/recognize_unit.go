@@ -13,7 +13,7 @@ import (
 // where several slurmd may run) and v2/cgroup_v2.c (slurmstepd.scope/job_N/
 // step_X, NODE_slurmstepd.scope).
 func slurm(g group) (Name, bool) {
-	if uid, ok := strings.CutPrefix(g.up(0), "uid_"); ok && isSlurmV1(g.up(1)) && all(uid, isDigit) {
+	if uid, ok := strings.CutPrefix(g.up(0), "uid_"); ok && isSlurmV1(g.up(1)) && allBytes(uid, isDigit) {
 		return Name{Kind: User, Name: "user " + uid}, true
 	}
 	if id, key, ok := slurmJob(g); ok {
@@ -21,7 +21,7 @@ func slurm(g group) (Name, bool) {
 	}
 	step, ok := strings.CutPrefix(g.up(0), "step_")
 	id, key, ok2 := slurmJob(g[:len(g)-1])
-	if !ok || !ok2 || !all(step, isStep) {
+	if !ok || !ok2 || !allBytes(step, isStep) {
 		return Name{}, false
 	}
 	if key != "" {
@@ -35,12 +35,12 @@ func slurm(g group) (Name, bool) {
 // with the same numbers.
 func slurmJob(g group) (id, key string, ok bool) {
 	id, ok = strings.CutPrefix(g.up(0), "job_")
-	if !ok || !all(id, isDigit) {
+	if !ok || !allBytes(id, isDigit) {
 		return "", "", false
 	}
 	own := false
 	switch uid, v1 := strings.CutPrefix(g.up(1), "uid_"); {
-	case v1 && all(uid, isDigit) && isSlurmV1(g.up(2)):
+	case v1 && allBytes(uid, isDigit) && isSlurmV1(g.up(2)):
 		own = len(g) == 3
 	case g.up(1) == "slurmstepd.scope", strings.HasSuffix(g.up(1), "_slurmstepd.scope"):
 		own = len(g) == 2 || len(g) == 3 && g[0] == "system.slice"
@@ -71,7 +71,7 @@ func unit(g group) (Name, bool) {
 	stem := last[:dot]
 	switch last[dot:] {
 	case ".slice":
-		if uid, ok := strings.CutPrefix(stem, "user-"); ok && all(uid, isDigit) {
+		if uid, ok := strings.CutPrefix(stem, "user-"); ok && allBytes(uid, isDigit) {
 			return Name{Kind: User, Name: "user " + uid}, true
 		}
 		return Name{Kind: Slice, Name: unescape(last)}, true
@@ -79,7 +79,7 @@ func unit(g group) (Name, bool) {
 		return Name{Kind: Service, Name: unescape(last)}, true
 	case ".scope":
 		id, ok := strings.CutPrefix(stem, "session-")
-		if ok && all(id, isAlnum) && strings.HasPrefix(g.up(1), "user-") {
+		if ok && allBytes(id, isAlnum) && strings.HasPrefix(g.up(1), "user-") {
 			return Name{Kind: Session, Name: "session " + id}, true
 		}
 		return Name{Kind: Scope, Name: unescape(last)}, true

@@ -87,8 +87,8 @@ func NewID(node string, kind Kind, key string) ID {
 	return ID(encoding.EncodeToString(h.Sum(nil)[:16]))
 }
 
-// IDOf is the ID that stands for these bytes: what Bytes gives.
-func IDOf(raw [16]byte) ID { return ID(encoding.EncodeToString(raw[:])) }
+// IDFromBytes is the ID that stands for these bytes: what Bytes gives.
+func IDFromBytes(raw [16]byte) ID { return ID(encoding.EncodeToString(raw[:])) }
 
 // Bytes returns the 16 bytes that the ID stands for, or false where it is none
 // that NewID makes.

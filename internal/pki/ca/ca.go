@@ -41,12 +41,12 @@ type Config struct {
 	// to the loopback enrols and reads without a token.
 	Local   bool
 	Cluster string // of nodes that enrol without a token; "" is DefaultCluster
-	// Life is how long the certificates of machines and of servers below are good;
+	// CertificateLife is how long the certificates of machines and of servers below are good;
 	// 0 is 30 days.
-	Life time.Duration
-	// Live tells under which boot a node sends at present; ok is false where it
+	CertificateLife time.Duration
+	// LiveBoot tells under which boot a node sends at present; ok is false where it
 	// does not. It may be nil: then no node does.
-	Live func(node string) (boot string, ok bool)
+	LiveBoot func(node string) (boot string, ok bool)
 }
 
 // DefaultCluster is the cluster where none is named.
@@ -88,16 +88,16 @@ type Authority struct {
 	log   *slog.Logger
 	names []string
 
-	ca    pair
+	ca    keyPair
 	jobs  []byte                          // secret of the keys of jobs
 	roots *x509.CertPool                  // of ca alone
 	chain atomic.Pointer[tls.Certificate] // the server's own
 	mu    sync.Mutex                      // renewing chain
 
-	ends     sync.Map // of certificates that were shown last: node to time.Time
-	known    known
-	verified verified
-	wrong    limiter
+	expiries      sync.Map // of certificates that were shown last: node to time.Time
+	registryCache registryCache
+	verified      verifiedCache
+	wrongTokens   limiter
 	enrolments
 }
 
@@ -121,13 +121,13 @@ func Open(cfg Config, reg Registry, log *slog.Logger) (*Authority, error) {
 	if err := checkCluster(a.cfg.Cluster); err != nil {
 		return nil, err
 	}
-	if a.cfg.Life == 0 {
-		a.cfg.Life = clientLife
+	if a.cfg.CertificateLife == 0 {
+		a.cfg.CertificateLife = clientLife
 	}
-	if a.cfg.Live == nil {
-		a.cfg.Live = func(string) (string, bool) { return "", false }
+	if a.cfg.LiveBoot == nil {
+		a.cfg.LiveBoot = func(string) (string, bool) { return "", false }
 	}
-	a.known.reg = reg
+	a.registryCache.reg = reg
 	a.names = serverNames(cfg.Names)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func Open(cfg Config, reg Registry, log *slog.Logger) (*Authority, error) {
 }
 
 func (a *Authority) open() error {
-	if err := tidy(a.cfg.Dir, a.log); err != nil {
+	if err := cleanUp(a.cfg.Dir, a.log); err != nil {
 		return err
 	}
 	now := time.Now()
@@ -158,14 +158,14 @@ func (a *Authority) open() error {
 		a.log.Warn("certificate authority ends within a year", "ends", a.ca.cert.NotAfter)
 	}
 	own, err := readPair(filepath.Join(a.cfg.Dir, serverFile))
-	if err == nil && own.cert.CheckSignatureFrom(a.ca.cert) == nil && slices.Equal(namesOf(own.cert), a.names) && now.Before(due(own.cert)) {
-		a.serve(own)
+	if err == nil && own.cert.CheckSignatureFrom(a.ca.cert) == nil && slices.Equal(namesOf(own.cert), a.names) && now.Before(renewalTime(own.cert)) {
+		a.setServerCertificate(own)
 		return nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.log.Warn("server certificate made anew", "err", err)
 	}
-	return a.renew(now)
+	return a.renewServer(now)
 }
 
 // openCA reads the authority's key and certificate, or makes them where this
@@ -204,13 +204,13 @@ func (a *Authority) openCA(now time.Time) error {
 	return nil
 }
 
-// renew makes the server's own certificate anew.
-func (a *Authority) renew(now time.Time) error {
-	own, err := a.ca.server(now, a.names)
+// renewServer makes the server's own certificate anew.
+func (a *Authority) renewServer(now time.Time) error {
+	own, err := a.ca.signServer(now, a.names)
 	if err != nil {
 		return err
 	}
-	a.serve(own)
+	a.setServerCertificate(own)
 	a.log.Info("server certificate made", "names", strings.Join(a.names, " "), "ends", own.cert.NotAfter)
 	if err := atomicfile.Replace(filepath.Join(a.cfg.Dir, serverFile), own.encode()); err != nil {
 		// It serves as well; the file is only for the next start.
@@ -219,8 +219,8 @@ func (a *Authority) renew(now time.Time) error {
 	return nil
 }
 
-// serve has new connections greeted with this certificate.
-func (a *Authority) serve(own pair) {
+// setServerCertificate has new connections greeted with this certificate.
+func (a *Authority) setServerCertificate(own keyPair) {
 	// The authority's certificate goes along: by it, a machine with nothing but a
 	// token knows whom it talks to.
 	a.chain.Store(&tls.Certificate{Certificate: [][]byte{own.cert.Raw, a.ca.cert.Raw}, PrivateKey: own.key, Leaf: own.cert})
@@ -264,8 +264,8 @@ func lock(dir string) (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// tidy takes away what a crash left, and rights that others should not have.
-func tidy(dir string, log *slog.Logger) error {
+// cleanUp takes away what a crash left, and rights that others should not have.
+func cleanUp(dir string, log *slog.Logger) error {
 	if err := restrict(dir, 0o700, log); err != nil {
 		return err
 	}
@@ -293,13 +293,13 @@ func restrict(path string, mode fs.FileMode, log *slog.Logger) error {
 	return os.Chmod(path, mode)
 }
 
-// A pair is a key and the certificate over it.
-type pair struct {
+// A keyPair is a key and the certificate over it.
+type keyPair struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
 }
 
-func (p pair) encode() []byte {
+func (p keyPair) encode() []byte {
 	key, err := x509.MarshalPKCS8PrivateKey(p.key)
 	if err != nil {
 		panic(err) // its curve has no number, and it is always P-256
@@ -312,19 +312,19 @@ func encodeCertificate(der []byte) []byte {
 }
 
 // readPair reads what encode wrote. What is damaged is fault.ErrInvalid.
-func readPair(path string) (pair, error) {
+func readPair(path string) (keyPair, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return pair{}, err
+		return keyPair{}, err
 	}
 	p, err := decodePair(b)
 	if err != nil {
-		return pair{}, fmt.Errorf("%s: %w: %w", path, err, fault.ErrInvalid)
+		return keyPair{}, fmt.Errorf("%s: %w: %w", path, err, fault.ErrInvalid)
 	}
 	return p, nil
 }
 
-func decodePair(b []byte) (p pair, err error) {
+func decodePair(b []byte) (p keyPair, err error) {
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		switch block.Type {
 		case "PRIVATE KEY":

@@ -28,12 +28,12 @@ const (
 	serverLife = 90 * 24 * time.Hour
 	clientLife = 30 * 24 * time.Hour
 
-	// early is how far certificates reach back, for clocks that go slow.
-	early = time.Hour
+	// clockSkew is how far certificates reach back, for clocks that go slow.
+	clockSkew = time.Hour
 )
 
-// due is when a certificate is to be renewed.
-func due(c *x509.Certificate) time.Time {
+// renewalTime is when a certificate is to be renewed.
+func renewalTime(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
@@ -47,7 +47,7 @@ func template(now time.Time, life time.Duration) *x509.Certificate {
 	}
 	return &x509.Certificate{
 		SerialNumber:          serial.Add(serial, big.NewInt(1)),
-		NotBefore:             now.Add(-early).UTC(),
+		NotBefore:             now.Add(-clockSkew).UTC(),
 		NotAfter:              now.Add(life).UTC(),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
@@ -55,10 +55,10 @@ func template(now time.Time, life time.Duration) *x509.Certificate {
 }
 
 // newCA makes an authority that signs certificates, and no other authority's.
-func newCA(now time.Time) (pair, error) {
+func newCA(now time.Time) (keyPair, error) {
 	key, err := newKey()
 	if err != nil {
-		return pair{}, err
+		return keyPair{}, err
 	}
 	t := template(now, caLife)
 	// The serial number keeps two authorities apart for those who look them up
@@ -66,16 +66,16 @@ func newCA(now time.Time) (pair, error) {
 	t.Subject = pkix.Name{CommonName: "mete certificate authority " + t.SerialNumber.Text(36)[:8]}
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.IsCA, t.MaxPathLenZero = true, true
-	return sign(pair{key, t}, t, key)
+	return sign(keyPair{key, t}, t, key)
 }
 
 // sign has p sign a certificate over key's public half.
-func sign(p pair, t *x509.Certificate, key *ecdsa.PrivateKey) (pair, error) {
+func sign(p keyPair, t *x509.Certificate, key *ecdsa.PrivateKey) (keyPair, error) {
 	cert, err := p.sign(t, key.Public())
-	return pair{key, cert}, err
+	return keyPair{key, cert}, err
 }
 
-func (p pair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
+func (p keyPair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
 	if t.NotAfter.After(p.cert.NotAfter) {
 		t.NotAfter = p.cert.NotAfter // what outlives its authority is worth nothing
 	}
@@ -86,11 +86,11 @@ func (p pair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certific
 	return x509.ParseCertificate(der)
 }
 
-// server makes the certificate of a server with these names and addresses.
-func (p pair) server(now time.Time, names []string) (pair, error) {
+// signServer makes the certificate of a server with these names and addresses.
+func (p keyPair) signServer(now time.Time, names []string) (keyPair, error) {
 	key, err := newKey()
 	if err != nil {
-		return pair{}, err
+		return keyPair{}, err
 	}
 	t := template(now, serverLife)
 	t.Subject = pkix.Name{CommonName: "mete server"}
@@ -115,9 +115,9 @@ func namesOf(c *x509.Certificate) []string {
 	return names
 }
 
-// client signs the certificate of a node: its name is the node's id, its unit
+// signClient signs the certificate of a node: its name is the node's id, its unit
 // the role, and a URI says node and cluster. It is good for a client only.
-func (p pair) client(now time.Time, life time.Duration, g registry.Node, role registry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
+func (p keyPair) signClient(now time.Time, life time.Duration, g registry.Node, role registry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
 	t := template(now, life)
 	t.Subject = pkix.Name{CommonName: g.ID, OrganizationalUnit: []string{string(role)}}
 	t.URIs = []*url.URL{{Scheme: "mete", Host: g.Cluster, Path: "/" + g.ID}}
@@ -125,8 +125,8 @@ func (p pair) client(now time.Time, life time.Duration, g registry.Node, role re
 	return p.sign(t, public)
 }
 
-// holder reads who a certificate that client signed is of.
-func holder(c *x509.Certificate) (n registry.Node, role registry.Role, ok bool) {
+// parseHolder reads who a certificate that signClient signed is of.
+func parseHolder(c *x509.Certificate) (n registry.Node, role registry.Role, ok bool) {
 	if len(c.URIs) != 1 || len(c.Subject.OrganizationalUnit) != 1 {
 		return n, "", false
 	}
@@ -146,7 +146,7 @@ func parseCSR(text string) (crypto.PublicKey, error) {
 		return nil, fmt.Errorf("csr: %w: %w", err, fault.ErrInvalid)
 	}
 	// Before the signature: anybody may ask, and one by a huge RSA key takes seconds.
-	if !allowed(csr.PublicKey) {
+	if !isAllowedKey(csr.PublicKey) {
 		return nil, fmt.Errorf("csr: key is neither ECDSA P-256 nor Ed25519: %w", fault.ErrInvalid)
 	}
 	if err := csr.CheckSignature(); err != nil {
@@ -155,8 +155,8 @@ func parseCSR(text string) (crypto.PublicKey, error) {
 	return csr.PublicKey, nil
 }
 
-// allowed says whether a certificate may be over a key of this kind.
-func allowed(key crypto.PublicKey) bool {
+// isAllowedKey says whether a certificate may be over a key of this kind.
+func isAllowedKey(key crypto.PublicKey) bool {
 	switch key := key.(type) {
 	case ed25519.PublicKey:
 		return true

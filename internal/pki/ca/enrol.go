@@ -26,7 +26,7 @@ import (
 // enrolments is what enrolling remembers. One at a time decides which node a
 // machine is, so that two of one machine see each other.
 type enrolments struct {
-	one    sync.Mutex
+	assign sync.Mutex
 	recent map[[sha256.Size]byte]enrolment // by what the claim was
 	clones map[string][]time.Time          // by root: when one was made of it, or of its clones, within the last day
 }
@@ -40,23 +40,23 @@ type enrolment struct {
 }
 
 const (
-	repeatable = time.Hour
-	dayClones  = 10 // of one node and its clones
+	repeatWindow    = time.Hour
+	maxClonesPerDay = 10 // of one node and its clones
 )
 
-// A right is what a claim is granted for.
-type right struct {
-	actor   string // token id, node id, or "local"
-	role    registry.Role
-	cluster string
-	node    string            // that it is a clone of; "" where it is none
-	root    string            // and the first one that this is a clone of, or is itself
-	paid    [sha256.Size]byte // key of the enrolment; zero of the loopback, whose claims cost nothing
+// An authorization is what a claim is granted for.
+type authorization struct {
+	actor    string // token id, node id, or "local"
+	role     registry.Role
+	cluster  string
+	node     string            // that it is a clone of; "" where it is none
+	root     string            // and the first one that this is a clone of, or is itself
+	claimKey [sha256.Size]byte // key of the enrolment; zero of the loopback, whose claims cost nothing
 }
 
 // enrol judges a claim that came from an address. peer is set where the request
 // showed a certificate; local says that it came over a trusted loopback.
-func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Peer, local bool, from netip.Addr) (token.Grant, error) {
+func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Principal, local bool, from netip.Addr) (token.Grant, error) {
 	if c.Role == "" {
 		c.Role = registry.Agent
 	}
@@ -71,16 +71,16 @@ func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Peer, 
 			return token.Grant{}, err
 		}
 	}
-	a.one.Lock()
-	defer a.one.Unlock()
+	a.assign.Lock()
+	defer a.assign.Unlock()
 	now := time.Now().UTC()
-	by, err := a.right(ctx, c, key, peer, local, from, now)
+	by, err := a.authorize(ctx, c, key, peer, local, from, now)
 	if err != nil {
 		return token.Grant{}, err
 	}
 	n := registry.Node{Cluster: by.cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now}
-	if n.ID = a.recent[by.paid].node; n.ID == "" {
-		if err := a.settle(ctx, &n, by); err != nil {
+	if n.ID = a.recent[by.claimKey].node; n.ID == "" {
+		if err := a.assignNode(ctx, &n, by); err != nil {
 			return token.Grant{}, err
 		}
 	}
@@ -89,22 +89,22 @@ func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Peer, 
 		g.CA = string(a.CAPEM()) // by which it knows the ledger
 		return g, nil
 	}
-	a.recent[by.paid] = enrolment{now, n.ID}
-	return a.grant(g, key, now)
+	a.recent[by.claimKey] = enrolment{now, n.ID}
+	return a.issueCertificate(g, key, now)
 }
 
-// settle decides which node a machine is, and keeps that.
-func (a *Authority) settle(ctx context.Context, n *registry.Node, by right) error {
+// assignNode decides which node a machine is, and keeps that.
+func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authorization) error {
 	action, what := "node.enrol", "new"
 	if by.role == registry.Agent {
 		nodes, err := a.reg.NodesByMachine(ctx, n.MachineID)
 		if err != nil {
 			return err
 		}
-		if nodes, err = a.mine(ctx, nodes, n.Cluster); err != nil {
+		if nodes, err = a.candidates(ctx, nodes, n.Cluster); err != nil {
 			return err
 		}
-		old, others := choose(nodes, *n, a.cfg.Live)
+		old, others := matchNode(nodes, *n, a.cfg.LiveBoot)
 		if by.node != "" {
 			old, others, n.Root = "", []string{by.node}, by.root
 		}
@@ -123,7 +123,7 @@ func (a *Authority) settle(ctx context.Context, n *registry.Node, by right) erro
 		if err != nil {
 			return err
 		}
-		if sources, err = a.mine(ctx, sources, n.Cluster); err != nil {
+		if sources, err = a.candidates(ctx, sources, n.Cluster); err != nil {
 			return err
 		}
 		if len(sources) > 0 {
@@ -147,11 +147,11 @@ func (a *Authority) settle(ctx context.Context, n *registry.Node, by right) erro
 	return a.audit(ctx, by.actor, action, n.ID, fmt.Sprintf("%s: role %s, cluster %q, name %q, machine %q, boot %q", what, by.role, n.Cluster, n.Name, n.MachineID, n.Boot))
 }
 
-// mine leaves those nodes that a machine of this cluster may turn out to be: a
+// candidates leaves those nodes that a machine of this cluster may turn out to be: a
 // right in one cluster is none to the nodes of another.
-func (a *Authority) mine(ctx context.Context, nodes []registry.Node, cluster string) (mine []registry.Node, err error) {
+func (a *Authority) candidates(ctx context.Context, nodes []registry.Node, cluster string) (mine []registry.Node, err error) {
 	for _, n := range nodes {
-		revoked, err := a.known.revoked(ctx, n.ID)
+		revoked, err := a.registryCache.revoked(ctx, n.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -162,10 +162,10 @@ func (a *Authority) mine(ctx context.Context, nodes []registry.Node, cluster str
 	return mine, nil
 }
 
-// choose says which of the nodes with its machine id a machine is: "" where it
+// matchNode says which of the nodes with its machine id a machine is: "" where it
 // is none of them. others are those that send under another boot right now, so
 // that it cannot be them.
-func choose(nodes []registry.Node, n registry.Node, live func(string) (string, bool)) (id string, others []string) {
+func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string, bool)) (id string, others []string) {
 	var best registry.Node
 	score := func(o registry.Node) (s int) {
 		if boot, ok := live(o.ID); ok && boot == n.Boot {
@@ -189,36 +189,36 @@ func choose(nodes []registry.Node, n registry.Node, live func(string) (string, b
 	return best.ID, others
 }
 
-// right finds what gives a claim its right, and takes a use of it.
-func (a *Authority) right(ctx context.Context, c token.Claim, key crypto.PublicKey, peer *token.Peer, local bool, from netip.Addr, now time.Time) (right, error) {
+// authorize finds what gives a claim its right, and takes a use of it.
+func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.PublicKey, peer *token.Principal, local bool, from netip.Addr, now time.Time) (authorization, error) {
 	if a.recent == nil {
 		a.recent, a.clones = map[[sha256.Size]byte]enrolment{}, map[string][]time.Time{}
 	}
 	switch {
 	case local:
 		if c.Role != registry.Agent {
-			return right{}, fmt.Errorf("role %q without a token: %w", c.Role, fault.ErrDenied)
+			return authorization{}, fmt.Errorf("role %q without a token: %w", c.Role, fault.ErrDenied)
 		}
-		return right{actor: actor, role: c.Role, cluster: a.cfg.Cluster}, nil
+		return authorization{actor: actor, role: c.Role, cluster: a.cfg.Cluster}, nil
 	case peer != nil && c.Token != "":
-		return right{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrInvalid)
+		return authorization{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrInvalid)
 	case peer != nil:
-		by := right{actor: peer.Node, role: peer.Role, cluster: peer.Cluster, node: peer.Node, paid: paidBy("certificate "+peer.Node, key, c)}
+		by := authorization{actor: peer.Node, role: peer.Role, cluster: peer.Cluster, node: peer.Node, claimKey: claimKeyOf("certificate "+peer.Node, key, c)}
 		if peer.Role != registry.Agent || c.Role != registry.Agent {
-			return right{}, fmt.Errorf("role %s by a certificate of role %s: %w", c.Role, peer.Role, fault.ErrDenied)
+			return authorization{}, fmt.Errorf("role %s by a certificate of role %s: %w", c.Role, peer.Role, fault.ErrDenied)
 		}
 		var err error
-		if by.root, err = a.root(ctx, peer.Node); err != nil {
-			return right{}, err
+		if by.root, err = a.findRoot(ctx, peer.Node); err != nil {
+			return authorization{}, err
 		}
-		return by, a.payByNode(by, now)
+		return by, a.chargeNode(by, now)
 	}
-	return a.payByToken(ctx, c, key, from, now)
+	return a.chargeToken(ctx, c, key, from, now)
 }
 
-// root is the node whose clone a node is, or the node itself: of all its clones, and
+// findRoot is the node whose clone a node is, or the node itself: of all its clones, and
 // of theirs, the same one.
-func (a *Authority) root(ctx context.Context, node string) (string, error) {
+func (a *Authority) findRoot(ctx context.Context, node string) (string, error) {
 	n, err := a.reg.Node(ctx, node)
 	if errors.Is(err, fault.ErrNotFound) { // of a ledger that was restored from a backup
 		return node, nil
@@ -226,40 +226,40 @@ func (a *Authority) root(ctx context.Context, node string) (string, error) {
 	return cmp.Or(n.Root, node), err
 }
 
-// payByNode takes one of the clones that a node and its clones may have in a day.
-func (a *Authority) payByNode(by right, now time.Time) error {
-	if e, ok := a.recent[by.paid]; ok && now.Sub(e.at) < repeatable {
+// chargeNode takes one of the clones that a node and its clones may have in a day.
+func (a *Authority) chargeNode(by authorization, now time.Time) error {
+	if e, ok := a.recent[by.claimKey]; ok && now.Sub(e.at) < repeatWindow {
 		return nil
 	}
 	day := slices.DeleteFunc(a.clones[by.root], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
 	a.clones[by.root] = day
-	if len(day) >= dayClones {
-		return limited{fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), day[0].Add(24 * time.Hour).Sub(now)}
+	if len(day) >= maxClonesPerDay {
+		return retryError{fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), day[0].Add(24 * time.Hour).Sub(now)}
 	}
-	a.pay(by.paid, now)
+	a.rememberClaim(by.claimKey, now)
 	return nil
 }
 
-// payByToken takes a use of the claim's token.
-func (a *Authority) payByToken(ctx context.Context, c token.Claim, key crypto.PublicKey, from netip.Addr, now time.Time) (right, error) {
+// chargeToken takes a use of the claim's token.
+func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.PublicKey, from netip.Addr, now time.Time) (authorization, error) {
 	if c.Token == "" {
-		return right{}, unidentified{fault.WithHint(fmt.Errorf("neither a certificate nor a token: %w", fault.ErrDenied), "mete token create makes a token on the server's machine")}
+		return authorization{}, unidentifiedError{fault.WithHint(fmt.Errorf("neither a certificate nor a token: %w", fault.ErrDenied), "mete token create makes a token on the server's machine")}
 	}
 	tok, err := token.Parse(c.Token)
 	if err != nil {
-		return right{}, err
+		return authorization{}, err
 	}
-	t, isKnown, err := a.known.token(ctx, tok)
+	t, isKnown, err := a.registryCache.token(ctx, tok)
 	if err != nil {
-		return right{}, err
+		return authorization{}, err
 	}
-	paid := paidBy(c.Token, key, c)
-	if e, ok := a.recent[paid]; ok && now.Sub(e.at) < repeatable && isKnown && t.Revoked.IsZero() {
-		return right{actor: t.ID, role: t.Role, cluster: t.Cluster, paid: paid}, nil
+	paid := claimKeyOf(c.Token, key, c)
+	if e, ok := a.recent[paid]; ok && now.Sub(e.at) < repeatWindow && isKnown && t.Revoked.IsZero() {
+		return authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, claimKey: paid}, nil
 	}
 	if !isKnown {
-		if wait := a.wrong.take(from, now); wait > 0 {
-			return right{}, limited{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
+		if wait := a.wrongTokens.take(from, now); wait > 0 {
+			return authorization{}, retryError{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
 		}
 	}
 	t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), c.Role, now)
@@ -270,34 +270,34 @@ func (a *Authority) payByToken(ctx context.Context, c token.Claim, key crypto.Pu
 		err = fault.WithHint(err, "mete token create makes a new one on the server's machine")
 	}
 	if err != nil {
-		return right{}, errors.Join(err, a.denied(ctx, tok.ID(), c, err, isKnown, from, now))
+		return authorization{}, errors.Join(err, a.recordDenial(ctx, tok.ID(), c, err, isKnown, from, now))
 	}
-	a.pay(paid, now)
-	return right{actor: t.ID, role: t.Role, cluster: t.Cluster, paid: paid}, nil
+	a.rememberClaim(paid, now)
+	return authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, claimKey: paid}, nil
 }
 
-// denied records a refusal, as long as there are not too many of them.
-func (a *Authority) denied(ctx context.Context, id string, c token.Claim, why error, isKnown bool, from netip.Addr, now time.Time) error {
-	if !errors.Is(why, fault.ErrDenied) || isKnown && a.wrong.take(from, now) > 0 {
+// recordDenial records a refusal, as long as there are not too many of them.
+func (a *Authority) recordDenial(ctx context.Context, id string, c token.Claim, why error, isKnown bool, from netip.Addr, now time.Time) error {
+	if !errors.Is(why, fault.ErrDenied) || isKnown && a.wrongTokens.take(from, now) > 0 {
 		return nil
 	}
 	a.log.Warn("not enrolled", "err", why, "from", from, "name", c.Name)
 	return a.audit(ctx, id, "enrol.denied", c.Name, fmt.Sprintf("%v; from %s, machine %q", why, from, c.Machine))
 }
 
-// pay remembers that a claim was paid for, and forgets those of long ago.
-func (a *Authority) pay(paid [sha256.Size]byte, now time.Time) {
+// rememberClaim remembers that a claim was paid for, and forgets those of long ago.
+func (a *Authority) rememberClaim(paid [sha256.Size]byte, now time.Time) {
 	for k, e := range a.recent {
-		if now.Sub(e.at) >= repeatable {
+		if now.Sub(e.at) >= repeatWindow {
 			delete(a.recent, k)
 		}
 	}
 	a.recent[paid] = enrolment{at: now}
 }
 
-// paidBy tells a claim from all others: who asks again with the same key, and
+// claimKeyOf tells a claim from all others: who asks again with the same key, and
 // is the same machine in the same boot, has asked before.
-func paidBy(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
+func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
 		panic(err) // parseCSR lets no other kinds in
@@ -309,9 +309,9 @@ func paidBy(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// grant signs a certificate for a node.
-func (a *Authority) grant(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {
-	cert, err := a.ca.client(now, a.cfg.Life, registry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
+// issueCertificate signs a certificate for a node.
+func (a *Authority) issueCertificate(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {
+	cert, err := a.ca.signClient(now, a.cfg.CertificateLife, registry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
 	if err != nil {
 		return token.Grant{}, err
 	}
@@ -319,9 +319,9 @@ func (a *Authority) grant(g token.Grant, key crypto.PublicKey, now time.Time) (t
 	return g, nil
 }
 
-// renewal gives the holder of a certificate a new one for the same node. The old
+// renewCertificate gives the holder of a certificate a new one for the same node. The old
 // one stays good until it ends.
-func (a *Authority) renewal(ctx context.Context, c token.Claim, peer token.Peer) (token.Grant, error) {
+func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer token.Principal) (token.Grant, error) {
 	key, err := parseCSR(c.CSR)
 	if err != nil {
 		return token.Grant{}, err
@@ -341,7 +341,7 @@ func (a *Authority) renewal(ctx context.Context, c token.Claim, peer token.Peer)
 			return token.Grant{}, err
 		}
 	}
-	g, err := a.grant(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role, JobKey: a.jobKeyFor(peer.Role, peer.Node)}, key, now)
+	g, err := a.issueCertificate(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role, JobKey: a.jobKeyFor(peer.Role, peer.Node)}, key, now)
 	if err != nil {
 		return token.Grant{}, err
 	}

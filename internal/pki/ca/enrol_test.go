@@ -21,7 +21,7 @@ func TestEnrol(t *testing.T) {
 	s := serve(t, ca.Config{})
 	dir := t.TempDir()
 	i := identity(t, dir, s.url, s.agents(1), blade)
-	if i.Node() != "" || !i.Ends().IsZero() {
+	if i.Node() != "" || !i.Expiry().IsZero() {
 		t.Errorf("node %q before it is enrolled", i.Node())
 	}
 	if _, err := i.Client().Get(s.url); !errors.Is(err, fault.ErrDenied) {
@@ -30,7 +30,7 @@ func TestEnrol(t *testing.T) {
 	if err := i.Enrol(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := token.Peer{Node: i.Node(), Cluster: "lab", Role: registry.Agent}
+	want := token.Principal{Node: i.Node(), Cluster: "lab", Role: registry.Agent}
 	if p, _, err := who(t, i.Client(), s.url); err != nil || p != want || len(p.Node) != 26 {
 		t.Errorf("the server sees %+v, %v, want %+v", p, err, want)
 	}
@@ -43,7 +43,7 @@ func TestEnrol(t *testing.T) {
 	if err != nil || n.Name != "blade" || n.MachineID != "4d1c" || n.Boot != "boot-1" || n.Cluster != "lab" {
 		t.Errorf("the registry has %+v, %v", n, err)
 	}
-	if left := time.Until(i.Ends()); left < 29*24*time.Hour || left > 30*24*time.Hour {
+	if left := time.Until(i.Expiry()); left < 29*24*time.Hour || left > 30*24*time.Hour {
 		t.Errorf("the certificate ends in %v", left)
 	}
 	if st, err := os.Stat(filepath.Join(dir, "identity.json")); err != nil || st.Mode().Perm() != 0o600 {
@@ -73,7 +73,7 @@ func TestUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _, err := who(t, i.Client(), s.url)
-	if want := (token.Peer{Node: i.Node(), Cluster: "edge", Role: registry.Upstream}); err != nil || p != want {
+	if want := (token.Principal{Node: i.Node(), Cluster: "edge", Role: registry.Upstream}); err != nil || p != want {
 		t.Errorf("%+v, %v, want %+v", p, err, want)
 	}
 	if len(s.reg.nodes) != 0 {
@@ -173,7 +173,7 @@ func TestLostAnswer(t *testing.T) {
 // node is at work elsewhere right now.
 func TestSameMachine(t *testing.T) {
 	live := map[string]string{}
-	s := serve(t, ca.Config{Live: func(node string) (string, bool) { b, ok := live[node]; return b, ok }})
+	s := serve(t, ca.Config{LiveBoot: func(node string) (string, bool) { b, ok := live[node]; return b, ok }})
 	tok := s.agents(-1)
 	with := func(boot, name string) string {
 		return s.enrolled(tok, enroll.Facts{Machine: "m", Boot: boot, Name: name}).Node()
@@ -273,7 +273,7 @@ func TestClonesOfClones(t *testing.T) {
 			t.Errorf("%+v, %v, want the root %s", n, err, first.Node())
 		}
 	}
-	revoked := func(id string) bool { return errors.Is(s.Allowed(t.Context(), id), fault.ErrDenied) }
+	revoked := func(id string) bool { return errors.Is(s.CheckAllowed(t.Context(), id), fault.ErrDenied) }
 	if err := s.RevokeNode(t.Context(), clones[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -296,13 +296,13 @@ func TestClonesOfClones(t *testing.T) {
 // A machine that enrols with a token of its own is nobody's clone, though its id is in
 // use.
 func TestNoClone(t *testing.T) {
-	s := serve(t, ca.Config{Live: func(string) (string, bool) { return "boot-1", true }})
+	s := serve(t, ca.Config{LiveBoot: func(string) (string, bool) { return "boot-1", true }})
 	first := s.enrolled(s.agents(1), blade)
 	second := s.enrolled(s.agents(1), enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"})
 	if err := s.RevokeNode(t.Context(), first.Node()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Allowed(t.Context(), second.Node()); err != nil || second.Node() == first.Node() {
+	if err := s.CheckAllowed(t.Context(), second.Node()); err != nil || second.Node() == first.Node() {
 		t.Errorf("node %s of %s: %v", second.Node(), first.Node(), err)
 	}
 }

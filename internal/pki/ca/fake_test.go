@@ -34,7 +34,7 @@ func (m *memory) PutNode(_ context.Context, n registry.Node) error {
 		return err
 	}
 	if slices.Contains(m.revoked, n.Root) {
-		return registry.Revoked(n.Root)
+		return registry.RevokedError(n.Root)
 	}
 	if i := slices.IndexFunc(m.nodes, func(o registry.Node) bool { return o.ID == n.ID }); i >= 0 {
 		n.Root = m.nodes[i].Root

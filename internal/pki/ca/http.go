@@ -18,24 +18,24 @@ import (
 // maxClaim is how long a claim may be, in bytes; one has some 1,000.
 const maxClaim = 64 << 10
 
-// limited is the error of one who has to wait.
-type limited struct {
+// retryError is the error of one who has to wait.
+type retryError struct {
 	error
 	after time.Duration
 }
 
-func (l limited) Unwrap() error             { return l.error }
-func (l limited) RetryAfter() time.Duration { return l.after }
+func (l retryError) Unwrap() error             { return l.error }
+func (l retryError) RetryAfter() time.Duration { return l.after }
 
 // Handler answers POST /v1/enroll and POST /v1/renew.
 func (a *Authority) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/enroll", a.answer(a.serveEnrol))
-	mux.HandleFunc("POST /v1/renew", a.answer(a.serveRenew))
+	mux.HandleFunc("POST /v1/enroll", a.handle(a.serveEnrol))
+	mux.HandleFunc("POST /v1/renew", a.handle(a.serveRenew))
 	return mux
 }
 
-func (a *Authority) answer(f func(*http.Request, token.Claim) (token.Grant, error)) http.HandlerFunc {
+func (a *Authority) handle(f func(*http.Request, token.Claim) (token.Grant, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, err := readClaim(w, r)
 		var g token.Grant
@@ -44,7 +44,7 @@ func (a *Authority) answer(f func(*http.Request, token.Claim) (token.Grant, erro
 		}
 		w.Header().Set("Cache-Control", "no-store")
 		if err != nil {
-			a.problem(w, r, err)
+			a.writeProblem(w, r, err)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -56,28 +56,28 @@ func (a *Authority) serveEnrol(r *http.Request, c token.Claim) (token.Grant, err
 	if r.Header.Get("Authorization") != "" {
 		return token.Grant{}, fmt.Errorf("a token to enrol by stands in the body: %w", fault.ErrInvalid)
 	}
-	if shown(r) != nil {
+	if clientCertificate(r) != nil {
 		peer, err := a.Identify(r)
 		if err != nil {
 			return token.Grant{}, err
 		}
-		return a.enrol(r.Context(), c, &peer, false, remote(r))
+		return a.enrol(r.Context(), c, &peer, false, remoteAddr(r))
 	}
 	if r.TLS == nil && !a.isLocal(r) {
 		return token.Grant{}, fault.WithHint(fmt.Errorf("enrolment without TLS: %w", fault.ErrDenied), "use https")
 	}
-	return a.enrol(r.Context(), c, nil, r.TLS == nil, remote(r))
+	return a.enrol(r.Context(), c, nil, r.TLS == nil, remoteAddr(r))
 }
 
 func (a *Authority) serveRenew(r *http.Request, c token.Claim) (token.Grant, error) {
-	if shown(r) == nil {
-		return token.Grant{}, unidentified{fmt.Errorf("renewal without a certificate: %w", fault.ErrDenied)}
+	if clientCertificate(r) == nil {
+		return token.Grant{}, unidentifiedError{fmt.Errorf("renewal without a certificate: %w", fault.ErrDenied)}
 	}
 	peer, err := a.Identify(r)
 	if err != nil {
 		return token.Grant{}, err
 	}
-	return a.renewal(r.Context(), c, peer)
+	return a.renewCertificate(r.Context(), c, peer)
 }
 
 func readClaim(w http.ResponseWriter, r *http.Request) (c token.Claim, err error) {
@@ -96,9 +96,9 @@ func readClaim(w http.ResponseWriter, r *http.Request) (c token.Claim, err error
 	return c, fmt.Errorf("body: %w: %w", err, fault.ErrInvalid)
 }
 
-func (a *Authority) problem(w http.ResponseWriter, r *http.Request, err error) {
+func (a *Authority) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
-	wait, isLimited := errors.AsType[limited](err)
+	wait, isLimited := errors.AsType[retryError](err)
 	_, tooLong := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isLimited:
@@ -108,7 +108,7 @@ func (a *Authority) problem(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "5")
 	case tooLong:
 		p.Status = http.StatusRequestEntityTooLarge
-	case Unidentified(err):
+	case IsUnidentified(err):
 		p.Status = http.StatusUnauthorized
 	case p.Status == http.StatusInternalServerError && r.Context().Err() == nil: // else who asked has gone
 		a.log.Error("request failed", "path", r.URL.Path, "err", err)

@@ -29,34 +29,34 @@ func (a *Authority) ServerTLS() *tls.Config {
 		MinVersion:     tls.VersionTLS13,
 		ClientAuth:     tls.RequestClientCert,
 		ClientCAs:      a.roots, // by which clients choose what to show
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.certificate(), nil },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCertificate(), nil },
 		NextProtos:     []string{"h2", "http/1.1"},
 		// A resumed session would bring along what was proved days ago.
 		SessionTicketsDisabled: true,
 	}
 }
 
-// certificate returns the server's own, which it renews when that is due.
-func (a *Authority) certificate() *tls.Certificate {
-	if now := time.Now(); now.After(due(a.chain.Load().Leaf)) && a.mu.TryLock() {
+// serverCertificate returns the server's own, which it renews when that is due.
+func (a *Authority) serverCertificate() *tls.Certificate {
+	if now := time.Now(); now.After(renewalTime(a.chain.Load().Leaf)) && a.mu.TryLock() {
 		defer a.mu.Unlock()
-		if err := a.renew(now); err != nil {
+		if err := a.renewServer(now); err != nil {
 			a.log.Error("server certificate not renewed", "err", err)
 		}
 	}
 	return a.chain.Load()
 }
 
-// unidentified is the error of one who shows nothing, or nothing any more, that
+// unidentifiedError is the error of one who shows nothing, or nothing any more, that
 // says who he is.
-type unidentified struct{ error }
+type unidentifiedError struct{ error }
 
-func (u unidentified) Unwrap() error { return u.error }
+func (u unidentifiedError) Unwrap() error { return u.error }
 
-// Unidentified says whether an error of Identify means that the request showed
+// IsUnidentified says whether an error of Identify means that the request showed
 // nothing that could say who asks, rather than that he may not.
-func Unidentified(err error) bool {
-	_, ok := errors.AsType[unidentified](err)
+func IsUnidentified(err error) bool {
+	_, ok := errors.AsType[unidentifiedError](err)
 	return ok
 }
 
@@ -65,134 +65,134 @@ func Unidentified(err error) bool {
 // a certificate and a token is refused, so that nobody has to think about whose
 // rights count. The error is fault.ErrDenied, or
 // fault.ErrUnavailable where the registry could not be read.
-func (a *Authority) Identify(r *http.Request) (token.Peer, error) {
-	text, bears := bearer(r)
-	switch cert := shown(r); {
+func (a *Authority) Identify(r *http.Request) (token.Principal, error) {
+	text, bears := bearerToken(r)
+	switch cert := clientCertificate(r); {
 	case cert != nil && bears:
-		return token.Peer{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrDenied)
+		return token.Principal{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrDenied)
 	case cert != nil:
-		return a.byCertificate(r.Context(), cert)
+		return a.identifyByCertificate(r.Context(), cert)
 	case bears && (r.TLS != nil || a.isLocal(r)):
-		return a.byToken(r.Context(), text)
+		return a.identifyByToken(r.Context(), text)
 	case !bears && a.isLocal(r):
-		return a.byLoopback(r)
+		return a.identifyByLoopback(r)
 	}
-	return token.Peer{}, unidentified{fault.WithHint(fmt.Errorf("neither a certificate nor a token: %w", fault.ErrDenied),
+	return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("neither a certificate nor a token: %w", fault.ErrDenied),
 		"mete token create --role viewer makes a token for reading")}
 }
 
-// shown returns the certificate whose key the client holds. That says nothing
+// clientCertificate returns the certificate whose key the client holds. That says nothing
 // yet of who signed it.
-func shown(r *http.Request) *x509.Certificate {
+func clientCertificate(r *http.Request) *x509.Certificate {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil
 	}
 	return r.TLS.PeerCertificates[0]
 }
 
-func bearer(r *http.Request) (text string, ok bool) {
+func bearerToken(r *http.Request) (text string, ok bool) {
 	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return text, strings.EqualFold(scheme, "bearer")
 }
 
-func (a *Authority) byCertificate(ctx context.Context, cert *x509.Certificate) (token.Peer, error) {
+func (a *Authority) identifyByCertificate(ctx context.Context, cert *x509.Certificate) (token.Principal, error) {
 	if err := a.verified.check(a.roots, cert); err != nil {
-		return token.Peer{}, unidentified{fmt.Errorf("certificate: %w: %w", err, fault.ErrDenied)}
+		return token.Principal{}, unidentifiedError{fmt.Errorf("certificate: %w: %w", err, fault.ErrDenied)}
 	}
-	n, role, ok := holder(cert)
+	n, role, ok := parseHolder(cert)
 	if !ok {
-		return token.Peer{}, fmt.Errorf("certificate of neither a node nor a server: %w", fault.ErrDenied)
+		return token.Principal{}, fmt.Errorf("certificate of neither a node nor a server: %w", fault.ErrDenied)
 	}
 	// Each time, as a connection may live longer than what opened it.
 	if now := time.Now(); now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
-		return token.Peer{}, unidentified{fault.WithHint(fmt.Errorf("certificate of node %s is good from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("certificate of node %s is good from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
 			"enrol the machine with a new token: mete token create --role agent")}
 	}
-	if err := a.Allowed(ctx, n.ID); err != nil {
-		return token.Peer{}, err
+	if err := a.CheckAllowed(ctx, n.ID); err != nil {
+		return token.Principal{}, err
 	}
-	a.ends.Store(n.ID, cert.NotAfter)
-	return token.Peer{Node: n.ID, Cluster: n.Cluster, Role: role}, nil
+	a.expiries.Store(n.ID, cert.NotAfter)
+	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: role}, nil
 }
 
-// Ends is when the certificate ends with which a node, or a server below, was heard
+// CertificateExpiry is when the certificate ends with which a node, or a server below, was heard
 // of last; false where it was not since the start.
-func (a *Authority) Ends(node string) (time.Time, bool) {
-	t, ok := a.ends.Load(node)
+func (a *Authority) CertificateExpiry(node string) (time.Time, bool) {
+	t, ok := a.expiries.Load(node)
 	if !ok {
 		return time.Time{}, false
 	}
 	return t.(time.Time), true
 }
 
-// OwnEnds is when the server's own certificate ends, and that of the authority.
-func (a *Authority) OwnEnds() (server, authority time.Time) {
+// OwnExpiry is when the server's own certificate ends, and that of the authority.
+func (a *Authority) OwnExpiry() (server, authority time.Time) {
 	return a.chain.Load().Leaf.NotAfter, a.ca.cert.NotAfter
 }
 
-// Allowed says whether a node, or a server below, may still send: fault.ErrDenied
+// CheckAllowed says whether a node, or a server below, may still send: fault.ErrDenied
 // where it is revoked.
-func (a *Authority) Allowed(ctx context.Context, node string) error {
-	revoked, err := a.known.revoked(ctx, node)
+func (a *Authority) CheckAllowed(ctx context.Context, node string) error {
+	revoked, err := a.registryCache.revoked(ctx, node)
 	if err == nil && revoked {
-		return registry.Revoked(node)
+		return registry.RevokedError(node)
 	}
 	return err
 }
 
-func (a *Authority) byToken(ctx context.Context, text string) (token.Peer, error) {
+func (a *Authority) identifyByToken(ctx context.Context, text string) (token.Principal, error) {
 	if token.IsJob(text) {
-		return token.Peer{}, fault.WithHint(fmt.Errorf("a job's token is for its own use alone: %w", fault.ErrDenied), "it is good at /v1/self; mete token create --role viewer makes one for reading")
+		return token.Principal{}, fault.WithHint(fmt.Errorf("a job's token is for its own use alone: %w", fault.ErrDenied), "it is good at /v1/self; mete token create --role viewer makes one for reading")
 	}
 	tok, err := token.Parse(text)
 	if err != nil {
 		// Who shows half a token lacks a right; his request is well formed.
-		return token.Peer{}, unidentified{fault.WithHint(fmt.Errorf("%v: %w", err, fault.ErrDenied), fault.Hint(err))}
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("%v: %w", err, fault.ErrDenied), fault.Hint(err))}
 	}
-	t, ok, err := a.known.token(ctx, tok)
+	t, ok, err := a.registryCache.token(ctx, tok)
 	if err != nil {
-		return token.Peer{}, err
+		return token.Principal{}, err
 	}
 	now := time.Now()
 	switch {
 	case !ok:
-		return token.Peer{}, unidentified{fault.WithHint(fmt.Errorf("token %s is none of this server's: %w", tok.ID(), fault.ErrDenied),
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("token %s is none of this server's: %w", tok.ID(), fault.ErrDenied),
 			"mete token list shows those that are; mete token create --role viewer makes one for reading")}
 	case !t.Revoked.IsZero():
 		err = fmt.Errorf("token %s is revoked: %w", t.ID, fault.ErrDenied)
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
 		err = fmt.Errorf("token %s ended at %s: %w", t.ID, t.Expires.UTC().Format(time.RFC3339), fault.ErrDenied)
-	case !t.Role.Bears():
+	case !t.Role.IsBearer():
 		err = fmt.Errorf("token %s is for role %s, not for reading: %w", t.ID, t.Role, fault.ErrDenied)
 	default:
-		return token.Peer{Cluster: t.Cluster, Role: t.Role, Token: t.ID}, nil
+		return token.Principal{Cluster: t.Cluster, Role: t.Role, Token: t.ID}, nil
 	}
-	return token.Peer{}, fault.WithHint(err, "mete token create --role viewer makes a token for reading")
+	return token.Principal{}, fault.WithHint(err, "mete token create --role viewer makes a token for reading")
 }
 
-func (a *Authority) byLoopback(r *http.Request) (token.Peer, error) {
+func (a *Authority) identifyByLoopback(r *http.Request) (token.Principal, error) {
 	id := r.Header.Get(token.NodeHeader)
 	if id == "" {
-		return token.Peer{Role: registry.Viewer}, nil
+		return token.Principal{Role: registry.Viewer}, nil
 	}
 	n, err := a.reg.Node(r.Context(), id)
 	if errors.Is(err, fault.ErrNotFound) {
-		return token.Peer{}, fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
+		return token.Principal{}, fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
 	}
 	if err != nil {
-		return token.Peer{}, unread(err)
+		return token.Principal{}, registryError(err)
 	}
-	if err := a.Allowed(r.Context(), n.ID); err != nil {
-		return token.Peer{}, err
+	if err := a.CheckAllowed(r.Context(), n.ID); err != nil {
+		return token.Principal{}, err
 	}
-	return token.Peer{Node: n.ID, Cluster: n.Cluster, Role: registry.Agent}, nil
+	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: registry.Agent}, nil
 }
 
 // isLocal says whether a request came from a program of this machine, without
 // TLS, and may be trusted for it. A proxy's requests come from the loopback
 // too, and a page's from a browser on it; those carry headers that tell.
 func (a *Authority) isLocal(r *http.Request) bool {
-	if !a.cfg.Local || r.TLS != nil || !remote(r).IsLoopback() {
+	if !a.cfg.Local || r.TLS != nil || !remoteAddr(r).IsLoopback() {
 		return false
 	}
 	for _, h := range []string{"Forwarded", "X-Forwarded-For", "Via", "Origin"} {
@@ -209,15 +209,15 @@ func (a *Authority) isLocal(r *http.Request) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// remote is the address that a request came from.
-func remote(r *http.Request) netip.Addr {
+// remoteAddr is the address that a request came from.
+func remoteAddr(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return ap.Addr().Unmap()
 }
 
-// verified remembers certificates that the authority signed for clients, so that
+// verifiedCache remembers certificates that the authority signed for clients, so that
 // a connection's is not verified at each of its requests.
-type verified struct {
+type verifiedCache struct {
 	mu   sync.Mutex
 	good map[[sha256.Size]byte]bool
 }
@@ -227,7 +227,7 @@ const maxVerified = 1 << 14
 
 // check says whether a certificate is a client's and signed by one of roots. It
 // leaves aside from when to when it is good.
-func (v *verified) check(roots *x509.CertPool, cert *x509.Certificate) error {
+func (v *verifiedCache) check(roots *x509.CertPool, cert *x509.Certificate) error {
 	sum := sha256.Sum256(cert.Raw)
 	v.mu.Lock()
 	good := v.good[sum]
@@ -248,9 +248,9 @@ func (v *verified) check(roots *x509.CertPool, cert *x509.Certificate) error {
 	return nil
 }
 
-// known remembers for a moment which tokens there are and who is revoked, as
+// registryCache remembers for a moment which tokens there are and who is revoked, as
 // every request asks for it.
-type known struct {
+type registryCache struct {
 	reg Registry
 
 	mu    sync.Mutex
@@ -265,42 +265,42 @@ type known struct {
 // order is not asked by everybody at once. Both count from the end of the reading:
 // it may have taken longer than that itself, with many waiting for it.
 const (
-	fresh  = 5 * time.Second
-	failed = time.Second
+	cacheTTL = 5 * time.Second
+	errorTTL = time.Second
 )
 
-// forget has the next question asked of the registry.
-func (k *known) forget() {
+// invalidate has the next question asked of the registry.
+func (k *registryCache) invalidate() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.next = time.Time{}
 }
 
-func (k *known) load(ctx context.Context) error {
+func (k *registryCache) load(ctx context.Context) error {
 	if time.Now().Before(k.next) {
 		return k.err
 	}
 	// The answer is for others too, who do not leave when this one does.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fresh)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cacheTTL)
 	defer cancel()
-	wait := fresh
-	if k.err = unread(k.read(ctx)); k.err != nil {
-		wait = failed
+	wait := cacheTTL
+	if k.err = registryError(k.read(ctx)); k.err != nil {
+		wait = errorTTL
 	}
 	k.next = time.Now().Add(wait)
 	return k.err
 }
 
-// unread is the error of a reading of the registry that failed. Whatever it was, it
+// registryError is the error of a reading of the registry that failed. Whatever it was, it
 // refuses nobody: they may try again.
-func unread(err error) error {
+func registryError(err error) error {
 	if err == nil || errors.Is(err, fault.ErrUnavailable) {
 		return err
 	}
 	return fault.WithHint(fmt.Errorf("who is known here cannot be read: %v: %w", err, fault.ErrUnavailable), fault.Hint(err))
 }
 
-func (k *known) read(ctx context.Context) error {
+func (k *registryCache) read(ctx context.Context) error {
 	tokens, err := k.reg.Tokens(ctx)
 	if err != nil {
 		return err
@@ -319,7 +319,7 @@ func (k *known) read(ctx context.Context) error {
 	return nil
 }
 
-func (k *known) revoked(ctx context.Context, node string) (bool, error) {
+func (k *registryCache) revoked(ctx context.Context, node string) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	err := k.load(ctx)
@@ -328,7 +328,7 @@ func (k *known) revoked(ctx context.Context, node string) (bool, error) {
 
 // token returns the token whose secret tok has. How long it takes says nothing
 // about how nearly it was right.
-func (k *known) token(ctx context.Context, tok token.Token) (registry.Token, bool, error) {
+func (k *registryCache) token(ctx context.Context, tok token.Token) (registry.Token, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.load(ctx); err != nil {

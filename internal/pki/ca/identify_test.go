@@ -52,7 +52,7 @@ func TestRevokedNode(t *testing.T) {
 func TestViewer(t *testing.T) {
 	s := serve(t, ca.Config{})
 	reader := func(tok token.Token) *http.Client {
-		c, err := enroll.Reader(s.url, tok)
+		c, err := enroll.ReaderClient(s.url, tok)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,8 +61,8 @@ func TestViewer(t *testing.T) {
 	all, lab := s.token(registry.Token{Role: registry.Viewer}), s.token(registry.Token{Role: registry.Viewer, Cluster: "lab", Expires: time.Now().Add(time.Hour)})
 	for _, c := range []struct {
 		tok  token.Token
-		want token.Peer
-	}{{all, token.Peer{Role: registry.Viewer, Token: all.ID()}}, {lab, token.Peer{Role: registry.Viewer, Cluster: "lab", Token: lab.ID()}}} {
+		want token.Principal
+	}{{all, token.Principal{Role: registry.Viewer, Token: all.ID()}}, {lab, token.Principal{Role: registry.Viewer, Cluster: "lab", Token: lab.ID()}}} {
 		if p, _, err := who(t, reader(c.tok), s.url); err != nil || p != c.want {
 			t.Errorf("%+v, %v, want %+v", p, err, c.want)
 		}
@@ -83,7 +83,7 @@ func TestViewer(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d", name, status, err, c.status)
 		}
 	}
-	if _, err := enroll.Reader(s.url, token.Token{}); !errors.Is(err, fault.ErrDenied) {
+	if _, err := enroll.ReaderClient(s.url, token.Token{}); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("no token: %v", err)
 	}
 	other := serve(t, ca.Config{})
@@ -116,10 +116,10 @@ func TestViewer(t *testing.T) {
 func TestLocal(t *testing.T) {
 	s := serve(t, ca.Config{Local: true, Cluster: "home"})
 	i := s.enrolled(token.Token{}, blade)
-	if p, _, err := who(t, i.Client(), s.url); err != nil || p != (token.Peer{Node: i.Node(), Cluster: "home", Role: registry.Agent}) {
+	if p, _, err := who(t, i.Client(), s.url); err != nil || p != (token.Principal{Node: i.Node(), Cluster: "home", Role: registry.Agent}) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, _, err := who(t, http.DefaultClient, s.url); err != nil || p != (token.Peer{Role: registry.Viewer}) {
+	if p, _, err := who(t, http.DefaultClient, s.url); err != nil || p != (token.Principal{Role: registry.Viewer}) {
 		t.Errorf("without anything: %+v, %v", p, err)
 	}
 	n, err := s.EnrolLocal(t.Context(), blade.Machine, blade.Boot, blade.Name)
@@ -369,7 +369,7 @@ func TestRegistryStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begin := open(t, ca.Config{}, &stuck{}), time.Now()
 		for range 4 {
-			if err := a.Allowed(t.Context(), "n"); !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDenied) {
+			if err := a.CheckAllowed(t.Context(), "n"); !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDenied) {
 				t.Errorf("%v, want that it may work later", err)
 			}
 		}
@@ -383,8 +383,8 @@ func TestRegistryStuck(t *testing.T) {
 func TestRegistryFails(t *testing.T) {
 	for _, broken := range []error{errors.New("file is no database"), context.DeadlineExceeded, fmt.Errorf("disk: %w", fault.ErrDenied)} {
 		a := open(t, ca.Config{}, &memory{err: broken})
-		err := a.Allowed(t.Context(), "n")
-		if p := fault.ProblemOf(err); p.Status != 503 || ca.Unidentified(err) || !strings.Contains(err.Error(), broken.Error()) {
+		err := a.CheckAllowed(t.Context(), "n")
+		if p := fault.ProblemOf(err); p.Status != 503 || ca.IsUnidentified(err) || !strings.Contains(err.Error(), broken.Error()) {
 			t.Errorf("%v: %d, %v, want 503", broken, p.Status, err)
 		}
 	}

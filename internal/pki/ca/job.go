@@ -15,7 +15,7 @@ import (
 // jobSecret is what the keys of jobs are made of. It follows from the key of the
 // authority, so that it is the same in all processes that have that, and there is
 // nothing more to keep and to restore.
-func (p pair) jobSecret() ([]byte, error) {
+func (p keyPair) jobSecret() ([]byte, error) {
 	key, err := p.key.Bytes()
 	if err != nil {
 		return nil, err
@@ -31,11 +31,11 @@ func (a *Authority) JobKey(node string) token.JobKey { return token.JobKeyOf(a.j
 // fault.ErrDenied, or fault.ErrUnavailable with a RetryAfter for who shows too many
 // wrong tokens, or the registry's.
 func (a *Authority) IdentifyJob(r *http.Request) (token.Job, error) {
-	text, bears := bearer(r)
+	text, bears := bearerToken(r)
 	switch {
-	case !bears && shown(r) == nil, r.TLS == nil && !a.isLocal(r):
-		return token.Job{}, unidentified{fault.WithHint(fmt.Errorf("no token of a job: %w", fault.ErrDenied), "mete run gives its job one in METE_SELF_TOKEN")}
-	case shown(r) != nil:
+	case !bears && clientCertificate(r) == nil, r.TLS == nil && !a.isLocal(r):
+		return token.Job{}, unidentifiedError{fault.WithHint(fmt.Errorf("no token of a job: %w", fault.ErrDenied), "mete run gives its job one in METE_SELF_TOKEN")}
+	case clientCertificate(r) != nil:
 		return token.Job{}, fmt.Errorf("a certificate is none of a job: %w", fault.ErrDenied)
 	}
 	if !token.IsJob(text) {
@@ -47,22 +47,22 @@ func (a *Authority) IdentifyJob(r *http.Request) (token.Job, error) {
 	}
 	now := time.Now()
 	wrong := func(why string) error {
-		if wait := a.wrong.take(remote(r), now); wait > 0 {
-			return limited{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
+		if wait := a.wrongTokens.take(remoteAddr(r), now); wait > 0 {
+			return retryError{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
 		}
-		return unidentified{fault.WithHint(fmt.Errorf("%s: %w", why, fault.ErrDenied), "show what mete run gave the job in METE_SELF_TOKEN, whole, to the server in METE_SELF_URL")}
+		return unidentifiedError{fault.WithHint(fmt.Errorf("%s: %w", why, fault.ErrDenied), "show what mete run gave the job in METE_SELF_TOKEN, whole, to the server in METE_SELF_URL")}
 	}
 	v, err := token.ParseJob(text)
 	if err != nil {
 		return token.Job{}, wrong("token is none of a job")
 	}
-	if !v.By(a.JobKey(v.Node)) {
+	if !v.IsSignedBy(a.JobKey(v.Node)) {
 		return token.Job{}, wrong("token of a job is none of this server's")
 	}
 	if !now.Before(v.Ends) {
-		return token.Job{}, unidentified{fmt.Errorf("token of a job ended at %s: %w", v.Ends.Format(time.RFC3339), fault.ErrDenied)}
+		return token.Job{}, unidentifiedError{fmt.Errorf("token of a job ended at %s: %w", v.Ends.Format(time.RFC3339), fault.ErrDenied)}
 	}
-	return v.Job, a.Allowed(r.Context(), v.Node)
+	return v.Job, a.CheckAllowed(r.Context(), v.Node)
 }
 
 // jobKeyFor is the text of the key that a role gets along with its certificate.

@@ -69,8 +69,8 @@ func TestIdentifyJob(t *testing.T) {
 		"of a node that is gone":   {s.JobKey(gone.Node).Sign(gone), false},
 	} {
 		j, err := s.IdentifyJob(shows(c.text, "10.0.0.9"))
-		if !errors.Is(err, fault.ErrDenied) || ca.Unidentified(err) != c.unidentified {
-			t.Errorf("%s: %+v, %v, unidentified %t", name, j, err, ca.Unidentified(err))
+		if !errors.Is(err, fault.ErrDenied) || ca.IsUnidentified(err) != c.unidentified {
+			t.Errorf("%s: %+v, %v, unidentified %t", name, j, err, ca.IsUnidentified(err))
 		}
 	}
 	// It says nothing of who asks for anything else.
@@ -81,7 +81,7 @@ func TestIdentifyJob(t *testing.T) {
 	// trusted.
 	plain := shows(key.Sign(a), "127.0.0.1")
 	plain.TLS, plain.Host = nil, "localhost"
-	if _, err := s.IdentifyJob(plain); !ca.Unidentified(err) {
+	if _, err := s.IdentifyJob(plain); !ca.IsUnidentified(err) {
 		t.Errorf("without TLS: %v", err)
 	}
 	local := serve(t, ca.Config{Local: true})
@@ -90,7 +90,7 @@ func TestIdentifyJob(t *testing.T) {
 		t.Errorf("on the loopback: %+v, %v", j, err)
 	}
 	plain.RemoteAddr = "10.0.0.1:1"
-	if _, err := local.IdentifyJob(plain); !ca.Unidentified(err) {
+	if _, err := local.IdentifyJob(plain); !ca.IsUnidentified(err) {
 		t.Errorf("from elsewhere without TLS: %v", err)
 	}
 }
@@ -102,7 +102,7 @@ func TestIdentifyJobLimit(t *testing.T) {
 	var held error
 	for i := 0; held == nil; i++ {
 		wrong := token.JobKeyOf([]byte(strconv.Itoa(i)), nodeA).Sign(jobOf(nodeA, time.Hour))
-		if _, err := s.IdentifyJob(shows(wrong, "10.0.0.1")); !ca.Unidentified(err) {
+		if _, err := s.IdentifyJob(shows(wrong, "10.0.0.1")); !ca.IsUnidentified(err) {
 			held = err
 		}
 	}
@@ -130,7 +130,7 @@ func TestSelfOfEnrolled(t *testing.T) {
 			}
 			dir := t.TempDir()
 			i := identity(t, dir, s.url, tok, blade)
-			if v := i.Self("", "x"); v != (token.Self{}) {
+			if v := i.Self("", "x"); v != (token.SelfAccess{}) {
 				t.Errorf("before it is enrolled: %+v", v)
 			}
 			if err := i.Enrol(t.Context()); err != nil {
@@ -158,7 +158,7 @@ func TestSelfOfEnrolled(t *testing.T) {
 			check("renewed")
 			i = identity(t, dir, s.url, tok, blade)
 			check("started again")
-			if v := i.Self(nodeB, id); v != (token.Self{}) {
+			if v := i.Self(nodeB, id); v != (token.SelfAccess{}) {
 				t.Errorf("for another node: %+v", v)
 			}
 		})

@@ -18,7 +18,7 @@ func TestRequestGivenUp(t *testing.T) {
 		if gone {
 			leave()
 		}
-		a.problem(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "POST", "/v1/renew", nil), context.Canceled)
+		a.writeProblem(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "POST", "/v1/renew", nil), context.Canceled)
 		leave()
 		if told := strings.Contains(log.String(), "request failed"); told == gone {
 			t.Errorf("the sender has gone: %v; log %q", gone, &log)

@@ -52,7 +52,7 @@ func serve(t *testing.T, cfg ca.Config) *server {
 		peer, err := s.Identify(r)
 		if err != nil {
 			status := fault.ProblemOf(err).Status
-			if ca.Unidentified(err) {
+			if ca.IsUnidentified(err) {
 				status = 401
 			}
 			http.Error(w, err.Error(), status)
@@ -136,7 +136,7 @@ func (s *server) enrolled(tok token.Token, f enroll.Facts) *enroll.Identity {
 }
 
 // who asks the server who asks.
-func who(t *testing.T, c *http.Client, url string) (p token.Peer, status int, err error) {
+func who(t *testing.T, c *http.Client, url string) (p token.Principal, status int, err error) {
 	t.Helper()
 	resp, err := c.Get(url + "/who")
 	if err != nil {

@@ -168,7 +168,7 @@ func TestCertificates(t *testing.T) {
 	r := httptest.NewRequest("GET", "/who", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate(t, brief, caText, key.Public(), key)}}
 	for range 2 { // the second time it is known
-		if p, err := s.Identify(r); !ca.Unidentified(err) || !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is good from") {
+		if p, err := s.Identify(r); !ca.IsUnidentified(err) || !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is good from") {
 			t.Errorf("on an old connection: %+v, %v", p, err)
 		}
 	}

@@ -65,8 +65,8 @@ func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, 
 	if err != nil {
 		return "", made, err
 	}
-	t.a.known.forget()
-	detail := fmt.Sprintf("role %s, cluster %q, uses %d, expires %s", made.Role, made.Cluster, made.Uses, when(made.Expires))
+	t.a.registryCache.invalidate()
+	detail := fmt.Sprintf("role %s, cluster %q, uses %d, expires %s", made.Role, made.Cluster, made.Uses, formatExpiry(made.Expires))
 	return tok.Reveal(), made, t.a.audit(ctx, actor, "token.create", made.ID, detail)
 }
 
@@ -95,7 +95,7 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	if err := t.a.reg.RevokeToken(ctx, id, time.Now().UTC()); err != nil {
 		return err
 	}
-	t.a.known.forget()
+	t.a.registryCache.invalidate()
 	return t.a.audit(ctx, actor, "token.revoke", id, "")
 }
 
@@ -105,7 +105,7 @@ func (a *Authority) RevokeNode(ctx context.Context, id string) error {
 	if err := a.reg.RevokeNode(ctx, id, time.Now().UTC()); err != nil {
 		return err
 	}
-	a.known.forget()
+	a.registryCache.invalidate()
 	return a.audit(ctx, actor, "node.revoke", id, "with its clones")
 }
 
@@ -113,7 +113,7 @@ func (a *Authority) audit(ctx context.Context, actor, action, object, detail str
 	return a.reg.Audit(ctx, registry.Audit{At: time.Now().UTC(), Actor: actor, Action: action, Object: object, Detail: detail})
 }
 
-func when(t time.Time) string {
+func formatExpiry(t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}

@@ -29,9 +29,9 @@ const maxGrant = 1 << 20
 // and trusts servers of the node's own authority only. It follows no redirect.
 // It may be kept: a renewed certificate is used by the next request, requests
 // under way go on with the one before.
-func (i *Identity) Client() *http.Client { return client((*roundTripper)(i)) }
+func (i *Identity) Client() *http.Client { return newClient((*roundTripper)(i)) }
 
-func client(t http.RoundTripper) *http.Client {
+func newClient(t http.RoundTripper) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
@@ -62,13 +62,13 @@ func (t *roundTripper) CloseIdleConnections() {
 	}
 }
 
-func (i *Identity) transport(check verifier, own *tls.Certificate) *http.Transport {
-	return transport(check, own, i.cfg.dial)
+func (i *Identity) newTransport(check verifier, own *tls.Certificate) *http.Transport {
+	return newTransport(check, own, i.cfg.dial)
 }
 
-// transport makes one that trusts what check lets pass, and shows own. Without
+// newTransport makes one that trusts what check lets pass, and shows own. Without
 // check it is for plain HTTP on the loopback.
-func transport(check verifier, own *tls.Certificate, dial dialer) *http.Transport {
+func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	}
@@ -99,11 +99,11 @@ func transport(check verifier, own *tls.Certificate, dial dialer) *http.Transpor
 // A verifier lets a server's certificates pass or not.
 type verifier func(chain []*x509.Certificate) error
 
-// rooted lets servers of one authority pass. A server's name means nothing: the
+// verifyRoot lets servers of one authority pass. A server's name means nothing: the
 // authority signs for its own servers only, whatever address they are reached
 // by, and what a node's certificate is good for is another matter, which is
 // checked.
-func rooted(ca *x509.Certificate) verifier {
+func verifyRoot(ca *x509.Certificate) verifier {
 	return func(chain []*x509.Certificate) error {
 		if len(chain) == 0 {
 			return fmt.Errorf("server without a certificate: %w", fault.ErrDenied)
@@ -120,7 +120,7 @@ func rooted(ca *x509.Certificate) verifier {
 		}
 		_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 		if _, other := errors.AsType[x509.UnknownAuthorityError](err); other {
-			return otherAuthority(token.FingerprintOf(ca.Raw))
+			return otherAuthorityError(token.FingerprintOf(ca.Raw))
 		}
 		if err != nil {
 			return fault.WithHint(fmt.Errorf("server certificate: %w: %w", err, fault.ErrDenied), "check this machine's clock")
@@ -129,50 +129,50 @@ func rooted(ca *x509.Certificate) verifier {
 	}
 }
 
-// pinned lets servers pass that show, beside their own certificate, that of the
+// verifyPinned lets servers pass that show, beside their own certificate, that of the
 // authority with this fingerprint.
-func pinned(want token.Fingerprint) verifier {
+func verifyPinned(want token.Fingerprint) verifier {
 	return func(chain []*x509.Certificate) error {
 		for _, c := range chain {
 			if c.IsCA && token.FingerprintOf(c.Raw) == want {
-				return rooted(c)(chain)
+				return verifyRoot(c)(chain)
 			}
 		}
-		return otherAuthority(want)
+		return otherAuthorityError(want)
 	}
 }
 
-func otherAuthority(want token.Fingerprint) error {
+func otherAuthorityError(want token.Fingerprint) error {
 	return fault.WithHint(fmt.Errorf("server is of another certificate authority than %s: %w", want, fault.ErrDenied),
 		"check the server's address; where the server was made anew, enrol with a new token of it")
 }
 
-// Reader returns a client that reads with a viewer's token from a server, and
+// ReaderClient returns a client that reads with a viewer's token from a server, and
 // shows the token to a server of its authority only. A server on the loopback
 // without TLS is asked without a token if tok is zero.
-func Reader(server string, tok token.Token) (*http.Client, error) {
+func ReaderClient(server string, tok token.Token) (*http.Client, error) {
 	base, local, err := parseServer(server)
 	if err != nil {
 		return nil, err
 	}
 	if local {
-		return client(bearer{transport(nil, nil, nil), tok, base.Host}), nil
+		return newClient(tokenTransport{newTransport(nil, nil, nil), tok, base.Host}), nil
 	}
 	if tok.IsZero() {
 		return nil, fault.WithHint(fmt.Errorf("%s: a token is needed: %w", server, fault.ErrDenied), "on the server's machine: mete token create --role viewer")
 	}
-	return client(bearer{transport(pinned(tok.CA()), nil, nil), tok, base.Host}), nil
+	return newClient(tokenTransport{newTransport(verifyPinned(tok.CA()), nil, nil), tok, base.Host}), nil
 }
 
-// bearer shows a token to one host.
-type bearer struct {
+// tokenTransport shows a token to one host.
+type tokenTransport struct {
 	*http.Transport
 	tok  token.Token
 	host string
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !b.tok.IsZero() && r.URL.Host == b.host {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+b.tok.Reveal())
@@ -180,24 +180,24 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(r)
 }
 
-// later is an error that says when to try again.
-type later struct {
+// retryError is an error that says when to try again.
+type retryError struct {
 	error
 	after time.Duration
 }
 
-func (l later) Unwrap() error { return l.error }
+func (l retryError) Unwrap() error { return l.error }
 
 // RetryAfter is how long the server asked to wait.
-func (l later) RetryAfter() time.Duration { return l.after }
+func (l retryError) RetryAfter() time.Duration { return l.after }
 
-// refused is the error of a certificate that the server does not take.
-type refused struct{ error }
+// refusedError is the error of a certificate that the server does not take.
+type refusedError struct{ error }
 
-func (r refused) Unwrap() error { return r.error }
+func (r refusedError) Unwrap() error { return r.error }
 
 func isRefused(err error) bool {
-	_, ok := errors.AsType[refused](err)
+	_, ok := errors.AsType[refusedError](err)
 	return ok
 }
 
@@ -216,15 +216,15 @@ func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim 
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := c.Do(r)
 	if err != nil {
-		return g, unreached(err)
+		return g, connectionError(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // all that matters of it was read
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxGrant))
 	if err != nil {
-		return g, unreached(err)
+		return g, connectionError(err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return g, fmt.Errorf("%s: %w", i.base, problem(resp, b))
+		return g, fmt.Errorf("%s: %w", i.base, parseProblem(resp, b))
 	}
 	if err := json.Unmarshal(b, &g); err != nil {
 		return g, fmt.Errorf("%s: answer: %w: %w", i.base, err, fault.ErrUnavailable)
@@ -232,8 +232,8 @@ func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim 
 	return g, nil
 }
 
-// unreached makes an error of a request that got no answer.
-func unreached(err error) error {
+// connectionError makes an error of a request that got no answer.
+func connectionError(err error) error {
 	if errors.Is(err, fault.ErrDenied) {
 		return err
 	}
@@ -244,8 +244,8 @@ func unreached(err error) error {
 	return err
 }
 
-// problem makes an error of an answer that is not what was asked for.
-func problem(resp *http.Response, body []byte) error {
+// parseProblem makes an error of an answer that is not what was asked for.
+func parseProblem(resp *http.Response, body []byte) error {
 	var p fault.Problem
 	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || t != fault.ProblemType || json.Unmarshal(body, &p) != nil {
 		err := fmt.Errorf("answer %s, which is no mete server's: %w", resp.Status, fault.ErrUnavailable)
@@ -257,10 +257,10 @@ func problem(resp *http.Response, body []byte) error {
 	p.Status = resp.StatusCode
 	err := p.Err()
 	if resp.StatusCode == http.StatusUnauthorized {
-		err = refused{err}
+		err = refusedError{err}
 	}
 	if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && s > 0 {
-		err = later{err, time.Duration(s) * time.Second}
+		err = retryError{err, time.Duration(s) * time.Second}
 	}
 	return err
 }

@@ -69,12 +69,12 @@ func TestTrust(t *testing.T) {
 		if strings.HasPrefix(name, "clock before") {
 			fingerprint = token.FingerprintOf(young.Raw)
 		}
-		err := pinned(fingerprint)(c.chain)
+		err := verifyPinned(fingerprint)(c.chain)
 		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error()+fault.Hint(err), c.want)) {
 			t.Errorf("%s: %v (hint %q), want %q", name, err, fault.Hint(err), c.want)
 		}
 	}
-	if err := rooted(ca)(nil); !errors.Is(err, fault.ErrDenied) {
+	if err := verifyRoot(ca)(nil); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("no certificate: %v", err)
 	}
 }
@@ -92,7 +92,7 @@ func TestReader(t *testing.T) {
 	}))
 	defer s.Close()
 	tok := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3})
-	c, err := Reader(s.URL, tok)
+	c, err := ReaderClient(s.URL, tok)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestPendingKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k, err := i.pendingKey()
+		k, err := i.loadPendingKey()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -89,10 +89,10 @@ func Open(cfg Config, log *slog.Logger) (*Identity, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := tidy(cfg.Dir); err != nil {
+	if err := cleanUp(cfg.Dir); err != nil {
 		return nil, err
 	}
-	kept, err := readFile[file](i.path())
+	kept, err := readFile[identityFile](i.path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return i, nil
 	}
@@ -149,26 +149,26 @@ func (i *Identity) Cluster() string {
 // Server is the address of the server, without a slash at its end.
 func (i *Identity) Server() string { return i.base.String() }
 
-// Ledger tells the ledger that the server keeps from all others, by letters and
+// LedgerID tells the ledger that the server keeps from all others, by letters and
 // digits: it is made of its certificate authority, or of the server's address
 // where that is not known. It is "" as long as the node is not enrolled.
-func (i *Identity) Ledger() string {
+func (i *Identity) LedgerID() string {
 	s := i.state.Load()
 	switch {
 	case s == nil:
 		return ""
 	case s.ca == nil:
 		sum := sha256.Sum256([]byte(i.base.Host))
-		return LedgerOf(token.Fingerprint(sum[:]))
+		return LedgerID(token.Fingerprint(sum[:]))
 	}
-	return LedgerOf(token.FingerprintOf(s.ca.Raw))
+	return LedgerID(token.FingerprintOf(s.ca.Raw))
 }
 
-// LedgerOf tells the ledger of a server with this authority from all others.
-func LedgerOf(ca token.Fingerprint) string { return ca.String()[:16] }
+// LedgerID tells the ledger of a server with this authority from all others.
+func LedgerID(ca token.Fingerprint) string { return ca.String()[:16] }
 
-// Ends is when the certificate ends; zero where there is none.
-func (i *Identity) Ends() time.Time {
+// Expiry is when the certificate ends; zero where there is none.
+func (i *Identity) Expiry() time.Time {
 	if s := i.state.Load(); s != nil && s.leaf != nil {
 		return s.leaf.NotAfter
 	}
@@ -187,9 +187,9 @@ func (i *Identity) Enrol(ctx context.Context) error {
 	if i.local {
 		// It is asked again each time, as it costs nothing and its ledger may be
 		// another one by now.
-		c := client(i.transport(nil, nil))
+		c := newClient(i.newTransport(nil, nil))
 		defer c.CloseIdleConnections()
-		err := i.ask(ctx, c, token.Token{})
+		err := i.requestIdentity(ctx, c, token.Token{})
 		if s != nil && errors.Is(err, fault.ErrUnavailable) {
 			return nil
 		}
@@ -199,33 +199,33 @@ func (i *Identity) Enrol(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s != nil && !s.leavesFor(tok) && time.Now().Before(s.leaf.NotAfter) {
+	if s != nil && !s.isForOtherAuthority(tok) && time.Now().Before(s.leaf.NotAfter) {
 		return nil
 	}
 	return i.certify(ctx, tok, s)
 }
 
-// Leaves says whether a token is for another authority than that of the identity
+// IsForOtherAuthority says whether a token is for another authority than that of the identity
 // that is there.
-func (i *Identity) Leaves(tok token.Token) bool {
+func (i *Identity) IsForOtherAuthority(tok token.Token) bool {
 	s := i.state.Load()
-	return s != nil && s.leaf != nil && s.leavesFor(tok)
+	return s != nil && s.leaf != nil && s.isForOtherAuthority(tok)
 }
 
-// leavesFor says whether a token is for another authority than that of the
+// isForOtherAuthority says whether a token is for another authority than that of the
 // identity.
-func (s *state) leavesFor(tok token.Token) bool {
+func (s *state) isForOtherAuthority(tok token.Token) bool {
 	return !tok.IsZero() && tok.CA() != token.FingerprintOf(s.ca.Raw)
 }
 
 // certify gets a certificate, by the one that is there or by the token.
 func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error {
 	if s == nil {
-		return i.byToken(ctx, tok)
+		return i.enrollByToken(ctx, tok)
 	}
-	if s.leavesFor(tok) {
+	if s.isForOtherAuthority(tok) {
 		i.log.Warn("the token is of another certificate authority: enrolling there", "node", s.node)
-		return i.byToken(ctx, tok)
+		return i.enrollByToken(ctx, tok)
 	}
 	// Whether a certificate has ended is for the server's clock to say, so that is
 	// asked first.
@@ -239,19 +239,19 @@ func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error
 	case tok.IsZero() && ended:
 		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), err), newToken)
 	case !tok.IsZero() && (ended || isRefused(err)):
-		return i.byToken(ctx, tok)
+		return i.enrollByToken(ctx, tok)
 	}
 	return err
 }
 
-// byToken enrols with the server that the token is for.
-func (i *Identity) byToken(ctx context.Context, tok token.Token) error {
+// enrollByToken enrols with the server that the token is for.
+func (i *Identity) enrollByToken(ctx context.Context, tok token.Token) error {
 	if tok.IsZero() {
 		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enrol by: %w", fault.ErrDenied), newToken)
 	}
-	t := i.transport(pinned(tok.CA()), nil)
+	t := i.newTransport(verifyPinned(tok.CA()), nil)
 	defer t.CloseIdleConnections()
-	return i.ask(ctx, client(t), tok)
+	return i.requestIdentity(ctx, newClient(t), tok)
 }
 
 // token is the one to enrol by; zero where there is none.
@@ -272,11 +272,11 @@ func (i *Identity) Reenrol(ctx context.Context) error {
 	if s == nil {
 		return fmt.Errorf("not enrolled: %w", fault.ErrDenied)
 	}
-	return i.ask(ctx, i.Client(), token.Token{})
+	return i.requestIdentity(ctx, i.Client(), token.Token{})
 }
 
-// ask enrols: with a token if there is one, else by what the client shows.
-func (i *Identity) ask(ctx context.Context, c *http.Client, tok token.Token) error {
+// requestIdentity enrols: with a token if there is one, else by what the client shows.
+func (i *Identity) requestIdentity(ctx context.Context, c *http.Client, tok token.Token) error {
 	claim := i.claim()
 	if i.local {
 		g, err := i.post(ctx, c, "/v1/enroll", claim)
@@ -288,11 +288,11 @@ func (i *Identity) ask(ctx context.Context, c *http.Client, tok token.Token) err
 	if !tok.IsZero() {
 		claim.Token = tok.Reveal()
 	}
-	key, err := i.pendingKey()
+	key, err := i.loadPendingKey()
 	if err != nil {
 		return err
 	}
-	if claim.CSR, err = request(key); err != nil {
+	if claim.CSR, err = newCSR(key); err != nil {
 		return err
 	}
 	g, err := i.post(ctx, c, "/v1/enroll", claim)
@@ -326,7 +326,7 @@ func (i *Identity) renew(ctx context.Context, s *state) error {
 		return err
 	}
 	claim := i.claim()
-	if claim.CSR, err = request(key); err != nil {
+	if claim.CSR, err = newCSR(key); err != nil {
 		return err
 	}
 	g, err := i.post(ctx, i.Client(), "/v1/renew", claim)

@@ -208,27 +208,27 @@ func TestRun(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- i.Run(ctx) }() // it enrols too
 		time.Sleep(time.Second)
-		node, first := i.Node(), i.Ends()
+		node, first := i.Node(), i.Expiry()
 		if node == "" {
 			t.Fatalf("not enrolled\n%s", &b.log)
 		}
 		time.Sleep(18 * day)
-		if b.renewals.Load() != 0 || !i.Ends().Equal(first) {
+		if b.renewals.Load() != 0 || !i.Expiry().Equal(first) {
 			t.Errorf("%d renewals within 18 days", b.renewals.Load())
 		}
 		time.Sleep(3 * day)
-		if b.renewals.Load() != 1 || !i.Ends().After(first.Add(18*day)) {
-			t.Errorf("%d renewals within 21 days; it ends %v after the first", b.renewals.Load(), i.Ends().Sub(first))
+		if b.renewals.Load() != 1 || !i.Expiry().After(first.Add(18*day)) {
+			t.Errorf("%d renewals within 21 days; it ends %v after the first", b.renewals.Load(), i.Expiry().Sub(first))
 		}
 		b.down.Store(true)
 		time.Sleep(26 * day)
-		if !time.Now().Before(i.Ends()) {
+		if !time.Now().Before(i.Expiry()) {
 			t.Fatal("the test waited too long")
 		}
 		b.down.Store(false)
 		time.Sleep(maxWait)
-		if n := b.renewals.Load(); n != 2 || time.Until(i.Ends()) < 29*day {
-			t.Errorf("%d renewals; it ends in %v", n, time.Until(i.Ends()))
+		if n := b.renewals.Load(); n != 2 || time.Until(i.Expiry()) < 29*day {
+			t.Errorf("%d renewals; it ends in %v", n, time.Until(i.Expiry()))
 		}
 		if n := strings.Count(b.log.String(), "renewed yet"); n < 24*7 || n > 2*24*10 {
 			t.Errorf("it tried %d times in some 8 days", n)
@@ -270,7 +270,7 @@ func TestEnded(t *testing.T) {
 			t.Errorf("its node is %q meanwhile", late.Node())
 		}
 		again := b.open(t, b.tok)
-		if err := again.Enrol(t.Context()); err != nil || again.Node() != node || time.Until(again.Ends()) < 29*day {
+		if err := again.Enrol(t.Context()); err != nil || again.Node() != node || time.Until(again.Expiry()) < 29*day {
 			t.Errorf("with the token: %v; node %s, want %s", err, again.Node(), node)
 		}
 	})
@@ -312,7 +312,7 @@ func TestWrongClock(t *testing.T) {
 			{now.Add(5 * day), day, 5 * day, false},
 			{now.Add(31 * day), day, day, false}, // the clock was always so
 		} {
-			if got := s.again(c.now, c.awake, c.passed); got != c.want {
+			if got := s.isDueAgain(c.now, c.awake, c.passed); got != c.want {
 				t.Errorf("due at %v where it was awake for %v of %v: %v, want %v", c.now.Sub(now), c.awake, c.passed, got, c.want)
 			}
 		}
@@ -335,7 +335,7 @@ func TestCrash(t *testing.T) {
 		}
 		// Between the identity and the end of its enrolment.
 		key := encodeKey(i.state.Load().pair.PrivateKey.(*ecdsa.PrivateKey))
-		left, err := json.Marshal(pending{"m", "b", key})
+		left, err := json.Marshal(pendingKey{"m", "b", key})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,14 +345,14 @@ func TestCrash(t *testing.T) {
 			}
 		}
 		// What another process may be writing just now is left alone.
-		if old := time.Now().Add(-2 * young); os.Chtimes(filepath.Join(b.dir, ".new-123"), old, old) != nil {
+		if old := time.Now().Add(-2 * tempFileAge); os.Chtimes(filepath.Join(b.dir, ".new-123"), old, old) != nil {
 			t.Fatal("no such file")
 		}
 		again := b.open(t, token.Token{})
 		if err := again.Enrol(t.Context()); err != nil || again.Node() != i.Node() {
 			t.Errorf("%v; node %q, want %q", err, again.Node(), i.Node())
 		}
-		fresh, err := again.pendingKey()
+		fresh, err := again.loadPendingKey()
 		if err != nil || fresh.PublicKey.Equal(i.state.Load().leaf.PublicKey) {
 			t.Errorf("the next enrolment is by the key of this one: %v", err)
 		}
@@ -363,7 +363,7 @@ func TestCrash(t *testing.T) {
 			t.Errorf("others may read a key: %v, %v", st.Mode(), err)
 		}
 		// Cut off anywhere, or with one part of another's.
-		var f file
+		var f identityFile
 		if err := json.Unmarshal(whole, &f); err != nil {
 			t.Fatal(err)
 		}
@@ -372,13 +372,13 @@ func TestCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		damaged := map[string][]byte{"empty": {}, "half": whole[:len(whole)/2], "no brace": whole[:len(whole)-2]}
-		for name, change := range map[string]func(*file){
-			"other's key":    func(f *file) { f.Key = encodeKey(other) },
-			"other node":     func(f *file) { f.Node = "X" },
-			"no node":        func(f *file) { f.Node = "" },
-			"no authority":   func(f *file) { f.CA = "" },
-			"no certificate": func(f *file) { f.Certificate = "" },
-			"other's CA":     func(f *file) { f.CA = f.Certificate },
+		for name, change := range map[string]func(*identityFile){
+			"other's key":    func(f *identityFile) { f.Key = encodeKey(other) },
+			"other node":     func(f *identityFile) { f.Node = "X" },
+			"no node":        func(f *identityFile) { f.Node = "" },
+			"no authority":   func(f *identityFile) { f.CA = "" },
+			"no certificate": func(f *identityFile) { f.Certificate = "" },
+			"other's CA":     func(f *identityFile) { f.CA = f.Certificate },
 		} {
 			g := f
 			change(&g)

@@ -20,8 +20,8 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// file is an identity as it is kept.
-type file struct {
+// identityFile is an identity as it is kept.
+type identityFile struct {
 	Node        string `json:"node"`
 	Cluster     string `json:"cluster"`
 	Server      string `json:"server"` // that gave it
@@ -31,11 +31,11 @@ type file struct {
 	JobKey      string `json:"job_key,omitempty"`
 }
 
-// pending is the key of an enrolment that was asked for. Where the answer is
+// pendingKey is the key of an enrolment that was asked for. Where the answer is
 // lost, the same key asked with again, by the same machine in the same boot,
 // tells the server that it is the same enrolment, and costs no second use of a
 // token.
-type pending struct {
+type pendingKey struct {
 	Machine string `json:"machine_id"`
 	Boot    string `json:"boot"`
 	Key     string `json:"key"`
@@ -53,7 +53,7 @@ func (i *Identity) path() string {
 }
 
 // load makes a state of what is kept, if it is whole.
-func (i *Identity) load(f file) (*state, error) {
+func (i *Identity) load(f identityFile) (*state, error) {
 	s := &state{node: f.Node, cluster: f.Cluster}
 	if s.node == "" {
 		return nil, errors.New("names no node")
@@ -67,7 +67,7 @@ func (i *Identity) load(f file) (*state, error) {
 		}
 	}
 	if i.local {
-		s.transport = i.transport(nil, nil)
+		s.transport = i.newTransport(nil, nil)
 		return s, nil
 	}
 	if s.ca == nil {
@@ -83,13 +83,13 @@ func (i *Identity) load(f file) (*state, error) {
 	if s.leaf.Subject.CommonName != s.node {
 		return nil, fmt.Errorf("certificate is of node %q, not %q", s.leaf.Subject.CommonName, s.node)
 	}
-	s.transport = i.transport(rooted(s.ca), &s.pair)
+	s.transport = i.newTransport(verifyRoot(s.ca), &s.pair)
 	return s, nil
 }
 
 // adopt keeps what was granted, if it is what was asked for, and goes on with it.
 func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
-	f := file{Node: g.Node, Cluster: g.Cluster, Server: i.base.String(), Certificate: g.Certificate, CA: g.CA, JobKey: g.JobKey}
+	f := identityFile{Node: g.Node, Cluster: g.Cluster, Server: i.base.String(), Certificate: g.Certificate, CA: g.CA, JobKey: g.JobKey}
 	if key != nil {
 		f.Key = encodeKey(key)
 	}
@@ -115,12 +115,12 @@ func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// pendingKey is the key to enrol with.
-func (i *Identity) pendingKey() (*ecdsa.PrivateKey, error) {
+// loadPendingKey is the key to enrol with.
+func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(i.cfg.Dir, pendingFile)
 	// What cannot be read is made anew: all that is lost is a use of a token.
-	if p, err := readFile[pending](path); err == nil && p.Machine == i.cfg.Facts.Machine && p.Boot == i.cfg.Facts.Boot {
-		if key, err := decodeKey(p.Key); err == nil && !i.uses(key) {
+	if p, err := readFile[pendingKey](path); err == nil && p.Machine == i.cfg.Facts.Machine && p.Boot == i.cfg.Facts.Boot {
+		if key, err := decodeKey(p.Key); err == nil && !i.isCurrentKey(key) {
 			return key, nil
 		}
 	}
@@ -128,11 +128,11 @@ func (i *Identity) pendingKey() (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	return key, writeFile(path, pending{i.cfg.Facts.Machine, i.cfg.Facts.Boot, encodeKey(key)})
+	return key, writeFile(path, pendingKey{i.cfg.Facts.Machine, i.cfg.Facts.Boot, encodeKey(key)})
 }
 
-// uses says whether a key is that of the identity: then its enrolment is done.
-func (i *Identity) uses(key *ecdsa.PrivateKey) bool {
+// isCurrentKey says whether a key is that of the identity: then its enrolment is done.
+func (i *Identity) isCurrentKey(key *ecdsa.PrivateKey) bool {
 	s := i.state.Load()
 	return s != nil && s.leaf != nil && key.PublicKey.Equal(s.leaf.PublicKey)
 }
@@ -164,23 +164,23 @@ func decodeKey(text string) (*ecdsa.PrivateKey, error) {
 	return nil, fmt.Errorf("key is a %T", key)
 }
 
-// request asks for a certificate over a key. Who asks is said elsewhere.
-func request(key *ecdsa.PrivateKey) (string, error) {
+// newCSR asks for a certificate over a key. Who asks is said elsewhere.
+func newCSR(key *ecdsa.PrivateKey) (string, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), err
 }
 
-// young is for how long a file that is being written may be another process's.
-const young = time.Minute
+// tempFileAge is for how long a file that is being written may be another process's.
+const tempFileAge = time.Minute
 
-// tidy takes away what a crash left, and rights that others should not have.
-func tidy(dir string) error {
+// cleanUp takes away what a crash left, and rights that others should not have.
+func cleanUp(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
 	if err != nil {
 		return err
 	}
 	for _, name := range left {
-		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < young {
+		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < tempFileAge {
 			continue
 		}
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -200,7 +200,7 @@ func tidy(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-func readFile[T file | pending](path string) (v T, err error) {
+func readFile[T identityFile | pendingKey](path string) (v T, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return v, err
@@ -210,7 +210,7 @@ func readFile[T file | pending](path string) (v T, err error) {
 
 // writeFile puts a file in place of the one before, whole or not at all, and
 // durably.
-func writeFile[T file | pending](path string, v T) error {
+func writeFile[T identityFile | pendingKey](path string, v T) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err

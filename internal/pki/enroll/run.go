@@ -18,9 +18,9 @@ const (
 	maxWait = time.Hour
 )
 
-// look is how often Run looks at the clock: its own timers stand still while
+// clockInterval is how often Run looks at the clock: its own timers stand still while
 // the machine sleeps.
-const look = time.Hour
+const clockInterval = time.Hour
 
 // Run keeps the identity good until ctx ends: it renews the certificate after
 // two thirds of its life, somewhat earlier on some machines than on others, and
@@ -33,7 +33,7 @@ func (i *Identity) Run(ctx context.Context) error {
 	var last time.Time // of a success; zero is none in this run
 	for failures := 0; ; {
 		if failures == 0 && !i.isDue(time.Now(), last) {
-			if err := sleep.For(ctx, min(look, i.left(last))); err != nil {
+			if err := sleep.For(ctx, min(clockInterval, i.untilDue(last))); err != nil {
 				return err
 			}
 			continue
@@ -48,7 +48,7 @@ func (i *Identity) Run(ctx context.Context) error {
 		}
 		wait := backoff(failures, err)
 		failures++
-		if ends := i.Ends(); time.Now().Add(maxWait).After(ends) {
+		if ends := i.Expiry(); time.Now().Add(maxWait).After(ends) {
 			i.log.Error("certificate not renewed, and it ends", "node", i.Node(), "ends", ends, "err", err, "hint", fault.Hint(err), "wait", wait)
 		} else {
 			i.log.Warn("certificate not renewed yet", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
@@ -90,24 +90,24 @@ func (i *Identity) isDue(now, last time.Time) bool {
 	if last.IsZero() {
 		// A clock from before the certificate was made is wrong, and says nothing of
 		// how much of its life is left.
-		return now.Before(s.leaf.NotBefore) || !now.Before(s.due())
+		return now.Before(s.leaf.NotBefore) || !now.Before(s.renewalTime())
 	}
-	return s.again(now, now.Sub(last), now.Round(0).Sub(last.Round(0)))
+	return s.isDueAgain(now, now.Sub(last), now.Round(0).Sub(last.Round(0)))
 }
 
-// again says whether a certificate is to be renewed, where that was last done so
+// isDueAgain says whether a certificate is to be renewed, where that was last done so
 // long ago: awake by a clock that stands still while the machine sleeps, passed by
 // the one on the wall.
-func (s *state) again(now time.Time, awake, passed time.Duration) bool {
+func (s *state) isDueAgain(now time.Time, awake, passed time.Duration) bool {
 	// The wall clock may be years off; the other one is not.
-	slept := passed-awake > look
-	return awake >= s.renewAfter() || (slept || awake >= s.life()/10) && !now.Before(s.due())
+	slept := passed-awake > clockInterval
+	return awake >= s.renewAfter() || (slept || awake >= s.life()/10) && !now.Before(s.renewalTime())
 }
 
-// left is how long to sleep at most until the certificate is due.
-func (i *Identity) left(last time.Time) time.Duration {
+// untilDue is how long to sleep at most until the certificate is due.
+func (i *Identity) untilDue(last time.Time) time.Duration {
 	s := i.state.Load()
-	left := time.Until(s.due())
+	left := time.Until(s.renewalTime())
 	if !last.IsZero() {
 		left = s.renewAfter() - time.Since(last)
 	}
@@ -124,13 +124,13 @@ func (s *state) renewAfter() time.Duration {
 	return s.life()*2/3 - s.life()/20/256*time.Duration(own[0])
 }
 
-func (s *state) due() time.Time { return s.leaf.NotBefore.Add(s.renewAfter()) }
+func (s *state) renewalTime() time.Time { return s.leaf.NotBefore.Add(s.renewAfter()) }
 
 // backoff is how long to wait after a failure.
 func backoff(failures int, err error) time.Duration {
 	wait := min(minWait<<min(failures, 10), maxWait)
 	wait = wait/2 + rand.N(wait/2)
-	if l, ok := errors.AsType[later](err); ok {
+	if l, ok := errors.AsType[retryError](err); ok {
 		wait = max(wait, min(l.after, maxWait))
 	}
 	return wait

@@ -25,26 +25,26 @@ const SelfPath = "/v1/self"
 // Self is what a job of a node needs to ask for its own use. It is empty where the
 // server gave no key to make it by, as older ones do, and where this machine is not
 // that node (any more).
-func (i *Identity) Self(node string, id workload.ID) token.Self {
+func (i *Identity) Self(node string, id workload.ID) token.SelfAccess {
 	s := i.state.Load()
 	if s == nil || s.node != node {
-		return token.Self{}
+		return token.SelfAccess{}
 	}
 	text := s.jobs.Sign(token.Job{Workload: id, Node: node, Ends: time.Now().Add(token.JobLife)})
 	if text == "" {
-		return token.Self{}
+		return token.SelfAccess{}
 	}
-	v := token.Self{URL: i.base.String() + SelfPath, Token: text}
+	v := token.SelfAccess{URL: i.base.String() + SelfPath, Token: text}
 	if !i.local {
 		v.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.ca.Raw}))
 	}
 	return v
 }
 
-// JobReader returns a client that shows a job's token to the server at a URL, and to
+// JobClient returns a client that shows a job's token to the server at a URL, and to
 // none other. ca is the certificate of the server's authority in PEM; it may be ""
 // for a server of this machine that speaks without TLS.
-func JobReader(server, text, ca string) (*http.Client, error) {
+func JobClient(server, text, ca string) (*http.Client, error) {
 	base, local, err := parseServer(server)
 	if err != nil {
 		return nil, err
@@ -59,19 +59,19 @@ func JobReader(server, text, ca string) (*http.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("certificate of the authority of %s: %w: %w", server, err, fault.ErrInvalid)
 		}
-		check = rooted(c)
+		check = verifyRoot(c)
 	}
-	return client(jobBearer{transport(check, nil, nil), text, base.Host}), nil
+	return newClient(jobTokenTransport{newTransport(check, nil, nil), text, base.Host}), nil
 }
 
-// jobBearer shows a job's token to one server.
-type jobBearer struct {
+// jobTokenTransport shows a job's token to one server.
+type jobTokenTransport struct {
 	*http.Transport
 	text, host string
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b jobBearer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b jobTokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host == b.host {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+b.text)
@@ -89,10 +89,10 @@ func SelfBase(self string) (string, error) {
 	return u.String(), nil
 }
 
-// KeepCA puts the certificate of a server's authority, in PEM, into a file of a
+// WriteCA puts the certificate of a server's authority, in PEM, into a file of a
 // directory, which every user may read, and returns its path. One that is there
 // already stays.
-func KeepCA(dir, ca string) (path string, err error) {
+func WriteCA(dir, ca string) (path string, err error) {
 	sum := sha256.Sum256([]byte(ca))
 	path = filepath.Join(dir, "ca-"+hex.EncodeToString(sum[:8])+".pem")
 	const mode = 0o644

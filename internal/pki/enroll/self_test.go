@@ -9,10 +9,10 @@ import (
 
 // A certificate is for every user, also where who put it there first was killed on the
 // way, or put something else there.
-func TestKeepCA(t *testing.T) {
+func TestWriteCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	path, err := enroll.KeepCA(dir, "a certificate")
+	path, err := enroll.WriteCA(dir, "a certificate")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestKeepCA(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		again, err := enroll.KeepCA(dir, "a certificate")
+		again, err := enroll.WriteCA(dir, "a certificate")
 		if err != nil || again != path {
 			t.Fatalf("after %s: %s, %v, want %s", name, again, err, path)
 		}
@@ -34,7 +34,7 @@ func TestKeepCA(t *testing.T) {
 			t.Errorf("after %s: %q, %v, %v, %v", name, b, info, err, also)
 		}
 	}
-	if other, err := enroll.KeepCA(dir, "another"); err != nil || other == path {
+	if other, err := enroll.WriteCA(dir, "another"); err != nil || other == path {
 		t.Errorf("of another authority: %s, %v", other, err)
 	}
 }

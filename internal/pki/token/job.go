@@ -83,7 +83,7 @@ func ParseJobKey(s string) (JobKey, error) {
 		return JobKey{}, nil
 	}
 	var b [keySize]byte
-	if !exactly(b[:], s) {
+	if !decodeExactly(b[:], s) {
 		return JobKey{}, fmt.Errorf("key of jobs is malformed: %w", fault.ErrInvalid)
 	}
 	return JobKey{unique.Make(b)}, nil
@@ -105,19 +105,19 @@ func (k JobKey) Sign(j Job) string {
 	var end [8]byte
 	binary.BigEndian.PutUint64(end[:], uint64(j.Ends.Unix()))
 	body := strings.Join([]string{jobPrefix, string(j.Workload), j.Node, text.EncodeToString(end[8-endSize:])}, "_")
-	proof := k.proof(body)
+	proof := k.prove(body)
 	return body + "_" + text.EncodeToString(proof[:])
 }
 
-func (k JobKey) proof(body string) [proofSize]byte {
+func (k JobKey) prove(body string) [proofSize]byte {
 	b := k.secret.Value()
 	h := hmac.New(sha256.New, b[:])
 	_, _ = io.WriteString(h, jobContext+body) // which never fails
 	return [proofSize]byte(h.Sum(nil)[:proofSize])
 }
 
-// A Shown is a job's token as somebody shows it: nothing of it is proved yet.
-type Shown struct {
+// A UnverifiedJob is a job's token as somebody shows it: nothing of it is proved yet.
+type UnverifiedJob struct {
 	Job
 	body  string
 	proof [proofSize]byte
@@ -128,9 +128,9 @@ func IsJob(s string) bool { return strings.HasPrefix(s, jobPrefix+"_") }
 
 // ParseJob reads the text of a job's token. Each token has one text. The error is
 // fault.ErrInvalid, and shows nothing of the text.
-func ParseJob(s string) (Shown, error) {
-	malformed := func() (Shown, error) {
-		return Shown{}, fault.WithHint(fmt.Errorf("token is none of a job: %w", fault.ErrInvalid), "mete run gives a job its token in METE_SELF_TOKEN: show that, whole")
+func ParseJob(s string) (UnverifiedJob, error) {
+	malformed := func() (UnverifiedJob, error) {
+		return UnverifiedJob{}, fault.WithHint(fmt.Errorf("token is none of a job: %w", fault.ErrInvalid), "mete run gives a job its token in METE_SELF_TOKEN: show that, whole")
 	}
 	if len(s) > 256 {
 		return malformed()
@@ -139,10 +139,10 @@ func ParseJob(s string) (Shown, error) {
 	if len(parts) != jobParts || parts[0] != jobPrefix {
 		return malformed()
 	}
-	var v Shown
+	var v UnverifiedJob
 	var end [8]byte
 	v.Workload, v.Node = workload.ID(parts[1]), parts[2]
-	if _, ok := v.Workload.Bytes(); !ok || !isNode(v.Node) || !exactly(end[8-endSize:], parts[3]) || !exactly(v.proof[:], parts[4]) {
+	if _, ok := v.Workload.Bytes(); !ok || !isNode(v.Node) || !decodeExactly(end[8-endSize:], parts[3]) || !decodeExactly(v.proof[:], parts[4]) {
 		return malformed()
 	}
 	v.Ends = time.Unix(int64(binary.BigEndian.Uint64(end[:])), 0).UTC()
@@ -150,21 +150,21 @@ func ParseJob(s string) (Shown, error) {
 	return v, nil
 }
 
-// By says whether the token was made with this key. How long it takes says nothing
+// IsSignedBy says whether the token was made with this key. How long it takes says nothing
 // about how nearly it was.
-func (v Shown) By(k JobKey) bool {
+func (v UnverifiedJob) IsSignedBy(k JobKey) bool {
 	if k.IsZero() {
 		return false
 	}
-	want := k.proof(v.body)
+	want := k.prove(v.body)
 	return hmac.Equal(v.proof[:], want[:])
 }
 
 // String returns the token without its proof.
-func (v Shown) String() string { return v.body + "_..." }
+func (v UnverifiedJob) String() string { return v.body + "_..." }
 
 // Format implements fmt.Formatter: no verb and no flag shows the proof.
-func (v Shown) Format(f fmt.State, _ rune) {
+func (v UnverifiedJob) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, v.String()) // what there is to do about an error, f's owner does
 }
 
@@ -176,13 +176,13 @@ func isNode(s string) bool {
 	})
 }
 
-// exactly fills dst from s, which has to be the one text of just that length.
-func exactly(dst []byte, s string) bool {
+// decodeExactly fills dst from s, which has to be the one text of just that length.
+func decodeExactly(dst []byte, s string) bool {
 	return len(s) == text.EncodedLen(len(dst)) && decode(dst, s) && text.EncodeToString(dst) == s
 }
 
-// A Self is what a job needs to ask a server for its own use.
-type Self struct {
+// A SelfAccess is what a job needs to ask a server for its own use.
+type SelfAccess struct {
 	URL   string // of the question
 	Token string // "" where there is none, as of all else then
 	CA    string // certificate of the server's authority in PEM; "" where it speaks without TLS

@@ -37,14 +37,14 @@ func TestJobRoundTrip(t *testing.T) {
 		key := token.JobKeyOf(secret, want.Node)
 		s := key.Sign(want)
 		got, err := token.ParseJob(s)
-		if err != nil || got.Job != want || !got.By(key) {
+		if err != nil || got.Job != want || !got.IsSignedBy(key) {
 			t.Fatalf("%q of %+v: %+v, %v", s, want, got.Job, err)
 		}
 		if len(s) != 77+len(want.Node) {
 			t.Errorf("%q has %d characters", s, len(s))
 		}
 		for _, other := range []token.JobKey{{}, token.JobKeyOf(secret, want.Node+"x"), token.JobKeyOf(append(secret, 1), want.Node)} {
-			if got.By(other) {
+			if got.IsSignedBy(other) {
 				t.Errorf("it is right by the key of another")
 			}
 		}
@@ -69,7 +69,7 @@ func TestJobForged(t *testing.T) {
 			mixed[i] = rapid.SampledFrom([]string{first[i], second[i]}).Draw(t, fmt.Sprint(i))
 		}
 		s := strings.Join(mixed, "_")
-		if v, err := token.ParseJob(s); err == nil && v.By(token.JobKeyOf(secret, v.Node)) && v.Job != a && v.Job != b {
+		if v, err := token.ParseJob(s); err == nil && v.IsSignedBy(token.JobKeyOf(secret, v.Node)) && v.Job != a && v.Job != b {
 			t.Errorf("%s was made by nobody", s)
 		}
 	})
@@ -82,7 +82,7 @@ func TestJobDamage(t *testing.T) {
 	for at := range len(s) {
 		for _, letter := range "abcdefghijklmnopqrstuvwxyzABZ0123456789_-. \n" {
 			typo := s[:at] + string(letter) + s[at+1:]
-			if v, err := token.ParseJob(typo); typo != s && err == nil && v.By(key) {
+			if v, err := token.ParseJob(typo); typo != s && err == nil && v.IsSignedBy(key) {
 				t.Errorf("%q is right", typo)
 			}
 		}
@@ -127,7 +127,7 @@ func TestJobRedacted(t *testing.T) {
 	}
 	type holder struct {
 		Key token.JobKey
-		V   token.Shown
+		V   token.UnverifiedJob
 	}
 	var out strings.Builder
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
@@ -161,8 +161,8 @@ func FuzzParseJob(f *testing.F) {
 			return
 		}
 		// Each token has one text, so what passes is what was made.
-		if again := key.Sign(v.Job); v.By(key) != (again == s) {
-			t.Errorf("%q: right is %t, and it is made as %q", s, v.By(key), again)
+		if again := key.Sign(v.Job); v.IsSignedBy(key) != (again == s) {
+			t.Errorf("%q: right is %t, and it is made as %q", s, v.IsSignedBy(key), again)
 		}
 	})
 }

@@ -2,8 +2,8 @@ package token
 
 import "mete.dev/mete/internal/model/registry"
 
-// A Peer is who asks a server, as far as that was proved.
-type Peer struct {
+// A Principal is who asks a server, as far as that was proved.
+type Principal struct {
 	Node    string        // id of the machine or server; "" of a viewer
 	Cluster string        // that it belongs to; of a viewer what it sees, "" is all
 	Role    registry.Role // never ""

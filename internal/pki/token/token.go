@@ -1,5 +1,5 @@
 // Package token holds the nouns of being let in: the text of a token (Token),
-// what is said and granted at enrolment (Claim, Grant), and who asks (Peer).
+// what is said and granted at enrolment (Claim, Grant), and who asks (Principal).
 //
 // A token is a secret that fits on one line:
 //
@@ -39,8 +39,8 @@ const (
 	checkLen = 7 // of 4 bytes in base32, without padding
 )
 
-// size of the text of a token.
-var size = len(prefix) + parts - 1 + text.EncodedLen(idSize) + text.EncodedLen(secretSize) + text.EncodedLen(caSize) + checkLen
+// textSize is that of the text of a token.
+var textSize = len(prefix) + parts - 1 + text.EncodedLen(idSize) + text.EncodedLen(secretSize) + text.EncodedLen(caSize) + checkLen
 
 var text = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
@@ -99,12 +99,12 @@ func (t Token) IsZero() bool { return t == Token{} }
 func (t Token) Reveal() string {
 	secret := t.bytes()
 	body := strings.Join([]string{prefix, t.ID(), text.EncodeToString(secret[:]), t.ca.String()}, "_")
-	return body + "_" + check(body)
+	return body + "_" + checksum(body)
 }
 
-// check is the checksum over the text before it. CRC-32 tells any burst of
+// checksum is the checksum over the text before it. CRC-32 tells any burst of
 // errors up to 32 bits.
-func check(body string) string {
+func checksum(body string) string {
 	return text.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(body))))
 }
 
@@ -141,11 +141,11 @@ func Parse(s string) (Token, error) {
 		return Token{}, invalid("is empty")
 	case !strings.HasPrefix(s, prefix+"_"):
 		return Token{}, invalid("does not begin with " + prefix + "_")
-	case len(s) < size:
-		return Token{}, invalid(fmt.Sprintf("is cut off: %d of %d characters", len(s), size))
-	case len(s) > size:
-		return Token{}, invalid(fmt.Sprintf("is too long: %d characters instead of %d", len(s), size))
-	case check(s[:last]) != s[last+1:]:
+	case len(s) < textSize:
+		return Token{}, invalid(fmt.Sprintf("is cut off: %d of %d characters", len(s), textSize))
+	case len(s) > textSize:
+		return Token{}, invalid(fmt.Sprintf("is too long: %d characters instead of %d", len(s), textSize))
+	case checksum(s[:last]) != s[last+1:]:
 		return Token{}, invalid("is mistyped: its checksum is wrong")
 	}
 	var id [idSize]byte

@@ -40,40 +40,40 @@ type Config struct {
 	// AlertmanagerHeader and WebhookHeader are files with lines "Name: value" that are
 	// headers of each request: that is where a secret goes. They are read at each.
 	AlertmanagerHeader, WebhookHeader string
-	// Page is the address of the server's page, for links in alerts; "" is no links.
-	Page string
+	// PageURL is the address of the server's page, for links in alerts; "" is no links.
+	PageURL string
 	// State is the file in which is kept what the webhook was told.
 	State string
 	// Interval is how often rules are evaluated whose group does not say, and Resend
 	// how often an Alertmanager hears that an alert goes on.
 	Interval, Resend time.Duration
-	// Pause is the first pause after a request to the webhook that failed; it is doubled
-	// up to five minutes. Grace is for how long what it was told is believed to go on
+	// RetryDelay is the first pause after a request to the webhook that failed; it is doubled
+	// up to five minutes. RestoreGrace is for how long what it was told is believed to go on
 	// after a restart: the rules need a while to find it again.
-	Pause, Grace time.Duration
+	RetryDelay, RestoreGrace time.Duration
 }
 
 // Default evaluates the rules that are shipped, and tells nobody.
 func Default() Config {
-	return Config{Interval: 30 * time.Second, Resend: time.Minute, Pause: 5 * time.Second, Grace: 15 * time.Minute}
+	return Config{Interval: 30 * time.Second, Resend: time.Minute, RetryDelay: 5 * time.Second, RestoreGrace: 15 * time.Minute}
 }
 
 // Validate reports what cannot work. The error wraps fault.ErrInvalid.
 func (c Config) Validate() error {
 	var errs []error
-	if min(c.Interval, c.Resend, c.Pause, c.Grace) <= 0 {
+	if min(c.Interval, c.Resend, c.RetryDelay, c.RestoreGrace) <= 0 {
 		errs = append(errs, fmt.Errorf("rules: times must be positive: %w", fault.ErrInvalid))
 	}
 	for _, u := range c.Alertmanagers {
-		_, err := address("--alertmanager", u)
+		_, err := parseAddress("--alertmanager", u)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// address reads the URL of a receiver. No error shows more of it than its host: the
+// parseAddress reads the URL of a receiver. No error shows more of it than its host: the
 // rest may be a secret.
-func address(flag, text string) (*url.URL, error) {
+func parseAddress(flag, text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
@@ -87,20 +87,20 @@ func address(flag, text string) (*url.URL, error) {
 
 // Counts are of what was delivered since the start.
 type Counts struct {
-	Sent, Failed     int64 // requests to Alertmanagers
-	Hooked, Unhooked int64 // the same to the webhook
-	Dropped          int64 // alerts that the webhook is not told of, as there were too many
+	Sent, Failed               int64 // requests to Alertmanagers
+	WebhookSent, WebhookFailed int64 // the same to the webhook
+	WebhookDropped             int64 // alerts that the webhook is not told of, as there were too many
 }
 
 // Alerts evaluates rules and delivers alerts.
 type Alerts struct {
-	cfg    Config
-	rules  *rules.Manager
-	teller *notifier.Manager
-	to     targets
-	hook   *webhook // nil without
-	files  *files
-	log    *slog.Logger
+	cfg      Config
+	rules    *rules.Manager
+	notifier *notifier.Manager
+	targets  targets
+	webhook  *webhook // nil without
+	files    *files
+	log      *slog.Logger
 
 	sent, failed atomic.Int64
 }
@@ -113,18 +113,18 @@ func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg promethe
 		return nil, err
 	}
 	// What Prometheus says of its own starts and stops is nobody's news.
-	quiet := slog.New(atLeast{log.Handler(), slog.LevelWarn})
-	a := &Alerts{cfg: cfg, files: &files{read: subquery.Parser(parser.NewParser(parser.Options{})), log: quiet}, log: log}
+	quiet := slog.New(levelHandler{log.Handler(), slog.LevelWarn})
+	a := &Alerts{cfg: cfg, files: &files{parser: subquery.Parser(parser.NewParser(parser.Options{})), log: quiet}, log: log}
 	if err := a.files.load(cfg.Rules); err != nil {
 		return nil, err
 	}
 	var err error
 	if cfg.Webhook != "" {
-		if a.hook, err = openWebhook(cfg, log); err != nil {
+		if a.webhook, err = openWebhook(cfg, log); err != nil {
 			return nil, err
 		}
 	}
-	if a.teller, a.to, err = a.tellerOf(reg, quiet); err != nil {
+	if a.notifier, a.targets, err = a.newNotifier(reg, quiet); err != nil {
 		return nil, err
 	}
 	a.rules = rules.NewManager(&rules.ManagerOptions{
@@ -141,33 +141,33 @@ func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg promethe
 		ResendDelay:          cfg.Resend,
 		RestoreNewRuleGroups: true,
 		GroupLoader:          a.files,
-		Parser:               a.files.read,
+		Parser:               a.files.parser,
 	})
 	return a, nil
 }
 
 // Run evaluates and delivers until ctx ends.
 func (a *Alerts) Run(ctx context.Context) error {
-	if err := a.apply(); err != nil {
+	if err := a.updateRules(); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	told := make(chan targets, 1)
-	told <- a.to
+	told <- a.targets
 	close(told)
 	// The rules end first, so that what they say last is delivered too.
 	over := make(chan struct{})
-	g.Go(func() error { a.teller.Run(told); return nil })
+	g.Go(func() error { a.notifier.Run(told); return nil })
 	g.Go(func() error { a.rules.Run(); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
 		a.rules.Stop()
 		close(over)
-		a.teller.Stop()
+		a.notifier.Stop()
 		return nil
 	})
-	if a.hook != nil {
-		g.Go(func() error { return a.hook.run(over) })
+	if a.webhook != nil {
+		g.Go(func() error { return a.webhook.run(over) })
 	}
 	return g.Wait()
 }
@@ -178,12 +178,12 @@ func (a *Alerts) Reload() error {
 	if err := a.files.load(a.cfg.Rules); err != nil {
 		return err
 	}
-	return a.apply()
+	return a.updateRules()
 }
 
-// apply has the rules evaluated that were read last.
-func (a *Alerts) apply() error {
-	return a.rules.Update(a.cfg.Interval, a.files.names(), labels.EmptyLabels(), a.cfg.Page, nil)
+// updateRules has the rules evaluated that were read last.
+func (a *Alerts) updateRules() error {
+	return a.rules.Update(a.cfg.Interval, a.files.names(), labels.EmptyLabels(), a.cfg.PageURL, nil)
 }
 
 // notify tells the receivers what the rules say of alerts.
@@ -192,8 +192,8 @@ func (a *Alerts) notify(_ context.Context, expr string, alerts ...*rules.Alert) 
 		return
 	}
 	source := ""
-	if a.cfg.Page != "" {
-		source = strings.TrimSuffix(a.cfg.Page, "/") + "/query?" + url.Values{"q": {expr}}.Encode()
+	if a.cfg.PageURL != "" {
+		source = strings.TrimSuffix(a.cfg.PageURL, "/") + "/query?" + url.Values{"q": {expr}}.Encode()
 	}
 	list := make([]*notifier.Alert, len(alerts))
 	for i, one := range alerts {
@@ -202,9 +202,9 @@ func (a *Alerts) notify(_ context.Context, expr string, alerts ...*rules.Alert) 
 			list[i].EndsAt = one.ResolvedAt
 		}
 	}
-	a.teller.Send(list...)
-	if a.hook != nil {
-		a.hook.take(alerts, source)
+	a.notifier.Send(list...)
+	if a.webhook != nil {
+		a.webhook.add(alerts, source)
 	}
 }
 
@@ -215,16 +215,16 @@ func (a *Alerts) RuleGroups() []*rules.Group { return a.rules.RuleGroups() }
 func (a *Alerts) AlertingRules() []*rules.AlertingRule { return a.rules.AlertingRules() }
 
 // Alertmanagers implements api.Rules.
-func (a *Alerts) Alertmanagers() []*url.URL { return a.teller.Alertmanagers() }
+func (a *Alerts) Alertmanagers() []*url.URL { return a.notifier.Alertmanagers() }
 
 // DroppedAlertmanagers implements api.Rules: there are none.
-func (a *Alerts) DroppedAlertmanagers() []*url.URL { return a.teller.DroppedAlertmanagers() }
+func (a *Alerts) DroppedAlertmanagers() []*url.URL { return a.notifier.DroppedAlertmanagers() }
 
 // Counts returns what was delivered so far.
 func (a *Alerts) Counts() Counts {
 	c := Counts{Sent: a.sent.Load(), Failed: a.failed.Load()}
-	if a.hook != nil {
-		c.Hooked, c.Unhooked, c.Dropped = a.hook.counts()
+	if a.webhook != nil {
+		c.WebhookSent, c.WebhookFailed, c.WebhookDropped = a.webhook.counts()
 	}
 	return c
 }
@@ -241,18 +241,18 @@ func (a *Alerts) Firing() (n int64) {
 	return n
 }
 
-// atLeast is a log without what is below a level.
-type atLeast struct {
+// levelHandler is a log without what is below a level.
+type levelHandler struct {
 	slog.Handler
 	level slog.Level
 }
 
-func (h atLeast) Enabled(ctx context.Context, l slog.Level) bool {
+func (h levelHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= h.level && h.Handler.Enabled(ctx, l)
 }
-func (h atLeast) WithAttrs(as []slog.Attr) slog.Handler {
-	return atLeast{h.Handler.WithAttrs(as), h.level}
+func (h levelHandler) WithAttrs(as []slog.Attr) slog.Handler {
+	return levelHandler{h.Handler.WithAttrs(as), h.level}
 }
-func (h atLeast) WithGroup(name string) slog.Handler {
-	return atLeast{h.Handler.WithGroup(name), h.level}
+func (h levelHandler) WithGroup(name string) slog.Handler {
+	return levelHandler{h.Handler.WithGroup(name), h.level}
 }

@@ -78,7 +78,7 @@ func file(t *testing.T, name, text string) string {
 func quick(t *testing.T) alert.Config {
 	cfg := alert.Default()
 	cfg.Interval, cfg.Resend = 200*time.Millisecond, time.Hour
-	cfg.Pause, cfg.Grace = 100*time.Millisecond, 2*time.Second
+	cfg.RetryDelay, cfg.RestoreGrace = 100*time.Millisecond, 2*time.Second
 	cfg.Rules = []string{file(t, "own.yml", own)}
 	return cfg
 }
@@ -352,7 +352,7 @@ func TestWebhook(t *testing.T) {
 	testkit.Eventually(t, "it fires again", seen("firing1", "resolved1", "firing1"))
 	r.set(t, 1)
 	testkit.Eventually(t, "it ends again", seen("firing1", "resolved1", "firing1", "resolved1"))
-	if c := r.Counts(); c.Hooked < 3 || c.Sent != 0 {
+	if c := r.Counts(); c.WebhookSent < 3 || c.Sent != 0 {
 		t.Errorf("%+v", c)
 	}
 	log += r.log.String()

@@ -26,27 +26,27 @@ import (
 type targets = map[string][]*targetgroup.Group
 
 const (
-	// queued is how many alerts wait for one Alertmanager at most: of more the oldest
+	// queueCapacity is how many alerts wait for one Alertmanager at most: of more the oldest
 	// go. The rules say again each minute what still fires.
-	queued = 10_000
-	// answering is how long a receiver may take to answer.
-	answering = 10 * time.Second
+	queueCapacity = 10_000
+	// requestTimeout is how long a receiver may take to answer.
+	requestTimeout = 10 * time.Second
 )
 
-// tellerOf makes what tells the Alertmanagers.
-func (a *Alerts) tellerOf(reg prometheus.Registerer, log *slog.Logger) (*notifier.Manager, targets, error) {
+// newNotifier makes what tells the Alertmanagers.
+func (a *Alerts) newNotifier(reg prometheus.Registerer, log *slog.Logger) (*notifier.Manager, targets, error) {
 	n := notifier.NewManager(&notifier.Options{
-		QueueCapacity: queued, DrainOnShutdown: true, Registerer: reg, Do: a.post,
+		QueueCapacity: queueCapacity, DrainOnShutdown: true, Registerer: reg, Do: a.post,
 	}, model.UTF8Validation, log)
 	to := targets{}
 	c := config.DefaultConfig
 	for i, text := range a.cfg.Alertmanagers {
-		u, err := address("--alertmanager", text)
+		u, err := parseAddress("--alertmanager", text)
 		if err != nil {
 			return nil, nil, err
 		}
 		am := config.DefaultAlertmanagerConfig
-		am.Scheme, am.PathPrefix, am.Timeout = u.Scheme, u.Path, model.Duration(answering)
+		am.Scheme, am.PathPrefix, am.Timeout = u.Scheme, u.Path, model.Duration(requestTimeout)
 		// What leads elsewhere would carry the header along.
 		am.HTTPClientConfig.FollowRedirects = false
 		c.AlertingConfig.AlertmanagerConfigs = append(c.AlertingConfig.AlertmanagerConfigs, &am)
@@ -62,7 +62,7 @@ func (a *Alerts) tellerOf(reg prometheus.Registerer, log *slog.Logger) (*notifie
 
 // post sends one request to an Alertmanager.
 func (a *Alerts) post(ctx context.Context, client *http.Client, r *http.Request) (*http.Response, error) {
-	err := secret(r.Header, a.cfg.AlertmanagerHeader)
+	err := addHeaders(r.Header, a.cfg.AlertmanagerHeader)
 	var resp *http.Response
 	if err == nil {
 		resp, err = client.Do(r.WithContext(ctx))
@@ -75,9 +75,9 @@ func (a *Alerts) post(ctx context.Context, client *http.Client, r *http.Request)
 	return resp, err
 }
 
-// secret puts the headers of a file into those of a request. Its errors show nothing
+// addHeaders puts the headers of a file into those of a request. Its errors show nothing
 // of what is in it.
-func secret(into http.Header, path string) error {
+func addHeaders(into http.Header, path string) error {
 	if path == "" {
 		return nil
 	}

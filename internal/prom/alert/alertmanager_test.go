@@ -115,7 +115,7 @@ func TestAlertmanager(t *testing.T) {
 	ours, atOurs := receiver(t)
 	url := alertmanager(t, theirs)
 	cfg := quick(t)
-	cfg.Alertmanagers, cfg.Webhook, cfg.Page = []string{url}, ours, "https://mete.example.org:9797"
+	cfg.Alertmanagers, cfg.Webhook, cfg.PageURL = []string{url}, ours, "https://mete.example.org:9797"
 	r := open(t, cfg)
 	r.run(t)
 	testkit.Eventually(t, "it is known", func() bool { return len(r.Alertmanagers()) == 1 })

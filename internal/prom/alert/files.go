@@ -24,8 +24,8 @@ import (
 // files are the files of rules as they were read last. It is the rules' loader, so
 // that what was judged good is what is evaluated.
 type files struct {
-	read parser.Parser
-	log  *slog.Logger
+	parser parser.Parser
+	log    *slog.Logger
 
 	mu     sync.Mutex
 	order  []string
@@ -94,7 +94,7 @@ func expand(paths []string) (list []string, err error) {
 
 // parse reads the text of one file.
 func (f *files) parse(path string, text []byte) (*rulefmt.RuleGroups, error) {
-	groups, found := rulefmt.Parse(text, false, model.UTF8Validation, f.read, f.log)
+	groups, found := rulefmt.Parse(text, false, model.UTF8Validation, f.parser, f.log)
 	var errs []error
 	said := map[string]bool{}
 	for _, err := range found {
@@ -102,7 +102,7 @@ func (f *files) parse(path string, text []byte) (*rulefmt.RuleGroups, error) {
 			continue // YAML is read twice
 		}
 		said[err.Error()] = true
-		errs = append(errs, fmt.Errorf("%s:%w: %w", path, placed(text, err), fault.ErrInvalid))
+		errs = append(errs, fmt.Errorf("%s:%w: %w", path, withLine(text, err), fault.ErrInvalid))
 	}
 	return groups, errors.Join(errs...)
 }
@@ -110,30 +110,30 @@ func (f *files) parse(path string, text []byte) (*rulefmt.RuleGroups, error) {
 // position is how an error of rulefmt begins that says where it is, lineOf how one of
 // YAML does, and again that of a group, which does not.
 var (
-	position = regexp.MustCompile(`^[1-9]\d*:\d+: `)
-	lineOf   = regexp.MustCompile(`line (\d+)`)
-	again    = regexp.MustCompile(`groupname: "(.*)" is repeated`)
+	hasPosition   = regexp.MustCompile(`^[1-9]\d*:\d+: `)
+	lineOf        = regexp.MustCompile(`line (\d+)`)
+	repeatedGroup = regexp.MustCompile(`groupname: "(.*)" is repeated`)
 )
 
-// placed gives an error of a file the line that it is about, which not all have: the
+// withLine gives an error of a file the line that it is about, which not all have: the
 // line at which the rule, or the group, is named, then.
-func placed(text []byte, err error) error {
-	if position.MatchString(err.Error()) {
+func withLine(text []byte, err error) error {
+	if hasPosition.MatchString(err.Error()) {
 		return err
 	}
 	line := 1
 	if e, ok := errors.AsType[*rulefmt.Error](err); ok {
-		line = slices.Min(named(text, "(?:alert|record)", e.RuleName))
-	} else if m := again.FindStringSubmatch(err.Error()); m != nil {
-		line = slices.Max(named(text, "name", m[1]))
+		line = slices.Min(linesOf(text, "(?:alert|record)", e.RuleName))
+	} else if m := repeatedGroup.FindStringSubmatch(err.Error()); m != nil {
+		line = slices.Max(linesOf(text, "name", m[1]))
 	} else if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
 		line, _ = strconv.Atoi(m[1]) // it is digits
 	}
 	return fmt.Errorf("%d: %w", line, errors.New(strings.TrimPrefix(err.Error(), "0:0: ")))
 }
 
-// named are the lines at which a key has a value; line 1 where there is none.
-func named(text []byte, key, value string) (lines []int) {
+// linesOf are the lines at which a key has a value; line 1 where there is none.
+func linesOf(text []byte, key, value string) (lines []int) {
 	find := regexp.MustCompile(`^[\s-]*` + key + `\s*:\s*["']?` + regexp.QuoteMeta(value) + `["']?\s*(?:#.*)?$`)
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -166,4 +166,4 @@ func (f *files) Load(path string, _ bool, _ model.ValidationScheme) (*rulefmt.Ru
 }
 
 // Parse implements rules.GroupLoader.
-func (f *files) Parse(query string) (parser.Expr, error) { return f.read.ParseExpr(query) }
+func (f *files) Parse(query string) (parser.Expr, error) { return f.parser.ParseExpr(query) }

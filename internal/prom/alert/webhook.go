@@ -22,22 +22,22 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// longestPause is that after requests that failed.
-const longestPause = 5 * time.Minute
+// maxRetryDelay is that after requests that failed.
+const maxRetryDelay = 5 * time.Minute
 
 // A webhook posts alerts to one URL. It keeps what the receiver was told, so that
 // each alert is told once as it begins, now and then as it goes on, and once as it
 // ends, also where that is after a restart.
 type webhook struct {
-	to     *url.URL
+	target *url.URL
 	cfg    Config
 	client *http.Client
 	wake   chan struct{}
 	log    *slog.Logger
 
-	mu           sync.Mutex
-	told         rule.Told
-	sent, failed int64
+	mu            sync.Mutex
+	notifications rule.Notifications
+	sent, failed  int64
 }
 
 func openWebhook(cfg Config, log *slog.Logger) (*webhook, error) {
@@ -49,17 +49,17 @@ func openWebhook(cfg Config, log *slog.Logger) (*webhook, error) {
 		}
 		text = strings.TrimSpace(string(b))
 	}
-	u, err := address("--alert-webhook", text)
+	u, err := parseAddress("--alert-webhook", text)
 	if err != nil {
 		return nil, err
 	}
-	if err := secret(http.Header{}, cfg.WebhookHeader); err != nil {
+	if err := addHeaders(http.Header{}, cfg.WebhookHeader); err != nil {
 		return nil, fmt.Errorf("--alert-webhook-header: %w", err)
 	}
 	h := &webhook{
-		to: u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host),
+		target: u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host),
 		client: &http.Client{
-			Timeout:       answering,
+			Timeout:       requestTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
@@ -73,17 +73,17 @@ func openWebhook(cfg Config, log *slog.Logger) (*webhook, error) {
 	case err != nil:
 		return nil, err
 	}
-	if err := h.told.Restore(b, time.Now().Add(cfg.Grace)); err != nil {
+	if err := h.notifications.Restore(b, time.Now().Add(cfg.RestoreGrace)); err != nil {
 		log.Warn("what the webhook was told is not known any more; it is told anew", "path", cfg.State, "err", err)
 	}
 	return h, nil
 }
 
-// take takes what the rules say of alerts.
-func (h *webhook) take(alerts []*rules.Alert, source string) {
+// add takes what the rules say of alerts.
+func (h *webhook) add(alerts []*rules.Alert, source string) {
 	h.mu.Lock()
 	for _, a := range alerts {
-		h.told.Take(rule.Alert{
+		h.notifications.Add(rule.Alert{
 			Labels: a.Labels.Map(), Annotations: a.Annotations.Map(), StartsAt: a.FiredAt.UTC(), EndsAt: a.ResolvedAt.UTC(), Source: source,
 		}, a.ValidUntil)
 	}
@@ -105,7 +105,7 @@ func (h *webhook) run(over <-chan struct{}) error {
 	var pause time.Duration
 	for {
 		// Alerts end and are repeated without anybody saying so.
-		wait := min(10*time.Second, 2*h.cfg.Pause)
+		wait := min(10*time.Second, 2*h.cfg.RetryDelay)
 		if pause > 0 {
 			wait = pause
 		}
@@ -132,7 +132,7 @@ func (h *webhook) run(over <-chan struct{}) error {
 			h.log.Warn("the webhook does not take alerts; trying on", "err", err)
 			fallthrough
 		case err != nil:
-			pause = min(max(h.cfg.Pause, 2*pause), longestPause)
+			pause = min(max(h.cfg.RetryDelay, 2*pause), maxRetryDelay)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (h *webhook) run(over <-chan struct{}) error {
 // not keep the others back.
 func (h *webhook) deliver(ctx context.Context) error {
 	h.mu.Lock()
-	list := h.told.Due(time.Now())
+	list := h.notifications.Pending(time.Now())
 	h.mu.Unlock()
 	var errs []error
 	for _, m := range list {
@@ -152,9 +152,9 @@ func (h *webhook) deliver(ctx context.Context) error {
 			errs = append(errs, err)
 		} else {
 			h.sent++
-			h.told.Done(m, time.Now())
+			h.notifications.Ack(m, time.Now())
 			if h.cfg.State != "" {
-				errs = append(errs, atomicfile.Replace(h.cfg.State, h.told.Save()))
+				errs = append(errs, atomicfile.Replace(h.cfg.State, h.notifications.Save()))
 			}
 		}
 		h.mu.Unlock()
@@ -167,17 +167,17 @@ func (h *webhook) deliver(ctx context.Context) error {
 
 // post sends one message. reached is false where nobody answered.
 func (h *webhook) post(ctx context.Context, m rule.Message) (reached bool, err error) {
-	b, err := json.Marshal(bodyOf(m, h.cfg.Page))
+	b, err := json.Marshal(bodyOf(m, h.cfg.PageURL))
 	if err != nil {
 		return true, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.to.String(), bytes.NewReader(b))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.target.String(), bytes.NewReader(b))
 	if err != nil {
 		return true, errors.New("the address is no URL")
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "mete")
-	if err := secret(r.Header, h.cfg.WebhookHeader); err != nil {
+	if err := addHeaders(r.Header, h.cfg.WebhookHeader); err != nil {
 		return false, err
 	}
 	resp, err := h.client.Do(r)
@@ -199,7 +199,7 @@ func (h *webhook) post(ctx context.Context, m rule.Message) (reached bool, err e
 func (h *webhook) counts() (sent, failed, dropped int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.sent, h.failed, h.told.Dropped
+	return h.sent, h.failed, h.notifications.Dropped
 }
 
 // A body is what Alertmanager posts to webhooks, version 4:
@@ -228,8 +228,8 @@ func bodyOf(m rule.Message, page string) body {
 	b := body{Version: "4", GroupKey: fmt.Sprintf("{}:{alertname=%q}", m.Name), Status: resolved, Receiver: "mete", GroupLabels: group, ExternalURL: page}
 	for i := range m.Alerts {
 		a := m.Alerts[i]
-		one := bodyAlert{Status: resolved, Alert: a, Fingerprint: a.Print()}
-		if a.Fires() {
+		one := bodyAlert{Status: resolved, Alert: a, Fingerprint: a.Fingerprint()}
+		if a.IsFiring() {
 			one.Status, b.Status = firing, firing
 		}
 		b.Alerts = append(b.Alerts, one)

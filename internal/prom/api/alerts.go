@@ -15,10 +15,10 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// narrow answers for rules and alerts with what may be seen: the alerts that are
+// serveVisible answers for rules and alerts with what may be seen: the alerts that are
 // labelled with a cluster of the scope. Of rules those are shown that are shipped,
 // which are no secret, and those that have such an alert.
-func narrow(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.Request) {
+func serveVisible(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(r.Context())
 	// What a rule's state is, only its alerts that may be seen say.
 	q := r.URL.Query()
@@ -44,7 +44,7 @@ func narrow(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.Reques
 			answer.Data["alerts"] = visible(s, list)
 		}
 		if list, ok := answer.Data["groups"]; ok {
-			answer.Data["groups"] = groups(s, list, bare)
+			answer.Data["groups"] = visibleGroups(s, list, bare)
 		}
 	}
 	write(w, got.status, answer)
@@ -63,9 +63,9 @@ func visible(s query.Scope, list any) []any {
 	return out
 }
 
-// groups are the groups of rules of which something may be seen; bare is without
+// visibleGroups are the groups of rules of which something may be seen; bare is without
 // alerts.
-func groups(s query.Scope, list any, bare bool) []any {
+func visibleGroups(s query.Scope, list any, bare bool) []any {
 	out := []any{}
 	for _, g := range items(list) {
 		shipped := g["file"] == rule.File

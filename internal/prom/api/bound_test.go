@@ -27,7 +27,7 @@ import (
 )
 
 // many is an API over some series with ten samples each, a minute apart from time 1e9.
-func many(t *testing.T, cfg Config, series int, told *Log, log *slog.Logger) *API {
+func many(t *testing.T, cfg Config, series int, queryLog *Log, log *slog.Logger) *API {
 	t.Helper()
 	mc := tsdb.Default()
 	mc.Dir, mc.Retention = t.TempDir(), 100*365*24*time.Hour
@@ -54,7 +54,7 @@ func many(t *testing.T, cfg Config, series int, told *Log, log *slog.Logger) *AP
 	}
 	a, err := New(cfg, store, nil, func(r *http.Request) (query.Scope, string, error) {
 		return query.Scope{All: true}, "reader " + r.Header.Get("X-Reader"), nil
-	}, told, prometheus.NewRegistry(), "test", log)
+	}, queryLog, prometheus.NewRegistry(), "test", log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +81,9 @@ func ask(a *API, path string, form ...string) *httptest.ResponseRecorder {
 // Prometheus's form; and who sets a limit himself gets as much.
 func TestBounds(t *testing.T) {
 	cfg := Default()
-	cfg.Memory, cfg.Timeout = leastMemory, time.Hour // also where the machine is slow
+	cfg.Memory, cfg.Timeout = minMemory, time.Hour // also where the machine is slow
 	a := many(t, cfg, 1000, nil, slog.New(slog.DiscardHandler))
-	a.limits.values, a.limits.answer = 500, 100<<10
+	a.limits.maxValues, a.limits.answerBytes = 500, 100<<10
 	a.limits.small.series, a.limits.large.series = 100, 800
 	when := []string{"time", "1000000300"}
 	for _, c := range []struct {
@@ -108,17 +108,17 @@ func TestBounds(t *testing.T) {
 		{"label/workload/values", []string{"match[]", `m{workload=~"w00[1-3].."}`}, 200, "", []string{"w00399"}},
 		{"labels", nil, 200, "", []string{"workload"}},
 		{"query_exemplars", append(when, "query", "m"), 200, "", nil},
-		{"query", []string{"query", strings.Repeat("(", longest/2) + "1" + strings.Repeat(")", longest/2)}, 400, "bad_data", []string{"query has 65537 bytes: at most 65536"}},
-		{"format_query", []string{"query", "1" + strings.Repeat("+1", longest/2)}, 400, "bad_data", []string{"at most"}},
-		{"format_query", []string{"query", strings.Repeat("(", longest/2-1) + "1" + strings.Repeat(")", longest/2-1)}, 400, "bad_data", []string{"1:2001", "more than 2000 operators"}},
-		{"query", []string{"query", strings.Repeat("-", longest-1) + "m"}, 400, "bad_data", []string{"more than 2000 operators"}},
-		{"query", []string{"query", "m" + strings.Repeat(" or m", longest/6)}, 400, "bad_data", []string{"more than 2000 operators"}},
+		{"query", []string{"query", strings.Repeat("(", maxQueryBytes/2) + "1" + strings.Repeat(")", maxQueryBytes/2)}, 400, "bad_data", []string{"query has 65537 bytes: at most 65536"}},
+		{"format_query", []string{"query", "1" + strings.Repeat("+1", maxQueryBytes/2)}, 400, "bad_data", []string{"at most"}},
+		{"format_query", []string{"query", strings.Repeat("(", maxQueryBytes/2-1) + "1" + strings.Repeat(")", maxQueryBytes/2-1)}, 400, "bad_data", []string{"1:2001", "more than 2000 operators"}},
+		{"query", []string{"query", strings.Repeat("-", maxQueryBytes-1) + "m"}, 400, "bad_data", []string{"more than 2000 operators"}},
+		{"query", []string{"query", "m" + strings.Repeat(" or m", maxQueryBytes/6)}, 400, "bad_data", []string{"more than 2000 operators"}},
 		{"parse_query", []string{"query", strings.Repeat("abs(", 1000) + "m" + strings.Repeat(")", 1000)}, 400, "bad_data", []string{"1:2005: parse error: expressions are more than 500 deep"}},
 		{"query", []string{"query", `m{a="` + strings.Repeat("(-", 3000) + `"}`}, 200, "", nil},
-		{"format_query", []string{"query", strings.Repeat("(", deepest) + "1" + strings.Repeat(")", deepest)}, 200, "", nil},
-		{"format_query", []string{"query", "m" + strings.Repeat(" + on (a) m", deepest)}, 200, "", nil},
-		{"query", []string{"query", strings.Repeat("-", deepest) + "1"}, 200, "", nil},
-		{"series", []string{"match[]", `{a="` + strings.Repeat("x", longest) + `"}`}, 400, "bad_data", []string{"match[]"}},
+		{"format_query", []string{"query", strings.Repeat("(", maxDepth) + "1" + strings.Repeat(")", maxDepth)}, 200, "", nil},
+		{"format_query", []string{"query", "m" + strings.Repeat(" + on (a) m", maxDepth)}, 200, "", nil},
+		{"query", []string{"query", strings.Repeat("-", maxDepth) + "1"}, 200, "", nil},
+		{"series", []string{"match[]", `{a="` + strings.Repeat("x", maxQueryBytes) + `"}`}, 400, "bad_data", []string{"match[]"}},
 		{"query", append(when, "query", `max_over_time(m{workload="w00001"}[30d:5m])`), 200, "", []string{"w00001"}},
 		{"query", append(when, "query", `max_over_time(m{workload="w00001"}[1h:])`), 200, "", []string{"w00001"}},
 		{"query_range", []string{"query", `max_over_time(m{workload="w00001"}[1h:10s])`, "start", "1000000000", "end", "1000086400", "step", "60"}, 200, "", []string{"w00001"}},
@@ -144,7 +144,7 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	c := a.Counts()
-	if c.Answered < 10 || c.Invalid < 8 || c.Refused < 4 || c.Late != 1 || c.Large < 5 || c.Took <= 0 || c.Waiting != 0 {
+	if c.Answered < 10 || c.Invalid < 8 || c.Refused < 4 || c.TimedOut != 1 || c.Large < 5 || c.Took <= 0 || c.Waiting != 0 {
 		t.Errorf("%+v", c)
 	}
 	if a.small.Running() != 0 || a.large.Running() != 0 {
@@ -189,16 +189,16 @@ func TestWaits(t *testing.T) {
 	cfg := Default()
 	cfg.Timeout, cfg.Parallel = time.Hour, 1
 	a := many(t, cfg, 10, nil, slog.New(slog.DiscardHandler))
-	a.limits.wait = 0 // what has no turn at once has none
-	if err := a.small.Enter(t.Context(), "other"); err != nil {
+	a.limits.queueTimeout = 0 // what has no turn at once has none
+	if err := a.small.Acquire(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	w := ask(a, "query", "query", "1")
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), `"errorType":"timeout"`) || !strings.Contains(w.Body.String(), "no turn") || w.Header().Get("Retry-After") == "" {
 		t.Errorf("without a turn: %d %s", w.Code, w.Body)
 	}
-	a.small.Leave("other")
-	if err := a.large.Enter(t.Context(), "other"); err != nil {
+	a.small.Release("other")
+	if err := a.large.Acquire(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	a.limits.small.series = 1
@@ -208,8 +208,8 @@ func TestWaits(t *testing.T) {
 	if w = ask(a, "series", "match[]", "m"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "no turn for a large query") {
 		t.Errorf("series without a turn among the large: %d %s", w.Code, w.Body)
 	}
-	a.large.Leave("other")
-	a.limits.wait = time.Hour
+	a.large.Release("other")
+	a.limits.queueTimeout = time.Hour
 	if w = ask(a, "query", "query", "count(m)", "time", "1000000300"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"10"`) {
 		t.Errorf("with a turn: %d %s", w.Code, w.Body)
 	}
@@ -229,7 +229,7 @@ func TestGrows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := grows(n, text); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want+": ") {
+		if err := checkGrowth(n, text); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want+": ") {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
@@ -242,20 +242,20 @@ func TestLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queries.log")
 	var server bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&server, nil))
-	told, err := OpenLog(path, log)
+	queryLog, err := OpenLog(path, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := Default()
 	cfg.Slow, cfg.Timeout = time.Nanosecond, time.Hour
-	a := many(t, cfg, 10, told, log)
+	a := many(t, cfg, 10, queryLog, log)
 	ask(a, "query_range", "query", "sum(m)", "start", "1000000000", "end", "1000000540", "step", "60")
 	ask(a, "query", "query", "m[1m", "time", "1000000300") // not a query
 	ask(a, "query", "query", "max_over_time(sum(m)[1m:1ms])", "time", "1000000300", "timeout", "1e-9")
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	q, err := Engine(cfg, told, log).NewInstantQuery(t.Context(), storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }), nil, "1 + 1", time.Unix(1, 0)) // as a rule
+	q, err := Engine(cfg, queryLog, log).NewInstantQuery(t.Context(), storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }), nil, "1 + 1", time.Unix(1, 0)) // as a rule
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestLog(t *testing.T) {
 	if text := server.String(); !strings.Contains(text, `msg="slow query" path=/api/v1/query_range query=sum(m)`) || !strings.Contains(text, `reader="reader one"`) {
 		t.Errorf("the server's log: %s", text)
 	}
-	if err := told.Close(); err != nil {
+	if err := queryLog.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, err := OpenLog(filepath.Join(path, "below"), log); err == nil || fault.Hint(err) == "" {
@@ -329,14 +329,14 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v: %v", c, c.Validate())
 		}
 	}
-	for _, memory := range []int64{leastMemory, 1 << 30, 8 << 30} {
+	for _, memory := range []int64{minMemory, 1 << 30, 8 << 30} {
 		c := Default()
 		c.Memory = memory
 		l := c.limits()
-		if l.small.samples < 1000 || l.small.series < 1000 || l.large.samples < 2*l.small.samples || l.answer < 1<<20 {
+		if l.small.samples < 1000 || l.small.series < 1000 || l.large.samples < 2*l.small.samples || l.answerBytes < 1<<20 {
 			t.Errorf("%+v", l)
 		}
-		if all := int64(l.large.slots) * (int64(l.large.samples)*perSample + int64(l.large.series)*perSeries); all > memory {
+		if all := int64(l.large.slots) * (int64(l.large.samples)*sampleBytes + int64(l.large.series)*seriesBytes); all > memory {
 			t.Errorf("large queries count on %d bytes of %d", all, memory)
 		}
 	}

@@ -16,34 +16,34 @@ import (
 )
 
 // Engine computes queries of whoever does not come over the API, as many at once and
-// as large as the API's. Where told is not nil, it is told of each.
-func Engine(cfg Config, told *Log, log *slog.Logger) promql.QueryEngine {
+// as large as the API's. Where queryLog is not nil, it is told of each.
+func Engine(cfg Config, queryLog *Log, log *slog.Logger) promql.QueryEngine {
 	l := cfg.limits()
-	opts := l.engine(l.large.samples, cfg.Timeout, parser.NewParser(parser.Options{}), log)
-	opts.ActiveQueryTracker = make(places, cfg.Parallel)
+	opts := l.engineOpts(l.large.samples, cfg.Timeout, parser.NewParser(parser.Options{}), log)
+	opts.ActiveQueryTracker = make(slots, cfg.Parallel)
 	e := promql.NewEngine(opts)
-	if told != nil {
-		e.SetQueryLogger(told)
+	if queryLog != nil {
+		e.SetQueryLogger(queryLog)
 	}
 	return subquery.Engine(e)
 }
 
-// engine is how queries are computed.
-func (l limits) engine(samples int, timeout time.Duration, read parser.Parser, log *slog.Logger) promql.EngineOpts {
+// engineOpts is how queries are computed.
+func (l limits) engineOpts(samples int, timeout time.Duration, read parser.Parser, log *slog.Logger) promql.EngineOpts {
 	return promql.EngineOpts{
 		Logger: log, MaxSamples: samples, Timeout: timeout, LookbackDelta: l.Lookback,
 		EnableAtModifier: true, EnableNegativeOffset: true, Parser: read,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.Step.Milliseconds() },
+		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.DefaultStep.Milliseconds() },
 	}
 }
 
-// places lets some queries run at once, and the others wait.
-type places chan struct{}
+// slots lets some queries run at once, and the others wait.
+type slots chan struct{}
 
-func (p places) GetMaxConcurrent() int { return cap(p) }
-func (p places) Delete(int)            { <-p }
-func (p places) Close() error          { return nil }
-func (p places) Insert(ctx context.Context, _ string) (int, error) {
+func (p slots) GetMaxConcurrent() int { return cap(p) }
+func (p slots) Delete(int)            { <-p }
+func (p slots) Close() error          { return nil }
+func (p slots) Insert(ctx context.Context, _ string) (int, error) {
 	select {
 	case p <- struct{}{}:
 		return 0, nil
@@ -52,60 +52,60 @@ func (p places) Insert(ctx context.Context, _ string) (int, error) {
 	}
 }
 
-// engines compute each query as a small one, and again as a large one where it is not.
-type engines struct {
-	a            *API
+// tieredEngine compute each query as a small one, and again as a large one where it is not.
+type tieredEngine struct {
+	api          *API
 	small, large promql.QueryEngine
 }
 
-func (e *engines) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
-	return e.question(func(of promql.QueryEngine) (promql.Query, error) { return of.NewInstantQuery(ctx, q, opts, text, at) })
+func (e *tieredEngine) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
+	return e.newQuery(func(of promql.QueryEngine) (promql.Query, error) { return of.NewInstantQuery(ctx, q, opts, text, at) })
 }
 
-func (e *engines) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
-	return e.question(func(of promql.QueryEngine) (promql.Query, error) {
+func (e *tieredEngine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
+	return e.newQuery(func(of promql.QueryEngine) (promql.Query, error) {
 		return of.NewRangeQuery(ctx, q, opts, text, start, end, step)
 	})
 }
 
-func (e *engines) question(parse func(promql.QueryEngine) (promql.Query, error)) (promql.Query, error) {
+func (e *tieredEngine) newQuery(parse func(promql.QueryEngine) (promql.Query, error)) (promql.Query, error) {
 	q, err := parse(e.small)
 	if err != nil {
 		return nil, err
 	}
-	return &question{q, e, parse}, nil
+	return &tieredQuery{q, e, parse}, nil
 }
 
-// A question is a query, as what it is tried as at present.
-type question struct {
+// A tieredQuery is a query, as what it is tried as at present.
+type tieredQuery struct {
 	promql.Query
-	engines *engines
-	parse   func(promql.QueryEngine) (promql.Query, error)
+	engine *tieredEngine
+	parse  func(promql.QueryEngine) (promql.Query, error)
 }
 
 // Exec computes the query.
-func (q *question) Exec(ctx context.Context) *promql.Result {
-	t := ticketOf(ctx)
+func (q *tieredQuery) Exec(ctx context.Context) *promql.Result {
+	t := admissionOf(ctx)
 	if t == nil {
-		t = &ticket{a: q.engines.a, large: true}
+		t = &admission{api: q.engine.api, large: true}
 	}
 	r := q.run(ctx, t)
-	if !t.large && larger(ctx, r.Err) {
-		if r.Err = t.grow(ctx); r.Err == nil {
-			r = q.again(ctx, t)
+	if !t.large && needsLarge(ctx, r.Err) {
+		if r.Err = t.upgrade(ctx); r.Err == nil {
+			r = q.runLarge(ctx, t)
 		}
 	}
 	if r.Err == nil {
-		r.Err = q.engines.fits(r.Value, t.limit)
+		r.Err = q.engine.checkAnswer(r.Value, t.limit)
 	}
-	r.Err = q.engines.explain(r.Err)
-	q.engines.a.told.query(t, q.Query, r.Err)
+	r.Err = q.engine.explain(r.Err)
+	q.engine.api.queryLog.query(t, q.Query, r.Err)
 	return r
 }
 
-// again computes it as a large one.
-func (q *question) again(ctx context.Context, t *ticket) *promql.Result {
-	next, err := q.parse(q.engines.large)
+// runLarge computes it as a large one.
+func (q *tieredQuery) runLarge(ctx context.Context, t *admission) *promql.Result {
+	next, err := q.parse(q.engine.large)
 	if err != nil {
 		return &promql.Result{Err: err}
 	}
@@ -115,8 +115,8 @@ func (q *question) again(ctx context.Context, t *ticket) *promql.Result {
 }
 
 // run computes it once, under watch.
-func (q *question) run(ctx context.Context, t *ticket) *promql.Result {
-	ctx, end := q.engines.a.watch.begin(ctx, t.large)
+func (q *tieredQuery) run(ctx context.Context, t *admission) *promql.Result {
+	ctx, end := q.engine.api.memory.begin(ctx, t.large)
 	defer end()
 	r := q.Query.Exec(ctx)
 	if r.Err != nil && errors.Is(context.Cause(ctx), errMemory) {
@@ -125,25 +125,25 @@ func (q *question) run(ctx context.Context, t *ticket) *promql.Result {
 	return r
 }
 
-// larger says whether a query failed as it is no small one.
-func larger(ctx context.Context, err error) bool {
+// needsLarge says whether a query failed as it is no small one.
+func needsLarge(ctx context.Context, err error) bool {
 	var many promql.ErrTooManySamples
 	var slow promql.ErrQueryTimeout
 	return err != nil && ctx.Err() == nil && (errors.As(err, &many) || errors.As(err, &slow) || errors.Is(err, errLarge) ||
 		errors.Is(err, errMemory) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// fits says whether a value can be answered; of a list the first few, where limit is
+// checkAnswer says whether a value can be answered; of a list the first few, where limit is
 // not 0.
-func (e *engines) fits(v parser.Value, limit int) error {
-	most := e.a.limits.answer
+func (e *tieredEngine) checkAnswer(v parser.Value, limit int) error {
+	most := e.api.limits.answerBytes
 	var bytes int64
 	var series, points int
 	add := func(labels uint64, n int) {
 		if limit == 0 || series < limit {
 			series++
 			points += n
-			bytes += int64(labels) + int64(n)*perPoint
+			bytes += int64(labels) + int64(n)*pointBytes
 		}
 	}
 	switch v := v.(type) {
@@ -159,24 +159,24 @@ func (e *engines) fits(v parser.Value, limit int) error {
 	if bytes <= most {
 		return nil
 	}
-	return tooMuch(fmt.Sprintf("the answer is %d points of %d series, some %s, and at most %s are sent", points, series, unit.Bytes(float64(bytes)), unit.Bytes(float64(most))),
-		"take a larger step, or fewer series by topk, sum or a narrower selector", e.a.limits.Memory)
+	return limitError(fmt.Sprintf("the answer is %d points of %d series, some %s, and at most %s are sent", points, series, unit.Bytes(float64(bytes)), unit.Bytes(float64(most))),
+		"take a larger step, or fewer series by topk, sum or a narrower selector", e.api.limits.Memory)
 }
 
 // explain says of an error what the limit is, and what to do.
-func (e *engines) explain(err error) error {
+func (e *tieredEngine) explain(err error) error {
 	var many promql.ErrTooManySamples
 	var slow promql.ErrQueryTimeout
-	var said late
-	l := e.a.limits
+	var said timeoutError
+	l := e.api.limits
 	switch {
 	case err == nil, errors.As(err, &said):
 	case errors.Is(err, errMemory):
-		return tooMuch("the query took too much memory, along with those beside it", "take a larger step, a shorter range, or fewer series; or ask again later", l.Memory)
+		return limitError("the query took too much memory, along with those beside it", "take a larger step, a shorter range, or fewer series; or ask again later", l.Memory)
 	case errors.As(err, &many):
-		return tooMuch(fmt.Sprintf("%v: at most %d are held at once", many, l.large.samples), "take a larger step, a shorter range, or fewer series", l.Memory)
+		return limitError(fmt.Sprintf("%v: at most %d are held at once", many, l.large.samples), "take a larger step, a shorter range, or fewer series", l.Memory)
 	case errors.As(err, &slow), errors.Is(err, context.DeadlineExceeded):
-		return late{fmt.Sprintf("the query timed out: one may take %v, or what its parameter timeout says (mete server --query-timeout): take a larger step, a shorter range, or fewer series", l.Timeout)}
+		return timeoutError{fmt.Sprintf("the query timed out: one may take %v, or what its parameter timeout says (mete server --query-timeout): take a larger step, a shorter range, or fewer series", l.Timeout)}
 	}
 	return err
 }

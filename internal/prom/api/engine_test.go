@@ -24,20 +24,20 @@ import (
 // experimental in the language too.
 func TestLanguage(t *testing.T) {
 	t.Parallel()
-	opts := Default().limits().engine(50_000_000, time.Hour, parser.NewParser(promqltest.TestParserOpts), slog.New(slog.DiscardHandler))
+	opts := Default().limits().engineOpts(50_000_000, time.Hour, parser.NewParser(promqltest.TestParserOpts), slog.New(slog.DiscardHandler))
 	opts.EnableDelayedNameRemoval, opts.UseStartTimestamps = true, true
 	promqltest.RunBuiltinTestsWithStorage(t, promql.NewEngine(opts), func(t testing.TB) storage.Storage {
 		db := teststorage.New(t, func(o *tsdb.Options) {
 			o.EnableSTStorage, o.EnableHistogramSTEncoding, o.FloatChunkEncoding = true, true, chunkenc.EncXOR2
 		})
-		return everyone{db, scoped{db}}
+		return everyone{db, scopedQueryable{db}}
 	})
 }
 
 // everyone asks as somebody who may see all.
 type everyone struct {
 	storage.Storage
-	scoped scoped
+	scoped scopedQueryable
 }
 
 func (e everyone) Querier(from, to int64) (storage.Querier, error) {
@@ -48,7 +48,7 @@ func (e everyone) Querier(from, to int64) (storage.Querier, error) {
 type all struct{ storage.Querier }
 
 func (a all) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
-	return a.Querier.Select(Within(ctx, query.Scope{All: true}), sorted, hints, ms...)
+	return a.Querier.Select(WithScope(ctx, query.Scope{All: true}), sorted, hints, ms...)
 }
 
 // Who sees one cluster gets nothing of another, whatever he asks; who has no scope
@@ -68,7 +68,7 @@ func TestScope(t *testing.T) {
 	cfg := Default()
 	cfg.Timeout = time.Hour
 	e := Engine(cfg, nil, slog.New(slog.DiscardHandler))
-	s := scoped{db}
+	s := scopedQueryable{db}
 	for _, c := range []struct {
 		name  string
 		scope *query.Scope
@@ -88,7 +88,7 @@ func TestScope(t *testing.T) {
 	} {
 		ctx := t.Context()
 		if c.scope != nil {
-			ctx = Within(ctx, *c.scope)
+			ctx = WithScope(ctx, *c.scope)
 		}
 		q, err := e.NewInstantQuery(ctx, s, nil, c.query, time.Unix(1, 0))
 		if err != nil {
@@ -100,7 +100,7 @@ func TestScope(t *testing.T) {
 		}
 		q.Close()
 	}
-	ctx := Within(t.Context(), query.Scope{Clusters: []string{"a"}})
+	ctx := WithScope(t.Context(), query.Scope{Clusters: []string{"a"}})
 	q, err := s.Querier(0, 2000)
 	if err != nil {
 		t.Fatal(err)

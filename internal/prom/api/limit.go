@@ -23,8 +23,8 @@ type Config struct {
 	Slow time.Duration
 }
 
-// leastMemory is what queries need to be of use.
-const leastMemory = 64 << 20
+// minMemory is what queries need to be of use.
+const minMemory = 64 << 20
 
 // Default suits a server of 2 cores and 2 GB.
 func Default() Config {
@@ -36,9 +36,9 @@ func (c Config) Validate() error {
 	switch {
 	case c.Samples < 0 || c.Timeout <= 0 || c.Parallel < 1 || c.Lookback <= 0 || c.Slow < 0:
 		return fmt.Errorf("queries: time, number and look back must be positive: %w", fault.ErrInvalid)
-	case c.Memory != 0 && c.Memory < leastMemory:
+	case c.Memory != 0 && c.Memory < minMemory:
 		return fault.WithHint(fmt.Errorf("queries in %s of memory: %w", unit.Bytes(float64(c.Memory)), fault.ErrInvalid),
-			"give them "+unit.Bytes(leastMemory)+" or more")
+			"give them "+unit.Bytes(minMemory)+" or more")
 	}
 	return nil
 }
@@ -46,10 +46,10 @@ func (c Config) Validate() error {
 // What things take in memory, in bytes, about, as measured over 10,000 series. A sample
 // is 16, and lists have room to grow.
 const (
-	perSample = 24
-	perSeries = 1 << 10 // labels, and what stands around them
-	perPoint  = 28      // in the text of an answer
-	perHour   = 100     // what says where the samples of an hour of a series are
+	sampleBytes = 24
+	seriesBytes = 1 << 10 // labels, and what stands around them
+	pointBytes  = 28      // in the text of an answer
+	hourBytes   = 100     // what says where the samples of an hour of a series are
 )
 
 // tier is what queries of one size may take.
@@ -66,32 +66,32 @@ type tier struct {
 type limits struct {
 	Config
 	small, large tier
-	try          time.Duration // for which one is small
-	wait         time.Duration // for a turn
-	answer       int64         // bytes of one
-	read         int           // samples of all queries of one remote read
-	values       int           // names or values of labels in one answer
-	waiting      int           // queries of one reader that wait
+	smallTimeout time.Duration // for which one is small
+	queueTimeout time.Duration // for a turn
+	answerBytes  int64         // bytes of one
+	readSamples  int           // samples of all queries of one remote read
+	maxValues    int           // names or values of labels in one answer
+	maxWaiting   int           // queries of one reader that wait
 }
 
 func (c Config) limits() limits {
 	if c.Memory == 0 {
 		c.Memory = 512 << 20
 	}
-	l := limits{Config: c, try: min(2*time.Second, c.Timeout), wait: c.Timeout / 2, values: 100_000, waiting: 256}
+	l := limits{Config: c, smallTimeout: min(2*time.Second, c.Timeout), queueTimeout: c.Timeout / 2, maxValues: 100_000, maxWaiting: 256}
 	l.large.slots = max(1, min(c.Parallel/4, runtime.GOMAXPROCS(0)/2))
 	l.small.slots = c.Parallel
 	// Three eighths are for small ones, and five for large ones, in which an answer
 	// stands some two and a half times while its text is made. That one takes all it
 	// may of each at once is not likely, and the watch ends those for which there is no room.
 	few, much := c.Memory*3/8/int64(l.small.slots), c.Memory*5/8/int64(l.large.slots)
-	l.small.samples, l.small.series, l.small.bytes = int(few*3/4/perSample), int(few/perSeries), few
-	l.large.samples, l.large.series = int(much*3/4/perSample), int(much/2/perSeries)
-	l.answer = min(much/10, 256<<20)
+	l.small.samples, l.small.series, l.small.bytes = int(few*3/4/sampleBytes), int(few/seriesBytes), few
+	l.large.samples, l.large.series = int(much*3/4/sampleBytes), int(much/2/seriesBytes)
+	l.answerBytes = min(much/10, 256<<20)
 	if c.Samples > 0 {
 		l.large.samples = c.Samples
 	}
-	l.read = max(1, l.large.samples/2) // there one takes twice as much
+	l.readSamples = max(1, l.large.samples/2) // there one takes twice as much
 	l.small.samples = min(l.small.samples, l.large.samples)
 	return l
 }

@@ -21,7 +21,7 @@ import (
 // they compute.
 type Log struct {
 	slog.Handler
-	file *file
+	file *logFile
 }
 
 // OpenLog opens the log in a file, which is made where there is none; "" is no log,
@@ -30,7 +30,7 @@ func OpenLog(path string, log *slog.Logger) (*Log, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f := &file{path: path, log: log}
+	f := &logFile{path: path, log: log}
 	if err := f.open(); err != nil {
 		return nil, fault.WithHint(fmt.Errorf("--query-log: %w", err), "name a file in a directory that the server may write to")
 	}
@@ -51,7 +51,7 @@ func (l *Log) Close() error {
 }
 
 // query writes what was asked and what it took; nil writes nothing.
-func (l *Log) query(t *ticket, q promql.Query, err error) {
+func (l *Log) query(t *admission, q promql.Query, err error) {
 	if l == nil {
 		return
 	}
@@ -68,16 +68,16 @@ func (l *Log) query(t *ticket, q promql.Query, err error) {
 	if b, ok := took.(*stats.BuiltinStats); ok {
 		b.Timings.ExecQueueTime = t.waited.Seconds()
 	}
-	as = append(as, slog.Any("stats", took), slog.String("reader", t.who))
-	if t.asked != nil {
-		as = append(as, slog.Any("httpRequest", t.asked))
+	as = append(as, slog.Any("stats", took), slog.String("reader", t.reader))
+	if t.httpRequest != nil {
+		as = append(as, slog.Any("httpRequest", t.httpRequest))
 	}
 	slog.New(l).LogAttrs(context.Background(), slog.LevelInfo, "promql query logged", as...)
 }
 
-// file is a file that is written to at its end, line by line. Where another one, or
+// logFile is a file that is written to at its end, line by line. Where another one, or
 // none, has its name by now, as after a rotation, it is opened anew.
-type file struct {
+type logFile struct {
 	path string
 	log  *slog.Logger
 
@@ -87,10 +87,10 @@ type file struct {
 }
 
 // Write implements io.Writer.
-func (f *file) Write(b []byte) (int, error) {
+func (f *logFile) Write(b []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := f.again()
+	err := f.reopen()
 	if err == nil {
 		_, err = f.f.Write(b)
 	}
@@ -104,8 +104,8 @@ func (f *file) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// again opens the file where it is no more what its name stands for.
-func (f *file) again() error {
+// reopen opens the file where it is no more what its name stands for.
+func (f *logFile) reopen() error {
 	if f.f != nil {
 		now, err := os.Stat(f.path)
 		if err == nil {
@@ -121,7 +121,7 @@ func (f *file) again() error {
 	return f.open()
 }
 
-func (f *file) open() (err error) {
+func (f *logFile) open() (err error) {
 	f.f, err = os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		f.f = nil
@@ -129,7 +129,7 @@ func (f *file) open() (err error) {
 	return err
 }
 
-func (f *file) close() error {
+func (f *logFile) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.f == nil {

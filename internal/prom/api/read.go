@@ -20,23 +20,23 @@ import (
 // memory together. Each is at most as long as a query is.
 const maxReads = 16
 
-// arrived reads a remote read, so that nobody has a turn who is slow to ask, and reports one that
+// readRequest reads a remote read, so that nobody has a turn who is slow to ask, and reports one that
 // asks too much before it is unpacked.
-func arrived(r *http.Request) error {
+func readRequest(r *http.Request) error {
 	sent, err := io.ReadAll(r.Body)
 	if err != nil {
 		return fmt.Errorf("the request cannot be read: %w", err)
 	}
-	if err := fewReads(sent); err != nil {
+	if err := checkReadRequest(sent); err != nil {
 		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(sent))
 	return nil
 }
 
-// fewReads reports a prometheus.ReadRequest, as it is sent, that is too long or has too many
+// checkReadRequest reports a prometheus.ReadRequest, as it is sent, that is too long or has too many
 // queries.
-func fewReads(sent []byte) error {
+func checkReadRequest(sent []byte) error {
 	n, err := snappy.DecodedLen(sent)
 	if err != nil {
 		return fmt.Errorf("the request is not packed by snappy: %w", err)
@@ -61,8 +61,8 @@ func fewReads(sent []byte) error {
 			if queries++; queries > maxReads {
 				return fmt.Errorf("more than %d queries in one request: ask for the others in another one", maxReads)
 			}
-			if size > longest {
-				return fmt.Errorf("a query of the request has %d bytes: at most %d", size, longest)
+			if size > maxQueryBytes {
+				return fmt.Errorf("a query of the request has %d bytes: at most %d", size, maxQueryBytes)
 			}
 		}
 		raw = raw[n+size:]
@@ -70,130 +70,130 @@ func fewReads(sent []byte) error {
 	return nil
 }
 
-// hold counts samples that a remote read holds until it is answered.
-func (t *ticket) hold(samples int) error {
+// countSamples counts samples that a remote read holds until it is answered.
+func (t *admission) countSamples(samples int) error {
 	t.samples += samples
-	if most := t.a.limits.read; t.samples > most {
-		t.over = tooMuch(fmt.Sprintf("more than %d samples: at most so many are read at once, by all queries of a request together", most),
-			"read a shorter range, fewer series, or fewer queries at once, or let chunks be streamed (STREAMED_XOR_CHUNKS)", t.a.limits.Memory)
-		return t.over
+	if most := t.api.limits.readSamples; t.samples > most {
+		t.err = limitError(fmt.Sprintf("more than %d samples: at most so many are read at once, by all queries of a request together", most),
+			"read a shorter range, fewer series, or fewer queries at once, or let chunks be streamed (STREAMED_XOR_CHUNKS)", t.api.limits.Memory)
+		return t.err
 	}
 	return nil
 }
 
-// ended says why a remote read is not gone on with; nil is that it is.
-func (t *ticket) ended(ctx context.Context) error {
+// checkEnded says why a remote read is not gone on with; nil is that it is.
+func (t *admission) checkEnded(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	t.over = t.a.engines.explain(context.Cause(ctx))
-	return t.over
+	t.err = t.api.engine.explain(context.Cause(ctx))
+	return t.err
 }
 
 // status is the status code of a remote read that failed, for which Prometheus has 500 whatever
 // it is.
-func (t *ticket) status() int {
+func (t *admission) status() int {
 	var slow promql.ErrQueryTimeout
 	switch {
-	case t.over == nil:
+	case t.err == nil:
 		return http.StatusInternalServerError
-	case errors.As(t.over, &slow):
+	case errors.As(t.err, &slow):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusUnprocessableEntity
 }
 
-// readSeries is a series that a remote read holds.
-type readSeries struct {
+// countedReadSeries is a series that a remote read holds.
+type countedReadSeries struct {
 	storage.Series
-	of *counting
+	set *countedSeriesSet
 }
 
-func (s readSeries) Iterator(last chunkenc.Iterator) chunkenc.Iterator {
-	if used, ok := last.(*readSamples); ok {
+func (s countedReadSeries) Iterator(last chunkenc.Iterator) chunkenc.Iterator {
+	if used, ok := last.(*countedIterator); ok {
 		last = used.Iterator
 	}
-	return &readSamples{s.Series.Iterator(last), s.of, 0}
+	return &countedIterator{s.Series.Iterator(last), s.set, 0}
 }
 
-// readSamples are the samples of one, of which each is counted.
-type readSamples struct {
+// countedIterator are the samples of one, of which each is counted.
+type countedIterator struct {
 	chunkenc.Iterator
-	of *counting
-	n  int
+	set *countedSeriesSet
+	n   int
 }
 
-func (r *readSamples) Next() chunkenc.ValueType {
-	if r.n++; r.n%1024 == 0 && r.of.err == nil {
-		r.of.err = r.of.t.ended(r.of.ctx)
+func (r *countedIterator) Next() chunkenc.ValueType {
+	if r.n++; r.n%1024 == 0 && r.set.err == nil {
+		r.set.err = r.set.admission.checkEnded(r.set.ctx)
 	}
-	if r.of.err != nil {
+	if r.set.err != nil {
 		return chunkenc.ValNone
 	}
 	got := r.Iterator.Next()
 	if got != chunkenc.ValNone {
-		r.hold(1)
+		r.count(1)
 	}
-	if r.of.err != nil {
+	if r.set.err != nil {
 		return chunkenc.ValNone
 	}
 	return got
 }
 
-func (r *readSamples) hold(samples int) {
-	if r.of.err == nil {
-		r.of.err = r.of.t.hold(samples)
+func (r *countedIterator) count(samples int) {
+	if r.set.err == nil {
+		r.set.err = r.set.admission.countSamples(samples)
 	}
 }
 
-// asSamples is as how many samples a histogram counts: one is 48 bytes, and a histogram 272, 8 a
+// histogramSamples is as how many samples a histogram counts: one is 48 bytes, and a histogram 272, 8 a
 // bucket and 40 a span.
-func asSamples(buckets, spans int) int { return (272 + 8*buckets + 40*spans) / 48 }
+func histogramSamples(buckets, spans int) int { return (272 + 8*buckets + 40*spans) / 48 }
 
-func (r *readSamples) AtHistogram(into *histogram.Histogram) (int64, *histogram.Histogram) {
+func (r *countedIterator) AtHistogram(into *histogram.Histogram) (int64, *histogram.Histogram) {
 	at, h := r.Iterator.AtHistogram(into)
-	r.hold(asSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
+	r.count(histogramSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
 	return at, h
 }
 
-func (r *readSamples) AtFloatHistogram(into *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+func (r *countedIterator) AtFloatHistogram(into *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
 	at, h := r.Iterator.AtFloatHistogram(into)
-	r.hold(asSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
+	r.count(histogramSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
 	return at, h
 }
 
-func (r *readSamples) Err() error {
-	if r.of.err != nil {
-		return r.of.err
+func (r *countedIterator) Err() error {
+	if r.set.err != nil {
+		return r.set.err
 	}
 	return r.Iterator.Err()
 }
 
-// streaming is a set of series whose chunks are sent as they are read: they are not held, and so
+// streamedSeriesSet is a set of series whose chunks are sent as they are read: they are not held, and so
 // not counted, but end when the request does.
-type streaming struct {
+type streamedSeriesSet struct {
 	storage.ChunkSeriesSet
-	ctx context.Context
-	t   *ticket
-	err error
+	ctx       context.Context
+	admission *admission
+	err       error
 }
 
-func endingSet(ctx context.Context, set storage.ChunkSeriesSet) storage.ChunkSeriesSet {
-	t := ticketOf(ctx)
+func endWithRequest(ctx context.Context, set storage.ChunkSeriesSet) storage.ChunkSeriesSet {
+	t := admissionOf(ctx)
 	if t == nil {
 		return set
 	}
-	return &streaming{ChunkSeriesSet: set, ctx: ctx, t: t}
+	return &streamedSeriesSet{ChunkSeriesSet: set, ctx: ctx, admission: t}
 }
 
-func (s *streaming) Next() bool {
+func (s *streamedSeriesSet) Next() bool {
 	if s.err == nil {
-		s.err = s.t.ended(s.ctx)
+		s.err = s.admission.checkEnded(s.ctx)
 	}
 	return s.err == nil && s.ChunkSeriesSet.Next()
 }
 
-func (s *streaming) Err() error {
+func (s *streamedSeriesSet) Err() error {
 	if s.err != nil {
 		return s.err
 	}

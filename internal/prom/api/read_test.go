@@ -85,7 +85,7 @@ func asked(t *testing.T, queries int, kind prompb.ReadRequest_ResponseType, valu
 // held, and too many queries are refused before they are unpacked.
 func TestReadLimits(t *testing.T) {
 	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler)) // 1000 samples
-	a.limits.read = 4500
+	a.limits.readSamples = 4500
 	held, streamed := prompb.ReadRequest_SAMPLES, prompb.ReadRequest_STREAMED_XOR_CHUNKS
 	for _, c := range []struct {
 		queries int
@@ -99,8 +99,8 @@ func TestReadLimits(t *testing.T) {
 		{16, streamed, "m", 200, ""},
 		{17, streamed, "m", 400, "more than 16 queries"},
 		{17, held, "m", 400, "more than 16 queries"},
-		{1, held, strings.Repeat("x", longest), 400, "at most 65536"},
-		{30, held, strings.Repeat("x", longest-100), 400, "at most 1048576"},
+		{1, held, strings.Repeat("x", maxQueryBytes), 400, "at most 65536"},
+		{30, held, strings.Repeat("x", maxQueryBytes-100), 400, "at most 1048576"},
 	} {
 		w := httptest.NewRecorder()
 		a.ServeHTTP(w, asked(t, c.queries, c.kind, c.value))
@@ -119,8 +119,8 @@ func TestReadLimits(t *testing.T) {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 	}
-	if a.large.Running() != 0 || len(a.watch.running) != 0 {
-		t.Errorf("%d turns and %d reads have not ended", a.large.Running(), len(a.watch.running))
+	if a.large.Running() != 0 || len(a.memory.running) != 0 {
+		t.Errorf("%d turns and %d reads have not ended", a.large.Running(), len(a.memory.running))
 	}
 }
 
@@ -136,9 +136,9 @@ func TestReadEnds(t *testing.T) {
 		code int
 		says string
 	}{{short, http.StatusUnprocessableEntity, "too much memory"}, {late, http.StatusServiceUnavailable, "timed out"}, {t.Context(), http.StatusInternalServerError, ""}} {
-		one := &ticket{a: a, large: true, reads: true}
-		ctx := context.WithValue(c.ctx, ticketKey{}, one)
-		held, streamed := countedSet(ctx, storage.EmptySeriesSet(), nil), endingSet(ctx, storage.EmptyChunkSeriesSet())
+		one := &admission{api: a, large: true, remoteRead: true}
+		ctx := context.WithValue(c.ctx, admissionKey{}, one)
+		held, streamed := countSeries(ctx, storage.EmptySeriesSet(), nil), endWithRequest(ctx, storage.EmptyChunkSeriesSet())
 		if held.Next() || streamed.Next() {
 			t.Errorf("%q: there is something", c.says)
 		}
@@ -150,8 +150,8 @@ func TestReadEnds(t *testing.T) {
 	}
 	ctx, end := context.WithCancelCause(t.Context())
 	defer end(nil)
-	one := &ticket{a: a, large: true, reads: true}
-	samples := readSeries{storage.MockSeries(nil, make([]int64, 5000), make([]float64, 5000), []string{"a", "b"}), &counting{ctx: ctx, t: one}}.Iterator(nil)
+	one := &admission{api: a, large: true, remoteRead: true}
+	samples := countedReadSeries{storage.MockSeries(nil, make([]int64, 5000), make([]float64, 5000), []string{"a", "b"}), &countedSeriesSet{ctx: ctx, admission: one}}.Iterator(nil)
 	n := 0
 	for samples.Next() == chunkenc.ValFloat {
 		if n++; n == 500 {
@@ -168,12 +168,12 @@ func TestReadWatched(t *testing.T) {
 	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
 	inner, watched := a.handler, 0
 	a.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.watch.mu.Lock()
-		for _, one := range a.watch.running {
+		a.memory.mu.Lock()
+		for _, one := range a.memory.running {
 			watched++
 			one.cancel(errMemory)
 		}
-		a.watch.mu.Unlock()
+		a.memory.mu.Unlock()
 		inner.ServeHTTP(w, r)
 	})
 	w := httptest.NewRecorder()
@@ -244,15 +244,15 @@ func TestLongQuery(t *testing.T) {
 	defer srv.Close()
 	// It waits for its turn for longer.
 	for _, who := range []string{"one", "two"} {
-		for range a.small.Most() {
+		for range a.small.MaxPerReader() {
 			if a.small.Running() < a.small.Slots() {
-				if err := a.small.Enter(t.Context(), who); err != nil {
+				if err := a.small.Acquire(t.Context(), who); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 	}
-	time.AfterFunc(5*time.Second, func() { a.small.Leave("two") })
+	time.AfterFunc(5*time.Second, func() { a.small.Release("two") })
 	res, err := http.Post(srv.URL+"/api/v1/query", "application/x-www-form-urlencoded", strings.NewReader("query=1"))
 	if err != nil {
 		t.Fatal(err)

@@ -16,18 +16,18 @@ import (
 // scopeKey is the key of the scope in the context of a query.
 type scopeKey struct{}
 
-// Within returns a context in which queries see what s says, and nothing else.
-func Within(ctx context.Context, s query.Scope) context.Context {
+// WithScope returns a context in which queries see what s says, and nothing else.
+func WithScope(ctx context.Context, s query.Scope) context.Context {
 	return context.WithValue(ctx, scopeKey{}, s)
 }
 
-// A scoped queryable shows each who asks what he may see: the scope in the
+// A scopedQueryable shows each who asks what he may see: the scope in the
 // context says what that is. Without one it shows nothing.
-type scoped struct {
+type scopedQueryable struct {
 	storage.SampleAndChunkQueryable
 }
 
-func (s scoped) Querier(from, to int64) (storage.Querier, error) {
+func (s scopedQueryable) Querier(from, to int64) (storage.Querier, error) {
 	q, err := s.SampleAndChunkQueryable.Querier(from, to)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (s scoped) Querier(from, to int64) (storage.Querier, error) {
 	return querier{q}, nil
 }
 
-func (s scoped) ChunkQuerier(from, to int64) (storage.ChunkQuerier, error) {
+func (s scopedQueryable) ChunkQuerier(from, to int64) (storage.ChunkQuerier, error) {
 	q, err := s.SampleAndChunkQueryable.ChunkQuerier(from, to)
 	if err != nil {
 		return nil, err
@@ -43,9 +43,9 @@ func (s scoped) ChunkQuerier(from, to int64) (storage.ChunkQuerier, error) {
 	return chunkQuerier{q}, nil
 }
 
-// matchers are those that let through what may be seen, beside those of the
+// scopeMatchers are those that let through what may be seen, beside those of the
 // question; false is nothing at all.
-func matchers(ctx context.Context, given []*labels.Matcher) ([]*labels.Matcher, bool) {
+func scopeMatchers(ctx context.Context, given []*labels.Matcher) ([]*labels.Matcher, bool) {
 	s, ok := ctx.Value(scopeKey{}).(query.Scope)
 	switch {
 	case !ok:
@@ -69,29 +69,29 @@ func matchers(ctx context.Context, given []*labels.Matcher) ([]*labels.Matcher, 
 type querier struct{ storage.Querier }
 
 func (q querier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
-	ms, ok := matchers(ctx, ms)
+	ms, ok := scopeMatchers(ctx, ms)
 	if !ok {
 		return storage.EmptySeriesSet()
 	}
-	return countedSet(ctx, q.Querier.Select(ctx, sorted, hints, ms...), hints)
+	return countSeries(ctx, q.Querier.Select(ctx, sorted, hints, ms...), hints)
 }
 
 func (q querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	ms, ok := matchers(ctx, ms)
+	ms, ok := scopeMatchers(ctx, ms)
 	if !ok {
 		return nil, nil, nil
 	}
-	return counted(ctx, hints, func(hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
+	return limitValues(ctx, hints, func(hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
 		return q.Querier.LabelValues(ctx, name, hints, ms...)
 	})
 }
 
 func (q querier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	ms, ok := matchers(ctx, ms)
+	ms, ok := scopeMatchers(ctx, ms)
 	if !ok {
 		return nil, nil, nil
 	}
-	return counted(ctx, hints, func(hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
+	return limitValues(ctx, hints, func(hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
 		return q.Querier.LabelNames(ctx, hints, ms...)
 	})
 }
@@ -99,15 +99,15 @@ func (q querier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms .
 type chunkQuerier struct{ storage.ChunkQuerier }
 
 func (q chunkQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.ChunkSeriesSet {
-	ms, ok := matchers(ctx, ms)
+	ms, ok := scopeMatchers(ctx, ms)
 	if !ok {
 		return storage.EmptyChunkSeriesSet()
 	}
-	return endingSet(ctx, q.ChunkQuerier.Select(ctx, sorted, hints, ms...))
+	return endWithRequest(ctx, q.ChunkQuerier.Select(ctx, sorted, hints, ms...))
 }
 
 func (q chunkQuerier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	ms, ok := matchers(ctx, ms)
+	ms, ok := scopeMatchers(ctx, ms)
 	if !ok {
 		return nil, nil, nil
 	}
@@ -115,7 +115,7 @@ func (q chunkQuerier) LabelValues(ctx context.Context, name string, hints *stora
 }
 
 func (q chunkQuerier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	ms, ok := matchers(ctx, ms)
+	ms, ok := scopeMatchers(ctx, ms)
 	if !ok {
 		return nil, nil, nil
 	}

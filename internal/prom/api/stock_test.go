@@ -37,7 +37,7 @@ import (
 
 // A fleet is some nodes whose workloads come and go.
 type fleet struct {
-	names map[batch.Short]batch.Name
+	names map[batch.ShortID]batch.Name
 	rand  *rand.Rand
 }
 
@@ -45,8 +45,8 @@ func (fleet) Node(_ context.Context, id string) (registry.Node, error) {
 	return registry.Node{ID: id, Name: "host-" + id, Cluster: []string{"lab", "edge"}[len(id)%2]}, nil
 }
 
-func (f fleet) Names(_ context.Context, _ string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
-	found := map[batch.Short]batch.Name{}
+func (f fleet) Names(_ context.Context, _ string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
+	found := map[batch.ShortID]batch.Name{}
 	for _, s := range shorts {
 		if n, ok := f.names[s]; ok {
 			found[s] = n
@@ -62,7 +62,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 	t.Helper()
 	const length = int64(10 * time.Second)
 	type one struct {
-		short      batch.Short
+		short      batch.ShortID
 		total      [usage.Limit]int64
 		born, dies int64
 	}
@@ -70,7 +70,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 	var names []batch.Name
 	for i := range 8 {
 		id := workload.NewID(node, workload.Container, strconv.Itoa(i))
-		short, _ := batch.ShortOf(id)
+		short, _ := batch.ShortIDOf(id)
 		n := batch.Name{ID: id, Kind: workload.Container, Name: "app-" + strconv.Itoa(i), Labels: map[string]string{
 			"io.kubernetes.pod.namespace": []string{"shop", "search", "batch"}[i%3], "io.kubernetes.pod.name": "pod-" + strconv.Itoa(i/2)}}
 		f.names[short], names = n, append(names, n)
@@ -150,7 +150,7 @@ func stockSet(at string) (list []string) {
 func TestStockPrometheus(t *testing.T) {
 	testkit.Stage(t, "peers", "asks a Prometheus some 500 times")
 	hosttest.Need(t, "prometheus")
-	f := fleet{map[batch.Short]batch.Name{}, rand.New(rand.NewPCG(1, 2))}
+	f := fleet{map[batch.ShortID]batch.Name{}, rand.New(rand.NewPCG(1, 2))}
 	cfg := tsdb.Default()
 	cfg.Dir = t.TempDir()
 	log := slog.New(slog.DiscardHandler)

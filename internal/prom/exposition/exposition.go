@@ -2,7 +2,7 @@
 // of programs themselves, and closed windows as metrics of workloads and of the
 // machine that they ran on, under mete's names and under Kepler's.
 //
-// A [Tally] takes each window as it closes, and makes a [View] of it, which does
+// An [Accumulator] takes each window as it closes, and makes a [View] of it, which does
 // not change: scrapes read the View and do not delay measuring.
 package exposition
 
@@ -16,34 +16,34 @@ import (
 )
 
 // Workloads that ended are shown for a while, so that who asks every minute sees
-// what each used last: for lingers, and the latest maxGone of them.
+// what each used last: for lingers, and the latest maxEnded of them.
 const (
-	lingers = 2 * time.Minute
-	maxGone = 1000
+	endedRetention = 2 * time.Minute
+	maxEnded       = 1000
 )
 
-// amounts are the resources of workloads that are shown.
-var amounts = [...]usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest, usage.EnergyError, usage.EnergyIdle}
+// shownResources are the resources of workloads that are shown.
+var shownResources = [...]usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest, usage.EnergyError, usage.EnergyIdle}
 
-// A Tally sums up what windows say. Its zero value has seen none. Not for
+// An Accumulator sums up what windows say. Its zero value has seen none. Not for
 // concurrent use.
-type Tally struct {
+type Accumulator struct {
 	// Name is what a workload is called, where its maker said it, and else what it is
 	// called in windows; nil is what it is called in windows.
 	Name func(*workload.Workload) string
 
-	node totals
-	had  map[workload.ID]usage.Set // what each of the window before has used
-	gone []row                     // ended, in the order in which they did
-	pods map[workload.ID]*pod
+	totals   totals
+	previous map[workload.ID]usage.Set // what each of the window before has used
+	ended    []row                     // ended, in the order in which they did
+	pods     map[workload.ID]*pod
 }
 
 // A View is a machine and its workloads at the end of a window. It does not
 // change, and any number of goroutines may read it.
 type View struct {
 	host    string
-	length  float64  // of the window, s
-	cpus    capacity // of the machine's CPU time in the window
+	length  float64 // of the window, s
+	cpus    share   // of the machine's CPU time in the window
 	totals  totals
 	domains [power.DomainLimit]domain
 	meters  []energy.State
@@ -51,7 +51,7 @@ type View struct {
 	pods    []pod
 }
 
-// totals are what the machine used since the Tally began.
+// totals are what the machine used since the Accumulator began.
 type totals struct {
 	cpu, memory int64 // whole, ns and byte-seconds
 	// joules is the whole energy of each domain, uJ: what meters showed, and what
@@ -61,15 +61,15 @@ type totals struct {
 	error              int64                    // uJ
 }
 
-// capacity is a whole and what of it nobody used.
-type capacity struct{ whole, idle int64 }
+// share is a whole and what of it nobody used.
+type share struct{ whole, idle int64 }
 
 // A domain is a part of the machine in the window.
 type domain struct {
 	quality   usage.Quality
-	used      capacity // uJ
-	idle, off int64    // uW that it draws when idle, learned or given, and how sure that is
-	known     bool     // idle is
+	used      share // uJ
+	idle, off int64 // uW that it draws when idle, learned or given, and how sure that is
+	known     bool  // idle is
 }
 
 // A row is one workload.
@@ -79,7 +79,7 @@ type row struct {
 	parent   workload.ID
 	quality  usage.Quality // of its energy, the worst
 	ended    int64         // the end of the window in which it did, ns of boottime; 0: it lives
-	total    [len(amounts)]int64
+	total    [len(shownResources)]int64
 	used     [power.DomainLimit]int64 // uJ in the window
 	guest    string                   // UUID of the virtual machine that it is; "" is none
 	name     string                   // of that
@@ -89,23 +89,23 @@ type row struct {
 type pod struct {
 	uid   string
 	seen  int64                    // window in which it was seen last, ns of boottime
-	total [power.DomainLimit]int64 // uJ since the Tally saw it first
+	total [power.DomainLimit]int64 // uJ since the Accumulator saw it first
 	used  [power.DomainLimit]int64 // uJ in the window
 	has   [power.DomainLimit]bool
 }
 
-// Close takes a window that was closed, of the node that goes by the name of its
+// Add takes a window that was closed, of the node that goes by the name of its
 // host, and what is known of its meters; nil is nothing. The window stays
 // the caller's.
-func (t *Tally) Close(host string, w *usage.Window, m *energy.Meters) *View {
+func (t *Accumulator) Add(host string, w *usage.Window, m *energy.Meters) *View {
 	v := &View{host: host, length: w.Length().Seconds(), rows: make([]row, 0, len(w.Rows))}
 	at := map[workload.ID]int{}
 	had := make(map[workload.ID]usage.Set, len(w.Rows))
 	for i := range w.Rows {
 		r := &w.Rows[i]
-		t.node.error += r.Usage.Amount[usage.EnergyError]
+		t.totals.error += r.Usage.Amount[usage.EnergyError]
 		n := newRow(r, w.End)
-		n.Set |= t.had[r.Workload.ID] // a counter that stands still does not vanish
+		n.Set |= t.previous[r.Workload.ID] // a counter that stands still does not vanish
 		had[r.Workload.ID] = n.Set
 		if t.Name != nil {
 			n.workload.Name = t.Name(&n.workload)
@@ -118,17 +118,17 @@ func (t *Tally) Close(host string, w *usage.Window, m *energy.Meters) *View {
 		at[r.Workload.ID] = len(v.rows)
 		v.rows = append(v.rows, n)
 	}
-	t.had = had
+	t.previous = had
 	for i := range w.Handovers {
 		h := &w.Handovers[i]
 		if k, ok := at[h.Workload]; ok {
 			v.rows[k].guest, v.rows[k].name = h.Guest, h.Name
 		}
 	}
-	t.whole(v, w, m)
-	t.podsOf(v, w, at)
-	t.linger(v, w.End, at)
-	v.totals = t.node
+	t.addMachine(v, w, m)
+	t.addPods(v, w, at)
+	t.keepEnded(v, w.End, at)
+	v.totals = t.totals
 	return v
 }
 
@@ -137,7 +137,7 @@ func newRow(r *usage.Row, end int64) row {
 	if r.Ended {
 		n.ended = end
 	}
-	for i, res := range amounts {
+	for i, res := range shownResources {
 		if n.total[i] = r.Total[res]; r.Total[res] != 0 {
 			n.Set |= usage.SetOf(res)
 		}
@@ -151,12 +151,12 @@ func newRow(r *usage.Row, end int64) row {
 	return n
 }
 
-// whole adds up what the machine used.
-func (t *Tally) whole(v *View, w *usage.Window, m *energy.Meters) {
+// addMachine adds up what the machine used.
+func (t *Accumulator) addMachine(v *View, w *usage.Window, m *energy.Meters) {
 	b := &w.Balance
-	v.cpus = capacity{b.Whole.Of(usage.CPU), b.Idle.Of(usage.CPU)}
-	t.node.cpu += v.cpus.whole
-	t.node.memory += b.Whole.Of(usage.Memory)
+	v.cpus = share{b.Whole.Get(usage.CPU), b.Idle.Get(usage.CPU)}
+	t.totals.cpu += v.cpus.whole
+	t.totals.memory += b.Whole.Get(usage.Memory)
 	var idle *usage.Row
 	for i := range w.Rows {
 		if w.Rows[i].Workload.Kind == workload.Idle {
@@ -169,33 +169,33 @@ func (t *Tally) whole(v *View, w *usage.Window, m *energy.Meters) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		res, at := usage.EnergyOf(d), &v.domains[d]
 		if m != nil {
-			at.idle, at.off, at.known = m.Idle(d)
+			at.idle, at.off, at.known = m.IdlePower(d)
 		}
 		if idle == nil || !idle.Usage.Present.Has(res) {
 			continue // absent, which is not zero
 		}
 		// Its parts are apportioned; all of it is what meters showed, or a model.
 		at.quality = usage.Measured
-		at.used = capacity{b.Whole.Of(res), b.Idle.Of(res)}
-		t.node.idle[d] += at.used.idle
+		at.used = share{b.Whole.Get(res), b.Idle.Get(res)}
+		t.totals.idle[d] += at.used.idle
 		if idle.Usage.Quality.Get(res) == usage.Modelled {
 			at.quality = usage.Modelled
-			t.node.modelled[d] += at.used.whole
+			t.totals.modelled[d] += at.used.whole
 		} else {
-			t.node.measured[d] += at.used.whole
+			t.totals.measured[d] += at.used.whole
 		}
 	}
 }
 
-// linger takes along those that ended lately and were not made anew.
-func (t *Tally) linger(v *View, now int64, at map[workload.ID]int) {
-	kept := t.gone[:0]
-	for _, r := range t.gone {
-		if _, lives := at[r.workload.ID]; !lives && now-r.ended < int64(lingers) {
+// keepEnded takes along those that ended lately and were not made anew.
+func (t *Accumulator) keepEnded(v *View, now int64, at map[workload.ID]int) {
+	kept := t.ended[:0]
+	for _, r := range t.ended {
+		if _, lives := at[r.workload.ID]; !lives && now-r.ended < int64(endedRetention) {
 			kept = append(kept, r)
 		}
 	}
-	kept = kept[max(0, len(kept)-maxGone):]
+	kept = kept[max(0, len(kept)-maxEnded):]
 	living := v.rows[:0]
 	var ended []row
 	for _, r := range v.rows {
@@ -207,15 +207,15 @@ func (t *Tally) linger(v *View, now int64, at map[workload.ID]int) {
 	}
 	v.rows = append(append(living, kept...), ended...)
 	kept = append(kept, ended...)
-	t.gone = kept[max(0, len(kept)-maxGone):]
+	t.ended = kept[max(0, len(kept)-maxEnded):]
 	// What it drew is of the window in which it ended.
-	for i := range t.gone {
-		t.gone[i].used = [power.DomainLimit]int64{}
+	for i := range t.ended {
+		t.ended[i].used = [power.DomainLimit]int64{}
 	}
 }
 
-// podsOf books to each pod what it and its containers used.
-func (t *Tally) podsOf(v *View, w *usage.Window, at map[workload.ID]int) {
+// addPods books to each pod what it and its containers used.
+func (t *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) {
 	if t.pods == nil {
 		t.pods = map[workload.ID]*pod{}
 	}
@@ -243,7 +243,7 @@ func (t *Tally) podsOf(v *View, w *usage.Window, at map[workload.ID]int) {
 		}
 	}
 	for id, p := range t.pods {
-		if w.End-p.seen >= int64(lingers) {
+		if w.End-p.seen >= int64(endedRetention) {
 			delete(t.pods, id)
 			continue
 		}

@@ -50,7 +50,7 @@ func of(path string) workload.Workload {
 	}
 	n, ok := workload.Recognize(path)
 	if !ok {
-		n = workload.ByPath(path)
+		n = workload.NameFromPath(path)
 	}
 	return n.Workload("NODE", "boot", path)
 }
@@ -131,7 +131,7 @@ func meters() *energy.Meters {
 	}
 	m := energy.New(energy.Config{Meters: []power.Meter{part("rapl/package-0", power.Package), part("rapl/package-0/dram", power.DRAM)},
 		Static: [power.DomainLimit]int64{power.Package: 30 * joule}})
-	m.Tick(energy.Span{At: second, Elapsed: second}, nil, []power.Reading{{Meter: 0, At: second, Value: 1}})
+	m.Tick(energy.Interval{At: second, Elapsed: second}, nil, []power.Reading{{Meter: 0, At: second, Value: 1}})
 	return m
 }
 
@@ -143,8 +143,8 @@ func text(f func(*exposition.Text)) string {
 
 // The metrics are compared whole: names are an interface.
 func TestText(t *testing.T) {
-	var tally exposition.Tally
-	v := tally.Close("HOST", new(machine).first(), meters())
+	var tally exposition.Accumulator
+	v := tally.Add("HOST", new(machine).first(), meters())
 	for name, got := range map[string]string{
 		"mete.txt":   text(func(p *exposition.Text) { v.Mete(p, true) }),
 		"node.txt":   text(func(p *exposition.Text) { v.Mete(p, false) }),
@@ -175,12 +175,12 @@ func TestText(t *testing.T) {
 // Prometheus takes what is written.
 func TestPromtool(t *testing.T) {
 	hosttest.Need(t, "promtool")
-	var tally exposition.Tally
+	var tally exposition.Accumulator
 	m := new(machine)
-	tally.Close("HOST", m.first(), meters())
+	tally.Add("HOST", m.first(), meters())
 	m.use(unitPath, "", 1, 5, 1).Ended = true
 	m.use("idle", "", 22, 300, 80)
-	v := tally.Close("HOST", m.window(), meters())
+	v := tally.Add("HOST", m.window(), meters())
 	cmd := exec.Command("promtool", "check", "metrics")
 	cmd.Stdin = strings.NewReader(text(func(p *exposition.Text) { v.Mete(p, true); v.Kepler(p, true) }))
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -210,11 +210,11 @@ func samples(t *testing.T, text, name string, with ...string) (sum float64, n in
 
 // What rows have sums to what the machine had, window by window, and a workload
 // that ended keeps what it had for two minutes.
-func TestTally(t *testing.T) {
-	var tally exposition.Tally
+func TestAccumulator(t *testing.T) {
+	var tally exposition.Accumulator
 	m := new(machine)
 	show := func(w *usage.Window) (mete, kepler string) {
-		v := tally.Close("HOST", w, nil)
+		v := tally.Add("HOST", w, nil)
 		return text(func(p *exposition.Text) { v.Mete(p, true) }), text(func(p *exposition.Text) { v.Kepler(p, true) })
 	}
 	mete, kepler := show(m.first())
@@ -270,14 +270,14 @@ func TestTally(t *testing.T) {
 
 // Energy that nobody can see is absent, and not 0.
 func TestAbsent(t *testing.T) {
-	var tally exposition.Tally
+	var tally exposition.Accumulator
 	w := &usage.Window{Start: 0, End: second}
 	for _, p := range []string{"/a", "idle"} {
 		r := usage.Row{Workload: of(p)}
 		r.Usage.Put(usage.CPU, second, usage.Measured)
 		w.Rows = append(w.Rows, r)
 	}
-	v := tally.Close("HOST", w, nil)
+	v := tally.Add("HOST", w, nil)
 	got := text(func(p *exposition.Text) { v.Mete(p, true); v.Kepler(p, true) })
 	for line := range strings.Lines(got) {
 		if !strings.HasPrefix(line, "#") && (strings.Contains(line, "joules") || strings.Contains(line, "watts")) && !strings.Contains(line, "error") {
@@ -295,14 +295,14 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	m.use("idle", "", 1, 1, 1)
 	w := m.window()
-	var tally exposition.Tally
+	var tally exposition.Accumulator
 	b.Run("take", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			tally.Close("HOST", w, nil)
+			tally.Add("HOST", w, nil)
 		}
 	})
-	v := tally.Close("HOST", w, nil)
+	v := tally.Add("HOST", w, nil)
 	b.Run("write", func(b *testing.B) {
 		b.ReportAllocs()
 		n := 0
@@ -318,17 +318,17 @@ func BenchmarkScrape(b *testing.B) {
 func TestStays(t *testing.T) {
 	t.Parallel()
 	m := new(machine)
-	tally := exposition.Tally{Name: func(w *workload.Workload) string {
+	tally := exposition.Accumulator{Name: func(w *workload.Workload) string {
 		if w.Kind == workload.Idle {
 			return "nobody"
 		}
 		return w.Name
 	}}
-	tally.Close("HOST", m.first(), nil)
+	tally.Add("HOST", m.first(), nil)
 	for _, path := range []string{unitPath, "system", "idle"} {
 		m.use(path, "", 1, 0, 0).Usage = usage.Usage{}
 	}
-	v := tally.Close("HOST", m.window(), nil)
+	v := tally.Add("HOST", m.window(), nil)
 	got := text(func(p *exposition.Text) { v.Mete(p, true) })
 	for _, want := range []string{
 		`mete_workload_energy_joules_total{node="HOST",workload="` + string(of(unitPath).ID) + `",domain="dram"} 1`,

@@ -102,7 +102,7 @@ func (v *View) keplerNode(t *Text) {
 	n := &v.totals
 	put := func(name, kind, help string, value func(d power.Domain, at *domain) float64) {
 		t.Begin(kind, "kepler_node_cpu_"+name, help)
-		v.each(func(d power.Domain, at *domain) {
+		v.eachDomain(func(d power.Domain, at *domain) {
 			if zones[d] != "" {
 				t.Put(value(d, at), "zone", zones[d], "path", "mete/"+d.String(), "node_name", v.host)
 			}
@@ -146,7 +146,7 @@ func (v *View) podUIDs() map[workload.ID]string {
 
 // totalOf is the row's energy of a domain, uJ.
 func (r *row) totalOf(d power.Domain) int64 {
-	for i, res := range amounts {
+	for i, res := range shownResources {
 		if res == usage.EnergyOf(d) {
 			return r.total[i]
 		}

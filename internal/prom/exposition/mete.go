@@ -30,20 +30,20 @@ func (v *View) Mete(t *Text, workloads bool) {
 				"parent", string(r.parent), "path", r.workload.Path, "energy", r.quality.String())
 		}
 	}
-	for i, res := range amounts {
+	for i, res := range shownResources {
 		d := domainOf(res)
 		switch {
 		case d == power.Package:
-			t.Begin("counter", metric.Of(res).Name, "Energy of a workload itself, by domain: apportioned or modelled, as energy of its info says.")
+			t.Begin("counter", metric.FamilyOf(res).Name, "Energy of a workload itself, by domain: apportioned or modelled, as energy of its info says.")
 		case d == 0:
-			t.Begin("counter", metric.Of(res).Name, helpOf(res))
+			t.Begin("counter", metric.FamilyOf(res).Name, helpOf(res))
 		}
 		for k := range v.rows {
 			r := &v.rows[k]
 			if !r.Has(res) || !shown(r) {
 				continue
 			}
-			value := metric.Of(res).Value(r.total[i])
+			value := metric.FamilyOf(res).Value(r.total[i])
 			if d == 0 {
 				t.Put(value, metric.Node, v.host, metric.Workload, string(r.workload.ID))
 			} else {
@@ -75,7 +75,7 @@ func (v *View) meteNode(t *Text) {
 	t.Begin("counter", "mete_node_energy_error_joules_total", "By how much all parts of that energy may be off together, either way.")
 	t.Put(uJ.Float(n.error), metric.Node, v.host)
 	t.Begin("gauge", "mete_node_domain_watts", "Power of the machine by domain, on average over the latest window, and how it is known.")
-	v.each(func(d power.Domain, at *domain) {
+	v.eachDomain(func(d power.Domain, at *domain) {
 		t.Put(v.watts(at.used.whole), metric.Node, v.host, metric.Domain, d.String(), "quality", at.quality.String())
 	})
 	t.Begin("gauge", "mete_node_idle_watts", "Power that a domain is taken to draw when the machine does nothing: learned, or given.")
@@ -93,15 +93,15 @@ func (v *View) meteNode(t *Text) {
 	t.Begin("gauge", "mete_agent_meter_up", "1 while what an energy meter shows is used; the log says why it is not.")
 	for _, m := range v.meters {
 		up := 0.0
-		if m.Reason == energy.Fine {
+		if m.Reason == energy.OK {
 			up = 1
 		}
 		t.Put(up, metric.Node, v.host, "meter", m.Meter)
 	}
 }
 
-// each calls f for each domain that something shows in the window.
-func (v *View) each(f func(power.Domain, *domain)) {
+// eachDomain calls f for each domain that something shows in the window.
+func (v *View) eachDomain(f func(power.Domain, *domain)) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		if at := &v.domains[d]; at.quality != usage.Absent {
 			f(d, at)

@@ -19,7 +19,7 @@ func TestSeriesNames(t *testing.T) {
 		kept[m.Name] = m
 	}
 	labels := map[string][]string{metric.Info: {metric.Node, metric.Workload}}
-	for _, f := range metric.All() {
+	for _, f := range metric.Families() {
 		labels[f.Name] = []string{metric.Node, metric.Workload}
 		if f.Domain != "" {
 			labels[f.Name] = append(labels[f.Name], metric.Domain)
@@ -31,8 +31,8 @@ func TestSeriesNames(t *testing.T) {
 			labels[l.Name] = append(labels[l.Name], l.Label)
 		}
 	}
-	var tally exposition.Tally
-	v := tally.Close("HOST", new(machine).first(), meters())
+	var tally exposition.Accumulator
+	v := tally.Add("HOST", new(machine).first(), meters())
 	got := text(func(p *exposition.Text) { v.Mete(p, true) })
 	types := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`).FindAllStringSubmatch(got, -1) {

@@ -56,8 +56,8 @@ func (t *Text) Gauges(name, help string, samples ...Sample) { t.family("gauge", 
 func (t *Text) String() string { return t.b.String() }
 
 var (
-	inHelp  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
-	inLabel = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+	helpEscaper  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 )
 
 func (t *Text) family(kind, name, help string, samples []Sample) {
@@ -72,7 +72,7 @@ func (t *Text) family(kind, name, help string, samples []Sample) {
 // follow by [Text.Put], which needs no list of them.
 func (t *Text) Begin(kind, name, help string) {
 	t.name = name
-	t.b.WriteString("# HELP " + name + " " + inHelp.Replace(help) + "\n# TYPE " + name + " " + kind + "\n")
+	t.b.WriteString("# HELP " + name + " " + helpEscaper.Replace(help) + "\n# TYPE " + name + " " + kind + "\n")
 }
 
 // Put puts a sample of the metric that was begun last: name, value, name, value
@@ -83,7 +83,7 @@ func (t *Text) Put(v float64, labels ...string) {
 		t.b.WriteByte("{,"[min(i, 1)])
 		t.b.WriteString(labels[i])
 		t.b.WriteString(`="`)
-		t.value(labels[i+1])
+		t.writeLabelValue(labels[i+1])
 		t.b.WriteByte('"')
 	}
 	if len(labels) > 0 {
@@ -91,24 +91,24 @@ func (t *Text) Put(v float64, labels ...string) {
 	}
 	t.b.WriteByte(' ')
 	var room [32]byte
-	t.b.Write(number(room[:0], v))
+	t.b.Write(appendNumber(room[:0], v))
 	t.b.WriteByte('\n')
 }
 
-// value writes the value of a label. The format is UTF-8 throughout: what is none
+// writeLabelValue writes the value of a label. The format is UTF-8 throughout: what is none
 // in a name is replaced.
-func (t *Text) value(s string) {
+func (t *Text) writeLabelValue(s string) {
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, "\uFFFD")
 	}
 	if strings.ContainsAny(s, "\\\n\"") {
-		s = inLabel.Replace(s)
+		s = labelEscaper.Replace(s)
 	}
 	t.b.WriteString(s)
 }
 
-// number appends v; whole numbers as people write them.
-func number(b []byte, v float64) []byte {
+// appendNumber appends v; whole numbers as people write them.
+func appendNumber(b []byte, v float64) []byte {
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return strconv.AppendFloat(b, v, 'f', -1, 64)
 	}

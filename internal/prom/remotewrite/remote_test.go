@@ -115,7 +115,7 @@ func TestTake(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"1.0", "2.0"} {
 		db := open(t)
-		taker := remotewrite.NewTaker(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+		taker := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
 		body, kind := packed(t, version, []one{
 			{[]string{"__name__", "app_requests_total", "cluster", "other", "code", "200"}, 1, 0},
 			{[]string{"__name__", "mete_node_up", "cluster", "lab", "node", "a"}, 0, 0},
@@ -136,7 +136,7 @@ func TestTake(t *testing.T) {
 		if got := fmt.Sprint(held(t, db)); got != want {
 			t.Errorf("%s: %s", version, got)
 		}
-		if c := taker.Counts(); c != (remotewrite.Counts{Taken: 2, Refused: 5}) {
+		if c := taker.Counts(); c != (remotewrite.Counts{Accepted: 2, Refused: 5}) {
 			t.Errorf("%s: %+v", version, c)
 		}
 		body, kind = packed(t, version, []one{{[]string{"__name__", "app_next"}, 3, 0}})
@@ -151,7 +151,7 @@ func TestTakeLimits(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	var who error
-	taker := remotewrite.NewTaker(db, func(*http.Request) (string, error) { return "lab", who }, quiet)
+	taker := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", who }, quiet)
 	var many []one
 	for i := range 20_001 {
 		many = append(many, one{[]string{"__name__", "app", "n", strconv.Itoa(i)}, 1, 0})
@@ -182,7 +182,7 @@ func TestTakeLimits(t *testing.T) {
 	if got := held(t, db); len(got) > 0 {
 		t.Errorf("%d samples were kept", len(got))
 	}
-	if c := taker.Counts(); c.Taken != 0 {
+	if c := taker.Counts(); c.Accepted != 0 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -231,7 +231,7 @@ func TestWrite(t *testing.T) {
 			}
 			return "lab", nil
 		}
-		s := httptest.NewServer(remotewrite.NewTaker(db, allow, quiet))
+		s := httptest.NewServer(remotewrite.NewHandler(db, allow, quiet))
 		t.Cleanup(s.Close)
 		one := remotewrite.Receiver{URL: s.URL + "/api/v1/write", Version: version}
 		if i == 1 {
@@ -287,7 +287,7 @@ func TestWrite(t *testing.T) {
 func TestWriteTrouble(t *testing.T) {
 	t.Parallel()
 	from, db := open(t), open(t)
-	taker := remotewrite.NewTaker(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+	taker := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
 	away := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

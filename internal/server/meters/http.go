@@ -100,8 +100,8 @@ func (f *file) Read(context.Context) (int64, error) {
 	if age := time.Since(info.ModTime()); age > f.spec.Stale && !strings.HasPrefix(f.spec.File, "/sys/") && !strings.HasPrefix(f.spec.File, "/proc/") {
 		return 0, fmt.Errorf("%s was written %v ago: %w", f.spec.File, age.Round(time.Second), fault.ErrUnavailable)
 	}
-	if info.Size() > mostText {
-		return 0, fmt.Errorf("%s has more than %d bytes: %w", f.spec.File, mostText, fault.ErrInvalid)
+	if info.Size() > maxText {
+		return 0, fmt.Errorf("%s has more than %d bytes: %w", f.spec.File, maxText, fault.ErrInvalid)
 	}
 	text, err := os.ReadFile(f.spec.File)
 	if err != nil {

@@ -20,12 +20,12 @@ type mqttTopic struct {
 	*access
 }
 
-// again is how long a broker that is away is not asked for.
-const again = 10 * time.Second
+// reconnectDelay is how long a broker that is away is not asked for.
+const reconnectDelay = 10 * time.Second
 
 // Run implements source. A message that the broker had kept says nothing of when it
 // was true, and is not taken.
-func (m *mqttTopic) Run(ctx context.Context, take taker) {
+func (m *mqttTopic) Run(ctx context.Context, take recordFunc) {
 	fail := func(err error) {
 		if err != nil && ctx.Err() == nil {
 			take(time.Now(), 0, err)
@@ -33,7 +33,7 @@ func (m *mqttTopic) Run(ctx context.Context, take taker) {
 	}
 	o := mqtt.NewClientOptions().AddBroker(m.spec.URL).SetClientID("mete-" + rand.Text()[:12]).
 		SetUsername(m.user).SetPassword(m.password).SetTLSConfig(m.tls).SetCleanSession(true).SetOrderMatters(true).
-		SetConnectTimeout(patience).SetAutoReconnect(true).SetMaxReconnectInterval(again).SetConnectRetry(true).SetConnectRetryInterval(again)
+		SetConnectTimeout(readTimeout).SetAutoReconnect(true).SetMaxReconnectInterval(reconnectDelay).SetConnectRetry(true).SetConnectRetryInterval(reconnectDelay)
 	o.SetConnectionLostHandler(func(_ mqtt.Client, err error) { fail(fmt.Errorf("the broker is gone: %w", err)) })
 	o.SetOnConnectHandler(func(c mqtt.Client) {
 		t := c.Subscribe(m.spec.Topic, 1, func(_ mqtt.Client, msg mqtt.Message) {
@@ -48,7 +48,7 @@ func (m *mqttTopic) Run(ctx context.Context, take taker) {
 		})
 		go func() {
 			switch {
-			case !t.WaitTimeout(patience):
+			case !t.WaitTimeout(readTimeout):
 				fail(errors.New("the broker does not answer"))
 			case t.Error() != nil:
 				fail(fmt.Errorf("topic %s: %w", m.spec.Topic, t.Error()))
@@ -63,7 +63,7 @@ func (m *mqttTopic) Run(ctx context.Context, take taker) {
 	case <-ctx.Done():
 	case <-t.Done():
 		fail(t.Error())
-	case <-time.After(patience):
+	case <-time.After(readTimeout):
 		// It goes on trying; this is for the log.
 		fail(errors.New("the broker cannot be reached"))
 	}

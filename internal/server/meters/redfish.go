@@ -48,24 +48,24 @@ func (r *redfish) Read(ctx context.Context) (v int64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		return r.shows(chassis)
+		return r.readChassis(chassis)
 	}
 	all, err := c.Service.Chassis()
 	if err != nil {
 		return 0, err
 	}
-	return r.find(all)
+	return r.readAny(all)
 }
 
-// find reads the chassis that is named, or the only one that shows anything.
-func (r *redfish) find(all []*schemas.Chassis) (v int64, err error) {
+// readAny reads the chassis that is named, or the only one that shows anything.
+func (r *redfish) readAny(all []*schemas.Chassis) (v int64, err error) {
 	var found []string
 	for _, c := range all {
 		if r.spec.Chassis != "" && r.spec.Chassis != c.ID {
 			continue
 		}
 		var now int64
-		if now, err = r.shows(c); err == nil {
+		if now, err = r.readChassis(c); err == nil {
 			v, r.chassis, found = now, c.ODataID, append(found, c.ID)
 		}
 	}
@@ -83,8 +83,8 @@ func (r *redfish) find(all []*schemas.Chassis) (v int64, err error) {
 	return 0, fmt.Errorf("none of %d chassis shows %s: %w", len(all), r.spec.Unit.Kind, fault.ErrUnsupported)
 }
 
-// shows is what a chassis shows.
-func (r *redfish) shows(c *schemas.Chassis) (int64, error) {
+// readChassis is what a chassis shows.
+func (r *redfish) readChassis(c *schemas.Chassis) (int64, error) {
 	var v *float64
 	m, err := c.EnvironmentMetrics()
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *redfish) shows(c *schemas.Chassis) (int64, error) {
 		v = m.PowerWatts.Reading
 	}
 	if v == nil && r.spec.Unit.Kind == power.Power {
-		if v, err = consumed(c); err != nil {
+		if v, err = powerConsumed(c); err != nil {
 			return 0, fmt.Errorf("chassis %q: %w", c.ID, err)
 		}
 	}
@@ -110,8 +110,8 @@ func (r *redfish) shows(c *schemas.Chassis) (int64, error) {
 	return r.spec.Unit.Value(strconv.FormatFloat(*v, 'f', -1, 64))
 }
 
-// consumed is the power in the first PowerControl that has any.
-func consumed(c *schemas.Chassis) (*float64, error) {
+// powerConsumed is the power in the first PowerControl that has any.
+func powerConsumed(c *schemas.Chassis) (*float64, error) {
 	p, err := c.Power()
 	if err != nil || p == nil {
 		return nil, err

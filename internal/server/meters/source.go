@@ -1,5 +1,5 @@
 // Package meters reads meters outside the machines: by Redfish, from Prometheus,
-// from JSON over HTTP, from MQTT, and from files. A [Keeper] keeps what they show in
+// from JSON over HTTP, from MQTT, and from files. A [Collector] keeps what they show in
 // the ledger, and books minute after minute of it.
 package meters
 
@@ -25,13 +25,13 @@ type reader interface {
 	Read(ctx context.Context) (int64, error)
 }
 
-// A taker takes what a meter showed at an instant, or why it could not be read.
-type taker func(at time.Time, value int64, err error)
+// A recordFunc takes what a meter showed at an instant, or why it could not be read.
+type recordFunc func(at time.Time, value int64, err error)
 
 // A source gives what a meter shows.
 type source interface {
 	// Run gives samples, and failures, until ctx ends.
-	Run(ctx context.Context, take taker)
+	Run(ctx context.Context, take recordFunc)
 }
 
 // open makes the source of a meter. It reads its secrets and certificates, and
@@ -63,15 +63,15 @@ type poller struct {
 	interval time.Duration
 }
 
-// patience is how long an answer may take at most.
-const patience = 10 * time.Second
+// readTimeout is how long an answer may take at most.
+const readTimeout = 10 * time.Second
 
 // Run implements source.
-func (p *poller) Run(ctx context.Context, take taker) {
+func (p *poller) Run(ctx context.Context, take recordFunc) {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
 	for {
-		asking, cancel := context.WithTimeout(ctx, min(p.interval, patience))
+		asking, cancel := context.WithTimeout(ctx, min(p.interval, readTimeout))
 		began := time.Now()
 		v, err := p.Read(asking)
 		cancel()
@@ -144,8 +144,8 @@ func secret(what, clear, env, file string) (string, error) {
 	return clear, nil
 }
 
-// mostText is how much of an answer is read.
-const mostText = 1 << 20
+// maxText is how much of an answer is read.
+const maxText = 1 << 20
 
 // get asks for a text.
 func (a *access) get(ctx context.Context, url string) ([]byte, error) {
@@ -163,15 +163,15 @@ func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, mostText+1))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxText+1))
 	err = errors.Join(err, resp.Body.Close())
 	switch {
 	case err != nil:
 		return nil, err
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %s", req.URL.Redacted(), resp.Status)
-	case len(text) > mostText:
-		return nil, fmt.Errorf("%s answers with more than %d bytes", req.URL.Redacted(), mostText)
+	case len(text) > maxText:
+		return nil, fmt.Errorf("%s answers with more than %d bytes", req.URL.Redacted(), maxText)
 	}
 	return text, nil
 }

@@ -93,7 +93,7 @@ func TestHTTP(t *testing.T) {
 		close(asked)
 		<-r.Context().Done()
 	})
-	mux.HandleFunc("/large", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat(" ", mostText+1)) })
+	mux.HandleFunc("/large", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat(" ", maxText+1)) })
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	at := func(path string) string { return "url: " + s.URL + path }
@@ -147,7 +147,7 @@ func (never) Read(ctx context.Context) (int64, error) {
 func TestPollerIsPatient(t *testing.T) {
 	for interval, want := range map[time.Duration][]time.Duration{
 		time.Second: {time.Second, 2 * time.Second, 3 * time.Second},
-		time.Minute: {patience, time.Minute + patience, 2*time.Minute + patience},
+		time.Minute: {readTimeout, time.Minute + readTimeout, 2*time.Minute + readTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())

@@ -128,7 +128,7 @@ func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
 	}
 	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
 	switch r.Verdict {
-	case batch.Taken:
+	case batch.Accepted:
 		r.Next++
 		r.Names, err = b.take(e, n)
 	case batch.Conflict:
@@ -139,7 +139,7 @@ func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
 
 // take books an entry that is next in its stream, and returns which of its
 // workloads have no name.
-func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.Short, err error) {
+func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID, err error) {
 	if err := b.move(e.Stream, n.id, batch.Mark{Next: e.Number + 1, Last: e.Hash}, e.Boot, b.now); err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.Short, e
 			return nil, err
 		}
 	}
-	asked := map[batch.Short]bool{}
+	asked := map[batch.ShortID]bool{}
 	for i := range e.Minutes {
 		m := &e.Minutes[i]
 		w, err := b.workload(n.id, m.Workload)
@@ -215,7 +215,7 @@ func (b *booking) node(id string) (*bookedNode, error) {
 // denied is why nothing is booked of a node without an id.
 func (n *bookedNode) denied(id string) error {
 	if n.revoked != 0 {
-		return registry.Revoked(id)
+		return registry.RevokedError(id)
 	}
 	return fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
 }

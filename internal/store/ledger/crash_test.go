@@ -24,7 +24,7 @@ const crashDSN = "METE_TEST_CRASH_DSN"
 // minutes run over hours, so that folds meet late ones.
 func crashEntry(n uint64) *batch.Entry {
 	minute := ledgertest.Day.Unix()/60 + int64(n*37%600)
-	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: n}, batch.Short(n%5), int64(n), minute, minute+60)
+	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: n}, batch.ShortID(n%5), int64(n), minute, minute+60)
 	if n > 1 {
 		e.Previous = batch.HashOf(strconv.AppendUint(nil, n-1, 10))
 	}
@@ -121,7 +121,7 @@ func bookForEver(t *testing.T, dsn string) {
 	}
 	for n := mark.Next; ; n++ {
 		results, err := l.Book(t.Context(), []*batch.Entry{crashEntry(n)})
-		if err != nil || results[0].Verdict != batch.Taken {
+		if err != nil || results[0].Verdict != batch.Accepted {
 			t.Fatal(results, err)
 		}
 		fmt.Println(n)

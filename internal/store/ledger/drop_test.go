@@ -147,7 +147,7 @@ func testThin(t *testing.T, dsn string) {
 	ledgertest.Node(t, l, "a")
 	const workloads = 40
 	for i := range workloads {
-		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, batch.Short(i+1), 10, ledgertest.Day.Unix()/60)
+		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, batch.ShortID(i+1), 10, ledgertest.Day.Unix()/60)
 		if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
 			t.Fatal(err)
 		}

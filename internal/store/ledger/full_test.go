@@ -48,7 +48,7 @@ func TestFull(t *testing.T) {
 	refused := 0
 	for range 50 {
 		e := &batch.Entry{Node: "a", Stream: batch.Stream{1}, Number: mark.Next, Previous: mark.Last, Hash: batch.Hash{byte(mark.Next)}}
-		for w := range batch.Short(40) {
+		for w := range batch.ShortID(40) {
 			var u usage.Usage
 			u.Put(usage.CPU, 1, usage.Measured)
 			e.Minutes = append(e.Minutes, batch.Minute{Workload: w, Minute: day + int64(mark.Next), Usage: u})
@@ -67,7 +67,7 @@ func TestFull(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if results[0].Verdict != batch.Taken {
+		if results[0].Verdict != batch.Accepted {
 			t.Fatal(results)
 		}
 		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}

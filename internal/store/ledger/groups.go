@@ -172,12 +172,12 @@ func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
 	var first []place // of those so far, and some more
 	var u query.Total
 	drop := func() {
-		a.Rest.Add(&u)
-		a.RestGroups++
+		a.Other.Add(&u)
+		a.OtherGroups++
 	}
 	cut := func() {
 		slices.SortFunc(first, func(a, b place) int { return a.Compare(&b.Rank) })
-		for len(first) > t.N {
+		for len(first) > t.Limit {
 			gs.total(first[len(first)-1].group, &u)
 			drop()
 			first = first[:len(first)-1]
@@ -185,17 +185,17 @@ func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
 	}
 	full := false
 	for _, g := range gs.all {
-		if t.Stays(g.keys) {
+		if t.AlwaysKept(g.keys) {
 			kept = append(kept, g)
 			continue
 		}
 		gs.total(g, &u)
-		p := place{t.Rank(g.keys, &u, a.Over), g}
-		if full && p.Compare(&first[t.N-1].Rank) > 0 {
+		p := place{t.Rank(g.keys, &u, a.AveragedOver), g}
+		if full && p.Compare(&first[t.Limit-1].Rank) > 0 {
 			drop()
 			continue
 		}
-		if first = append(first, p); len(first) >= 2*t.N+groupRoom {
+		if first = append(first, p); len(first) >= 2*t.Limit+groupRoom {
 			cut()
 			full = true
 		}

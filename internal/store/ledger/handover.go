@@ -62,7 +62,7 @@ func epochsOf(shares []power.Share) func(yield func([]power.Share) bool) {
 // handed keeps the shares of a host, all of one epoch, and compares those that
 // the guest has told of.
 func (b *booking) handed(h *batch.Handover, shares []power.Share, n *bookedNode) error {
-	short, ok := batch.ShortOf(h.Workload)
+	short, ok := batch.ShortIDOf(h.Workload)
 	if !ok {
 		return nil // not an id: nothing can belong to it
 	}

@@ -18,7 +18,7 @@ func (s *selection) groups(stretches []stretch, a *query.Answer) ([]query.Group,
 		if err != nil {
 			return nil, s.l.d.fault(err)
 		}
-		if s.q.Top != nil && a.Over > 0 {
+		if s.q.Top != nil && a.AveragedOver > 0 {
 			return sums.top(s.q.Top, a), nil
 		}
 		return sums.list(), nil
@@ -38,8 +38,8 @@ func (s *selection) groups(stretches []stretch, a *query.Answer) ([]query.Group,
 			return nil, err
 		}
 	}
-	idle.Idle(s.idle, groups, all)
-	groups = idle.Merge(groups)
+	idle.Divide(s.idle, groups, all)
+	groups = idle.MergeNodes(groups)
 	slices.SortFunc(groups, func(a, b query.Group) int { return byUse(&a, &b) })
 	return groups, nil
 }

@@ -98,7 +98,7 @@ type Ledger struct {
 // short id that rows carry.
 type workloadKey struct {
 	node  int64
-	short batch.Short
+	short batch.ShortID
 }
 
 // A workloadRef is a workload's surrogate id, and whether it has a name.

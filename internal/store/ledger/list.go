@@ -333,8 +333,8 @@ func (s *selection) workloads(p stretch, found map[int64]*query.Workload) error 
 
 // Names returns what some workloads of a node are called. Those that have no
 // name yet are not in it.
-func (l *Ledger) Names(ctx context.Context, node string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
-	out := make(map[batch.Short]batch.Name, len(shorts))
+func (l *Ledger) Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
+	out := make(map[batch.ShortID]batch.Name, len(shorts))
 	err := l.view(ctx, func(v *view) error {
 		for chunk := range slices.Chunk(shorts, 500) {
 			args := arguments{clean(node)}
@@ -346,7 +346,7 @@ func (l *Ledger) Names(ctx context.Context, node string, shorts []batch.Short) (
 				var short int64
 				var r nameRow
 				err := scan(append([]any{&short}, r.into()...)...)
-				out[batch.Short(short)] = r.take()
+				out[batch.ShortID(short)] = r.take()
 				return err
 			}, "SELECT w.short, "+nameColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
 			if err != nil {

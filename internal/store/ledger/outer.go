@@ -132,7 +132,7 @@ func (l *Ledger) OuterNodes(ctx context.Context, ids []string, minute int64, now
 			if err != nil {
 				return fmt.Errorf("%q: %w", id, l.found(err))
 			}
-			n.Through, n.Covered = fromNano(through), time.Duration(ms)*time.Millisecond
+			n.BookedUntil, n.Covered = fromNano(through), time.Duration(ms)*time.Millisecond
 			out = append(out, n)
 		}
 		return nil

@@ -25,13 +25,13 @@ import (
 // becomes of the rows. Where one of the meters failed, nothing is booked but a gap.
 // It is false, and nothing has changed, where one of the meters is not at this minute
 // any more. A node whose minute was made what its meters showed before keeps that.
-func (l *Ledger) SettleOuter(ctx context.Context, bill *external.Bill) (out []external.Outcome, done bool, err error) {
+func (l *Ledger) SettleOuter(ctx context.Context, bill *external.GroupMinute) (out []external.Adjustment, done bool, err error) {
 	err = l.write(ctx, func(t *txn) (err error) {
 		out, done = nil, false
 		if done, err = t.advance(bill); err != nil || !done {
 			return err
 		}
-		if len(bill.Failed) > 0 {
+		if len(bill.Failures) > 0 {
 			return t.failed(bill)
 		}
 		out, err = t.settle(bill)
@@ -43,18 +43,18 @@ func (l *Ledger) SettleOuter(ctx context.Context, bill *external.Bill) (out []ex
 
 // advance moves the meters of a bill on, and forgets the samples that nobody needs any
 // more. It is false where one was moved on by another.
-func (t *txn) advance(bill *external.Bill) (bool, error) {
-	for _, name := range slices.Sorted(maps.Keys(bill.Since)) {
+func (t *txn) advance(bill *external.GroupMinute) (bool, error) {
+	for _, name := range slices.Sorted(maps.Keys(bill.NeededFrom)) {
 		next, err := t.numbers("SELECT next FROM outer_meter WHERE name = $1", clean(name))
 		if err != nil || len(next) != 1 || next[0] != bill.Minute {
 			return false, err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(bill.Since)) {
+	for _, name := range slices.Sorted(maps.Keys(bill.NeededFrom)) {
 		if _, err := t.exec("UPDATE outer_meter SET next = $2 WHERE name = $1", clean(name), bill.Minute+1); err != nil {
 			return false, err
 		}
-		if _, err := t.exec("DELETE FROM outer_sample WHERE meter = $1 AND at_ns < $2", clean(name), bill.Since[name]); err != nil {
+		if _, err := t.exec("DELETE FROM outer_sample WHERE meter = $1 AND at_ns < $2", clean(name), bill.NeededFrom[name]); err != nil {
 			return false, err
 		}
 	}
@@ -66,11 +66,11 @@ func (t *txn) advance(bill *external.Bill) (bool, error) {
 }
 
 // failed notes a gap of the nodes that meters of the bill feed.
-func (t *txn) failed(bill *external.Bill) error {
-	from, to := external.Start(bill.Minute), external.Start(bill.Minute+1)
+func (t *txn) failed(bill *external.GroupMinute) error {
+	from, to := external.MinuteStart(bill.Minute), external.MinuteStart(bill.Minute+1)
 	var why []string
-	for _, name := range slices.Sorted(maps.Keys(bill.Failed)) {
-		why = append(why, fmt.Sprintf("meter %s: %s", name, bill.Failed[name]))
+	for _, name := range slices.Sorted(maps.Keys(bill.Failures)) {
+		why = append(why, fmt.Sprintf("meter %s: %s", name, bill.Failures[name]))
 	}
 	detail := clean(strings.Join(why, "; "))
 	for _, id := range bill.Nodes() {
@@ -118,7 +118,7 @@ type settling struct {
 	values       map[int64][]int64 // of the rows, as they are, by workload
 }
 
-func (t *txn) settle(bill *external.Bill) (out []external.Outcome, err error) {
+func (t *txn) settle(bill *external.GroupMinute) (out []external.Adjustment, err error) {
 	s := &settling{txn: t, minute: bill.Minute, rows: map[string][]external.Row{}, usage: newChange(usageShape), whole: newChange(nodeShape), values: map[int64][]int64{}}
 	if bill.Minute < t.MinuteFloor {
 		return nil, nil // its minutes are gone
@@ -186,7 +186,7 @@ func (s *settling) read(node int64) (rows []external.Row, err error) {
 }
 
 // node adjusts the rows of one node. It is false where that was done before.
-func (s *settling) node(n int64, id string, part external.Part, bill *external.Bill) (o external.Outcome, fresh bool, err error) {
+func (s *settling) node(n int64, id string, part external.NodeEnergy, bill *external.GroupMinute) (o external.Adjustment, fresh bool, err error) {
 	covered, whole, err := s.covered(n)
 	if err != nil {
 		return o, false, err
@@ -198,7 +198,7 @@ func (s *settling) node(n int64, id string, part external.Part, bill *external.B
 	rows, o := external.Adjust(s.rows[id], covered, part.Energy, part.Error)
 	o.Minute, o.Node = bill.Minute, id
 	var names []string
-	for _, c := range bill.Charges {
+	for _, c := range bill.Meters {
 		if slices.Contains(c.Nodes, id) {
 			names = append(names, c.Meter)
 		}
@@ -241,7 +241,7 @@ func (s *settling) idle(node int64, id string) (int64, error) {
 	if err := b.name(&name, node, 0); err != nil {
 		return 0, err
 	}
-	short, _ := batch.ShortOf(name.ID)
+	short, _ := batch.ShortIDOf(name.ID)
 	w, err := s.workload(node, short)
 	return w.id, err
 }
@@ -265,7 +265,7 @@ func (s *settling) covered(node int64) (time.Duration, []int64, error) {
 
 // had changes what the node had by what its rows changed. Where it would have had less
 // than nothing that stands in the skew, as what windows left there when they were cut.
-func (s *settling) had(node int64, values []int64, o *external.Outcome) {
+func (s *settling) had(node int64, values []int64, o *external.Adjustment) {
 	const first = colRest + 3 // of nodeColumns
 	domains(func(d power.Domain) {
 		i := slices.Index(usage.Wholes[:], usage.EnergyOf(d))

@@ -56,7 +56,7 @@ func machine(node string, number uint64, q usage.Quality, minutes ...int64) *bat
 		e.Nodes = append(e.Nodes, n)
 		for i, k := range []workload.Kind{workload.Service, workload.System, workload.Idle} {
 			id := workload.NewID(node, k, "")
-			short, _ := batch.ShortOf(id)
+			short, _ := batch.ShortIDOf(id)
 			if m == minutes[0] {
 				e.Names = append(e.Names, batch.Name{ID: id, Kind: k, Name: k.String()})
 			}
@@ -78,7 +78,7 @@ func booked(t *testing.T, l *ledger.Ledger, es ...*batch.Entry) {
 		t.Fatal(err)
 	}
 	for _, r := range results {
-		if r.Err != nil || r.Verdict != batch.Taken {
+		if r.Err != nil || r.Verdict != batch.Accepted {
 			t.Fatalf("%v, %v", r.Verdict, r.Err)
 		}
 	}
@@ -103,12 +103,12 @@ func known(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
 }
 
 // bill is what one meter showed for nodes.
-func bill(minute int64, uJ int64, nodes ...string) *external.Bill {
-	return &external.Bill{Minute: minute, Charges: []external.Charge{{Meter: "pdu", Nodes: nodes, Energy: uJ, Error: uJ / 100}},
-		Since: map[string]int64{"pdu": external.Start(minute)}, Failed: map[string]string{}}
+func bill(minute int64, uJ int64, nodes ...string) *external.GroupMinute {
+	return &external.GroupMinute{Minute: minute, Meters: []external.MeterEnergy{{Meter: "pdu", Nodes: nodes, Energy: uJ, Error: uJ / 100}},
+		NeededFrom: map[string]int64{"pdu": external.MinuteStart(minute)}, Failures: map[string]string{}}
 }
 
-func settle(t *testing.T, l *ledger.Ledger, b *external.Bill, want bool) []external.Outcome {
+func settle(t *testing.T, l *ledger.Ledger, b *external.GroupMinute, want bool) []external.Adjustment {
 	t.Helper()
 	out, done, err := l.SettleOuter(t.Context(), b)
 	if err != nil || done != want {
@@ -134,7 +134,7 @@ func energyOf(t *testing.T, l *ledger.Ledger, from, to int64) map[string]string 
 	for _, g := range a.Groups {
 		sum.Add(&g.Usage)
 	}
-	whole = a.Whole
+	whole = a.Capacity
 	w, _ := whole.Energy()
 	if s, _ := sum.Energy(); s != w {
 		t.Errorf("rows sum to %s uJ, and the nodes had %s", s, w)
@@ -180,7 +180,7 @@ func TestSettle(t *testing.T) {
 		}
 		known(t, l, m, "plug")
 		b := bill(m, 12e6, "b")
-		b.Charges[0].Meter, b.Since = "plug", map[string]int64{"plug": 0}
+		b.Meters[0].Meter, b.NeededFrom = "plug", map[string]int64{"plug": 0}
 		settle(t, l, b, true)
 		settle(t, l, bill(m+1, 0, "a"), true) // the machine measured more than nothing: that stays
 		if err := l.Fold(t.Context(), ledgertest.Day.Add(73*time.Hour)); err != nil {
@@ -244,7 +244,7 @@ func TestSettleFailed(t *testing.T) {
 		before := energyOf(t, l, m, m+3)
 		for i := range int64(3) {
 			b := bill(m+i, 0, "a", "nobody")
-			b.Failed["pdu"] = "gone"
+			b.Failures["pdu"] = "gone"
 			settle(t, l, b, true)
 		}
 		if diff := cmp.Diff(before, energyOf(t, l, m, m+3)); diff != "" {
@@ -274,7 +274,7 @@ func TestSettleAbove(t *testing.T) {
 	settle(t, below.Ledger, bill(first, 12e6, "a"), true)
 	for i := range int64(2) {
 		b := bill(first+1+i, 0, "a")
-		b.Failed["pdu"] = "gone"
+		b.Failures["pdu"] = "gone"
 		settle(t, below.Ledger, b, true)
 		push(below, above, offer)
 	}
@@ -309,14 +309,14 @@ func TestOuterSamples(t *testing.T) {
 		ledgertest.Node(t, l, "a")
 		m := dayMinute
 		known(t, l, m, "pdu", "plug")
-		at := func(s int64) external.Sample { return external.Sample{At: external.Start(m) + s*1e9, Value: s} }
+		at := func(s int64) external.Sample { return external.Sample{At: external.MinuteStart(m) + s*1e9, Value: s} }
 		for range 2 {
 			if err := l.PutOuterSamples(t.Context(), map[string][]external.Sample{"pdu": {at(-5), at(55), at(65)}, "plug": {at(3)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		b := bill(m, 60e6, "a")
-		b.Since["pdu"] = at(55).At
+		b.NeededFrom["pdu"] = at(55).At
 		settle(t, l, b, true)
 		pdu := external.Meter{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}
 		look := func(m external.Meter, now time.Time) *ledger.OuterMeter {
@@ -362,7 +362,7 @@ func TestOuterNodes(t *testing.T) {
 		booked(t, l, machine("a", 1, usage.Apportioned, dayMinute))
 		for minute, want := range map[int64]time.Duration{dayMinute: time.Minute, dayMinute + 1: 0, dayMinute + 3000: 0} {
 			n, err := l.OuterNodes(t.Context(), []string{"a"}, minute, time.Now())
-			if err != nil || len(n) != 1 || n[0].Covered != want || n[0].Streams != 1 || !n[0].Through.Equal(ledgertest.Day.Add(time.Minute)) {
+			if err != nil || len(n) != 1 || n[0].Covered != want || n[0].Streams != 1 || !n[0].BookedUntil.Equal(ledgertest.Day.Add(time.Minute)) {
 				t.Errorf("minute %d: %+v, %v", minute, n, err)
 			}
 		}

@@ -36,17 +36,17 @@ func (l *Ledger) Usage(ctx context.Context, q query.Query) (*query.Answer, error
 		}
 		out.NestedNodes = s.nest.count
 		stretches := v.stretches(from, to, v.days)
-		if out.Over, err = s.covered(stretches); err != nil {
+		if out.AveragedOver, err = s.covered(stretches); err != nil {
 			return err
 		}
 		groups, err := s.groups(stretches, out)
 		if err != nil {
 			return err
 		}
-		if err := s.whole(stretches, &out.Whole); err != nil {
+		if err := s.whole(stretches, &out.Capacity); err != nil {
 			return err
 		}
-		energies(groups, &out.Rest, &out.Whole)
+		energies(groups, &out.Other, &out.Capacity)
 		if also && s.nest.count > 0 {
 			if out.NestedGroups, err = s.guests(from, to, stretches); err != nil {
 				return err
@@ -149,7 +149,7 @@ func (l *Ledger) newSelection(v *view, q *query.Query) (*selection, error) {
 		}
 	}
 	if q.OmitOwn {
-		s.where += " AND w.name NOT IN " + s.args.list(query.Own)
+		s.where += " AND w.name NOT IN " + s.args.list(query.OwnNames)
 	}
 	if len(s.args) > maxArguments {
 		return nil, fault.WithHint(fmt.Errorf("%d values to choose among: %w", len(s.args), fault.ErrInvalid), "ask for fewer at a time")

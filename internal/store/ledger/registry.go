@@ -21,7 +21,7 @@ func (l *Ledger) PutNode(ctx context.Context, n registry.Node) error {
 				return err
 			}
 			if len(revoked) > 0 {
-				return registry.Revoked(n.Root)
+				return registry.RevokedError(n.Root)
 			}
 		}
 		// Its days are in another cluster's groups now.

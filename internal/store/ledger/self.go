@@ -20,7 +20,7 @@ import (
 // fault.ErrNotFound. It costs as much however many other workloads there are: each
 // row is found by its key.
 func (l *Ledger) Self(ctx context.Context, node string, id workload.ID) (*query.Self, error) {
-	short, ok := batch.ShortOf(id)
+	short, ok := batch.ShortIDOf(id)
 	if !ok {
 		return nil, fmt.Errorf("workload %.40q: %w", id, fault.ErrInvalid)
 	}

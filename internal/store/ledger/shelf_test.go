@@ -41,7 +41,7 @@ func (b *booker) books(minute int64) {
 		if name.Job = fmt.Sprint("job", w%3); b.IntN(10) == 0 {
 			name.Job = fmt.Sprint("job", b.IntN(5))
 		}
-		short, _ := batch.ShortOf(name.ID)
+		short, _ := batch.ShortIDOf(name.ID)
 		e.Names = append(e.Names, name)
 		u := usage.Usage{Covered: 10 * time.Second}
 		usage.All.Each(func(r usage.Resource) {
@@ -56,7 +56,7 @@ func (b *booker) books(minute int64) {
 		nm.Whole[i], nm.Skew[i] = b.Int64N(1<<40)+1<<41, b.Int64N(1<<40)-1<<39
 	}
 	e.Nodes = []batch.NodeMinute{nm}
-	if r, err := b.l.Book(b.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Taken {
+	if r, err := b.l.Book(b.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Accepted {
 		b.Fatal(r, err)
 	}
 }

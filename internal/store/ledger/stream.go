@@ -135,7 +135,7 @@ func (l *Ledger) Mark(ctx context.Context, node string, id batch.Stream) (batch.
 // It is Taken where they begin with the one that is wanted, Known where that
 // was done before; else, and where they overlap what was taken, it is Behind,
 // and Next says what they have to begin with.
-func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Lost, now time.Time) (r batch.Reply, err error) {
+func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Loss, now time.Time) (r batch.Reply, err error) {
 	if lost.From == 0 || lost.To < lost.From || lost.To >= math.MaxInt64 {
 		return r, about(fmt.Errorf("batches %d to %d: %w", lost.From, lost.To, fault.ErrInvalid), "lost batches of stream %s", lost.Stream)
 	}
@@ -155,13 +155,13 @@ func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Lost, now tim
 		case s.node != 0 && s.node != n.id:
 			return fmt.Errorf("it is another node's: %w", fault.ErrDenied)
 		case lost.To < s.mark.Next:
-			r = batch.Reply{Verdict: batch.Known, Next: s.mark.Next}
+			r = batch.Reply{Verdict: batch.Duplicate, Next: s.mark.Next}
 			return nil
 		case lost.From != s.mark.Next:
-			r = batch.Reply{Verdict: batch.Behind, Next: s.mark.Next}
+			r = batch.Reply{Verdict: batch.OutOfOrder, Next: s.mark.Next}
 			return nil
 		}
-		r = batch.Reply{Verdict: batch.Taken, Next: lost.To + 1}
+		r = batch.Reply{Verdict: batch.Accepted, Next: lost.To + 1}
 		if err := t.lost(n.id, lost, nano(now)); err != nil {
 			return err
 		}
@@ -170,13 +170,13 @@ func (l *Ledger) Lost(ctx context.Context, node string, lost batch.Lost, now tim
 			Detail: fmt.Sprintf("batches %d to %d: %s", lost.From, lost.To, lost.Gap.Reason),
 		})
 	})
-	if err == nil && r.Verdict == batch.Taken {
+	if err == nil && r.Verdict == batch.Accepted {
 		failpoint.At("ledger.lost")
 	}
 	return r, about(err, "lost batches of stream %s", lost.Stream)
 }
 
-func (t *txn) lost(node int64, lost batch.Lost, now int64) error {
+func (t *txn) lost(node int64, lost batch.Loss, now int64) error {
 	if err := t.move(lost.Stream, node, batch.Mark{Next: lost.To + 1, Last: lost.Hash}, "", now); err != nil {
 		return err
 	}

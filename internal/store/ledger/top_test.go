@@ -30,17 +30,17 @@ func TestTop(t *testing.T) {
 	for _, key := range []string{"", "cpu_user_seconds", "memory_peak_bytes", "memory_average_bytes", "energy_joules"} {
 		for _, n := range []int{1, 6, 300, 1979, 1980, 5000} {
 			var said [2]string
-			for i, top := range []*query.Top{nil, v1.Top(q.By, key, n)} {
+			for i, top := range []*query.Top{nil, v1.NewTop(q.By, key, n)} {
 				q.Top = top
 				a, err := l.Usage(t.Context(), q)
-				if err != nil || a.Over == 0 {
-					t.Fatal(a.Over, err)
+				if err != nil || a.AveragedOver == 0 {
+					t.Fatal(a.AveragedOver, err)
 				}
-				if most := [2]int{2000, min(n, 1980) + 20}[i]; len(a.Groups) != most || a.RestGroups != 2000-most {
-					t.Fatalf("%q, %d of them: %d groups and %d in the rest, want %d", key, n, len(a.Groups), a.RestGroups, most)
+				if most := [2]int{2000, min(n, 1980) + 20}[i]; len(a.Groups) != most || a.OtherGroups != 2000-most {
+					t.Fatalf("%q, %d of them: %d groups and %d in the rest, want %d", key, n, len(a.Groups), a.OtherGroups, most)
 				}
-				v1.Sort(a, key)
-				v1.Limit(a, n)
+				v1.SortGroups(a, key)
+				v1.LimitGroups(a, n)
 				said[i] = string(v1.JSON(a))
 			}
 			if said[0] != said[1] {

@@ -25,7 +25,7 @@ func (l *Ledger) Minutes(ctx context.Context, nodes []string, from, to time.Time
 		if err := scan(into...); err != nil {
 			return err
 		}
-		m.Workload, m.Minute = batch.Short(short), minute
+		m.Workload, m.Minute = batch.ShortID(short), minute
 		m.Usage.Present, m.Usage.Covered = usage.Set(present), time.Duration(covered)*time.Millisecond
 		m.Usage.Quality = fromRough(m.Usage.Present, rough)
 		return f(at[id], &m)

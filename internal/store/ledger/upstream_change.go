@@ -37,7 +37,7 @@ func newChange(s *shape) *change {
 }
 
 // want notes what a row is to be.
-func (c *change) want(v replica.Level, k rowKey, values []int64) { c.told[v].rows[k] = values }
+func (c *change) want(v replica.Resolution, k rowKey, values []int64) { c.told[v].rows[k] = values }
 
 // finest is the level of the finest rows that are kept from a minute on.
 func (t *txn) finest(minute int64) level {

@@ -8,7 +8,7 @@ import (
 )
 
 // held is the level of what a row of a level holds.
-func held(v replica.Level, values []int64) replica.Level {
+func held(v replica.Resolution, values []int64) replica.Resolution {
 	switch {
 	case v < replica.Day && values[colRough]&holdsDay != 0:
 		return replica.Day
@@ -31,7 +31,7 @@ func (s *shape) held(table string) string {
 }
 
 // whole adds to a row of minutes that holds a coarser span what spilled from it.
-func (f *finder) whole(v replica.Level, s *shape, table string, i *item) error {
+func (f *finder) whole(v replica.Resolution, s *shape, table string, i *item) error {
 	if v != replica.Minute || i.level == v || !slices.Contains(i.value, mostOfMinute) && !slices.Contains(i.value, -mostOfMinute) {
 		return nil
 	}
@@ -47,5 +47,5 @@ func (f *finder) whole(v replica.Level, s *shape, table string, i *item) error {
 		newHeap(s).saturate(i.value, values)
 		return err
 	}, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1 AND minute > $2 AND minute < $3 AND (rough & %d) <> 0", s.names(), table, s.key, holdsHour|holdsDay),
-		i.at.b, i.at.a, i.at.a+i.level.Width())
+		i.at.b, i.at.a, i.at.a+i.level.Minutes())
 }

@@ -67,7 +67,7 @@ type finder struct {
 // An item is one thing to tell.
 type item struct {
 	at    cursor
-	level replica.Level
+	level replica.Resolution
 	value []int64 // of a row, as it stands in its table after minute and key
 	gap   replica.Gap
 	shift replica.Shift
@@ -79,16 +79,16 @@ type item struct {
 // wait keeps back all that changed since the first of the minutes that are not
 // over. It comes once they are, which is soon.
 func (f *finder) wait(o replica.Offer) error {
-	if o.Over == 0 || o.Finest != replica.Minute {
+	if o.OpenMinute == 0 || o.Finest != replica.Minute {
 		return nil
 	}
 	for _, day := range f.v.days {
-		if day+dayMinutes <= o.Over {
+		if day+dayMinutes <= o.OpenMinute {
 			continue
 		}
 		for _, s := range []*shape{usageShape, nodeShape} {
 			var rev sql.NullInt64
-			err := f.v.tx.QueryRowContext(f.v.ctx, "SELECT min(rev) FROM "+s.minuteTable(day)+" WHERE rev >= $1 AND minute >= $2", f.from.rev, o.Over).Scan(&rev)
+			err := f.v.tx.QueryRowContext(f.v.ctx, "SELECT min(rev) FROM "+s.minuteTable(day)+" WHERE rev >= $1 AND minute >= $2", f.from.rev, o.OpenMinute).Scan(&rev)
 			if err != nil {
 				return f.l.d.fault(err)
 			}
@@ -171,7 +171,7 @@ func (f *finder) trim() {
 // span is told as that: the server above may have finer rows in it of which this
 // ledger knows nothing any more, as an older copy of it was put back. Then there
 // is nothing to say of the other rows in the span, which is why they are left out.
-func (f *finder) rows(k kind, v replica.Level, s *shape, table string, from, to int64) error {
+func (f *finder) rows(k kind, v replica.Resolution, s *shape, table string, from, to int64) error {
 	if from >= to {
 		return nil
 	}
@@ -300,9 +300,9 @@ func (f *finder) fill() error {
 			}
 			p.Nestings = append(p.Nestings, n)
 		case ofNodeMinute, ofNodeHour, ofNodeDay:
-			p.NodeRows = append(p.NodeRows, replica.NodeRow{Level: i.level, Node: nodes[i.at.b], NodeMinute: nodeOf(i.at.a, i.value)})
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[i.at.b], NodeMinute: nodeOf(i.at.a, i.value)})
 		case ofMinute, ofHour, ofDay:
-			p.Rows = append(p.Rows, replica.Row{Level: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: usageOf(i.value, colRest)})
+			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: usageOf(i.value, colRest)})
 		}
 	}
 	return nil
@@ -318,7 +318,7 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 			var w replica.Workload
 			var r nameRow
 			err := scan(append([]any{&id, &node, &short, &named, &w.Namespace, &w.Pod, &w.Container}, r.into()...)...)
-			w.Short = batch.Short(short)
+			w.Short = batch.ShortID(short)
 			if changed[id] {
 				name := r.take()
 				w.Name, w.Named = &name, fromNano(named)
@@ -343,7 +343,7 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute,
 				&n.Host.Node, &short, &since, &seen)
 			if n.Host.Node != "" {
-				n.Host.Workload, n.Host.Since, n.Host.Seen = batch.Short(short), fromNano(since), fromNano(seen)
+				n.Host.Workload, n.Host.Since, n.Host.Seen = batch.ShortID(short), fromNano(since), fromNano(seen)
 			}
 			n.At, n.Revoked, n.Through = fromNano(at), fromNano(revoked), fromNano(through).Truncate(time.Minute)
 			nodes[id] = len(f.page.Nodes)

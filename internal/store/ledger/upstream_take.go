@@ -119,7 +119,7 @@ func (t *taking) take() (moved, reset bool, err error) {
 		return false, false, err
 	}
 	here := replica.Mark{Sequence: uint64(sequence), Position: position}
-	if !here.Same(t.page.From) || t.tooFine() {
+	if !here.SamePosition(t.page.From) || t.tooFine() {
 		return true, false, nil
 	}
 	position = clean(t.page.To)
@@ -139,11 +139,11 @@ func (t *taking) take() (moved, reset bool, err error) {
 // tooFine reports whether there are rows whose like is not kept any more, so
 // that nobody can tell what is to be replaced.
 func (t *taking) tooFine() bool {
-	bad := func(v replica.Level, minute int64) bool {
+	bad := func(v replica.Resolution, minute int64) bool {
 		return v == replica.Minute && minute < t.MinuteFloor || v == replica.Hour && minute < min(t.HourFloor, t.MinuteFloor)
 	}
-	return slices.ContainsFunc(t.page.Rows, func(r replica.Row) bool { return bad(r.Level, r.Minute) }) ||
-		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Level, r.Minute) })
+	return slices.ContainsFunc(t.page.Rows, func(r replica.Row) bool { return bad(r.Resolution, r.Minute) }) ||
+		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Resolution, r.Minute) })
 }
 
 func (t *taking) takeAll() error {
@@ -173,12 +173,12 @@ func (t *taking) takeAll() error {
 	}
 	for i := range t.page.NodeRows {
 		if r := &t.page.NodeRows[i]; t.nodes[r.Node] != 0 {
-			t.whole.want(r.Level, rowKey{r.Minute, t.nodes[r.Node]}, nodeValues(&r.NodeMinute, t.rev))
+			t.whole.want(r.Resolution, rowKey{r.Minute, t.nodes[r.Node]}, nodeValues(&r.NodeMinute, t.rev))
 		}
 	}
 	for i := range t.page.Rows {
 		if r := &t.page.Rows[i]; t.workloads[r.Workload] != 0 {
-			t.usage.want(r.Level, rowKey{r.Minute, t.workloads[r.Workload]}, usageValues(&r.Usage, t.rev))
+			t.usage.want(r.Resolution, rowKey{r.Minute, t.workloads[r.Workload]}, usageValues(&r.Usage, t.rev))
 		}
 	}
 	before := t.coarse
@@ -208,7 +208,7 @@ func (t *taking) takeShift(node int64, s *batch.Shift) error {
 // host finds in which node one is a guest, and as what; 0 is none, as it is where
 // the host is of a cluster in which the source has nothing to say. The source tells of
 // the host as well, so where that is still to come there is room made for it.
-func (t *taking) host(id string, short batch.Short) (node, workload int64, err error) {
+func (t *taking) host(id string, short batch.ShortID) (node, workload int64, err error) {
 	if id == "" {
 		return 0, 0, nil
 	}
@@ -245,7 +245,7 @@ func (t *taking) takeNestings() error {
 			continue
 		}
 		var id string
-		var short batch.Short
+		var short batch.ShortID
 		if n.Host >= 0 && n.Workload >= 0 {
 			id, short = t.page.Nodes[n.Host].ID, t.page.Workloads[n.Workload].Short
 		}
@@ -289,12 +289,12 @@ func (t *taking) takeNodes() (reset bool, err error) {
 		}
 		_, err = t.exec(`UPDATE node SET cluster = $2, name = $3, machine_id = $4, boot = $5, pool = $6, enrolled_ns = $7, revoked_ns = $8, through_ns = $9,
 			cpus = $10, cpus_minute = $11, rev = $12, source = $13, host = $14, host_workload = $15, nested_ns = $16, equal_ns = $17 WHERE id = $1`,
-			id, clean(t.src.Of(n.Cluster)), clean(n.Name), clean(n.MachineID), clean(n.Boot), clean(n.Pool), nano(n.At), nano(n.Revoked), nano(n.Through),
+			id, clean(t.src.ResolveCluster(n.Cluster)), clean(n.Name), clean(n.MachineID), clean(n.Boot), clean(n.Pool), nano(n.At), nano(n.Revoked), nano(n.Through),
 			int64(n.CPUs), n.CPUMinute, t.rev, t.source, host, workload, nano(n.Host.Since), nano(n.Host.Seen))
 		if err != nil {
 			return false, err
 		}
-		if cluster == clean(t.src.Of(n.Cluster)) && pool == clean(n.Pool) {
+		if cluster == clean(t.src.ResolveCluster(n.Cluster)) && pool == clean(n.Pool) {
 			continue
 		}
 		// Its days are in other groups now.
@@ -314,7 +314,7 @@ func (t *taking) mine(owner int64, cluster string) (bool, error) {
 			return false, err
 		}
 	}
-	return clean(t.src.Of(cluster)) == cluster, nil
+	return clean(t.src.ResolveCluster(cluster)) == cluster, nil
 }
 
 // foreign is of a node that came from somewhere else before. Its rows count once:

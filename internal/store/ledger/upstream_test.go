@@ -292,7 +292,7 @@ func (c *climb) step() {
 	case "push":
 		c.push()
 	case "higher":
-		push(c.above, c.top, replica.Offer{Finest: replica.Level(rapid.IntRange(0, 1).Draw(c.T, "finest")), Rows: 100})
+		push(c.above, c.top, replica.Offer{Finest: replica.Resolution(rapid.IntRange(0, 1).Draw(c.T, "finest")), Rows: 100})
 	case "fold":
 		err = c.side().Fold(ctx, c.now())
 	case "retain":
@@ -339,7 +339,7 @@ func (c *climb) book() {
 		c.booked = append(c.booked, c.entry())
 	}
 	results, err := c.below.Book(context.Background(), c.booked[c.due:c.due+1])
-	if err != nil || results[0].Verdict != batch.Taken {
+	if err != nil || results[0].Verdict != batch.Accepted {
 		c.Fatal(results, err)
 	}
 	c.due++
@@ -367,7 +367,7 @@ func (c *climb) entry() *batch.Entry {
 			name.Labels = map[string]string{"app": name.Job}
 			e.Names = append(e.Names, name)
 		}
-		short, _ := batch.ShortOf(name.ID)
+		short, _ := batch.ShortIDOf(name.ID)
 		row := batch.Minute{Workload: short, Minute: first + minutes.Draw(c.T, "minute")}
 		row.Usage.Covered = time.Second
 		row.Usage.Put(usage.CPU, amount.Draw(c.T, "cpu"), usage.Quality(rapid.IntRange(1, 3).Draw(c.T, "quality")))
@@ -412,7 +412,7 @@ func (c *climb) push() {
 			if err != nil {
 				c.Fatal(err)
 			}
-			if _, err := c.above.TakeStates(ctx, source, c.old, at(0)); !before.Same(c.old.From) && !errors.Is(err, fault.ErrConflict) {
+			if _, err := c.above.TakeStates(ctx, source, c.old, at(0)); !before.SamePosition(c.old.From) && !errors.Is(err, fault.ErrConflict) {
 				c.Fatalf("an old page: %v", err)
 			}
 		}
@@ -518,7 +518,7 @@ func (s *side) use(m *batch.Mark, node string, ns int64, minutes ...int64) {
 		e.Minutes = append(e.Minutes, row)
 	}
 	results, err := s.Book(context.Background(), []*batch.Entry{e})
-	if err != nil || results[0].Verdict != batch.Taken {
+	if err != nil || results[0].Verdict != batch.Accepted {
 		s.t.Fatal(results, err)
 	}
 	m.Next, m.Last = m.Next+1, e.Hash
@@ -538,7 +538,7 @@ func (s *side) cpu(node string) (n int64) {
 func TestOver(t *testing.T) {
 	below, above := pair(t)
 	var a, b batch.Mark
-	over := func(minute int64) { push(below, above, replica.Offer{Rows: 1, Over: first + minute}) }
+	over := func(minute int64) { push(below, above, replica.Offer{Rows: 1, OpenMinute: first + minute}) }
 	below.use(&a, "a", 1, 0)
 	below.use(&a, "a", 2, 0, 1)
 	below.use(&b, "b", 4, 0)

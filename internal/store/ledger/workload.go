@@ -11,7 +11,7 @@ import (
 
 // workload finds a workload, and makes room for it where it is new: what it is
 // called may come later.
-func (t *txn) workload(node int64, short batch.Short) (workloadRef, error) {
+func (t *txn) workload(node int64, short batch.ShortID) (workloadRef, error) {
 	k := workloadKey{node, short}
 	if w, ok := t.found[k]; ok {
 		return w, nil
@@ -53,7 +53,7 @@ type named struct {
 // one that is older than what is known only fills in what is not. Nothing is
 // erased by a field that is empty.
 func (b *booking) name(n *batch.Name, node, through int64) error {
-	short, ok := batch.ShortOf(n.ID)
+	short, ok := batch.ShortIDOf(n.ID)
 	if !ok {
 		return nil // not an id: no row can belong to it
 	}

@@ -16,10 +16,10 @@ import (
 // reads is a parser of all that the language has, experimental or not.
 var reads = parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true})
 
-func engine() promql.QueryEngine {
+func limitedEngine() promql.QueryEngine {
 	return subquery.Engine(promql.NewEngine(promql.EngineOpts{
 		Logger: slog.New(slog.DiscardHandler), MaxSamples: 5e6, Timeout: time.Hour, EnableAtModifier: true, EnableNegativeOffset: true, Parser: reads,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.Step.Milliseconds() },
+		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.DefaultStep.Milliseconds() },
 	}))
 }
 
@@ -89,9 +89,9 @@ func TestEngine(t *testing.T) {
 		var err error
 		at := time.Unix(start, 0)
 		if c.span == 0 {
-			q, err = engine().NewInstantQuery(t.Context(), empty, nil, c.query, at)
+			q, err = limitedEngine().NewInstantQuery(t.Context(), empty, nil, c.query, at)
 		} else {
-			q, err = engine().NewRangeQuery(t.Context(), empty, nil, c.query, at, at.Add(c.span), c.step)
+			q, err = limitedEngine().NewRangeQuery(t.Context(), empty, nil, c.query, at, at.Add(c.span), c.step)
 		}
 		switch name := c.query[:min(len(c.query), 80)]; {
 		case c.want == "" && err != nil:
@@ -106,7 +106,7 @@ func TestEngine(t *testing.T) {
 
 // A range of all times does not overflow.
 func TestAllTimes(t *testing.T) {
-	_, err := engine().NewRangeQuery(t.Context(), empty, nil, `max_over_time(x[1h:1h])`, time.UnixMilli(-1<<63), time.UnixMilli(1<<63-1), 1<<62)
+	_, err := limitedEngine().NewRangeQuery(t.Context(), empty, nil, `max_over_time(x[1h:1h])`, time.UnixMilli(-1<<63), time.UnixMilli(1<<63-1), 1<<62)
 	if err == nil || !strings.Contains(err.Error(), "steps of 1h0m0s") {
 		t.Error(err)
 	}
@@ -120,7 +120,7 @@ func TestCount(t *testing.T) {
 		`count_over_time(vector(1)[999999s:1s])`:                  999999,
 		`max_over_time(count_over_time(vector(1)[2d:1m])[1h:1m])`: 2880,
 	} {
-		q, err := engine().NewInstantQuery(t.Context(), empty, nil, text, time.Unix(1e9, 0))
+		q, err := limitedEngine().NewInstantQuery(t.Context(), empty, nil, text, time.Unix(1e9, 0))
 		if err != nil {
 			if want != 0 {
 				t.Errorf("%s: %v", text, err)

@@ -28,128 +28,128 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.full = false
-	n.learn(names)
-	before := n.at
-	err = s.fetch(ctx, n, ws)
+	n.setNames(names)
+	before := n.end
+	err = s.fetchNames(ctx, n, ws)
 	if err == nil {
 		err = s.append(ctx, n, ws, by)
 	}
 	if err != nil {
-		if s.past != nil && ctx.Err() == nil {
-			s.hole(n, before)
-			n.brief.anew()
+		if s.history != nil && ctx.Err() == nil {
+			s.addGap(n, before)
+			n.shortLived.resetTotals()
 		}
 		return err
 	}
 	if len(ws) > 0 {
-		s.returned(n, millis(ws[0].Start+ws[0].Offset+int64(by[0])))
+		s.closeGap(n, millis(ws[0].Start+ws[0].Offset+int64(by[0])))
 	}
 	return nil
 }
 
 // append is one transaction for some windows of a node.
 func (s *Store) append(ctx context.Context, n *node, ws []batch.Window, by []time.Duration) error {
-	a := &appending{Store: s, node: n, app: s.db.AppenderV2(ctx)}
+	a := &appendTx{Store: s, node: n, app: s.db.AppenderV2(ctx)}
 	edges, from := timeline.Edges(nil, ws, by)
 	for i := range ws {
 		to := len(edges)
 		if i+1 < len(ws) {
 			to = from[i+1]
 		}
-		if err := a.window(&ws[i], edges[from[i]:to]); err != nil {
+		if err := a.appendWindow(&ws[i], edges[from[i]:to]); err != nil {
 			return errors.Join(err, a.app.Rollback())
 		}
 	}
 	if err := a.app.Commit(); err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	s.stats.samples.Add(a.put)
+	s.stats.samples.Add(a.appended)
 	return nil
 }
 
-// An appending is one transaction.
-type appending struct {
+// An appendTx is one transaction.
+type appendTx struct {
 	*Store
-	node *node
-	app  storage.AppenderV2
-	put  int64
+	node     *node
+	app      storage.AppenderV2
+	appended int64
 }
 
-// window appends the rows of one window, and what its node has.
-func (a *appending) window(w *batch.Window, edges []timeline.Edge) error {
+// appendWindow appends the rows of one window, and what its node has.
+func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
 	length := w.End - w.Start
 	end := millis(edges[len(edges)-1].At)
-	began := millis(edges[0].At - edges[0].Past)
-	late := end <= a.node.brief.at
-	var brief, crowd []*batch.Row
-	a.node.follow(w, began, end)
+	began := millis(edges[0].At - edges[0].Elapsed)
+	late := end <= a.node.shortLived.end
+	var shortLived, overLimit []*batch.Row
+	a.node.addWindow(w, began, end)
 	for i := range w.Rows {
 		r := &w.Rows[i]
 		k, ok := a.node.workloads[r.Workload]
-		if !ok && a.node.turns(r.Workload) {
-			crowd = append(crowd, r)
+		if !ok && a.node.exceedsLimit(r.Workload) {
+			overLimit = append(overLimit, r)
 			continue
 		}
 		if !ok {
 			continue // nobody says what it is yet
 		}
-		if k.at == 0 && short(r) {
+		if k.end == 0 && isShortLived(r) {
 			delete(a.node.workloads, r.Workload)
 			if !late {
-				brief = append(brief, r)
+				shortLived = append(shortLived, r)
 			}
 			continue
 		}
-		if k.at == 0 && !a.node.begins(r) {
-			crowd = append(crowd, r)
+		if k.end == 0 && !a.node.startsSeries(r) {
+			overLimit = append(overLimit, r)
 			if r.Ended {
 				delete(a.node.workloads, r.Workload)
 			}
 			continue
 		}
-		if err := a.row(k, r, edges, length, began); err != nil {
+		if err := a.appendRow(k, r, edges, length, began); err != nil {
 			return err
 		}
-		if end >= k.at {
-			k.at, k.ended, k.fresh = end, r.Ended, r.Has|r.Usage.Present
+		if end >= k.end {
+			k.end, k.ended, k.latest = end, r.Ended, r.Has|r.Usage.Present
 		}
 		if k.info == 0 { // the next ones are put once a minute
-			if err := a.put1(&k.info, end, 1, func() labels.Labels { return a.node.info(k) }); err != nil {
+			if err := a.appendValue(&k.info, end, 1, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
 				return err
 			}
 		}
 		if r.Ended {
-			if err := a.stale(k, end+1); err != nil {
+			if err := a.endSeries(k, end+1); err != nil {
 				return err
 			}
 		}
 	}
-	a.crowd(len(crowd))
+	a.countOverLimit(len(overLimit))
 	if !late {
-		brief = append(brief, crowd...)
+		shortLived = append(shortLived, overLimit...)
 	}
-	if err := a.briefly(brief, edges, length); err != nil {
+	if err := a.appendShortLived(shortLived, edges, length); err != nil {
 		return err
 	}
-	a.node.note(end)
-	if end < a.node.at {
+	a.node.noteEnd(end)
+	if end < a.node.end {
 		return nil // of a backlog
 	}
-	a.node.at = end
-	if err := a.machine(w, end); err != nil {
+	a.node.end = end
+	if err := a.appendMachine(w, end); err != nil {
 		return err
 	}
 	for _, ref := range a.node.outdated {
-		if _, err := a.app.Append(ref, labels.EmptyLabels(), 0, end, gone, nil, nil, storage.AppendV2Options{}); err != nil {
+		if _, err := a.app.Append(ref, labels.EmptyLabels(), 0, end, staleMarker, nil, nil, storage.AppendV2Options{}); err != nil {
 			a.stats.refused.Add(1) // it has left memory, or has this sample
 		}
 	}
 	a.node.outdated = a.node.outdated[:0]
-	return a.linger(end)
+	return a.repeatLast(end)
 }
 
-// short says whether all of a workload's life was in the window of the row.
-func short(r *batch.Row) bool {
+// isShortLived says whether all of a workload's life was in the window of the row.
+func isShortLived(r *batch.Row) bool {
 	if !r.Ended {
 		return false
 	}
@@ -158,124 +158,124 @@ func short(r *batch.Row) bool {
 	return whole
 }
 
-// briefly appends what all workloads used that lived for less than a window: each
+// appendShortLived appends what all workloads used that lived for less than a window: each
 // having series of its own would be all that there is on a machine that starts
 // many. They have one that grows with each of them, and with what those use that are
 // too many for series of their own.
-func (a *appending) briefly(rows []*batch.Row, edges []timeline.Edge, length int64) error {
-	b := a.node.brief
+func (a *appendTx) appendShortLived(rows []*batch.Row, edges []timeline.Edge, length int64) error {
+	b := a.node.shortLived
 	had := b.had
 	var sum [usage.Limit]int64
 	for _, r := range rows {
 		(r.Has | r.Usage.Present).Each(func(res usage.Resource) {
-			if metric.Of(res).Counter {
+			if metric.FamilyOf(res).Counter {
 				sum[res] += r.Usage.Amount[res]
 				b.had |= usage.SetOf(res)
 			}
 		})
 	}
 	end := millis(edges[len(edges)-1].At)
-	if b.had == 0 || end <= b.at {
+	if b.had == 0 || end <= b.end {
 		return nil
 	}
 	for res := usage.Resource(1); res < usage.Limit; res++ {
 		if !b.had.Has(res) {
 			continue
 		}
-		if at := millis(edges[0].At - edges[0].Past); !had.Has(res) || b.again {
+		if at := millis(edges[0].At - edges[0].Elapsed); !had.Has(res) || b.restart {
 			if had.Has(res) {
 				at++
 			}
-			if err := a.sample(b, res, at, 0); err != nil {
+			if err := a.appendAmount(b, res, at, 0); err != nil {
 				return err
 			}
 		}
 		before := b.amount(res)
-		err := a.cut(b, res, edges, func(e *timeline.Edge) int64 { return before + e.UpTo(sum[res], length) })
+		err := a.appendEdges(b, res, edges, func(e *timeline.Edge) int64 { return before + e.Cumulative(sum[res], length) })
 		if err != nil {
 			return err
 		}
 	}
-	b.at, b.again = end, false
-	return a.put1(&b.info, end, 1, func() labels.Labels { return a.node.info(b) })
+	b.end, b.restart = end, false
+	return a.appendValue(&b.info, end, 1, func() labels.Labels { return a.node.infoLabels(b) })
 }
 
-// row appends what one workload used in a window. A row without totals goes on
+// appendRow appends what one workload used in a window. A row without totals goes on
 // from where the series is; one of the past says nothing then.
-func (a *appending) row(k *known, r *batch.Row, edges []timeline.Edge, length, began int64) error {
+func (a *appendTx) appendRow(k *namedWorkload, r *batch.Row, edges []timeline.Edge, length, began int64) error {
 	end := millis(edges[len(edges)-1].At)
-	next := r.Has == 0 && end > k.at && k.at >= a.node.spans.since()
+	next := r.Has == 0 && end > k.end && k.end >= a.node.coverage.latestStart()
 	var err error
 	(r.Has | r.Usage.Present).Each(func(res usage.Resource) {
-		f := metric.Of(res)
+		f := metric.FamilyOf(res)
 		amount := r.Usage.Amount[res]
 		switch {
 		case err != nil:
 		case !f.Counter:
-			err = a.sample(k, res, end, amount)
+			err = a.appendAmount(k, res, end, amount)
 		case next && k.had.Has(res):
 			before := k.amount(res)
-			err = a.cut(k, res, edges, func(e *timeline.Edge) int64 { return before + e.UpTo(amount, length) })
+			err = a.appendEdges(k, res, edges, func(e *timeline.Edge) int64 { return before + e.Cumulative(amount, length) })
 		case !r.Has.Has(res):
 		default:
 			before := r.Total[res] - amount
-			if at, ok := k.begins(res, before, amount, began, end); ok {
-				if err = a.sample(k, res, at, before); err != nil {
+			if at, ok := k.startSample(res, before, amount, began, end); ok {
+				if err = a.appendAmount(k, res, at, before); err != nil {
 					return
 				}
 			}
-			err = a.cut(k, res, edges, func(e *timeline.Edge) int64 { return before + e.UpTo(amount, length) })
+			err = a.appendEdges(k, res, edges, func(e *timeline.Edge) int64 { return before + e.Cumulative(amount, length) })
 		}
 	})
 	return err
 }
 
-// begins says whether a life begins in a window, or to be shown, and when the series
+// startSample says whether a life begins in a window, or to be shown, and when the series
 // needs a sample for it: what is used since is an increase from there, also where it is
 // more than all of the life before.
-func (k *known) begins(res usage.Resource, before, amount, began, end int64) (at int64, ok bool) {
+func (k *namedWorkload) startSample(res usage.Resource, before, amount, began, end int64) (at int64, ok bool) {
 	switch {
 	case before != 0:
-		return began, k.at == 0 // until then others showed it, or none
+		return began, k.end == 0 // until then others showed it, or none
 	case !k.had.Has(res):
 		return began, true
 	}
 	return began + 1, amount > 0 && end > began+1
 }
 
-// cut appends the value of an amount at each edge of a window.
-func (a *appending) cut(k *known, res usage.Resource, edges []timeline.Edge, amount func(*timeline.Edge) int64) error {
+// appendEdges appends the value of an amount at each edge of a window.
+func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, edges []timeline.Edge, amount func(*timeline.Edge) int64) error {
 	for i := range edges {
 		at := millis(edges[i].At)
 		if i > 0 && at == millis(edges[i-1].At) {
 			// A window that ends less than a ms after a minute.
-			if at >= k.at {
+			if at >= k.end {
 				k.total[res] = amount(&edges[i])
-				k.last[res] = metric.Of(res).Value(k.total[res])
+				k.last[res] = metric.FamilyOf(res).Value(k.total[res])
 			}
 			continue
 		}
-		if err := a.sample(k, res, at, amount(&edges[i])); err != nil {
+		if err := a.appendAmount(k, res, at, amount(&edges[i])); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sample appends the value of an amount. One that cannot be, as it is too old or
+// appendAmount appends the value of an amount. One that cannot be, as it is too old or
 // there is another one, is counted; the ledger has it all the same.
-func (a *appending) sample(k *known, res usage.Resource, at, amount int64) error {
-	v := metric.Of(res).Value(amount)
-	if at >= k.at {
+func (a *appendTx) appendAmount(k *namedWorkload, res usage.Resource, at, amount int64) error {
+	v := metric.FamilyOf(res).Value(amount)
+	if at >= k.end {
 		k.last[res], k.total[res] = v, amount
 	}
 	k.had |= usage.SetOf(res)
-	return a.put1(&k.refs[res], at, v, func() labels.Labels { return a.node.labels(metric.Of(res), k.id) })
+	return a.appendValue(&k.refs[res], at, v, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) })
 }
 
-// put1 appends a value to the series of a reference, which it finds, or makes, by
+// appendValue appends a value to the series of a reference, which it finds, or makes, by
 // its labels where the reference says nothing any more.
-func (a *appending) put1(ref *storage.SeriesRef, at int64, v float64, of func() labels.Labels) error {
+func (a *appendTx) appendValue(ref *storage.SeriesRef, at int64, v float64, of func() labels.Labels) error {
 	var ls labels.Labels
 	if *ref == 0 {
 		ls = of()
@@ -288,7 +288,7 @@ func (a *appending) put1(ref *storage.SeriesRef, at int64, v float64, of func() 
 	switch {
 	case err == nil:
 		*ref = got
-		a.put++
+		a.appended++
 	case errors.Is(err, storage.ErrDuplicateSampleForTimestamp), errors.Is(err, storage.ErrOutOfOrderSample),
 		errors.Is(err, storage.ErrTooOldSample), errors.Is(err, storage.ErrOutOfBounds):
 		a.stats.refused.Add(1)
@@ -298,71 +298,71 @@ func (a *appending) put1(ref *storage.SeriesRef, at int64, v float64, of func() 
 	return nil
 }
 
-// machine appends what there is to use on the node, and what was used of it.
-func (a *appending) machine(w *batch.Window, end int64) error {
+// appendMachine appends what there is to use on the node, and what was used of it.
+func (a *appendTx) appendMachine(w *batch.Window, end int64) error {
 	n := a.node
-	if err := a.put1(&n.refs[cpus], end, float64(w.CPUs), func() labels.Labels { return n.own(gauges[cpus]) }); err != nil {
+	if err := a.appendValue(&n.refs[cpus], end, float64(w.CPUs), func() labels.Labels { return n.nodeLabels(gauges[cpus]) }); err != nil {
 		return err
 	}
 	if length := w.End - w.Start; length > 0 {
-		bytes := float64(w.Balance.Whole.Of(usage.Memory)) / (float64(length) / 1e9)
-		if err := a.put1(&n.refs[memory], end, math.Round(bytes), func() labels.Labels { return n.own(gauges[memory]) }); err != nil {
+		bytes := float64(w.Balance.Whole.Get(usage.Memory)) / (float64(length) / 1e9)
+		if err := a.appendValue(&n.refs[memory], end, math.Round(bytes), func() labels.Labels { return n.nodeLabels(gauges[memory]) }); err != nil {
 			return err
 		}
 	}
 	parts := metric.PartsOf(n.id, w)
 	for i := range metric.Levels {
 		l := &metric.Levels[i]
-		v, ok := l.At(&parts, &w.Total, w.End-w.Start)
+		v, ok := l.Average(&parts, &w.Total, w.End-w.Start)
 		if !ok {
 			continue
 		}
-		if err := a.put1(&n.levels[i], end, v, func() labels.Labels { return n.level(l) }); err != nil {
+		if err := a.appendValue(&n.levels[i], end, v, func() labels.Labels { return n.levelLabels(l) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rest is how long a series may be without a sample before the last one is
+// repeatEvery is how long a series may be without a sample before the last one is
 // repeated: less than what queries look back, so that what is still there and uses
 // nothing does not vanish.
-const rest = time.Minute
+const repeatEvery = time.Minute
 
-// linger repeats the last value of what lives and is not in windows as it used
+// repeatLast repeats the last value of what lives and is not in windows as it used
 // nothing, or as nothing shows it any more, and the names of all, once a minute.
-func (a *appending) linger(end int64) error {
-	if end-a.node.lingered < rest.Milliseconds() {
+func (a *appendTx) repeatLast(end int64) error {
+	if end-a.node.repeated < repeatEvery.Milliseconds() {
 		return nil
 	}
-	a.node.lingered = end
+	a.node.repeated = end
 	for short, k := range a.node.workloads {
 		if k.ended {
-			if end-k.at > time.Hour.Milliseconds() {
+			if end-k.end > time.Hour.Milliseconds() {
 				delete(a.node.workloads, short)
 			}
 			continue
 		}
-		if k.at == 0 {
+		if k.end == 0 {
 			// It is named, and not seen. Who waits for long is asked for again.
-			if k.named == 0 {
-				k.named = end
-			} else if end-k.named > time.Hour.Milliseconds() {
+			if k.namedSince == 0 {
+				k.namedSince = end
+			} else if end-k.namedSince > time.Hour.Milliseconds() {
 				delete(a.node.workloads, short)
 			}
 			continue
 		}
-		if err := a.put1(&k.info, end, 1, func() labels.Labels { return a.node.info(k) }); err != nil {
+		if err := a.appendValue(&k.info, end, 1, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
 			return err
 		}
-		if k.at < a.node.spans.since() {
+		if k.end < a.node.coverage.latestStart() {
 			continue // what it did in what has not come yet is not known
 		}
 		for res := usage.Resource(1); res < usage.Limit; res++ {
-			if !k.had.Has(res) || !metric.Of(res).Counter || k.at >= end && k.fresh.Has(res) {
+			if !k.had.Has(res) || !metric.FamilyOf(res).Counter || k.end >= end && k.latest.Has(res) {
 				continue
 			}
-			if err := a.put1(&k.refs[res], end, k.last[res], func() labels.Labels { return a.node.labels(metric.Of(res), k.id) }); err != nil {
+			if err := a.appendValue(&k.refs[res], end, k.last[res], func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
 				return err
 			}
 		}
@@ -370,23 +370,23 @@ func (a *appending) linger(end int64) error {
 	return nil
 }
 
-// gone is the value that ends a series.
-var gone = math.Float64frombits(value.StaleNaN)
+// staleMarker is the value that ends a series.
+var staleMarker = math.Float64frombits(value.StaleNaN)
 
-// stale ends the series of a workload that is gone.
-func (a *appending) stale(k *known, at int64) error {
+// endSeries ends the series of a workload that is gone.
+func (a *appendTx) endSeries(k *namedWorkload, at int64) error {
 	for res := usage.Resource(1); res < usage.Limit; res++ {
 		if !k.had.Has(res) {
 			continue
 		}
-		if err := a.put1(&k.refs[res], at, gone, func() labels.Labels { return a.node.labels(metric.Of(res), k.id) }); err != nil {
+		if err := a.appendValue(&k.refs[res], at, staleMarker, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
 			return err
 		}
 	}
 	if k.info == 0 {
 		return nil
 	}
-	return a.put1(&k.info, at, gone, func() labels.Labels { return a.node.info(k) })
+	return a.appendValue(&k.info, at, staleMarker, func() labels.Labels { return a.node.infoLabels(k) })
 }
 
 func millis(ns int64) int64 { return ns / int64(time.Millisecond) }

@@ -31,7 +31,7 @@ func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	err = s.linkable(dir)
+	err = s.checkLink(dir)
 	if !errors.Is(err, syscall.EXDEV) {
 		if err == nil {
 			err = s.backup(ctx, dir)
@@ -55,8 +55,8 @@ func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 // copyDir is where a copy is made that goes to another file system.
 func copyDir(dir string) string { return filepath.Join(dir, "copying") }
 
-// linkable tries whether a file of the database can be linked into a directory.
-func (s *Store) linkable(dir string) (err error) {
+// checkLink tries whether a file of the database can be linked into a directory.
+func (s *Store) checkLink(dir string) (err error) {
 	f, err := os.CreateTemp(s.cfg.Dir, ".new-link-*")
 	if err != nil {
 		return err
@@ -70,11 +70,11 @@ func (s *Store) linkable(dir string) (err error) {
 }
 
 func (s *Store) backup(ctx context.Context, dir string) error {
-	doubts := s.doubts(nil)
+	doubts := s.backupGaps(nil)
 	// What is in memory may become a block at any time: first what is in memory,
 	// then the blocks. What is in both is the same. What came late is no part of
 	// what is in memory, in the database's words.
-	if err := s.memory(ctx, dir); err != nil {
+	if err := s.writeHead(ctx, dir); err != nil {
 		return err
 	}
 	if err := s.db.CompactOOOHead(ctx); err != nil {
@@ -83,27 +83,27 @@ func (s *Store) backup(ctx context.Context, dir string) error {
 	if err := s.db.Snapshot(dir, false); err != nil {
 		return err
 	}
-	b, err := json.Marshal(s.doubts(doubts))
+	b, err := json.Marshal(s.backupGaps(doubts))
 	if err != nil {
 		return err
 	}
-	return atomicfile.Replace(holesPath(dir), b)
+	return atomicfile.Replace(gapsPath(dir), b)
 }
 
-// doubts are the holes that there are, and one for each node that sends: the copy may
-// lack some of its last windows, and of those that come late while it is made. Holes
+// backupGaps are the gaps that there are, and one for each node that sends: the copy may
+// lack some of its last windows, and of those that come late while it is made. Gaps
 // that were found before are kept, as they may have been filled too late for the copy.
-func (s *Store) doubts(before holes) holes {
-	from := time.Now().Add(-s.cfg.Late).UnixMilli()
+func (s *Store) backupGaps(before nodeGaps) nodeGaps {
+	from := time.Now().Add(-s.cfg.OutOfOrderWindow).UnixMilli()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := maps.Clone(s.holes)
+	all := maps.Clone(s.gaps)
 	for id, n := range s.nodes {
-		if n.seen.Load() < from {
+		if n.newestEnd.Load() < from {
 			continue
 		}
 		if h, ok := all[id]; !ok || h.From > from {
-			all[id] = hole{From: from}
+			all[id] = nodeGap{From: from}
 		}
 	}
 	for id, h := range before {
@@ -112,15 +112,15 @@ func (s *Store) doubts(before holes) holes {
 		}
 	}
 	for id, h := range all {
-		all[id] = hole{From: h.From} // up to when it sends again
+		all[id] = nodeGap{From: h.From} // up to when it sends again
 	}
 	return all
 }
 
-// memory writes what is in memory as blocks that end with their slices: see
-// [filling.write].
-func (s *Store) memory(ctx context.Context, dir string) error {
-	head, width := s.db.Head(), slice.Milliseconds()
+// writeHead writes what is in memory as blocks that end with their slices: see
+// [backfill.write].
+func (s *Store) writeHead(ctx context.Context, dir string) error {
+	head, width := s.db.Head(), blockSpan.Milliseconds()
 	if head.NumSeries() == 0 {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *Store) memory(ctx context.Context, dir string) error {
 			return err
 		}
 		for _, id := range made {
-			if err := apart(filepath.Join(dir, id.String())); err != nil {
+			if err := markOutOfOrder(filepath.Join(dir, id.String())); err != nil {
 				return err
 			}
 		}

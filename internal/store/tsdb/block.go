@@ -19,37 +19,37 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// slice is the span of a block that the past is filled with: as of those that the
+// blockSpan is the span of a block that the past is filled with: as of those that the
 // database writes itself.
-const slice = 2 * time.Hour
+const blockSpan = 2 * time.Hour
 
-// A writer makes a block of samples of the past, beside the database.
-type writer struct {
-	dir string // of the database
-	w   *tsdb.BlockWriter
-	app storage.Appender
-	ctx context.Context
-	put int64
-	n   int // since the last commit
+// A blockWriter makes a block of samples of the past, beside the database.
+type blockWriter struct {
+	dir     string // of the database
+	w       *tsdb.BlockWriter
+	app     storage.Appender
+	ctx     context.Context
+	written int64
+	pending int // since the last commit
 }
 
-func fillDir(dir string) string { return filepath.Join(dir, "filling") }
+func backfillDir(dir string) string { return filepath.Join(dir, "filling") }
 
-func newWriter(ctx context.Context, dir string) (*writer, error) {
-	if err := os.MkdirAll(fillDir(dir), 0o700); err != nil {
+func newBlockWriter(ctx context.Context, dir string) (*blockWriter, error) {
+	if err := os.MkdirAll(backfillDir(dir), 0o700); err != nil {
 		return nil, err
 	}
 	// A head takes samples of half its range: those of several nodes come in any
 	// order.
-	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), fillDir(dir), 2*slice.Milliseconds())
+	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), backfillDir(dir), 2*blockSpan.Milliseconds())
 	if err != nil {
 		return nil, err
 	}
-	return &writer{dir: dir, w: w, app: w.Appender(ctx), ctx: ctx}, nil
+	return &blockWriter{dir: dir, w: w, app: w.Appender(ctx), ctx: ctx}, nil
 }
 
 // add adds a sample. One of an instant of which there is one is not taken.
-func (w *writer) add(ref *storage.SeriesRef, at int64, v float64, of func() labels.Labels) error {
+func (w *blockWriter) add(ref *storage.SeriesRef, at int64, v float64, of func() labels.Labels) error {
 	var ls labels.Labels
 	if *ref == 0 {
 		ls = of()
@@ -62,11 +62,11 @@ func (w *writer) add(ref *storage.SeriesRef, at int64, v float64, of func() labe
 		return fmt.Errorf("metrics: %w", err)
 	}
 	*ref = got
-	w.put++
-	if w.n++; w.n < 50_000 {
+	w.written++
+	if w.pending++; w.pending < 50_000 {
 		return nil
 	}
-	w.n = 0
+	w.pending = 0
 	err = w.app.Commit()
 	w.app = w.w.Appender(w.ctx)
 	return err
@@ -74,19 +74,19 @@ func (w *writer) add(ref *storage.SeriesRef, at int64, v float64, of func() labe
 
 // finish puts the block into the database, where it has samples; the database finds
 // it within a minute.
-func (w *writer) finish(log *slog.Logger) error {
-	if err := w.app.Commit(); err != nil || w.put == 0 {
+func (w *blockWriter) finish(log *slog.Logger) error {
+	if err := w.app.Commit(); err != nil || w.written == 0 {
 		return errors.Join(err, w.w.Close())
 	}
 	id, err := w.w.Flush(w.ctx)
 	if err = errors.Join(err, w.w.Close()); err != nil || id == (ulid.ULID{}) {
 		return err
 	}
-	made := filepath.Join(fillDir(w.dir), id.String())
-	if err := apart(made); err != nil {
+	made := filepath.Join(backfillDir(w.dir), id.String())
+	if err := markOutOfOrder(made); err != nil {
 		return err
 	}
-	log.Debug("a block of the past was filled in", "block", id, "samples", w.put)
+	log.Debug("a block of the past was filled in", "block", id, "samples", w.written)
 	if err := os.Rename(made, filepath.Join(w.dir, id.String())); err != nil {
 		return err
 	}
@@ -97,12 +97,12 @@ func (w *writer) finish(log *slog.Logger) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// drop forgets the block.
-func (w *writer) drop() error { return errors.Join(w.app.Rollback(), w.w.Close()) }
+// discard forgets the block.
+func (w *blockWriter) discard() error { return errors.Join(w.app.Rollback(), w.w.Close()) }
 
-// apart says in a block that its samples came late. Else the database would take
+// markOutOfOrder says in a block that its samples came late. Else the database would take
 // it that nothing older than the block's end is in memory any more, and drop it.
-func apart(block string) error {
+func markOutOfOrder(block string) error {
 	path := filepath.Join(block, "meta.json")
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -119,12 +119,12 @@ func apart(block string) error {
 	return atomicfile.Replace(path, b)
 }
 
-// mend sets aside the blocks that cannot be read, and returns since when there may
+// setAsideUnreadable sets aside the blocks that cannot be read, and returns since when there may
 // be samples missing for it: in ms since 1970, 0 where nobody knows, never where
 // all can be read.
-func mend(dir string, log *slog.Logger) (lost int64, err error) {
+func setAsideUnreadable(dir string, log *slog.Logger) (lost int64, err error) {
 	lost = never
-	if err := errors.Join(os.RemoveAll(fillDir(dir)), os.RemoveAll(copyDir(dir))); err != nil {
+	if err := errors.Join(os.RemoveAll(backfillDir(dir)), os.RemoveAll(copyDir(dir))); err != nil {
 		return lost, err
 	}
 	entries, err := os.ReadDir(dir)
@@ -136,7 +136,7 @@ func mend(dir string, log *slog.Logger) (lost int64, err error) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		from, err := readable(path)
+		from, err := checkBlock(path)
 		if err == nil || errors.Is(err, fs.ErrPermission) {
 			continue
 		}
@@ -151,9 +151,9 @@ func mend(dir string, log *slog.Logger) (lost int64, err error) {
 	return lost, nil
 }
 
-// readable tries to open a block, and returns when its samples begin, 0 where it
+// checkBlock tries to open a block, and returns when its samples begin, 0 where it
 // does not say.
-func readable(path string) (from int64, err error) {
+func checkBlock(path string) (from int64, err error) {
 	var m tsdb.BlockMeta
 	if b, err := os.ReadFile(filepath.Join(path, "meta.json")); err == nil && json.Unmarshal(b, &m) == nil {
 		from = max(m.MinTime, 0)

@@ -23,25 +23,25 @@ import (
 type node struct {
 	id            string
 	cluster, name string
-	residuals     [2]batch.Short // system and idle
+	residuals     [2]batch.ShortID // system and idle
 
-	mu        sync.Mutex
-	workloads map[batch.Short]*known
-	at        int64 // end of its latest window, ms since 1970
-	lingered  int64 // when last values were repeated
-	brief     *known
-	outdated  []storage.SeriesRef // of names that are others now
-	refs      [gaugeCount]storage.SeriesRef
-	levels    []storage.SeriesRef // of metric.Levels
-	spans     spans               // of its windows
-	boot      string              // of its latest window, and ...
-	last      int64               // ... its end in ns of boottime
-	quota     quota               // of workloads that have series of their own
-	full      bool                // some are not named in what is appended now, for want of room
+	mu         sync.Mutex
+	workloads  map[batch.ShortID]*namedWorkload
+	end        int64 // end of its latest window, ms since 1970
+	repeated   int64 // when last values were repeated
+	shortLived *namedWorkload
+	outdated   []storage.SeriesRef // of names that are others now
+	refs       [gaugeCount]storage.SeriesRef
+	levels     []storage.SeriesRef // of metric.Levels
+	coverage   intervals           // of its windows
+	boot       string              // of its latest window, and ...
+	lastEnd    int64               // ... its end in ns of boottime
+	quota      seriesQuota         // of workloads that have series of their own
+	full       bool                // some are not named in what is appended now, for want of room
 
-	seen    atomic.Int64 // at, for who does not hold it
-	drained atomic.Int64 // when something of a backlog came, ns since 1970
-	crowded atomic.Bool  // some had no series of their own since the start
+	newestEnd atomic.Int64 // at, for who does not hold it
+	lastLate  atomic.Int64 // when something of a backlog came, ns since 1970
+	overLimit atomic.Bool  // some had no series of their own since the start
 }
 
 // What a node has.
@@ -53,26 +53,26 @@ const (
 
 var gauges = [gaugeCount]string{metric.CPUs, metric.Memory}
 
-// A known workload is one with a name.
-type known struct {
+// A namedWorkload is a workload with a name.
+type namedWorkload struct {
 	batch.Name
-	id    workload.ID
-	refs  [usage.Limit]storage.SeriesRef
-	last  [usage.Limit]float64
-	total [usage.Limit]int64 // the amounts that last was made of, where it was here
-	had   usage.Set          // series that it has
-	fresh usage.Set          // those of which its latest window says something
-	info  storage.SeriesRef
-	at    int64 // end of its latest window, ms since 1970; 0 is none yet
-	named int64 // since when it is known to be named and not seen, ms since 1970
-	ended bool
-	again bool // it begins from zero with its next window
+	id         workload.ID
+	refs       [usage.Limit]storage.SeriesRef
+	last       [usage.Limit]float64
+	total      [usage.Limit]int64 // the amounts that last was made of, where it was here
+	had        usage.Set          // series that it has
+	latest     usage.Set          // those of which its latest window says something
+	info       storage.SeriesRef
+	end        int64 // end of its latest window, ms since 1970; 0 is none yet
+	namedSince int64 // since when it is known to be named and not seen, ms since 1970
+	ended      bool
+	restart    bool // it begins from zero with its next window
 }
 
-// anew lets a sum begin from zero: what it lacks can be put before that, and not into
+// resetTotals lets a sum begin from zero: what it lacks can be put before that, and not into
 // what follows.
-func (k *known) anew() {
-	k.last, k.total, k.again = [usage.Limit]float64{}, [usage.Limit]int64{}, true
+func (k *namedWorkload) resetTotals() {
+	k.last, k.total, k.restart = [usage.Limit]float64{}, [usage.Limit]int64{}, true
 }
 
 // node finds a node, and asks for its name where it is not known yet.
@@ -87,23 +87,23 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[batch.Short]*known{},
-		brief:  &known{id: metric.Brief, Name: batch.Name{Name: "lived for less than a window"}},
-		levels: make([]storage.SeriesRef, len(metric.Levels)), quota: quota{most: s.cfg.Workloads}}
-	newest, err := s.newest(ctx, fresh)
+	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[batch.ShortID]*namedWorkload{},
+		shortLived: &namedWorkload{id: metric.ShortLived, Name: batch.Name{Name: "lived for less than a window"}},
+		levels:     make([]storage.SeriesRef, len(metric.Levels)), quota: seriesQuota{limit: s.cfg.Workloads}}
+	newest, err := s.newestSample(ctx, fresh)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.resume(ctx, fresh, cmp.Or(newest, s.db.Head().MaxTime())); err != nil {
+	if err := s.restoreWorkloads(ctx, fresh, cmp.Or(newest, s.db.Head().MaxTime())); err != nil {
 		return nil, err
 	}
-	if err := s.behind(ctx, fresh, newest); err != nil {
+	if err := s.detectGap(ctx, fresh, newest); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.holes[id]; ok {
-		fresh.brief.anew()
+	if _, ok := s.gaps[id]; ok {
+		fresh.shortLived.resetTotals()
 	}
 	if n = s.nodes[id]; n == nil {
 		n = fresh
@@ -113,9 +113,9 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 }
 
 // residuals are the workloads of a node that nobody runs: system and idle.
-func residuals(node string) (shorts [2]batch.Short) {
+func residuals(node string) (shorts [2]batch.ShortID) {
 	for i, kind := range []workload.Kind{workload.System, workload.Idle} {
-		shorts[i], _ = batch.ShortOf(workload.NewID(node, kind, ""))
+		shorts[i], _ = batch.ShortIDOf(workload.NewID(node, kind, ""))
 	}
 	return shorts
 }
@@ -123,37 +123,37 @@ func residuals(node string) (shorts [2]batch.Short) {
 // amount is what the latest value of a series was made of. Sums are of amounts: sums
 // of values would stray by their rounding, and go back where a total comes that did
 // not, which is a counter that began anew to who asks for a rate.
-func (k *known) amount(res usage.Resource) int64 {
-	f := metric.Of(res)
+func (k *namedWorkload) amount(res usage.Resource) int64 {
+	f := metric.FamilyOf(res)
 	if f.Value(k.total[res]) == k.last[res] {
 		return k.total[res]
 	}
 	return f.Amount(k.last[res])
 }
 
-// learn takes what workloads are called, of as many as may have series.
-func (n *node) learn(names []batch.Name) {
+// setNames takes what workloads are called, of as many as may have series.
+func (n *node) setNames(names []batch.Name) {
 	for i := range names {
-		short, ok := batch.ShortOf(names[i].ID)
+		short, ok := batch.ShortIDOf(names[i].ID)
 		if !ok {
 			continue
 		}
 		k := n.workloads[short]
 		if k == nil {
-			if !n.room(short) {
+			if !n.hasRoom(short) {
 				n.full = true
 				continue
 			}
-			k = &known{id: names[i].ID}
+			k = &namedWorkload{id: names[i].ID}
 			n.workloads[short] = k
 		}
 		if k.id != names[i].ID {
 			continue // two ids that begin alike: the first keeps the series
 		}
-		before, was := n.info(k), k.Name
+		before, was := n.infoLabels(k), k.Name
 		k.Name = names[i]
-		if k.info != 0 && !labels.Equal(before, n.info(k)) {
-			if !n.quota.take(time.Now()) {
+		if k.info != 0 && !labels.Equal(before, n.infoLabels(k)) {
+			if !n.quota.allow(time.Now()) {
 				k.Name = was // each name is a series
 				continue
 			}
@@ -163,16 +163,16 @@ func (n *node) learn(names []batch.Name) {
 	}
 }
 
-// fetch asks for the names of workloads that no batch named since the start, and
+// fetchNames asks for the names of workloads that no batch named since the start, and
 // takes up what the database shows of them.
-func (s *Store) fetch(ctx context.Context, n *node, ws []batch.Window) error {
-	var unknown []batch.Short
+func (s *Store) fetchNames(ctx context.Context, n *node, ws []batch.Window) error {
+	var unknown []batch.ShortID
 	for i := range ws {
 		for j := range ws[i].Rows {
 			short := ws[i].Rows[j].Workload
 			switch {
 			case n.workloads[short] != nil:
-			case n.room(short):
+			case n.hasRoom(short):
 				unknown = append(unknown, short)
 			default:
 				n.full = true
@@ -187,63 +187,63 @@ func (s *Store) fetch(ctx context.Context, n *node, ws []batch.Window) error {
 	if err != nil {
 		return err
 	}
-	n.learn(slices.Collect(maps.Values(found)))
+	n.setNames(slices.Collect(maps.Values(found)))
 	return nil
 }
 
-// resume takes up what the database shows of a node's workloads that were alive a
+// restoreWorkloads takes up what the database shows of a node's workloads that were alive a
 // moment before its latest sample, so that those that use nothing stay.
-func (s *Store) resume(ctx context.Context, n *node, newest int64) error {
-	alive, err := s.shows(ctx, n, newest-2*rest.Milliseconds(), newest)
+func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) error {
+	alive, err := s.readLastValues(ctx, n, newest-2*repeatEvery.Milliseconds(), newest)
 	if err != nil {
 		return err
 	}
-	if b := alive[briefly]; b != nil {
-		n.brief.last, n.brief.at, n.brief.had = b.last, b.at, b.had
-		delete(alive, briefly)
+	if b := alive[shortLivedID]; b != nil {
+		n.shortLived.last, n.shortLived.end, n.shortLived.had = b.last, b.at, b.had
+		delete(alive, shortLivedID)
 	}
 	found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(alive)))
 	if err != nil {
 		return err
 	}
 	for short, k := range alive {
-		if !n.room(short) {
+		if !n.hasRoom(short) {
 			continue
 		}
 		if name, ok := found[short]; ok && name.ID == k.id && name.Ended.IsZero() {
-			n.workloads[short] = &known{id: k.id, Name: name, last: k.last, had: k.had, at: k.at}
-			n.at = max(n.at, k.at)
+			n.workloads[short] = &namedWorkload{id: k.id, Name: name, last: k.last, had: k.had, end: k.at}
+			n.end = max(n.end, k.at)
 		}
 	}
-	if n.at > 0 {
-		n.spans = n.spans.add(n.at-2*rest.Milliseconds(), n.at)
+	if n.end > 0 {
+		n.coverage = n.coverage.add(n.end-2*repeatEvery.Milliseconds(), n.end)
 	}
 	return nil
 }
 
-// follow notes a window. One that begins where the latest one ended follows it,
+// addWindow notes a window. One that begins where the latest one ended follows it,
 // however the clock was set between.
-func (n *node) follow(w *batch.Window, from, to int64) {
-	if w.Boot == n.boot && w.Start == n.last {
-		from = min(from, n.at)
+func (n *node) addWindow(w *batch.Window, from, to int64) {
+	if w.Boot == n.boot && w.Start == n.lastEnd {
+		from = min(from, n.end)
 	}
-	n.spans = n.spans.add(from, to)
-	if to >= n.at {
-		n.boot, n.last = w.Boot, w.End
+	n.coverage = n.coverage.add(from, to)
+	if to >= n.end {
+		n.boot, n.lastEnd = w.Boot, w.End
 	}
 }
 
-// note notes what a window says of how far its node is: a backlog may still add to what
-// the ledger has of a hole.
-func (n *node) note(end int64) {
-	if end < n.at {
-		n.drained.Store(time.Now().UnixNano())
+// noteEnd notes what a window says of how far its node is: a backlog may still add to what
+// the ledger has of a gap.
+func (n *node) noteEnd(end int64) {
+	if end < n.end {
+		n.lastLate.Store(time.Now().UnixNano())
 	}
-	n.seen.Store(max(n.seen.Load(), end))
+	n.newestEnd.Store(max(n.newestEnd.Load(), end))
 }
 
-// labels are those of a workload's series.
-func (n *node) labels(f *metric.Family, id workload.ID) labels.Labels {
+// workloadLabels are those of a workload's series.
+func (n *node) workloadLabels(f *metric.Family, id workload.ID) labels.Labels {
 	b := labels.NewScratchBuilder(5)
 	b.Add(model.MetricNameLabel, f.Name)
 	b.Add(metric.Cluster, n.cluster)
@@ -256,21 +256,21 @@ func (n *node) labels(f *metric.Family, id workload.ID) labels.Labels {
 	return b.Labels()
 }
 
-// own are the labels of a series of the node's own.
-func (n *node) own(name string) labels.Labels {
+// nodeLabels are the labels of a series of the node's own.
+func (n *node) nodeLabels(name string) labels.Labels {
 	return labels.FromStrings(model.MetricNameLabel, name, metric.Cluster, n.cluster, metric.Node, n.name)
 }
 
-// level are the labels of a level of the node.
-func (n *node) level(l *metric.Level) labels.Labels {
+// levelLabels are the labels of a level of the node.
+func (n *node) levelLabels(l *metric.Level) labels.Labels {
 	if l.Label == "" {
-		return n.own(l.Name)
+		return n.nodeLabels(l.Name)
 	}
 	return labels.FromStrings(model.MetricNameLabel, l.Name, metric.Cluster, n.cluster, metric.Node, n.name, l.Label, l.Value)
 }
 
-// info are the labels of the series that says what a workload is called.
-func (n *node) info(k *known) labels.Labels {
+// infoLabels are the labels of the series that says what a workload is called.
+func (n *node) infoLabels(k *namedWorkload) labels.Labels {
 	b := labels.NewScratchBuilder(12)
 	add := func(name, v string) {
 		if v != "" {
@@ -281,7 +281,7 @@ func (n *node) info(k *known) labels.Labels {
 	add(metric.Cluster, n.cluster)
 	add(metric.Node, n.name)
 	add(metric.Workload, string(k.id))
-	if k.id != metric.Brief {
+	if k.id != metric.ShortLived {
 		add("kind", k.Kind.String())
 	}
 	add("name", k.Name.Name)

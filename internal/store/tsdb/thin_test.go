@@ -21,9 +21,9 @@ func TestThinRows(t *testing.T) {
 	names := fakeRegistry{}
 	a, id := names.put("a")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(7, 8)), at: 10e9, totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(7, 8)), at: 10e9, totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	dir := t.TempDir()
-	s := open(t, dir, names)
+	s := openDB(t, dir, names)
 	var totals []int64
 	var ends []time.Time
 	for i := range 40 {
@@ -31,7 +31,7 @@ func TestThinRows(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s = open(t, dir, names)
+			s = openDB(t, dir, names)
 		}
 		win := w.window(10e9, a)
 		totals = append(totals, win.Rows[0].Total[usage.CPU])
@@ -65,8 +65,8 @@ func TestThinGoesNotBack(t *testing.T) {
 	names := fakeRegistry{}
 	a, id := names.put("a")
 	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(9, 10)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
-	s := open(t, t.TempDir(), names)
+	w := &world{rand: rand.New(rand.NewPCG(9, 10)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -94,7 +94,7 @@ func TestThinGoesNotBack(t *testing.T) {
 		}
 	}
 	for _, res := range used {
-		query := fmt.Sprintf(`resets(%s{workload=%q}[3h])`, metric.Of(res).Name, id)
+		query := fmt.Sprintf(`resets(%s{workload=%q}[3h])`, metric.FamilyOf(res).Name, id)
 		if n, ok := ask(t, s, query, begin.Add(2*time.Hour)); !ok || n != 0 {
 			t.Errorf("%s is %v, %t", query, n, ok)
 		}
@@ -109,8 +109,8 @@ func TestInfoAtOnce(t *testing.T) {
 	a, _ := names.put("a")
 	b, id := names.put("b")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(11, 12)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
-	s := open(t, t.TempDir(), names)
+	w := &world{rand: rand.New(rand.NewPCG(11, 12)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -144,8 +144,8 @@ func TestCounterStays(t *testing.T) {
 	names := fakeRegistry{}
 	a, id := names.put("a")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(13, 14)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
-	s := open(t, t.TempDir(), names)
+	w := &world{rand: rand.New(rand.NewPCG(13, 14)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -177,10 +177,10 @@ func TestLevels(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, _ := names.put("a")
-	idle, _ := batch.ShortOf(workload.NewID("n1", workload.Idle, ""))
-	system, _ := batch.ShortOf(workload.NewID("n1", workload.System, ""))
-	w := &world{rand: rand.New(rand.NewPCG(7, 8)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: time.Now().Add(-time.Hour).UnixNano()}
-	s := open(t, t.TempDir(), names)
+	idle, _ := batch.ShortIDOf(workload.NewID("n1", workload.Idle, ""))
+	system, _ := batch.ShortIDOf(workload.NewID("n1", workload.System, ""))
+	w := &world{rand: rand.New(rand.NewPCG(7, 8)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: time.Now().Add(-time.Hour).UnixNano()}
+	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// page is in what pieces the database writes its logs.
-const page = 32 << 10
+// walPage is in what pieces the database writes its logs.
+const walPage = 32 << 10
 
-// untear cuts off the record at the end of the logs that a killed process was
+// truncateTornRecords cuts off the record at the end of the logs that a killed process was
 // writing: what it was of is not booked, and comes again. To the database it would be
 // a damage like any other.
-func untear(dir string, log *slog.Logger) error {
+func truncateTornRecords(dir string, log *slog.Logger) error {
 	for _, name := range []string{"wal", "wbl"} {
 		_, last, err := wlog.Segments(filepath.Join(dir, name))
 		if err != nil || last < 0 {
@@ -59,7 +59,7 @@ func torn(path string) (good int64, err error) {
 		return -1, nil
 	}
 	i, err := os.Stat(path)
-	if err != nil || i.Size() <= good || (r.Offset()-1)/page < (i.Size()-1)/page {
+	if err != nil || i.Size() <= good || (r.Offset()-1)/walPage < (i.Size()-1)/walPage {
 		return -1, err
 	}
 	return good, nil

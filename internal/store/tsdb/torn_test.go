@@ -14,7 +14,7 @@ import (
 // A log that is cut off anywhere in its last record is one without it; one that is
 // damaged before that is left as it is.
 func TestTorn(t *testing.T) {
-	for _, length := range []int{100, 5_000, 3 * page} {
+	for _, length := range []int{100, 5_000, 3 * walPage} {
 		dir := filepath.Join(t.TempDir(), "wal")
 		w, err := wlog.New(slog.New(slog.DiscardHandler), nil, dir, compression.None)
 		if err != nil {
@@ -59,14 +59,14 @@ func TestTorn(t *testing.T) {
 			if got := try(whole[:cut]); got != last {
 				t.Errorf("%d: cut off at %d of %d: torn at %d, want %d", length, cut, end, got, last)
 			}
-			if err := untear(filepath.Dir(dir), slog.New(slog.DiscardHandler)); err != nil {
+			if err := truncateTornRecords(filepath.Dir(dir), slog.New(slog.DiscardHandler)); err != nil {
 				t.Fatal(err)
 			}
 			if got := try(whole[:last]); got != -1 {
 				t.Errorf("%d: mended, and torn at %d", length, got)
 			}
 		}
-		if end > 2*page {
+		if end > 2*walPage {
 			whole[100] ^= 0xff
 			if got := try(whole[:end]); got != -1 {
 				t.Errorf("%d: damaged at its beginning, and torn at %d", length, got)

@@ -35,21 +35,21 @@ type Config struct {
 	// them take on disk, about; 0 bytes is no limit.
 	Retention time.Duration
 	MaxBytes  int64
-	// Late is how much older than the newest sample one may be.
-	Late time.Duration
-	// Settle is how long a node has sent again before what the metrics lack of it
+	// OutOfOrderWindow is how much older than the newest sample one may be.
+	OutOfOrderWindow time.Duration
+	// BackfillDelay is how long a node has sent again before what the metrics lack of it
 	// is filled in: all that lives has to be seen, and what waited to be sent.
-	Settle time.Duration
+	BackfillDelay time.Duration
 	// Workloads is how many workloads of a node have series of their own at once, and
-	// begin to have them within an hour. What is one too many has that of the brief ones
-	// together: see [metric.Brief].
+	// begin to have them within an hour. What is one too many has that of the short-lived ones
+	// together: see [metric.ShortLived].
 	Workloads int
 }
 
 // Default keeps 15 days, and takes what an agent's spool holds at most. A node has some
 // thousand workloads: one that makes up more does not fill the memory with them.
 func Default() Config {
-	return Config{Retention: 15 * 24 * time.Hour, Late: 26 * time.Hour, Settle: 6 * time.Minute, Workloads: 20_000}
+	return Config{Retention: 15 * 24 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Workloads: 20_000}
 }
 
 // Validate reports what cannot work. The error wraps fault.ErrInvalid.
@@ -59,7 +59,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("metrics kept for %v: at least two hours: %w", c.Retention, fault.ErrInvalid)
 	case c.Workloads < 1:
 		return fmt.Errorf("metrics of %d workloads of a node: at least one: %w", c.Workloads, fault.ErrInvalid)
-	case c.MaxBytes < 0 || c.Late < 0 || c.Settle < 0:
+	case c.MaxBytes < 0 || c.OutOfOrderWindow < 0 || c.BackfillDelay < 0:
 		return fmt.Errorf("metrics: neither a size nor a delay is negative: %w", fault.ErrInvalid)
 	}
 	return nil
@@ -68,39 +68,39 @@ func (c Config) Validate() error {
 // Names knows what nodes and workloads are called.
 type Names interface {
 	Node(ctx context.Context, id string) (registry.Node, error)
-	Names(ctx context.Context, node string, shorts []batch.Short) (map[batch.Short]batch.Name, error)
+	Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error)
 }
 
 // A Store is a time series database.
 type Store struct {
-	cfg   Config
-	db    *tsdb.DB
-	names Names
-	past  Past  // nil where nobody knows
-	lost  int64 // since when blocks are missing, ms since 1970; never where none is
-	log   *slog.Logger
+	cfg          Config
+	db           *tsdb.DB
+	names        Names
+	history      History // nil where nobody knows
+	missingSince int64   // since when blocks are missing, ms since 1970; never where none is
+	log          *slog.Logger
 
 	mu    sync.Mutex
 	nodes map[string]*node
-	holes holes
+	gaps  nodeGaps
 
 	stats counts
 }
 
 // Stats are counts since the store was opened.
 type Stats struct {
-	Samples int64 // that were appended
-	Refused int64 // too old, or other than what is there
-	Series  int64 // in memory
-	Filled  int64 // samples that were filled in from the ledger
-	Crowded int64 // rows of workloads without series of their own, as their nodes have too many
-	Holes   int64 // nodes of which samples are missing that the ledger can tell of
+	Samples         int64 // that were appended
+	Refused         int64 // too old, or other than what is there
+	Series          int64 // in memory
+	Backfilled      int64 // samples that were filled in from the ledger
+	OverLimit       int64 // rows of workloads without series of their own, as their nodes have too many
+	IncompleteNodes int64 // nodes of which samples are missing that the ledger can tell of
 }
 
-type counts struct{ samples, refused, filled, crowded atomic.Int64 }
+type counts struct{ samples, refused, backfilled, overLimit atomic.Int64 }
 
 // Open opens the database in cfg.Dir, and makes it where there is none. What of it
-// cannot be read is set aside, so that the server starts; where names is a [Past]
+// cannot be read is set aside, so that the server starts; where names is a [History]
 // too, Run fills it in again. The caller closes the store.
 func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
@@ -110,38 +110,38 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 		return nil, err
 	}
 	s := &Store{cfg: cfg, names: names, log: log, nodes: map[string]*node{}}
-	s.past, _ = names.(Past)
+	s.history, _ = names.(History)
 	var err error
-	if s.lost, err = mend(cfg.Dir, log); err != nil {
+	if s.missingSince, err = setAsideUnreadable(cfg.Dir, log); err != nil {
 		return nil, err
 	}
-	if err := untear(cfg.Dir, log); err != nil {
+	if err := truncateTornRecords(cfg.Dir, log); err != nil {
 		return nil, err
 	}
-	s.holes = readHoles(cfg.Dir)
-	db, own, err := open(cfg, log)
+	s.gaps = readGaps(cfg.Dir)
+	db, own, err := openDB(cfg, log)
 	// The less is set aside the better: chunks of what is in memory are in its log
 	// too, and the log has some hours.
 	for _, parts := range [][]string{{"chunks_head"}, {"wbl"}, {"chunks_head", "wbl", "wal"}, nil} {
 		if err == nil || errors.Is(err, os.ErrPermission) {
 			break
 		}
-		if errors.Is(err, errDamaged) && len(parts) == 1 {
+		if errors.Is(err, errCorrupt) && len(parts) == 1 {
 			continue
 		}
 		why, aside := err, cfg.Dir+".broken-"+time.Now().UTC().Format("20060102T150405.000")
 		if parts == nil {
 			err = os.Rename(cfg.Dir, aside)
-			s.holes, s.lost = holes{}, never
+			s.gaps, s.missingSince = nodeGaps{}, never
 		} else {
-			err = move(parts, cfg.Dir, aside)
-			s.lost = min(s.lost, time.Now().Add(-cfg.Late).UnixMilli()) // what was late is there alone
+			err = moveEntries(parts, cfg.Dir, aside)
+			s.missingSince = min(s.missingSince, time.Now().Add(-cfg.OutOfOrderWindow).UnixMilli()) // what was late is there alone
 		}
 		if err != nil {
 			return nil, err
 		}
-		if db, own, err = open(cfg, log); err != nil && parts != nil {
-			if err := errors.Join(move(parts, aside, cfg.Dir), os.Remove(aside)); err != nil {
+		if db, own, err = openDB(cfg, log); err != nil && parts != nil {
+			if err := errors.Join(moveEntries(parts, aside, cfg.Dir), os.Remove(aside)); err != nil {
 				return nil, err
 			}
 			continue
@@ -161,8 +161,8 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 	return s, nil
 }
 
-// move moves parts of a directory into another one, in place of what is there.
-func move(parts []string, from, to string) error {
+// moveEntries moves parts of a directory into another one, in place of what is there.
+func moveEntries(parts []string, from, to string) error {
 	errs := []error{os.MkdirAll(to, 0o700)}
 	for _, part := range parts {
 		into := filepath.Join(to, part)
@@ -174,8 +174,8 @@ func move(parts []string, from, to string) error {
 	return errors.Join(errs...)
 }
 
-// open opens the database, with what it tells of itself: a second try has others.
-func open(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error) {
+// openDB opens the database, with what it tells of itself: a second try has others.
+func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, nil, err
 	}
@@ -183,29 +183,29 @@ func open(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error) 
 	o := tsdb.DefaultOptions()
 	o.RetentionDuration = cfg.Retention.Milliseconds()
 	o.MaxBytes = cfg.MaxBytes
-	o.OutOfOrderTimeWindow = cfg.Late.Milliseconds()
+	o.OutOfOrderTimeWindow = cfg.OutOfOrderWindow.Milliseconds()
 	o.MaxBlockDuration = min(31*24*time.Hour, max(2*time.Hour, cfg.Retention/10)).Milliseconds()
 	// Workloads come and go: what ended leaves memory without waiting for the rest.
 	o.StaleSeriesCompactionThreshold = 0.2
 	// The directory of the server's state is locked already, and a lock of a
 	// server that was killed is no reason not to start.
 	o.NoLockfile = true
-	db, err := tsdb.Open(filepath.Clean(cfg.Dir), slog.New(expected{log.Handler()}), own, o, nil)
+	db, err := tsdb.Open(filepath.Clean(cfg.Dir), slog.New(quietHandler{log.Handler()}), own, o, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := damaged(own); err != nil {
+	if err := checkCorruption(own); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
 	}
 	return db, own, nil
 }
 
-// errDamaged says that the database left out what came after a damage of its log. What
+// errCorrupt says that the database left out what came after a damage of its log. What
 // is left ends at another instant for each series, as some of it stands in chunks: it
 // is easier to fill in all of it than to find out what.
-var errDamaged = errors.New("the log of what was in memory is damaged")
+var errCorrupt = errors.New("the log of what was in memory is damaged")
 
-func damaged(own prometheus.Gatherer) error {
+func checkCorruption(own prometheus.Gatherer) error {
 	families, err := own.Gather()
 	if err != nil {
 		return err
@@ -216,19 +216,19 @@ func damaged(own prometheus.Gatherer) error {
 		}
 		for _, m := range f.GetMetric() {
 			if m.GetCounter().GetValue() > 0 {
-				return errDamaged
+				return errCorrupt
 			}
 		}
 	}
 	return nil
 }
 
-// expected is a log without the database's warning that blocks overlap: here they do
-// by design, as series that ended are written early and holes are filled in late. Nor
+// quietHandler is a log without the database's warning that blocks overlap: here they do
+// by design, as series that ended are written early and gaps are filled in late. Nor
 // does it tell that work was broken off, which is when the database is closed.
-type expected struct{ slog.Handler }
+type quietHandler struct{ slog.Handler }
 
-func (h expected) Handle(ctx context.Context, r slog.Record) error {
+func (h quietHandler) Handle(ctx context.Context, r slog.Record) error {
 	closed := false
 	r.Attrs(func(a slog.Attr) bool {
 		err, ok := a.Value.Any().(error)
@@ -240,8 +240,12 @@ func (h expected) Handle(ctx context.Context, r slog.Record) error {
 	}
 	return h.Handler.Handle(ctx, r)
 }
-func (h expected) WithAttrs(as []slog.Attr) slog.Handler { return expected{h.Handler.WithAttrs(as)} }
-func (h expected) WithGroup(name string) slog.Handler    { return expected{h.Handler.WithGroup(name)} }
+func (h quietHandler) WithAttrs(as []slog.Attr) slog.Handler {
+	return quietHandler{h.Handler.WithAttrs(as)}
+}
+func (h quietHandler) WithGroup(name string) slog.Handler {
+	return quietHandler{h.Handler.WithGroup(name)}
+}
 
 // Close writes what is in memory, and closes the database.
 func (s *Store) Close() error { return s.db.Close() }
@@ -259,6 +263,6 @@ func (s *Store) DB() *tsdb.DB { return s.db }
 func (s *Store) Stats() Stats {
 	return Stats{
 		Samples: s.stats.samples.Load(), Refused: s.stats.refused.Load(),
-		Series: int64(s.db.Head().NumSeries()), Filled: s.stats.filled.Load(), Crowded: s.stats.crowded.Load(), Holes: int64(s.Holes()),
+		Series: int64(s.db.Head().NumSeries()), Backfilled: s.stats.backfilled.Load(), OverLimit: s.stats.overLimit.Load(), IncompleteNodes: int64(s.IncompleteNodes()),
 	}
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // fakeRegistry knows one node and its workloads.
-type fakeRegistry map[batch.Short]batch.Name
+type fakeRegistry map[batch.ShortID]batch.Name
 
 func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) {
 	if id != "n1" {
@@ -34,8 +34,8 @@ func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) 
 	return registry.Node{ID: id, Name: "box", Cluster: "lab"}, nil
 }
 
-func (r fakeRegistry) Names(_ context.Context, _ string, shorts []batch.Short) (map[batch.Short]batch.Name, error) {
-	found := map[batch.Short]batch.Name{}
+func (r fakeRegistry) Names(_ context.Context, _ string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
+	found := map[batch.ShortID]batch.Name{}
 	for _, s := range shorts {
 		if n, ok := r[s]; ok {
 			found[s] = n
@@ -44,14 +44,14 @@ func (r fakeRegistry) Names(_ context.Context, _ string, shorts []batch.Short) (
 	return found, nil
 }
 
-func (r fakeRegistry) put(key string) (batch.Short, workload.ID) {
+func (r fakeRegistry) put(key string) (batch.ShortID, workload.ID) {
 	id := workload.NewID("n1", workload.Container, key)
-	short, _ := batch.ShortOf(id)
+	short, _ := batch.ShortIDOf(id)
 	r[short] = batch.Name{ID: id, Kind: workload.Container, Name: key}
 	return short, id
 }
 
-func open(t *testing.T, dir string, r fakeRegistry) *tsdb.Store {
+func openDB(t *testing.T, dir string, r fakeRegistry) *tsdb.Store {
 	t.Helper()
 	cfg := tsdb.Default()
 	cfg.Dir = dir
@@ -67,12 +67,12 @@ type world struct {
 	rand   *rand.Rand
 	at     int64 // ns of boottime
 	offset int64
-	totals map[batch.Short]*[usage.Limit]int64
+	totals map[batch.ShortID]*[usage.Limit]int64
 }
 
 var used = []usage.Resource{usage.CPU, usage.Memory, usage.NetworkRx, usage.EnergyRest}
 
-func (w *world) window(length int64, shorts ...batch.Short) batch.Window {
+func (w *world) window(length int64, shorts ...batch.ShortID) batch.Window {
 	win := batch.Window{Boot: "b", Start: w.at, End: w.at + length, Offset: w.offset, CPUs: 2}
 	w.at += length
 	for _, s := range shorts {
@@ -126,7 +126,7 @@ func TestMinutes(t *testing.T) {
 	a, idA := names.put("a")
 	b, _ := names.put("b")
 	begin := time.Now().Add(-2 * time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(1, 2)), at: 7e9, totals: map[batch.Short]*[usage.Limit]int64{}}
+	w := &world{rand: rand.New(rand.NewPCG(1, 2)), at: 7e9, totals: map[batch.ShortID]*[usage.Limit]int64{}}
 	w.offset = begin.UnixNano() - 7e9 + 13_000_000_017 // 13.000000017 s after a minute
 	var all []batch.Window
 	for range 120 {
@@ -138,7 +138,7 @@ func TestMinutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	s := open(t, dir, names)
+	s := openDB(t, dir, names)
 	put := func(from, to int) {
 		t.Helper()
 		if err := s.Append(t.Context(), "n1", nil, all[from:to], by[from:to]); err != nil {
@@ -151,7 +151,7 @@ func TestMinutes(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, dir, names)
+	s = openDB(t, dir, names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -165,7 +165,7 @@ func TestMinutes(t *testing.T) {
 	}
 	compared := 0
 	for _, res := range used {
-		f := metric.Of(res)
+		f := metric.FamilyOf(res)
 		query := fmt.Sprintf(`%s{workload=%q,node="box",cluster="lab"}`, f.Name, idA)
 		var sum int64
 		first := cuts.Minutes[0].Minute + 1
@@ -202,9 +202,9 @@ func TestStill(t *testing.T) {
 	a, id := names.put("a")
 	b, _ := names.put("b")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(3, 4)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(3, 4)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	dir := t.TempDir()
-	s := open(t, dir, names)
+	s := openDB(t, dir, names)
 	put := func(win batch.Window) {
 		t.Helper()
 		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
@@ -227,7 +227,7 @@ func TestStill(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, dir, names)
+	s = openDB(t, dir, names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -261,9 +261,9 @@ func TestBrief(t *testing.T) {
 	names := fakeRegistry{}
 	a, _ := names.put("a")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(5, 6)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(5, 6)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	dir := t.TempDir()
-	s := open(t, dir, names)
+	s := openDB(t, dir, names)
 	var want int64
 	for i := range 20 {
 		short, _ := names.put(fmt.Sprint("job", i))
@@ -279,7 +279,7 @@ func TestBrief(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s = open(t, dir, names)
+			s = openDB(t, dir, names)
 		}
 	}
 	defer func() {
@@ -297,13 +297,13 @@ func TestBrief(t *testing.T) {
 }
 
 // A node that has too many workloads has series of its own for as many as it may; what
-// the others use is in that of the brief ones, so that nothing is missing from the sum.
+// the others use is in that of the short-lived ones, so that nothing is missing from the sum.
 // It is told once.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(15, 16)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(15, 16)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	var log bytes.Buffer
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 5
@@ -316,7 +316,7 @@ func TestCrowd(t *testing.T) {
 	}
 	s := open()
 	var want int64
-	put := func(shorts ...batch.Short) {
+	put := func(shorts ...batch.ShortID) {
 		t.Helper()
 		win := w.window(10e9, shorts...)
 		var news []batch.Name
@@ -340,7 +340,7 @@ func TestCrowd(t *testing.T) {
 			t.Errorf("%s: %v series, want those of 5 and that of the others", when, v)
 		}
 	}
-	var all []batch.Short
+	var all []batch.ShortID
 	for i := range 20 {
 		short, _ := names.put(fmt.Sprint("steady", i))
 		all = append(all, short)
@@ -349,7 +349,7 @@ func TestCrowd(t *testing.T) {
 		put(all...)
 	}
 	check("twenty")
-	crowded := s.Stats().Crowded
+	crowded := s.Stats().OverLimit
 	if crowded != 2*20*15 { // as they were offered
 		t.Errorf("%d rows of the others, want %d", crowded, 2*20*15)
 	}
@@ -372,13 +372,13 @@ func TestCrowd(t *testing.T) {
 }
 
 // Where a place becomes free within a batch, as one of those that have series ended an
-// hour ago, the others' use is in that of the brief ones until the next batch, and from
+// hour ago, the others' use is in that of the short-lived ones until the next batch, and from
 // there on in series of their own.
 func TestCrowdMakesRoom(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 5
 	open := func() *tsdb.Store {
@@ -395,12 +395,12 @@ func TestCrowdMakesRoom(t *testing.T) {
 		}
 	}()
 	var want int64
-	var all []batch.Short
+	var all []batch.ShortID
 	for i := range 10 {
 		short, _ := names.put(fmt.Sprint("steady", i))
 		all = append(all, short)
 	}
-	put := func(ended int, shorts ...batch.Short) {
+	put := func(ended int, shorts ...batch.ShortID) {
 		t.Helper()
 		var news []batch.Name
 		for _, short := range shorts {
@@ -460,7 +460,7 @@ func TestCrowdInTurn(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(17, 18)), totals: map[batch.Short]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(17, 18)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 10
 	s, err := tsdb.Open(cfg, names, nil, slog.New(slog.DiscardHandler))

@@ -20,20 +20,20 @@ import (
 
 // A Document is the description of a handler.
 type Document struct {
-	Paths map[string]struct{ Get Question }
+	Paths map[string]struct{ Get Operation }
 
 	valid validator.Validator
 }
 
-// A Question is what can be asked at a path.
-type Question struct {
+// A Operation is what can be asked at a path.
+type Operation struct {
 	OperationID, Summary string
 	Parameters           []Parameter
 	Security             []map[string][]string // instead of that of all questions
 }
 
-// open says whether who reads may ask it.
-func (q *Question) open() bool {
+// isPublic says whether who reads may ask it.
+func (q *Operation) isPublic() bool {
 	return q.Security == nil || slices.ContainsFunc(q.Security, func(s map[string][]string) bool { return len(s) == 0 || s["token"] != nil })
 }
 
@@ -128,12 +128,12 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 				if how == "none" {
 					continue
 				}
-				value := p.right(t, words)
+				value := p.validValue(t, words)
 				switch {
 				case how == "wrong":
-					value, good = junk.Draw(t, p.Name+" wrong"), false
+					value, good = invalidValues.Draw(t, p.Name+" wrong"), false
 				case how == "twice" && p.In == "query":
-					q.Add(p.Name, p.right(t, words))
+					q.Add(p.Name, p.validValue(t, words))
 					good = false
 				}
 				if p.In == "query" {
@@ -143,7 +143,7 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 				}
 			}
 			if len(hows) > 2 && rapid.IntRange(0, 20).Draw(t, "unknown") == 0 {
-				q.Add(junk.Draw(t, "name"), junk.Draw(t, "value"))
+				q.Add(invalidValues.Draw(t, "name"), invalidValues.Draw(t, "value"))
 				good = false
 			}
 			r.URL.RawQuery = q.Encode()
@@ -156,7 +156,7 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 			h.ServeHTTP(w, r)
 			d.Check(t, r, w)
 			question := d.Paths[path].Get
-			if !question.open() && (w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden) {
+			if !question.isPublic() && (w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden) {
 				asked[path+" 200"]++ // it is not for who asks here
 				continue
 			}
@@ -174,12 +174,12 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 	t.Logf("%v", asked)
 }
 
-// junk are texts that mean nothing to most parameters.
-var junk = rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "0", "-1", "99999999999999999999", "1e400", "NaN", "null", "\x00", "'", `"`, "';DROP TABLE node;--", "<script>",
+// invalidValues are texts that mean nothing to most parameters.
+var invalidValues = rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "0", "-1", "99999999999999999999", "1e400", "NaN", "null", "\x00", "'", `"`, "';DROP TABLE node;--", "<script>",
 	"../../etc/passwd", "job", "job=", "=", "label:=x", "label:", ",", "job,job", "-", "--1h", "-1y", "9999-12-31T23:59:59Z", "0000-01-01", "2026-13-01", "%00", "\xff\xfe", strings.Repeat("9", 5000)}))
 
-// right is a value that the schema allows.
-func (p *Parameter) right(t *rapid.T, words map[string][]string) string {
+// validValue is a value that the schema allows.
+func (p *Parameter) validValue(t *rapid.T, words map[string][]string) string {
 	s := &p.Schema
 	if s.Type == "array" {
 		s = s.Items

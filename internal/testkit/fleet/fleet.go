@@ -47,9 +47,9 @@ type Fleet struct {
 	asked []string
 }
 
-// Asked are the questions that were asked over HTTP since the last call, each once:
+// Requests are the questions that were asked over HTTP since the last call, each once:
 // paths with parameters.
-func (f *Fleet) Asked() []string {
+func (f *Fleet) Requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	list := f.asked
@@ -58,7 +58,7 @@ func (f *Fleet) Asked() []string {
 	return slices.Compact(list)
 }
 
-func (f *Fleet) note(h http.Handler) http.Handler {
+func (f *Fleet) recordRequests(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/api/") || r.URL.Path == "/metrics" {
 			f.mu.Lock()
@@ -69,9 +69,9 @@ func (f *Fleet) note(h http.Handler) http.Handler {
 	})
 }
 
-// Evil are names that must stay text: those of the first workload of the first
+// HostileNames are names that must stay text: those of the first workload of the first
 // machines.
-var Evil = []string{`<img src=x onerror="document.title='pwned'">`, `"><script>document.title='pwned'</script>`, "نص عربي", `a"b\c{d}|e.*`, "javascript:alert(1)"}
+var HostileNames = []string{`<img src=x onerror="document.title='pwned'">`, `"><script>document.title='pwned'</script>`, "نص عربي", `a"b\c{d}|e.*`, "javascript:alert(1)"}
 
 // Silent is how long the last machine has told nothing.
 const Silent = 12 * time.Minute
@@ -92,7 +92,7 @@ func Open(t testing.TB, c Config) *Fleet {
 	var g errgroup.Group
 	g.Go(func() error { return s.Run(ctx) })
 	f := &Fleet{Server: s}
-	web := httptest.NewUnstartedServer(f.note(s.Handler()))
+	web := httptest.NewUnstartedServer(f.recordRequests(s.Handler()))
 	web.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	web.TLS = s.Authority.ServerTLS()
 	web.StartTLS()
@@ -104,7 +104,7 @@ func Open(t testing.TB, c Config) *Fleet {
 		}
 	})
 	f.URL = web.URL
-	if err := f.tell(t.Context(), c); err != nil {
+	if err := f.sendBatches(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	if c.Days > 0 {
@@ -118,8 +118,8 @@ func Open(t testing.TB, c Config) *Fleet {
 	return f
 }
 
-// tell offers what all machines have to say, some at a time.
-func (f *Fleet) tell(ctx context.Context, c Config) error {
+// sendBatches offers what all machines have to say, some at a time.
+func (f *Fleet) sendBatches(ctx context.Context, c Config) error {
 	now := time.Now().Truncate(10 * time.Second)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
@@ -137,7 +137,7 @@ func (f *Fleet) tell(ctx context.Context, c Config) error {
 			m.fill()
 			return m.batches(end, now, func(sent []byte, clock batch.Clock) error {
 				r, err := f.Server.Ingest.Offer(ctx, m.node, clock, sent)
-				if err == nil && r.Verdict != batch.Taken {
+				if err == nil && r.Verdict != batch.Accepted {
 					err = fmt.Errorf("%s: %+v", m.name, r)
 				}
 				return err

@@ -28,8 +28,8 @@ func (m *machine) fill() {
 	spaces := []string{"shop", "data", "platform"}
 	for i := range m.Each {
 		job, space := jobs[(i+m.seed)%len(jobs)], spaces[(i+m.seed)%len(spaces)]
-		if i == 0 && m.seed < len(Evil) && !m.Tame {
-			job = Evil[m.seed]
+		if i == 0 && m.seed < len(HostileNames) && !m.Tame {
+			job = HostileNames[m.seed]
 		}
 		if m.Nodes > 100 && i >= len(jobs) {
 			job = fmt.Sprintf("%s-%d", job, (m.seed*m.Each+i)%2000) // a large fleet has more jobs

@@ -30,10 +30,10 @@ func seed(ctx context.Context, path string, days int, now time.Time) (err error)
 	first := today - int64(days)*1440
 	var list []string
 	for at := first; at < today; at += 1440 {
-		list = append(list, past("day", at, 24)...)
+		list = append(list, backdate("day", at, 24)...)
 	}
 	for at := first; at < hour; at += 60 {
-		list = append(list, past("hour", at, 1)...)
+		list = append(list, backdate("hour", at, 1)...)
 	}
 	list = append(list,
 		fmt.Sprintf("UPDATE counter SET hour_mark = max(hour_mark, %d), day_mark = max(day_mark, %d), minute_floor = %[1]d", hour, today),
@@ -48,9 +48,9 @@ func seed(ctx context.Context, path string, days int, now time.Time) (err error)
 	return nil
 }
 
-// past are the statements that write one row of so many hours, from a minute on,
+// backdate are the statements that write one row of so many hours, from a minute on,
 // for each workload and each node. What is there stays.
-func past(table string, minute int64, hours int) []string {
+func backdate(table string, minute int64, hours int) []string {
 	var cols, values []string
 	seeded.Each(func(r usage.Resource) {
 		cols = append(cols, r.String())

@@ -151,7 +151,7 @@ func (r *rig) simulate() {
 	r.t.Helper()
 	cfg := powersim.Default()
 	cfg.Dir = filepath.Join(r.dir, "powercap")
-	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Law: powersim.Law{Idle: idleWatts * 1e6, Core: coreWatts * 1e6}}}
+	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: powersim.PowerModel{Idle: idleWatts * 1e6, Core: coreWatts * 1e6}}}
 	cfg.Loads = []powersim.Load{{Name: name, Group: r.groups[0]}}
 	cfg.Whole = filepath.Dir(r.groups[0])
 	p, err := powersim.Start(cfg)

@@ -80,7 +80,7 @@ type bookMinute struct {
 
 type bookWorkload struct {
 	node  *bookNode
-	short batch.Short
+	short batch.ShortID
 	told  batch.Name // once known
 	name  batch.Name
 	sent  bool // the name was
@@ -164,7 +164,7 @@ func (b *ledgerBook) sees(w *bookWorkload, q *query.Query) bool {
 			return false
 		}
 	}
-	return !q.OmitOwn || !slices.Contains(query.Own, w.told.Name)
+	return !q.OmitOwn || !slices.Contains(query.OwnNames, w.told.Name)
 }
 
 // hides reports whether what a node used in a minute is left out of the answer to a

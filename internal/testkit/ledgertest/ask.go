@@ -117,7 +117,7 @@ func (r *inquiry) enrol() {
 				}
 			}
 			w.name.ID = workload.NewID(n.id, w.name.Kind, w.name.Key)
-			w.short, _ = batch.ShortOf(w.name.ID)
+			w.short, _ = batch.ShortIDOf(w.name.ID)
 			r.workloads = append(r.workloads, w)
 		}
 	}
@@ -215,7 +215,7 @@ func (r *inquiry) send() {
 		e.Gaps = append(e.Gaps, usage.Gap{From: g.from, To: g.to, Reason: usage.Rebooted})
 	}
 	r.marks[n] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
-	book(r.t, r.l, batch.Taken, e)
+	book(r.t, r.l, batch.Accepted, e)
 	if !e.Through.IsZero() {
 		n.told(time.Time{}, time.Time{}, e.Through)
 	}
@@ -251,7 +251,7 @@ func (r *inquiry) nest() {
 		}
 		e.Hash = batch.HashOf(fmt.Append(nil, of.id, e.Number))
 		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
-		book(r.t, r.l, batch.Taken, e)
+		book(r.t, r.l, batch.Accepted, e)
 		if both++; both == 2 && host != guest {
 			guest.compared(as, day, h.To)
 		}
@@ -508,8 +508,8 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 			}
 		}
 	}
-	if got.Over != over || got.Gaps != gaps {
-		r.Fatalf("%+v: over %v with %d gaps, want %v with %d", *q, got.Over, got.Gaps, over, gaps)
+	if got.AveragedOver != over || got.Gaps != gaps {
+		r.Fatalf("%+v: over %v with %d gaps, want %v with %d", *q, got.AveragedOver, got.Gaps, over, gaps)
 	}
 	for _, res := range usage.Wholes {
 		parts, quality := new(big.Int), usage.Absent
@@ -522,17 +522,17 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 		// Of energy there is no whole that is not in the parts.
 		energy := slices.Contains(usage.Energies[:], res)
 		there := !filtered && (!energy || quality != usage.Absent)
-		if there != got.Whole.Present.Has(res) {
+		if there != got.Capacity.Present.Has(res) {
 			r.Fatalf("%+v: whole has %s: %v", *q, res, !there)
 		}
 		if !there {
 			continue
 		}
-		if modelled := energy && quality == usage.Modelled; modelled != (got.Whole.Quality.Get(res) == usage.Modelled) {
-			r.Fatalf("%+v: whole %s is %v of parts that are %v", *q, res, got.Whole.Quality.Get(res), quality)
+		if modelled := energy && quality == usage.Modelled; modelled != (got.Capacity.Quality.Get(res) == usage.Modelled) {
+			r.Fatalf("%+v: whole %s is %v of parts that are %v", *q, res, got.Capacity.Quality.Get(res), quality)
 		}
-		if w := whole[res]; w != nil && w.Cmp(parts) != 0 || got.Whole.Sum[res].String() != parts.String() {
-			r.Fatalf("%+v: whole %s is %v, want %v, of parts %v", *q, res, got.Whole.Sum[res], w, parts)
+		if w := whole[res]; w != nil && w.Cmp(parts) != 0 || got.Capacity.Sum[res].String() != parts.String() {
+			r.Fatalf("%+v: whole %s is %v, want %v, of parts %v", *q, res, got.Capacity.Sum[res], w, parts)
 		}
 	}
 }

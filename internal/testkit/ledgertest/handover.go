@@ -48,7 +48,7 @@ func (s *stage) entry(node string, end time.Time, hs ...batch.Handover) *batch.E
 
 func (s *stage) book(es ...*batch.Entry) {
 	s.t.Helper()
-	book(s.t, s.l, batch.Taken, es...)
+	book(s.t, s.l, batch.Accepted, es...)
 }
 
 // vm is what the guest is on a host.
@@ -138,7 +138,7 @@ func testHandovers(t *testing.T, dsn string) {
 	// The same again, of another stream and in the same: nothing changes.
 	again := s.entry("guest", at(31*time.Second), handover(at(31*time.Second), "", "e", 0, 6))
 	s.book(again)
-	book(t, s.l, batch.Known, again)
+	book(t, s.l, batch.Duplicate, again)
 	s.book(s.entry("host", at(20*time.Second), handover(at(20*time.Second), vm("host"), "e", 0, 4, 5, 6)))
 	s.compare("again", "vm on name-host, by name-guest: 2 compared, 0 differ by 0; 6 at 21s")
 
@@ -310,7 +310,7 @@ func (s *stage) used(node, name, job, namespace string, minute int64, joules int
 		n.ID = vm(node)
 	}
 	row := batch.Minute{Minute: minute}
-	row.Workload, _ = batch.ShortOf(n.ID)
+	row.Workload, _ = batch.ShortIDOf(n.ID)
 	row.Usage.Covered = time.Minute
 	row.Usage.Put(usage.CPU, joules, usage.Measured)
 	row.Usage.Put(usage.EnergyRest, joules*1e6, usage.Apportioned)
@@ -386,7 +386,7 @@ func testGuests(t *testing.T, dsn string) {
 			{query.Query{By: []query.Dimension{query.ByCluster}, Scope: query.Scope{Clusters: []string{"c"}}}, "c=22240 on 3; ", "", "22240", 1},
 		} {
 			a := ask(c.q)
-			whole, _ := a.Whole.Energy()
+			whole, _ := a.Capacity.Energy()
 			if got := lines(a.Groups); got != c.want || lines(a.NestedGroups) != c.guests || whole.Decimal(usage.EnergyRest.Detail().Unit) != c.whole || a.NestedNodes != c.count {
 				t.Errorf("%s: %+v: %s(%s) of %s without %d, want %s(%s) of %s without %d", when, c.q, got, lines(a.NestedGroups),
 					whole.Decimal(usage.EnergyRest.Detail().Unit), a.NestedNodes, c.want, c.guests, c.whole, c.count)

@@ -28,16 +28,16 @@ func testLate(t *testing.T, dsn string) {
 	m := minuteOf(Day)
 	s := batch.Stream{1}
 	first := Entry("a", s, batch.Mark{Next: 1}, 1, 10, m+30, m+90)
-	book(t, l, batch.Taken, first)
+	book(t, l, batch.Accepted, first)
 	if err := l.Fold(ctx, Day.Add(26*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	// The name comes late as well, and moves the day to another group.
 	n := named("k")
 	n.Job = "j"
-	short, _ := batch.ShortOf(n.ID)
+	short, _ := batch.ShortIDOf(n.ID)
 	late := Entry("a", s, batch.Mark{Next: 2, Last: first.Hash}, short, 100, m+31, m+91)
-	book(t, l, batch.Taken, late)
+	book(t, l, batch.Accepted, late)
 	for i := 1; i <= 2; i++ { // folding twice changes nothing
 		if err := l.Fold(ctx, Day.Add(26*time.Hour)); err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func testLate(t *testing.T, dsn string) {
 	}
 	after := Entry("a", s, batch.Mark{Next: 3, Last: late.Hash}, 1, 0, m+30)
 	after.Names = []batch.Name{n}
-	book(t, l, batch.Taken, after)
+	book(t, l, batch.Accepted, after)
 	if err := l.Fold(ctx, Day.Add(26*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func testLate(t *testing.T, dsn string) {
 	for _, c := range []struct {
 		table  string
 		minute int64
-		short  batch.Short
+		short  batch.ShortID
 		want   int64
 	}{
 		{table("", m), m + 31, short, 100}, {"hour", m, 1, 10}, {"hour", m, short, 100}, {"hour", m + 60, short, 100},
@@ -81,18 +81,18 @@ func testSlices(t *testing.T, dsn string) {
 	Node(t, l, "a")
 	m := minuteOf(Day)
 	mark := batch.Mark{Next: 1}
-	want := map[batch.Short]int64{}
-	send := func(short batch.Short, minutes ...int64) {
+	want := map[batch.ShortID]int64{}
+	send := func(short batch.ShortID, minutes ...int64) {
 		e := Entry("a", batch.Stream{1}, mark, short, 10, minutes...)
 		e.Nodes = []batch.NodeMinute{{Minute: minutes[0], CPUs: 1}}
 		for range minutes {
 			e.Nodes[0].Whole[0] += 10
 		}
 		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
-		book(t, l, batch.Taken, e)
+		book(t, l, batch.Accepted, e)
 		want[short] += 10 * int64(len(minutes))
 	}
-	for short := range batch.Short(4) {
+	for short := range batch.ShortID(4) {
 		send(short, m+30, m+31, m+90)
 	}
 	db := reader{t, DB(t, dsn)}
@@ -108,7 +108,7 @@ func testSlices(t *testing.T, dsn string) {
 				}
 				if slices++; !ended {
 					more = !rest
-					short := batch.Short(slices % 4)
+					short := batch.ShortID(slices % 4)
 					// The last is for a workload whose groups were just summed.
 					if ended = slices > 50 && db.number("SELECT coalesce(max(next), 0) FROM stale_day") > 0; ended {
 						short = 0
@@ -157,7 +157,7 @@ func testRetain(t *testing.T, dsn string) {
 	send := func(minutes ...int64) {
 		e := Entry("a", batch.Stream{1}, mark, 1, 10, minutes...)
 		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
-		book(t, l, batch.Taken, e)
+		book(t, l, batch.Accepted, e)
 	}
 	send(m, m+dayMinutes)
 	at := func(age time.Duration) time.Time { return Day.Add(age) }
@@ -434,7 +434,7 @@ func testSchema(t *testing.T, dsn string) {
 	m := minuteOf(Day)
 	e := Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, m)
 	e.Minutes[0].Usage.Put(usage.PressureIO, 4, usage.Modelled)
-	book(t, l, batch.Taken, e)
+	book(t, l, batch.Accepted, e)
 	epoch := l.Epoch()
 	closed(t, l)
 	do := func(statements ...string) {
@@ -457,7 +457,7 @@ func testSchema(t *testing.T, dsn string) {
 	}
 	next := Entry("a", batch.Stream{1}, batch.Mark{Next: 2, Last: e.Hash}, 1, 10, m)
 	next.Minutes[0].Usage.Put(usage.PressureIO, 6, usage.Measured)
-	book(t, l, batch.Taken, next)
+	book(t, l, batch.Accepted, next)
 	if err := l.Fold(ctx, Day.Add(25*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -496,7 +496,7 @@ func testConcurrent(t *testing.T, dsn string) {
 			for j := range int64(batches) {
 				e := Entry(fmt.Sprint("n", i), batch.Stream{byte(i)}, mark, 1, 10, m+17*j, m+17*j+1)
 				results, err := ls[i%2].Book(ctx, []*batch.Entry{e})
-				if err != nil || results[0].Verdict != batch.Taken {
+				if err != nil || results[0].Verdict != batch.Accepted {
 					t.Errorf("booking: %v, %v", results, err)
 					return
 				}
@@ -526,7 +526,7 @@ func testConcurrent(t *testing.T, dsn string) {
 	for range 5 {
 		e := Entry("n0", batch.Stream{100}, mark, 1, 10, m)
 		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
-		book(t, ls[0], batch.Taken, e)
+		book(t, ls[0], batch.Accepted, e)
 		total += 10
 		for _, l := range ls {
 			wait.Go(func() {

@@ -86,7 +86,7 @@ func Node(t testing.TB, l *ledger.Ledger, id string) {
 }
 
 // Entry is an entry that uses ns of CPU in each of the minutes.
-func Entry(node string, s batch.Stream, mark batch.Mark, short batch.Short, ns int64, minutes ...int64) *batch.Entry {
+func Entry(node string, s batch.Stream, mark batch.Mark, short batch.ShortID, ns int64, minutes ...int64) *batch.Entry {
 	e := &batch.Entry{
 		Node: node, Stream: s, Number: mark.Next, Previous: mark.Last,
 		Sent: fmt.Appendf(nil, "%s %d %d %d %v", s, mark.Next, short, ns, minutes), Boot: "boot",
@@ -125,15 +125,15 @@ func testStreams(t *testing.T, dsn string) {
 	Node(t, l, "b")
 	s, m := batch.Stream{1}, minuteOf(Day)
 	first := Entry("a", s, batch.Mark{Next: 1}, 7, 5, m)
-	book(t, l, batch.Taken, first)
-	book(t, l, batch.Known, first)
+	book(t, l, batch.Accepted, first)
+	book(t, l, batch.Duplicate, first)
 	second := Entry("a", s, batch.Mark{Next: 2, Last: first.Hash}, 7, 5, m)
 	third := Entry("a", s, batch.Mark{Next: 3, Last: second.Hash}, 7, 5, m)
-	if r := book(t, l, batch.Behind, third)[0]; r.Next != 2 {
+	if r := book(t, l, batch.OutOfOrder, third)[0]; r.Next != 2 {
 		t.Errorf("behind, and the next is %d, want 2", r.Next)
 	}
 	// In one call the second makes way for the third.
-	if r := book(t, l, batch.Taken, second, third); r[1].Next != 4 {
+	if r := book(t, l, batch.Accepted, second, third); r[1].Next != 4 {
 		t.Errorf("next is %d, want 4", r[1].Next)
 	}
 	other := Entry("a", s, batch.Mark{Next: 2, Last: first.Hash}, 7, 6, m)
@@ -155,7 +155,7 @@ func testStreams(t *testing.T, dsn string) {
 		Entry("b", batch.Stream{3}, batch.Mark{Next: 1}, 7, 5, m),
 	}
 	results, err := l.Book(ctx, denied)
-	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !errors.Is(results[1].Err, fault.ErrDenied) || results[2].Verdict != batch.Taken {
+	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !errors.Is(results[1].Err, fault.ErrDenied) || results[2].Verdict != batch.Accepted {
 		t.Errorf("of others: %v, %v", results, err)
 	}
 	if err := l.RevokeNode(ctx, "b", Day); err != nil {
@@ -191,7 +191,7 @@ func testLost(t *testing.T, dsn string) {
 	l := Open(t, dsn)
 	Node(t, l, "a")
 	Node(t, l, "b")
-	lost := batch.Lost{
+	lost := batch.Loss{
 		Stream: batch.Stream{1}, From: 1, To: 3, Hash: batch.Hash{3},
 		Gap: usage.Gap{From: Day, To: Day.Add(time.Hour), Reason: usage.Forgotten, Detail: "gone"},
 	}
@@ -203,10 +203,10 @@ func testLost(t *testing.T, dsn string) {
 		from, to uint64
 		want     batch.Reply
 	}{
-		{2, 3, batch.Reply{Verdict: batch.Behind, Next: 1}},
-		{1, 3, batch.Reply{Verdict: batch.Taken, Next: 4}},
-		{1, 3, batch.Reply{Verdict: batch.Known, Next: 4}},
-		{3, 5, batch.Reply{Verdict: batch.Behind, Next: 4}},
+		{2, 3, batch.Reply{Verdict: batch.OutOfOrder, Next: 1}},
+		{1, 3, batch.Reply{Verdict: batch.Accepted, Next: 4}},
+		{1, 3, batch.Reply{Verdict: batch.Duplicate, Next: 4}},
+		{3, 5, batch.Reply{Verdict: batch.OutOfOrder, Next: 4}},
 	} {
 		if r, err := tell("a", c.from, c.to); err != nil || r.Verdict != c.want.Verdict || r.Next != c.want.Next {
 			t.Errorf("%d: %v, %v; want %v", i, r, err, c.want)
@@ -220,7 +220,7 @@ func testLost(t *testing.T, dsn string) {
 	}
 	e := Entry("a", lost.Stream, batch.Mark{Next: 4, Last: batch.Hash{3}}, 1, 1, minuteOf(Day))
 	e.Shifts = []batch.Shift{{Boot: "b", At: Day.Add(3 * time.Hour), By: -90 * time.Second, From: Day.Add(time.Hour)}}
-	book(t, l, batch.Taken, e)
+	book(t, l, batch.Accepted, e)
 	gap := query.Gap{Node: "a", Name: "name-a", Gap: lost.Gap, Booked: Day.Add(2 * time.Hour)}
 	shift := query.Gap{Node: "a", Name: "name-a", Gap: usage.Gap{From: Day.Add(time.Hour), To: Day.Add(time.Hour)}, Booked: Day.Add(3 * time.Hour), Shift: -90 * time.Second}
 	for _, c := range []struct {
@@ -284,14 +284,14 @@ func testNames(t *testing.T, dsn string) {
 	Node(t, l, "a")
 	s, mark, m := batch.Stream{1}, batch.Mark{Next: 1}, minuteOf(Day)
 	name := named("k")
-	short, _ := batch.ShortOf(name.ID)
-	send := func(minute int64, names ...batch.Name) []batch.Short {
+	short, _ := batch.ShortIDOf(name.ID)
+	send := func(minute int64, names ...batch.Name) []batch.ShortID {
 		e := Entry("a", s, mark, short, 1, minute)
 		e.Names = names
 		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
-		return book(t, l, batch.Taken, e)[0].Names
+		return book(t, l, batch.Accepted, e)[0].Names
 	}
-	if got := send(m); !slices.Equal(got, []batch.Short{short}) {
+	if got := send(m); !slices.Equal(got, []batch.ShortID{short}) {
 		t.Errorf("asks for names %v, want %v", got, short)
 	}
 	code := 3
@@ -340,7 +340,7 @@ func testRange(t *testing.T, dsn string) {
 	Node(t, l, "a")
 	m := minuteOf(Day)
 	const large = 1<<57 - 1
-	book(t, l, batch.Taken, Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, large, m))
+	book(t, l, batch.Accepted, Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, large, m))
 	es := []*batch.Entry{
 		Entry("a", batch.Stream{2}, batch.Mark{Next: 1}, 2, 5, m),
 		Entry("a", batch.Stream{3}, batch.Mark{Next: 1}, 1, 1, m),              // together with what is there
@@ -356,7 +356,7 @@ func testRange(t *testing.T, dsn string) {
 	}
 	for i, r := range results {
 		taken := i == 0 || i == 6
-		if taken != (r.Err == nil && r.Verdict == batch.Taken) || !taken && !errors.Is(r.Err, fault.ErrInvalid) {
+		if taken != (r.Err == nil && r.Verdict == batch.Accepted) || !taken && !errors.Is(r.Err, fault.ErrInvalid) {
 			t.Errorf("entry %d: %v, %v", i, r.Verdict, r.Err)
 		}
 	}
@@ -384,7 +384,7 @@ func testLarge(t *testing.T, dsn string) {
 		}
 	}
 	// The sum of the first two does not fit 64 bits, in the group.
-	book(t, l, batch.Taken, Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, large, hour...),
+	book(t, l, batch.Accepted, Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, large, hour...),
 		Entry("a", batch.Stream{2}, batch.Mark{Next: 1}, 2, large, hour...),
 		Entry("a", batch.Stream{3}, batch.Mark{Next: 1}, 3, large, day...))
 	if err := l.Fold(t.Context(), Day.Add(25*time.Hour)); err != nil {
@@ -427,7 +427,7 @@ func testText(t *testing.T, dsn string) {
 	e.Names = []batch.Name{n, {ID: "no id"}}
 	e.Gaps = []usage.Gap{{From: Day, To: Day.Add(1), Detail: "\x00"}}
 	e.Boot = "\x00"
-	book(t, l, batch.Taken, e)
+	book(t, l, batch.Accepted, e)
 	db := reader{t, DB(t, dsn)}
 	db.rows(func(row map[string]any) {
 		if row["name"] != "xy\uFFFD" {

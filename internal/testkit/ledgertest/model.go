@@ -21,7 +21,7 @@ type model struct {
 
 type place struct {
 	node     string
-	workload batch.Short
+	workload batch.ShortID
 	minute   int64
 }
 
@@ -62,7 +62,7 @@ func (m *model) book(e *batch.Entry) {
 		addNode(n, &row)
 	}
 	for _, n := range e.Names {
-		short, _ := batch.ShortOf(n.ID)
+		short, _ := batch.ShortIDOf(n.ID)
 		if at := (place{node: e.Node, workload: short}); n.Job != "" {
 			m.jobs[at] = n.Job
 		}
@@ -135,8 +135,8 @@ type group struct {
 }
 
 // nameless are those of the entry's workloads that have no name yet, in order.
-func (m *model) nameless(e *batch.Entry, named map[place]bool) []batch.Short {
-	set := map[batch.Short]bool{}
+func (m *model) nameless(e *batch.Entry, named map[place]bool) []batch.ShortID {
+	set := map[batch.ShortID]bool{}
 	for _, row := range e.Minutes {
 		if !named[place{node: e.Node, workload: row.Workload}] {
 			set[row.Workload] = true

@@ -151,7 +151,7 @@ func (r *walk) step() {
 		s := rapid.SampledFrom(r.streams).Draw(r.T, "stream")
 		m := r.model.streams[s]
 		next := uint64(len(m.taken)) + 1
-		lost := batch.Lost{Stream: s, From: next, To: next + 1, Hash: batch.Hash{byte(next)}, Gap: usage.Gap{From: Day, To: r.now(), Reason: usage.Forgotten}}
+		lost := batch.Loss{Stream: s, From: next, To: next + 1, Hash: batch.Hash{byte(next)}, Gap: usage.Gap{From: Day, To: r.now(), Reason: usage.Forgotten}}
 		var reply batch.Reply
 		if reply, err = r.l.Lost(ctx, m.node, lost, r.now()); reply.Next != next+2 {
 			r.Fatalf("lost %d and %d: %v, %v", next, next+1, reply, err)
@@ -170,7 +170,7 @@ func (r *walk) book() {
 	type expected struct {
 		verdict batch.Verdict // 0 is an error
 		next    uint64
-		names   []batch.Short
+		names   []batch.ShortID
 	}
 	var es []*batch.Entry
 	var want []expected
@@ -184,19 +184,19 @@ func (r *walk) book() {
 		case "good":
 			r.model.book(e)
 			for _, n := range e.Names {
-				short, _ := batch.ShortOf(n.ID)
+				short, _ := batch.ShortIDOf(n.ID)
 				r.named[place{node: e.Node, workload: short}] = true
 			}
-			x = expected{batch.Taken, next + 1, r.model.nameless(e, r.named)}
+			x = expected{batch.Accepted, next + 1, r.model.nameless(e, r.named)}
 		case "again":
 			i := rapid.IntRange(0, len(m.taken)).Draw(r.T, "number")
 			if i == len(m.taken) || m.taken[i] == nil {
 				continue
 			}
-			e, x.verdict = m.taken[i], batch.Known
+			e, x.verdict = m.taken[i], batch.Duplicate
 		case "ahead":
 			e.Number += uint64(rapid.IntRange(1, 3).Draw(r.T, "ahead"))
-			x.verdict = batch.Behind
+			x.verdict = batch.OutOfOrder
 		case "torn":
 			e.Previous[31] ^= 1
 			x.verdict = batch.Conflict
@@ -249,7 +249,7 @@ func (r *walk) entry(s batch.Stream, m *modelStream, next uint64) *batch.Entry {
 	}
 	for range rapid.IntRange(0, 4).Draw(r.T, "rows") {
 		name := r.name(m.node)
-		short, _ := batch.ShortOf(name.ID)
+		short, _ := batch.ShortIDOf(name.ID)
 		row := batch.Minute{Workload: short, Minute: minutes.Draw(r.T, "minute"), Usage: usage()}
 		row.Usage.Covered = time.Duration(rapid.Int64Range(0, 1e10).Draw(r.T, "covered"))
 		e.Minutes = append(e.Minutes, row)

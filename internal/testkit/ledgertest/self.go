@@ -67,7 +67,7 @@ func testSelf(t *testing.T, dsn string) {
 	mine, other := named("k"), named("l")
 	mine.Name, mine.Started = "mine", Day
 	theirs := mine
-	short, _ := batch.ShortOf(mine.ID)
+	short, _ := batch.ShortIDOf(mine.ID)
 	m, mark := minuteOf(Day), batch.Mark{Next: 1}
 	self := func(node string, id workload.ID) *query.Self {
 		t.Helper()
@@ -84,7 +84,7 @@ func testSelf(t *testing.T, dsn string) {
 		e := Entry(n, batch.Stream{n[0]}, mark, short, 5, m, m+61, m+3*dayMinutes)
 		e.Names = []batch.Name{theirs}
 		e.Gaps = []usage.Gap{{From: Day.Add(time.Hour), To: Day.Add(2 * time.Hour), Reason: usage.Rebooted}, {From: Day.Add(-time.Hour), To: Day, Reason: usage.Rebooted}}
-		book(t, l, batch.Taken, e)
+		book(t, l, batch.Accepted, e)
 	}
 	for _, fold := range []time.Duration{0, 2 * time.Hour, 49 * time.Hour, 300 * time.Hour} {
 		if err := l.Fold(t.Context(), Day.Add(fold)); err != nil {
@@ -101,7 +101,7 @@ func testSelf(t *testing.T, dsn string) {
 	// An id that begins alike is another one's.
 	raw, _ := mine.ID.Bytes()
 	raw[15]++
-	if s := self("a", workload.IDOf(raw)); s.Usage.Present != 0 || s.Name.Name != "" {
+	if s := self("a", workload.IDFromBytes(raw)); s.Usage.Present != 0 || s.Name.Name != "" {
 		t.Errorf("one whose id begins alike used %+v", s)
 	}
 	if _, err := l.Self(t.Context(), "c", mine.ID); !errors.Is(err, fault.ErrNotFound) {

@@ -36,8 +36,8 @@ func (r *inquiry) shared(q query.Query, from, to int64) {
 	if err != nil {
 		r.Fatalf("%+v: %v", q, err)
 	}
-	if len(got.Groups) != len(plain.Groups) || got.Whole.Sum != plain.Whole.Sum {
-		r.Fatalf("%+v: %d groups of %v, want %d of %v", q, len(got.Groups), got.Whole.Sum, len(plain.Groups), plain.Whole.Sum)
+	if len(got.Groups) != len(plain.Groups) || got.Capacity.Sum != plain.Capacity.Sum {
+		r.Fatalf("%+v: %d groups of %v, want %d of %v", q, len(got.Groups), got.Capacity.Sum, len(plain.Groups), plain.Capacity.Sum)
 	}
 	change := r.shares(&q, from, to)
 	var before, after [2]unit.Sum

@@ -18,11 +18,11 @@ func (r *inquiry) top(q query.Query) {
 		if err != nil {
 			r.Fatalf("%+v: %v", q, err)
 		}
-		v1.Sort(a, key)
-		v1.Limit(a, n)
+		v1.SortGroups(a, key)
+		v1.LimitGroups(a, n)
 		return string(v1.JSON(a))
 	}
-	if want, got := said(nil), said(v1.Top(q.By, key, n)); got != want {
+	if want, got := said(nil), said(v1.NewTop(q.By, key, n)); got != want {
 		r.Fatalf("%+v: by %q, %d of them:\n%s\nwant\n%s", q, key, n, got, want)
 	}
 }

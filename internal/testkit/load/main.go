@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// did is what a load did; what a mode has nothing to say of is zero.
-type did struct {
+// result is what a load did; what a mode has nothing to say of is zero.
+type result struct {
 	CPU      int64 `json:"cpu_ns"`   // by getrusage, waited-for children included
 	Children int   `json:"children"` // started
 	Bytes    int64 `json:"bytes"`    // payload
@@ -54,7 +54,7 @@ func run(args []string) error {
 	// ExitOnError: it does not return an error.
 	_ = f.Parse(args[1:])
 
-	var d did
+	var d result
 	var err error
 	switch args[0] {
 	case "busy":

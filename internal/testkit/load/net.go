@@ -29,7 +29,7 @@ func receive(listen string) (int64, error) {
 
 // send sends so many bytes, waits until the other side has them all, and asks
 // the kernel what went over the wire.
-func send(to string, bytes int64, d *did) error {
+func send(to string, bytes int64, d *result) error {
 	conn, err := net.Dial("tcp", to)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func send(to string, bytes int64, d *did) error {
 	return info(c, d)
 }
 
-func info(c *net.TCPConn, d *did) error {
+func info(c *net.TCPConn, d *result) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err

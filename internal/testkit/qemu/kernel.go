@@ -37,18 +37,18 @@ func FindKernel(ctx context.Context) (*Kernel, error) {
 	}
 	cache = filepath.Join(cache, "mete-test", "linux")
 	for _, root := range []string{"/", cache} {
-		if k, err := look(root); err == nil {
+		if k, err := findIn(root); err == nil {
 			return k, nil
 		}
 	}
 	if err := fetch(ctx, cache); err != nil {
 		return nil, fault.WithHint(fmt.Errorf("kernel for guests: %w", err), "install one: apt-get install "+debian)
 	}
-	return look(cache)
+	return findIn(cache)
 }
 
-// look finds the newest kernel below a directory.
-func look(root string) (*Kernel, error) {
+// findIn finds the newest kernel below a directory.
+func findIn(root string) (*Kernel, error) {
 	images, err := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func look(root string) (*Kernel, error) {
 				k.builtin = append(k.builtin, plain(name))
 			}
 		}
-		if _, err := k.load(wanted); err == nil {
+		if _, err := k.load(wantedModules); err == nil {
 			return k, nil
 		}
 	}
@@ -127,8 +127,8 @@ func tool(ctx context.Context, dir, name string, args ...string) error {
 	return nil
 }
 
-// wanted are the modules for the devices that guests have.
-var wanted = []string{"virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9pnet_virtio", "9p", "vmw_vsock_virtio_transport", "vsock_loopback"}
+// wantedModules are the modules for the devices that guests have.
+var wantedModules = []string{"virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9pnet_virtio", "9p", "vmw_vsock_virtio_transport", "vsock_loopback"}
 
 // A module is one as the kernel takes it.
 type module struct {

@@ -112,7 +112,7 @@ func (cfg *Config) initramfs() (err error) {
 	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "var", "etc"} {
 		a.dir(d)
 	}
-	modules, err := cfg.Kernel.load(wanted)
+	modules, err := cfg.Kernel.load(wantedModules)
 	if err != nil {
 		return err
 	}

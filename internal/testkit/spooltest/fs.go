@@ -50,9 +50,9 @@ func New(pick func(n int) int) *FS {
 	return &FS{names: map[string]*inode{}, disk: map[string]*inode{}, locks: map[string]bool{}, pick: pick, room: -1}
 }
 
-// Room limits the bytes of all files together, beyond what there is; a negative
+// SetFree limits the bytes of all files together, beyond what there is; a negative
 // number is no limit.
-func (f *FS) Room(n int64) {
+func (f *FS) SetFree(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.room = -1; n >= 0 {
@@ -122,8 +122,8 @@ func (f *FS) left(n *inode) []byte {
 	return b
 }
 
-// Rot changes one bit of a file, wherever it is kept.
-func (f *FS) Rot(name string, bit int64) {
+// FlipBit changes one bit of a file, wherever it is kept.
+func (f *FS) FlipBit(name string, bit int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.names[name]

@@ -14,8 +14,8 @@ import (
 
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/testkit/cut"
 	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/netfault"
 )
 
 // The short form: a list of faults in a fixed order. Each begins when the one
@@ -155,7 +155,7 @@ func (d *drill) amid(fault func()) {
 // and the server takes them. Jobs that run meanwhile are to be exact by name.
 func (d *drill) recover(after string) {
 	d.t.Helper()
-	d.proxy.Set(cut.Weather{})
+	d.proxy.Set(netfault.Conditions{})
 	for _, s := range d.stores {
 		d.must(s.empty())
 	}
@@ -276,17 +276,17 @@ func (d *drill) waiting(n float64) {
 func (d *drill) network() {
 	d.t.Helper()
 	d.amid(func() {
-		d.proxy.Set(cut.Weather{Silent: true})
+		d.proxy.Set(netfault.Conditions{Silent: true})
 		d.waiting(2)
-		d.proxy.Set(cut.Weather{Down: true}) // what was on its way is lost
+		d.proxy.Set(netfault.Conditions{Down: true}) // what was on its way is lost
 	})
 	d.recover("connection cut")
 	d.amid(func() {
-		d.proxy.Set(cut.Weather{Silent: true})
+		d.proxy.Set(netfault.Conditions{Silent: true})
 		d.waiting(2)
 	})
 	d.recover("silence")
-	for what, w := range map[string]cut.Weather{"answers lost": {Lose: 1}, "requests repeated": {Repeat: 1}} {
+	for what, w := range map[string]netfault.Conditions{"answers lost": {Lose: 1}, "requests repeated": {Repeat: 1}} {
 		before := d.proxy.Stats()
 		d.proxy.Set(w)
 		d.proxy.CutAll()
@@ -306,7 +306,7 @@ func (d *drill) network() {
 func (d *drill) merge() {
 	d.t.Helper()
 	d.faults["outage"]++
-	d.proxy.Set(cut.Weather{Down: true})
+	d.proxy.Set(netfault.Conditions{Down: true})
 	d.waiting(10)
 	const point = "spool.merged@1"
 	d.kill(d.agent, syscall.SIGKILL)

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"mete.dev/mete/internal/testkit/cut"
+	"mete.dev/mete/internal/testkit/netfault"
 )
 
 // A reign is the time of a server that somebody restored from the wrong copy, one
@@ -72,7 +72,7 @@ func (r *rig) beginReign(point string) {
 	r.reign.n++
 	// Nothing else goes wrong, so that it is short.
 	r.weather, r.fair = r.reign.ends, true
-	r.proxy.Set(cut.Weather{})
+	r.proxy.Set(netfault.Conditions{})
 }
 
 func (r *rig) endReign() {

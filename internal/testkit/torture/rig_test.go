@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/testkit/cut"
 	"mete.dev/mete/internal/testkit/ledgertest"
+	"mete.dev/mete/internal/testkit/netfault"
 )
 
 // The crash points, and at which visit of one a program is killed at the latest:
@@ -49,7 +49,7 @@ type rig struct {
 	fleet         *fleet
 	server, agent *child
 	core          *child // the server above; nil without
-	proxy         *cut.Proxy
+	proxy         *netfault.Proxy
 	status        string // URL of the agent's
 	dsn, coreDSN  string // of the ledgers
 	token         string
@@ -100,7 +100,7 @@ func newRig(t *testing.T, v variant, bin string, seed uint64) *rig {
 		points[upPoint] = 1
 	}
 	var err error
-	if r.proxy, err = cut.Open(at, seed); err != nil {
+	if r.proxy, err = netfault.Open(at, seed); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -395,7 +395,7 @@ func (r *rig) harm() {
 		}
 		r.agent.limit = now.Sub(r.agent.began) + 2500*time.Millisecond
 		r.fair = false
-		r.proxy.Set(cut.Weather{Down: true})
+		r.proxy.Set(netfault.Conditions{Down: true})
 	case !over && now.After(r.outage):
 		r.blow()
 	}
@@ -404,11 +404,11 @@ func (r *rig) harm() {
 // blow changes the weather on the network.
 func (r *rig) blow() {
 	if r.fair = !r.fair; r.fair {
-		r.proxy.Set(cut.Weather{})
+		r.proxy.Set(netfault.Conditions{})
 		return
 	}
 	r.faults["network"]++
-	w := cut.Weather{Delay: time.Duration(r.rnd.IntN(50)) * time.Millisecond, Cut: 0.2, Lose: 0.3, Repeat: 0.2,
+	w := netfault.Conditions{Delay: time.Duration(r.rnd.IntN(50)) * time.Millisecond, Cut: 0.2, Lose: 0.3, Repeat: 0.2,
 		Hold: time.Duration(r.rnd.IntN(200)) * time.Millisecond}
 	n := r.rnd.IntN(5)
 	if r.v.upstream {
@@ -416,9 +416,9 @@ func (r *rig) blow() {
 	}
 	switch n {
 	case 0:
-		w = cut.Weather{Down: true}
+		w = netfault.Conditions{Down: true}
 	case 1:
-		w = cut.Weather{Silent: true}
+		w = netfault.Conditions{Silent: true}
 	case 2:
 		w.Rate = 8<<10 + r.rnd.IntN(1<<20)
 	}
@@ -495,7 +495,7 @@ func (r *rig) putBack(from string) {
 // settle lets everything live and waits until the ledger has all.
 func (r *rig) settle() {
 	r.calm = true
-	r.proxy.Set(cut.Weather{})
+	r.proxy.Set(netfault.Conditions{})
 	for _, s := range r.stores {
 		r.must(s.empty())
 	}

@@ -61,8 +61,8 @@ type chain struct {
 	writeable int      // bytes
 }
 
-// take returns the next chain, false where there is none.
-func (r *ring) take(m memory) (c chain, ok bool, err error) {
+// next returns the next chain, false where there is none.
+func (r *ring) next(m memory) (c chain, ok bool, err error) {
 	if uint16(atomic.LoadUint32(word(r.avail))>>16) == r.base {
 		return c, false, nil
 	}
@@ -96,8 +96,8 @@ func (r *ring) take(m memory) (c chain, ok bool, err error) {
 	return c, false, fmt.Errorf("descriptors go round in a circle")
 }
 
-// give hands a chain back to the guest, with so many bytes written to it.
-func (r *ring) give(c chain, written int) {
+// complete hands a chain back to the guest, with so many bytes written to it.
+func (r *ring) complete(c chain, written int) {
 	w := atomic.LoadUint32(word(r.used))
 	idx := uint16(w >> 16)
 	e := r.used[4+sizeUsed*int(idx%r.num):]
@@ -106,8 +106,8 @@ func (r *ring) give(c chain, written int) {
 	atomic.StoreUint32(word(r.used), uint32(idx+1)<<16)
 }
 
-// tell interrupts the guest, unless it wants none.
-func (r *ring) tell() error {
+// notify interrupts the guest, unless it wants none.
+func (r *ring) notify() error {
 	if r.call < 0 || atomic.LoadUint32(word(r.avail))&noInterrupt != 0 {
 		return nil
 	}

@@ -61,7 +61,7 @@ func (s *session) turn() error {
 	if r := &s.rings[toHost]; r.on {
 		took := false
 		for {
-			c, ok, err := r.take(s.mem)
+			c, ok, err := r.next(s.mem)
 			if err != nil {
 				return err
 			}
@@ -69,14 +69,14 @@ func (s *session) turn() error {
 				break
 			}
 			b := c.gather()
-			r.give(c, 0)
+			r.complete(c, 0)
 			took = true
 			if p, ok := decode(b); ok {
 				s.packet(p)
 			}
 		}
 		if took {
-			if err := r.tell(); err != nil {
+			if err := r.notify(); err != nil {
 				return err
 			}
 		}
@@ -92,7 +92,7 @@ func (s *session) pump() error {
 	}
 	gave := false
 	for len(s.waiting) > 0 {
-		c, ok, err := r.take(s.mem)
+		c, ok, err := r.next(s.mem)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (s *session) pump() error {
 			rest = nil
 		}
 		s.buf = p.append(s.buf[:0])
-		r.give(c, c.scatter(s.buf))
+		r.complete(c, c.scatter(s.buf))
 		gave = true
 		if p.data = rest; rest == nil {
 			s.waiting = s.waiting[1:]
@@ -117,7 +117,7 @@ func (s *session) pump() error {
 	if !gave {
 		return nil
 	}
-	return r.tell()
+	return r.notify()
 }
 
 // send has a packet of a stream go to the guest.

@@ -175,7 +175,7 @@ func (s *session) ring(m *message, n int) error {
 			return err
 		}
 		if r.call = m.take(); r.on {
-			return r.tell() // it may have missed one
+			return r.notify() // it may have missed one
 		}
 	case setEnable:
 		// QEMU enables rings that it has started, and disables none that it does

@@ -64,7 +64,7 @@ func offer(r *ring, heads ...uint16) {
 
 func TestRing(t *testing.T) {
 	r, m := newRing(t)
-	if _, ok, err := r.take(m); ok || err != nil {
+	if _, ok, err := r.next(m); ok || err != nil {
 		t.Fatalf("an empty ring: %v, %v", ok, err)
 	}
 	copy(m[0].bytes[1024:], "headdata")
@@ -74,11 +74,11 @@ func TestRing(t *testing.T) {
 	// The index goes round: more chains than the ring has places.
 	for i := range 9 {
 		offer(r, 3)
-		c, ok, err := r.take(m)
+		c, ok, err := r.next(m)
 		if !ok || err != nil || c.head != 3 || string(c.gather()) != "headdata" || c.writeable != 16 {
 			t.Fatalf("%d: %+v, %v, %v", i, c, ok, err)
 		}
-		r.give(c, c.scatter([]byte("answer")))
+		r.complete(c, c.scatter([]byte("answer")))
 		if string(m[0].bytes[2048:2054]) != "answer" {
 			t.Errorf("%q", m[0].bytes[2048:2064])
 		}
@@ -103,7 +103,7 @@ func TestRingBroken(t *testing.T) {
 		r, m := newRing(t)
 		broken(r)
 		offer(r, 0)
-		if c, ok, err := r.take(m); ok || err == nil {
+		if c, ok, err := r.next(m); ok || err == nil {
 			t.Errorf("%s: %+v, %v, %v, want an error", name, c, ok, err)
 		}
 	}

@@ -38,8 +38,8 @@ func (u Unit) tick(v float64) string {
 	return u.Write(v)
 }
 
-// large is what no drawn value reaches: sums of values below it are finite.
-const large = 1e150
+// maxValue is what no drawn value reaches: sums of values below it are finite.
+const maxValue = 1e150
 
 // An axis goes from lo to hi with a tick every step.
 type axis struct{ lo, hi, step float64 }
@@ -54,9 +54,9 @@ func axisOf(lo, hi float64, n int, u Unit) axis {
 		hi = 0
 	}
 	// What differs by less than can be told apart is the same.
-	if hi-lo <= max(1e-9*max(math.Abs(lo), math.Abs(hi)), 1/large) {
+	if hi-lo <= max(1e-9*max(math.Abs(lo), math.Abs(hi)), 1/maxValue) {
 		pad := math.Abs(lo) / 2
-		if pad <= 1/large {
+		if pad <= 1/maxValue {
 			pad = 0.5
 		}
 		if lo >= 0 {
@@ -65,14 +65,14 @@ func axisOf(lo, hi float64, n int, u Unit) axis {
 			lo, hi = lo-pad, min(0, hi+pad)
 		}
 	}
-	a := axis{step: nice((hi/float64(n))-(lo/float64(n)), u)}
+	a := axis{step: niceStep((hi/float64(n))-(lo/float64(n)), u)}
 	a.lo, a.hi = math.Floor(lo/a.step)*a.step, math.Ceil(hi/a.step)*a.step
 	return a
 }
 
-// nice is a round step of at least v: 1, 2 or 5 by powers of ten, or powers of two
+// niceStep is a round step of at least v: 1, 2 or 5 by powers of ten, or powers of two
 // of bytes.
-func nice(v float64, u Unit) float64 {
+func niceStep(v float64, u Unit) float64 {
 	switch u {
 	case Bytes, BytesPerSecond, ByteSeconds:
 		scale := 1.0
@@ -95,33 +95,33 @@ func nice(v float64, u Unit) float64 {
 	return 10 * base
 }
 
-// spans are the round steps of an axis of time.
-var spans = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+// timeSteps are the round steps of an axis of time.
+var timeSteps = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
 	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour}
 
 const day = 24 * time.Hour
 
-// A mark is a labelled instant of an axis of time.
-type mark struct {
+// A timeMark is a labelled instant of an axis of time.
+type timeMark struct {
 	at   time.Time
 	text string
 }
 
-// marks are at most n round instants from one time to another, as the zone's
+// timeMarks are at most n round instants from one time to another, as the zone's
 // clocks show them.
-func marks(from, to time.Time, n int, zone *time.Location) (list []mark) {
+func timeMarks(from, to time.Time, n int, zone *time.Location) (list []timeMark) {
 	n = max(n, 1)
 	length := to.Sub(from)
 	step := time.Duration(0)
-	for _, s := range spans {
+	for _, s := range timeSteps {
 		if length/s < time.Duration(n) {
 			step = s
 			break
 		}
 	}
 	if step == 0 {
-		return days(from, to, n, zone)
+		return dayMarks(from, to, n, zone)
 	}
 	// Round by the zone's own clock, whose hours need not be those of UTC.
 	_, offset := from.In(zone).Zone()
@@ -139,13 +139,13 @@ func marks(from, to time.Time, n int, zone *time.Location) (list []mark) {
 		case step < time.Minute:
 			layout = time.TimeOnly
 		}
-		list = append(list, mark{at, local.Format(layout)})
+		list = append(list, timeMark{at, local.Format(layout)})
 	}
 	return list
 }
 
-// days are midnights, each so many days.
-func days(from, to time.Time, n int, zone *time.Location) (list []mark) {
+// dayMarks are midnights, each so many days.
+func dayMarks(from, to time.Time, n int, zone *time.Location) (list []timeMark) {
 	every := int(to.Sub(from)/day)/n + 1
 	local := from.In(zone)
 	for i := 0; ; i += every {
@@ -157,6 +157,6 @@ func days(from, to time.Time, n int, zone *time.Location) (list []mark) {
 		if every > 300 {
 			layout = "2006"
 		}
-		list = append(list, mark{at, at.Format(layout)})
+		list = append(list, timeMark{at, at.Format(layout)})
 	}
 }

@@ -45,8 +45,8 @@ func (c *canvas) put(x, y int, char rune, role top.Role) {
 	c.cells[y*c.width+x] = cell{char: char, role: role}
 }
 
-// stroke calls set for each point of a line between two.
-func stroke(x0, y0, x1, y1 int, set func(x, y int)) {
+// drawLine calls set for each point of a line between two.
+func drawLine(x0, y0, x1, y1 int, set func(x, y int)) {
 	n := max(abs(x1-x0), abs(y1-y0))
 	if n == 0 {
 		set(x0, y0)

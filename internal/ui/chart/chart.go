@@ -28,20 +28,20 @@ type Options struct {
 	Colour        bool // roles are seen, and tell series apart
 }
 
-// most is how many series a chart shows.
-const most = 6
+// maxSeries is how many series a chart shows.
+const maxSeries = 6
 
 // The least size of a chart: its axes need some room.
 const (
-	leastWidth  = 30
-	leastHeight = 5
+	minWidth  = 30
+	minHeight = 5
 )
 
 // roles tell series apart.
-var roles = [most]top.Role{top.Series1, top.Series2, top.Series3, top.Series4, top.Series5, top.Series6}
+var roles = [maxSeries]top.Role{top.Series1, top.Series2, top.Series3, top.Series4, top.Series5, top.Series6}
 
-// A drawn series is one of those in a chart.
-type drawn struct {
+// A plottedSeries is one of those in a chart.
+type plottedSeries struct {
 	*result.Series
 	name                string
 	last, low, high, at float64
@@ -52,13 +52,13 @@ type drawn struct {
 // Chart draws the series of a range: the largest on average, if there are many.
 // No line is wider than o.Width. An answer without a finite value has no chart.
 func Chart(a *result.Answer, o Options) []top.Line {
-	o.Width, o.Height = max(o.Width, leastWidth), max(o.Height, leastHeight)
-	all := ranked(a)
+	o.Width, o.Height = max(o.Width, minWidth), max(o.Height, minHeight)
+	all := rankSeries(a)
 	if len(all) == 0 {
 		return nil
 	}
-	list := all[:min(len(all), most)]
-	names := nameAll(list)
+	list := all[:min(len(all), maxSeries)]
+	names := nameSeries(list)
 	for i := range list {
 		list[i].name, list[i].role, list[i].letter = names[i], roles[i], rune('a'+i)
 		if !o.Colour && len(list) == 1 {
@@ -106,10 +106,10 @@ func length(d time.Duration) string {
 	return s
 }
 
-// ranked are the series that have a finite value, the largest mean first.
-func ranked(a *result.Answer) (list []drawn) {
+// rankSeries are the series that have a finite value, the largest mean first.
+func rankSeries(a *result.Answer) (list []plottedSeries) {
 	for i := range a.Series {
-		d := drawn{Series: &a.Series[i], low: math.Inf(1), high: math.Inf(-1)}
+		d := plottedSeries{Series: &a.Series[i], low: math.Inf(1), high: math.Inf(-1)}
 		n := 0.0
 		for _, p := range d.Points {
 			if finite(p.Value) {
@@ -122,20 +122,20 @@ func ranked(a *result.Answer) (list []drawn) {
 			list = append(list, d)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b drawn) int { return cmp.Compare(b.at, a.at) })
+	slices.SortStableFunc(list, func(a, b plottedSeries) int { return cmp.Compare(b.at, a.at) })
 	return list
 }
 
 // finite says whether a value can be drawn.
-func finite(v float64) bool { return math.Abs(v) < large }
+func finite(v float64) bool { return math.Abs(v) < maxValue }
 
-// nameAll calls each series by the labels in which they differ, and a single one
+// nameSeries calls each series by the labels in which they differ, and a single one
 // by all that it has. Names that tell them apart stand for the ids of workloads.
-func nameAll(list []drawn) (names []string) {
+func nameSeries(list []plottedSeries) (names []string) {
 	same := map[string]bool{}
 	if len(list) > 1 {
 		for l, v := range list[0].Labels {
-			same[l] = !slices.ContainsFunc(list, func(d drawn) bool { return d.Labels[l] != v })
+			same[l] = !slices.ContainsFunc(list, func(d plottedSeries) bool { return d.Labels[l] != v })
 		}
 	}
 	called := map[string]bool{}
@@ -163,7 +163,7 @@ func nameAll(list []drawn) (names []string) {
 }
 
 // body is the canvas with its axes.
-func (o Options) body(list []drawn, y axis) (lines []top.Line) {
+func (o Options) body(list []plottedSeries, y axis) (lines []top.Line) {
 	rows := o.Height - 2
 	wide := 0
 	labels := make([]string, rows)
@@ -215,7 +215,7 @@ func (o Options) times(width int, floor string) (line, text string) {
 	}
 	under := slices.Repeat([]string{floor}, width)
 	free := 0
-	for _, m := range marks(o.From, o.To, width/10, o.Zone) {
+	for _, m := range timeMarks(o.From, o.To, width/10, o.Zone) {
 		at := o.column(m.at, width)
 		begin := min(max(at-len(m.text)/2, 0), width-len(m.text))
 		if begin < free || at < 0 || at >= width {
@@ -229,7 +229,7 @@ func (o Options) times(width int, floor string) (line, text string) {
 }
 
 // draw draws a series. Where it has no value it has a gap.
-func (o Options) draw(c *canvas, d *drawn, y axis, alone bool) {
+func (o Options) draw(c *canvas, d *plottedSeries, y axis, alone bool) {
 	wide, high := 2*c.width, 4*c.height
 	set := func(x, y int) { c.dot(x, y, d.role) }
 	if o.ASCII || !o.Colour && !alone {
@@ -253,13 +253,13 @@ func (o Options) draw(c *canvas, d *drawn, y axis, alone bool) {
 		}
 		x0, y0 := place(before)
 		x1, y1 := place(p)
-		stroke(x0, y0, x1, y1, set)
+		drawLine(x0, y0, x1, y1, set)
 		before = p
 	}
 }
 
 // legend says of each series how it is drawn, what it is, and how large.
-func (o Options) legend(list []drawn) (lines []top.Line) {
+func (o Options) legend(list []plottedSeries) (lines []top.Line) {
 	var names, last, low, high int
 	for i := range list {
 		d := &list[i]

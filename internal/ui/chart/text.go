@@ -13,8 +13,8 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// widest is how many cells of a label's value a table shows.
-const widest = 48
+// maxLabelWidth is how many cells of a label's value a table shows.
+const maxLabelWidth = 48
 
 // labels are the names of all labels that a series has, the metric's own first.
 func labels(a *result.Answer) []string {
@@ -57,7 +57,7 @@ func Table(a *result.Answer, o Options) string {
 			if o.ASCII {
 				text = plain(text)
 			}
-			cells = append(cells, top.Line{{Text: text}}.Fit(widest, o.ASCII).String())
+			cells = append(cells, top.Line{{Text: text}}.Fit(maxLabelWidth, o.ASCII).String())
 		}
 		for _, p := range s.Points {
 			row := slices.Clone(cells)

@@ -76,21 +76,21 @@ func unitOf(e parser.Expr) (u Unit, number bool) {
 	case *parser.NumberLiteral:
 		return Unknown, true
 	case *parser.Call:
-		return called(e), false
+		return callUnit(e), false
 	case *parser.BinaryExpr:
-		return joined(e)
+		return binaryUnit(e)
 	}
 	return Unknown, false
 }
 
-// keep are the functions whose values are of the unit of their argument, beside
+// preservesUnit are the functions whose values are of the unit of their argument, beside
 // those over time that are.
-var keep = map[string]bool{"increase": true, "delta": true, "idelta": true, "abs": true, "ceil": true, "floor": true, "round": true,
+var preservesUnit = map[string]bool{"increase": true, "delta": true, "idelta": true, "abs": true, "ceil": true, "floor": true, "round": true,
 	"clamp": true, "clamp_min": true, "clamp_max": true, "sort": true, "sort_desc": true, "label_replace": true, "label_join": true,
 	"scalar": true, "vector": true, "predict_linear": true, "avg_over_time": true, "min_over_time": true, "max_over_time": true,
 	"sum_over_time": true, "quantile_over_time": true, "last_over_time": true, "stddev_over_time": true}
 
-func called(e *parser.Call) Unit {
+func callUnit(e *parser.Call) Unit {
 	of := Unknown
 	for _, a := range e.Args {
 		if t := a.Type(); t == parser.ValueTypeVector || t == parser.ValueTypeMatrix || len(e.Args) == 1 {
@@ -99,7 +99,7 @@ func called(e *parser.Call) Unit {
 		}
 	}
 	switch name := e.Func.Name; {
-	case keep[name]:
+	case preservesUnit[name]:
 		return of
 	case name == "rate" || name == "irate" || name == "deriv":
 		switch of {
@@ -125,8 +125,8 @@ func called(e *parser.Call) Unit {
 	return Unknown
 }
 
-// joined is the unit of two sides.
-func joined(e *parser.BinaryExpr) (Unit, bool) {
+// binaryUnit is the unit of two sides.
+func binaryUnit(e *parser.BinaryExpr) (Unit, bool) {
 	l, ln := unitOf(e.LHS)
 	r, rn := unitOf(e.RHS)
 	switch e.Op {

@@ -9,17 +9,17 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// usage is what is wrong with a command line: a fault.ErrInvalid whose message
+// usageError is what is wrong with a command line: a fault.ErrInvalid whose message
 // says just that.
-type usage struct{ string }
+type usageError struct{ string }
 
-func (u usage) Error() string      { return u.string }
-func (usage) Is(target error) bool { return target == fault.ErrInvalid }
+func (u usageError) Error() string      { return u.string }
+func (usageError) Is(target error) bool { return target == fault.ErrInvalid }
 
-// misuse returns what is wrong with a command line of cmd, with the command that
+// newUsageError returns what is wrong with a command line of cmd, with the command that
 // says what would be right.
-func misuse(cmd *cobra.Command, what string) error {
-	return fault.WithHint(usage{what}, cmd.CommandPath()+" --help says what there is")
+func newUsageError(cmd *cobra.Command, what string) error {
+	return fault.WithHint(usageError{what}, cmd.CommandPath()+" --help says what there is")
 }
 
 // Complete gives root what every command line of its kind has: help without
@@ -27,7 +27,7 @@ func misuse(cmd *cobra.Command, what string) error {
 // fault.ErrInvalid and name the help to read. Flag errors of a command with a
 // FlagErrorFunc of its own stay as they are.
 func Complete(root *cobra.Command) {
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, err.Error()) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return newUsageError(cmd, err.Error()) })
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -36,7 +36,7 @@ func Complete(root *cobra.Command) {
 	}
 }
 
-// check lets c and the commands below it refuse arguments as [misuse].
+// check lets c and the commands below it refuse arguments as [newUsageError].
 func check(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		check(sub)
@@ -56,14 +56,14 @@ func check(c *cobra.Command) {
 		}
 		for n := len(args) - 1; n >= 0; n-- {
 			if valid(c, args[:n]) == nil {
-				return misuse(c, fmt.Sprintf("unexpected argument %q", args[n]))
+				return newUsageError(c, fmt.Sprintf("unexpected argument %q", args[n]))
 			}
 		}
 		// Words in capitals stand for arguments in the line of use.
 		if line := strings.TrimSuffix(c.UseLine(), " [flags]"); line != c.CommandPath() {
-			return misuse(c, "an argument is missing: "+line)
+			return newUsageError(c, "an argument is missing: "+line)
 		}
-		return misuse(c, err.Error())
+		return newUsageError(c, err.Error())
 	}
 }
 
@@ -85,7 +85,7 @@ func Unknown(root *cobra.Command, args []string) error {
 	if near := similar(found, name); near != "" {
 		hint = "perhaps " + near + "; " + hint
 	}
-	return fault.WithHint(usage{fmt.Sprintf("unknown command %q", name)}, hint)
+	return fault.WithHint(usageError{fmt.Sprintf("unknown command %q", name)}, hint)
 }
 
 // similar returns the command of c that was meant by a mistyped name, or "". Short
@@ -126,7 +126,7 @@ func helpCommand() *cobra.Command {
 				return err
 			}
 			if len(rest) > 0 {
-				return misuse(c, fmt.Sprintf("unexpected argument %q", rest[0]))
+				return newUsageError(c, fmt.Sprintf("unexpected argument %q", rest[0]))
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()

@@ -25,7 +25,7 @@ func NodesText(list []query.Node, s Style) string {
 		rows = append(rows, []string{s.text(n.Name), s.text(n.ID), s.text(n.Cluster), s.text(n.State), s.time(n.Through),
 			cpus, strconv.Itoa(n.Streams), s.nested(n.Nested)})
 	}
-	return render(slices.Concat(names("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numbers("CPUS", "STREAMS"), names("NESTED IN")), rows)
+	return render(slices.Concat(textColumns("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numberColumns("CPUS", "STREAMS"), textColumns("NESTED IN")), rows)
 }
 
 // nested says in which node one is a guest, and as what.
@@ -52,7 +52,7 @@ func GapsText(list []query.Gap, s Style) string {
 		if name == "" {
 			name = g.Node
 		}
-		reason, c := v1.CauseOf(&g)
+		reason, c := v1.GapCause(&g)
 		why, to, length := c.Why, s.time(g.To), strconv.FormatFloat(g.To.Sub(g.From).Seconds(), 'f', 1, 64)
 		if g.Shift != 0 {
 			to, length = s.absent(), s.absent()
@@ -63,7 +63,7 @@ func GapsText(list []query.Gap, s Style) string {
 		rows = append(rows, []string{s.text(name), s.time(g.From), to, length, reason, why})
 		meanings[reason] = c.Meaning
 	}
-	cols := slices.Concat(names("NODE", "FROM", "TO"), numbers("SECONDS"), names("REASON", "WHAT HAPPENED"))
+	cols := slices.Concat(textColumns("NODE", "FROM", "TO"), numberColumns("SECONDS"), textColumns("REASON", "WHAT HAPPENED"))
 	var b strings.Builder
 	b.WriteString(render(cols, rows))
 	b.WriteString("\nWhat it means for the figures:\n")
@@ -94,6 +94,6 @@ func WorkloadsText(list []query.Workload, s Style) string {
 		}
 		rows = append(rows, []string{s.text(name), w.Kind.String(), s.text(w.Job), s.text(w.Node), s.time(w.First), s.time(w.Last), ended, exit, string(w.ID)})
 	}
-	cols := slices.Concat(names("NAME", "KIND", "JOB", "NODE", "FIRST", "LAST", "ENDED"), numbers("EXIT"), names("WORKLOAD"))
+	cols := slices.Concat(textColumns("NAME", "KIND", "JOB", "NODE", "FIRST", "LAST", "ENDED"), numberColumns("EXIT"), textColumns("WORKLOAD"))
 	return render(cols, rows)
 }

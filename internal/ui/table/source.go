@@ -23,5 +23,5 @@ func SourcesText(list []query.Source, now time.Time, s Style) string {
 		rows = append(rows, []string{s.text(b.Name), s.text(b.ID), s.text(b.Cluster), s.text(b.State), s.time(b.Seen), s.time(b.Through), s.text(b.Epoch),
 			lag, strconv.FormatUint(b.Pages, 10), strconv.Itoa(b.Nodes)})
 	}
-	return render(slices.Concat(names("NAME", "SOURCE", "CLUSTER", "STATE", "SEEN", "BOOKED THROUGH", "EPOCH"), numbers("LAG", "PAGES", "NODES")), rows)
+	return render(slices.Concat(textColumns("NAME", "SOURCE", "CLUSTER", "STATE", "SEEN", "BOOKED THROUGH", "EPOCH"), numberColumns("LAG", "PAGES", "NODES")), rows)
 }

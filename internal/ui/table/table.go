@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// widest is how many cells of a name a table shows.
-const widest = 48
+// maxNameWidth is how many cells of a name a table shows.
+const maxNameWidth = 48
 
 // A Style says for whom a table is written.
 type Style struct {
@@ -42,7 +42,7 @@ func (s Style) text(name string) string {
 			return r
 		}, name)
 	}
-	return top.Line{{Text: name}}.Fit(widest, s.ASCII).String()
+	return top.Line{{Text: name}}.Fit(maxNameWidth, s.ASCII).String()
 }
 
 // time writes an instant for people.
@@ -59,16 +59,16 @@ type column struct {
 	right bool
 }
 
-// names makes columns of names of the titles.
-func names(titles ...string) (cols []column) {
+// textColumns makes columns of names of the titles.
+func textColumns(titles ...string) (cols []column) {
 	for _, t := range titles {
 		cols = append(cols, column{title: t})
 	}
 	return cols
 }
 
-// numbers makes columns of numbers.
-func numbers(titles ...string) (cols []column) {
+// numberColumns makes columns of numbers.
+func numberColumns(titles ...string) (cols []column) {
 	for _, t := range titles {
 		cols = append(cols, column{t, true})
 	}

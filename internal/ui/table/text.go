@@ -17,21 +17,21 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// A shown figure is a column of the table for people.
-type shown struct {
+// A figureColumn is a column of the table for people.
+type figureColumn struct {
 	title string
 	res   usage.Resource // of amount and average
-	form  v1.Form        // what is shown of it; energies are with their idle part
+	form  v1.FigureKind  // what is shown of it; energies are with their idle part
 	peak  bool           // has no sum
 }
 
-var columns = []shown{
+var columns = []figureColumn{
 	{title: "CPU TIME", res: usage.CPU},
-	{title: "CORES", res: usage.CPU, form: v1.Average},
-	{title: "MEMORY", res: usage.Memory, form: v1.Average},
+	{title: "CORES", res: usage.CPU, form: v1.LevelAverage},
+	{title: "MEMORY", res: usage.Memory, form: v1.LevelAverage},
 	{title: "PEAK", res: usage.MemoryPeak, peak: true},
-	{title: "ENERGY", form: v1.Energies},
-	{title: "POWER", form: v1.Watts},
+	{title: "ENERGY", form: v1.EnergySum},
+	{title: "POWER", form: v1.PowerAverage},
 	{title: "READ", res: usage.DiskRead},
 	{title: "WRITTEN", res: usage.DiskWritten},
 	{title: "RECEIVED", res: usage.NetworkRx},
@@ -45,7 +45,7 @@ var columns = []shown{
 func Text(a *query.Answer, s Style) string {
 	var b strings.Builder
 	b.WriteString(span(a, s) + "\n")
-	if len(a.Groups) == 0 && a.RestGroups == 0 && len(a.NestedGroups) == 0 {
+	if len(a.Groups) == 0 && a.OtherGroups == 0 && len(a.NestedGroups) == 0 {
 		if a.Nested == query.NestedOnly {
 			b.WriteString("no machine was a guest of another one in this range\n")
 		} else {
@@ -59,30 +59,30 @@ func Text(a *query.Answer, s Style) string {
 	for _, d := range a.By {
 		titles = append(titles, strings.ToUpper(s.text(string(d))))
 	}
-	cols := names(titles...)
+	cols := textColumns(titles...)
 	for _, c := range columns {
-		if c.form == v1.Energies && a.Idle != "" {
+		if c.form == v1.EnergySum && a.Idle != "" {
 			c.title += " (ACTIVE + IDLE)"
 		}
 		cols = append(cols, column{c.title, true})
 	}
 
 	var rows, system, idle [][]string
-	var seen marks
+	var seen qualityMarks
 	for i := range a.Groups {
 		g := &a.Groups[i]
 		var keys []string
 		for _, k := range g.Keys {
 			keys = append(keys, s.text(k))
 		}
-		switch v1.NoJob(a.By, g.Keys) {
+		switch v1.ResidualKind(a.By, g.Keys) {
 		case "idle":
 			// What lies idle has CPU time, memory and energy only; the rest is not unseen.
-			idle = append(idle, s.row(keys, &g.Usage, a.Over, &marks{}, func(c shown) bool { return c.quality(&g.Usage) == usage.Absent }))
+			idle = append(idle, s.row(keys, &g.Usage, a.AveragedOver, &qualityMarks{}, func(c figureColumn) bool { return c.quality(&g.Usage) == usage.Absent }))
 		case "system":
-			system = append(system, s.row(keys, &g.Usage, a.Over, &seen, nil))
+			system = append(system, s.row(keys, &g.Usage, a.AveragedOver, &seen, nil))
 		default:
-			rows = append(rows, s.row(keys, &g.Usage, a.Over, &seen, nil))
+			rows = append(rows, s.row(keys, &g.Usage, a.AveragedOver, &seen, nil))
 		}
 	}
 	label := func(text string) []string {
@@ -90,14 +90,14 @@ func Text(a *query.Answer, s Style) string {
 		keys[0] = text
 		return keys
 	}
-	if a.RestGroups > 0 {
-		rows = append(rows, s.row(label(plural(a.RestGroups, "other")), &a.Rest, a.Over, &seen, nil))
+	if a.OtherGroups > 0 {
+		rows = append(rows, s.row(label(plural(a.OtherGroups, "other")), &a.Other, a.AveragedOver, &seen, nil))
 	}
 	rows = slices.Concat(rows, system, idle)
 	sum := v1.Sum(a)
-	rows = append(rows, nil, s.row(label("SUM"), &sum, a.Over, &seen, func(c shown) bool { return c.peak }))
-	if a.Whole.Present != 0 {
-		rows = append(rows, s.row(label("MACHINE HAD"), &a.Whole, a.Over, &seen, func(c shown) bool { return c.peak || c.quality(&a.Whole) == usage.Absent }))
+	rows = append(rows, nil, s.row(label("SUM"), &sum, a.AveragedOver, &seen, func(c figureColumn) bool { return c.peak }))
+	if a.Capacity.Present != 0 {
+		rows = append(rows, s.row(label("MACHINE HAD"), &a.Capacity, a.AveragedOver, &seen, func(c figureColumn) bool { return c.peak || c.quality(&a.Capacity) == usage.Absent }))
 	}
 	if len(a.NestedGroups) > 0 {
 		rows = append(rows, nil)
@@ -108,11 +108,13 @@ func Text(a *query.Answer, s Style) string {
 		for _, k := range g.Keys[1:] {
 			keys = append(keys, s.text(k))
 		}
-		empty := func(c shown) bool { return v1.NoJob(a.By, g.Keys) == "idle" && c.quality(&g.Usage) == usage.Absent }
-		rows = append(rows, s.row(keys, &g.Usage, a.Over, &seen, empty))
+		empty := func(c figureColumn) bool {
+			return v1.ResidualKind(a.By, g.Keys) == "idle" && c.quality(&g.Usage) == usage.Absent
+		}
+		rows = append(rows, s.row(keys, &g.Usage, a.AveragedOver, &seen, empty))
 	}
-	if a.NestedMore > 0 {
-		rows = append(rows, append(label(s.inside()+plural(a.NestedMore, "other")), make([]string, len(columns))...))
+	if a.NestedOmitted > 0 {
+		rows = append(rows, append(label(s.inside()+plural(a.NestedOmitted, "other")), make([]string, len(columns))...))
 	}
 	b.WriteString(render(cols, rows))
 	b.WriteString(notes(a, &sum))
@@ -157,8 +159,8 @@ func span(a *query.Answer, s Style) string {
 		end = time.TimeOnly
 	}
 	text := fmt.Sprintf("%s to %s (%s)", from.Format(time.DateTime), to.Format(end+" MST"), length(to.Sub(from)))
-	if a.Over > 0 && a.Over != a.To.Sub(a.From) {
-		text += ", averages over the " + length(a.Over) + " that there are"
+	if a.AveragedOver > 0 && a.AveragedOver != a.To.Sub(a.From) {
+		text += ", averages over the " + length(a.AveragedOver) + " that there are"
 	}
 	return text
 }
@@ -184,12 +186,12 @@ func length(d time.Duration) string {
 	return s + text
 }
 
-// marks are the marks of quality that a table has.
-type marks struct{ apportioned, modelled, absent bool }
+// qualityMarks are the marks of quality that a table has.
+type qualityMarks struct{ apportioned, modelled, absent bool }
 
 // row writes the figures behind the names of a row, except those to leave empty,
 // and notes the marks that are in it.
-func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *marks, empty func(shown) bool) []string {
+func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *qualityMarks, empty func(figureColumn) bool) []string {
 	cells := slices.Clone(keys)
 	for _, c := range columns {
 		if empty != nil && empty(c) {
@@ -210,9 +212,9 @@ func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *mark
 }
 
 // quality is that of the figure in a total.
-func (c shown) quality(t *query.Total) usage.Quality {
+func (c figureColumn) quality(t *query.Total) usage.Quality {
 	switch {
-	case c.form == v1.Energies || c.form == v1.Watts:
+	case c.form == v1.EnergySum || c.form == v1.PowerAverage:
 		_, q := t.AllEnergy()
 		return q
 	case t.Present.Has(c.res):
@@ -222,29 +224,29 @@ func (c shown) quality(t *query.Total) usage.Quality {
 }
 
 // cell writes one figure with the mark of its quality.
-func (s Style) cell(c shown, t *query.Total, over time.Duration) string {
+func (s Style) cell(c figureColumn, t *query.Total, over time.Duration) string {
 	q := c.quality(t)
-	if q == usage.Absent || (c.form == v1.Average || c.form == v1.Watts) && over <= 0 {
+	if q == usage.Absent || (c.form == v1.LevelAverage || c.form == v1.PowerAverage) && over <= 0 {
 		return s.absent()
 	}
 	return top.Mark(q, s.ASCII) + s.figure(c, t, over)
 }
 
 // figure writes one figure that is there.
-func (s Style) figure(c shown, t *query.Total, over time.Duration) string {
+func (s Style) figure(c figureColumn, t *query.Total, over time.Duration) string {
 	switch c.form {
-	case v1.Energies:
+	case v1.EnergySum:
 		return s.energy(t)
-	case v1.Watts:
+	case v1.PowerAverage:
 		sum, _ := t.AllEnergy()
 		return unit.Watts(sum.Float(unit.Microjoule) / over.Seconds())
 	}
 	d := c.res.Detail()
 	v := t.Sum[c.res].Float(d.Unit)
 	switch {
-	case c.form == v1.Average && d.Unit == unit.Nanosecond:
+	case c.form == v1.LevelAverage && d.Unit == unit.Nanosecond:
 		return strconv.FormatFloat(v/over.Seconds(), 'f', 3, 64)
-	case c.form == v1.Average:
+	case c.form == v1.LevelAverage:
 		return unit.Bytes(v / over.Seconds())
 	case d.Unit == unit.Nanosecond:
 		return cpuTime(v)
@@ -334,20 +336,20 @@ func whole(v int64) string {
 func notes(a *query.Answer, sum *query.Total) string {
 	var b strings.Builder
 	var differ []string
-	a.Whole.Present.Each(func(r usage.Resource) {
-		if sum.Sum[r] != a.Whole.Sum[r] && (a.Idle == "" || !slices.Contains(usage.Energies[:], r)) {
+	a.Capacity.Present.Each(func(r usage.Resource) {
+		if sum.Sum[r] != a.Capacity.Sum[r] && (a.Idle == "" || !slices.Contains(usage.Energies[:], r)) {
 			differ = append(differ, r.String())
 		}
 	})
 	// What is divided of idle energy is told as a whole, so all of it is compared.
 	parts, _ := sum.AllEnergy()
-	if had, q := a.Whole.Energy(); a.Idle != "" && q != usage.Absent && parts != had {
+	if had, q := a.Capacity.Energy(); a.Idle != "" && q != usage.Absent && parts != had {
 		differ = append(differ, "energy")
 	}
 	switch {
 	case differ != nil:
 		fmt.Fprintf(&b, "the sum is not what the machine had: %s\n", strings.Join(differ, ", "))
-	case a.Whole.Present != 0:
+	case a.Capacity.Present != 0:
 		b.WriteString("the rows add up to the machine: nothing is lost and nothing counted twice\n")
 	}
 	switch a.Idle {
@@ -356,7 +358,7 @@ func notes(a *query.Answer, sum *query.Total) string {
 	case power.Used.String():
 		b.WriteString("energy of idle machines is divided by the CPU time that each workload used\n")
 	}
-	if !slices.ContainsFunc(a.By, func(d query.Dimension) bool { return !v1.AboutMachines(d) }) {
+	if !slices.ContainsFunc(a.By, func(d query.Dimension) bool { return !v1.IsMachineDimension(d) }) {
 		b.WriteString("idle and system are in these rows; add another dimension to see them apart: --by " +
 			text.Clean(string(a.By[0])) + ",kind\n")
 	}
@@ -364,7 +366,7 @@ func notes(a *query.Answer, sum *query.Total) string {
 }
 
 // legend explains the marks that are in the table.
-func (s Style) legend(seen *marks) string {
+func (s Style) legend(seen *qualityMarks) string {
 	var words []string
 	if seen.apportioned {
 		words = append(words, top.Mark(usage.Apportioned, s.ASCII)+" a measured total, apportioned")

@@ -17,7 +17,7 @@ func TokensText(list []registry.Token, now time.Time, s Style) string {
 	var rows [][]string
 	for _, t := range list {
 		uses, expires := "any", "never"
-		if t.Uses >= 0 && !t.Role.Bears() {
+		if t.Uses >= 0 && !t.Role.IsBearer() {
 			uses = strconv.Itoa(t.Uses)
 		}
 		if !t.Expires.IsZero() {
@@ -29,8 +29,8 @@ func TokensText(list []registry.Token, now time.Time, s Style) string {
 		}
 		rows = append(rows, []string{s.text(t.ID), s.text(string(t.Role)), cluster, v1.TokenState(t, now), uses, s.time(t.Created), expires})
 	}
-	cols := append(names("ID", "ROLE", "CLUSTER", "STATE"), numbers("USES LEFT")...)
-	return render(append(cols, names("CREATED", "EXPIRES")...), rows)
+	cols := append(textColumns("ID", "ROLE", "CLUSTER", "STATE"), numberColumns("USES LEFT")...)
+	return render(append(cols, textColumns("CREATED", "EXPIRES")...), rows)
 }
 
 // TokenText says in a sentence what a new token is good for.
@@ -46,7 +46,7 @@ func TokenText(t registry.Token, s Style) string {
 	if t.Role == registry.Writer {
 		what = "lets who has it write series into " + cluster
 	}
-	if !t.Role.Bears() {
+	if !t.Role.IsBearer() {
 		things := map[registry.Role]string{registry.Agent: "machine", registry.Upstream: "server"}[t.Role]
 		many := plural(max(t.Uses, 0), things)
 		if t.Uses < 0 {

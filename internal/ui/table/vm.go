@@ -17,7 +17,7 @@ func VMsText(list []query.VM, s Style) string {
 		return "no host gave a virtual machine energy in this range\n"
 	}
 	var rows [][]string
-	var seen marks
+	var seen qualityMarks
 	differ := false
 	for i := range list {
 		v := &list[i]
@@ -36,7 +36,7 @@ func VMsText(list []query.VM, s Style) string {
 		rows = append(rows, []string{s.text(v.Guest), s.text(v.Name), s.text(v.HostName), s.text(string(v.Workload)), node,
 			strconv.FormatInt(v.Compared, 10), differing, last, s.vmEnergy(&v.Usage, &seen)})
 	}
-	cols := slices.Concat(names("GUEST", "NAME", "HOST", "WORKLOAD", "NODE"), numbers("COMPARED", "DIFFERING"), names("LAST"), numbers("ENERGY (ACTIVE + IDLE)"))
+	cols := slices.Concat(textColumns("GUEST", "NAME", "HOST", "WORKLOAD", "NODE"), numberColumns("COMPARED", "DIFFERING"), textColumns("LAST"), numberColumns("ENERGY (ACTIVE + IDLE)"))
 	text := render(cols, rows)
 	if differ {
 		text += "shares that differ: host and guest do not say the same; one of them has lost its state, or does not tell the truth\n"
@@ -45,7 +45,7 @@ func VMsText(list []query.VM, s Style) string {
 }
 
 // VMEnergy writes the energy of a virtual machine with its mark.
-func (s Style) vmEnergy(t *query.Total, seen *marks) string {
+func (s Style) vmEnergy(t *query.Total, seen *qualityMarks) string {
 	_, active, idle, split, q := v1.VMEnergy(t)
 	switch q {
 	case usage.Absent:

@@ -14,7 +14,7 @@ import (
 
 // Arrange orders the workloads of m. Idle and system are always last.
 func Arrange(m *live.Machine, o Options) *Table {
-	f := plant(m, o.Filter)
+	f := newForest(m, o.Filter)
 	t := &Table{Count: len(m.Rows), fleet: m.Fleet}
 	for i := range f.nodes {
 		t.Total = t.Total.plus(&f.nodes[i].own)
@@ -62,9 +62,9 @@ type forest struct {
 	roots []int
 }
 
-// plant builds the forest. A parent stands before its children; a row whose
+// newForest builds the forest. A parent stands before its children; a row whose
 // parent does not is a root, so that no row is lost and no circle closes.
-func plant(m *live.Machine, filter string) *forest {
+func newForest(m *live.Machine, filter string) *forest {
 	f := &forest{nodes: make([]node, len(m.Rows))}
 	filter = strings.ToLower(filter)
 	parents := make([]int, len(m.Rows))
@@ -284,7 +284,7 @@ func differs(m *live.Machine, total *Figures) (names []string) {
 	}
 	skew := 0.0 // of a reading that is no instant: see usage.Balance
 	if m.Tick > 0 {
-		skew = float64(m.Balance.Skew.Of(usage.CPU)) / float64(m.Tick)
+		skew = float64(m.Balance.Skew.Get(usage.CPU)) / float64(m.Tick)
 	}
 	check("cpu", total[CPU], m.CPU.Whole+skew)
 	check("memory", total[Memory], float64(m.Memory.Whole))

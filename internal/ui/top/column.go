@@ -16,13 +16,13 @@ type column struct {
 	cell  func(a *Figures, o Options) (text string, f Figure)
 }
 
-// one is the column of a single field.
-func one(title string, width int, s Sort, f Field, write func(float64) string) *column {
+// simpleColumn is the column of a single field.
+func simpleColumn(title string, width int, s Sort, f Field, write func(float64) string) *column {
 	return &column{title, width, s, func(a *Figures, _ Options) (string, Figure) { return write(a[f].Value), a[f] }}
 }
 
-// two is the column of the sum of two fields.
-func two(title string, width int, s Sort, f, g Field, write func(float64) string) *column {
+// sumColumn is the column of the sum of two fields.
+func sumColumn(title string, width int, s Sort, f, g Field, write func(float64) string) *column {
 	return &column{title, width, s, func(a *Figures, _ Options) (string, Figure) {
 		sum := a[f].plus(a[g])
 		return write(sum.Value), sum
@@ -33,18 +33,18 @@ var (
 	colCPU = &column{"CPU", 6, ByCPU, func(a *Figures, o Options) (string, Figure) {
 		return cores(a[CPU].Value, o.Percent), a[CPU]
 	}}
-	colMemory  = one("MEMORY", 7, ByMemory, Memory, size)
-	colRead    = one("READ/s", 7, ByDisk, DiskRead, size)
-	colWritten = one("WRITE/s", 8, ByDisk, DiskWritten, size)
-	colDisk    = two("DISK/s", 7, ByDisk, DiskRead, DiskWritten, size)
-	colRx      = one("RX/s", 7, ByNetwork, NetworkRx, size)
-	colTx      = one("TX/s", 7, ByNetwork, NetworkTx, size)
-	colNetwork = two("NET/s", 7, ByNetwork, NetworkRx, NetworkTx, size)
-	colPIDs    = one("PIDS", 6, ByPIDs, PIDs, func(v float64) string { return digits(v, 0) })
-	colPower   = one("POWER", 7, ByPower, Power, watts)
-	colPSICPU  = one("P.CPU", 6, ByPressure, PressureCPU, percent)
-	colPSIMem  = one("P.MEM", 6, ByPressure, PressureMemory, percent)
-	colPSIIO   = one("P.IO", 6, ByPressure, PressureIO, percent)
+	colMemory  = simpleColumn("MEMORY", 7, ByMemory, Memory, size)
+	colRead    = simpleColumn("READ/s", 7, ByDisk, DiskRead, size)
+	colWritten = simpleColumn("WRITE/s", 8, ByDisk, DiskWritten, size)
+	colDisk    = sumColumn("DISK/s", 7, ByDisk, DiskRead, DiskWritten, size)
+	colRx      = simpleColumn("RX/s", 7, ByNetwork, NetworkRx, size)
+	colTx      = simpleColumn("TX/s", 7, ByNetwork, NetworkTx, size)
+	colNetwork = sumColumn("NET/s", 7, ByNetwork, NetworkRx, NetworkTx, size)
+	colPIDs    = simpleColumn("PIDS", 6, ByPIDs, PIDs, func(v float64) string { return digits(v, 0) })
+	colPower   = simpleColumn("POWER", 7, ByPower, Power, watts)
+	colPSICPU  = simpleColumn("P.CPU", 6, ByPressure, PressureCPU, percent)
+	colPSIMem  = simpleColumn("P.MEM", 6, ByPressure, PressureMemory, percent)
+	colPSIIO   = simpleColumn("P.IO", 6, ByPressure, PressureIO, percent)
 	colPSI     = &column{"PRESS", 6, ByPressure, func(a *Figures, _ Options) (string, Figure) {
 		f, letter := a.worst()
 		s := percent(f.Value)
@@ -96,15 +96,15 @@ func (l *layout) width() int {
 // longest is the most that names take on a screen without a border, and
 // shortest what they are given where there is room.
 const (
-	longest  = 160
-	shortest = 40
+	maxNameWidth = 160
+	shortest     = 40
 )
 
 // layoutFor chooses the layout and the width of the name column, which is no
 // wider than the names need. Width 0 is a screen without a border.
 func (t *Table) layoutFor(width int, o Options) (*layout, int) {
 	if width <= 0 {
-		return &layouts[0], t.names(24, longest)
+		return &layouts[0], t.names(24, maxNameWidth)
 	}
 	for i := range layouts {
 		if l := &layouts[i]; width-l.width() >= l.min {

@@ -29,14 +29,14 @@ func fleetHeader(m *live.Machine, width int, o Options) []Line {
 			Line{{plural(f.Workloads, "workload"), Plain}}),
 		join(width, o, bar("CPU  ", width, o, c.Whole, c.Workloads, c.System),
 			Line{{digits(c.Workloads+c.System, 2), Strong}, {" of " + digits(c.Whole, 2) + " CPUs used", Plain}},
-			pair("idle ", digits(c.Idle, 2))),
+			labeled("idle ", digits(c.Idle, 2))),
 		join(width, o, bar("Mem  ", width, o, float64(mem.Whole), float64(mem.Workloads), float64(mem.System)),
 			Line{{b(mem.Workloads + mem.System), Strong}, {" of " + b(mem.Whole), Plain}},
-			pair("free ", b(mem.Idle))),
+			labeled("free ", b(mem.Idle))),
 		fleetPower(m.Energy, o),
 		join(width, o, Line{{"Disk ", Title}},
-			pair("read ", in(m.Disk, o)), pair("written ", out(m.Disk, o)),
-			Line{{"Net ", Title}, {"received ", Dim}, {in(m.Network, o), Plain}}, pair("sent ", out(m.Network, o)),
+			labeled("read ", flowIn(m.Disk, o)), labeled("written ", flowOut(m.Disk, o)),
+			Line{{"Net ", Title}, {"received ", Dim}, {flowIn(m.Network, o), Plain}}, labeled("sent ", flowOut(m.Network, o)),
 			Line{{"by workloads", Dim}}),
 	}
 	for i := range lines {
@@ -79,7 +79,7 @@ func window(r *live.Row, o Options) []Line {
 		}
 		text := w.write(f.Value)
 		if w.field == Power {
-			text += off(r.PowerError, unit.Watts, o)
+			text += errorText(r.PowerError, unit.Watts, o)
 		}
 		lines = append(lines, Line{{pad(w.name, 22), Plain}, {padLeft(text, 14), Strong}, {"  " + f.Quality.String(), Plain}})
 	}

@@ -25,9 +25,9 @@ func Header(m *live.Machine, width int, o Options) []Line {
 		memory(m, width, o),
 		energy(m, o),
 		join(width, o, Line{{"Disk ", Title}},
-			pair("read ", in(m.Disk, o)), pair("written ", out(m.Disk, o)),
-			Line{{"Net ", Title}, {"received ", Dim}, {in(m.Network, o), Plain}}, pair("sent ", out(m.Network, o)),
-			pair("mete itself ", fmt.Sprintf("%.2f CPU s/min, %s", m.Self.CPUSecondsPerMinute, unit.Bytes(float64(m.Self.RSSBytes))))),
+			labeled("read ", flowIn(m.Disk, o)), labeled("written ", flowOut(m.Disk, o)),
+			Line{{"Net ", Title}, {"received ", Dim}, {flowIn(m.Network, o), Plain}}, labeled("sent ", flowOut(m.Network, o)),
+			labeled("mete itself ", fmt.Sprintf("%.2f CPU s/min, %s", m.Self.CPUSecondsPerMinute, unit.Bytes(float64(m.Self.RSSBytes))))),
 	}
 	if m.Simulated != "" {
 		lines = slices.Insert(lines, 1, Line{{"SIMULATED POWER ", Alarm}, {safe(m.Simulated, o) + ": nobody measured it, nor what follows from it", Plain}})
@@ -38,15 +38,15 @@ func Header(m *live.Machine, width int, o Options) []Line {
 	return lines
 }
 
-// in and out write a flow's rates, or that there is none.
-func in(f *live.Flow, o Options) string {
+// flowIn and out write a flow's rates, or that there is none.
+func flowIn(f *live.Flow, o Options) string {
 	if f == nil {
 		return glyphsOf(o).absent
 	}
 	return rate(f.In)
 }
 
-func out(f *live.Flow, o Options) string {
+func flowOut(f *live.Flow, o Options) string {
 	if f == nil {
 		return glyphsOf(o).absent
 	}
@@ -144,7 +144,7 @@ func energy(m *live.Machine, o Options) Line {
 	return line
 }
 
-func pair(label, value string) Line { return Line{{label, Dim}, {value, Plain}} }
+func labeled(label, value string) Line { return Line{{label, Dim}, {value, Plain}} }
 
 func rate(v float64) string { return unit.Bytes(v) + "/s" }
 

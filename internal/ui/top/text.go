@@ -58,7 +58,7 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 		fact("mem limit", unit.Bytes(float64(*r.MemoryLimit)))
 	}
 	if r.Power != nil {
-		fact("power", Mark(r.Quality[live.Power], o.ASCII)+unit.Watts(*r.Power)+off(r.PowerError, unit.Watts, o)+"  "+r.Quality[live.Power].String()+", in this tick")
+		fact("power", Mark(r.Quality[live.Power], o.ASCII)+unit.Watts(*r.Power)+errorText(r.PowerError, unit.Watts, o)+"  "+r.Quality[live.Power].String()+", in this tick")
 	}
 	add(nil)
 	for _, l := range processes(m, r, o) {
@@ -88,8 +88,8 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 	return out
 }
 
-// off writes what a figure may be off, where that is known.
-func off(v *float64, write func(float64) string, o Options) string {
+// errorText writes what a figure may be off, where that is known.
+func errorText(v *float64, write func(float64) string, o Options) string {
 	if v == nil {
 		return ""
 	}
@@ -112,7 +112,7 @@ func total(r *live.Row, o Options) Line {
 	}
 	text := unit.Joules(sum)
 	if v, err := strconv.ParseFloat(r.Total[usage.EnergyError.String()], 64); err == nil {
-		text += off(&v, unit.Joules, o)
+		text += errorText(&v, unit.Joules, o)
 	}
 	return Line{{pad("energy", 12), Plain}, {padLeft(text, 22), Strong}, {"  " + pad(worst.String(), 13), Plain},
 		{"of all parts of the machine, with what it may be off", Dim}}

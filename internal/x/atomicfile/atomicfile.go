@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// fresh is what a file is called first that takes another one's place.
-const fresh = ".new-"
+// tempPrefix is what a file is called first that takes another one's place.
+const tempPrefix = ".new-"
 
 // Replace puts a file in place of the one before, which need not be there: whole
 // or not at all, and so that it stays when the power fails after Replace has
@@ -17,7 +17,7 @@ const fresh = ".new-"
 // .new-* in the same directory; of a process that is killed that may be left.
 func Replace(path string, b []byte) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, fresh+"*") // it is made with 0600
+	f, err := os.CreateTemp(dir, tempPrefix+"*") // it is made with 0600
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func Copy(ctx context.Context, from, to string) error {
 		if err == nil {
 			err = ctx.Err()
 		}
-		if path != from && (errors.Is(err, fs.ErrNotExist) || strings.HasPrefix(filepath.Base(path), fresh)) {
+		if path != from && (errors.Is(err, fs.ErrNotExist) || strings.HasPrefix(filepath.Base(path), tempPrefix)) {
 			return nil // it has another name by now
 		}
 		if err != nil {

@@ -7,69 +7,69 @@ import (
 	"sync"
 )
 
-// ErrCrowd is the error of who has too many questions that wait.
-var ErrCrowd = errors.New("too many wait")
+// ErrQueueFull is the error of who has too many questions that wait.
+var ErrQueueFull = errors.New("too many wait")
 
 // Queue are those of questions: whoever has the fewest that run is next. One reader
 // alone never has all the turns, where there are several.
 type Queue struct {
-	slots   int
-	waiting int // of one reader, at most
+	slots      int
+	maxWaiting int // of one reader, at most
 
 	mu      sync.Mutex
-	n       int            // that run
+	active  int            // that run
 	running map[string]int // by reader
-	queue   []*turn        // in order of arrival
+	waiters []*waiter      // in order of arrival
 }
 
-// turn is a question that waits.
-type turn struct {
+// waiter is a question that waits.
+type waiter struct {
 	who   string
 	ready chan struct{} // closed when it is its turn
 }
 
 // New lets so many run at once, and as many of one reader wait.
 func New(slots, waiting int) *Queue {
-	return &Queue{slots: slots, waiting: waiting, running: map[string]int{}}
+	return &Queue{slots: slots, maxWaiting: waiting, running: map[string]int{}}
 }
 
 // Slots is how many run at once.
 func (t *Queue) Slots() int { return t.slots }
 
-// Most is how many turns one reader has at once.
-func (t *Queue) Most() int { return max(1, t.slots*3/4) }
+// MaxPerReader is how many turns one reader has at once.
+func (t *Queue) MaxPerReader() int { return max(1, t.slots*3/4) }
 
 // Running is how many run.
 func (t *Queue) Running() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.n
+	return t.active
 }
 
-// Waits is how many wait.
-func (t *Queue) Waits() int64 {
+// Waiting is how many wait.
+func (t *Queue) Waiting() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return int64(len(t.queue))
+	return int64(len(t.waiters))
 }
 
-// Enter waits for a turn, which Leave ends. Its error is that of ctx, or ErrCrowd; a turn
+// Acquire waits for a turn, which Release ends. Its error is that of ctx, or ErrQueueFull; a turn
 // that is free is taken also where ctx has ended.
-func (t *Queue) Enter(ctx context.Context, who string) error {
+func (t *Queue) Acquire(ctx context.Context, who string) error {
 	t.mu.Lock()
 	same := 0
-	for _, q := range t.queue {
+	for _, q := range t.waiters {
 		if q.who == who {
 			same++
 		}
 	}
-	if same >= t.waiting {
+	if same >= t.maxWaiting {
 		t.mu.Unlock()
-		return ErrCrowd
+		return ErrQueueFull
 	}
-	mine := &turn{who, make(chan struct{})}
-	t.queue = append(t.queue, mine)
-	t.next()
+	mine := &waiter{who, make(chan struct{})}
+	t.waiters = append(t.waiters, mine)
+	t.dispatch()
 	t.mu.Unlock()
 	select {
 	case <-mine.ready:
@@ -83,46 +83,46 @@ func (t *Queue) Enter(ctx context.Context, who string) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, q := range t.queue {
+	for i, q := range t.waiters {
 		if q == mine {
-			t.queue = append(t.queue[:i:i], t.queue[i+1:]...)
+			t.waiters = append(t.waiters[:i:i], t.waiters[i+1:]...)
 			return ctx.Err()
 		}
 	}
-	t.end(who) // its turn came just now
+	t.release(who) // its turn came just now
 	return ctx.Err()
 }
 
-// Leave ends a turn.
-func (t *Queue) Leave(who string) {
+// Release ends a turn.
+func (t *Queue) Release(who string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.end(who)
+	t.release(who)
 }
 
-func (t *Queue) end(who string) {
-	t.n--
+func (t *Queue) release(who string) {
+	t.active--
 	if t.running[who]--; t.running[who] == 0 {
 		delete(t.running, who)
 	}
-	t.next()
+	t.dispatch()
 }
 
-// next gives turns to those who wait.
-func (t *Queue) next() {
-	for t.n < t.slots {
+// dispatch gives turns to those who wait.
+func (t *Queue) dispatch() {
+	for t.active < t.slots {
 		best := -1
-		for i, q := range t.queue {
-			if t.running[q.who] < t.Most() && (best < 0 || t.running[q.who] < t.running[t.queue[best].who]) {
+		for i, q := range t.waiters {
+			if t.running[q.who] < t.MaxPerReader() && (best < 0 || t.running[q.who] < t.running[t.waiters[best].who]) {
 				best = i
 			}
 		}
 		if best < 0 {
 			return
 		}
-		q := t.queue[best]
-		t.queue = append(t.queue[:best:best], t.queue[best+1:]...)
-		t.n++
+		q := t.waiters[best]
+		t.waiters = append(t.waiters[:best:best], t.waiters[best+1:]...)
+		t.active++
 		t.running[q.who]++
 		close(q.ready)
 	}

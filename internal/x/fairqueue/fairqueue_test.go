@@ -17,7 +17,7 @@ func TestTurns(t *testing.T) {
 		order := make(chan string, 20)
 		enter := func(ctx context.Context, who string) {
 			go func() {
-				if err := turns.Enter(ctx, who); err != nil {
+				if err := turns.Acquire(ctx, who); err != nil {
 					order <- who + ": " + err.Error()
 					return
 				}
@@ -50,21 +50,21 @@ func TestTurns(t *testing.T) {
 		next("few")
 		enter(ctx, "few")
 		next("") // all turns are taken
-		turns.Leave("many")
+		turns.Release("many")
 		next("few") // who has the fewest, though he came last
-		turns.Leave("many")
+		turns.Release("many")
 		next("many")
 		gone, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		enter(gone, "late")
 		time.Sleep(2 * time.Second)
 		next("late: context deadline exceeded")
-		turns.Leave("many")
+		turns.Release("many")
 		next("many")
 		for range 10 {
 			enter(ctx, "few")
 		}
-		if err := turns.Enter(ctx, "few"); !errors.Is(err, ErrCrowd) {
+		if err := turns.Acquire(ctx, "few"); !errors.Is(err, ErrQueueFull) {
 			t.Errorf("where ten wait: %v", err)
 		}
 		for range 20 { // all that wait get their turn, and all turns end
@@ -73,16 +73,16 @@ func TestTurns(t *testing.T) {
 			if turns.running["many"] > 0 {
 				who = "many"
 			}
-			done := turns.n == 0
+			done := turns.active == 0
 			turns.mu.Unlock()
 			if done {
 				break
 			}
-			turns.Leave(who)
+			turns.Release(who)
 			synctest.Wait()
 		}
-		if turns.n != 0 || len(turns.queue) != 0 || len(turns.running) != 0 {
-			t.Errorf("%d turns go on, %d wait, %v", turns.n, len(turns.queue), turns.running)
+		if turns.active != 0 || len(turns.waiters) != 0 || len(turns.running) != 0 {
+			t.Errorf("%d turns go on, %d wait, %v", turns.active, len(turns.waiters), turns.running)
 		}
 	})
 }
@@ -93,12 +93,12 @@ func TestFree(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 { // two ways that are both open would be taken by chance
-		if err := turns.Enter(ended, "one"); err != nil {
+		if err := turns.Acquire(ended, "one"); err != nil {
 			t.Fatal(err)
 		}
-		if err := turns.Enter(ended, "other"); !errors.Is(err, context.Canceled) {
+		if err := turns.Acquire(ended, "other"); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		turns.Leave("one")
+		turns.Release("one")
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// JSON answers with v, which can be written as JSON. Who has gone away meanwhile
+// WriteJSON answers with v, which can be written as WriteJSON. Who has gone away meanwhile
 // asks again.
-func JSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
+func WriteJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
 
-// Problem answers why not.
-func Problem(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
+// WriteProblem answers why not.
+func WriteProblem(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
 
 // WithHeader adds a header to each answer of h.
 func WithHeader(name, value string, h http.Handler) http.Handler {

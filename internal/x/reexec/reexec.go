@@ -23,10 +23,10 @@ import (
 	"mete.dev/mete/internal/x/trusted"
 )
 
-// Program becomes the program called name, with args, under the name as: it does
+// Exec becomes the program called name, with args, under the name as: it does
 // not return unless it fails. What takes long is told on notes.
-func Program(name, as string, args []string, notes io.Writer) error {
-	path, err := find(name, source(), notes)
+func Exec(name, as string, args []string, notes io.Writer) error {
+	path, err := find(name, sourceTree(), notes)
 	if err != nil {
 		return err
 	}
@@ -67,9 +67,9 @@ func find(name, tree string, notes io.Writer) (string, error) {
 	return path, nil
 }
 
-// source is the directory of the source that this program was built of, as far as
+// sourceTree is the directory of the source that this program was built of, as far as
 // it is still there; "" where it is not.
-func source() string {
+func sourceTree() string {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(file) { // built with -trimpath
 		return ""

@@ -25,7 +25,7 @@ type user struct {
 	etc    string            // directory of passwd and group
 }
 
-func self() user { return user{os.Geteuid(), map[uint32]string{}, "/etc"} }
+func currentUser() user { return user{os.Geteuid(), map[uint32]string{}, "/etc"} }
 
 // File returns the path of a file or directory without symbolic links. It refuses,
 // with fault.ErrDenied, one that others than root and this user can write or replace:
@@ -36,11 +36,11 @@ func self() user { return user{os.Geteuid(), map[uint32]string{}, "/etc"} }
 // A group may write where it has no members but root and this user, by /etc/group
 // and /etc/passwd: so the private group of a user may, and the group staff of
 // Debian's /usr/local as long as nobody was made a member.
-func File(path string) (string, error) { return self().file(path) }
+func File(path string) (string, error) { return currentUser().file(path) }
 
 // Tree is File, for a directory and all that is in some of its entries, which has no
 // symbolic links. An entry that is not there is left out.
-func Tree(dir string, entries ...string) (string, error) { return self().tree(dir, entries...) }
+func Tree(dir string, entries ...string) (string, error) { return currentUser().tree(dir, entries...) }
 
 func (u user) file(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
@@ -52,12 +52,12 @@ func (u user) file(path string) (string, error) {
 	}
 	info, err := os.Lstat(real)
 	if err == nil {
-		err = u.refuse(real, info, false)
+		err = u.check(real, info, false)
 	}
 	for dir := real; err == nil && dir != filepath.Dir(dir); {
 		dir = filepath.Dir(dir)
 		if info, err = os.Lstat(dir); err == nil {
-			err = u.refuse(dir, info, true)
+			err = u.check(dir, info, true)
 		}
 	}
 	return real, err
@@ -85,7 +85,7 @@ func (u user) tree(dir string, entries ...string) (string, error) {
 			if err != nil {
 				return err
 			}
-			return u.refuse(path, info, false)
+			return u.check(path, info, false)
 		})
 		if err != nil {
 			return "", err
@@ -94,9 +94,9 @@ func (u user) tree(dir string, entries ...string) (string, error) {
 	return real, nil
 }
 
-// refuse says why a file or directory is not trusted. One above it is a directory
+// check says why a file or directory is not trusted. One above it is a directory
 // in which only what has another name may change.
-func (u user) refuse(path string, info fs.FileInfo, above bool) error {
+func (u user) check(path string, info fs.FileInfo, above bool) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return fmt.Errorf("%s: its owner is not known: %w", path, fault.ErrUnsupported)

@@ -140,15 +140,15 @@ func port(name string) (*os.File, error) {
 	return nil, fmt.Errorf("no port %s", name)
 }
 
-// An initer answers requests.
-type initer struct {
+// A supervisor answers requests.
+type supervisor struct {
 	out *os.File
 	mu  sync.Mutex // of out and kids
 	// kids are the programs that were started, by PID.
-	kids map[int]*kid
+	kids map[int]*child
 }
 
-type kid struct {
+type child struct {
 	done chan struct{} // closed when it has ended
 	code int
 }
@@ -159,7 +159,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	i := &initer{out: f, kids: map[int]*kid{}}
+	i := &supervisor{out: f, kids: map[int]*child{}}
 	if _, err := fmt.Fprintln(f, "ready"); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func serve() error {
 	}
 }
 
-func (i *initer) handle(q qemu.Request) {
+func (i *supervisor) handle(q qemu.Request) {
 	var a qemu.Reply
 	var err error
 	switch q.Do {
@@ -223,7 +223,7 @@ func (i *initer) handle(q qemu.Request) {
 }
 
 // start starts a program, whose output goes to the console.
-func (i *initer) start(q qemu.Request) (int, error) {
+func (i *supervisor) start(q qemu.Request) (int, error) {
 	cmd := exec.Command(q.Args[0], q.Args[1:]...)
 	cmd.Env = append([]string{"PATH=/bin", "HOME=/tmp"}, q.Env...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -241,7 +241,7 @@ func (i *initer) start(q qemu.Request) (int, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	k := &kid{done: make(chan struct{})}
+	k := &child{done: make(chan struct{})}
 	i.mu.Lock()
 	i.kids[cmd.Process.Pid] = k
 	i.mu.Unlock()

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"mete.dev/mete/internal/app/up"
+	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/collect/gpu"
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/job/socket"
+)
+
+// openAllInOne opens this machine with a ledger of its own.
+func openAllInOne(ctx context.Context, o up.Options) (up.Meter, http.Handler, error) {
+	if o.Demo {
+		return openDemo(ctx, o)
+	}
+	cfg := up.DefaultAllInOne(o.State)
+	cfg.Agent.Machine = machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
+	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
+	cfg.Agent.Handover = relay.Default()
+	cfg.Agent.Socket = socket.Path(os.Getenv, os.Geteuid())
+	s, err := up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.Handler(), nil
+}

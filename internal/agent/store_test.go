@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/delivery/sender"
+	"mete.dev/mete/internal/delivery/spool"
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/spooltest"
+)
+
+// A taker is a server that takes everything.
+type taker struct {
+	mu      sync.Mutex
+	windows []batch.Window
+	names   []batch.Name
+}
+
+func (s *taker) Offer(_ context.Context, _ batch.Clock, sent []byte) (batch.Reply, error) {
+	b, err := wire.Decode(sent, wire.Default())
+	if err != nil {
+		return batch.Reply{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.windows, s.names = append(s.windows, b.Windows...), append(s.names, b.Names...)
+	return batch.Reply{Verdict: batch.Accepted, Next: b.Number + 1}, nil
+}
+
+func (*taker) Lost(_ context.Context, l batch.Loss) (batch.Reply, error) {
+	return batch.Reply{}, fmt.Errorf("%+v is said to be lost", l)
+}
+
+func (*taker) Reads(context.Context) (wire.Format, error) { return wire.LatestFormat(), nil }
+
+// A bench is an agent of this machine whose ticks are the test's.
+type bench struct {
+	*Agent
+	server *taker
+	log    *journal.Journal
+}
+
+// open opens an agent whose spool is in fs.
+func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
+	t.Helper()
+	b := &bench{server: server, log: &journal.Journal{}}
+	log := slog.New(slog.NewTextHandler(b.log, nil))
+	a := &Agent{node: "n", names: newNameTracker(), jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, powerModel: powerModelFile{log: log}, log: log}
+	b.Agent = a
+	var err error
+	if a.host, err = hostfs.Open("/"); err != nil {
+		t.Fatal(err)
+	}
+	cfg := spool.Default()
+	cfg.Dir, cfg.FS = "/spool", fs
+	if a.Spool, err = spool.Open(cfg, log); err != nil {
+		t.Fatal(err)
+	}
+	// A window at each tick.
+	a.Machine, err = machine.Open(machine.Config{Config: sampler.Config{Tick: time.Second, Window: time.Second}, Reader: machine.Files,
+		Node: "n", Checkpoint: a.Spool.Checkpoint()}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Sender = sender.New(sender.Default(), a.Spool, server, a.clock, log)
+	return b
+}
+
+// tick takes a tick, and keeps its window.
+func (b *bench) tick(t *testing.T) {
+	t.Helper()
+	if _, err := b.Machine.Tick(); err != nil {
+		t.Fatal(err)
+	}
+	if w := b.Machine.ClosedWindow(); w != nil {
+		b.storeWindow(w)
+	}
+}
+
+// close ends the agent; one that is killed closes nothing of its spool.
+func (b *bench) close(t *testing.T, killed bool) {
+	t.Helper()
+	if killed {
+		b.Spool = nil
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Windows that find no room on the disk are held, merged, and kept when there is
+// room again: the server gets each nanosecond once. An agent that is killed
+// meanwhile goes on from the window before, and still each comes once.
+func TestHeld(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed=%v", killed), func(t *testing.T) {
+			fs, server := spooltest.New(func(int) int { return 0 }), &taker{}
+			b := open(t, fs, server)
+			b.tick(t)
+			b.tick(t)
+			b.tick(t)
+			fs.SetFree(0)
+			for range 3 {
+				b.tick(t)
+			}
+			if b.unsaved == nil || b.State().Failing == "" || b.State().Windows != 2 {
+				t.Fatalf("status %+v, want two windows, and that there is no room", b.State())
+			}
+			if n := strings.Count(b.log.String(), "the spool takes no windows"); n != 1 {
+				t.Errorf("it is said %d times, want once:\n%s", n, b.log)
+			}
+			fs.SetFree(-1)
+			if killed {
+				b.close(t, true)
+				fs.Crash()
+				b = open(t, fs, server)
+			}
+			b.tick(t)
+			b.tick(t)
+			if b.unsaved != nil || b.State().Failing != "" {
+				t.Errorf("status %+v, want that windows are kept", b.State())
+			}
+			if !killed && !strings.Contains(b.log.String(), "takes windows again") {
+				t.Errorf("log:\n%s", b.log)
+			}
+			if err := b.Sender.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			checkOnce(t, server.windows)
+			named := map[workload.ID]int{}
+			for _, n := range server.names {
+				if n.Kind == workload.Idle {
+					named[n.ID]++
+				}
+			}
+			if want := 1; !killed && (len(named) != 1 || named[workload.NewID("n", workload.Idle, "")] != want) {
+				t.Errorf("idle was named %v times, want once", named)
+			}
+			b.close(t, false)
+		})
+	}
+}
+
+// checkOnce checks that windows follow one another without a hole, and that what
+// is booked in all of them is what each workload's total grew by.
+func checkOnce(t *testing.T, windows []batch.Window) {
+	t.Helper()
+	type account struct{ sum, total int64 }
+	booked := map[batch.ShortID]*account{}
+	for i := range windows {
+		w := &windows[i]
+		if i > 0 && w.Start != windows[i-1].End {
+			t.Errorf("window %d starts at %d, the one before ends at %d", i, w.Start, windows[i-1].End)
+		}
+		var parts int64
+		for j := range w.Rows {
+			r := &w.Rows[j]
+			cpu, ok := r.Usage.Get(usage.CPU)
+			if !ok {
+				continue
+			}
+			parts += cpu
+			a := booked[r.Workload]
+			if a == nil {
+				a = &account{}
+				booked[r.Workload] = a
+			}
+			a.sum += cpu
+			if r.Has.Has(usage.CPU) {
+				a.total = r.Total[usage.CPU]
+			} else {
+				a.total += cpu
+			}
+		}
+		if whole := w.Balance.Whole.Get(usage.CPU) + w.Balance.Skew.Get(usage.CPU); parts != whole {
+			t.Errorf("window %d: the parts are %d ns, the whole with its skew is %d", i, parts, whole)
+		}
+	}
+	if len(windows) < 3 {
+		t.Fatalf("%d windows", len(windows))
+	}
+	for short, a := range booked {
+		if a.sum != a.total {
+			t.Errorf("workload %v: %d ns in windows, %d booked in all", short, a.sum, a.total)
+		}
+	}
+}
+
+// Jobs are open from their registration to their end, or until their group is
+// gone.
+func TestJobs(t *testing.T) {
+	b := open(t, spooltest.New(func(int) int { return 0 }), &taker{})
+	defer b.close(t, false)
+	h := hooks{b.Agent}
+	path := t.TempDir() + "/s"
+	var err error
+	if b.socket, err = socket.Listen(path, h, b.Agent.log); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{jobA, jobB} {
+		if _, err := h.Register(socket.Job{ID: id, Name: "n" + id, User: "u", Labels: map[string]string{"k": "v"}, Started: noon}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := b.State(); s.Jobs != 2 {
+		t.Errorf("%d jobs are open, want 2", s.Jobs)
+	}
+	b.applyJobNames(noon)
+	if n := b.names.jobs[jobA]; n == nil || n.Job != "n"+jobA || n.User != "u" || n.Labels["k"] != "v" || !n.Started.Equal(noon) {
+		t.Errorf("of the job is known %+v", n)
+	}
+	// Nobody ticks here: the end is noted all the same.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.End(ctx, jobA, socket.Outcome{Ended: noon.Add(time.Minute), Exit: 3}); err == nil {
+		t.Error("no tick was taken, and End says that there was")
+	}
+	b.applyJobNames(noon)
+	if n := b.names.jobs[jobA]; n.Exit == nil || *n.Exit != 3 || !n.Ended.Equal(noon.Add(time.Minute)) || n.Job != "n"+jobA {
+		t.Errorf("of the job's end is known %+v", n)
+	}
+	w := window("-" + jobB + "!")
+	b.names.collectDue(w, noon)
+	b.forgetJobs(b.names.markSent(w, noon))
+	if s := b.State(); s.Jobs != 1 {
+		t.Errorf("%d jobs are open, want the one that was not read to its end", s.Jobs)
+	}
+}

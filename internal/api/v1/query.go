@@ -1,0 +1,301 @@
+package v1
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+)
+
+// The parameters of questions.
+const (
+	ParamBy      = "by"
+	ParamFrom    = "from"
+	ParamTo      = "to"
+	ParamWhere   = "where"
+	ParamOmitOwn = "omit-own"
+	ParamLimit   = "limit"
+	ParamNode    = "node"
+	ParamIdle    = "idle"
+	ParamNested  = "nested"
+	ParamFields  = "fields"
+	ParamSort    = "sort"
+	ParamNodes   = "nodes"
+	ParamTop     = "top"
+	ParamCursor  = "cursor"
+	ParamFormat  = "format"
+	ParamState   = "state"
+	ParamCluster = "cluster"
+)
+
+// noPolicy is the word of the policy by which idle energy stays where it is.
+var noPolicy = power.None.String()
+
+// The most that a question may ask of its dimensions and filters.
+const (
+	maxBy    = 8
+	maxWhere = 1000
+)
+
+// day is how far back a question goes that says nothing of its range.
+const day = 24 * time.Hour
+
+// CheckParameters refuses parameters other than those allowed, so that a mistyped one does
+// not answer another question.
+func CheckParameters(given map[string][]string, allowed ...string) error {
+	for _, p := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(allowed, p) {
+			hint := "there are none here"
+			if len(allowed) > 0 {
+				hint = "there are: " + strings.Join(allowed, ", ")
+			}
+			return invalid(hint, "parameter %q is not known", p)
+		}
+	}
+	return nil
+}
+
+// ParseQuery reads a question about usage from URL parameters. Its scope is left
+// to the caller. Without a range it is about the last 24 hours, without
+// dimensions by job.
+func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
+	if err := CheckParameters(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle, ParamNested, ParamFields, ParamSort, ParamFormat); err != nil {
+		return query.Query{}, err
+	}
+	q, err := ParseFilter(given, now)
+	if err != nil {
+		return query.Query{}, err
+	}
+	if q.By, err = parseBy(given[ParamBy]); err != nil {
+		return query.Query{}, err
+	}
+	switch s, err := singleValue(given, ParamOmitOwn, "0"); {
+	case err != nil:
+		return query.Query{}, err
+	case s == "1" || s == "true":
+		q.OmitOwn = true
+	case s != "0" && s != "false":
+		return query.Query{}, invalid("write 1 to leave out what mete itself used", "parameter %s=%q", ParamOmitOwn, s)
+	}
+	if q.Idle, err = parseIdle(given); err != nil {
+		return q, err
+	}
+	q.Nested, err = parseNested(given)
+	return q, err
+}
+
+// NestedModes are the words for what becomes of guests.
+func NestedModes() []string { return []string{query.NestedOnly, query.NestedAlso} }
+
+// parseNested reads what becomes of nodes that are guests: "" where they are left
+// out.
+func parseNested(given map[string][]string) (string, error) {
+	s, err := singleValue(given, ParamNested, noPolicy)
+	switch {
+	case err != nil || s == noPolicy:
+		return "", err
+	case !slices.Contains(NestedModes(), s):
+		return "", invalid("it is only, for what runs in guest machines and nothing else, or also, for that beside all other", "parameter %s=%q", ParamNested, s)
+	}
+	return s, nil
+}
+
+// IdlePolicies are the words for how idle energy can be divided.
+func IdlePolicies() []string {
+	return []string{noPolicy, power.Equal.String(), power.Used.String()}
+}
+
+// parseIdle reads how idle energy is to be divided: "" where it is not.
+func parseIdle(given map[string][]string) (string, error) {
+	s, err := singleValue(given, ParamIdle, noPolicy)
+	switch {
+	case err != nil || s == noPolicy:
+		return "", err
+	case s == power.Reserved.String():
+		return "", invalid("nothing reserves CPUs that a ledger knows of; divide it by what was used, or equally", "parameter %s=%q", ParamIdle, s)
+	case !slices.Contains(IdlePolicies(), s):
+		return "", invalid("it is one of "+strings.Join(IdlePolicies(), ", "), "parameter %s=%q", ParamIdle, s)
+	}
+	return s, nil
+}
+
+// ParseFilter reads range, filters and limit of a question. It does not look at
+// other parameters.
+func ParseFilter(given map[string][]string, now time.Time) (q query.Query, err error) {
+	if q.From, q.To, err = ParseRange(given, now); err != nil {
+		return q, err
+	}
+	if q.Where, err = ParseWhere(given[ParamWhere]); err != nil {
+		return q, err
+	}
+	q.Limit, err = parseLimit(given)
+	return q, err
+}
+
+// parseLimit reads how many elements an answer may have: 0 where that is not said.
+func parseLimit(given map[string][]string) (int, error) {
+	s, err := singleValue(given, ParamLimit, "")
+	if err != nil || given[ParamLimit] == nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > MaxGroups {
+		return 0, invalid("from 1 to "+strconv.Itoa(MaxGroups), "parameter %s=%q", ParamLimit, s)
+	}
+	return n, nil
+}
+
+// ParseRange reads the range of a question: the last 24 hours where it says
+// nothing. A time relative to now counts from the end of the present minute, as
+// minutes are what there is to ask for.
+func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, err error) {
+	parse := func(name, without string) (time.Time, error) {
+		s, err := singleValue(given, name, without)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if s = strings.TrimSpace(s); s == "now" || strings.HasPrefix(s, "-") {
+			return ParseTime(s, now.Add(time.Minute-1).Truncate(time.Minute))
+		}
+		return ParseTime(s, now)
+	}
+	if to, err = parse(ParamTo, "now"); err != nil {
+		return from, to, err
+	}
+	if from = to.Add(-day); from.Before(earliest) {
+		from = earliest
+	}
+	if given[ParamFrom] != nil {
+		if from, err = parse(ParamFrom, ""); err != nil {
+			return from, to, err
+		}
+	}
+	if !from.Before(to) {
+		return from, to, invalid("from is the earlier one", "range from %s to %s is empty",
+			from.Format(time.RFC3339), to.Format(time.RFC3339))
+	}
+	return from, to, nil
+}
+
+// singleValue returns the value of a parameter that may be given once.
+func singleValue(given map[string][]string, name, without string) (string, error) {
+	switch v := given[name]; len(v) {
+	case 0:
+		return without, nil
+	case 1:
+		return v[0], nil
+	}
+	return "", invalid("give it once", "parameter %q is given twice", name)
+}
+
+// parseBy reads dimensions: each value may name several, with commas.
+func parseBy(values []string) (by []query.Dimension, err error) {
+	for _, v := range values {
+		for s := range strings.SplitSeq(v, ",") {
+			d, err := parseDimension(s)
+			if err != nil {
+				return nil, err
+			}
+			if slices.Contains(by, d) {
+				return nil, invalid("name each dimension once", "dimension %q is named twice", s)
+			}
+			by = append(by, d)
+		}
+	}
+	if len(by) > maxBy {
+		return nil, invalid("at most "+strconv.Itoa(maxBy), "%d dimensions", len(by))
+	}
+	if by == nil {
+		by = []query.Dimension{query.ByJob}
+	}
+	return by, nil
+}
+
+// ParseWhere reads filters of the form DIMENSION=VALUE. Several values of one
+// dimension are alternatives, and nothing after the sign is what has none.
+func ParseWhere(values []string) (map[query.Dimension][]string, error) {
+	if len(values) > maxWhere {
+		return nil, invalid("at most "+strconv.Itoa(maxWhere), "%d filters", len(values))
+	}
+	var where map[query.Dimension][]string
+	for _, s := range values {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return nil, invalid("write it as job=NAME or label:KEY=VALUE", "filter %q has no =", s)
+		}
+		d, err := parseDimension(name)
+		if err != nil {
+			return nil, err
+		}
+		if where == nil {
+			where = map[query.Dimension][]string{}
+		}
+		if !slices.Contains(where[d], value) {
+			where[d] = append(where[d], value)
+		}
+	}
+	return where, nil
+}
+
+// FormatQuery writes a question as [ParseQuery] reads it.
+func FormatQuery(q query.Query) map[string][]string {
+	p := map[string][]string{ParamFrom: {formatTime(q.From)}, ParamTo: {formatTime(q.To)}}
+	var by []string
+	for _, d := range q.By {
+		by = append(by, string(d))
+	}
+	if by != nil {
+		p[ParamBy] = []string{strings.Join(by, ",")}
+	}
+	for _, d := range slices.Sorted(maps.Keys(q.Where)) {
+		for _, v := range q.Where[d] {
+			p[ParamWhere] = append(p[ParamWhere], string(d)+"="+v)
+		}
+	}
+	if q.OmitOwn {
+		p[ParamOmitOwn] = []string{"1"}
+	}
+	if q.Idle != "" && q.Idle != noPolicy {
+		p[ParamIdle] = []string{q.Idle}
+	}
+	if q.Nested != "" {
+		p[ParamNested] = []string{q.Nested}
+	}
+	if q.Limit > 0 {
+		p[ParamLimit] = []string{strconv.Itoa(q.Limit)}
+	}
+	return p
+}
+
+// formatTime writes an instant for programs, "" for none.
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// ParseString reads a parameter that may be given once, "" where it is not.
+func ParseString(given map[string][]string, name string) (string, error) {
+	return singleValue(given, name, "")
+}
+
+// ParseEnum reads a parameter that is one of some words, "" where it is not given.
+func ParseEnum(given map[string][]string, name string, words []string) (string, error) {
+	s, err := singleValue(given, name, "")
+	if err == nil && given[name] != nil && !slices.Contains(words, s) {
+		err = invalid("it is one of "+strings.Join(words, ", "), "parameter %s=%q", name, s)
+	}
+	return s, err
+}
+
+// NodeStates and AlertStates are the words for the states of nodes and of alerts.
+func NodeStates() []string  { return []string{"live", "behind", "silent", "revoked"} }
+func AlertStates() []string { return []string{"pending", "firing"} }
+
+// ParseNode reads of which node a question is, "" for all.
+func ParseNode(given map[string][]string) (string, error) { return singleValue(given, ParamNode, "") }

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit"
+)
+
+// shown is a machine with a service and a container in its latest window.
+func shown(c Config) *machineMetrics {
+	s := c.newMachineMetrics("HOST")
+	w := &usage.Window{End: 1e10}
+	for _, path := range []string{"/system.slice/secret.service", "/docker/" + strings.Repeat("5e", 32)} {
+		n, _ := workload.Recognize(path)
+		r := usage.Row{Workload: n.Workload("NODE", "boot", path)}
+		r.Usage.Put(usage.CPU, 1e9, usage.Measured)
+		r.Usage.Put(usage.EnergyPackage, 1e6, usage.Apportioned)
+		w.Rows = append(w.Rows, r)
+	}
+	s.addWindow(w, nil, nil)
+	return s
+}
+
+// Workloads are shown on this machine alone, unless it was said that others may see
+// them; a page elsewhere that calls this machine by a name of its own sees none.
+func TestWhoSeesWorkloads(t *testing.T) {
+	loopback, open := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}, &net.TCPAddr{IP: net.IPv4zero, Port: 9798}
+	for _, c := range []struct {
+		at    net.Addr
+		host  string
+		given bool
+		want  bool
+	}{
+		{loopback, "127.0.0.1:9798", false, true},
+		{loopback, "localhost:9798", false, true},
+		{loopback, "evil.example:9798", false, false},
+		{loopback, "", false, false},
+		{&net.TCPAddr{IP: net.IPv6loopback, Port: 1}, "[::1]:1", false, true},
+		{open, "127.0.0.1:9798", false, false},
+		{open, "192.0.2.1:9798", false, false},
+		{open, "192.0.2.1:9798", true, true},
+		{loopback, "evil.example:9798", true, true},
+	} {
+		s := shown(Config{StatusWorkloads: c.given, Compat: kepler})
+		text := s.text(c.at, c.host)
+		if got := strings.Contains(text, "secret.service") && strings.Contains(text, "kepler_container_cpu_joules_total{"); got != c.want {
+			t.Errorf("at %v for %q, given %v: workloads are shown: %v, want %v", c.at, c.host, c.given, got, c.want)
+		}
+		if !c.want && (strings.Contains(text, "secret") || strings.Contains(text, "5e5e")) {
+			t.Errorf("at %v for %q: a name is shown:\n%s", c.at, c.host, text)
+		}
+		if !strings.Contains(text, "mete_node_cpu_seconds_total") || !strings.Contains(text, "kepler_node_cpu_usage_ratio") {
+			t.Errorf("at %v for %q the machine is not shown", c.at, c.host)
+		}
+	}
+	if text := shown(Config{}).text(loopback, "localhost"); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
+		t.Errorf("without -compat:\n%s", text)
+	}
+	if text := new(Config).newMachineMetrics("HOST").text(loopback, "localhost"); text != "" {
+		t.Errorf("before the first window: %q", text)
+	}
+}
+
+func TestShowFlags(t *testing.T) {
+	var log strings.Builder
+	to := slog.New(slog.NewTextHandler(&log, nil))
+	for _, c := range []Config{{Status: "127.0.0.1:1", Compat: "scaphandre"}, {Compat: kepler}, {StatusWorkloads: true}} {
+		if err := c.validateMetrics(to); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+			t.Errorf("%+v: %v (hint %q), want invalid", c, err, fault.Hint(err))
+		}
+	}
+	for _, c := range []Config{{}, {Status: "127.0.0.1:1", Compat: kepler}, {Status: "0.0.0.0:1", StatusWorkloads: true}, {Status: "[::1]:1"}} {
+		if err := c.validateMetrics(to); err != nil || log.Len() > 0 {
+			t.Errorf("%+v: %v, log %q", c, err, &log)
+		}
+	}
+	c := Config{Status: "0.0.0.0:9798"}
+	if err := c.validateMetrics(to); err != nil || !strings.Contains(log.String(), "-status-workloads") {
+		t.Errorf("an open address: %v, log %q, want a word of what is left out", err, &log)
+	}
+}
+
+// The agent without a server shows what this machine used.
+func TestAlone(t *testing.T) {
+	var lc net.ListenConfig
+	// Only this process uses this address, so that the port stays free in between.
+	ln, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.%d.%d.%d:0", 128+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Default()
+	cfg.Server, cfg.Status, cfg.Compat, cfg.Machine.Reader = "", addr, kepler, "files"
+	cfg.Agent.Handover.Dir, cfg.Agent.Handover.VSock = "", false
+	cfg.Machine.Energy.VSock, cfg.Machine.Energy.Shares, cfg.Machine.Energy.NVML = false, "", "off"
+	cfg.Machine.Tick, cfg.Machine.Window = 200*time.Millisecond, 400*time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, cfg, io.Discard, slog.New(slog.DiscardHandler)) }()
+	text := ""
+	testkit.Eventually(t, "workloads are shown", func() bool {
+		select {
+		case err := <-done:
+			t.Fatalf("it ended: %v", err)
+		default:
+		}
+		r, err := http.Get("http://" + addr + "/metrics")
+		if err != nil {
+			return false // it is not there yet
+		}
+		b, err := io.ReadAll(r.Body)
+		if err := errors.Join(err, r.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		text = string(b)
+		return strings.Contains(text, "mete_workload_cpu_seconds_total{")
+	})
+	for _, want := range []string{"mete_conservation_violations_total 0\n", `mete_node_energy_joules_total{node=`, `kind="idle",name="idle"`, "kepler_node_cpu_usage_ratio{", "mete_workload_memory_byte_seconds_total{"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not show %q", want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,400 @@
+// Package attribute divides what a machine used among its workloads, so that
+// the parts sum to the whole in integers, tick by tick.
+//
+// The kernel counts inclusively: a group's counters hold its descendants',
+// living and dead. [Accounts] turns that into exclusive amounts: each workload
+// gets what it used and no child workload did, the root's remainder goes to
+// the workload "system", and what nobody used to "idle".
+package attribute
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// Accounts holds a machine's open accounts, one for each workload. They are fed
+// one snapshot a tick and closed once a window. Not for concurrent use.
+//
+// All bookings are cumulative at heart: an account remembers how much was
+// booked since its life began, and a tick books only what goes beyond that. As
+// the kernel cannot be read at one instant, a parent's counter may be a few
+// microseconds older than its children's; what its remainder lacks in one tick
+// it is not given twice in the next.
+type Accounts struct {
+	node      string
+	bySlot    []*account // by slot; nil where free
+	current   []*account // of this tick's snapshot, parents first
+	previous  []*account // of the snapshot before
+	round     uint64     // counts snapshots
+	ended     []*account // died in this window, kept for its rows
+	idle      *account
+	guests    []*account // those of this tick's that a virtual machine runs in, or did
+	guestList []Guest
+	handovers []usage.Handover // in this window, by those that are gone
+
+	boot     string
+	at, mono int64 // of the latest snapshot
+	lastNode usage.Node
+	started  bool
+	first    int64 // of the first snapshot ever, in this boot
+	start    int64 // of the open window, ns of CLOCK_BOOTTIME
+	offset   int64
+
+	tickStart   usage.StartReason // what the latest tick is: Continues but for the first
+	windowStart usage.StartReason // of the open window
+	gaps        []usage.Gap       // that the open window begins with
+	lossDetail  string            // why there was nothing to go on with
+	interval    time.Duration     // between two ticks, as a rule; 0 is not known
+	machine     usage.Usage       // of the machine as a whole in the open window
+	restored    bool              // restored, and no tick since
+	noDormancy  bool              // no account is dormant, so that a test sees that it changes nothing
+
+	serial         uint64   // of the account opened last
+	saved          bool     // a checkpoint is durable
+	savedAt        int64    // the tick that it was made after
+	retiredSerials []uint64 // accounts in it that ended since
+
+	memoryTotal unit.Integral // memory that there is
+	memoryFree  unit.Integral // memory that nobody uses
+	skew        usage.Shares  // skew not yet worked off
+	tick        usage.Balance
+	window      usage.Balance
+	elapsed     int64         // ns of CLOCK_BOOTTIME in the latest tick
+	stolen      int64         // CPU ns in the latest tick that the hypervisor took
+	lastTotal   usage.Reading // of the machine at the tick before
+	energy      energyState
+
+	meterFailures []meterFailure // of energy meters, in the open window
+}
+
+// An account is what one life of a workload has been booked.
+type account struct {
+	w         workload.Workload
+	serial    uint64 // never given to another account of this boot
+	life      workload.Life
+	slot      usage.Slot
+	parent    *account // nil for the root
+	memory    *account // the parent in the hierarchy that charges memory
+	round     uint64   // of the latest snapshot that it was in
+	since     uint64   // round in which it was opened
+	final     bool
+	closed    bool // final, and that is booked
+	born      bool // its life began after counting did, so all it shows is booked
+	uncertain bool // some use of a child that was not seen is in this remainder
+
+	reading   usage.Reading // latest
+	previous  usage.Reading // of the tick before
+	unchanged bool          // both are
+	dormant   bool          // as long as they are, its share stays, too: see dormant.go
+	seen      usage.Set     // which readings were there at any tick
+
+	// holders are who holds this account's counters too, and childValues, childGrowth and excluded
+	// are what others so hold here: what they show now, by how much that grew in
+	// the tick, and what else is not to be counted as this account's own. See link.go.
+	holders     [len(nestedCounters)]*account
+	childGrowth [len(nestedCounters)]int64
+	childValues [nestedSlots]int64 // by nestedSlot
+	excluded    [nestedSlots]int64
+
+	booked     [usage.EnergyPackage]int64 // own counter value up to which is booked
+	level      [levelSlots]int64          // own level at the latest tick, by levelSlot
+	remainders [levelSlots]unit.Integral  // by levelSlot
+
+	user, system        int64 // latest readings
+	userPart, userWhole int64 // user / (user + system) when they last moved
+
+	cpuLimit, memoryLimit int64 // as in usage.Group
+
+	guest  *guest      // nil where no virtual machine was ever seen
+	share  usage.Usage // of the latest tick
+	window usage.Usage
+	total  total
+
+	stale stale // what is restored and was not shown again yet
+	dirty dirty // what changed since the checkpoint
+}
+
+// New returns empty accounts for the node of this id.
+func New(node string) *Accounts {
+	id := workload.NewID(node, workload.Idle, "")
+	return &Accounts{node: node, idle: &account{slot: usage.NoSlot,
+		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}}}
+}
+
+// SetInterval says how often Tick is called, as a rule. What a tick covers that is
+// more than a few times longer is not known.
+func (acc *Accounts) SetInterval(tick time.Duration) { acc.interval = tick }
+
+// Tick books what was used since the snapshot before and returns the tick's
+// balance. The first snapshot books nothing: it is where counting begins.
+func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
+	acc.startTick(s)
+	acc.round++
+	acc.elapsed = s.At - acc.at
+	acc.tick = usage.Balance{Lost: s.Lost}
+	acc.updateAccounts(s)
+	for i, g := range s.Groups {
+		acc.linkParents(acc.current[i], g)
+	}
+	if acc.tickStart == usage.StartResumed {
+		acc.reconcileNew(s)
+	}
+	acc.linkCounters()
+	for _, a := range acc.current {
+		acc.book(a, s)
+	}
+	acc.balanceTick(s)
+	acc.divideEnergy(s)
+	acc.addMachineTotals(s)
+	acc.addToWindow()
+	acc.retireEnded()
+	acc.stolen, acc.lastTotal = s.Node.Steal-acc.lastNode.Steal, acc.lastNode.Total
+	acc.at, acc.mono, acc.offset, acc.lastNode = s.At, s.Mono, s.Offset, s.Node
+	acc.window.Add(&acc.tick)
+	return acc.tick
+}
+
+// updateAccounts opens accounts for new groups, takes over all readings, and closes the
+// accounts of groups that are not there any more although nobody showed their end.
+func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
+	acc.previous, acc.current, acc.guests = acc.current, acc.previous[:0], acc.guests[:0]
+	for _, g := range s.Groups {
+		acc.growSlots(g.Slot)
+		a := acc.bySlot[g.Slot]
+		if a == nil || g.New && a.since != acc.round && acc.tickStart != usage.StartResumed || a.life != g.Life {
+			acc.serial++
+			a = &account{serial: acc.serial, life: g.Life, slot: g.Slot, since: acc.round}
+			acc.bySlot[g.Slot] = a
+		}
+		if a.w != g.Workload {
+			a.w, a.dirty.head = g.Workload, true
+		}
+		a.final, a.uncertain, a.round = g.Final, false, acc.round
+		a.cpuLimit, a.memoryLimit = g.CPULimit, g.MemoryLimit
+		if same := a.reading == g.Reading; !same || !a.unchanged {
+			a.previous, a.reading, a.unchanged = a.reading, g.Reading, same
+		}
+		a.childValues, a.childGrowth = [nestedSlots]int64{}, [len(nestedCounters)]int64{}
+		if g.Guest != nil || a.guest != nil {
+			acc.updateGuest(a, g.Guest)
+		}
+		acc.current = append(acc.current, a)
+	}
+	for _, a := range slices.Backward(acc.previous) { // children before what they are taken from
+		if a.round == acc.round || a.closed {
+			continue
+		}
+		a.final, a.childValues = true, [nestedSlots]int64{}
+		for i, r := range nestedCounters {
+			if a.holders[i] != nil {
+				a.raiseToBooked(r)
+			}
+		}
+		for up := a.parent; up != nil; up = up.parent {
+			// Where that one is gone too, what is not told apart is higher up.
+			if up.uncertain = true; up.round == acc.round {
+				break
+			}
+		}
+		acc.retire(a)
+	}
+	clear(acc.previous)
+}
+
+// growSlots makes room for a slot.
+func (acc *Accounts) growSlots(s usage.Slot) {
+	if n := int(s) + 1; n > len(acc.bySlot) {
+		acc.bySlot = append(acc.bySlot, make([]*account, n-len(acc.bySlot))...)
+	}
+}
+
+// book gives a its share of the tick.
+func (acc *Accounts) book(a *account, s *usage.Snapshot) {
+	if a.dormant = a.dormant && acc.canBeDormant(a); a.dormant {
+		acc.bookDormant(a)
+		return
+	}
+	a.share = usage.Usage{Covered: acc.coveredTime()}
+	set := a.reading.Has
+	set &^= usage.SetOf(usage.CPUUser, usage.CPUSystem) // see split
+	if a.parent == nil {
+		set &^= s.Node.Total.Has | usage.SetOf(usage.Memory, usage.PIDs) // see balance
+	}
+	for ; set != 0; set &= set - 1 {
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+		own := a.reading.Value[r]
+		if isInclusive(a, r) {
+			own -= a.childValues[nestedSlot[r]]
+		}
+		switch r.Detail().Kind {
+		case usage.Counter:
+			acc.bookCounter(a, r, own)
+		case usage.Integral:
+			if a.final {
+				own = 0 // it ended in the tick, as it began in one: with nothing
+			}
+			acc.bookLevel(a, r, max(0, own))
+		}
+	}
+	if a.final {
+		a.level = [levelSlots]int64{} // also of what its end did not show
+	}
+	a.splitCPU()
+	a.seen |= a.reading.Has
+	a.stale.set &^= a.reading.Has
+	a.dormant = acc.canBeDormant(a) && a.sumShares(counterSet) == 0
+}
+
+// splitCPU divides the tick's CPU time into user and system, in the proportion
+// that the kernel showed when it last told them apart. The kernel samples them
+// at clock ticks or scales such samples, so they are apportioned; they always
+// sum to the CPU time.
+func (a *account) splitCPU() {
+	shown := a.reading.Has.Has(usage.CPUUser)
+	if !shown && !a.stale.set.Has(usage.CPUUser) || !a.share.Present.Has(usage.CPU) {
+		return
+	}
+	if user, system := a.reading.Value[usage.CPUUser], a.reading.Value[usage.CPUSystem]; shown && (user != a.user || system != a.system) {
+		if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 && du+ds > 0 {
+			a.userPart, a.userWhole = du, du+ds
+		}
+		a.user, a.system, a.dirty.split = user, system, true
+	}
+	cpu := a.share.Amount[usage.CPU]
+	part := cpu
+	if a.userWhole > 0 {
+		hi, lo := bits.Mul64(uint64(cpu), uint64(a.userPart))
+		q, _ := bits.Div64(hi, lo, uint64(a.userWhole)) // part <= of: no overflow
+		part = int64(q)
+	}
+	a.share.Put(usage.CPUUser, part, usage.Apportioned)
+	a.share.Put(usage.CPUSystem, cpu-part, usage.Apportioned)
+}
+
+// bookCounter books what a's own counter shows beyond what is booked.
+func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
+	i := nestedIndex(r)
+	if isInclusive(a, r) {
+		own -= a.excluded[nestedSlot[r]]
+	}
+	was := a.booked[r]
+	var used int64
+	switch {
+	case !a.seen.Has(r):
+		if !a.born {
+			a.booked[r] = own
+		}
+		used = own - a.booked[r]
+	case a.isRebased(r, own):
+		used = a.growthWhileAway(r, own)
+		a.booked[r] = own
+	case a.hasRestarted(r):
+		used = a.reading.Value[r]
+		if i >= 0 {
+			used -= a.childGrowth[i]
+		}
+		a.booked[r] = own
+	case !a.previous.Has.Has(r) && i >= 0 && a.holders[i] != nil:
+		a.booked[r] = own // what it used out of sight is in the account above
+	default:
+		used = own - a.booked[r]
+	}
+	a.share.Put(r, max(0, used), a.quality(r))
+	a.booked[r] = max(a.booked[r], own)
+	if a.booked[r] != was || used > 0 {
+		a.dirty.set |= 1 << r
+	}
+}
+
+// bookLevel books a level over the tick: the trapezoid from the tick before.
+// A group that was born in the tick began with nothing; for one that was there
+// before it was seen, or whose level was out of sight, what it held before now
+// is not known. Nor is it where the meter was away, unless it was seen before
+// that; then the trapezoid is a guess.
+func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
+	q := a.quality(r)
+	from, how := own, q
+	switch {
+	case a.previous.Has.Has(r):
+		if from = a.level[levelSlot[r]]; acc.tickStart == usage.StartResumed {
+			how = usage.Apportioned
+		}
+	case acc.tickStart == usage.StartContinued && a.seen.Has(r):
+	case acc.tickStart == usage.StartContinued && a.born:
+		from = 0
+	default:
+		a.remainders[levelSlot[r]] = unit.Integral{}
+		acc.putPeak(a, r, own, q)
+		a.share.Put(r, 0, q)
+		a.dirty.set |= 1 << r
+		return
+	}
+	if from != own || !a.previous.Has.Has(r) {
+		a.dirty.set |= 1 << r
+	}
+	a.share.Put(r, a.remainders[levelSlot[r]].Add(from, own, acc.elapsed), how)
+	acc.putPeak(a, r, own, q)
+}
+
+// peaks are the highest of a level.
+var peaks = [usage.Limit]usage.Resource{usage.Memory: usage.MemoryPeak, usage.PIDs: usage.PIDsPeak}
+
+// putPeak notes the level itself, and the peak that is made of it.
+func (acc *Accounts) putPeak(a *account, r usage.Resource, own int64, q usage.Quality) {
+	a.level[levelSlot[r]] = own
+	if p := peaks[r]; p != 0 {
+		a.share.Put(p, own, q)
+	}
+}
+
+// quality is how sure a's share of r is in this tick.
+func (a *account) quality(r usage.Resource) usage.Quality {
+	if a.reading.Apportioned.Has(r) || a.uncertain && isInclusive(a, r) {
+		return usage.Apportioned
+	}
+	return usage.Measured
+}
+
+// addToWindow adds the tick's shares to the window's.
+func (acc *Accounts) addToWindow() {
+	for _, a := range acc.current {
+		a.window.Add(&a.share)
+		a.markDirty()
+	}
+	acc.idle.window.Add(&acc.idle.share)
+}
+
+// retireEnded closes the accounts of groups that ended.
+func (acc *Accounts) retireEnded() {
+	for _, a := range acc.current {
+		if a.final {
+			acc.retire(a)
+		}
+	}
+}
+
+// retire closes an account. What it showed last stays in the counters above it
+// and is nobody's own there.
+func (acc *Accounts) retire(a *account) {
+	a.closed = true
+	for i, r := range nestedCounters {
+		if up := a.holders[i]; up != nil {
+			up.excluded[nestedSlot[r]] += a.reading.Value[r]
+			up.dirty.set |= 1 << r
+			up.dormant = false
+			a.holders[i] = nil
+		}
+	}
+	acc.ended = append(acc.ended, a)
+	if a.slot >= 0 && acc.bySlot[a.slot] == a {
+		acc.bySlot[a.slot] = nil
+	}
+	if a.dirty.known {
+		acc.retiredSerials = append(acc.retiredSerials, a.serial)
+	}
+}

@@ -1,0 +1,72 @@
+package attribute_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Accounts that are dormant are booked what they would be if they were not, and
+// are kept so.
+func TestDormancyChangesNothing(t *testing.T) {
+	slept := 0
+	rapid.Check(t, func(t *rapid.T) {
+		f := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}
+		f.use(f.add(nil, 0, false), 1e12)
+		for range rapid.IntRange(2, 8).Draw(t, "groups") {
+			g := f.add(f.groups[rapid.IntRange(0, len(f.groups)-1).Draw(t, "parent")], 0, false)
+			f.use(g, rapid.Int64Range(0, 1e12).Draw(t, "past"))
+			g.mem = rapid.Int64Range(0, 1<<20).Draw(t, "mem")
+		}
+		lively, drowsy := attribute.New("n"), attribute.New("n")
+		for _, acc := range []*attribute.Accounts{lively, drowsy} {
+			acc.SetMeters(energy.New(energy.Config{Static: [power.DomainLimit]int64{power.DRAM: watt},
+				Meters: []power.Meter{{Name: "dram", Level: power.Part, Domain: power.DRAM, Kind: power.Energy, Wrap: 1 << 60}}}))
+		}
+		var want, got usage.Window
+		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
+			f.step()
+			snap := f.snapshot()
+			f.now += rapid.Int64Range(-1e6, 1e6).Draw(t, "late")
+			snap.At, snap.Mono = f.now, f.now
+			if snap.Before = nil; rapid.IntRange(0, 5).Draw(t, "meter fails") > 0 {
+				snap.Before = []power.Reading{{At: f.now, Value: f.now / 1000 * 3}}
+			}
+			lively.DisableDormancy()
+			a, b := lively.Tick(snap), drowsy.Tick(snap)
+			if d := cmp.Diff(a, b); d != "" {
+				t.Fatalf("balance of the tick to %d, awake and asleep:\n%s", f.now, d)
+			}
+			if n := lively.DormantAccounts(); n > 0 {
+				t.Fatalf("%d accounts sleep that must not", n)
+			}
+			slept += drowsy.DormantAccounts()
+			if rapid.Bool().Draw(t, "window ends") {
+				lively.CloseWindow(&want)
+				drowsy.CloseWindow(&got)
+				if d := cmp.Diff(want, got); d != "" {
+					t.Fatalf("window to %d, awake and asleep:\n%s", f.now, d)
+				}
+			}
+			full := rapid.Bool().Draw(t, "full")
+			if !bytes.Equal(lively.Checkpoint(nil, full), drowsy.Checkpoint(nil, full)) {
+				t.Fatalf("checkpoints at %d, awake and asleep, differ", f.now)
+			}
+			if rapid.Bool().Draw(t, "saved") {
+				lively.MarkSaved()
+				drowsy.MarkSaved()
+			}
+		}
+	})
+	if slept < 100 {
+		t.Errorf("%d accounts slept in a tick, which shows nothing", slept)
+	}
+	t.Logf("%d accounts slept in a tick", slept)
+}

@@ -1,0 +1,304 @@
+package energy
+
+import (
+	"math"
+
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// impossiblePower is the power in uW that a meter of unknown limits cannot show before it
+// showed nearly as much: no CPU package or accelerator draws it, and impossibleBoxPower is
+// what no machine in one box does.
+const impossiblePower, impossibleBoxPower = 5_000e6, 50_000e6
+
+// A meterState is one meter and what is known of it.
+type meterState struct {
+	power.Meter
+	model PowerModel
+	// seen says that a value was seen from which to count, at an instant;
+	// half is by how much it may be off, as the meter went on while the
+	// machine was read.
+	seen                 bool
+	at, value, readError int64
+	peakPower            int64 // uW that it showed at most over a tick
+	// suspect is a reading that cannot follow from value. Should the next one
+	// follow from it, counting begins anew there.
+	suspect reading
+	// surplus is what was booked beyond what the counter showed, in uJ, as the model
+	// stood in for it. outageSurplus is how much of that is of the present outage, and
+	// outageError by how much that may be off.
+	surplus, outageSurplus, outageError int64
+	changedAt                           int64 // when its value last changed, ns
+	reason                              Reason
+	failedSince                         int64      // of reason
+	latest                              tickEnergy // of the latest tick
+	host                                *hostState // of what a host gives; nil of all else
+}
+
+// A reading is what a meter showed around the instant of a snapshot.
+type reading struct {
+	ok                   bool
+	at, value, readError int64
+	shown                int64  // by the later of the two that value is between
+	problem              string // not ok
+}
+
+// A flow is the energy of a meter, or of several, in a tick.
+type tickEnergy struct {
+	energy     int64 // uJ
+	classError int64 // uJ by which it may be off in proportion, as idle energy is too
+	otherError int64 // uJ by which it may be off besides
+	quality    usage.Quality
+	misaligned bool // it holds energy of before, or leaves some to later ticks
+	// hasIdle says that idle is how much of energy is idle, as the meter shows both.
+	hasIdle bool
+	idle    int64
+}
+
+// add sums two flows; what is absent adds nothing.
+func (te *tickEnergy) add(g tickEnergy) {
+	te.energy = addSaturated(te.energy, g.energy)
+	te.classError = addSaturated(te.classError, g.classError)
+	te.otherError = addSaturated(te.otherError, g.otherError)
+	te.quality = max(te.quality, g.quality)
+	te.misaligned = te.misaligned || g.misaligned
+	te.idle, te.hasIdle = addSaturated(te.idle, g.idle), te.hasIdle || g.hasIdle
+}
+
+// update takes the reading at the end of a tick.
+func (ms *meterState) update(r reading, iv *Interval) {
+	ms.latest = tickEnergy{}
+	switch why := ms.validate(r, iv); {
+	case why != OK:
+		ms.bookFailure(why, iv)
+	case !ms.seen, ms.Kind == power.Power && ms.reason != OK:
+		// Energy is between two values. Before the first one of a meter that
+		// was known already, the model stands in.
+		ms.bookModelled(iv)
+		ms.accept(r)
+	case ms.Kind == power.Power:
+		ms.bookSensor(r, iv)
+	default:
+		ms.bookCounter(r, iv)
+	}
+}
+
+// validate says whether a reading can be what the meter should show.
+func (ms *meterState) validate(r reading, iv *Interval) Reason {
+	switch {
+	case !r.ok:
+		return Unreadable
+	case r.value < 0, ms.Kind == power.Energy && ms.Wrap > 0 && r.value > ms.Wrap:
+		return Jumped
+	case ms.Kind == power.Power && r.value > ms.maxPower():
+		return Jumped
+	case ms.Kind == power.Power:
+		return ms.checkStalled(r, iv)
+	case !ms.seen:
+		return OK
+	}
+	_, why := ms.gainBetween(reading{at: ms.at, value: ms.value}, r)
+	if why == OK {
+		return ms.checkStalled(r, iv)
+	}
+	if ms.suspect.ok {
+		if _, again := ms.gainBetween(ms.suspect, r); again == OK {
+			// It really is there now. Where it was before says nothing any more.
+			ms.at, ms.value, ms.readError = ms.suspect.at, ms.suspect.value, ms.suspect.readError
+			ms.surplus -= ms.outageSurplus
+			ms.outageSurplus, ms.outageError = 0, 0
+			return OK
+		}
+	}
+	ms.suspect = r
+	return why
+}
+
+// gainBetween is the energy between two readings of a counter.
+func (ms *meterState) gainBetween(from, to reading) (int64, Reason) {
+	span := max(0, to.at-from.at)
+	if ms.Wrap > 0 && energyOver(ms.likelyMaxPower(), span) >= ms.Wrap {
+		return 0, Ambiguous
+	}
+	d := to.value - from.value
+	back := d < 0
+	if back {
+		d += ms.Wrap
+	}
+	switch possible := addSaturated(energyOver(ms.maxPower(), span+ms.Every), ms.Step); {
+	case back && (ms.Wrap == 0 || d > possible):
+		return 0, WentBack
+	case d > possible:
+		return 0, Jumped
+	}
+	return d, OK
+}
+
+// maxPower is more than the meter can show, in uW.
+func (ms *meterState) maxPower() int64 {
+	switch {
+	case ms.Most > 0:
+		return ms.Most
+	case ms.Level > power.Part:
+		return max(impossibleBoxPower, mulDiv(ms.peakPower, 20, 1))
+	}
+	return max(impossiblePower, mulDiv(ms.peakPower, 20, 1))
+}
+
+// likelyMaxPower is the most that it will show, in uW: before anything was seen, what
+// the largest packages draw.
+func (ms *meterState) likelyMaxPower() int64 {
+	switch {
+	case ms.Most > 0:
+		return ms.Most
+	case ms.peakPower > 0:
+		return mulDiv(ms.peakPower, 4, 1)
+	}
+	return 500e6
+}
+
+// checkStalled says whether a value that does not change should have: a counter, when
+// the load at which it moved before would have moved it by several steps; a
+// sensor, when it has stood for ten seconds while the load says something else.
+func (ms *meterState) checkStalled(r reading, iv *Interval) Reason {
+	switch span := r.at - ms.changedAt; {
+	case r.value != ms.value || !ms.seen:
+		return OK
+	case ms.reason == Stalled:
+		return Stalled
+	case ms.Kind == power.Power && span >= max(10*second, 10*ms.Every) && ms.contradictsModel(r, iv),
+		ms.Kind == power.Energy && iv.Load >= busyLoad && span >= 2*ms.Every && ms.minGain(iv) >= 4*max(1, ms.Step):
+		return Stalled
+	}
+	return OK
+}
+
+// minGain is what a counter gains in a tick at least, by what was learned, in uJ.
+func (ms *meterState) minGain(iv *Interval) int64 {
+	e, off := ms.predict(iv)
+	return max(e-off, e/2)
+}
+
+// contradictsModel says whether a sensor shows what it showed before although the load says
+// something else.
+func (ms *meterState) contradictsModel(r reading, iv *Interval) bool {
+	if r.value != ms.value || !ms.model.IsTrained() {
+		return false
+	}
+	p, off := ms.model.Power(fraction(iv.Load))
+	v := float64(r.value)
+	return math.Abs(p-v) > off+.1*v+4*float64(ms.Step)
+}
+
+// busyLoad is the load in ppm from which on a meter is expected to move.
+const busyLoad = power.PPM / 100
+
+// accept counts from r on.
+func (ms *meterState) accept(r reading) {
+	if r.value != ms.value || !ms.seen {
+		ms.changedAt = r.at
+	}
+	ms.seen, ms.at, ms.value, ms.readError = true, r.at, r.value, r.readError
+	ms.suspect, ms.reason = reading{}, OK
+	ms.outageSurplus, ms.outageError = 0, 0
+}
+
+// bookCounter books what a counter gained.
+//
+// While the model stood in, more was booked than the counter showed. If it went on
+// counting meanwhile, that much is taken off again: from this tick, and if that
+// would leave less than half of what the tick should have, from the next ones
+// too. So in the end what was booked is what it counted. Only if it gained what
+// this tick alone would have it gain, and too little for the whole time, it
+// stood still and goes on from there.
+func (ms *meterState) bookCounter(r reading, iv *Interval) {
+	gained, _ := ms.gainBetween(reading{at: ms.at, value: ms.value}, r)
+	if gained == 0 {
+		// It moves in steps. The time until the next one counts from the last.
+		ms.latest = tickEnergy{otherError: ms.Step, quality: usage.Measured, misaligned: true}
+		ms.reason, ms.suspect = OK, reading{}
+		return
+	}
+	usual, span := int64(0), r.at-ms.at
+	if ms.surplus > 0 {
+		var off int64
+		usual, off = ms.predict(iv)
+		all := addSaturated(usual, ms.outageSurplus)
+		if ms.outageSurplus >= usual/2 && gained <= addSaturated(usual, off) && all-gained > max(off+ms.outageError, all/4) {
+			ms.surplus -= ms.outageSurplus
+			span = min(span, iv.Elapsed)
+		}
+	}
+	te := tickEnergy{energy: gained, quality: usage.Measured}
+	te.otherError = addSaturated(addSaturated(ms.readError, r.readError), addSaturated(ms.Step, energyOver(meanPower(gained, span), ms.Every/2)))
+	switch {
+	case ms.surplus > 0:
+		te.energy = max(gained-ms.surplus, min(gained, usual)/2)
+		ms.surplus -= gained - te.energy
+		te.otherError = addSaturated(te.otherError, distance(te.energy, usual))
+		te.quality, te.misaligned = usage.Modelled, true
+	case span > iv.Elapsed+iv.Elapsed/2:
+		te.otherError = addSaturated(te.otherError, gained-mulDiv(gained, iv.Elapsed, span))
+		te.misaligned = true
+	case ms.reason == OK:
+		ms.learn(meanPower(gained, span), iv)
+	}
+	te.classError = mulDiv(te.energy, ms.ErrorPPM, power.PPM)
+	ms.latest = te
+	ms.accept(r)
+}
+
+// bookSensor books the power of a sensor: the trapezoid between two values, which
+// what it did between them may miss by half their difference.
+func (ms *meterState) bookSensor(r reading, iv *Interval) {
+	ns := r.at - ms.at - max(0, iv.Suspended) // asleep it draws neither
+	low, high := min(ms.value, r.value), max(ms.value, r.value)
+	ms.latest = tickEnergy{energy: energyOver(low+(high-low)/2, ns), quality: usage.Measured,
+		otherError: addSaturated(energyOver((high-low)/2, ns), energyOver(ms.Step, ns))}
+	ms.latest.classError = mulDiv(ms.latest.energy, ms.ErrorPPM, power.PPM)
+	if !ms.contradictsModel(r, iv) {
+		ms.learn(low+(high-low)/2, iv)
+	}
+	ms.accept(r)
+}
+
+// learn remembers a power that was measured over a whole tick.
+func (ms *meterState) learn(uW int64, iv *Interval) {
+	if iv.isRepresentative() { // in a shorter one a step of the meter would be a peak
+		ms.peakPower = max(ms.peakPower, uW)
+		ms.model.Add(fraction(iv.Load), float64(uW))
+	}
+}
+
+// predict is what the model says that the meter shows for a tick, and by how much
+// that may be off, in uJ: both 0 without a model.
+func (ms *meterState) predict(iv *Interval) (energy, off int64) {
+	if !ms.model.IsTrained() {
+		return 0, 0
+	}
+	p, o := ms.model.Power(fraction(iv.Load))
+	return energyOver(roundToInt(p), iv.runningTime()), energyOver(roundToInt(o), iv.runningTime())
+}
+
+// bookFailure books what the model says, as the meter cannot be used.
+func (ms *meterState) bookFailure(why Reason, iv *Interval) {
+	if ms.reason == OK {
+		ms.failedSince = iv.At - iv.Elapsed
+	}
+	ms.reason = why
+	if ms.bookModelled(iv); ms.Kind == power.Energy && ms.seen {
+		ms.surplus = addSaturated(ms.surplus, ms.latest.energy)
+		ms.outageSurplus = addSaturated(ms.outageSurplus, ms.latest.energy)
+		ms.outageError = addSaturated(ms.outageError, ms.latest.otherError)
+	}
+}
+
+// bookModelled books what the model says. Without a model the meter is absent.
+func (ms *meterState) bookModelled(iv *Interval) {
+	if e, off := ms.predict(iv); ms.model.IsTrained() {
+		ms.latest = tickEnergy{energy: e, otherError: off, classError: mulDiv(e, ms.ErrorPPM, power.PPM), quality: usage.Modelled}
+	}
+}
+
+func distance(a, b int64) int64 { return max(a-b, b-a) }

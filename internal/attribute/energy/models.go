@@ -1,0 +1,171 @@
+package energy
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// savedVersion is the version of what Keep writes.
+const savedVersion = 1
+
+// savedModels is what was learned of a machine, as it is written down.
+type savedModels struct {
+	Version int          `json:"version"`
+	Machine string       `json:"machine"`
+	Meters  []savedMeter `json:"meters"`
+	Domains []savedModel `json:"domains"` // by domain; the first is none
+}
+
+type savedMeter struct {
+	Meter   power.Meter `json:"meter"`
+	Highest int64       `json:"highest_uw"`
+	Model   savedModel  `json:"law"`
+}
+
+// A savedModel holds for each bin that is not empty: its index, points, load in
+// ppm, power in uW, and the standard deviation of the power in uW.
+type savedModel [][5]int64
+
+// EncodeModels writes down what was learned, with the name of the machine that it holds
+// for: a CPU's model and how many there are, say. That is a few kB of JSON, which
+// is worth keeping every some minutes: losing it costs no energy, only sharpness.
+func (m *Meters) EncodeModels(machine string) []byte {
+	k := savedModels{Version: savedVersion, Machine: machine, Domains: make([]savedModel, power.DomainLimit)}
+	for i := range m.meters {
+		if ms := &m.meters[i]; ms.model.IsTrained() {
+			k.Meters = append(k.Meters, savedMeter{ms.Meter, ms.peakPower, ms.model.encode()})
+		}
+	}
+	for d := range m.domainModels {
+		k.Domains[d] = m.domainModels[d].encode()
+	}
+	b, err := json.Marshal(k)
+	if err != nil {
+		panic("energy: " + err.Error()) // it is integers and texts
+	}
+	return b
+}
+
+// RestoreModels takes over what Keep wrote, before the first tick. A meter that is not
+// among those that are read counts as Gone: what was learned of it stands in for
+// it. The error wraps fault.ErrInvalid where b is nothing that Keep wrote, and
+// fault.ErrConflict where it is of another machine; then nothing was taken over.
+func (m *Meters) RestoreModels(machine string, b []byte) error {
+	var k savedModels
+	if err := json.Unmarshal(b, &k); err != nil {
+		return fmt.Errorf("power laws: %v: %w", err, fault.ErrInvalid)
+	}
+	if k.Version != savedVersion {
+		return fmt.Errorf("power laws: version %d: %w", k.Version, fault.ErrInvalid)
+	}
+	if k.Machine != machine {
+		return fmt.Errorf("power laws: of %q, not of %q: %w", k.Machine, machine, fault.ErrConflict)
+	}
+	var meters []meterState
+	var models [power.DomainLimit]PowerModel
+	for i := range k.Meters {
+		ms := meterState{Meter: k.Meters[i].Meter, peakPower: k.Meters[i].Highest}
+		if !ms.isValid() || ms.peakPower < 0 || !ms.model.decode(k.Meters[i].Model) {
+			return fmt.Errorf("power laws: meter %q: %w", ms.Name, fault.ErrInvalid)
+		}
+		meters = append(meters, ms)
+	}
+	for d := range models {
+		if d < len(k.Domains) && !models[d].decode(k.Domains[d]) {
+			return fmt.Errorf("power laws: domain %d: %w", d, fault.ErrInvalid)
+		}
+	}
+	for _, ms := range meters {
+		i := slices.IndexFunc(m.meters, func(h meterState) bool { return h.Name == ms.Name })
+		switch {
+		case i < 0:
+			m.meters = append(m.meters, ms)
+		case m.meters[i].Level == ms.Level && m.meters[i].Domain == ms.Domain:
+			m.meters[i].model, m.meters[i].peakPower = ms.model, ms.peakPower
+		}
+	}
+	m.domainModels = models
+	return nil
+}
+
+// isValid says whether a meter's numbers are such as there are.
+func (ms *meterState) isValid() bool {
+	return ms.Level > 0 && ms.Level < power.LevelLimit && ms.Domain > 0 && ms.Domain < power.DomainLimit &&
+		(ms.Kind == power.Energy || ms.Kind == power.Power) && ms.From > 0 && ms.From < power.OriginLimit &&
+		ms.Wrap >= 0 && ms.Step >= 0 && ms.Every >= 0 && ms.ErrorPPM >= 0 && ms.Most >= 0
+}
+
+func (pm *PowerModel) encode() (k savedModel) {
+	for i := range pm.bins {
+		if b := &pm.bins[i]; b.weight > 0 {
+			k = append(k, [5]int64{int64(i), roundToInt(b.weight), roundToInt(b.load * power.PPM), roundToInt(b.power), roundToInt(math.Sqrt(b.powerVariance))})
+		}
+	}
+	return k
+}
+
+func (pm *PowerModel) decode(k savedModel) bool {
+	for _, v := range k {
+		if slices.Min(v[:]) < 0 || v[0] >= int64(len(pm.bins)) || v[1] == 0 || v[1] > binMemory || v[2] > power.PPM {
+			return false
+		}
+		deviation := float64(v[4])
+		pm.bins[v[0]] = bin{weight: float64(v[1]), load: fraction(v[2]), power: float64(v[3]), powerVariance: deviation * deviation}
+		pm.points += int(v[1])
+	}
+	return true
+}
+
+// A Position is up to where a counter is booked.
+type Position struct {
+	Meter     string
+	At        int64 // ns of CLOCK_BOOTTIME
+	Value     int64 // uJ
+	ReadError int64 // uJ by which Value may be off
+	Surplus   int64 // uJ that was booked beyond it
+	PeakPower int64 // uW that it showed at most
+	// Received is, of what a host gives, the share that Value was taken from, and Booked
+	// what was booked up to it; without an epoch of all else.
+	Received, Booked power.Share
+}
+
+// Positions returns up to where each counter is booked. They belong into the
+// record that says what is booked: with one but not the other, energy is booked
+// twice or not at all.
+func (m *Meters) Positions() (ps []Position) {
+	for i := range m.meters {
+		if ms := &m.meters[i]; ms.seen && ms.Kind == power.Energy {
+			p := Position{Meter: ms.Name, At: ms.at, Value: ms.value, ReadError: ms.readError, Surplus: ms.surplus, PeakPower: ms.peakPower}
+			if ms.host != nil {
+				p.Received, p.Booked = ms.host.received, ms.host.booked
+			}
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
+// Resume goes on from positions of the same boot, before the first tick: what
+// counters gained since is booked in it. Its Span begins where the last tick
+// before ended. Names that are not known, and values that cannot be, are left out.
+func (m *Meters) Resume(ps []Position) {
+	for _, p := range ps {
+		i := slices.IndexFunc(m.meters, func(ms meterState) bool { return ms.Name == p.Meter })
+		if i < 0 || m.meters[i].Kind != power.Energy || min(p.At, p.Value, p.ReadError, p.Surplus, p.PeakPower) < 0 {
+			continue
+		}
+		ms := &m.meters[i]
+		ms.seen, ms.at, ms.changedAt, ms.value, ms.readError, ms.surplus = true, p.At, p.At, p.Value, p.ReadError, p.Surplus
+		ms.peakPower = max(ms.peakPower, p.PeakPower)
+		if ms.host != nil && isValidShare(&p.Received) && isValidShare(&p.Booked) {
+			ms.host.received, ms.host.booked, ms.host.baseline = p.Received, p.Booked, p.Booked
+			ms.host.quality = usage.Apportioned
+		}
+	}
+}

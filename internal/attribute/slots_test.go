@@ -1,0 +1,29 @@
+package attribute
+
+import (
+	"testing"
+
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Each resource that an account keeps apart has a place of its own.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	seen := map[[2]int]usage.Resource{}
+	own := func(table int, r usage.Resource, place uint8, last int) {
+		k := [2]int{table, int(place)}
+		if other, ok := seen[k]; ok || int(place) >= last-1 {
+			t.Errorf("%s has no place of its own: it is that of %d", r, other)
+		}
+		seen[k] = r
+	}
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		d := r.Detail()
+		if d.Inclusive && d.Kind != usage.Peak {
+			own(0, r, nestedSlot[r], nestedSlots)
+		}
+		if d.Kind == usage.Integral {
+			own(1, r, levelSlot[r], levelSlots)
+		}
+	}
+}

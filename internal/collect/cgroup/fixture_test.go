@@ -1,0 +1,425 @@
+package cgroup_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/collect/cgroup"
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+)
+
+// TestMain lets the test binary be the load in a group: for each line that it
+// is given it uses that much CPU time, and says so; "N MB" touches memory, and
+// "write N FILE" writes bytes to a file upon a disk.
+func TestMain(m *testing.M) {
+	if os.Getenv("METE_TEST_LOAD") == "" {
+		os.Exit(m.Run())
+	}
+	var held [][]byte
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println("done") {
+		if n, ok := strings.CutSuffix(in.Text(), " MB"); ok {
+			size, _ := strconv.Atoi(n)
+			b := make([]byte, size<<20)
+			for i := range b {
+				b[i] = 1
+			}
+			held = append(held, b)
+			continue
+		}
+		var size int
+		var file string
+		if n, _ := fmt.Sscanf(in.Text(), "write %d %s", &size, &file); n == 2 {
+			if err := writeDirect(file, size); err != nil {
+				panic(err)
+			}
+			continue
+		}
+		d, _ := time.ParseDuration(in.Text())
+		for end := spent() + d; spent() < end; {
+		}
+	}
+	_ = held
+}
+
+// spent is the CPU time of this process.
+func spent() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// A load is a process in groups of its own.
+type load struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   *os.File
+	out  *bufio.Reader
+	dirs []string // its groups
+}
+
+// newLoad starts a process in the groups whose directories are given.
+func newLoad(t *testing.T, dirs ...string) *load {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &load{t: t, in: w, cmd: exec.Command("/proc/self/exe"), dirs: dirs}
+	l.cmd.Env = append(os.Environ(), "METE_TEST_LOAD=1")
+	l.cmd.Stdin = r
+	out, err := l.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.out = bufio.NewReader(out)
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	t.Cleanup(l.end)
+	l.enter(dirs...)
+	return l
+}
+
+// do gives the process one line of work and waits until it is done.
+func (l *load) do(work string) {
+	l.t.Helper()
+	if _, err := fmt.Fprintln(l.in, work); err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := l.out.ReadString('\n'); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// stop stops the process, and returns when each of its threads stands still.
+func (l *load) stop() {
+	l.t.Helper()
+	if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		l.t.Fatal(err)
+	}
+	testkit.Eventually(l.t, "a load stands still", func() bool {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", l.cmd.Process.Pid))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		return len(tasks) > 0 && !slices.ContainsFunc(tasks, func(file string) bool {
+			b, err := os.ReadFile(file)
+			return err != nil || !strings.Contains(string(b), ") T ")
+		})
+	})
+}
+
+// enter puts the process into the groups whose directories are given.
+func (l *load) enter(dirs ...string) {
+	l.t.Helper()
+	for _, d := range dirs {
+		if err := os.WriteFile(filepath.Join(d, "cgroup.procs"), []byte(strconv.Itoa(l.cmd.Process.Pid)), 0); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// leave takes the process out of its groups, whose counters rest from then on.
+// They would not while it sleeps, stands still or has just ended: on a busy
+// machine it may stay on its CPU for a while after others can see that.
+func (l *load) leave() {
+	l.t.Helper()
+	l.enter(mounts...)
+}
+
+// end takes the process out of its groups, ends it and waits for it.
+func (l *load) end() {
+	if l.in == nil {
+		return
+	}
+	l.leave()
+	_ = l.in.Close()
+	l.in = nil
+	_ = l.cmd.Process.Signal(unix.SIGCONT) // it may be stopped
+	if err := l.cmd.Wait(); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// A fixture is this machine, read tick by tick by one reader, and its accounts.
+type fixture struct {
+	t      *testing.T
+	h      *hostfs.FS
+	table  *cgroup.Table
+	books  *attribute.Accounts
+	window usage.Window
+	snap   usage.Snapshot
+	lost   int64
+
+	booked map[string]int64 // CPU ns by path
+	used   map[string]usage.Usage
+	level  map[string]int64 // memory in the latest tick, by path
+	rows   map[string]int   // in how many windows
+}
+
+// both runs a test with both readers on this machine.
+func both(t *testing.T, f func(t *testing.T, open func(cgroup.Config) *fixture)) {
+	for _, reader := range []string{"bpf", "files"} {
+		t.Run(reader, func(t *testing.T) {
+			hosttest.Need(t, "root", "cgroup1", "memcg1")
+			f(t, func(cfg cgroup.Config) *fixture { return openFixture(t, reader, cfg, bpf.Default()) })
+		})
+	}
+}
+
+func config() cgroup.Config {
+	return cgroup.Config{Node: "node", Boot: "boot", Every: 3, Files: 1000}
+}
+
+func openFixture(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Config) *fixture {
+	t.Helper()
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	s := &fixture{t: t, h: h}
+	if reader == "files" {
+		s.table, err = cgroup.OpenFiles(h, cfg, log)
+	} else {
+		hosttest.Need(t, "bpf")
+		kernel.Parts = bpf.Walks | bpf.Events | bpf.Forks | bpf.Disk
+		k, kerr := bpf.Open(kernel)
+		if kerr != nil {
+			t.Fatal(kerr)
+		}
+		t.Cleanup(func() {
+			if err := k.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		s.table, err = cgroup.OpenBPF(h, k, cfg, log)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.table.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.start()
+	return s
+}
+
+func (s *fixture) start() {
+	s.books = attribute.New("node")
+	s.booked, s.level, s.rows = map[string]int64{}, map[string]int64{}, map[string]int{}
+	s.used = map[string]usage.Usage{}
+	s.tick()
+}
+
+// tick reads the machine and keeps its accounts, which must close.
+func (s *fixture) tick() {
+	s.t.Helper()
+	c, err := s.h.Clocks()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.snap = usage.Snapshot{Boot: "boot", At: c.Boottime, Mono: c.Monotonic, Groups: s.snap.Groups}
+	s.snap.Node = usage.Node{CPUs: 4096, MemTotal: 1 << 45, MemFree: 1 << 44}
+	if err := s.table.Read(&s.snap); err != nil {
+		s.t.Fatal(err)
+	}
+	s.lost += s.snap.Lost
+	s.checkOrder()
+	b := s.books.Tick(&s.snap)
+	if !b.IsBalanced(usage.CPU) || !b.IsBalanced(usage.Memory) {
+		s.t.Errorf("the books do not close: %+v", b)
+	}
+	clear(s.level)
+	for _, r := range s.books.Live().Rows {
+		if r.Memory != nil {
+			s.level[r.Path] += *r.Memory
+		}
+	}
+	s.books.CloseWindow(&s.window)
+	if s.window.Balance.Violations > 0 {
+		s.t.Errorf("%d violations", s.window.Balance.Violations)
+	}
+	for _, r := range s.window.Rows {
+		s.booked[r.Workload.Path] += r.Usage.Amount[usage.CPU]
+		s.rows[r.Workload.Path]++
+		sum := s.used[r.Workload.Path]
+		sum.Add(&r.Usage)
+		s.used[r.Workload.Path] = sum
+	}
+}
+
+// rest takes a tick while the loads are out of their groups, so that no counter
+// moves while it is read.
+func (s *fixture) rest(loads ...*load) {
+	s.t.Helper()
+	for _, l := range loads {
+		l.leave()
+	}
+	s.tick()
+	for _, l := range loads {
+		l.enter(l.dirs...)
+	}
+}
+
+// checkOrder checks what every snapshot promises.
+func (s *fixture) checkOrder() {
+	s.t.Helper()
+	seen := map[usage.Slot]bool{usage.NoSlot: true}
+	slots := map[usage.Slot]string{}
+	for _, g := range s.snap.Groups {
+		if old, twice := slots[g.Slot]; twice {
+			s.t.Errorf("%s has the slot of %s", g.Workload.Path, old)
+		}
+		slots[g.Slot] = g.Workload.Path
+		if !seen[g.Parent] {
+			s.t.Errorf("%s stands before its parent", g.Workload.Path)
+		}
+		seen[g.Slot] = true
+	}
+	for _, g := range s.snap.Groups {
+		if _, ok := slots[g.MemoryParent]; !ok && g.MemoryParent != usage.NoSlot {
+			s.t.Errorf("%s: its memory is below slot %d, which nobody has", g.Workload.Path, g.MemoryParent)
+		}
+	}
+}
+
+// group returns the group of the latest snapshot at a path, nil where it is not.
+func (s *fixture) group(p string) *usage.Group {
+	i := slices.IndexFunc(s.snap.Groups, func(g *usage.Group) bool { return g.Workload.Path == p && !g.Final })
+	if i < 0 {
+		return nil
+	}
+	return s.snap.Groups[i]
+}
+
+// below sums what was booked to the group at p and all below.
+func (s *fixture) below(p string) (ns int64) {
+	for q, v := range s.booked {
+		if q == p || strings.HasPrefix(q, p+"/") {
+			ns += v
+		}
+	}
+	return ns
+}
+
+// The hierarchies in which these tests make groups.
+const (
+	cpuMount    = "/sys/fs/cgroup/cpuacct"
+	memoryMount = "/sys/fs/cgroup/memory"
+)
+
+var mounts = []string{cpuMount, memoryMount}
+
+// top makes a group for a test in each hierarchy and returns its path.
+func top(t *testing.T) string {
+	t.Helper()
+	name := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	p := fmt.Sprintf("/mete-test-%s-%d", name, os.Getpid())
+	for _, m := range mounts {
+		if _, err := os.Stat(m); err != nil {
+			t.Skipf("needs version 1 controllers mounted apart: %v", err)
+		}
+		t.Cleanup(func() { removeAll(t, m+p) })
+		mkdir(t, m+p)
+	}
+	return p
+}
+
+func mkdir(t *testing.T, dirs ...string) {
+	t.Helper()
+	for _, d := range dirs {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rmdir removes groups; the kernel may need a moment to let the last process go.
+func rmdir(t *testing.T, dirs ...string) {
+	t.Helper()
+	for _, d := range dirs {
+		testkit.Eventually(t, d+" is removed", func() bool {
+			err := os.Remove(d)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
+				t.Fatal(err)
+			}
+			return !errors.Is(err, unix.EBUSY)
+		})
+	}
+}
+
+func removeAll(t *testing.T, dir string) {
+	t.Helper()
+	var dirs []string
+	_ = filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			dirs = append(dirs, p)
+		}
+		return nil // what has just gone need not be removed
+	})
+	slices.Reverse(dirs)
+	rmdir(t, dirs...)
+}
+
+// in are the directories of a group in all hierarchies of the tests.
+func in(p string) (dirs []string) {
+	for _, m := range mounts {
+		dirs = append(dirs, m+p)
+	}
+	return dirs
+}
+
+// number reads a file with one number.
+func number(t *testing.T, file string) int64 {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func usageOf(t *testing.T, p string) int64 {
+	t.Helper()
+	return number(t, cpuMount+p+"/cpuacct.usage")
+}
+
+// life lets a group be born, use CPU time and die, and returns what it used.
+func life(t *testing.T, p, work string) int64 {
+	t.Helper()
+	mkdir(t, in(p)...)
+	l := newLoad(t, in(p)...)
+	l.do(work)
+	l.end()
+	used := usageOf(t, p)
+	rmdir(t, in(p)...)
+	return used
+}

@@ -1,0 +1,377 @@
+package energy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/testkit"
+)
+
+const someUUID = "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f"
+
+// message is the n-th share of a machine.
+func message(uuid string, n int64) share.Message {
+	return share.Message{Name: "web", VCPUs: 2, Share: power.Share{Guest: uuid, Epoch: "EPOCH", N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n, Modelled: n}}
+}
+
+// put puts a file in place of what is there, as a host does.
+func put(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	name := filepath.Join(parts...)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(name+".new", []byte(text), 0o644), os.Rename(name+".new", name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func putShare(t *testing.T, dir string, m share.Message) {
+	t.Helper()
+	put(t, fmt.Sprintln(m.Energy()), dir, share.ZoneEnergy)
+	put(t, string(share.Append(nil, &m)), dir, share.File)
+}
+
+// here opens this machine with what its host gives it, and nothing else. What is
+// read is of the moment at which the latest share came: none is stale.
+func here(t *testing.T, cfg Config) (*Source, func() power.Reading) {
+	t.Helper()
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Powercap = t.TempDir() // none of this machine's
+	put(t, "", cfg.Powercap, "nothing")
+	s, err := Open(h, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-ended, s.Close(), h.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, func() power.Reading {
+		t.Helper()
+		rs, err := s.Read(nil)
+		if err != nil || len(rs) != len(s.Meters()) {
+			t.Fatalf("%+v, %v", rs, err)
+		}
+		for _, r := range rs {
+			if s.Meters()[r.Meter].From == power.Host {
+				return s.hostMeter.read(lastMoved(s))
+			}
+		}
+		return power.Reading{Err: "no meter"}
+	}
+}
+
+// lastMoved is when the latest share came.
+func lastMoved(s *Source) int64 {
+	s.hostMeter.mu.Lock()
+	defer s.hostMeter.mu.Unlock()
+	return max(s.hostMeter.channels[viaStream].changedAt, s.hostMeter.channels[viaFile].changedAt)
+}
+
+// gets says whether a reading is the n-th share.
+func gets(r power.Reading, uuid string, n int64) bool {
+	want := message(uuid, n).Share
+	return r.Err == "" && r.Share != nil && *r.Share == want && r.Value == want.Energy()
+}
+
+// Shares in files are found when the machine is opened, followed, and not taken
+// once they stand still.
+func TestHostFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	putShare(t, dir, message(someUUID, 1))
+	s, read := here(t, Config{Shares: dir})
+	ms := s.Meters()
+	want := power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9, Step: 1}
+	if m := ms[len(ms)-1]; m != want {
+		t.Errorf("meter %+v, want %+v", m, want)
+	}
+	if r := read(); !gets(r, someUUID, 1) {
+		t.Errorf("at once: %+v", r)
+	}
+	first := read()
+	putShare(t, dir, message(someUUID, 2))
+	testkit.Eventually(t, "the next share", func() bool { return gets(read(), someUUID, 2) })
+	if !gets(first, someUUID, 1) {
+		t.Error("what was read before has changed")
+	}
+	if st := s.hostMeter.status(lastMoved(s)); !st.Seen || st.From != dir || st.Guest != someUUID || st.N != 2000 || st.Err != "" || st.Age != 0 {
+		t.Errorf("%+v", st)
+	}
+	putShare(t, dir, message(someUUID, 1)) // late
+	s.hostMeter.pollDir()
+	if r := read(); !gets(r, someUUID, 2) {
+		t.Errorf("an older share: %+v", r)
+	}
+	putShare(t, dir, message(someUUID, 3))
+	testkit.Eventually(t, "a newer one", func() bool { return gets(read(), someUUID, 3) })
+	if r := s.hostMeter.read(lastMoved(s) + staleFor); !gets(r, someUUID, 3) {
+		t.Errorf("%d ns later: %+v", staleFor, r)
+	}
+	if r := s.hostMeter.read(lastMoved(s) + staleFor + 1); !strings.HasSuffix(r.Err, "does not move any more") || r.Share != nil {
+		t.Errorf("%+v", r)
+	}
+	putShare(t, dir, message(someUUID, 4))
+	testkit.Eventually(t, "it goes on", func() bool { return gets(read(), someUUID, 4) })
+}
+
+// What is in files and cannot be is refused with its reason, and what comes after
+// it is taken.
+func TestHostRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	putShare(t, dir, message(someUUID, 1))
+	s, read := here(t, Config{Shares: dir})
+	n := int64(1)
+	for _, c := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"no JSON", func() { put(t, "hello", dir, share.File) }, "invalid"},
+		{"a later version", func() { put(t, `{"version":9}`, dir, share.File) }, "version 9"},
+		{"negative energy", func() {
+			m := message(someUUID, 9)
+			put(t, strings.Replace(string(share.Append(nil, &m)), `"27000000"`, `"-1"`, 1), dir, share.File)
+		}, "active_uj"},
+		{"a pipe", func() {
+			if err := errors.Join(os.Remove(filepath.Join(dir, share.File)), unix.Mkfifo(filepath.Join(dir, share.File), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}, "not a file"},
+		{"no number", func() {
+			put(t, "12x", dir, share.ZoneEnergy)
+			if err := os.Remove(filepath.Join(dir, share.File)); err != nil {
+				t.Fatal(err)
+			}
+		}, "no number"},
+	} {
+		c.do()
+		testkit.Eventually(t, c.what, func() bool { st, _ := s.HostShare(); return strings.Contains(st.Refused, c.want) })
+		n++
+		putShare(t, dir, message(someUUID, n))
+		testkit.Eventually(t, c.what+" is over", func() bool { st, _ := s.HostShare(); return gets(read(), someUUID, n) && st.Refused == "" })
+	}
+}
+
+// Another machine's share is not taken, whatever channel it comes by.
+func TestHostOfAnother(t *testing.T) {
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	for _, c := range []struct {
+		mine, theirs string
+		ok           bool
+	}{
+		{someUUID, someUUID, true}, {someUUID, "0" + someUUID[1:], false}, {"", someUUID, true}, {someUUID, "", true},
+		{someUUID, "00000000-0000-0000-0000-000000000000", true},
+	} {
+		hm := &hostMeter{host: h, uuid: c.mine}
+		m := message(c.theirs, 1)
+		for by := range hm.channels {
+			err := hm.decode(by, share.Append(nil, &m))
+			if (err == nil) != c.ok || !c.ok && (!errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), someUUID)) {
+				t.Errorf("%q is given the share of %q: %v", c.mine, c.theirs, err)
+			}
+			if r := hm.read(hm.now()); !c.ok && (r.Err == "" || r.Share != nil) {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+}
+
+// A counter alone, as Scaphandre has it, is a counter.
+func TestHostPlain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	put(t, "12345\n", dir, share.ZoneEnergy)
+	s, read := here(t, Config{Shares: dir})
+	ms := s.Meters()
+	if m := ms[len(ms)-1]; m.Every != 10e9 || m.ErrorPPM != 200_000 {
+		t.Errorf("%+v", m)
+	}
+	if r := read(); r.Err != "" || r.Value != 12345 || r.Share != nil {
+		t.Errorf("%+v", r)
+	}
+	put(t, "99999\n", dir, share.ZoneEnergy)
+	testkit.Eventually(t, "it moves", func() bool { return read().Value == 99999 })
+	putShare(t, dir, message("", 5)) // the host has got mete meanwhile
+	testkit.Eventually(t, "a share", func() bool { return gets(read(), "", 5) })
+}
+
+// A directory that is not there is looked for again, and holds nobody up.
+func TestHostLater(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "later")
+	s, read := here(t, Config{Shares: dir, Dial: func(context.Context) (net.Conn, error) { return nil, fault.ErrUnavailable }})
+	if r := read(); !strings.Contains(r.Err, "no such file") || !strings.Contains(r.Err, "unavailable") {
+		t.Errorf("%+v", r)
+	}
+	if st, ok := s.HostShare(); !ok || st.Seen || st.Refused != "" || st.Err == "" {
+		t.Errorf("%+v", st)
+	}
+	putShare(t, dir, message(someUUID, 1))
+	testkit.Eventually(t, "it is found", func() bool { return gets(read(), someUUID, 1) })
+}
+
+// Where nobody is to look there is no such meter.
+func TestHostNone(t *testing.T) {
+	s, read := here(t, Config{})
+	if r := read(); r.Err != "no meter" {
+		t.Errorf("%+v", r)
+	}
+	if _, ok := s.HostShare(); ok {
+		t.Error("a host of nobody")
+	}
+	s.Ack(share.Ack{Epoch: "E"}) // is nobody's
+}
+
+// A host is one that is connected to: it counts connections, and each line that it
+// hears.
+type streamHost struct {
+	*net.UnixListener
+	t    *testing.T
+	mu   sync.Mutex
+	conn net.Conn
+	open atomic.Int32
+	acks chan share.Ack
+}
+
+func newStreamHost(t *testing.T) *streamHost {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &streamHost{UnixListener: l, t: t, acks: make(chan share.Ack, 100)}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			h.mu.Lock()
+			h.conn = c
+			h.mu.Unlock()
+			h.open.Add(1)
+			go func() {
+				for sc := bufio.NewScanner(c); sc.Scan(); {
+					if a, err := share.DecodeAck(sc.Bytes()); err == nil {
+						h.acks <- a
+					}
+				}
+				h.open.Add(-1)
+			}()
+		}
+	}()
+	return h
+}
+
+func (h *streamHost) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", h.Addr().String())
+}
+
+func (h *streamHost) say(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.conn != nil {
+		_, _ = h.conn.Write([]byte(text)) // who went away is dialled by
+	}
+}
+
+func (h *streamHost) give(n int64) {
+	m := message(someUUID, n)
+	h.say(string(share.Append(nil, &m)))
+}
+
+// Shares come by connection, what is booked goes back, and a connection that breaks
+// is made anew. Files are gone by while there is none.
+func TestHostStream(t *testing.T) {
+	t.Parallel()
+	h, dir := newStreamHost(t), t.TempDir()
+	putShare(t, dir, message(someUUID, 1))
+	s, read := here(t, Config{Shares: dir, Dial: h.dial})
+	if r := read(); !gets(r, someUUID, 1) {
+		t.Errorf("from files, as the connection is silent: %+v", r)
+	}
+	testkit.Eventually(t, "it is connected", func() bool { return h.open.Load() == 1 })
+	n := int64(10)
+	testkit.Eventually(t, "a share comes", func() bool { h.give(n); return gets(read(), someUUID, n) })
+	putShare(t, dir, message(someUUID, 5))
+	s.hostMeter.pollDir()
+	if st := s.hostMeter.status(lastMoved(s)); st.From != "vsock" || st.N != n*1000 {
+		t.Errorf("%+v, want the %d-th by connection", st, n)
+	}
+	s.Ack(share.Ack{Epoch: "EPOCH", N: n * 1000, Energy: n * 4e6})
+	if a := <-h.acks; a.N != n*1000 || a.Energy != n*4e6 {
+		t.Errorf("%+v", a)
+	}
+	for i := range int64(1000) { // never waits, and the last one arrives
+		s.Ack(share.Ack{Epoch: "EPOCH", N: i})
+	}
+	testkit.Eventually(t, "the last answer", func() bool {
+		for {
+			select {
+			case a := <-h.acks:
+				if a.N == 999 {
+					return true
+				}
+			default:
+				return false
+			}
+		}
+	})
+	for _, break_ := range []struct{ what, say, refused string }{
+		{"it closes", "", ""},
+		{"it says why not", string(share.AppendRefusal(nil, "no virtual machine that is known has the CID 3")), ""},
+		{"a line that is none", "hello\n", "invalid"},
+		{"a line without end", strings.Repeat("x", 5000), "longer than 4096"},
+	} {
+		was := h.conn
+		if break_.say == "" {
+			h.mu.Lock()
+			_ = h.conn.Close()
+			h.mu.Unlock()
+		}
+		h.say(break_.say)
+		if break_.refused != "" {
+			testkit.Eventually(t, break_.what, func() bool { st, _ := s.HostShare(); return strings.Contains(st.Refused, break_.refused) })
+		}
+		if r := read(); !gets(r, someUUID, n) {
+			t.Errorf("%s: what came before is gone: %+v", break_.what, r)
+		}
+		testkit.Eventually(t, break_.what+", and it connects anew", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was && h.open.Load() == 1 })
+		n++
+		testkit.Eventually(t, "shares come again", func() bool { h.give(n); return gets(read(), someUUID, n) })
+		if st, _ := s.HostShare(); st.Refused != "" {
+			t.Errorf("%s: %+v", break_.what, st)
+		}
+	}
+}

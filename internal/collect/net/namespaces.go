@@ -1,0 +1,108 @@
+package net
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/host/hostfs"
+)
+
+// namedDir is where ip-netns(8) and the plugins of container runtimes give
+// namespaces a name.
+const namedDir = "/run/netns"
+
+// foreignNamespaces knows the namespaces that are no workload's own: because the machine or
+// this process is in them, or because they were there before.
+type foreignNamespaces struct {
+	h *hostfs.FS
+	// shared are those of the machine's first process and of this one.
+	shared map[uint64]bool
+	// witness is a process that was in a namespace when the table was opened.
+	witness map[uint64]int32
+	// since is the round in which a named namespace was first seen.
+	since   map[uint64]int
+	changed unix.Timespec // when the directory of names changed last
+	rescans int           // for how many more rounds it is looked at
+}
+
+// surveyNamespaces looks which namespaces there are. One that may not be looked at is
+// left out.
+func surveyNamespaces(h *hostfs.FS) *foreignNamespaces {
+	f := &foreignNamespaces{h: h, shared: map[uint64]bool{}, witness: map[uint64]int32{}}
+	// Kernel threads are in the machine's first namespace too, and answer
+	// where the first process does not.
+	for _, pid := range []string{"1", "2", "self"} {
+		if id, err := h.ID(link(pid)); err == nil {
+			f.shared[id] = true
+		}
+	}
+	procs, err := h.ReadDir("/proc")
+	if err != nil {
+		procs = nil
+	}
+	for _, e := range procs {
+		pid, err := strconv.ParseInt(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		if id, err := h.ID(link(e.Name())); err == nil && !f.shared[id] {
+			f.witness[id] = int32(pid)
+		}
+	}
+	f.scan(0)
+	return f
+}
+
+// scan looks for new names of namespaces.
+func (f *foreignNamespaces) scan(round int) {
+	var st unix.Stat_t
+	if err := unix.Stat(f.h.Path(namedDir), &st); err != nil {
+		f.since = nil
+		return
+	}
+	if st.Mtim != f.changed {
+		// A name is made first, and the namespace mounted on it a moment later,
+		// which leaves the directory's time as it is.
+		f.changed, f.rescans = st.Mtim, 3
+	}
+	if f.rescans == 0 {
+		return
+	}
+	f.rescans--
+	names, err := f.h.ReadDir(namedDir)
+	if err != nil {
+		return
+	}
+	since := make(map[uint64]int, len(names))
+	for _, n := range names {
+		id, err := f.h.ID(namedDir + "/" + n.Name())
+		if err != nil {
+			continue
+		}
+		first, ok := f.since[id]
+		if !ok {
+			first = round
+		}
+		since[id] = first
+	}
+	f.since = since
+}
+
+// existedBefore reports whether a namespace was there before a workload that was first
+// seen in that round and has the processes pids.
+func (f *foreignNamespaces) existedBefore(id uint64, round int, inside func(pid int32) bool) bool {
+	if first, ok := f.since[id]; ok && first < round {
+		return true
+	}
+	pid, ok := f.witness[id]
+	if !ok {
+		return false
+	}
+	if now, err := f.h.ID(link(strconv.Itoa(int(pid)))); err == nil && now == id && !inside(pid) {
+		return true
+	}
+	// Numbers of namespaces are used again: this may be another one by now.
+	delete(f.witness, id)
+	return false
+}

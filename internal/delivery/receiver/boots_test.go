@@ -1,0 +1,108 @@
+package receiver
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/batch"
+)
+
+// Each word of a story is who speaks, at which second; "+" says that the boot's
+// windows reach up to then, "~" that the request was so many seconds on its way.
+// Upper case marks what must be called a clone.
+func TestPresence(t *testing.T) {
+	const long = 301 // more than together
+	for name, story := range map[string]string{
+		"one machine":                                "a1+ a10+ a20+",
+		"it starts anew":                             "a1+ a10+ b40+ b50+ b60+",
+		"a late request of the boot before":          "a1+ a10+ b40+ a45+~15 b50+ b60+",
+		"a word without windows":                     "a1+ b40+ a45 b50+ b60+",
+		"a clone":                                    "a1+ b40+ a50+ B51+ a60+ B61+ B9000+",
+		"a clone that came long after":               "a1+ a1000+ b1040+ a1050+ B1051+",
+		"two clones":                                 "a1+ b5+ c6+ a10+ C11+ B12+ a13+ B14+ a15+",
+		"put back to a snapshot":                     fmt.Sprintf("a1+ b40+ a%d+ a%d+", 40+long, 50+long),
+		"put back, and the other one comes up after": fmt.Sprintf("a1+ b40+ a%d+ B%d+ a%d+ B%d+", 40+long, 45+long, 50+long, 51+long),
+		"silent just as long as is allowed":          "a1+ b40+ a340+ B341+",
+	} {
+		t.Run(name, func(t *testing.T) {
+			zero := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			var p bootTracker
+			for word := range strings.FieldsSeq(story) {
+				var at, late int
+				who, rest := word[:1], word[1:]
+				_, _ = fmt.Sscanf(rest, "%d", &at)
+				if _, tail, ok := strings.Cut(rest, "~"); ok {
+					_, _ = fmt.Sscanf(tail, "%d", &late)
+				}
+				boot := strings.ToLower(who)
+				// All of them began 1000 s before.
+				c := batch.Clock{Boot: boot, Boottime: int64(at-late+1000) * 1e9}
+				newest := int64(-1)
+				if strings.Contains(rest, "+") {
+					newest = c.Boottime
+				}
+				if got := p.observe(zero.Add(time.Duration(at)*time.Second), c, newest); got != (who != boot) {
+					t.Fatalf("%s: clone %v", word, got)
+				}
+			}
+		})
+	}
+}
+
+// However boots come and go, little is remembered.
+func TestPresenceIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p bootTracker
+		now := time.Unix(1e9, 0)
+		for range 100 {
+			now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "pause")) * time.Second)
+			c := batch.Clock{Boot: fmt.Sprint(rapid.IntRange(0, 30).Draw(t, "boot")), Boottime: rapid.Int64Range(0, 1e15).Draw(t, "boottime")}
+			clone := p.observe(now, c, rapid.Int64Range(-1, 1e15).Draw(t, "newest"))
+			if len(p.earlier) > maxEarlierBoots || len(p.clones) > maxClones {
+				t.Fatalf("%d past boots and %d clones", len(p.earlier), len(p.clones))
+			}
+			for _, b := range p.clones {
+				if b == p.current.boot {
+					t.Fatalf("%s is a clone and current", b)
+				}
+			}
+			if !clone && p.current.boot == "" {
+				t.Fatal("nobody is there")
+			}
+		}
+	})
+}
+
+// A bucket never gives more than its burst and its rate over the time, and gives
+// all of that to one who comes when it says.
+func TestBucket(t *testing.T) {
+	b := tokenBucket{tokens: 1 - 0x1p-53, at: time.Unix(1e9, 0)}
+	if b.take(time.Unix(1e9, 0), 1, 12) <= 0 {
+		t.Error("it gives a token that is not there yet, by as little as there is")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Float64Range(0.1, 50).Draw(t, "rate")
+		burst := rapid.IntRange(1, 20).Draw(t, "burst")
+		var b tokenBucket
+		begin := time.Unix(1e9, 0)
+		now, given := begin, 0
+		for range 200 {
+			now = now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond)
+			wait := b.take(now, rate, burst)
+			if wait > 0 {
+				now = now.Add(wait + time.Microsecond)
+				if again := b.take(now, rate, burst); again > 0 {
+					t.Fatalf("it said %v, and then %v", wait, again)
+				}
+			}
+			given++
+			if most := float64(burst) + now.Sub(begin).Seconds()*rate + 0.001; float64(given) > most {
+				t.Fatalf("gave %d in %v, at most %f", given, now.Sub(begin), most)
+			}
+		}
+	})
+}

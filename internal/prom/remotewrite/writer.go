@@ -1,0 +1,254 @@
+// Package remotewrite speaks Prometheus's remote write, by Prometheus's own packages: a
+// [Writer] tells other servers what the metrics take, and a [Handler] takes what others
+// write into them.
+package remotewrite
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/textproto"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	commonconfig "github.com/prometheus/common/config"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/tsdb"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A Receiver is a server that is told of samples.
+type Receiver struct {
+	URL     string
+	Version string // of remote write: "1.0" or "2.0"
+	// Header is a file with lines "Name: value" that are headers of each request:
+	// that is where a secret goes. It is read at the start and at each Reload; "" is
+	// none.
+	Header string
+}
+
+// versions are those of remote write that there are, and the messages of each.
+var versions = addVersion("2.0", "io.prometheus.write.v2.Request", addVersion("1.0", config.DefaultRemoteWriteConfig.ProtobufMessage, nil))
+
+func addVersion[T ~string](version string, message T, others map[string]T) map[string]T {
+	all := map[string]T{version: message}
+	maps.Copy(all, others)
+	return all
+}
+
+// address reads the URL of a receiver. No error shows more of it than its host: the
+// rest may be a secret.
+func (r *Receiver) address() (*url.URL, error) {
+	u, err := url.Parse(r.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return nil, fault.WithHint(fmt.Errorf("--remote-write: no address: %w", fault.ErrInvalid), "write it as https://HOST:PORT/api/v1/write")
+	case u.User != nil:
+		return nil, fault.WithHint(fmt.Errorf("--remote-write %s: a user in an address is shown to everyone on this machine: %w", u.Host, fault.ErrInvalid),
+			`put a line "Authorization: ..." into a file, and name it with --remote-write-header`)
+	case versions[r.Version] == "":
+		return nil, fault.WithHint(fmt.Errorf("--remote-write-version %q: %w", r.Version, fault.ErrInvalid), "use 1.0 or 2.0")
+	}
+	return u, nil
+}
+
+// headers reads the file of headers. Its errors show nothing of what is in it.
+func (r *Receiver) headers() (map[string]string, error) {
+	if r.Header == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(r.Header)
+	if err != nil {
+		return nil, fmt.Errorf("--remote-write-header: %w", err)
+	}
+	hs, err := textproto.NewReader(bufio.NewReader(strings.NewReader(strings.TrimSpace(string(b)) + "\r\n\r\n"))).ReadMIMEHeader()
+	if err != nil || len(hs) == 0 {
+		return nil, fault.WithHint(fmt.Errorf("--remote-write-header %s: not lines of the form \"Name: value\": %w", r.Header, fault.ErrInvalid), "write for example: Authorization: Bearer TOKEN")
+	}
+	out := map[string]string{}
+	for name := range hs {
+		out[name] = hs.Get(name)
+	}
+	return out, nil
+}
+
+// A Writer tells receivers what a database takes from the moment on at which it runs.
+type Writer struct {
+	receivers []Receiver
+	names     []string // of the receivers: host and path
+	dir       string
+	reg       *prometheus.Registry
+	log       *slog.Logger
+	began     time.Time
+
+	mu      sync.Mutex // of changes of what runs
+	running atomic.Pointer[remote.Storage]
+}
+
+// flushTimeout is how long a Writer that ends tries to deliver what waits.
+const flushTimeout = 5 * time.Second
+
+// NewWriter returns the writer of a database. It is made before anything is appended
+// to the database. The error wraps fault.ErrInvalid.
+func NewWriter(to []Receiver, db *tsdb.DB, log *slog.Logger) (*Writer, error) {
+	w := &Writer{receivers: to, dir: db.Dir(), reg: prometheus.NewRegistry(), log: log, began: time.Now()}
+	seen := map[string]bool{}
+	for i := range to {
+		u, err := to[i].address()
+		if err != nil {
+			return nil, err
+		}
+		if seen[u.String()] {
+			return nil, fmt.Errorf("--remote-write %s twice: %w", u.Host, fault.ErrInvalid)
+		}
+		seen[u.String()] = true
+		w.names = append(w.names, u.Host+u.Path)
+	}
+	if _, err := w.config(); err != nil {
+		return nil, err
+	}
+	if len(to) > 0 {
+		db.SetWriteNotified(w)
+	}
+	return w, nil
+}
+
+// config is how Prometheus calls the receivers.
+func (w *Writer) config() (*config.Config, error) {
+	c := config.DefaultConfig
+	for i := range w.receivers {
+		r := &w.receivers[i]
+		u, err := r.address()
+		if err != nil {
+			return nil, err
+		}
+		one := config.DefaultRemoteWriteConfig
+		one.Name, one.URL, one.ProtobufMessage = strconv.Itoa(i), &commonconfig.URL{URL: u}, versions[r.Version]
+		// What leads elsewhere would carry the headers along.
+		one.HTTPClientConfig.FollowRedirects = false
+		one.MetadataConfig.Send = false // there are no scrapes that would say it
+		if one.Headers, err = r.headers(); err != nil {
+			return nil, err
+		}
+		c.RemoteWriteConfigs = append(c.RemoteWriteConfigs, &one)
+	}
+	return &c, nil
+}
+
+// Notify implements wlog.WriteNotified: there is something to send.
+func (w *Writer) Notify() {
+	if s := w.running.Load(); s != nil {
+		s.Notify()
+	}
+}
+
+// Run tells the receivers until ctx ends, and then tries for a moment to deliver what
+// waits.
+func (w *Writer) Run(ctx context.Context) error {
+	if len(w.receivers) == 0 {
+		return nil
+	}
+	c, err := w.config()
+	if err != nil {
+		return err
+	}
+	s := remote.NewStorage(w.log, w.reg, func() (int64, error) { return 0, nil }, w.dir, flushTimeout, nil, false)
+	w.mu.Lock()
+	err = s.ApplyConfig(c)
+	if err == nil {
+		w.running.Store(s)
+	}
+	w.mu.Unlock()
+	if err == nil {
+		<-ctx.Done()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running.Store(nil)
+	return errors.Join(err, s.Close())
+}
+
+// Reload reads the files of headers again. After an error those before stay.
+func (w *Writer) Reload() error {
+	c, err := w.config()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.running.Load(); s != nil {
+		return s.ApplyConfig(c)
+	}
+	return nil
+}
+
+// A Status is how one receiver is told, since the start.
+type Status struct {
+	Name                           string // host and path of its address
+	Sent, Failed, Retried, Dropped int64  // samples; those that failed it refused for good
+	Bytes                          int64  // of requests, packed
+	Pending                        int64  // samples that wait
+	Behind                         time.Duration
+}
+
+// Status is how all receivers are told, in the order in which they were named.
+func (w *Writer) Status() []Status {
+	out := make([]Status, len(w.receivers))
+	for i := range out {
+		out[i].Name = w.names[i]
+	}
+	families, err := w.reg.Gather()
+	if err != nil {
+		return out // what was gathered is counted with the next
+	}
+	newest, sent := make([]float64, len(out)), make([]float64, len(out))
+	for _, f := range families {
+		name, ok := strings.CutPrefix(f.GetName(), "prometheus_remote_storage_")
+		for _, m := range f.GetMetric() {
+			at := -1
+			for _, l := range m.GetLabel() {
+				if n, err := strconv.Atoi(l.GetValue()); err == nil && l.GetName() == "remote_name" {
+					at = n
+				}
+			}
+			if !ok || at < 0 || at >= len(out) {
+				continue
+			}
+			s, counted, shown := &out[at], int64(m.GetCounter().GetValue()), m.GetGauge().GetValue()
+			switch name {
+			case "samples_total":
+				s.Sent += counted
+			case "samples_failed_total":
+				s.Failed += counted
+			case "samples_retried_total":
+				s.Retried += counted
+			case "samples_dropped_total":
+				s.Dropped += counted
+			case "bytes_total":
+				s.Bytes += counted
+			case "samples_pending":
+				s.Pending = int64(shown)
+			case "queue_highest_timestamp_seconds":
+				newest[at] = shown
+			case "queue_highest_sent_timestamp_seconds":
+				sent[at] = shown
+			}
+		}
+	}
+	for i := range out {
+		since := max(sent[i], float64(w.began.UnixMilli())/1e3)
+		out[i].Behind = time.Duration(max(0, newest[i]-since) * float64(time.Second))
+	}
+	return out
+}

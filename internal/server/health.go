@@ -1,0 +1,37 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/query"
+)
+
+// Alerts implements api.Live. Who sees some clusters sees the alerts that are
+// labelled with one of them; who sees some projects sees none, as alerts are of
+// clusters.
+func (r liveProvider) Alerts(_ context.Context, s query.Scope) (out []query.Alert, err error) {
+	for _, rule := range r.alerts.AlertingRules() {
+		for _, a := range rule.ActiveAlerts() {
+			cluster := a.Labels.Get(metric.Cluster)
+			if !s.All && (len(s.Projects) > 0 || !slices.Contains(s.Clusters, cluster)) {
+				continue
+			}
+			out = append(out, query.Alert{Rule: rule.Name(), State: a.State.String(), Cluster: cluster, Labels: a.Labels.Map(),
+				Annotations: a.Annotations.Map(), Since: a.ActiveAt.UTC(), Value: a.Value})
+		}
+	}
+	return out, nil
+}
+
+// ServerHealth implements api.Live.
+func (r liveProvider) ServerHealth(ctx context.Context) (*query.ServerHealth, error) {
+	kept, err := r.Ledger.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in := r.Ingest.Stats()
+	return &query.ServerHealth{Violations: in.Violations, Conflicts: in.Conflicts, Refused: in.Invalid + in.Denied + in.Unavailable + in.RateLimited,
+		Missed: in.MetricsFailed, Queue: in.Queue, Hours: kept.Hours, Days: kept.Days, Bytes: kept.Bytes}, nil
+}

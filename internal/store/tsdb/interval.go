@@ -1,0 +1,44 @@
+package tsdb
+
+import "slices"
+
+// An interval is time of which all windows of a node came, in ms since 1970.
+type interval struct{ from, to int64 }
+
+// intervals are such times in order. Between two of them something is missing that may
+// still come.
+type intervals []interval
+
+const (
+	// maxJoin is how far apart two windows may be that follow one another: clocks
+	// are set.
+	maxJoin = 1000
+	// maxIntervals is how many intervals are kept apart.
+	maxIntervals = 64
+)
+
+// add adds a window.
+func (s intervals) add(from, to int64) intervals {
+	i := 0
+	for i < len(s) && s[i].to+maxJoin < from {
+		i++
+	}
+	j := i
+	for j < len(s) && s[j].from-maxJoin <= to {
+		from, to = min(from, s[j].from), max(to, s[j].to)
+		j++
+	}
+	s = slices.Replace(s, i, j, interval{from, to})
+	if len(s) > maxIntervals {
+		s = slices.Delete(s, 0, len(s)-maxIntervals)
+	}
+	return s
+}
+
+// latestStart is when the latest of them begins.
+func (s intervals) latestStart() int64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return s[len(s)-1].from
+}

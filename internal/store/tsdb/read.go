@@ -1,0 +1,85 @@
+package tsdb
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// lastValues are what the series of a workload show at an instant.
+type lastValues struct {
+	id   workload.ID
+	had  usage.Set
+	last [usage.Limit]float64
+	at   int64
+}
+
+// shortLivedID stands for those that lived for less than a window.
+const shortLivedID = batch.ShortID(0)
+
+// readLastValues is what the series of a node's workloads showed last in a span, those that
+// ended in it left out.
+func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[batch.ShortID]*lastValues, error) {
+	all := map[batch.ShortID]*lastValues{}
+	err := s.eachCounter(ctx, n, from, to, func(id workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
+		at, v := int64(0), 0.0
+		for it.Next() == chunkenc.ValFloat {
+			at, v = it.At()
+		}
+		if at == 0 || value.IsStaleNaN(v) {
+			return
+		}
+		k := all[short]
+		if k == nil {
+			k = &lastValues{id: id}
+			all[short] = k
+		}
+		k.last[res], k.at = v, max(k.at, at)
+		k.had |= usage.SetOf(res)
+	})
+	return all, err
+}
+
+// eachCounter calls f with the samples of each counter of a node's workloads in a span,
+// or of only some of them.
+func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func(workload.ID, batch.ShortID, usage.Resource, chunkenc.Iterator), only ...*labels.Matcher) (err error) {
+	q, err := s.db.Querier(from, to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	found := q.Select(ctx, false, &storage.SelectHints{Start: from, End: to}, append(only,
+		labels.MustNewMatcher(labels.MatchEqual, metric.Cluster, n.cluster),
+		labels.MustNewMatcher(labels.MatchEqual, metric.Node, n.name),
+		labels.MustNewMatcher(labels.MatchRegexp, model.MetricNameLabel, "mete_workload_.+_total"))...)
+	var it chunkenc.Iterator
+	for found.Next() {
+		one := found.At()
+		ls := one.Labels()
+		res, ok := metric.FindResource(ls.Get(model.MetricNameLabel), ls.Get(metric.Domain))
+		id := workload.ID(ls.Get(metric.Workload))
+		short, valid := batch.ShortIDOf(id)
+		if !ok || !valid && id != metric.ShortLived {
+			continue
+		}
+		if id == metric.ShortLived {
+			short = shortLivedID
+		}
+		it = one.Iterator(it)
+		f(id, short, res, it)
+	}
+	return found.Err()
+}
+
+// amountOf is what a value of a series is as the ledger would have it.
+func amountOf(r usage.Resource, v float64) int64 { return metric.FamilyOf(r).Amount(v) }

@@ -1,0 +1,65 @@
+package tsdb
+
+import (
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// What lived for less than a window has no series of its own; what rested until after
+// the gap, or was seen again, has one.
+func TestShort(t *testing.T) {
+	const at = int64(1000) // minute
+	end := time.UnixMilli((at + 1) * minute)
+	for name, c := range map[string]struct {
+		workload workloadBackfill
+		ended    time.Time
+		want     bool
+	}{
+		"one window":         {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(-5 * time.Second), true},
+		"over an edge":       {workloadBackfill{first: at - 1, last: at, covered: 11 * time.Second}, end.Add(-50 * time.Second), true},
+		"told a bit late":    {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(9 * time.Second), true},
+		"several windows":    {workloadBackfill{first: at, last: at, covered: 20 * time.Second}, end.Add(-5 * time.Second), false},
+		"rested, then ended": {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(time.Minute), false},
+		"it lives":           {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, time.Time{}, false},
+		"it has samples":     {workloadBackfill{first: at, last: at, covered: 10 * time.Second, sampled: true}, end.Add(-5 * time.Second), false},
+	} {
+		if got := c.workload.isShortLived(&batch.Name{Ended: c.ended}); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A node of which the ledger has very many workloads does not fill the memory as it is
+// filled in: what is too many is booked together.
+func TestHollowBounds(t *testing.T) {
+	n := &node{id: "n1", residuals: residuals("n1"), shortLived: &namedWorkload{}, quota: seriesQuota{limit: 10}}
+	h := newNodeBackfill(backfillJob{node: n, to: 10 * blockSpan.Milliseconds()})
+	residuals := len(h.workloads)
+	var want, rest int64
+	next := batch.ShortID(1)
+	for at := range int64(10) {
+		h.started = 0 // the next slice
+		for range 100 {
+			m := batch.Minute{Minute: at * sliceMinutes, Workload: next}
+			m.Usage.Put(usage.CPU, int64(next), usage.Measured)
+			h.addMinute(&m)
+			next++
+			want += int64(next) - 1
+		}
+		if n := len(h.workloads) - residuals; n > 10*int(at+1) || n > maxWorkloadFactor*10 {
+			t.Fatalf("%d tracks after %d slices", n, at+1)
+		}
+	}
+	for _, sum := range h.untracked {
+		rest += sum[usage.CPU]
+	}
+	for _, track := range h.workloads {
+		rest += track.head[usage.CPU] + track.tail[usage.CPU]
+	}
+	if rest != want {
+		t.Errorf("%d are booked, want %d", rest, want)
+	}
+}
