@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/schema"
 )
 
 // TestFull: where there is no more room nothing changes, and what was refused
@@ -33,12 +32,12 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pages int64
-	if err := l.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages); err != nil {
+	if err := l.db.Conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages); err != nil {
 		t.Fatal(err)
 	}
 	limit := func(n int64) {
 		t.Helper()
-		if _, err := l.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA max_page_count = %d", n)); err != nil {
+		if _, err := l.db.Conn.ExecContext(ctx, fmt.Sprintf("PRAGMA max_page_count = %d", n)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,62 +75,8 @@ func TestFull(t *testing.T) {
 		t.Errorf("refused %d times, want once", refused)
 	}
 	var sum int64
-	if err := l.reader.QueryRowContext(ctx, "SELECT sum(cpu) FROM "+minuteTable(day)).Scan(&sum); err != nil || sum != 50*40 {
+	if err := l.db.Reader.QueryRowContext(ctx, "SELECT sum(cpu) FROM "+schema.UsageMinuteTable(day)).Scan(&sum); err != nil || sum != 50*40 {
 		t.Errorf("booked %d, %v; want %d", sum, err, 50*40)
-	}
-}
-
-// TestAside: the bytes that are kept aside have a bound.
-func TestAside(t *testing.T) {
-	ctx := t.Context()
-	l, err := Open(ctx, filepath.Join(t.TempDir(), "l.db"), Default(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := l.PutNode(ctx, registry.Node{ID: "a"}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range byte(5) {
-		e := &batch.Entry{Node: "a", Stream: batch.Stream{1}, Number: 1, Previous: batch.Hash{1}, Hash: batch.Hash{i}, Sent: make([]byte, maxAside/4)}
-		if results, err := l.Book(ctx, []*batch.Entry{e}); err != nil || results[0].Verdict != batch.Conflict {
-			t.Fatal(results, err)
-		}
-	}
-	var n, least int64
-	if err := l.reader.QueryRowContext(ctx, "SELECT count(*), min(id) FROM aside").Scan(&n, &least); err != nil || n != 3 || least != 3 {
-		t.Errorf("%d batches aside from %d on, %v; want 3 from 3 on", n, least, err)
-	}
-}
-
-// TestRough: bits and qualities are the same, and the OR of bits is the worse.
-func TestRough(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		draw := func() (u usage.Usage) {
-			for r := usage.Resource(1); r < usage.Limit; r++ {
-				if q := usage.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); q != usage.Absent {
-					u.Put(r, 1, q)
-				}
-			}
-			return u
-		}
-		a, b := draw(), draw()
-		x, y := thermometer(a.Present, a.Quality), thermometer(b.Present, b.Quality)
-		if got := fromRough(a.Present, x); got != a.Quality {
-			t.Fatalf("qualities %x came back as %x", a.Quality, got)
-		}
-		sum := a
-		sum.Add(&b)
-		if got := fromRough(sum.Present, x|y); got != sum.Quality {
-			t.Fatalf("the sum's qualities are %x, want %x", got, sum.Quality)
-		}
-	})
-	if thermometer(usage.SetOf(usage.CPU), 0) != 3<<(2*usage.CPU) {
-		t.Error("an amount without a quality is not taken as the worst")
 	}
 }
 

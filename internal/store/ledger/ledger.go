@@ -17,16 +17,20 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/store/ledger/book"
+	"mete.dev/mete/internal/store/ledger/check"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/fold"
+	"mete.dev/mete/internal/store/ledger/read"
+	"mete.dev/mete/internal/store/ledger/registry"
+	"mete.dev/mete/internal/store/ledger/replica"
 )
 
 // Config says how long what is kept.
@@ -66,46 +70,35 @@ func (c Config) Validate() error {
 // A Ledger is an open ledger. Its methods may be called from several
 // goroutines.
 type Ledger struct {
-	cfg    Config
-	log    *slog.Logger
-	d      *dialect
-	writer *sql.DB
-	reader *sql.DB
-	conn   *sql.Conn // the one that writes, of SQLite only; its statements stay prepared
-	epoch  string
+	*reader
+	*booker
+	*folder
+	*exchange
+	*registrar
+	*checker
 
-	readings *readings     // that use reader
-	helpers  chan struct{} // has an entry for each that helps another one
-	shelf    *shelf        // of SQLite
-	rolls    *rolls        // of SQLite
-
-	// turn is held by the one who writes. It guards what is below.
-	turn      chan struct{}
-	workloads map[workloadKey]workloadRef
-	tables    map[string]bool // of minutes, that are known to exist
-	prepared  map[string]*sql.Stmt
-	rev       int64 // of the last transaction here
-
-	slice  atomic.Int64 // how many rows are folded in one transaction, by what they took
-	folds  atomic.Int64 // ns for which folding held the writer
-	slices atomic.Int64 // how many transactions that were
-	thins  atomic.Int64 // how many rows are deleted in one transaction, by what they took
-
+	cfg     Config
+	log     *slog.Logger
+	db      *db.DB
 	closing sync.Once
 }
 
-// A workloadKey finds a workload: by the surrogate id of its node, and by the
-// short id that rows carry.
-type workloadKey struct {
-	node  int64
-	short batch.ShortID
-}
+// The parts of a ledger, whose methods are its own.
+type (
+	reader    = read.Reader
+	booker    = book.Booker
+	folder    = fold.Folder
+	exchange  = replica.Exchange
+	registrar = registry.Registry
+	checker   = check.Checker
+)
 
-// A workloadRef is a workload's surrogate id, and whether it has a name.
-type workloadRef struct {
-	id    int64
-	named bool
-}
+// What some of its methods return.
+type (
+	Stats      = fold.FoldStats
+	OuterMeter = book.MeterState
+	OuterRatio = book.MeterRatio
+)
 
 // Open opens the ledger that dsn names: a path or sqlite:PATH, which is made
 // where it does not exist, or postgres://... It brings an older schema up to
@@ -114,60 +107,39 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	reads := &readings{}
-	d, writer, reader, err := open(dsn, reads)
+	database, err := db.OpenDB(ctx, dsn, cfg.Upstream)
 	if err != nil {
 		return nil, err
 	}
-	l := &Ledger{
-		cfg: cfg.tune(), log: log, d: d, writer: writer, reader: reader, readings: reads,
-		helpers:   make(chan struct{}, helping()),
-		turn:      make(chan struct{}, 1),
-		workloads: map[workloadKey]workloadRef{}, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{},
-	}
-	l.slice.Store(min(firstSlice, int64(cfg.Slice)))
-	l.thins.Store(min(firstSlice/2, int64(cfg.Slice)))
-	if d == lite {
-		if l.conn, err = writer.Conn(ctx); err != nil {
-			return nil, errors.Join(fmt.Errorf("ledger: %w", d.fault(err)), l.Close())
-		}
-	}
-	if err := l.migrate(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("ledger: %w", err), l.Close())
-	}
-	if l.epoch, err = l.Meta(ctx, metaEpoch); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	err = l.view(ctx, func(v *view) error {
-		l.shelf, l.rolls = newShelf(v.rev), &rolls{all: map[[32]byte]*roll{}}
-		return nil
-	})
+	answers, err := read.NewReader(ctx, database)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ledger: %w", err), l.Close())
+		return nil, errors.Join(err, database.Close())
 	}
-	return l, nil
+	cfg = cfg.tune()
+	return &Ledger{
+		cfg: cfg, log: log, db: database,
+		reader: answers, booker: book.NewBooker(database, cfg.Minutes), folder: fold.NewFolder(database, fold.FoldConfig{
+			Minutes: cfg.Minutes, MinuteBytes: cfg.MinuteBytes, Hours: cfg.Hours, Batches: cfg.Batches, Grace: cfg.Grace, Slice: cfg.Slice,
+		}),
+		exchange: replica.NewExchange(database), registrar: registry.NewRegistry(database), checker: check.NewChecker(database),
+	}, nil
 }
 
 // Close closes the ledger.
 func (l *Ledger) Close() (err error) {
-	l.closing.Do(func() {
-		for _, s := range l.prepared {
-			err = errors.Join(err, s.Close())
-		}
-		if l.conn != nil {
-			err = errors.Join(err, l.conn.Close())
-		}
-		err = errors.Join(err, l.writer.Close())
-		if l.reader != l.writer {
-			err = errors.Join(err, l.reader.Close())
-		}
-	})
+	l.closing.Do(func() { err = l.db.Close() })
 	return err
 }
 
 // Epoch is a random id that was made with the database. Revisions of rows are
 // comparable within one epoch.
-func (l *Ledger) Epoch() string { return l.epoch }
+func (l *Ledger) Epoch() string { return l.db.Epoch() }
+
+// Backup writes the ledger as it is at one instant into a new file, as a ledger.
+// Who writes and who reads goes on meanwhile. One in PostgreSQL is
+// fault.ErrUnsupported: it has tools of its own. What was written when it fails is
+// for the caller to remove.
+func (l *Ledger) Backup(ctx context.Context, path string) error { return l.db.Backup(ctx, path) }
 
 // Run folds what is over and drops what is too old, until ctx ends.
 func (l *Ledger) Run(ctx context.Context) error {

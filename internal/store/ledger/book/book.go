@@ -1,0 +1,320 @@
+// Package book writes what nodes and meters send: batches, names, handovers of energy
+// to virtual machines, and the minutes of meters outside the machines.
+package book
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// A Booker books what nodes and meters send.
+type Booker struct {
+	db   *db.DB
+	keep time.Duration // for how long minutes are kept at most
+}
+
+func NewBooker(database *db.DB, keep time.Duration) *Booker { return &Booker{database, keep} }
+
+// Book books entries, all in one transaction: after an error nothing has
+// changed. (Where the connection to a server breaks within the commit nobody
+// can tell; offered again, what was taken is Known.) What is wrong with one
+// entry is in its Result and costs that entry only. Entries of one stream are
+// judged one after another, in their order here.
+func (k *Booker) Book(ctx context.Context, es []*batch.Entry) ([]batch.Result, error) {
+	results, err := k.book(ctx, es, false)
+	if errors.Is(err, schema.ErrRange) {
+		// The database refused a value of one of them: see of which.
+		results, err = k.book(ctx, es, true)
+	}
+	return results, db.Wrap(err, "booking")
+}
+
+func (k *Booker) book(ctx context.Context, es []*batch.Entry, apart bool) ([]batch.Result, error) {
+	results := make([]batch.Result, len(es))
+	return results, k.db.Write(ctx, func(t *db.Tx) error {
+		if !apart {
+			return bookAll(t, es, results)
+		}
+		for i := range es {
+			if err := bookApart(t, es[i:i+1], results[i:i+1]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// bookApart books one entry, or refuses it where the database does.
+func bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
+	if _, err := t.Exec("SAVEPOINT apart"); err != nil {
+		return err
+	}
+	err := bookAll(t, e, result)
+	if errors.Is(err, schema.ErrRange) {
+		t.Forget()
+		result[0] = batch.Result{Err: db.Wrap(err, "batch %d of stream %s", e[0].Number, e[0].Stream)}
+		_, err = t.Exec("ROLLBACK TO SAVEPOINT apart")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = t.Exec("RELEASE SAVEPOINT apart")
+	return err
+}
+
+// A booking is what entries of one transaction come to, before it is written.
+type booking struct {
+	*db.Tx
+	now   int64 // by this machine's clock, ns
+	nodes map[string]*bookedNode
+	usage schema.Pending
+	whole schema.Pending
+}
+
+// A bookedNode is a node that an entry came from.
+type bookedNode struct {
+	id      int64 // 0 where it is not enrolled, or not any more
+	through int64 // ns, the end of the latest window
+	cpus    int   // in the latest minute
+	minute  int64
+	host    int64 // in which it is a guest now; 0 is none
+	revoked int64 // ns, when it was; 0 is never
+	changed bool
+}
+
+func bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
+	b := &booking{
+		Tx: t, now: time.Now().UnixNano(), nodes: map[string]*bookedNode{},
+		usage: schema.NewPending(schema.UsageLayout), whole: schema.NewPending(schema.NodeLayout),
+	}
+	for i, e := range es {
+		var err error
+		if results[i], err = b.entry(e); err != nil {
+			return db.Wrap(err, "batch %d of stream %s", e.Number, e.Stream)
+		}
+	}
+	return b.flush()
+}
+
+// entry books one entry. The error is one of the database.
+func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
+	refuse := func(err error) batch.Result {
+		return batch.Result{Err: db.Wrap(err, "batch %d of stream %s", e.Number, e.Stream)}
+	}
+	n, err := b.node(e.Node)
+	if err != nil {
+		return r, err
+	}
+	if n.id == 0 {
+		return refuse(n.denied(e.Node)), nil
+	}
+	s, err := findStream(b.Tx, e.Stream)
+	switch {
+	case err != nil:
+		return r, err
+	case s.node != 0 && s.node != n.id:
+		return refuse(fmt.Errorf("the stream is another node's: %w", fault.ErrDenied)), nil
+	}
+	if err := valid(e); err != nil {
+		return refuse(err), nil
+	}
+	var known *batch.Hash
+	if e.Number < s.mark.Next {
+		if known, err = knownHash(b.Tx, e.Stream, e.Number); err != nil {
+			return r, err
+		}
+	}
+	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
+	switch r.Verdict {
+	case batch.Accepted:
+		r.Next++
+		r.Names, err = b.take(e, n)
+	case batch.Conflict:
+		err = b.aside(e, n)
+	}
+	return r, err
+}
+
+// take books an entry that is next in its stream, and returns which of its
+// workloads have no name.
+func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID, err error) {
+	if err := moveStream(b.Tx, e.Stream, n.id, batch.Mark{Next: e.Number + 1, Last: e.Hash}, e.Boot, b.now); err != nil {
+		return nil, err
+	}
+	_, err = b.Exec("INSERT INTO batch (stream, number, hash, taken_ns) VALUES ($1, $2, $3, $4)", e.Stream[:], int64(e.Number), e.Hash[:], b.now)
+	if err != nil {
+		return nil, err
+	}
+	for i := range e.Names {
+		if err := b.name(&e.Names[i], n.id, cmp.Or(schema.Nanos(e.Through), n.through)); err != nil {
+			return nil, err
+		}
+	}
+	asked := map[batch.ShortID]bool{}
+	for i := range e.Minutes {
+		m := &e.Minutes[i]
+		w, err := b.Workload(n.id, m.Workload)
+		if err != nil {
+			return nil, err
+		}
+		if !w.Named && !asked[m.Workload] {
+			asked[m.Workload] = true
+			nameless = append(nameless, m.Workload)
+		}
+		if err := b.usage.Add(schema.RowKey{Minute: m.Minute, ID: w.ID}, schema.EncodeUsage(&m.Usage, b.Rev)); err != nil {
+			return nil, err
+		}
+	}
+	for i := range e.Nodes {
+		m := &e.Nodes[i]
+		if err := b.whole.Add(schema.RowKey{Minute: m.Minute, ID: n.id}, schema.EncodeNodeMinute(m, b.Rev)); err != nil {
+			return nil, err
+		}
+		if m.Minute >= n.minute {
+			n.minute, n.cpus, n.changed = m.Minute, m.CPUs, true
+		}
+	}
+	if through := schema.Nanos(e.Through); through > n.through {
+		n.through, n.changed = through, true
+	}
+	for _, g := range e.Gaps {
+		if err := AddGap(b.Tx, n.id, g, b.now); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range e.Shifts {
+		_, err := b.Exec("INSERT INTO shift (node, boot, at_ns, by_ns, from_ns, rev) VALUES ($1, $2, $3, $4, $5, $6)",
+			n.id, schema.Clean(s.Boot), schema.Nanos(s.At), int64(s.By), schema.Nanos(s.From), b.Rev)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nameless, b.handovers(e, n)
+}
+
+// node finds the node that an entry came from.
+func (b *booking) node(id string) (*bookedNode, error) {
+	if n := b.nodes[id]; n != nil {
+		return n, nil
+	}
+	n := &bookedNode{}
+	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
+		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.revoked)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, err
+	}
+	if n.revoked != 0 {
+		n.id = 0
+	}
+	b.nodes[id] = n
+	return n, nil
+}
+
+// denied is why nothing is booked of a node without an id.
+func (n *bookedNode) denied(id string) error {
+	if n.revoked != 0 {
+		return registry.RevokedError(id)
+	}
+	return fmt.Errorf("node %q is not enrolled: %w", id, fault.ErrDenied)
+}
+
+func AddGap(t *db.Tx, node int64, g usage.Gap, now int64) error {
+	if is, err := extendGap(t, node, g); is || err != nil {
+		return err
+	}
+	_, err := t.Exec("INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns, rev) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+		node, schema.Nanos(g.From), schema.Nanos(g.To), g.Reason.String(), schema.Clean(g.Detail), now, t.Rev)
+	return err
+}
+
+// flush writes the rows.
+func (b *booking) flush() error {
+	for _, id := range slices.Sorted(maps.Keys(b.nodes)) {
+		n := b.nodes[id]
+		if !n.changed {
+			continue
+		}
+		_, err := b.Exec("UPDATE node SET through_ns = $2, cpus = $3, cpus_minute = $4, rev = $5 WHERE id = $1",
+			n.id, n.through, int64(n.cpus), n.minute, b.Rev)
+		if err != nil {
+			return err
+		}
+	}
+	if err := b.rows(b.usage); err != nil {
+		return err
+	}
+	return b.rows(b.whole)
+}
+
+// rows writes rows of minutes, and adds those that are late to the hours and
+// days that they belong to.
+func (b *booking) rows(h schema.Pending) error {
+	tables := map[string]schema.Pending{
+		h.Layout.HourTable(): schema.NewPending(h.Layout),
+		h.Layout.DayTable():  schema.NewPending(h.Layout),
+	}
+	stale := map[int64]bool{}
+	late := map[int64]schema.MinuteSpan{}
+	for k, values := range h.Rows {
+		coarse := func(table string, v schema.Level) error {
+			return tables[table].Add(schema.RowKey{Minute: k.Minute - k.Minute%v.Width(), ID: k.ID}, slices.Clone(values))
+		}
+		day := k.Minute - k.Minute%schema.DayMinutes
+		if k.Minute >= b.MinuteFloor {
+			table := h.Layout.MinuteTable(day)
+			if err := b.EnsureMinutes(day); err != nil {
+				return err
+			}
+			if _, ok := tables[table]; !ok {
+				tables[table] = schema.NewPending(h.Layout)
+			}
+			tables[table].Rows[k] = values
+		}
+		if b.IsFolded(schema.Hours, h.Layout, k) {
+			late[k.ID] = late[k.ID].Extend(k.Minute)
+			if k.Minute >= b.HourFloor {
+				if err := coarse(h.Layout.HourTable(), schema.Hours); err != nil {
+					return err
+				}
+			}
+		}
+		if b.IsFolded(schema.Days, h.Layout, k) {
+			stale[day] = true
+			if err := coarse(h.Layout.DayTable(), schema.Days); err != nil {
+				return err
+			}
+		}
+	}
+	for _, table := range slices.Sorted(maps.Keys(tables)) {
+		if err := b.Upsert(table, tables[table]); err != nil {
+			return fmt.Errorf("%s: %w", table, err)
+		}
+	}
+	if h.Layout != schema.UsageLayout {
+		return nil
+	}
+	for id, s := range late {
+		if err := noteUsed(b.Tx, id, s); err != nil {
+			return err
+		}
+	}
+	for day := range stale {
+		if err := b.MarkStale(day); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,339 @@
+package book
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// A change is rows of one shape that are to be as they were told.
+type Change struct {
+	shape *schema.Layout
+	told  [3]schema.Pending
+	puts  map[string]schema.Pending // by table
+	// touched are the rows of hours and days that are to be summed anew.
+	touched [3]map[schema.RowKey]bool
+	late    map[int64]schema.MinuteSpan
+}
+
+func NewChange(s *schema.Layout) *Change {
+	c := &Change{shape: s, puts: map[string]schema.Pending{}, late: map[int64]schema.MinuteSpan{}}
+	for i := range c.told {
+		c.told[i], c.touched[i] = schema.NewPending(s), map[schema.RowKey]bool{}
+	}
+	return c
+}
+
+// Set notes what a row is to be.
+func (c *Change) Set(v replica.Resolution, k schema.RowKey, values []int64) {
+	c.told[v].Rows[k] = values
+}
+
+func (c *Change) table(v schema.Level, minute int64) string {
+	switch v {
+	case schema.Minutes:
+		return c.shape.MinuteTable(minute - minute%schema.DayMinutes)
+	case schema.Hours:
+		return c.shape.HourTable()
+	}
+	return c.shape.DayTable()
+}
+
+// Apply writes what was told, and all that follows from it. Before minute
+// coarse finer rows may hold coarser spans; it returns up to where they do now.
+func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
+	for v := schema.Days; ; v-- {
+		// Coarser spans go first, as each clears the finer rows that it replaces.
+		for _, k := range c.told[v].SortedKeys() {
+			at := t.FinestLevel(k.Minute)
+			if v > at {
+				through = max(through, k.Minute+v.Width())
+			}
+		}
+		if err := c.clear(t, v, coarse); err != nil {
+			return 0, err
+		}
+		for k, values := range c.told[v].Rows {
+			if err := c.place(t, v, k, values); err != nil {
+				return 0, err
+			}
+		}
+		if v == schema.Minutes {
+			break
+		}
+	}
+	if err := c.flush(t); err != nil {
+		return 0, err
+	}
+	for _, v := range []schema.Level{schema.Hours, schema.Days} {
+		if err := c.sum(t, v); err != nil {
+			return 0, err
+		}
+		if err := c.flush(t); err != nil {
+			return 0, err
+		}
+	}
+	return through, c.note(t)
+}
+
+// clear makes nothing of the rows that those of a level replace: finer ones in
+// their spans, and those that hold a coarser span around them.
+func (c *Change) clear(t *db.Tx, v schema.Level, coarse int64) error {
+	within := map[int64][]int64{} // keys by the first minute of the span
+	around := [3]map[int64][]int64{}
+	for w := range around {
+		around[w] = map[int64][]int64{}
+	}
+	for _, k := range c.told[v].SortedKeys() {
+		if v > t.FinestLevel(k.Minute) {
+			within[k.Minute] = append(within[k.Minute], k.ID)
+		}
+		for w := v + 1; w <= schema.Days && k.Minute < coarse; w++ {
+			span := k.Minute - k.Minute%w.Width()
+			if !slices.Contains(around[w][span], k.ID) {
+				around[w][span] = append(around[w][span], k.ID)
+			}
+		}
+	}
+	for span, keys := range within {
+		if err := c.zero(t, span, span+v.Width(), keys, 0); err != nil {
+			return err
+		}
+	}
+	for w, flag := range map[schema.Level]int64{schema.Hours: schema.HoldsHour, schema.Days: schema.HoldsDay} {
+		for span, keys := range around[w] {
+			if w <= t.FinestLevel(span) {
+				continue // it stands in its own table
+			}
+			holding, err := c.holding(t, span, keys, flag)
+			if err == nil && len(holding) > 0 {
+				err = c.zero(t, span, span+w.Width(), holding, flag)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// holding are those of the keys whose row at a minute has the flag.
+func (c *Change) holding(t *db.Tx, minute int64, keys []int64, flag int64) (holding []int64, err error) {
+	at := t.FinestLevel(minute)
+	err = c.each(t, at, minute, minute+at.Width(), keys, func(k schema.RowKey, values []int64) {
+		if values[schema.ColUncertainty]&flag != 0 {
+			holding = append(holding, k.ID)
+		}
+	})
+	return holding, err
+}
+
+// zero makes nothing of the finest rows of some keys in [from, to), of those
+// with a flag only unless that is 0.
+func (c *Change) zero(t *db.Tx, from, to int64, keys []int64, flag int64) error {
+	at := t.FinestLevel(from)
+	return c.each(t, at, from, to, keys, func(k schema.RowKey, values []int64) {
+		if flag != 0 && values[schema.ColUncertainty]&flag == 0 {
+			return
+		}
+		nothing := make([]int64, len(c.shape.Columns))
+		nothing[schema.ColRev] = t.Rev
+		c.put(t, at, k, nothing)
+	})
+}
+
+// place puts a row where it belongs: into the finest table that is kept.
+func (c *Change) place(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) error {
+	at := t.FinestLevel(k.Minute)
+	if v > at {
+		values[schema.ColUncertainty] |= schema.HoldsHour << (v - schema.Hours)
+	}
+	if at != schema.Minutes {
+		c.put(t, at, k, values)
+		return nil
+	}
+	for _, part := range spill(c.shape, values) {
+		c.put(t, at, k, part)
+		k.Minute++
+	}
+	return nil
+}
+
+// spill divides a row whose amounts are too large for a minute among as many as
+// it takes. All but the first are of amounts only.
+func spill(s *schema.Layout, values []int64) [][]int64 {
+	const most = schema.MaxMinuteAmount
+	rows := [][]int64{values}
+	for i, c := range s.Columns {
+		for n, rest := 0, values[i]; c.Merge == schema.MergeSum && (rest > most || rest < -most); n++ {
+			if n+1 == len(rows) {
+				more := make([]int64, len(s.Columns))
+				more[schema.ColRev], more[schema.ColUncertainty] = values[schema.ColRev], values[schema.ColUncertainty]&(schema.HoldsHour|schema.HoldsDay)
+				rows = append(rows, more)
+			}
+			part := min(max(rest, -most), most)
+			rows[n][i], rest = part, rest-part
+			rows[n+1][i] = rest
+		}
+	}
+	return rows
+}
+
+// put notes a row that is to be written, and which sums change by it.
+func (c *Change) put(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) {
+	table := c.table(v, k.Minute)
+	if _, ok := c.puts[table]; !ok {
+		c.puts[table] = schema.NewPending(c.shape)
+	}
+	c.puts[table].Rows[k] = values
+	if hour := k.Minute - k.Minute%schema.HourMinutes; v == schema.Minutes && t.IsFolded(schema.Hours, c.shape, k) {
+		c.late[k.ID] = c.late[k.ID].Extend(k.Minute)
+		if hour >= t.HourFloor {
+			c.touched[schema.Hours][schema.RowKey{Minute: hour, ID: k.ID}] = true
+		}
+	}
+	day := k.Minute - k.Minute%schema.DayMinutes
+	if v != schema.Minutes {
+		c.late[k.ID] = c.late[k.ID].Extend(k.Minute)
+	}
+	if v == schema.Days || t.IsFolded(schema.Days, c.shape, k) {
+		c.touched[schema.Days][schema.RowKey{Minute: day, ID: k.ID}] = true
+	}
+}
+
+// flush writes the rows that were put.
+func (c *Change) flush(t *db.Tx) error {
+	for _, table := range slices.Sorted(maps.Keys(c.puts)) {
+		h := c.puts[table]
+		if table != c.shape.HourTable() && table != c.shape.DayTable() {
+			for k := range h.Rows {
+				if err := t.EnsureMinutes(k.Minute - k.Minute%schema.DayMinutes); err != nil {
+					return err
+				}
+				break // all are of one day
+			}
+		}
+		if err := t.Put(table, h, replaceRows(c.shape)); err != nil {
+			return fmt.Errorf("%s: %w", table, err)
+		}
+	}
+	clear(c.puts)
+	return nil
+}
+
+// replaceRows is the clause that puts a row in place of the one that is there.
+func replaceRows(s *schema.Layout) string {
+	var sets []string
+	for _, c := range s.Columns {
+		sets = append(sets, c.Name+" = excluded."+c.Name)
+	}
+	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", s.Key, strings.Join(sets, ", "))
+}
+
+// sum makes the touched rows of hours or days anew, of the finer rows that they
+// are the sums of.
+func (c *Change) sum(t *db.Tx, v schema.Level) error {
+	keys := map[int64][]int64{}
+	for k := range c.touched[v] {
+		keys[k.Minute] = append(keys[k.Minute], k.ID)
+	}
+	for _, span := range slices.Sorted(maps.Keys(keys)) {
+		from := t.FinestLevel(span)
+		if v == schema.Days && span >= t.HourFloor {
+			from = schema.Hours // fewer rows, of the same sums
+		}
+		if from >= v {
+			continue // it was told itself
+		}
+		sums := schema.NewPending(c.shape)
+		err := c.each(t, from, span, span+v.Width(), keys[span], func(k schema.RowKey, values []int64) {
+			k.Minute = span
+			if have, ok := sums.Rows[k]; ok {
+				sums.AddSaturating(have, values)
+				return
+			}
+			sums.Rows[k] = slices.Clone(values)
+		})
+		if err != nil {
+			return err
+		}
+		for k, values := range sums.Rows {
+			values[schema.ColRev] = t.Rev
+			table := c.table(v, span)
+			if _, ok := c.puts[table]; !ok {
+				c.puts[table] = schema.NewPending(c.shape)
+			}
+			c.puts[table].Rows[k] = values
+		}
+	}
+	return nil
+}
+
+// note marks the days whose groups have changed, and when workloads were used.
+func (c *Change) note(t *db.Tx) error {
+	if c.shape != schema.UsageLayout {
+		return nil
+	}
+	for id, s := range c.late {
+		if err := noteUsed(t, id, s); err != nil {
+			return err
+		}
+	}
+	stale := map[int64]bool{}
+	for k := range c.touched[schema.Days] {
+		stale[k.Minute] = true
+	}
+	for day := range stale {
+		if err := t.MarkStale(day); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls f with the rows of some keys in [from, to) of the tables of a
+// level, without those that wait to be replaced. What f is given is its own only
+// as long as it runs.
+func (c *Change) each(t *db.Tx, v schema.Level, from, to int64, keys []int64, f func(schema.RowKey, []int64)) error {
+	if v == schema.Minutes {
+		if err := t.EnsureMinutes(from - from%schema.DayMinutes); err != nil {
+			return err
+		}
+	}
+	var spans strings.Builder
+	for m := from; m < to; m += v.Width() {
+		if m > from {
+			spans.WriteString(", ")
+		}
+		fmt.Fprint(&spans, m)
+	}
+	table := c.table(v, from)
+	waiting := c.puts[table].Rows
+	for chunk := range slices.Chunk(keys, 200) {
+		var k schema.RowKey
+		values := make([]int64, len(c.shape.Columns))
+		dest := []any{&k.Minute, &k.ID}
+		for i := range values {
+			dest = append(dest, &values[i])
+		}
+		// Not prepared: each is another text.
+		err := db.Each(t.Ctx, t.SQL, func(scan func(...any) error) error {
+			if err := scan(dest...); err != nil {
+				return err
+			}
+			if _, ok := waiting[k]; !ok {
+				f(k, values)
+			}
+			return nil
+		}, fmt.Sprintf("SELECT %s FROM %s WHERE minute IN (%s) AND %s IN (%s)", c.shape.ColumnList(), table, spans.String(), c.shape.Key, schema.JoinInts(chunk)))
+		if err != nil {
+			return t.DB.Fault(err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,336 @@
+package book
+
+import (
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+const (
+	// nestedFor is for how long a guest that tells of no share stays one.
+	nestedFor = time.Hour
+	// maxEpoch is how many bytes the name of an epoch has at most: longer ones are
+	// nobody's, and fit no index.
+	maxEpoch = 64
+)
+
+// handovers keeps the shares that an entry tells of, and compares those that
+// both sides have told of now.
+func (b *booking) handovers(e *batch.Entry, n *bookedNode) error {
+	for i := range e.Handovers {
+		h := &e.Handovers[i]
+		for shares := range epochsOf(h.Shares) {
+			var err error
+			switch {
+			case len(shares[0].Epoch) > maxEpoch || h.To.Before(h.From):
+			case h.Workload != "":
+				err = b.handed(h, shares, n)
+			default:
+				err = b.got(h, shares, n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return b.carry(e, n)
+}
+
+// epochsOf cuts shares where the epoch changes.
+func epochsOf(shares []power.Share) func(yield func([]power.Share) bool) {
+	return func(yield func([]power.Share) bool) {
+		for len(shares) > 0 {
+			n := 1
+			for n < len(shares) && shares[n].Epoch == shares[0].Epoch {
+				n++
+			}
+			if !yield(shares[:n:n]) {
+				return
+			}
+			shares = shares[n:]
+		}
+	}
+}
+
+// handed keeps the shares of a host, all of one epoch, and compares those that
+// the guest has told of.
+func (b *booking) handed(h *batch.Handover, shares []power.Share, n *bookedNode) error {
+	short, ok := batch.ShortIDOf(h.Workload)
+	if !ok {
+		return nil // not an id: nothing can belong to it
+	}
+	w, err := b.Workload(n.id, short)
+	if err != nil {
+		return err
+	}
+	guest, epoch := schema.Clean(h.Guest), schema.Clean(shares[0].Epoch)
+	var series int64
+	err = b.QueryRow(`INSERT INTO share_series (guest, epoch, host, workload, name, first_ns, last_ns) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (guest, epoch, host) DO UPDATE SET workload = excluded.workload, name = excluded.name,
+		first_ns = CASE WHEN excluded.first_ns < share_series.first_ns THEN excluded.first_ns ELSE share_series.first_ns END,
+		last_ns = CASE WHEN excluded.last_ns > share_series.last_ns THEN excluded.last_ns ELSE share_series.last_ns END RETURNING id`,
+		guest, epoch, n.id, w.ID, schema.Clean(h.Name), schema.Nanos(h.From), schema.Nanos(h.To)).Scan(&series)
+	if err != nil {
+		return err
+	}
+	byNumber := func(a, c power.Share) int { return int(min(max(a.N-c.N, -1), 1)) }
+	shares = slices.SortedFunc(slices.Values(shares), byNumber)
+	first, last := shares[0].N, shares[len(shares)-1].N
+	_, err = b.Exec("INSERT INTO share_part (series, first_n, last_n, shares, booked_ns) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (series, first_n) DO NOTHING",
+		series, first, last, packShares(shares), b.now)
+	if err != nil {
+		return err
+	}
+	var waiting []comparison
+	err = b.Each(func(scan func(...any) error) error {
+		c := comparison{guest: guest, epoch: epoch, host: n.id, workload: w.ID}
+		err := scan(&c.n, &c.node, &c.closed, &c.from, &c.to)
+		waiting = append(waiting, c)
+		return err
+	}, "SELECT n, node, energy, from_ns, to_ns FROM closing WHERE guest = $1 AND epoch = $2 AND n >= $3 AND n <= $4 AND node <> $5 AND compared = 0 ORDER BY n, node",
+		guest, epoch, first, last, n.id)
+	for i := range waiting {
+		c := &waiting[i]
+		at, ok := slices.BinarySearchFunc(shares, power.Share{N: c.n}, byNumber)
+		if !ok || err != nil {
+			continue
+		}
+		c.gave = shares[at].Energy()
+		err = b.compare(c)
+	}
+	return err
+}
+
+// got keeps the shares that a guest closed its windows with, each once, and
+// compares those that its host has told of.
+func (b *booking) got(h *batch.Handover, shares []power.Share, n *bookedNode) error {
+	guest, epoch := schema.Clean(h.Guest), schema.Clean(shares[0].Epoch)
+	for i := range shares {
+		c := comparison{guest: guest, epoch: epoch, n: shares[i].N, node: n.id, closed: shares[i].Energy(), from: schema.Nanos(h.From), to: schema.Nanos(h.To)}
+		fresh, err := b.Exec("INSERT INTO closing (guest, epoch, n, node, energy, from_ns, to_ns, compared, booked_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8) ON CONFLICT DO NOTHING",
+			guest, epoch, c.n, n.id, c.closed, c.from, c.to, b.now)
+		if err != nil {
+			return err
+		}
+		if fresh == 0 {
+			continue
+		}
+		var found []comparison
+		err = b.Each(func(scan func(...any) error) error {
+			var packed []byte
+			c := c
+			if err := scan(&c.host, &c.workload, &packed); err != nil {
+				return err
+			}
+			for _, s := range unpackShares(packed) {
+				if s.N == c.n {
+					c.gave = s.Energy()
+					found = append(found, c)
+					break
+				}
+			}
+			return nil
+		}, `SELECT s.host, s.workload, p.shares FROM share_series s JOIN share_part p ON p.series = s.id
+			WHERE s.guest = $1 AND s.epoch = $2 AND s.host <> $3 AND p.first_n <= $4 AND p.last_n >= $4`, guest, epoch, n.id, c.n)
+		for i := range found {
+			if err == nil {
+				err = b.compare(&found[i])
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A comparison is of one share of a host and a guest. Energy is in uJ.
+type comparison struct {
+	guest, epoch   string
+	n              int64
+	node           int64 // the guest
+	host, workload int64
+	gave, closed   int64 // what the host says, and the guest
+	from, to       int64 // of the guest's window, ns
+}
+
+// compare books how a share of both sides compares. Where it is equal the guest is
+// one.
+func (b *booking) compare(c *comparison) error {
+	differing, largest := int64(0), max(c.gave-c.closed, c.closed-c.gave)
+	if largest != 0 {
+		differing = 1
+	}
+	_, err := b.Exec("UPDATE closing SET compared = 1 WHERE guest = $1 AND epoch = $2 AND n = $3 AND node = $4", c.guest, c.epoch, c.n, c.node)
+	if err != nil {
+		return err
+	}
+	_, err = b.Exec(`INSERT INTO reconciled (minute, node, guest, host, workload, compared, differing, largest, n, to_ns) VALUES ($1, $2, $3, $4, $5, 1, $6, $7, $8, $9)
+		ON CONFLICT (minute, node, guest, host, workload) DO UPDATE SET compared = reconciled.compared + 1, differing = reconciled.differing + excluded.differing,
+		largest = CASE WHEN excluded.largest > reconciled.largest THEN excluded.largest ELSE reconciled.largest END,
+		n = CASE WHEN excluded.to_ns >= reconciled.to_ns THEN excluded.n ELSE reconciled.n END,
+		to_ns = CASE WHEN excluded.to_ns >= reconciled.to_ns THEN excluded.to_ns ELSE reconciled.to_ns END`,
+		dayOf(max(c.from, c.to-1)), c.node, c.guest, c.host, c.workload, differing, largest, c.n, c.to)
+	if err != nil || differing > 0 {
+		return err
+	}
+	return b.nest(c)
+}
+
+// dayOf is the first minute of the day of an instant in ns.
+func dayOf(ns int64) int64 {
+	m := ns / int64(time.Minute)
+	return m - m%schema.DayMinutes
+}
+
+// nest notes that a node was a guest on the days of a window, and that it is one
+// now unless it has told of a later window.
+func (b *booking) nest(c *comparison) error {
+	nested := false
+	for day := dayOf(c.from); day <= dayOf(max(c.from, c.to-1)); day += schema.DayMinutes {
+		circle, err := b.within(c.host, c.node, day)
+		if err != nil {
+			return err
+		}
+		if circle {
+			continue
+		}
+		nested = true
+		if err := SetGuest(b.Tx, c.node, day, c.host, c.workload); err != nil {
+			return err
+		}
+	}
+	if !nested {
+		return nil
+	}
+	if n := b.byID(c.node); n != nil {
+		n.host = c.host // it is asked for by those that follow
+	}
+	_, err := b.Exec(`UPDATE node SET host = $2, host_workload = $3, nested_ns = CASE WHEN host = $2 AND host_workload = $3 THEN nested_ns ELSE $4 END,
+		equal_ns = $5, handed_ns = CASE WHEN handed_ns > $5 THEN handed_ns ELSE $5 END, rev = $6 WHERE id = $1 AND equal_ns <= $5`,
+		c.node, c.host, c.workload, c.from, c.to, b.Rev)
+	return err
+}
+
+// byID is a node that an entry of this transaction came from; nil where none did.
+func (b *booking) byID(id int64) *bookedNode {
+	for _, n := range b.nodes {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// within says whether a node is within another one on a day, or is it: of two
+// nodes that are in each other neither would be counted.
+func (b *booking) within(node, of, day int64) (bool, error) {
+	const deepest = 32
+	for range deepest {
+		if node == of {
+			return true, nil
+		}
+		err := b.QueryRow("SELECT host FROM nested_day WHERE node = $1 AND minute = $2", node, day).Scan(&node)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && node == 0 {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// SetGuest notes that a node was a guest on a day, of which nobody else has to be
+// told where that was known.
+func SetGuest(t *db.Tx, node, day, host, workload int64) error {
+	var hadHost, hadWorkload int64
+	err := t.QueryRow("SELECT host, workload FROM nested_day WHERE node = $1 AND minute = $2", node, day).Scan(&hadHost, &hadWorkload)
+	fresh := errors.Is(err, sql.ErrNoRows)
+	if err != nil && !fresh || !fresh && hadHost == host && hadWorkload == workload {
+		return err
+	}
+	_, err = t.Exec(`INSERT INTO nested_day (node, minute, host, workload, rev) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (node, minute) DO UPDATE SET host = excluded.host, workload = excluded.workload, rev = excluded.rev`, node, day, host, workload, t.Rev)
+	if err != nil || !fresh || day >= t.Day {
+		return err
+	}
+	return t.MarkStale(day) // its groups are without guests
+}
+
+// carry goes on with a guest's being one, up to the end of an entry: as long as it
+// tells of shares, and one was equal not too long ago. It ends where it has told of
+// none for a while.
+func (b *booking) carry(e *batch.Entry, n *bookedNode) error {
+	if n.host == 0 {
+		return nil
+	}
+	var host, workload, equal, handed int64
+	err := b.QueryRow("SELECT host, host_workload, equal_ns, handed_ns FROM node WHERE id = $1", n.id).Scan(&host, &workload, &equal, &handed)
+	if err != nil {
+		return err
+	}
+	if host == 0 { // a later window has ended it
+		n.host = 0
+		return nil
+	}
+	had := handed
+	for i := range e.Handovers {
+		h := &e.Handovers[i]
+		if h.Workload != "" || len(h.Shares) == 0 || h.To.Before(h.From) || schema.Nanos(h.To)-equal > int64(schema.KeepShares) || schema.Nanos(h.From) < equal {
+			continue
+		}
+		handed = max(handed, schema.Nanos(h.To))
+		for day := dayOf(schema.Nanos(h.From)); day <= dayOf(max(schema.Nanos(h.From), schema.Nanos(h.To)-1)); day += schema.DayMinutes {
+			circle, err := b.within(host, n.id, day)
+			if err == nil && !circle {
+				err = SetGuest(b.Tx, n.id, day, host, workload)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if schema.Nanos(e.Through)-handed > int64(nestedFor) {
+		n.host = 0
+		_, err = b.Exec("UPDATE node SET host = 0, host_workload = 0, nested_ns = 0, rev = $2 WHERE id = $1", n.id, b.Rev)
+	} else if handed != had {
+		_, err = b.Exec("UPDATE node SET handed_ns = $2 WHERE id = $1", n.id, handed)
+	}
+	return err
+}
+
+// packShares writes shares in the order of their numbers.
+func packShares(shares []power.Share) (b []byte) {
+	var last power.Share
+	for _, s := range shares {
+		b = binary.AppendVarint(b, s.N-last.N)
+		b = binary.AppendVarint(b, s.Active-last.Active)
+		b = binary.AppendVarint(b, s.Idle-last.Idle)
+		last = s
+	}
+	return b
+}
+
+// unpackShares reads what packShares wrote, as far as it is whole.
+func unpackShares(b []byte) (shares []power.Share) {
+	var last power.Share
+	for len(b) > 0 {
+		for _, to := range []*int64{&last.N, &last.Active, &last.Idle} {
+			v, n := binary.Varint(b)
+			if n <= 0 {
+				return shares
+			}
+			*to, b = *to+v, b[n:]
+		}
+		shares = append(shares, last)
+	}
+	return shares
+}

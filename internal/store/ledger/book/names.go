@@ -1,0 +1,235 @@
+package book
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// Labels of Kubernetes that say where a container belongs.
+const (
+	labelNamespace = "io.kubernetes.pod.namespace"
+	labelPod       = "io.kubernetes.pod.name"
+	labelContainer = "io.kubernetes.container.name"
+)
+
+// A named is the row of a workload.
+type named struct {
+	id                                                string
+	kind, key, name, path, parent                     string
+	job, username, project, namespace, pod, container string
+	started, ended                                    int64
+	exit                                              *int64
+	at                                                int64 // up to when what named it was booked
+}
+
+// name keeps what a name says. Names of several streams may come in any order:
+// one that is older than what is known only fills in what is not. Nothing is
+// erased by a field that is empty.
+func (b *booking) name(n *batch.Name, node, through int64) error {
+	short, ok := batch.ShortIDOf(n.ID)
+	if !ok {
+		return nil // not an id: no row can belong to it
+	}
+	w, err := b.Workload(node, short)
+	if err != nil {
+		return err
+	}
+	var old named
+	var first, last int64
+	err = b.QueryRow(`SELECT wid, kind, key, name, path, parent, job, username, project, namespace, pod, container,
+		started_ns, ended_ns, exit_code, named_ns, first_minute, last_minute FROM workload WHERE id = $1`, w.ID).
+		Scan(&old.id, &old.kind, &old.key, &old.name, &old.path, &old.parent, &old.job, &old.username, &old.project,
+			&old.namespace, &old.pod, &old.container, &old.started, &old.ended, &old.exit, &old.at, &first, &last)
+	if err != nil {
+		return err
+	}
+	if old.id != "" && old.id != string(n.ID) {
+		return nil // two ids that begin alike: the first keeps the rows
+	}
+	n = old.own(n)
+	now := old.with(n, through)
+	if now.at != old.at || !now.equal(&old) {
+		_, err = b.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
+			namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
+			w.ID, now.id, now.kind, now.key, now.name, now.path, now.parent, now.job, now.username, now.project,
+			now.namespace, now.pod, now.container, now.started, now.ended, now.exit, now.at, b.Rev)
+		if err != nil {
+			return err
+		}
+	}
+	b.NameWorkload(node, short, w.ID)
+	if err := b.labels(w.ID, n.Labels, through >= old.at); err != nil {
+		return err
+	}
+	if now.group() == old.group() || last == 0 {
+		return nil
+	}
+	for day := first - first%schema.DayMinutes; day <= last && day < b.Day; day += schema.DayMinutes {
+		if err := b.MarkStale(day); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// own returns what of a name may be said of w: a job stays that of the user who began
+// it, and what another one calls it, and is to pay for, is not heard. A number is that
+// of a user whose name could not be looked up.
+func (w *named) own(n *batch.Name) *batch.Name {
+	if n.Kind != workload.Job || w.username == "" || n.User == "" || schema.Clean(n.User) == w.username || strings.Trim(w.username, "0123456789") == "" {
+		return n
+	}
+	left := *n
+	left.Name, left.Job, left.User, left.Project, left.Labels = "", "", "", "", nil
+	return &left
+}
+
+// with is the row after a name of the given age.
+func (w named) with(n *batch.Name, through int64) named {
+	newer := through >= w.at
+	text := func(to *string, v string) {
+		if v = schema.Clean(v); v != "" && (newer || *to == "") {
+			*to = v
+		}
+	}
+	instant := func(to *int64, t time.Time) {
+		if v := schema.Nanos(t); v != 0 && (newer || *to == 0) {
+			*to = v
+		}
+	}
+	w.id = string(n.ID)
+	if n.Kind != workload.Unknown {
+		text(&w.kind, n.Kind.String())
+	}
+	text(&w.key, n.Key)
+	text(&w.name, n.Name)
+	text(&w.path, n.Path)
+	text(&w.parent, string(n.Parent))
+	text(&w.job, n.Job)
+	text(&w.username, n.User)
+	text(&w.project, n.Project)
+	text(&w.namespace, n.Labels[labelNamespace])
+	text(&w.pod, n.Labels[labelPod])
+	text(&w.container, n.Labels[labelContainer])
+	instant(&w.started, n.Started)
+	instant(&w.ended, n.Ended)
+	if n.Exit != nil && (newer || w.exit == nil) {
+		code := int64(*n.Exit)
+		w.exit = &code
+	}
+	w.at = max(w.at, through)
+	return w
+}
+
+// equal reports whether two rows say the same, whenever they were told.
+func (w *named) equal(o *named) bool {
+	a, b := *w, *o
+	same := a.exit == b.exit || a.exit != nil && b.exit != nil && *a.exit == *b.exit
+	a.exit, b.exit, a.at, b.at = nil, nil, 0, 0
+	return same && a == b
+}
+
+// group is what group_day sums by.
+func (w *named) group() [5]string {
+	return [...]string{w.namespace, w.job, w.username, w.project, w.kind}
+}
+
+// labels keeps labels. The newest set replaces the one before; an older one
+// fills in what is not there, and an empty one says nothing.
+func (b *booking) labels(id int64, labels map[string]string, newer bool) error {
+	if len(labels) == 0 {
+		return nil
+	}
+	have := map[string]string{}
+	err := db.Each(b.Ctx, b.SQL, func(scan func(...any) error) error {
+		var k, v string
+		err := scan(&k, &v)
+		have[k] = v
+		return err
+	}, "SELECT key, value FROM workload_label WHERE workload = $1", id)
+	if err != nil {
+		return b.DB.Fault(err)
+	}
+	want := make(map[string]string, len(labels))
+	for k, v := range labels {
+		want[schema.Clean(k)] = schema.Clean(v)
+	}
+	if !newer {
+		maps.Copy(want, have)
+	}
+	if maps.Equal(have, want) {
+		return nil
+	}
+	for k := range have {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		if _, err := b.Exec("DELETE FROM workload_label WHERE workload = $1 AND key = $2", id, k); err != nil {
+			return err
+		}
+	}
+	for k, v := range want {
+		if old, ok := have[k]; ok && old == v {
+			continue
+		}
+		_, err := b.Exec("INSERT INTO workload_label (workload, key, value) VALUES ($1, $2, $3) ON CONFLICT (workload, key) DO UPDATE SET value = excluded.value", id, k, v)
+		if err != nil {
+			return err
+		}
+	}
+	_, err = b.Exec("UPDATE workload SET rev = $2 WHERE id = $1", id, b.Rev)
+	return err
+}
+
+// noteUsed notes that a workload has folded rows over a span.
+func noteUsed(t *db.Tx, id int64, s schema.MinuteSpan) error {
+	_, err := t.Exec(`UPDATE workload SET first_minute = CASE WHEN last_minute = 0 OR first_minute > $2 THEN $2 ELSE first_minute END,
+		last_minute = CASE WHEN last_minute < $3 THEN $3 ELSE last_minute END
+		WHERE id = $1 AND (last_minute = 0 OR first_minute > $2 OR last_minute < $3)`, id, s.First, s.Last)
+	return err
+}
+
+// ReplaceName replaces what a workload is called.
+func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
+	var old named
+	var first, last int64
+	err := t.QueryRow("SELECT namespace, job, username, project, kind, first_minute, last_minute FROM workload WHERE id = $1", id).
+		Scan(&old.namespace, &old.job, &old.username, &old.project, &old.kind, &first, &last)
+	if err != nil {
+		return err
+	}
+	now := named{}.with(w.Name, 0)
+	now.namespace, now.pod, now.container, now.at = schema.Clean(w.Namespace), schema.Clean(w.Pod), schema.Clean(w.Container), schema.Nanos(w.Named)
+	_, err = t.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
+		namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
+		id, now.id, now.kind, now.key, now.name, now.path, now.parent, now.job, now.username, now.project,
+		now.namespace, now.pod, now.container, now.started, now.ended, now.exit, now.at, t.Rev)
+	if err != nil {
+		return err
+	}
+	if _, err := t.Exec("DELETE FROM workload_label WHERE workload = $1", id); err != nil {
+		return err
+	}
+	for _, k := range slices.Sorted(maps.Keys(w.Name.Labels)) {
+		if _, err := t.Exec("INSERT INTO workload_label (workload, key, value) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", id, schema.Clean(k), schema.Clean(w.Name.Labels[k])); err != nil {
+			return err
+		}
+	}
+	if now.group() == old.group() || last == 0 {
+		return nil
+	}
+	for day := first - first%schema.DayMinutes; day <= last && day < t.Day; day += schema.DayMinutes {
+		if err := t.MarkStale(day); err != nil {
+			return err
+		}
+	}
+	return nil
+}

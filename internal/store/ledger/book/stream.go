@@ -1,0 +1,178 @@
+package book
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+	"mete.dev/mete/internal/x/failpoint"
+)
+
+// A stream is how far a stream has been taken, and from whom.
+type stream struct {
+	node int64 // 0 where nothing of it has been taken
+	mark batch.Mark
+}
+
+// findStream finds a stream.
+func findStream(t *db.Tx, id batch.Stream) (s stream, err error) {
+	return scanStream(t.QueryRow("SELECT node, next, last FROM stream WHERE id = $1", id[:]).Scan)
+}
+
+func scanStream(scan func(...any) error) (s stream, err error) {
+	s.mark.Next = 1
+	var next int64
+	var last []byte
+	err = scan(&s.node, &next, &last)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return s, nil
+	case err != nil:
+		return s, err
+	case len(last) != len(s.mark.Last):
+		return s, fmt.Errorf("the stream's hash has %d bytes", len(last))
+	}
+	s.mark.Next = uint64(next)
+	copy(s.mark.Last[:], last)
+	return s, nil
+}
+
+// moveStream sets the mark of a stream.
+func moveStream(t *db.Tx, id batch.Stream, node int64, to batch.Mark, boot string, now int64) error {
+	_, err := t.Exec(`INSERT INTO stream (id, node, next, last, boot, opened_ns, seen_ns) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (id) DO UPDATE SET next = excluded.next, last = excluded.last, boot = excluded.boot, seen_ns = excluded.seen_ns`,
+		id[:], node, int64(to.Next), to.Last[:], schema.Clean(boot), now, now)
+	return err
+}
+
+// knownHash is the hash of a batch that was taken, nil where it is forgotten.
+func knownHash(t *db.Tx, id batch.Stream, number uint64) (*batch.Hash, error) {
+	var b []byte
+	err := t.QueryRow("SELECT hash FROM batch WHERE stream = $1 AND number = $2", id[:], int64(number)).Scan(&b)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	var h batch.Hash
+	if err == nil && copy(h[:], b) != len(h) {
+		err = fmt.Errorf("the hash of batch %d has %d bytes", number, len(b))
+	}
+	return &h, err
+}
+
+// maxAside is how many bytes of conflicting batches are kept, of all nodes
+// together, where each counts for minAside more, so that there are not too many
+// of them either.
+const (
+	maxAside = 64 << 20
+	minAside = 4 << 10
+)
+
+// aside keeps the bytes of a batch that contradicts what was taken, once, and
+// writes it into the audit. The oldest go where there are too many.
+func (b *booking) aside(e *batch.Entry, n *bookedNode) error {
+	sent := e.Sent
+	if sent == nil {
+		sent = []byte{}
+	}
+	sent = sent[:min(len(sent), maxAside-minAside)]
+	fresh, err := b.Exec(`INSERT INTO aside (node, stream, number, hash, sent, at_ns) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (stream, number, hash) DO NOTHING`,
+		n.id, e.Stream[:], int64(e.Number), e.Hash[:], sent, b.now)
+	if err != nil || fresh == 0 {
+		return err
+	}
+	_, err = b.Exec(`DELETE FROM aside WHERE id IN (
+		SELECT id FROM (SELECT id, sum(length(sent) + $2) OVER (ORDER BY id DESC) AS total FROM aside) AS newest WHERE total > $1)`,
+		int64(maxAside), int64(minAside))
+	if err != nil {
+		return err
+	}
+	return b.Audit(registry.Audit{
+		At: schema.FromNanos(b.now), Actor: e.Node, Action: "batch.conflict", Object: e.Stream.String(),
+		Detail: fmt.Sprintf("batch %d, %x, is not the one that was taken, or does not follow it", e.Number, e.Hash[:8]),
+	})
+}
+
+// Through is up to when the node has been booked: the end of its latest window,
+// or zero. A node that is not enrolled is fault.ErrNotFound.
+func (k *Booker) Through(ctx context.Context, node string) (time.Time, error) {
+	var ns int64
+	err := k.db.Reader.QueryRowContext(ctx, "SELECT through_ns FROM node WHERE node_id = $1", schema.Clean(node)).Scan(&ns)
+	return schema.FromNanos(ns), db.Wrap(k.db.NotFound(err), "node %q", node)
+}
+
+// Mark is how far a stream of the node has been taken. A stream of another node
+// is fault.ErrDenied.
+func (k *Booker) Mark(ctx context.Context, node string, id batch.Stream) (batch.Mark, error) {
+	var of string
+	s, err := scanStream(func(dest ...any) error {
+		return k.db.Reader.QueryRowContext(ctx, "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:]).
+			Scan(append(dest, &of)...)
+	})
+	switch {
+	case err != nil:
+		return batch.Mark{}, db.Wrap(k.db.Fault(err), "stream %s", id)
+	case s.node != 0 && of != node:
+		return batch.Mark{}, db.Wrap(fmt.Errorf("it is another node's: %w", fault.ErrDenied), "stream %s", id)
+	}
+	return s.mark, nil
+}
+
+// Lost books that batches of a stream will never come, and goes on after them.
+// It is Taken where they begin with the one that is wanted, Known where that
+// was done before; else, and where they overlap what was taken, it is Behind,
+// and Next says what they have to begin with.
+func (k *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now time.Time) (r batch.Reply, err error) {
+	if lost.From == 0 || lost.To < lost.From || lost.To >= math.MaxInt64 {
+		return r, db.Wrap(fmt.Errorf("batches %d to %d: %w", lost.From, lost.To, fault.ErrInvalid), "lost batches of stream %s", lost.Stream)
+	}
+	err = k.db.Write(ctx, func(t *db.Tx) error {
+		b := &booking{Tx: t, nodes: map[string]*bookedNode{}}
+		n, err := b.node(node)
+		if err != nil {
+			return err
+		}
+		if n.id == 0 {
+			return n.denied(node)
+		}
+		s, err := findStream(t, lost.Stream)
+		switch {
+		case err != nil:
+			return err
+		case s.node != 0 && s.node != n.id:
+			return fmt.Errorf("it is another node's: %w", fault.ErrDenied)
+		case lost.To < s.mark.Next:
+			r = batch.Reply{Verdict: batch.Duplicate, Next: s.mark.Next}
+			return nil
+		case lost.From != s.mark.Next:
+			r = batch.Reply{Verdict: batch.OutOfOrder, Next: s.mark.Next}
+			return nil
+		}
+		r = batch.Reply{Verdict: batch.Accepted, Next: lost.To + 1}
+		if err := bookLost(t, n.id, lost, schema.Nanos(now)); err != nil {
+			return err
+		}
+		return t.Audit(registry.Audit{
+			At: now, Actor: node, Action: "batch.lost", Object: lost.Stream.String(),
+			Detail: fmt.Sprintf("batches %d to %d: %s", lost.From, lost.To, lost.Gap.Reason),
+		})
+	})
+	if err == nil && r.Verdict == batch.Accepted {
+		failpoint.At("ledger.lost")
+	}
+	return r, db.Wrap(err, "lost batches of stream %s", lost.Stream)
+}
+
+func bookLost(t *db.Tx, node int64, lost batch.Loss, now int64) error {
+	if err := moveStream(t, lost.Stream, node, batch.Mark{Next: lost.To + 1, Last: lost.Hash}, "", now); err != nil {
+		return err
+	}
+	return AddGap(t, node, lost.Gap, now)
+}

@@ -1,0 +1,369 @@
+// Package check finds what in a ledger contradicts itself.
+package check
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// maxFaults is how many faults of each kind Check tells of.
+const maxFaults = 100
+
+// A Checker holds a ledger against itself.
+type Checker struct{ db *db.DB }
+
+func NewChecker(database *db.DB) *Checker { return &Checker{database} }
+
+// Check looks for what contradicts itself, and tells of it a line each:
+//
+//   - balance: for each node and minute, whole + skew is the sum of the rows
+//   - hour, day: a row is the sum of the finer ones, where these are kept
+//   - groups: those of a day sum to the day's rows
+//
+// It reads a day at a time, as the ledger is at one moment, and keeps nobody
+// from booking. What a server sends here may be out of balance while it sends.
+func (k *Checker) Check(ctx context.Context) ([]string, error) {
+	c := &checking{faults: map[string]int{}}
+	for day := int64(0); ; day += schema.DayMinutes {
+		err := k.db.View(ctx, func(v *db.View) (err error) {
+			c.View = v
+			if day, err = c.next(day); err != nil || day == schema.MaxKey {
+				return k.db.Fault(err)
+			}
+			return db.Wrap(k.db.Fault(c.day(day)), "checking %s", schema.FormatMinute(day))
+		})
+		if err != nil {
+			return nil, err
+		}
+		if day == schema.MaxKey {
+			return c.told, nil
+		}
+	}
+}
+
+// A checking is one call of Check.
+type checking struct {
+	*db.View
+	told   []string
+	faults map[string]int // how many there were, by kind
+}
+
+// more counts a fault and reports whether it is to be told of.
+func (c *checking) more(kind string) bool {
+	c.faults[kind]++
+	if c.faults[kind] == maxFaults+1 {
+		c.told = append(c.told, kind+": there is more")
+	}
+	return c.faults[kind] <= maxFaults
+}
+
+// next is the first day from one on that has rows.
+func (c *checking) next(from int64) (int64, error) {
+	day, err := db.FirstMinute(c.Ctx, c.SQL, from, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable(), schema.UsageLayout.DayTable(), schema.NodeLayout.DayTable(), "group_day")
+	if day < schema.MaxKey {
+		day -= day % schema.DayMinutes
+	}
+	for _, d := range c.Days {
+		if d >= from {
+			return min(day, d), err
+		}
+	}
+	return day, err
+}
+
+// day checks a day.
+func (c *checking) day(day int64) error {
+	for hour := day; hour < day+schema.DayMinutes && day >= c.MinuteFloor; hour += schema.HourMinutes {
+		if err := c.balance(hour); err != nil {
+			return err
+		}
+		if err := c.sums(schema.Hours, hour); err != nil {
+			return err
+		}
+	}
+	if day >= c.HourFloor {
+		if err := c.sums(schema.Days, day); err != nil {
+			return err
+		}
+	}
+	return c.groups(day)
+}
+
+// A half is an amount as hi * 2^32 + lo, since sums may not fit 64 bits.
+type half struct{ hi, lo int64 }
+
+func (a half) plus(b half) half {
+	lo := a.lo&math.MaxUint32 + b.lo&math.MaxUint32
+	return half{a.hi + b.hi + a.lo>>32 + b.lo>>32 + lo>>32, lo & math.MaxUint32}
+}
+
+// fits is the amount, false where it does not fit.
+func (a half) fits() (int64, bool) { return a.hi<<32 | a.lo, a.hi == a.hi<<32>>32 }
+
+func (a half) String() string {
+	if v, ok := a.fits(); ok {
+		return fmt.Sprint(v)
+	}
+	return fmt.Sprintf("%d * 2^32 + %d", a.hi, a.lo)
+}
+
+// sumHalves is SQL for the two halves of the sum of a column, or of the highest.
+func sumHalves(c schema.Column) string {
+	if c.Merge == schema.MergeMax {
+		return "0, max(" + c.Name + ")"
+	}
+	return fmt.Sprintf("CAST(sum(%[1]s >> 32) AS {int}), CAST(sum(%[1]s & 4294967295) AS {int})", c.Name)
+}
+
+// halves is SQL for the two halves of one row.
+func halves(c schema.Column) string { return fmt.Sprintf("%[1]s >> 32, %[1]s & 4294967295", c.Name) }
+
+// A tally is one side of a comparison: what rows come to.
+type tally struct {
+	rows, present, rough int64
+	amounts              []half
+}
+
+func (t *tally) add(cols []schema.Column, present, rough int64, amounts []int64) {
+	if t.rows == 0 {
+		t.amounts = make([]half, len(cols))
+	}
+	t.rows++
+	t.present, t.rough = t.present|present, t.rough|rough
+	for i, c := range cols {
+		v := half{}.plus(half{amounts[2*i], amounts[2*i+1]})
+		if c.Merge != schema.MergeMax {
+			v = v.plus(t.amounts[i])
+		} else if a := t.amounts[i]; cmp.Or(cmp.Compare(a.hi, v.hi), cmp.Compare(a.lo, v.lo)) > 0 {
+			v = a
+		}
+		t.amounts[i] = v
+	}
+}
+
+// A pair is the two sides under one key: the finer rows, and the coarser one.
+type pair struct {
+	minute, id   int64
+	fine, coarse tally
+}
+
+// pairs runs a query that gives, in the order of minute and key, lines of a
+// side (0 is the finer), minute, key, present, rough, and two halves of each
+// column; and calls f with each pair.
+func (c *checking) pairs(cols []schema.Column, f func(*pair), query string, args ...any) error {
+	var p pair
+	var side, minute, id, present, rough int64
+	amounts := make([]int64, 2*len(cols))
+	into := []any{&side, &minute, &id, &present, &rough}
+	for i := range amounts {
+		into = append(into, &amounts[i])
+	}
+	done := func() {
+		if p.fine.rows+p.coarse.rows > 0 {
+			f(&p)
+		}
+	}
+	err := db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
+		if err := scan(into...); err != nil {
+			return err
+		}
+		if p.minute != minute || p.id != id {
+			done()
+			p = pair{minute: minute, id: id}
+		}
+		t := &p.fine
+		if side == 1 {
+			t = &p.coarse
+		}
+		t.add(cols, present, rough, amounts)
+		return nil
+	}, c.DB.Expand(query), args...)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+// finding is a fault before the one that it is of has its name.
+type finding struct {
+	id   int64
+	text string
+}
+
+// tell tells of faults of the keys of a shape.
+func (c *checking) tell(what string, s *schema.Layout, found []finding) error {
+	for _, f := range found {
+		if !c.more(what) {
+			return nil
+		}
+		query, name, short := "SELECT node_id, 0 FROM node WHERE id = $1", "", int64(0)
+		if s == schema.UsageLayout {
+			query = "SELECT n.node_id, w.short FROM workload w JOIN node n ON n.id = w.node WHERE w.id = $1"
+		}
+		err := c.SQL.QueryRowContext(c.Ctx, query, f.id).Scan(&name, &short)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			name = fmt.Sprintf("%s %d, which does not exist", s.Key, f.id)
+		case err != nil:
+			return err
+		case s == schema.UsageLayout:
+			name = fmt.Sprintf("node %s, workload %016x", name, uint64(short))
+		default:
+			name = "node " + name
+		}
+		c.told = append(c.told, fmt.Sprintf("%s: %s: %s", what, name, f.text))
+	}
+	return nil
+}
+
+// balance compares what nodes had in the minutes of an hour with the rows of
+// their workloads.
+func (c *checking) balance(hour int64) error {
+	if !c.has(hour) {
+		return nil
+	}
+	var cols []schema.Column
+	var sums, wholes []string
+	for _, r := range usage.Wholes {
+		col := schema.Column{Name: r.String()}
+		cols, sums = append(cols, col), append(sums, sumHalves(col))
+		wholes = append(wholes, halves(schema.Column{Name: fmt.Sprintf("(whole_%[1]s + skew_%[1]s)", r)}))
+	}
+	day := hour - hour%schema.DayMinutes
+	query := fmt.Sprintf(`SELECT 0 AS side, m.minute AS minute, w.node AS id, 0 AS present, 0 AS rough, %s FROM %s m JOIN workload w ON w.id = m.workload
+		WHERE m.minute >= $1 AND m.minute < $2 GROUP BY m.minute, w.node
+		UNION ALL SELECT 1, minute, node, 0, 0, %s FROM %s WHERE minute >= $1 AND minute < $2 ORDER BY minute, id`,
+		strings.Join(sums, ", "), schema.UsageMinuteTable(day), strings.Join(wholes, ", "), schema.NodeMinuteTable(day))
+	var found []finding
+	err := c.pairs(cols, func(p *pair) {
+		for i, col := range cols {
+			var rows, whole half
+			if p.fine.rows > 0 {
+				rows = p.fine.amounts[i]
+			}
+			if p.coarse.rows > 0 {
+				whole = p.coarse.amounts[i]
+			}
+			if rows != whole {
+				found = append(found, finding{p.id, fmt.Sprintf("%s: %s: whole + skew is %s, the rows are %s", schema.FormatMinute(p.minute), col.Name, whole, rows)})
+			}
+		}
+	}, query, hour, hour+schema.HourMinutes)
+	if err != nil {
+		return err
+	}
+	return c.tell("balance", schema.NodeLayout, found)
+}
+
+// has reports whether there are tables of minutes for a minute.
+func (c *checking) has(minute int64) bool {
+	return slices.Contains(c.Days, minute-minute%schema.DayMinutes)
+}
+
+// sums compares the rows of an hour or a day with the sums of the finer ones.
+func (c *checking) sums(into schema.Level, at int64) error {
+	if mark, _ := c.Mark(into); at > mark {
+		return nil
+	}
+	if err := c.sumsOf(schema.UsageLayout, into, at); err != nil {
+		return err
+	}
+	return c.sumsOf(schema.NodeLayout, into, at)
+}
+
+func (c *checking) sumsOf(s *schema.Layout, into schema.Level, at int64) error {
+	to, from := schema.Range{Level: into, From: at, To: at + into.Width()}, schema.Range{Level: into - 1, From: at, To: at + into.Width()}
+	cols := s.Columns[schema.ColCovered:]
+	sums, own := make([]string, len(cols)), make([]string, len(cols))
+	for i, col := range cols {
+		sums[i], own[i] = sumHalves(col), halves(col)
+	}
+	query := fmt.Sprintf("SELECT 1 AS side, minute, %s AS id, present, rough, %s FROM %s WHERE minute = $1", s.Key, strings.Join(own, ", "), to.Table(s))
+	args := []any{at}
+	if into == schema.Days || c.has(at) {
+		// A row stands under the minute with which the span begins.
+		query = fmt.Sprintf("SELECT 0 AS side, CAST($1 AS {int}) AS minute, %[1]s AS id, present, rough, %[2]s FROM %[3]s WHERE minute >= $1 AND minute < $2 GROUP BY %[1]s, present, rough UNION ALL %[4]s",
+			s.Key, strings.Join(sums, ", "), from.Table(s), query)
+		args = append(args, at+into.Width())
+	}
+	var found []finding
+	err := c.pairs(cols, func(p *pair) {
+		folded := c.IsFolded(into, s, schema.RowKey{Minute: at, ID: p.id})
+		switch {
+		case p.coarse.rows == 0 && !folded:
+			return
+		case p.coarse.rows == 0:
+			found = append(found, finding{p.id, schema.FormatMinute(at) + ": there are finer rows, and it is not there"})
+			return
+		case p.fine.rows == 0 || !folded:
+			found = append(found, finding{p.id, schema.FormatMinute(at) + ": it is there, and nothing was folded into it"})
+			return
+		case p.coarse.present != p.fine.present || p.coarse.rough != p.fine.rough:
+			found = append(found, finding{p.id, schema.FormatMinute(at) + ": presence or quality is not that of the finer rows"})
+		}
+		for i, col := range cols {
+			have, want := p.coarse.amounts[i], p.fine.amounts[i]
+			if v, _ := have.fits(); into == schema.Days && max(v, -v) == math.MaxInt64 {
+				if _, ok := want.fits(); !ok || col.Signed {
+					continue // it stays at the largest value
+				}
+			}
+			if have != want {
+				found = append(found, finding{p.id, fmt.Sprintf("%s: %s is %s, the finer rows are %s", schema.FormatMinute(at), col.Name, have, want)})
+			}
+		}
+	}, query+" ORDER BY id", args...)
+	if err != nil {
+		return err
+	}
+	return c.tell(into.Name(), s, found)
+}
+
+// groups compares the groups of a day with its rows.
+func (c *checking) groups(day int64) error {
+	var stale int64
+	err := c.SQL.QueryRowContext(c.Ctx, "SELECT count(*) FROM stale_day WHERE minute = $1", day).Scan(&stale)
+	if err != nil || stale > 0 || day >= c.Day {
+		return err
+	}
+	cols := schema.UsageLayout.Columns[schema.ColCovered:]
+	sums, groups := make([]string, len(cols)), make([]string, len(cols))
+	for i, col := range cols {
+		sums[i] = sumHalves(col)
+		switch {
+		case i == 0:
+			groups[i] = sums[i]
+		case col.Merge == schema.MergeMax:
+			groups[i] = fmt.Sprintf("0, max(%[1]s_hi * 4294967296 + %[1]s_lo)", col.Name)
+		default:
+			groups[i] = fmt.Sprintf("CAST(sum(%[1]s_hi) AS {int}), CAST(sum(%[1]s_lo) AS {int})", col.Name)
+		}
+	}
+	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, %s FROM day u WHERE minute = $1
+		AND workload NOT IN (SELECT w.id FROM workload w JOIN nested_day x ON x.node = w.node WHERE x.minute = $1) GROUP BY minute
+		UNION ALL SELECT 1, minute, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), strings.Join(groups, ", "))
+	return c.pairs(cols, func(p *pair) {
+		for i, col := range cols {
+			var rows, groups half
+			if p.fine.rows > 0 {
+				rows = p.fine.amounts[i]
+			}
+			if p.coarse.rows > 0 {
+				groups = p.coarse.amounts[i]
+			}
+			if rows != groups && c.more("groups") {
+				c.told = append(c.told, fmt.Sprintf("groups: %s: %s is %s, the rows are %s", schema.FormatMinute(day), col.Name, groups, rows))
+			}
+		}
+	}, query, day)
+}

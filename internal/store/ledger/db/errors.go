@@ -1,0 +1,11 @@
+package db
+
+import "fmt"
+
+// Wrap names the thing that err is about.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("ledger: %s: %w", fmt.Sprintf(format, args...), err)
+}

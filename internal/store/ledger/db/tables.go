@@ -1,0 +1,122 @@
+package db
+
+import (
+	"fmt"
+	"strings"
+
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// EnsureMinutes makes the tables of minutes of a day, where they are not there.
+func (t *Tx) EnsureMinutes(day int64) error {
+	name := schema.UsageMinuteTable(day)
+	if t.tables[name] || t.DB.tables[name] {
+		return nil
+	}
+	t.tables[name] = true
+	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+		if err := t.Define(s.Create(s.MinuteTable(day), schema.Minutes)); err != nil {
+			return err
+		}
+		if err := t.indexRevs(s, s.MinuteTable(day)); err != nil {
+			return err
+		}
+	}
+	_, err := t.Exec("INSERT INTO kept (day, rows) VALUES ($1, 0) ON CONFLICT DO NOTHING", day)
+	return err
+}
+
+// Upsert adds rows to a table.
+func (t *Tx) Upsert(table string, h schema.Pending) error {
+	return t.Put(table, h, h.Layout.MergeClause(table, t.DB.Dialect, false))
+}
+
+// Put writes rows into a table; conflict is the clause that says what becomes
+// of those that are there.
+func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
+	if len(h.Rows) == 0 {
+		return nil
+	}
+	keys := h.SortedKeys()
+	v := h.Layout.LevelOf(table)
+	for i, k := range keys { // by minute
+		if i == 0 || k.Minute != keys[i-1].Minute {
+			t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
+		}
+	}
+	width := len(h.Layout.Columns) + 2
+	insert := fmt.Sprintf("INSERT INTO %s (%s) ", table, h.Layout.ColumnList())
+	if t.DB.IsSQLite() {
+		query := insert + "VALUES (?" + strings.Repeat(", ?", width-1) + ")" + conflict
+		args := make([]any, width)
+		for _, k := range keys {
+			args[0], args[1] = k.Minute, k.ID
+			for i, v := range h.Rows[k] {
+				args[2+i] = v
+			}
+			if _, err := t.Exec(query, args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	columns, params := make([]any, width), make([]string, width)
+	for i := range columns {
+		column := make([]int64, len(keys))
+		for j, k := range keys {
+			switch i {
+			case 0:
+				column[j] = k.Minute
+			case 1:
+				column[j] = k.ID
+			default:
+				column[j] = h.Rows[k][i-2]
+			}
+		}
+		columns[i], params[i] = column, fmt.Sprintf("$%d::bigint[]", i+1)
+	}
+	_, err := t.Exec(insert+"SELECT * FROM unnest("+strings.Join(params, ", ")+")"+conflict, columns...)
+	return err
+}
+
+// MarkStale notes that the groups of a day are to be summed anew, from the start.
+func (t *Tx) MarkStale(day int64) error {
+	_, err := t.Exec("INSERT INTO stale_day (minute, next) VALUES ($1, 0) ON CONFLICT (minute) DO UPDATE SET next = 0", day)
+	return err
+}
+
+// FinestLevel is the level of the finest rows that are kept from a minute on.
+func (t *Tx) FinestLevel(minute int64) schema.Level {
+	switch {
+	case minute >= t.MinuteFloor:
+		return schema.Minutes
+	case minute >= t.HourFloor:
+		return schema.Hours
+	}
+	return schema.Days
+}
+
+// Audit keeps a line of what was done.
+func (t *Tx) Audit(a registry.Audit) error {
+	_, err := t.Exec("INSERT INTO audit (at_ns, actor, action, object, detail) VALUES ($1, $2, $3, $4, $5)",
+		schema.Nanos(a.At), schema.Clean(a.Actor), schema.Clean(a.Action), schema.Clean(a.Object), schema.Clean(a.Detail))
+	return err
+}
+
+// LockDays keeps those who read from finding a day whose tables are dropped.
+func (t *Tx) LockDays() error {
+	if t.DB.Dialect.BeginDrop == "" {
+		return nil
+	}
+	return t.Define(t.DB.Dialect.BeginDrop)
+}
+
+// DropTable drops a table of minutes.
+func (t *Tx) DropTable(table string) error {
+	if err := t.unprepare(table); err != nil {
+		return err
+	}
+	delete(t.DB.tables, table)
+	return t.Define("DROP TABLE IF EXISTS " + table)
+}

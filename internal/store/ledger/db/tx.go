@@ -1,0 +1,198 @@
+package db
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"mete.dev/mete/internal/store/ledger/schema"
+	"mete.dev/mete/internal/x/failpoint"
+)
+
+// A txn is the one transaction that writes.
+type Tx struct {
+	DB  *DB
+	Ctx context.Context // of the transaction; it ends with the call
+	SQL *sql.Tx
+	Rev int64 // of the rows that it writes
+	schema.Marks
+	// found are the workloads that this transaction made or looked up. Others
+	// may use them once it is committed.
+	found  map[workloadKey]Workload
+	tables map[string]bool // the same of tables of minutes
+	// touched are the cells of usage and of nodes that it wrote to.
+	touched map[schema.Bucket]bool
+}
+
+// Write calls f within a transaction, which is committed if f returns nil. Else
+// nothing has changed.
+func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
+	select {
+	case db.turn <- struct{}{}:
+		defer func() { <-db.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if db.Dialect == schema.SQLite {
+		// Writing is quick, and a context that can end costs a goroutine for
+		// each statement.
+		ctx = context.WithoutCancel(ctx)
+	}
+	tx, err := db.beginWrite(ctx)
+	if err != nil {
+		return db.Fault(err)
+	}
+	t := &Tx{DB: db, Ctx: ctx, SQL: tx, touched: map[schema.Bucket]bool{}}
+	t.Forget()
+	if err = t.begin(); err == nil && t.Rev <= db.rev {
+		// The database went back to an older copy of itself meanwhile.
+		err = t.newEpoch(t.Rev)
+	}
+	if err == nil {
+		err = f(t)
+	}
+	if err == nil {
+		failpoint.At("ledger.before-commit")
+		// Who reads may see it before this goes on.
+		db.observer.Committing(t.Rev, db.rev, t.touched)
+		if err = db.Fault(tx.Commit()); err != nil {
+			db.observer.CommitFailed(t.Rev)
+		}
+	}
+	if err != nil {
+		// A transaction that the database has ended already cannot be rolled back.
+		_ = tx.Rollback()
+		return err
+	}
+	failpoint.At("ledger.committed")
+	t.share()
+	db.rev = t.Rev
+	return nil
+}
+
+// beginWrite begins a transaction on the connection that writes.
+func (db *DB) beginWrite(ctx context.Context) (*sql.Tx, error) {
+	if db.Conn != nil {
+		return db.Conn.BeginTx(ctx, nil)
+	}
+	return db.writer.BeginTx(ctx, nil)
+}
+
+// begin locks the counter and takes the next revision.
+func (t *Tx) begin() error {
+	return t.QueryRow("UPDATE counter SET rev = rev + 1 WHERE id = 1 RETURNING rev, " + schema.MarkColumns).
+		Scan(append([]any{&t.Rev}, t.Targets()...)...)
+}
+
+// Forget drops what the transaction has found, as it may not be there any more.
+func (t *Tx) Forget() {
+	t.found, t.tables = map[workloadKey]Workload{}, map[string]bool{}
+}
+
+// statement returns query as a prepared statement, nil where the driver keeps
+// those itself. It is one of the connection, so it runs within the transaction
+// that the connection is in.
+func (t *Tx) statement(query string) (*sql.Stmt, error) {
+	if t.DB.Conn == nil {
+		return nil, nil
+	}
+	if s := t.DB.prepared[query]; s != nil {
+		return s, nil
+	}
+	s, err := t.DB.Conn.PrepareContext(t.Ctx, query)
+	if err != nil {
+		return nil, t.DB.Fault(err)
+	}
+	t.DB.prepared[query] = s
+	return s, nil
+}
+
+// unprepare closes the statements about a table that is going.
+func (t *Tx) unprepare(table string) error {
+	for query, s := range t.DB.prepared {
+		if strings.Contains(query, table) {
+			delete(t.DB.prepared, query)
+			if err := s.Close(); err != nil {
+				return t.DB.Fault(err)
+			}
+		}
+	}
+	return nil
+}
+
+// Define runs a statement in the words of the schema files, once.
+func (t *Tx) Define(statement string) error {
+	_, err := t.SQL.ExecContext(t.Ctx, t.DB.Expand(statement))
+	return t.DB.Fault(err)
+}
+
+// Exec runs a statement and returns how many rows it changed.
+func (t *Tx) Exec(query string, args ...any) (int64, error) {
+	s, err := t.statement(query)
+	if err != nil {
+		return 0, err
+	}
+	var r sql.Result
+	if s != nil {
+		r, err = s.ExecContext(t.Ctx, args...)
+	} else {
+		r, err = t.SQL.ExecContext(t.Ctx, query, args...)
+	}
+	if err != nil {
+		return 0, t.DB.Fault(err)
+	}
+	n, err := r.RowsAffected()
+	return n, t.DB.Fault(err)
+}
+
+// A row is the one row of a query's answer.
+type Row struct {
+	t   *Tx
+	row *sql.Row
+	err error
+}
+
+func (t *Tx) QueryRow(query string, args ...any) Row {
+	s, err := t.statement(query)
+	switch {
+	case err != nil:
+		return Row{t, nil, err}
+	case s != nil:
+		return Row{t, s.QueryRowContext(t.Ctx, args...), nil}
+	}
+	return Row{t, t.SQL.QueryRowContext(t.Ctx, query, args...), nil}
+}
+
+// Scan reads the row. Where there is none it is sql.ErrNoRows.
+func (r Row) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	return r.t.DB.Fault(r.row.Scan(dest...))
+}
+
+// Each calls f for every row of the answer, which may not use the transaction.
+func (t *Tx) Each(f func(scan func(...any) error) error, query string, args ...any) error {
+	var q Queryer = t.SQL
+	s, err := t.statement(query)
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		q = prepared{s}
+	}
+	return t.DB.Fault(Each(t.Ctx, q, f, query, args...))
+}
+
+// A prepared is a statement as a queryer of that one query.
+type prepared struct{ *sql.Stmt }
+
+// QueryContext implements queryer.
+func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {
+	return p.Stmt.QueryContext(ctx, args...)
+}
+
+func (t *Tx) Ints(query string, args ...any) ([]int64, error) {
+	all, err := Ints(t.Ctx, t.SQL, query, args...)
+	return all, t.DB.Fault(err)
+}

@@ -1,0 +1,102 @@
+package db
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// A view is one moment of the ledger, for reading.
+type View struct {
+	DB  *DB
+	Ctx context.Context
+	SQL *sql.Tx
+	Rev int64 // of the last transaction that it sees
+	schema.Marks
+	Days []int64 // first minutes of the days that have tables of minutes, in order
+}
+
+// View calls f with the ledger as it is at one moment, whatever is written
+// meanwhile.
+func (db *DB) View(ctx context.Context, f func(*View) error) (err error) {
+	tx, err := db.Reader.BeginTx(ctx, db.viewOptions())
+	if err != nil {
+		return db.Fault(err)
+	}
+	return db.viewIn(ctx, tx, f)
+}
+
+// ViewOn is view on a connection of those that read.
+func (db *DB) ViewOn(ctx context.Context, conn *sql.Conn, f func(*View) error) error {
+	tx, err := conn.BeginTx(ctx, db.viewOptions())
+	if err != nil {
+		return err
+	}
+	return db.viewIn(ctx, tx, f)
+}
+
+// viewIn is view in a transaction, which ends with it.
+func (db *DB) viewIn(ctx context.Context, tx *sql.Tx, f func(*View) error) (err error) {
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	if db.Dialect.BeginView != "" {
+		if _, err := tx.ExecContext(ctx, db.Dialect.BeginView); err != nil {
+			return db.Fault(err)
+		}
+	}
+	v := &View{DB: db, Ctx: ctx, SQL: tx}
+	err = tx.QueryRowContext(ctx, "SELECT rev, "+schema.MarkColumns+" FROM counter WHERE id = 1").Scan(append([]any{&v.Rev}, v.Targets()...)...)
+	if err != nil {
+		return db.Fault(err)
+	}
+	if v.Days, err = Ints(ctx, tx, "SELECT day FROM kept WHERE day >= $1 ORDER BY day", v.MinuteFloor); err != nil {
+		return db.Fault(err)
+	}
+	return f(v)
+}
+
+// A queryer is a database or a transaction.
+type Queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Each calls f for every row of the answer.
+func Each(ctx context.Context, q Queryer, f func(scan func(...any) error) error, query string, args ...any) error {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	for err == nil && rows.Next() {
+		err = f(rows.Scan)
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
+}
+
+// Ints is an answer of one column of integers.
+func Ints(ctx context.Context, q Queryer, query string, args ...any) (all []int64, err error) {
+	err = Each(ctx, q, func(scan func(...any) error) error {
+		var n int64
+		err := scan(&n)
+		all = append(all, n)
+		return err
+	}, query, args...)
+	return all, err
+}
+
+// first is the least minute of two tables that is not before from, or
+// math.MaxInt64.
+func FirstMinute(ctx context.Context, q Queryer, from int64, tables ...string) (int64, error) {
+	least := int64(math.MaxInt64)
+	for _, table := range tables {
+		found, err := Ints(ctx, q, "SELECT minute FROM "+table+" WHERE minute >= $1 ORDER BY minute LIMIT 1", from)
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range found {
+			least = min(least, m)
+		}
+	}
+	return least, nil
+}

@@ -1,0 +1,194 @@
+package fold_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/testkit/ledgertest"
+)
+
+func TestDropSQLite(t *testing.T)     { testDrop(t, ledgertest.SQLite(t)) }
+func TestDropPostgreSQL(t *testing.T) { testDrop(t, ledgertest.PostgreSQL(t)) }
+
+// week books a row on each of its days, which are folded.
+func week(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	ledgertest.Node(t, l, "a")
+	var minutes []int64
+	for day := range int64(7) {
+		minutes = append(minutes, ledgertest.Day.Unix()/60+day*24*60)
+	}
+	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, minutes...)
+	if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Fold(t.Context(), ledgertest.Day.Add(8*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testDrop: who reads finds the days that were there when he began, however
+// long he takes, and keeps nobody from booking.
+func testDrop(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := ledgertest.Open(t, dsn)
+	week(t, l)
+	later := ledgertest.Day.Add(9*24*time.Hour + time.Hour) // two days are too old
+	err := l.Reading(ctx, func(count func(string) (int64, error)) error {
+		err := l.Retain(ctx, later)
+		if postgres := strings.HasPrefix(dsn, "postgres"); postgres != errors.Is(err, fault.ErrUnavailable) || !postgres && err != nil {
+			t.Errorf("dropping what is read: %v", err)
+		}
+		// Others begin to read and to book, and do not wait until this one is done.
+		if err := l.SetMeta(ctx, "k", "v"); err != nil {
+			t.Errorf("booking: %v", err)
+		}
+		if _, err := l.Usage(ctx, everything()); err != nil {
+			t.Errorf("another reader: %v", err)
+		}
+		for _, table := range []string{"minute_20260301", "node_minute_20260302"} {
+			if _, err := count(table); err != nil {
+				t.Errorf("%s: %v", table, err)
+			}
+		}
+		n, err := count("kept")
+		if err != nil || n != 7 {
+			t.Errorf("%d days, %v; want 7", n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Retain(ctx, later); err != nil {
+		t.Errorf("dropping what nobody reads: %v", err)
+	}
+	err = l.Reading(ctx, func(count func(string) (int64, error)) error {
+		n, err := count("kept")
+		if err != nil || n != 5 {
+			t.Errorf("%d days, %v; want 5", n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func everything() query.Query {
+	return query.Query{From: ledgertest.Day.Add(time.Minute), To: ledgertest.Day.Add(7*24*time.Hour - time.Minute),
+		By: []query.Dimension{query.ByNode}, Scope: query.Scope{All: true}}
+}
+
+func TestDropsSQLite(t *testing.T)     { testDrops(t, ledgertest.SQLite(t)) }
+func TestDropsPostgreSQL(t *testing.T) { testDrops(t, ledgertest.PostgreSQL(t)) }
+
+// testDrops: no reader sees an error while day after day is dropped.
+func testDrops(t *testing.T, dsn string) {
+	l := ledgertest.Open(t, dsn)
+	week(t, l)
+	var readers sync.WaitGroup
+	done, asked := make(chan struct{}), make(chan struct{}, 3)
+	for range 3 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				a, err := l.Usage(t.Context(), everything())
+				if err != nil || len(a.Groups) != 1 {
+					t.Errorf("usage: %v, %v", a, err)
+				}
+				select {
+				case asked <- struct{}{}:
+				case <-done:
+				}
+			}
+		})
+	}
+	for day := range 7 {
+		for range 3 { // of those that read at the same time
+			<-asked
+		}
+		now := ledgertest.Day.Add(time.Duration(8+day)*24*time.Hour + time.Hour)
+		for err := l.Retain(t.Context(), now); err != nil; err = l.Retain(t.Context(), now) {
+			if !errors.Is(err, fault.ErrUnavailable) {
+				t.Fatal(err)
+			}
+		}
+	}
+	close(done)
+	readers.Wait()
+}
+
+func TestThinSQLite(t *testing.T)     { testThin(t, ledgertest.SQLite(t)) }
+func TestThinPostgreSQL(t *testing.T) { testThin(t, ledgertest.PostgreSQL(t)) }
+
+// testThin: what is too old goes a few rows at a time, so that nobody waits for
+// all of them, and all of it goes.
+func testThin(t *testing.T, dsn string) {
+	cfg := ledger.Default()
+	cfg.Slice = 4
+	l, err := ledger.Open(t.Context(), dsn, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ledgertest.Node(t, l, "a")
+	const workloads = 40
+	for i := range workloads {
+		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, batch.ShortID(i+1), 10, ledgertest.Day.Unix()/60)
+		if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Fold(t.Context(), ledgertest.Day.Add(8*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	left := func() (n int64) {
+		err := l.Reading(t.Context(), func(count func(string) (int64, error)) error {
+			hours, err := count("hour")
+			batches, err2 := count("batch")
+			n = hours + batches
+			return errors.Join(err, err2)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	revs := func() int64 {
+		s, err := l.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Rev
+	}
+	if n := left(); n != 2*workloads {
+		t.Fatalf("%d hours and batches, want %d", n, 2*workloads)
+	}
+	before := revs()
+	for err = l.Retain(t.Context(), ledgertest.Day.Add(800*24*time.Hour)); errors.Is(err, fault.ErrUnavailable); {
+		err = l.Retain(t.Context(), ledgertest.Day.Add(800*24*time.Hour))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Five rows at most in each, of hours and of batches.
+	if n := revs() - before; n < 2*workloads/5 {
+		t.Errorf("%d transactions, want %d at least", n, 2*workloads/5)
+	}
+	if n := left(); n != 0 {
+		t.Errorf("%d hours and batches are left", n)
+	}
+}

@@ -1,0 +1,209 @@
+package fold
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// rowBytes is about what a row of minutes takes, its share of the tree
+// included.
+const rowBytes = 200
+
+// Retain drops what is too old: whole days of minutes, hours, and the hashes of
+// batches that nobody will offer again. Nothing goes before it is folded.
+func (f *Folder) Retain(ctx context.Context, now time.Time) error {
+	day := func(age time.Duration) int64 {
+		m := now.Add(-age).Unix() / 60
+		return m - m%schema.DayMinutes
+	}
+	drop, oldest, err := f.droppable(ctx, day(f.cfg.Minutes))
+	if err != nil {
+		return db.Wrap(err, "dropping minutes")
+	}
+	for _, d := range drop {
+		if err := f.dropDay(ctx, d); err != nil {
+			return db.Wrap(err, "dropping the minutes of %s", schema.FormatMinute(d))
+		}
+	}
+	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+		if err := f.dropHours(ctx, s, min(day(f.cfg.Hours), oldest)); err != nil {
+			return db.Wrap(err, "dropping hours")
+		}
+	}
+	for _, old := range []struct {
+		table, column string
+		before        int64
+	}{
+		{"batch", "taken_ns", now.Add(-f.cfg.Batches).UnixNano()},
+		{"share_part", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
+		{"closing", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
+		{"share_series", "last_ns", now.Add(-f.cfg.Hours - schema.KeepShares).UnixNano()},
+		{"reconciled", "minute", day(f.cfg.Hours)},
+	} {
+		if err := f.forget(ctx, old.table, old.column, old.before); err != nil {
+			return db.Wrap(err, "forgetting rows of %s", old.table)
+		}
+	}
+	return nil
+}
+
+// droppable are the days whose minutes are folded and are before the limit, or
+// take more room than they may; and the day before which hours are folded.
+func (f *Folder) droppable(ctx context.Context, limit int64) (drop []int64, folded int64, err error) {
+	err = f.db.View(ctx, func(v *db.View) error {
+		folded = v.Day
+		var ds, sizes []int64
+		var total int64
+		err := db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var day, rows int64
+			err := scan(&day, &rows)
+			ds, sizes, total = append(ds, day), append(sizes, rows*rowBytes), total+rows*rowBytes
+			return err
+		}, "SELECT day, rows FROM kept ORDER BY day")
+		for i, d := range ds {
+			if d+schema.DayMinutes > v.Hour || d+schema.DayMinutes > limit && total <= f.cfg.MinuteBytes {
+				break
+			}
+			drop, total = append(drop, d), total-sizes[i]
+		}
+		return f.db.Fault(err)
+	})
+	return drop, folded, err
+}
+
+// thin deletes rows a slice at a time, each in one transaction that holds the
+// writer for half as long as a fold's: no one waits for old rows to go. next finds where a slice of some rows ends, reading
+// only; an empty place is the end of all, and full says that there are so many.
+// del deletes up to there.
+func (f *Folder) thin(ctx context.Context, next func(v *db.View, rows int64) (place []int64, full bool, err error), del func(t *db.Tx, place []int64) error) error {
+	for {
+		size := f.deleteRows.Load()
+		var place []int64
+		var full bool
+		err := f.db.View(ctx, func(v *db.View) (err error) {
+			place, full, err = next(v, size)
+			return f.db.Fault(err)
+		})
+		if err != nil || len(place) == 0 {
+			return err
+		}
+		var began time.Time
+		err = f.db.Write(ctx, func(t *db.Tx) error {
+			began = time.Now()
+			return del(t, place)
+		})
+		if err != nil {
+			return err
+		}
+		switch took := time.Since(began); {
+		case took > hold/2:
+			f.deleteRows.Store(max(size*int64(hold/2)/int64(took), min(leastSlice, int64(f.cfg.Slice))))
+		case took < hold/6 && full:
+			f.deleteRows.Store(min(2*size, int64(f.cfg.Slice)))
+		}
+	}
+}
+
+// dropDay drops a day's minutes, unless they are not folded. The floor moves
+// first, so that no reader counts on some of them. DROP TABLE of SQLite goes
+// through all pages of a table, so there only the last rows are left to it.
+func (f *Folder) dropDay(ctx context.Context, day int64) error {
+	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+		if !f.db.IsSQLite() {
+			break
+		}
+		table := s.MinuteTable(day)
+		err := f.thin(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+			err = db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+				place = make([]int64, 2)
+				return scan(&place[0], &place[1])
+			}, fmt.Sprintf("SELECT minute, %[1]s FROM %[2]s ORDER BY minute, %[1]s LIMIT 1 OFFSET $1", s.Key, table), rows)
+			return place, true, err
+		}, func(t *db.Tx, place []int64) error {
+			if day+schema.DayMinutes > t.Hour {
+				return fmt.Errorf("it is not folded: %w", fault.ErrConflict)
+			}
+			if err := setMark(t, "minute_floor", max(t.MinuteFloor, day+schema.DayMinutes)); err != nil {
+				return err
+			}
+			_, err := t.Exec(fmt.Sprintf("DELETE FROM %s WHERE (minute, %s) <= ($1, $2)", table, s.Key), place[0], place[1])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return f.db.Write(ctx, func(t *db.Tx) error { return dropTables(t, day) })
+}
+
+// dropTables drops a day's tables of minutes, unless they are not folded.
+func dropTables(t *db.Tx, day int64) error {
+	if day+schema.DayMinutes > t.Hour {
+		return nil
+	}
+	if err := t.LockDays(); err != nil {
+		return err
+	}
+	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+		if err := t.DropTable(s.MinuteTable(day)); err != nil {
+			return err
+		}
+	}
+	if _, err := t.Exec("DELETE FROM kept WHERE day = $1", day); err != nil {
+		return err
+	}
+	return setMark(t, "minute_floor", max(t.MinuteFloor, day+schema.DayMinutes))
+}
+
+// dropHours drops the hours before the limit. The floor moves first, so that no
+// reader counts on some of them.
+func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) error {
+	table := s.HourTable()
+	return f.thin(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+		var least int64
+		err = v.SQL.QueryRowContext(ctx, fmt.Sprintf("SELECT coalesce(min(minute), $1) FROM %s", table), limit).Scan(&least)
+		if err != nil || least >= limit {
+			return nil, false, err
+		}
+		ends, err := db.Ints(ctx, v.SQL, fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE minute = $1 ORDER BY %[1]s LIMIT 1 OFFSET $2", s.Key, table), least, rows)
+		if len(ends) == 0 {
+			return []int64{least, schema.MaxKey}, false, err
+		}
+		return []int64{least, ends[0]}, true, err
+	}, func(t *db.Tx, place []int64) error {
+		if t.HourFloor < limit {
+			if err := setMark(t, "hour_floor", min(limit, t.Day)); err != nil {
+				return err
+			}
+		}
+		_, err := t.Exec(fmt.Sprintf("DELETE FROM %s WHERE minute = $1 AND %s <= $2", table, s.Key), place[0], place[1])
+		return err
+	})
+}
+
+// forget deletes the rows of a table whose column is less than a value, but no
+// series that has shares.
+func (f *Folder) forget(ctx context.Context, table, column string, before int64) error {
+	var only string
+	if table == "share_series" {
+		only = " AND NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)"
+	}
+	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE %[1]s < $1%[3]s ORDER BY %[1]s LIMIT 1 OFFSET $2", column, table, only)
+	return f.thin(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+		if place, err = db.Ints(ctx, v.SQL, query, before, rows); err != nil || len(place) > 0 {
+			return place, true, err
+		}
+		if place, err = db.Ints(ctx, v.SQL, query, before, int64(0)); len(place) > 0 {
+			place[0] = before - 1
+		}
+		return place, false, err
+	}, func(t *db.Tx, place []int64) error {
+		_, err := t.Exec(fmt.Sprintf("DELETE FROM %[1]s WHERE %[2]s <= $1%[3]s", table, column, only), place[0])
+		return err
+	})
+}

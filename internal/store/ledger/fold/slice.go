@@ -1,0 +1,227 @@
+package fold
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// slice folds a slice, unless what it goes on from is not as it was when it was
+// found: then it is found anew.
+func (f *folding) slice(t *db.Tx, s *slice) error {
+	switch {
+	case s.skip:
+		return skip(t, s)
+	case s.keys == nil:
+		return f.sum(t, s)
+	}
+	mark, done := t.Mark(s.into)
+	if mark != s.at || *done.Key(s.keys) != s.first || s.keys == schema.NodeLayout && done.Workload != schema.MaxKey {
+		return nil
+	}
+	from := schema.Range{Level: s.into - 1, From: s.at, To: s.at + s.into.Width()}.Table(s.keys)
+	to := schema.Range{Level: s.into, From: s.at, To: s.at + s.into.Width()}.Table(s.keys)
+	query := t.DB.Expand(foldRows(s.keys, from, to, len(s.finer), t.DB.Dialect))
+	if _, err := t.Exec(query, append([]any{s.at, t.Rev, s.first, s.end}, s.finer...)...); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case s.into == schema.Days:
+		err = noteSaturated(t, s)
+	case s.keys == schema.UsageLayout:
+		err = noteSeen(t, from, s)
+	}
+	if err != nil {
+		return err
+	}
+	if s.end < schema.MaxKey || s.keys == schema.UsageLayout {
+		return setMark(t, s.into.Name()+"_"+s.keys.Key, s.end)
+	}
+	if s.into == schema.Days {
+		if err := t.MarkStale(s.at); err != nil {
+			return err
+		}
+	}
+	return reach(t, s.into, s.at+s.into.Width())
+}
+
+// skip moves a mark to where there is something to fold.
+func skip(t *db.Tx, s *slice) error {
+	mark, done := t.Mark(s.into)
+	if mark >= s.at || *done != (schema.Progress{}) {
+		return nil
+	}
+	first, err := unfolded(t.Ctx, t.SQL, &t.Marks, s.into)
+	if err != nil || first < s.at {
+		return t.DB.Fault(err)
+	}
+	return reach(t, s.into, s.at)
+}
+
+// reach says that all before to is folded.
+func reach(t *db.Tx, into schema.Level, to int64) error {
+	_, err := t.Exec(fmt.Sprintf("UPDATE counter SET %[1]s_mark = $1, %[1]s_workload = 0, %[1]s_node = 0 WHERE id = 1", into.Name()), to)
+	return err
+}
+
+// noteSeen notes of workloads whose minutes were folded when they were seen, and
+// how many minutes there were.
+func noteSeen(t *db.Tx, table string, s *slice) error {
+	_, err := t.Exec(`UPDATE workload SET first_minute = CASE WHEN last_minute = 0 OR first_minute > f.first THEN f.first ELSE first_minute END,
+		last_minute = CASE WHEN last_minute < f.last THEN f.last ELSE last_minute END
+		FROM (SELECT workload AS id, min(minute) AS first, max(minute) AS last FROM `+table+` WHERE `+keyRange(s.keys, 1, len(s.finer))+` GROUP BY workload) AS f
+		WHERE f.id = workload.id`, append([]any{s.first, s.end}, s.finer...)...)
+	if err != nil {
+		return err
+	}
+	_, err = t.Exec("UPDATE kept SET rows = rows + $1 WHERE day = $2", s.rows, s.at-s.at%schema.DayMinutes)
+	return err
+}
+
+// noteSaturated tells of days that were folded and have amounts that do not fit.
+func noteSaturated(t *db.Tx, s *slice) error {
+	var n int64
+	if err := t.QueryRow(countSaturated(s.keys), s.at, s.first, s.end).Scan(&n); err != nil || n == 0 {
+		return err
+	}
+	return t.Audit(registry.Audit{
+		At: time.Now(), Actor: "local", Action: "ledger.saturated", Object: s.keys.DayTable(),
+		Detail: fmt.Sprintf("%d rows of day %s have amounts that do not fit; their hours are exact", n, schema.FormatMinute(s.at)),
+	})
+}
+
+// sum sums a slice of the groups of a stale day. They are made anew as a whole,
+// since what a workload belongs to may have been learned since; each slice adds
+// to those of the slices before.
+func (f *folding) sum(t *db.Tx, s *slice) error {
+	var next int64
+	err := t.QueryRow("SELECT next FROM stale_day WHERE minute = $1", s.at).Scan(&next)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && next != s.first {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if s.first == 0 {
+		f.begun[s.at] = true
+		if _, err := t.Exec("DELETE FROM group_day WHERE minute = $1", s.at); err != nil {
+			return err
+		}
+	}
+	if _, err := t.Exec(t.DB.Expand(sumGroups), s.at, s.first, s.end); err != nil {
+		return err
+	}
+	if s.end == schema.MaxKey {
+		_, err = t.Exec("DELETE FROM stale_day WHERE minute = $1", s.at)
+	} else {
+		_, err = t.Exec("UPDATE stale_day SET next = $2 WHERE minute = $1", s.at, s.end)
+	}
+	return err
+}
+
+// sumGroups adds to the rows of group_day of day $1 what its workloads [$2, $3)
+// used. Rows whose amounts are not alike in presence and quality are kept apart,
+// as SQLite has no aggregate for bits.
+var sumGroups = func() string {
+	cols, exprs := []string{"minute"}, []string{"d.minute"}
+	for _, k := range schema.GroupKeys {
+		table := "w."
+		if k == "cluster" || k == "pool" {
+			table = "n."
+		}
+		cols, exprs = append(cols, k), append(exprs, table+k)
+	}
+	cols, exprs = append(cols, "present", "rough"), append(exprs, "d.present", "d.rough")
+	group := strings.Join(exprs, ", ")
+	cols, exprs = append(cols, "covered_ms"), append(exprs, "sum(d.covered_ms)")
+	sets := []string{"covered_ms = group_day.covered_ms + excluded.covered_ms"}
+	usage.All.Each(func(r usage.Resource) {
+		name := r.String()
+		cols = append(cols, name+"_hi", name+"_lo")
+		if r.Detail().Kind == usage.Peak {
+			// Both halves of the one largest value.
+			exprs = append(exprs, "max(d."+name+") >> 32", "max(d."+name+") & 4294967295")
+			for _, half := range []string{"_hi", "_lo"} {
+				sets = append(sets, fmt.Sprintf("%[1]s%[2]s = CASE WHEN (excluded.%[1]s_hi, excluded.%[1]s_lo) > (group_day.%[1]s_hi, group_day.%[1]s_lo) THEN excluded.%[1]s%[2]s ELSE group_day.%[1]s%[2]s END", name, half))
+			}
+			return
+		}
+		exprs = append(exprs, "sum(d."+name+" >> 32)", "sum(d."+name+" & 4294967295)")
+		for _, half := range []string{"_hi", "_lo"} {
+			sets = append(sets, fmt.Sprintf("%[1]s = group_day.%[1]s + excluded.%[1]s", name+half))
+		}
+	})
+	return fmt.Sprintf(`INSERT INTO group_day (%s) SELECT %s FROM day d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node
+		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 AND `+rowsOutside+` GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
+		strings.Join(cols, ", "), strings.Join(exprs, ", "), group, strings.Join(sets, ", "))
+}()
+
+// setMark moves a mark or a floor.
+func setMark(t *db.Tx, column string, to int64) error {
+	_, err := t.Exec("UPDATE counter SET "+column+" = $1 WHERE id = 1", to)
+	return err
+}
+
+// rowsOutside is the condition that leaves guests out of the rows of a day's
+// groups: d is a row, w its workload.
+const rowsOutside = "NOT EXISTS (SELECT 1 FROM nested_day x WHERE x.node = w.node AND x.minute = d.minute)"
+
+// foldRows is the statement that adds rows of a finer table to a coarser one, where
+// they begin at $1; their rev is $2. It takes the rows of keys [$3, $4) at the n
+// minutes from $5 on: so each minute is looked up by the primary key.
+func foldRows(s *schema.Layout, from, to string, n int, d *schema.Dialect) string {
+	saturates := to == s.DayTable()
+	var group string
+	switch {
+	case d.Aggregates:
+		group = " GROUP BY " + s.Key
+	case !saturates:
+		// What is alike in its bits is summed; the few sums of a key are merged.
+		group = " GROUP BY " + s.Key + ", present, rough"
+	}
+	var cols []string
+	for _, c := range s.Columns[1:] {
+		switch {
+		case group == "" || c.Merge == schema.MergeOr && !d.Aggregates:
+			cols = append(cols, c.Name)
+		case c.Merge == schema.MergeOr:
+			cols = append(cols, "bit_or("+c.Name+")")
+		case c.Merge == schema.MergeMax:
+			cols = append(cols, "max("+c.Name+")")
+		case d.Aggregates:
+			cols = append(cols, fmt.Sprintf("greatest(least(sum(%s), %d), -%[2]d)", c.Name, int64(math.MaxInt64)))
+		default:
+			cols = append(cols, "sum("+c.Name+")")
+		}
+	}
+	return fmt.Sprintf("INSERT INTO %s (%s) SELECT CAST($1 AS {int}), %s, CAST($2 AS {int}), %s FROM %s WHERE %s%s%s",
+		to, s.ColumnList(), s.Key, strings.Join(cols, ", "), from, keyRange(s, 3, n), group, s.MergeClause(to, d, saturates))
+}
+
+// keyRange is the condition for the keys [$i, $i+1) at the n minutes from $i+2 on.
+func keyRange(s *schema.Layout, i, n int) string {
+	places := make([]string, n)
+	for j := range places {
+		places[j] = fmt.Sprintf("$%d", i+2+j)
+	}
+	return fmt.Sprintf("%[1]s >= $%[2]d AND %[1]s < $%[3]d AND minute IN (%[4]s)", s.Key, i, i+1, strings.Join(places, ", "))
+}
+
+// countSaturated is the statement that counts the rows of day $1 with keys [$2, $3) in which a sum did not
+// fit.
+func countSaturated(s *schema.Layout) string {
+	var where []string
+	for _, c := range s.Columns[schema.ColCovered:] {
+		where = append(where, fmt.Sprintf("abs(%s) = %d", c.Name, int64(math.MaxInt64)))
+	}
+	return fmt.Sprintf("SELECT count(*) FROM %s WHERE minute = $1 AND %[2]s >= $2 AND %[2]s < $3 AND (%[3]s)", s.DayTable(), s.Key, strings.Join(where, " OR "))
+}

@@ -1,0 +1,330 @@
+package read
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// How long after its last window a node is live, and after its last batch it is
+// still heard of.
+const (
+	liveFor  = time.Minute
+	heardFor = 2 * time.Minute
+	// toldFor is instead of both for nodes that a server below tells of, once
+	// their minutes are over.
+	toldFor = 5 * time.Minute
+)
+
+// Nodes lists the nodes that a scope covers, by cluster and name. One that is
+// "live" is booked up to the last minute, one that is "behind" sends but is not,
+// one that is "silent" sends nothing, and one that is "revoked" may not send. A guest
+// whose host the scope does not cover is told as none: nothing else here has its use.
+func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	var args arguments
+	where, host := clusters(&args, s), clustersOf("h", &args, s)
+	now := time.Now()
+	err = rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var n query.Node
+			var enrolled, through, seen, revoked, since, equal int64
+			var in query.Nesting
+			err := scan(&n.ID, &n.Name, &n.Cluster, &n.MachineID, &n.Boot, &n.CPUs, &enrolled, &through, &n.Streams, &seen, &revoked, &n.Source,
+				&in.Host, &in.HostName, &in.Workload, &in.Name, &since, &equal)
+			if in.Host != "" {
+				in.Since, in.Seen = schema.FromNanos(since), schema.FromNanos(equal)
+				n.Nested = &in
+			}
+			n.Enrolled, n.Through, n.Revoked = schema.FromNanos(enrolled), schema.FromNanos(through), schema.FromNanos(revoked)
+			switch {
+			case !n.Revoked.IsZero():
+				n.State = "revoked"
+			case now.Sub(n.Through) < liveFor, n.Source != "" && now.Sub(n.Through) < toldFor:
+				n.State = "live"
+			case now.Sub(schema.FromNanos(seen)) < heardFor:
+				n.State = "behind"
+			default:
+				n.State = "silent"
+			}
+			out = append(out, n)
+			return err
+		}, `SELECT n.node_id, n.name, n.cluster, n.machine_id, n.boot, n.cpus, n.enrolled_ns, n.through_ns,
+			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id),
+			n.revoked_ns, coalesce(o.source_id, ''),
+			coalesce(h.node_id, ''), coalesce(h.name, ''), coalesce(w.wid, ''), coalesce(w.name, ''), n.nested_ns, n.equal_ns
+			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+	})
+	return out, db.Wrap(rd.db.Fault(err), "nodes")
+}
+
+// Below lists the servers that tell of their nodes here and that a scope covers,
+// by cluster and name. Their states are those of [Reader.Nodes], by what they
+// told of the node that is booked furthest.
+func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	var args arguments
+	where := clusters(&args, s)
+	now := time.Now()
+	err = rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var b query.Source
+			var enrolled, seen, revoked, through, pages int64
+			var position string
+			err := scan(&b.ID, &b.Name, &b.Cluster, &b.Nodes, &pages, &position, &enrolled, &seen, &revoked, &through)
+			b.Enrolled, b.Seen, b.Revoked, b.Through = schema.FromNanos(enrolled), schema.FromNanos(seen), schema.FromNanos(revoked), schema.FromNanos(through)
+			b.Pages = uint64(pages)
+			b.Epoch, _, _ = strings.Cut(position, ".")
+			switch {
+			case !b.Revoked.IsZero():
+				b.State = "revoked"
+			case now.Sub(b.Through) < toldFor:
+				b.State = "live"
+			case now.Sub(b.Seen) < heardFor:
+				b.State = "behind"
+			default:
+				b.State = "silent"
+			}
+			out = append(out, b)
+			return err
+		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id), n.sequence, n.position,
+			n.enrolled_ns, n.seen_ns, n.revoked_ns, (SELECT coalesce(max(b.through_ns), 0) FROM node b WHERE b.source = n.id)
+			FROM source n WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.source_id", args...)
+	})
+	return out, db.Wrap(rd.db.Fault(err), "servers below")
+}
+
+// Streams lists the streams of the nodes that a scope covers, by cluster, name and
+// when they were opened.
+func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Stream, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	var args arguments
+	where := clusters(&args, s)
+	err = rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var t query.Stream
+			var id []byte
+			var next, opened, seen int64
+			err := scan(&id, &next, &t.Boot, &opened, &seen, &t.Node, &t.Name, &t.Cluster)
+			t.ID, t.Next, t.Opened, t.Seen = hex.EncodeToString(id), uint64(next), schema.FromNanos(opened), schema.FromNanos(seen)
+			out = append(out, t)
+			return err
+		}, `SELECT s.id, s.next, s.boot, s.opened_ns, s.seen_ns, n.node_id, n.name, n.cluster
+			FROM stream s JOIN node n ON n.id = s.node WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id, s.opened_ns, s.id", args...)
+	})
+	return out, db.Wrap(rd.db.Fault(err), "streams")
+}
+
+// Gaps lists the gaps that touch [from, to), and the corrections of clocks that
+// begin in it, the latest first: of one node, by its id or name, or of all where
+// that is "". It lists the latest 10,000.
+func (rd *Reader) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
+	err = rd.eachGap(ctx, from, to, node, s, " ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", func(g *query.Gap) { out = append(out, *g) })
+	return out, err
+}
+
+// EachGap calls f for all that [Reader.Gaps] is about, however many there are, in no
+// order. What f is given is its own only as long as it runs.
+func (rd *Reader) EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error {
+	return rd.eachGap(ctx, from, to, "", s, "", f)
+}
+
+// eachGap is EachGap of one node, or of all; end is of the statement.
+func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, s query.Scope, end string, f func(*query.Gap)) error {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil
+	}
+	args := arguments{schema.ClampNanos(to), schema.ClampNanos(from)}
+	where := clusters(&args, s)
+	if node != "" {
+		place := args.put(schema.Clean(node))
+		where += " AND (n.node_id = " + place + " OR n.name = " + place + ")"
+	}
+	err := rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var g query.Gap
+			var from, to, booked, by int64
+			var reason string
+			if err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked, &by); err != nil {
+				return err
+			}
+			g.From, g.To, g.Booked, g.Reason, g.Shift = schema.FromNanos(from), schema.FromNanos(to), schema.FromNanos(booked), usage.ParseReason(reason), time.Duration(by)
+			f(&g)
+			return nil
+		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns, g.by_ns
+			FROM (SELECT node, from_ns, to_ns, reason, detail, booked_ns, 0 AS by_ns FROM gap WHERE from_ns < $1 AND to_ns > $2
+				UNION ALL SELECT node, from_ns, from_ns, '', '', at_ns, by_ns FROM shift WHERE from_ns < $1 AND from_ns >= $2) AS g
+			JOIN node n ON n.id = g.node WHERE true`+where+end, args...)
+	})
+	return db.Wrap(rd.db.Fault(err), "gaps")
+}
+
+// GapTimes returns how long all gaps of each node are together, by its id. Nodes
+// without any are not in it.
+func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error) {
+	out := map[string]time.Duration{}
+	err := rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var id string
+			var ms int64
+			err := scan(&id, &ms)
+			out[id] = time.Duration(ms) * time.Millisecond
+			return err
+		}, `SELECT n.node_id, CAST(sum((g.to_ns - g.from_ns) / 1000000) AS bigint) FROM gap g JOIN node n ON n.id = g.node GROUP BY n.node_id`)
+	})
+	return out, db.Wrap(rd.db.Fault(err), "gaps")
+}
+
+// Workloads lists those with use in a range that pass the query's filters, by
+// node and name, at most q.Limit.
+func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
+	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
+		return nil, nil
+	}
+	if len(q.By) == 0 {
+		q.By = []query.Dimension{query.ByWorkload}
+	}
+	var out []query.Workload
+	err := rd.db.View(ctx, func(v *db.View) error {
+		s, err := rd.newSelection(v, &q)
+		if err != nil {
+			return err
+		}
+		from, to := queryRange(v, q.From, q.To)
+		found := map[int64]*query.Workload{}
+		if err := s.within(v.Cover(from, to, v.Days), found); err != nil {
+			return rd.db.Fault(err)
+		}
+		for _, w := range found {
+			out = append(out, *w)
+		}
+		slices.SortFunc(out, func(a, b query.Workload) int {
+			return strings.Compare(a.Cluster+"\x00"+a.Node+"\x00"+a.Name.Name+string(a.ID), b.Cluster+"\x00"+b.Node+"\x00"+b.Name.Name+string(b.ID))
+		})
+		if q.Limit > 0 && len(out) > q.Limit {
+			out = out[:q.Limit]
+		}
+		return nil
+	})
+	return out, db.Wrap(err, "workloads")
+}
+
+// within finds those that have rows in some stretches.
+func (s *selection) within(stretches []schema.Range, found map[int64]*query.Workload) error {
+	if !s.rd.db.IsSQLite() {
+		for _, p := range stretches {
+			if err := s.workloads(p, found); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	chosen, err := s.chosen(stretches)
+	if err != nil {
+		return err
+	}
+	ends := map[int64]schema.MinuteSpan{}
+	err = s.rd.gather(s.v, usageSlab, 0, stretches, false, chosen, func(b *slab) error {
+		for i, w := range b.keys {
+			first, end := b.ends(i)
+			if e, ok := ends[w]; ok {
+				first, end = min(first, e.First), max(end, e.Last)
+			}
+			ends[w] = schema.MinuteSpan{First: first, Last: end}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookup) {
+		text := fmt.Sprintf("SELECT w.id, n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s", schema.NameColumns, s.joins, schema.JoinInts(some), s.where)
+		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
+			var id int64
+			var node, cluster string
+			var r schema.NameRow
+			if err := scan(append([]any{&id, &node, &cluster}, r.Targets()...)...); err != nil {
+				return err
+			}
+			e := ends[id]
+			found[id] = &query.Workload{Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}
+			return nil
+		}, text, s.args...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// workloads adds those that have rows in one stretch.
+func (s *selection) workloads(p schema.Range, found map[int64]*query.Workload) error {
+	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
+		FROM (SELECT workload, min(minute) AS first, max(minute) AS last FROM %s WHERE minute >= $1 AND minute < $2 GROUP BY workload) AS u
+		JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s WHERE true%s`,
+		schema.NameColumns, p.Table(schema.UsageLayout), s.joins, s.where)
+	var id, first, last int64
+	var node, cluster string
+	return s.each(p, func(scan func(...any) error) error {
+		var r schema.NameRow
+		if err := scan(append([]any{&id, &node, &cluster, &first, &last}, r.Targets()...)...); err != nil {
+			return err
+		}
+		a, b := time.Unix(first*60, 0).UTC(), time.Unix((last+p.Level.Width())*60, 0).UTC()
+		w := found[id]
+		if w == nil {
+			found[id] = &query.Workload{Node: node, Cluster: cluster, Name: r.Name(), First: a, Last: b}
+			return nil
+		}
+		if a.Before(w.First) {
+			w.First = a
+		}
+		if b.After(w.Last) {
+			w.Last = b
+		}
+		return nil
+	}, text)
+}
+
+// Names returns what some workloads of a node are called. Those that have no
+// name yet are not in it.
+func (rd *Reader) Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
+	out := make(map[batch.ShortID]batch.Name, len(shorts))
+	err := rd.db.View(ctx, func(v *db.View) error {
+		for chunk := range slices.Chunk(shorts, 500) {
+			args := arguments{schema.Clean(node)}
+			places := make([]string, len(chunk))
+			for i, s := range chunk {
+				places[i] = args.put(int64(s))
+			}
+			err := db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+				var short int64
+				var r schema.NameRow
+				err := scan(append([]any{&short}, r.Targets()...)...)
+				out[batch.ShortID(short)] = r.Name()
+				return err
+			}, "SELECT w.short, "+schema.NameColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, db.Wrap(rd.db.Fault(err), "names")
+}

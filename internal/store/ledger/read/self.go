@@ -1,0 +1,107 @@
+package read
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// Self sums what one workload of a node used in all its life. One of which nothing
+// is booked yet has used nothing, which is no error; a node that is not known is
+// fault.ErrNotFound. It costs as much however many other workloads there are: each
+// row is found by its key.
+func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query.Self, error) {
+	short, ok := batch.ShortIDOf(id)
+	if !ok {
+		return nil, fmt.Errorf("workload %.40q: %w", id, fault.ErrInvalid)
+	}
+	out := &query.Self{Node: node, Name: batch.Name{ID: id}}
+	err := rd.db.View(ctx, func(v *db.View) error {
+		var n, through int64
+		err := v.SQL.QueryRowContext(ctx, "SELECT id, name, cluster, through_ns FROM node WHERE node_id = $1", schema.Clean(node)).
+			Scan(&n, &out.NodeName, &out.Cluster, &through)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("node %q: %w", node, fault.ErrNotFound)
+		}
+		if err != nil {
+			return rd.db.Fault(err)
+		}
+		out.Through = schema.FromNanos(through)
+		var w, first, last int64
+		var r schema.NameRow
+		err = v.SQL.QueryRowContext(ctx, "SELECT w.id, w.first_minute, w.last_minute, "+schema.NameColumns+" FROM workload w WHERE w.node = $1 AND w.short = $2 AND w.wid = $3", n, int64(short), string(id)).
+			Scan(append([]any{&w, &first, &last}, r.Targets()...)...)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return rd.db.Fault(err)
+		}
+		out.Name = r.Name()
+		// What is folded begins at its first minute; all else is after the mark.
+		from := v.Hour
+		if last > 0 {
+			from = min(from, first)
+		}
+		g, err := rd.life(v, w, from)
+		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == 0 {
+			return err
+		}
+		out.Usage, out.First, out.Last = g.Usage, g.First, g.Last
+		return rd.db.Fault(v.SQL.QueryRowContext(ctx, "SELECT count(*) FROM gap g WHERE g.node = $1 AND g.from_ns < $2 AND g.to_ns > $3", n, schema.ClampNanos(out.Last), schema.ClampNanos(out.First)).
+			Scan(&out.Gaps))
+	})
+	if err != nil {
+		return nil, db.Wrap(err, "usage")
+	}
+	return out, nil
+}
+
+// life sums the rows of one workload from a minute on.
+func (rd *Reader) life(v *db.View, w, from int64) (*query.Group, error) {
+	var minute, present, rough, covered int64
+	var amount [usage.Limit]int64
+	into := []any{&minute, &present, &rough, &covered}
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		into = append(into, &amount[r])
+	}
+	from, to := queryRange(v, time.Unix(from*60, 0), time.Now().Add(aheadMinutes*time.Minute))
+	gs := newGroups(usage.All)
+	g := gs.at(nil)
+	for _, p := range v.Cover(from, to, v.Days) {
+		// The spans come first, and each finds its row by the primary key.
+		text := rd.db.Expand(fmt.Sprintf(`WITH RECURSIVE spans (at) AS (SELECT CAST($1 AS {int}) UNION ALL SELECT at + %d FROM spans WHERE at + %[1]d < $2)
+			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload = $3`,
+			p.Level.Width(), amounts(), p.Table(schema.UsageLayout)))
+		err := eachOf(v, p, arguments{nil, nil, w}, func(scan func(...any) error) error {
+			if err := scan(into...); err != nil {
+				return err
+			}
+			g.seen(minute, minute+p.Level.Width())
+			g.mark(present, rough, covered)
+			for r := usage.Resource(1); r < usage.Limit; r++ {
+				gs.add(g, r, unit.Sum{}.Add(amount[r]))
+			}
+			return nil
+		}, text)
+		if err != nil {
+			return nil, rd.db.Fault(err)
+		}
+	}
+	out := gs.made(g)
+	return &out, nil
+}
+
+// aheadMinutes is more than how far in the future anything is booked.
+const aheadMinutes = 3

@@ -1,0 +1,209 @@
+package read
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// sum is the sums of the rows of all stretches, by group.
+func (s *selection) sum(stretches []schema.Range) (*groups, error) {
+	gs := newGroups(s.want)
+	var single []schema.Range
+	for _, p := range stretches {
+		if p.Level != schema.Days || !s.grouped {
+			single = append(single, p)
+			continue
+		}
+		stale, err := db.Ints(s.v.Ctx, s.v.SQL, "SELECT minute FROM stale_day WHERE minute >= $1 AND minute < $2", p.From, p.To)
+		if err != nil {
+			return nil, err
+		}
+		for _, day := range stale {
+			single = append(single, schema.Range{Level: schema.Days, From: day, To: day + schema.DayMinutes})
+		}
+		if err := s.groupDays(p, gs); err != nil {
+			return nil, err
+		}
+	}
+	if s.rd.db.IsSQLite() {
+		return gs, s.scan(single, gs)
+	}
+	for _, p := range single {
+		if err := s.aggregate(p, gs); err != nil {
+			return nil, err
+		}
+	}
+	return gs, nil
+}
+
+// planning keeps PostgreSQL from sorting the rows of a month to group them, which
+// it does since it takes groups to be many more than they are, and has several
+// processes read a table of more than 8 MB (min_parallel_table_scan_size).
+const planning = "SET LOCAL enable_sort = off; SET LOCAL work_mem = '64MB'; SET LOCAL parallel_setup_cost = 0; SET LOCAL parallel_tuple_cost = 0"
+
+// aggregate adds rows of usage that PostgreSQL has summed, in 128 bits. A sum comes
+// in two parts, of 32 bits and of those above, since those of a large group do not fit 64.
+func (s *selection) aggregate(p schema.Range, gs *groups) error {
+	if _, err := s.v.SQL.ExecContext(s.v.Ctx, planning); err != nil {
+		return err
+	}
+	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
+	usage.All.Each(func(r usage.Resource) {
+		name := "u." + r.String()
+		if !s.want.Has(r) {
+			cols = append(cols, "0", "0")
+			return
+		}
+		if isPeak[r] {
+			cols = append(cols, "0", "max("+name+")")
+			return
+		}
+		cols = append(cols, "CAST(div(sum("+name+"), 4294967296) AS {int})", "CAST(mod(sum("+name+"), 4294967296) AS {int})")
+	})
+	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s
+		WHERE u.minute >= $1 AND u.minute < $2%s%s GROUP BY %s, n.id, u.present, u.rough`,
+		strings.Join(cols, ", "), p.Table(schema.UsageLayout), s.joins, s.where, s.outside("n.id"), strings.Join(s.keys, ", "))
+	var r summed
+	return s.each(p, func(scan func(...any) error) error {
+		var node int64
+		if err := scan(r.into(s, &node)...); err != nil {
+			return err
+		}
+		g := s.at(gs, r.keys, node)
+		g.on(node)
+		gs.addSummed(g, &r, p.Level.Width())
+		return nil
+	}, text)
+}
+
+// groupDays adds days from where they are summed by group already, but not those
+// where that is out of date.
+func (s *selection) groupDays(p schema.Range, gs *groups) error {
+	// The table has the columns of workload and of node that it groups by.
+	own := strings.NewReplacer("n.cluster", "w.cluster")
+	keys := own.Replace(strings.Join(s.keys, ", "))
+	cols := []string{keys, "w.present", "w.rough", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
+	usage.All.Each(func(r usage.Resource) {
+		name := "w." + r.String()
+		if !s.want.Has(r) {
+			cols = append(cols, "0", "0")
+			return
+		}
+		if isPeak[r] {
+			cols = append(cols, "0", "max("+name+"_hi * 4294967296 + "+name+"_lo)")
+			return
+		}
+		cols = append(cols, "CAST(sum("+name+"_hi) AS {int})", "CAST(sum("+name+"_lo) AS {int})")
+	})
+	text := fmt.Sprintf(`SELECT %s FROM group_day w WHERE w.minute >= $1 AND w.minute < $2
+		AND w.minute NOT IN (SELECT minute FROM stale_day)%s GROUP BY %s, w.present, w.rough`,
+		strings.Join(cols, ", "), own.Replace(s.where), keys)
+	var r summed
+	err := s.each(p, func(scan func(...any) error) error {
+		if err := scan(r.into(s, nil)...); err != nil {
+			return err
+		}
+		gs.addSummed(gs.at(r.keys), &r, schema.DayMinutes)
+		return nil
+	}, text)
+	if err != nil {
+		return err
+	}
+	return s.groupNodes(p, gs)
+}
+
+// groupNodes counts the nodes of groups in days. A workload whose first or last
+// row is in the range has been there for sure; of one that began before and went
+// on after its rows are looked for.
+func (s *selection) groupNodes(p schema.Range, gs *groups) error {
+	var list []string
+	for day := p.From; day < p.To; day += schema.DayMinutes {
+		list = append(list, strconv.FormatInt(day, 10))
+	}
+	keys := strings.Join(s.keys, ", ")
+	text := fmt.Sprintf(`SELECT %[1]s, n.id FROM workload w JOIN node n ON n.id = w.node
+		WHERE w.last_minute >= $1 AND w.first_minute < $2%[2]s%[4]s
+		AND (w.first_minute >= $1 OR w.last_minute < $2 OR EXISTS (SELECT 1 FROM day u WHERE u.minute IN (%[3]s) AND u.workload = w.id))
+		GROUP BY %[1]s, n.id`, keys, s.where, strings.Join(list, ", "), s.groupedOutside(strings.Join(list, ", ")))
+	names := make([]string, len(s.keys))
+	var node int64
+	into := make([]any, 0, len(names)+1)
+	for i := range names {
+		into = append(into, &names[i])
+	}
+	into = append(into, &node)
+	return s.each(p, func(scan func(...any) error) error {
+		err := scan(into...)
+		gs.at(names).on(node)
+		return err
+	}, text)
+}
+
+// A summed is a row that the database has summed.
+type summed struct {
+	keys                                   []string
+	present, rough, first, last, coveredMS int64
+	halves                                 [2 * usage.Limit]int64
+	places                                 []any
+}
+
+// into are the places for a row's values: keys, the node where there is one, and
+// amounts by halves.
+func (r *summed) into(s *selection, node *int64) []any {
+	if r.keys == nil {
+		r.keys = make([]string, len(s.keys))
+	}
+	r.places = r.places[:0]
+	for i := range r.keys {
+		r.places = append(r.places, &r.keys[i])
+	}
+	if node != nil {
+		r.places = append(r.places, node)
+	}
+	r.places = append(r.places, &r.present, &r.rough, &r.first, &r.last, &r.coveredMS)
+	for i := range r.halves[2:] {
+		r.places = append(r.places, &r.halves[2+i])
+	}
+	return r.places
+}
+
+// addSummed adds a row whose last minute spans width.
+func (gs *groups) addSummed(g *group, row *summed, width int64) {
+	g.seen(row.first, row.last+width)
+	g.mark(row.present, row.rough, row.coveredMS)
+	gs.want.Each(func(r usage.Resource) {
+		hi, lo := row.halves[2*r], row.halves[2*r+1]
+		v := unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo)
+		if r == usage.CPU {
+			g.claim(row.present, row.coveredMS, v)
+		}
+		gs.add(g, r, v)
+	})
+}
+
+// at is the group of keys as the database has them, of a node.
+func (s *selection) at(gs *groups, keys []string, node int64) *group {
+	for _, i := range s.names {
+		keys[i] = s.nodes[node]
+	}
+	return gs.at(keys)
+}
+
+// each runs a query over a stretch.
+func (s *selection) each(p schema.Range, f func(scan func(...any) error) error, text string) error {
+	return eachOf(s.v, p, s.args, f, s.rd.db.Expand(text))
+}
+
+// eachOf runs a query over a stretch, whose ends are the first two of args.
+func eachOf(v *db.View, p schema.Range, args arguments, f func(scan func(...any) error) error, text string) error {
+	args = slices.Clone(args)
+	args[0], args[1] = p.From, p.To
+	return db.Each(v.Ctx, v.SQL, f, text, args...)
+}

@@ -1,0 +1,114 @@
+package read
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// Minutes calls f with the rows of minutes of some nodes that are kept of
+// [from, to), in the order of minutes; node says of which of them a row is. A row
+// is good until f returns. All are of one moment of the ledger.
+func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.Minute) error) error {
+	var short, covered, minute, present, rough, id int64
+	var m batch.Minute
+	into := []any{&short, &id, &minute, &present, &rough, &covered}
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		into = append(into, &m.Usage.Amount[r])
+	}
+	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amounts() +
+		" FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute >= $1 AND u.minute < $2 AND w.node IN (%s) ORDER BY u.minute"
+	return rd.trace(ctx, schema.UsageLayout, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
+		if err := scan(into...); err != nil {
+			return err
+		}
+		m.Workload, m.Minute = batch.ShortID(short), minute
+		m.Usage.Present, m.Usage.Covered = usage.Set(present), time.Duration(covered)*time.Millisecond
+		m.Usage.Quality = schema.DecodeQualities(m.Usage.Present, rough)
+		return f(at[id], &m)
+	})
+}
+
+// Wholes calls f with what some nodes had in each minute that is kept of
+// [from, to), as Minutes does with what their workloads used. What is not needed
+// to show it is left out: skew, violations and losses.
+func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.NodeMinute) error) error {
+	var covered, minute, present, rough, id int64
+	var m batch.NodeMinute
+	into := []any{&id, &minute, &present, &rough, &covered, &m.CPUs}
+	var text strings.Builder
+	text.WriteString("SELECT u.node, u.minute, u.present, u.rough, u.covered_ms, u.cpus")
+	for i, r := range usage.Wholes {
+		into = append(into, &m.Whole[i])
+		text.WriteString(", u.whole_" + r.String())
+	}
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		into = append(into, &m.Total.Amount[r])
+	}
+	text.WriteString(amounts() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
+	return rd.trace(ctx, schema.NodeLayout, nodes, from, to, text.String(), func(at map[int64]int, scan func(...any) error) error {
+		if err := scan(into...); err != nil {
+			return err
+		}
+		m.Minute, m.Covered = minute, time.Duration(covered)*time.Millisecond
+		m.Total.Present, m.Total.Covered = usage.Set(present), m.Covered
+		m.Total.Quality = schema.DecodeQualities(m.Total.Present, rough)
+		return f(at[id], &m)
+	})
+}
+
+// amounts are the columns of all resources, by their number.
+func amounts() string {
+	var b strings.Builder
+	for _, c := range schema.ResourceColumns() {
+		b.WriteString(", u." + c.Name)
+	}
+	return b.String()
+}
+
+// trace reads the tables of minutes of a range, one after another. In the text the
+// first %s is a table, and the second one the nodes.
+func (rd *Reader) trace(ctx context.Context, s *schema.Layout, nodes []string, from, to time.Time, text string, f func(map[int64]int, func(...any) error) error) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+	place := make(map[string]int, len(nodes))
+	for i, n := range nodes {
+		place[schema.Clean(n)] = i
+	}
+	return db.Wrap(rd.db.View(ctx, func(v *db.View) error {
+		var args arguments
+		list := args.list(nodes)
+		at := map[int64]int{}
+		err := db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var id int64
+			var name string
+			err := scan(&id, &name)
+			at[id] = place[name]
+			return err
+		}, "SELECT id, node_id FROM node WHERE node_id IN "+list, args...)
+		if err != nil || len(at) == 0 {
+			return rd.db.Fault(err)
+		}
+		args = arguments{int64(0), int64(0)}
+		var places []string
+		for id := range at {
+			places = append(places, args.put(id))
+		}
+		in := strings.Join(places, ", ")
+		a, b := min(max(floorMinute(from), 0), schema.EndMinute), min(max(floorMinute(to), 0), schema.EndMinute)
+		for _, p := range schema.CoverMinutes(a, b, v.Days) {
+			query := strings.NewReplacer("%s u", p.Table(s)+" u", "(%s)", "("+in+")").Replace(text)
+			err := eachOf(v, p, args, func(scan func(...any) error) error { return f(at, scan) }, query)
+			if err != nil {
+				return rd.db.Fault(err)
+			}
+		}
+		return nil
+	}), "minutes")
+}

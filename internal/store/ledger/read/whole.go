@@ -1,0 +1,178 @@
+package read
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// whole sums what the nodes had, where nothing but nodes is chosen among, and
+// one was measured as a whole. Others had what their jobs used, as far as that is
+// known.
+func (s *selection) whole(stretches []schema.Range, into *query.Total) error {
+	if s.filtered() {
+		return nil
+	}
+	sums, most, err := s.wholes(stretches)
+	if err != nil || most == 0 {
+		return err
+	}
+	mask := new(big.Int).SetUint64(1<<64 - 1)
+	for i, r := range usage.Wholes {
+		if sums[i].Sign() < 0 || sums[i].BitLen() > 128 {
+			continue // skew that is worked off in a range of a few minutes
+		}
+		into.Sum[r] = unit.SumOf(new(big.Int).Rsh(sums[i], 64).Uint64(), new(big.Int).And(sums[i], mask).Uint64())
+		into.Present |= usage.SetOf(r)
+		into.Quality.Set(r, usage.Measured)
+	}
+	return nil
+}
+
+// wholes are the sums of usage.Wholes, skew included, and the most CPUs that a node
+// had: -1 where there is none.
+func (s *selection) wholes(stretches []schema.Range) (sums []*big.Int, most int64, err error) {
+	if s.rd.db.IsSQLite() {
+		return s.wholesOfSlabs(stretches)
+	}
+	var cols []string
+	for _, r := range usage.Wholes {
+		for _, kind := range []string{"whole_", "skew_"} {
+			name := "u." + kind + r.String()
+			cols = append(cols, "CAST(coalesce(sum("+name+" >> 32), 0) AS {int})", "CAST(coalesce(sum("+name+" & 4294967295), 0) AS {int})")
+		}
+	}
+	sums = noWholes()
+	// A node without a CPU is a machine of which only single jobs were measured.
+	cols = append(cols, "CAST(coalesce(max(u.cpus), -1) AS {int})")
+	parts := make([]int64, len(cols))
+	dest := make([]any, len(cols))
+	for i := range parts {
+		dest[i] = &parts[i]
+	}
+	most = -1
+	for _, p := range stretches {
+		args := arguments{p.From, p.To}
+		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s%s",
+			strings.Join(cols, ", "), p.Table(schema.NodeLayout), clusters(&args, s.q.Scope), s.outside("u.node"))
+		if err := s.v.SQL.QueryRowContext(s.v.Ctx, s.rd.db.Expand(text), args...).Scan(dest...); err != nil {
+			return nil, 0, s.rd.db.Fault(err)
+		}
+		last := len(parts) - 1
+		most = max(most, parts[last])
+		for i := range parts[:last] {
+			v := big.NewInt(parts[i])
+			if i%2 == 0 {
+				v.Lsh(v, 32)
+			}
+			sums[i/4].Add(sums[i/4], v)
+		}
+	}
+	return sums, most, nil
+}
+
+func noWholes() []*big.Int {
+	sums := make([]*big.Int, len(usage.Wholes))
+	for i := range sums {
+		sums[i] = new(big.Int)
+	}
+	return sums
+}
+
+// wholesOfSlabs is wholes of slabs.
+func (s *selection) wholesOfSlabs(stretches []schema.Range) (sums []*big.Int, most int64, err error) {
+	args := arguments{}
+	within, err := s.nodesWhere(clusters(&args, s.q.Scope), args)
+	if err != nil {
+		return nil, 0, s.rd.db.Fault(err)
+	}
+	// Upper and lower halves, so that no sum overflows.
+	var high, low [len(usage.Wholes)]int64
+	guests := &guestDays{selection: s}
+	most = -1
+	if s.nest.only && len(s.nest.out) == 0 {
+		return noWholes(), most, nil
+	}
+	err = s.rd.gather(s.v, nodeSlab, 0, stretches, len(s.nest.out) > 0, nil, func(b *slab) error {
+		out, err := guests.of(b.From - b.From%schema.DayMinutes)
+		if err != nil {
+			return err
+		}
+		for i, node := range b.keys {
+			if !within[node] || len(s.nest.out) > 0 && out[node] != s.nest.only {
+				continue
+			}
+			most = max(most, b.value(slabCPUs, i))
+			for w := range usage.Wholes {
+				for c := slabWholes + 2*w; c < slabWholes+2*w+2; c++ {
+					v := b.value(c, i)
+					high[w], low[w] = high[w]+v>>32, low[w]+v&(1<<32-1)
+				}
+			}
+		}
+		return nil
+	})
+	sums = noWholes()
+	for w := range sums {
+		sums[w].Add(sums[w].Lsh(big.NewInt(high[w]), 32), big.NewInt(low[w]))
+	}
+	return sums, most, s.rd.db.Fault(err)
+}
+
+// nodesWhere are the nodes n for which a condition is true.
+func (s *selection) nodesWhere(where string, args arguments) (map[int64]bool, error) {
+	ids, err := db.Ints(s.v.Ctx, s.v.SQL, "SELECT n.id FROM node n WHERE true"+where, args...)
+	is := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		is[id] = true
+	}
+	return is, err
+}
+
+// covered is for how long the node that was measured longest was measured, of
+// those that were as a whole: of the jobs of another several may run at once.
+func (s *selection) covered(stretches []schema.Range) (longest time.Duration, err error) {
+	sums := map[int64]int64{}
+	add := func(node, ms int64) {
+		sums[node] += ms
+		longest = max(longest, time.Duration(sums[node])*time.Millisecond)
+	}
+	if s.rd.db.IsSQLite() {
+		args := arguments{}
+		within, err := s.nodesWhere(nodes(&args, s.q.Scope), args)
+		if err != nil {
+			return 0, s.rd.db.Fault(err)
+		}
+		err = s.rd.gather(s.v, nodeSlab, 0, stretches, len(s.nest.out) > 0, nil, func(b *slab) error {
+			for i, node := range b.keys {
+				if within[node] {
+					add(node, b.value(slabMeasured, i))
+				}
+			}
+			return nil
+		})
+		return longest, s.rd.db.Fault(err)
+	}
+	for _, p := range stretches {
+		args := arguments{p.From, p.To}
+		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2 AND u.cpus > 0%s GROUP BY n.id",
+			p.Table(schema.NodeLayout), nodes(&args, s.q.Scope))
+		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
+			var node, ms int64
+			err := scan(&node, &ms)
+			add(node, ms)
+			return err
+		}, s.rd.db.Expand(text), args...)
+		if err != nil {
+			return 0, s.rd.db.Fault(err)
+		}
+	}
+	return longest, nil
+}

@@ -1,0 +1,383 @@
+package replica
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// States returns what the server above lacks that stands at a mark: at most
+// o.Rows of it, all from one moment. The page is empty where it lacks nothing.
+func (x *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) (*replica.Page, error) {
+	p := &replica.Page{From: m}
+	err := x.db.View(ctx, func(v *db.View) error {
+		var rev int64
+		if err := v.SQL.QueryRowContext(ctx, "SELECT rev FROM counter WHERE id = 1").Scan(&rev); err != nil {
+			return x.db.Fault(err)
+		}
+		from, err := resume(v, o, m.Position, rev)
+		if err != nil {
+			return err
+		}
+		f := &finder{v: v, page: p, from: from, limit: max(o.Rows, 1), last: rev}
+		if err := f.wait(o); err != nil {
+			return err
+		}
+		end := cursor{rev: f.last, kind: ofAll}
+		if err := f.find(m, o); err != nil {
+			return err
+		}
+		if f.cut {
+			end = f.items[len(f.items)-1].at
+		}
+		epoch, err := v.EpochOf(end.rev)
+		if err != nil {
+			return err
+		}
+		p.To = position(o, epoch, end)
+		return f.fill()
+	})
+	if err != nil {
+		return nil, db.Wrap(err, "states for the server above")
+	}
+	return p, nil
+}
+
+// A finder collects what comes next after a place.
+type finder struct {
+	v     *db.View
+	page  *replica.Page
+	from  cursor
+	limit int
+	last  int64 // revisions after it are not in the page
+	items []item
+	cut   bool // there is more than the limit
+}
+
+// An item is one thing to tell.
+type item struct {
+	at    cursor
+	level replica.Resolution
+	value []int64 // of a row, as it stands in its table after minute and key
+	gap   replica.Gap
+	shift replica.Shift
+	node  int64 // of a gap or a shift
+	// in and as are where a node was a guest, and as what; 0 is not known.
+	in, as int64
+}
+
+// wait keeps back all that changed since the first of the minutes that are not
+// over. It comes once they are, which is soon.
+func (f *finder) wait(o replica.Offer) error {
+	if o.OpenMinute == 0 || o.Finest != replica.Minute {
+		return nil
+	}
+	for _, day := range f.v.Days {
+		if day+schema.DayMinutes <= o.OpenMinute {
+			continue
+		}
+		for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+			var rev sql.NullInt64
+			err := f.v.SQL.QueryRowContext(f.v.Ctx, "SELECT min(rev) FROM "+s.MinuteTable(day)+" WHERE rev >= $1 AND minute >= $2", f.from.rev, o.OpenMinute).Scan(&rev)
+			if err != nil {
+				return f.v.DB.Fault(err)
+			}
+			if rev.Valid {
+				f.last = min(f.last, rev.Int64-1)
+			}
+		}
+	}
+	return nil
+}
+
+// find collects what there is to tell. What the server above does not keep any
+// more, or this one, is told by the next coarser rows.
+func (f *finder) find(m replica.Mark, o replica.Offer) error {
+	floor, hourFloor := max(f.v.MinuteFloor, m.MinuteFloor), max(f.v.HourFloor, m.HourFloor)
+	if o.Finest == replica.Hour {
+		floor = math.MaxInt64
+	}
+	for _, t := range []struct {
+		kind kind
+		s    *schema.Layout
+	}{{ofNodeMinute, schema.NodeLayout}, {ofMinute, schema.UsageLayout}} {
+		for _, day := range f.v.Days {
+			if day < floor {
+				continue
+			}
+			if err := f.rows(t.kind, replica.Minute, t.s, t.s.MinuteTable(day), floor, math.MaxInt64); err != nil {
+				return err
+			}
+		}
+		if err := f.rows(t.kind+2, replica.Hour, t.s, t.s.HourTable(), hourFloor, floor); err != nil {
+			return err
+		}
+		if err := f.rows(t.kind+4, replica.Day, t.s, t.s.DayTable(), 0, min(hourFloor, floor)); err != nil {
+			return err
+		}
+	}
+	for _, table := range []struct {
+		kind kind
+		name string
+	}{{ofNode, "node"}, {ofWorkload, "workload"}} {
+		if err := f.ids(table.kind, table.name); err != nil {
+			return err
+		}
+	}
+	if err := f.gaps(); err != nil {
+		return err
+	}
+	if err := f.shifts(); err != nil {
+		return err
+	}
+	return f.nestings()
+}
+
+// after is what a row of a kind has to be greater than: the revision, and two
+// numbers more.
+func (f *finder) after(k kind) (rev, a, b int64) {
+	switch {
+	case k < f.from.kind:
+		return f.from.rev, math.MaxInt64, math.MaxInt64
+	case k > f.from.kind:
+		return f.from.rev, -1, -1
+	}
+	return f.from.rev, f.from.a, f.from.b
+}
+
+// trim drops what is beyond the limit, and with it all that may still be found
+// there.
+func (f *finder) trim() {
+	if len(f.items) <= f.limit {
+		return
+	}
+	slices.SortFunc(f.items, func(a, b item) int { return a.at.compare(b.at) })
+	clear(f.items[f.limit:])
+	f.items, f.cut = f.items[:f.limit], true
+	f.last = f.items[f.limit-1].at.rev
+}
+
+// rows collects those of a table that begin in [from, to). What holds a coarser
+// span is told as that: the server above may have finer rows in it of which this
+// ledger knows nothing any more, as an older copy of it was put back. Then there
+// is nothing to say of the other rows in the span, which is why they are left out.
+func (f *finder) rows(k kind, v replica.Resolution, s *schema.Layout, table string, from, to int64) error {
+	if from >= to {
+		return nil
+	}
+	rev, a, b := f.after(k)
+	var minute, key int64
+	values := make([]int64, len(s.Columns))
+	dest := []any{&minute, &key}
+	for i := range values {
+		dest = append(dest, &values[i])
+	}
+	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s AS r WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6%[4]s ORDER BY rev, minute, %[3]s LIMIT $7",
+		s.ColumnList(), table, s.Key, heldCondition(s, table))
+	begin := len(f.items)
+	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		err := scan(dest...)
+		f.items = append(f.items, item{at: cursor{values[schema.ColRev], k, minute, key}, level: held(v, values), value: slices.Clone(values)})
+		return err
+	}, query, rev, a, b, f.last, from, to, f.limit+1)
+	for i := begin; i < len(f.items) && err == nil; i++ {
+		err = f.whole(v, s, table, &f.items[i])
+	}
+	f.trim()
+	return f.v.DB.Fault(err)
+}
+
+// ids collects what has an id and a revision.
+func (f *finder) ids(k kind, table string) error {
+	rev, a, _ := f.after(k)
+	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: k}}
+		err := scan(&i.at.rev, &i.at.a)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
+	f.trim()
+	return f.v.DB.Fault(err)
+}
+
+func (f *finder) gaps() error {
+	rev, a, _ := f.after(ofGap)
+	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: ofGap}}
+		var from, to, booked int64
+		var reason string
+		g := &i.gap
+		err := scan(&i.at.rev, &i.at.a, &i.node, &from, &to, &reason, &g.Detail, &booked)
+		g.From, g.To, g.Booked, g.Reason = schema.FromNanos(from), schema.FromNanos(to), schema.FromNanos(booked), usage.ParseReason(reason)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
+	f.trim()
+	return f.v.DB.Fault(err)
+}
+
+func (f *finder) shifts() error {
+	rev, a, _ := f.after(ofShift)
+	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: ofShift}}
+		var at, by, from int64
+		err := scan(&i.at.rev, &i.at.a, &i.node, &i.shift.Boot, &at, &by, &from)
+		i.shift.At, i.shift.By, i.shift.From = schema.FromNanos(at), time.Duration(by), schema.FromNanos(from)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
+	f.trim()
+	return f.v.DB.Fault(err)
+}
+
+func (f *finder) nestings() error {
+	rev, a, b := f.after(ofNesting)
+	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		i := item{at: cursor{kind: ofNesting}}
+		err := scan(&i.at.rev, &i.at.a, &i.at.b, &i.in, &i.as)
+		f.items = append(f.items, i)
+		return err
+	}, "SELECT rev, node, minute, host, workload FROM nested_day WHERE (rev, node, minute) > ($1, $2, $3) AND rev <= $4 ORDER BY rev, node, minute LIMIT $5", rev, a, b, f.last, f.limit+1)
+	f.trim()
+	return f.v.DB.Fault(err)
+}
+
+// fill makes the page of what was found.
+func (f *finder) fill() error {
+	changed := map[int64]bool{} // workloads
+	workloads, nodes := map[int64]int{}, map[int64]int{}
+	for _, i := range f.items {
+		switch i.at.kind {
+		case ofNode:
+			nodes[i.at.a] = 0
+		case ofWorkload:
+			workloads[i.at.a], changed[i.at.a] = 0, true
+		case ofGap, ofShift:
+			nodes[i.node] = 0
+		case ofNodeMinute, ofNodeHour, ofNodeDay:
+			nodes[i.at.b] = 0
+		case ofNesting:
+			nodes[i.at.a] = 0
+			if i.in != 0 {
+				nodes[i.in] = 0
+			}
+			if i.as != 0 {
+				workloads[i.as] = 0
+			}
+		default:
+			workloads[i.at.b] = 0
+		}
+	}
+	if err := f.workloads(workloads, nodes, changed); err != nil {
+		return err
+	}
+	p := f.page
+	for _, i := range f.items {
+		switch i.at.kind {
+		case ofGap:
+			i.gap.Node = nodes[i.node]
+			p.Gaps = append(p.Gaps, i.gap)
+		case ofShift:
+			i.shift.Node = nodes[i.node]
+			p.Shifts = append(p.Shifts, i.shift)
+		case ofNesting:
+			n := replica.Nesting{Node: nodes[i.at.a], Host: -1, Workload: -1, Minute: i.at.b}
+			if i.in != 0 {
+				n.Host = nodes[i.in]
+			}
+			if i.as != 0 {
+				n.Workload = workloads[i.as]
+			}
+			p.Nestings = append(p.Nestings, n)
+		case ofNodeMinute, ofNodeHour, ofNodeDay:
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[i.at.b], NodeMinute: schema.DecodeNodeMinute(i.at.a, i.value)})
+		case ofMinute, ofHour, ofDay:
+			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: schema.DecodeUsage(i.value, schema.ColRest)})
+		}
+	}
+	return nil
+}
+
+// workloads puts workloads and nodes into the page, and their places into the
+// maps.
+func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
+	of := map[int64]int64{} // node of each workload
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), 500) {
+		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+			var id, node, short, named int64
+			var w replica.Workload
+			var r schema.NameRow
+			err := scan(append([]any{&id, &node, &short, &named, &w.Namespace, &w.Pod, &w.Container}, r.Targets()...)...)
+			w.Short = batch.ShortID(short)
+			if changed[id] {
+				name := r.Name()
+				w.Name, w.Named = &name, schema.FromNanos(named)
+			} else {
+				w.Namespace, w.Pod, w.Container = "", "", ""
+			}
+			workloads[id], of[id], nodes[node] = len(f.page.Workloads), node, 0
+			f.page.Workloads = append(f.page.Workloads, w)
+			return err
+		}, "SELECT w.id, w.node, w.short, w.named_ns, w.namespace, w.pod, w.container, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(ids)+") ORDER BY w.id")
+		if err != nil {
+			return f.v.DB.Fault(err)
+		}
+	}
+	if err := f.labels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
+		return err
+	}
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
+		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+			var id, at, revoked, through, short, since, seen int64
+			var n replica.Node
+			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute,
+				&n.Host.Node, &short, &since, &seen)
+			if n.Host.Node != "" {
+				n.Host.Workload, n.Host.Since, n.Host.Seen = batch.ShortID(short), schema.FromNanos(since), schema.FromNanos(seen)
+			}
+			n.At, n.Revoked, n.Through = schema.FromNanos(at), schema.FromNanos(revoked), schema.FromNanos(through).Truncate(time.Minute)
+			nodes[id] = len(f.page.Nodes)
+			f.page.Nodes = append(f.page.Nodes, n)
+			return err
+		}, `SELECT n.id, n.node_id, n.cluster, n.name, n.machine_id, n.boot, n.pool, n.enrolled_ns, n.revoked_ns, n.through_ns, n.cpus, n.cpus_minute,
+			coalesce(h.node_id, ''), coalesce(w.short, 0), n.nested_ns, n.equal_ns
+			FROM node n LEFT JOIN node h ON h.id = n.host LEFT JOIN workload w ON w.id = n.host_workload WHERE n.id IN (`+schema.JoinInts(ids)+") ORDER BY n.id")
+		if err != nil {
+			return f.v.DB.Fault(err)
+		}
+	}
+	for id, place := range workloads {
+		f.page.Workloads[place].Node = nodes[of[id]]
+	}
+	return nil
+}
+
+func (f *finder) labels(ids []int64, workloads map[int64]int) error {
+	for ids := range slices.Chunk(ids, 500) {
+		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+			var id int64
+			var key, value string
+			err := scan(&id, &key, &value)
+			n := f.page.Workloads[workloads[id]].Name
+			if n.Labels == nil {
+				n.Labels = map[string]string{}
+			}
+			n.Labels[key] = value
+			return err
+		}, "SELECT workload, key, value FROM workload_label WHERE workload IN ("+schema.JoinInts(ids)+")")
+		if err != nil {
+			return f.v.DB.Fault(err)
+		}
+	}
+	return nil
+}

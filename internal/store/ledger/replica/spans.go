@@ -1,0 +1,53 @@
+package replica
+
+import (
+	"fmt"
+	"slices"
+
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// held is the level of what a row of a level holds.
+func held(v replica.Resolution, values []int64) replica.Resolution {
+	switch {
+	case v < replica.Day && values[schema.ColUncertainty]&schema.HoldsDay != 0:
+		return replica.Day
+	case v < replica.Hour && values[schema.ColUncertainty]&schema.HoldsHour != 0:
+		return replica.Hour
+	}
+	return v
+}
+
+// heldCondition is the condition for rows of a table, as r, that are no part of a coarser
+// span which another row holds. Those that are have nothing, or what spilled.
+func heldCondition(s *schema.Layout, table string) string {
+	if s.LevelOf(table) == schema.Days {
+		return ""
+	}
+	return fmt.Sprintf(` AND NOT (r.present = 0 AND r.covered_ms = 0 AND EXISTS (SELECT 1 FROM %[1]s h WHERE h.%[2]s = r.%[2]s AND h.minute < r.minute
+		AND h.minute IN (r.minute - r.minute %% %[3]d, r.minute - r.minute %% %[4]d)
+		AND ((h.rough & %[6]d) <> 0 OR (h.rough & %[5]d) <> 0 AND h.minute = r.minute - r.minute %% %[3]d)))`,
+		table, s.Key, schema.HourMinutes, schema.DayMinutes, schema.HoldsHour, schema.HoldsDay)
+}
+
+// whole adds to a row of minutes that holds a coarser span what spilled from it.
+func (f *finder) whole(v replica.Resolution, s *schema.Layout, table string, i *item) error {
+	if v != replica.Minute || i.level == v || !slices.Contains(i.value, schema.MaxMinuteAmount) && !slices.Contains(i.value, -schema.MaxMinuteAmount) {
+		return nil
+	}
+	values := make([]int64, len(s.Columns))
+	dest := make([]any, len(values)+2)
+	var minute, key int64
+	dest[0], dest[1] = &minute, &key
+	for c := range values {
+		dest[2+c] = &values[c]
+	}
+	return db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		err := scan(dest...)
+		schema.NewPending(s).AddSaturating(i.value, values)
+		return err
+	}, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1 AND minute > $2 AND minute < $3 AND (rough & %d) <> 0", s.ColumnList(), table, s.Key, schema.HoldsHour|schema.HoldsDay),
+		i.at.b, i.at.a, i.at.a+i.level.Minutes())
+}

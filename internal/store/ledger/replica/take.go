@@ -1,0 +1,350 @@
+package replica
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/store/ledger/book"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+	"mete.dev/mete/internal/x/failpoint"
+)
+
+// abandoned is after how long without a word a source has no claim to its nodes
+// any more, where another one brings them.
+const abandoned = 24 * time.Hour
+
+// StatesMark is how far the states of a source have been taken.
+func (x *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replica.Mark, err error) {
+	err = x.db.View(ctx, func(v *db.View) error {
+		m.MinuteFloor, m.HourFloor = v.MinuteFloor, v.HourFloor
+		var sequence int64
+		err := v.SQL.QueryRowContext(ctx, "SELECT sequence, position FROM source WHERE source_id = $1", schema.Clean(src.ID)).Scan(&sequence, &m.Position)
+		m.Sequence = uint64(sequence)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return x.db.Fault(err)
+	})
+	return m, db.Wrap(err, "mark of source %q", src.ID)
+}
+
+// TakeStates takes a page of a source, all of it in one transaction, and returns
+// the mark after it. A page that does not continue the mark changes nothing: it
+// is fault.ErrConflict, and so is one with rows that are finer than what is kept
+// here; the mark is the one to go on from. A page that can never be taken is
+// fault.ErrInvalid.
+func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (m replica.Mark, err error) {
+	if err := p.Check(); err != nil {
+		return m, db.Wrap(err, "source %q", src.ID)
+	}
+	var moved, reset bool
+	err = x.db.Write(ctx, func(t *db.Tx) error {
+		s := &taking{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout)}
+		var err error
+		if moved, reset, err = s.take(); err == nil && moved {
+			return errMoved
+		}
+		return err
+	})
+	if reset || errors.Is(err, errMoved) {
+		if m, err = x.StatesMark(ctx, src); err == nil {
+			err = fmt.Errorf("the states do not go on at page %d: %w", m.Sequence, fault.ErrConflict)
+		}
+		return m, db.Wrap(err, "source %q", src.ID)
+	}
+	if err != nil {
+		return m, db.Wrap(err, "states of source %q", src.ID)
+	}
+	failpoint.At("upstream.committed")
+	return x.StatesMark(ctx, src)
+}
+
+var errMoved = errors.New("the mark is elsewhere")
+
+// A taking is a page on its way into the ledger.
+type taking struct {
+	*db.Tx
+	page *replica.Page
+	src  replica.Source
+	now  time.Time
+
+	source    int64   // surrogate id
+	coarse    int64   // see table source
+	nodes     []int64 // surrogate ids of those of the page, 0 where rows of them count elsewhere
+	workloads []int64
+	usage     *book.Change
+	whole     *book.Change
+}
+
+// take reports whether the page does not belong here, in which case nothing may
+// change, or whether the source has to begin anew, in which case the page
+// itself is not taken.
+func (t *taking) take() (moved, reset bool, err error) {
+	var sequence int64
+	var position string
+	err = t.QueryRow(`INSERT INTO source (source_id, cluster, seen_ns) VALUES ($1, $2, $3)
+		ON CONFLICT (source_id) DO UPDATE SET cluster = excluded.cluster, seen_ns = excluded.seen_ns RETURNING id, sequence, position, coarse`,
+		schema.Clean(t.src.ID), schema.Clean(t.src.Cluster), schema.Nanos(t.now)).Scan(&t.source, &sequence, &position, &t.coarse)
+	if err != nil {
+		return false, false, err
+	}
+	here := replica.Mark{Sequence: uint64(sequence), Position: position}
+	if !here.SamePosition(t.page.From) || t.tooFine() {
+		return true, false, nil
+	}
+	position = schema.Clean(t.page.To)
+	if reset, err = t.takeNodes(); err != nil {
+		return false, false, err
+	}
+	if reset {
+		position = ""
+	} else if err := t.takeAll(); err != nil {
+		return false, false, err
+	}
+	_, err = t.Exec("UPDATE source SET sequence = $2, position = $3, coarse = $4 WHERE id = $1", t.source, sequence+1, position, t.coarse)
+	failpoint.At("upstream.before-commit")
+	return false, reset, err
+}
+
+// tooFine reports whether there are rows whose like is not kept any more, so
+// that nobody can tell what is to be replaced.
+func (t *taking) tooFine() bool {
+	bad := func(v replica.Resolution, minute int64) bool {
+		return v == replica.Minute && minute < t.MinuteFloor || v == replica.Hour && minute < min(t.HourFloor, t.MinuteFloor)
+	}
+	return slices.ContainsFunc(t.page.Rows, func(r replica.Row) bool { return bad(r.Resolution, r.Minute) }) ||
+		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Resolution, r.Minute) })
+}
+
+func (t *taking) takeAll() error {
+	if err := t.takeWorkloads(); err != nil {
+		return err
+	}
+	for i := range t.page.Gaps {
+		g := &t.page.Gaps[i]
+		if node := t.nodes[g.Node]; node != 0 {
+			if err := book.AddGap(t.Tx, node, g.Gap, schema.Nanos(g.Booked)); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range t.page.Shifts {
+		s := &t.page.Shifts[i]
+		node := t.nodes[s.Node]
+		if node == 0 {
+			continue
+		}
+		if err := t.takeShift(node, &s.Shift); err != nil {
+			return err
+		}
+	}
+	if err := t.takeNestings(); err != nil {
+		return err
+	}
+	for i := range t.page.NodeRows {
+		if r := &t.page.NodeRows[i]; t.nodes[r.Node] != 0 {
+			t.whole.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: t.nodes[r.Node]}, schema.EncodeNodeMinute(&r.NodeMinute, t.Rev))
+		}
+	}
+	for i := range t.page.Rows {
+		if r := &t.page.Rows[i]; t.workloads[r.Workload] != 0 {
+			t.usage.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: t.workloads[r.Workload]}, schema.EncodeUsage(&r.Usage, t.Rev))
+		}
+	}
+	before := t.coarse
+	for _, c := range []*book.Change{t.whole, t.usage} {
+		through, err := c.Apply(t.Tx, before)
+		if err != nil {
+			return err
+		}
+		t.coarse = max(t.coarse, through)
+	}
+	return nil
+}
+
+// takeShift keeps a shift, once.
+func (t *taking) takeShift(node int64, s *batch.Shift) error {
+	var n int64
+	err := t.QueryRow("SELECT count(*) FROM shift WHERE node = $1 AND boot = $2 AND at_ns = $3 AND by_ns = $4 AND from_ns = $5",
+		node, schema.Clean(s.Boot), schema.Nanos(s.At), int64(s.By), schema.Nanos(s.From)).Scan(&n)
+	if err != nil || n > 0 {
+		return err
+	}
+	_, err = t.Exec("INSERT INTO shift (node, boot, at_ns, by_ns, from_ns, rev) VALUES ($1, $2, $3, $4, $5, $6)",
+		node, schema.Clean(s.Boot), schema.Nanos(s.At), int64(s.By), schema.Nanos(s.From), t.Rev)
+	return err
+}
+
+// host finds in which node one is a guest, and as what; 0 is none, as it is where
+// the host is of a cluster in which the source has nothing to say. The source tells of
+// the host as well, so where that is still to come there is room made for it.
+func (t *taking) host(id string, short batch.ShortID) (node, workload int64, err error) {
+	if id == "" {
+		return 0, 0, nil
+	}
+	var owner int64
+	var cluster string
+	err = t.QueryRow("SELECT id, source, cluster FROM node WHERE node_id = $1", schema.Clean(id)).Scan(&node, &owner, &cluster)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		node, err = t.newNode(id)
+	case err == nil && owner != t.source:
+		var mine bool
+		if mine, err = t.mine(owner, cluster); err == nil && !mine {
+			return 0, 0, nil
+		}
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	ref, err := t.Workload(node, short)
+	return node, ref.ID, err
+}
+
+// newNode makes room for a node of the source.
+func (t *taking) newNode(id string) (node int64, err error) {
+	err = t.QueryRow("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, source) VALUES ($1, '', '', '', '', 0, $2, $3) RETURNING id",
+		schema.Clean(id), t.Rev, t.source).Scan(&node)
+	return node, err
+}
+
+// takeNestings keeps on which days nodes of the source were guests.
+func (t *taking) takeNestings() error {
+	for _, n := range t.page.Nestings {
+		if t.nodes[n.Node] == 0 {
+			continue
+		}
+		var id string
+		var short batch.ShortID
+		if n.Host >= 0 && n.Workload >= 0 {
+			id, short = t.page.Nodes[n.Host].ID, t.page.Workloads[n.Workload].Short
+		}
+		host, workload, err := t.host(id, short)
+		if err == nil {
+			err = book.SetGuest(t.Tx, t.nodes[n.Node], n.Minute, host, workload)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeNodes keeps what the page says of nodes. It reports whether the source
+// got a node that was another's: then it has to tell all of it.
+func (t *taking) takeNodes() (reset bool, err error) {
+	t.nodes = make([]int64, len(t.page.Nodes))
+	for i := range t.page.Nodes {
+		n := &t.page.Nodes[i]
+		var id, owner int64
+		var cluster, pool string
+		err := t.QueryRow("SELECT id, source, cluster, pool FROM node WHERE node_id = $1", schema.Clean(n.ID)).Scan(&id, &owner, &cluster, &pool)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			id, err = t.newNode(n.ID)
+		case err == nil && owner != t.source:
+			var got bool
+			if got, err = t.foreign(id, owner, n.ID, cluster); err == nil && !got {
+				continue
+			}
+			reset = true
+		}
+		if err != nil {
+			return false, err
+		}
+		t.nodes[i] = id
+		host, workload, err := t.host(n.Host.Node, n.Host.Workload)
+		if err != nil {
+			return false, err
+		}
+		_, err = t.Exec(`UPDATE node SET cluster = $2, name = $3, machine_id = $4, boot = $5, pool = $6, enrolled_ns = $7, revoked_ns = $8, through_ns = $9,
+			cpus = $10, cpus_minute = $11, rev = $12, source = $13, host = $14, host_workload = $15, nested_ns = $16, equal_ns = $17 WHERE id = $1`,
+			id, schema.Clean(t.src.ResolveCluster(n.Cluster)), schema.Clean(n.Name), schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Clean(n.Pool), schema.Nanos(n.At), schema.Nanos(n.Revoked), schema.Nanos(n.Through),
+			int64(n.CPUs), n.CPUMinute, t.Rev, t.source, host, workload, schema.Nanos(n.Host.Since), schema.Nanos(n.Host.Seen))
+		if err != nil {
+			return false, err
+		}
+		if cluster == schema.Clean(t.src.ResolveCluster(n.Cluster)) && pool == schema.Clean(n.Pool) {
+			continue
+		}
+		// Its days are in other groups now.
+		_, err = t.Exec("INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day WHERE cluster = $1 AND pool = $2 ON CONFLICT (minute) DO UPDATE SET next = 0", cluster, pool)
+		if err != nil {
+			return false, err
+		}
+	}
+	return reset, nil
+}
+
+// mine says whether a node that comes from somewhere else is in a cluster of the
+// source: a right in one cluster is none to the nodes of another.
+func (t *taking) mine(owner int64, cluster string) (bool, error) {
+	if cluster == "" && owner != 0 { // there is only room for it yet, in its source's
+		if err := t.QueryRow("SELECT cluster FROM source WHERE id = $1", owner).Scan(&cluster); err != nil {
+			return false, err
+		}
+	}
+	return schema.Clean(t.src.ResolveCluster(cluster)) == cluster, nil
+}
+
+// foreign is of a node that came from somewhere else before. Its rows count once:
+// from where it came first, unless nothing comes from there any more and the source
+// is of the node's cluster.
+func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err error) {
+	mine, err := t.mine(owner, cluster)
+	if err != nil {
+		return false, err
+	}
+	if owner != 0 && mine {
+		var seen, revoked, coarse int64
+		if err := t.QueryRow("SELECT seen_ns, revoked_ns, coarse FROM source WHERE id = $1", owner).Scan(&seen, &revoked, &coarse); err != nil {
+			return false, err
+		}
+		if revoked != 0 || schema.Nanos(t.now)-seen > int64(abandoned) {
+			t.coarse = max(t.coarse, coarse) // of the rows that it gets
+			return true, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that sends no more"})
+		}
+	}
+	fresh, err := t.Exec("INSERT INTO foreign_node (source, node) VALUES ($1, $2) ON CONFLICT DO NOTHING", t.source, node)
+	if err != nil || fresh == 0 {
+		return false, err
+	}
+	detail := "rows of this node come here another way already, and are not taken from this server"
+	if !mine {
+		detail = "this node is of another cluster, and its rows are not taken from this server"
+	}
+	return false, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id, Detail: detail})
+}
+
+// takeWorkloads keeps what the page says of workloads.
+func (t *taking) takeWorkloads() error {
+	t.workloads = make([]int64, len(t.page.Workloads))
+	for i := range t.page.Workloads {
+		w := &t.page.Workloads[i]
+		node := t.nodes[w.Node]
+		if node == 0 {
+			continue
+		}
+		ref, err := t.Workload(node, w.Short)
+		if err != nil {
+			return err
+		}
+		if t.workloads[i] = ref.ID; w.Name == nil || w.Name.ID == "" {
+			continue
+		}
+		if err := book.ReplaceName(t.Tx, ref.ID, w); err != nil {
+			return err
+		}
+		t.NameWorkload(node, w.Short, ref.ID)
+	}
+	return nil
+}

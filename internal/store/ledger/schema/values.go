@@ -1,0 +1,94 @@
+package schema
+
+import (
+	"math"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// EncodeUsage is u as a row of UsageLayout.
+func EncodeUsage(u *usage.Usage, rev int64) []int64 {
+	values := make([]int64, len(UsageLayout.Columns))
+	encodeInto(values, u, rev, ColRest)
+	return values
+}
+
+// EncodeNodeMinute is n as a row of NodeLayout.
+func EncodeNodeMinute(n *batch.NodeMinute, rev int64) []int64 {
+	values := make([]int64, len(NodeLayout.Columns))
+	values[ColRest], values[ColRest+1], values[ColRest+2] = int64(n.CPUs), n.Violations, n.Lost
+	copy(values[ColRest+3:], n.Whole[:])
+	copy(values[ColRest+3+len(n.Whole):], n.Skew[:])
+	encodeInto(values, &n.Total, rev, ColRest+3+2*len(n.Whole))
+	values[ColCovered] = millis(n.Covered)
+	return values
+}
+
+func encodeInto(values []int64, u *usage.Usage, rev int64, first int) {
+	present := u.Present & usage.All
+	values[ColRev] = rev
+	values[ColPresent] = int64(present)
+	values[ColUncertainty] = EncodeQualities(present, u.Quality)
+	values[ColCovered] = millis(u.Covered)
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		if present.Has(r) {
+			values[first+int(r)-1] = u.Amount[r]
+		}
+	}
+}
+
+// millis rounds each part by itself, so that the order in which parts are added
+// is nothing.
+func millis(d time.Duration) int64 { return int64(d.Round(time.Millisecond) / time.Millisecond) }
+
+// EndMinute is the end of what can be stored, in the year 6053.
+const EndMinute = 1 << 31
+
+func FitsMinute(u *usage.Usage) bool {
+	ok := true
+	(u.Present & usage.All).Each(func(r usage.Resource) { ok = ok && FitsAmount(u.Amount[r]) })
+	return ok
+}
+
+// FitsAmount reports whether v is an amount that a minute can have.
+func FitsAmount(v int64) bool { return v>>MinuteBits == 0 }
+
+// DecodeUsage is the usage in a row of a table, whose resources begin at a column.
+func DecodeUsage(values []int64, first int) (u usage.Usage) {
+	u.Present = usage.Set(values[ColPresent])
+	u.Quality = DecodeQualities(u.Present, values[ColUncertainty])
+	u.Covered = decodeMillis(values[ColCovered])
+	u.Present.Each(func(r usage.Resource) { u.Amount[r] = values[first+int(r)-1] })
+	return u
+}
+
+// DecodeNodeMinute is the way back from EncodeNodeMinute.
+func DecodeNodeMinute(minute int64, values []int64) (n batch.NodeMinute) {
+	n.Minute, n.CPUs, n.Violations, n.Lost = minute, int(values[ColRest]), values[ColRest+1], values[ColRest+2]
+	copy(n.Whole[:], values[ColRest+3:])
+	copy(n.Skew[:], values[ColRest+3+len(n.Whole):])
+	n.Total = DecodeUsage(values, ColRest+3+2*len(n.Whole))
+	n.Covered, n.Total.Covered = n.Total.Covered, 0
+	return n
+}
+
+// decodeMillis is the way back from millis.
+func decodeMillis(ms int64) time.Duration {
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64 // 292 years
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// What a row of a finer table may hold instead of its own span, in the bits of
+// rough that belong to no resource. An hour that came as such stands in its
+// first minute, so that minutes, hours and days have the same sums.
+const (
+	HoldsHour = 1 << 0
+	HoldsDay  = 1 << 1
+)
+
+// MaxMinuteAmount is the largest amount that a row of minutes can have.
+const MaxMinuteAmount = 1<<MinuteBits - 1
