@@ -166,12 +166,12 @@ func TestWaits(t *testing.T) {
 	}
 	s.server.stop()
 	s.node = s.start("agent", s.agent("-token-file", file))
-	s.node.says("cannot enrol yet; trying on")
+	s.node.says("cannot enroll yet; trying on")
 	s.serve()
 	s.node.says("msg=enrolled")
 	s.node.says("server reached")
-	if n := strings.Count(s.node.log.String(), "cannot enrol yet"); n != 1 {
-		t.Errorf("it says %d times that it cannot enrol, want once:\n%s", n, &s.node.log)
+	if n := strings.Count(s.node.log.String(), "cannot enroll yet"); n != 1 {
+		t.Errorf("it says %d times that it cannot enroll, want once:\n%s", n, &s.node.log)
 	}
 	// Neither another socket nor a copy of the state makes it another machine.
 	if err := os.CopyFS(filepath.Join(s.dir, "copy"), os.DirFS(filepath.Join(s.dir, "agent"))); err != nil {
@@ -371,7 +371,7 @@ func TestExpired(t *testing.T) {
 	s.measure()
 	node := s.node.says(`msg=measuring node=(\S+)`)[1]
 	s.node.says("server reached")
-	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*certificate of node ` + node + ` is good from .*hint="enrol the machine with a new token`)
+	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*certificate of node ` + node + ` is good from .*hint="enroll the machine with a new token`)
 	s.node.stop()
 
 	// As after a long sleep, and the token is gone.

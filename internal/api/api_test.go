@@ -440,7 +440,7 @@ func TestRefusals(t *testing.T) {
 		detail         string
 	}{
 		{"GET", "/v1/usage?buy=job", 400, `parameter "buy" is not known: invalid`},
-		{"GET", "/v1/usage?by=colour", 400, `dimension "colour": invalid`},
+		{"GET", "/v1/usage?by=color", 400, `dimension "color": invalid`},
 		{"GET", "/v1/usage?from=%ZZ", 400, `parameters: invalid URL escape "%ZZ": invalid`},
 		{"GET", "/v1/usage?from=a;to=b", 400, "parameters: invalid semicolon separator in query: invalid"},
 		{"GET", "/v1/nodes?x=1", 400, `parameter "x" is not known: invalid`},

@@ -35,7 +35,7 @@ type Ledger interface {
 type Config struct {
 	URL string // of the server above, https://host:port
 	Dir string // holds the identity; made where it is not there
-	// Token returns the token to enrol by, of the role upstream; it may be nil,
+	// Token returns the token to enroll by, of the role upstream; it may be nil,
 	// or return fault.ErrNotFound.
 	Token func() (token.Token, error)
 	Name  string // of this server, for people
@@ -116,7 +116,7 @@ func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Sender,
 	return u, nil
 }
 
-// Run enrols where that is needed, and tells what there is, until ctx ends.
+// Run enrolls where that is needed, and tells what there is, until ctx ends.
 func (u *Sender) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	enrolled := make(chan struct{})
@@ -179,10 +179,10 @@ func (c Config) backoff(failures int, err error) time.Duration {
 	return wait
 }
 
-// Push tells all that the server above lacks, once. It enrols there first, where
+// Push tells all that the server above lacks, once. It enrolls there first, where
 // that is needed.
 func (u *Sender) Push(ctx context.Context) error {
-	if err := u.id.Enrol(ctx); err != nil {
+	if err := u.id.Enroll(ctx); err != nil {
 		return err
 	}
 	m, err := u.upstream.mark(ctx)

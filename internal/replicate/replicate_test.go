@@ -418,7 +418,7 @@ func TestRefused(t *testing.T) {
 		tok := u.token(role)
 		i, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: u.url, Role: role, Token: func() (token.Token, error) { return tok, nil }, Facts: enroll.Facts{Machine: "m", Boot: "b", Name: "n"}}, quiet)
 		if err == nil {
-			err = i.Enrol(t.Context())
+			err = i.Enroll(t.Context())
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -60,7 +60,7 @@ func testBackedUp(t *testing.T, p *pair) {
 func TestBackup(t *testing.T) {
 	state := t.TempDir()
 	first := open(t, state, nil)
-	id := first.enrol(t, registry.Agent, "m1")
+	id := first.enroll(t, registry.Agent, "m1")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, first, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatal(r, err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Alerts implements api.Live. Who sees some clusters sees the alerts that are
-// labelled with one of them; who sees some projects sees none, as alerts are of
+// labeled with one of them; who sees some projects sees none, as alerts are of
 // clusters.
 func (r liveProvider) Alerts(_ context.Context, s query.Scope) (out []query.Alert, err error) {
 	for _, rule := range r.alerts.AlertingRules() {

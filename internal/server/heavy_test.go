@@ -263,7 +263,7 @@ func besideSmall(t *testing.T, state string, end time.Time) {
 		c.Metrics.Retention = 40 * 24 * time.Hour
 		c.Query.Memory, c.Query.Timeout, c.Query.Log = memory, 5*time.Minute, filepath.Join(state, "queries.log")
 	})
-	id := b.enrol(t, registry.Agent, "m1")
+	id := b.enroll(t, registry.Agent, "m1")
 	reader, other := b.asker(t, ""), b.asker(t, "lab")
 	small := func() time.Duration {
 		t.Helper()

@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 	if code, body := ask(""); code != http.StatusUnauthorized || strings.Contains(body, "mete_server") {
 		t.Errorf("without a token: %d, %s", code, body)
 	}
-	id := b.enrol(t, registry.Agent, "m1")
+	id := b.enroll(t, registry.Agent, "m1")
 	sent, clock := aBatch(t, id.Node())
 	if _, err := offer(t, id, b, sent, clock); err != nil {
 		t.Fatal(err)

@@ -137,7 +137,7 @@ func TestSelfOpensNothingElse(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	if h.ServeHTTP(w, r); w.Code != 400 {
-		t.Errorf("enrolment with it as a bearer: %d %s", w.Code, w.Body)
+		t.Errorf("enrollment with it as a bearer: %d %s", w.Code, w.Body)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestSelfOpensNothingElse(t *testing.T) {
 // server's own authority.
 func TestSelfTLS(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id := b.enrol(t, registry.Agent, "m")
+	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatchOf(t, id.Node(), 1, "make")
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("%+v, %v", r, err)

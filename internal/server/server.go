@@ -52,7 +52,7 @@ type Config struct {
 	// Names are host names and addresses under which it is reached, beside the
 	// machine's own.
 	Names []string
-	// Cluster is the one of nodes that enrol without a token.
+	// Cluster is the one of nodes that enroll without a token.
 	Cluster string
 	// Life is how long certificates of machines are good; 0 is as
 	// [ca.Config] has it.
@@ -255,9 +255,9 @@ func (s *Server) Run(ctx context.Context) error {
 // and the dashboard at /.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	enrol := limitReadTime(s.Authority.Handler())
-	mux.Handle("/v1/enroll", enrol)
-	mux.Handle("/v1/renew", enrol)
+	enroll := limitReadTime(s.Authority.Handler())
+	mux.Handle("/v1/enroll", enroll)
+	mux.Handle("/v1/renew", enroll)
 	batches := s.Ingest.Handler(s.identifyAgent)
 	mux.Handle("/v1/batches", batches)
 	mux.Handle("/v1/lost", batches)
@@ -268,7 +268,7 @@ func (s *Server) Handler() http.Handler {
 	return api.Guard(mux)
 }
 
-// enrollTimeout is how long the claim of a machine that enrols may take to arrive: it
+// enrollTimeout is how long the claim of a machine that enrolls may take to arrive: it
 // is of one or two packets, and anybody may send one.
 const enrollTimeout = 10 * time.Second
 
@@ -318,7 +318,7 @@ func (s *Server) identifyAgent(r *http.Request) (string, error) {
 	case err != nil:
 		return "", err
 	case p.Role != registry.Agent:
-		return "", fault.WithHint(fmt.Errorf("only agents send batches: %w", fault.ErrDenied), "enrol with a token of the role agent")
+		return "", fault.WithHint(fmt.Errorf("only agents send batches: %w", fault.ErrDenied), "enroll with a token of the role agent")
 	}
 	return p.Node, s.restoreNode(r.Context(), p)
 }
@@ -354,7 +354,7 @@ func (s *Server) identifySource(r *http.Request) (replica.Source, error) {
 	case err != nil:
 		return replica.Source{}, err
 	case p.Role != registry.Upstream:
-		return replica.Source{}, fault.WithHint(errors.Join(errors.New("only servers send states"), fault.ErrDenied), "enrol with a token of the role upstream")
+		return replica.Source{}, fault.WithHint(errors.Join(errors.New("only servers send states"), fault.ErrDenied), "enroll with a token of the role upstream")
 	}
 	return replica.Source{ID: p.Node, Cluster: p.Cluster}, nil
 }

@@ -69,13 +69,13 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 	return &bench{s, "https://" + ln.Addr().String()}
 }
 
-// enrol makes this test an agent of the server.
-func (b *bench) enrol(t *testing.T, role registry.Role, machine string) *enroll.Identity {
+// enroll makes this test an agent of the server.
+func (b *bench) enroll(t *testing.T, role registry.Role, machine string) *enroll.Identity {
 	t.Helper()
-	return b.enrolAs(t, role, machine, "alpha")
+	return b.enrollAs(t, role, machine, "alpha")
 }
 
-func (b *bench) enrolAs(t *testing.T, role registry.Role, machine, name string) *enroll.Identity {
+func (b *bench) enrollAs(t *testing.T, role registry.Role, machine, name string) *enroll.Identity {
 	t.Helper()
 	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: role, Cluster: "lab", Uses: 1})
 	if err != nil {
@@ -86,7 +86,7 @@ func (b *bench) enrolAs(t *testing.T, role registry.Role, machine, name string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := id.Enrol(t.Context()); err != nil {
+	if err := id.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(id.Client().CloseIdleConnections)
@@ -139,7 +139,7 @@ func offer(t *testing.T, id *enroll.Identity, b *bench, sent []byte, clock batch
 // the ledger, to those who may see it.
 func TestRates(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id := b.enrol(t, registry.Agent, "m")
+	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("the batch: %+v, %v", r, err)
@@ -188,7 +188,7 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 // them.
 func TestSummary(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id := b.enrol(t, registry.Agent, "m")
+	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("the batch: %+v, %v", r, err)
@@ -230,9 +230,9 @@ func TestWhoMaySend(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer stranger.CloseIdleConnections()
-	upstream := b.enrol(t, registry.Upstream, "s").Client()
-	agent := b.enrol(t, registry.Agent, "m")
-	revoked := b.enrol(t, registry.Agent, "r")
+	upstream := b.enroll(t, registry.Upstream, "s").Client()
+	agent := b.enroll(t, registry.Agent, "m")
+	revoked := b.enroll(t, registry.Agent, "r")
 	if err := b.Authority.RevokeNode(t.Context(), revoked.Node()); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestWhoMaySend(t *testing.T) {
 // open, in the books, and for good.
 func TestRevoke(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
-	id, below := b.enrol(t, registry.Agent, "m"), b.enrol(t, registry.Upstream, "s")
+	id, below := b.enroll(t, registry.Agent, "m"), b.enroll(t, registry.Upstream, "s")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("the batch: %+v, %v", r, err)
@@ -310,7 +310,7 @@ func TestRevoke(t *testing.T) {
 	if err != nil || len(sources) != 1 || sources[0].ID != below.Node() || sources[0].State != "revoked" {
 		t.Errorf("servers below: %+v, %v", sources, err)
 	}
-	again := b.enrol(t, registry.Agent, "m")
+	again := b.enroll(t, registry.Agent, "m")
 	if again.Node() == id.Node() {
 		t.Error("the machine is the same node again")
 	}
@@ -325,7 +325,7 @@ func TestRevoke(t *testing.T) {
 func TestRecall(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir, nil)
-	id := b.enrol(t, registry.Agent, "m")
+	id := b.enroll(t, registry.Agent, "m")
 	copied := t.TempDir()
 	if err := os.CopyFS(filepath.Join(copied, "authority"), os.DirFS(filepath.Join(dir, "authority"))); err != nil {
 		t.Fatal(err)

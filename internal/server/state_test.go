@@ -84,7 +84,7 @@ func TestState(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) {
 		c.Caps = []rule.Cap{{Cluster: "lab", Watts: 5000}, {Cluster: "lab", Node: "alpha", Watts: 400}}
 	})
-	id := b.enrol(t, registry.Agent, "m")
+	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	decoded, err := wire.Decode(sent, wire.Default())
 	if err != nil {
@@ -110,9 +110,9 @@ func TestState(t *testing.T) {
 	if _, err := way.Lost(t.Context(), batch.Loss{Stream: batch.Stream{8}, From: 1, To: 1, Gap: gap}); err != nil {
 		t.Fatal(err)
 	}
-	b.enrolAs(t, registry.Agent, "m jobs", "alpha")
-	b.enrolAs(t, registry.Agent, "n jobs", "solo")
-	revoked := b.enrol(t, registry.Agent, "r")
+	b.enrollAs(t, registry.Agent, "m jobs", "alpha")
+	b.enrollAs(t, registry.Agent, "n jobs", "solo")
+	revoked := b.enroll(t, registry.Agent, "r")
 	if err := b.Authority.RevokeNode(t.Context(), revoked.Node()); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestAlerts(t *testing.T) {
 		c.Alerts.Rules, c.Alerts.Interval = []string{path}, 200*time.Millisecond
 		c.Alerts.Alertmanagers = []string{"http://127.0.0.1:1"}
 	})
-	id := b.enrol(t, registry.Agent, "m")
+	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if _, err := offer(t, id, b, sent, clock); err != nil {
 		t.Fatal(err)

@@ -192,9 +192,10 @@ func TestHeaders(t *testing.T) {
 			}
 		}
 	}
-	for name, kind := range map[string]string{"js/app.js": "text/javascript", "vendor/uplot.mjs": "text/javascript", "css/app.css": "text/css", "vendor/licences/htm.txt": "text/plain"} {
-		if got := ask("GET", "/static/-/"+name).Header.Get("Content-Type"); !strings.HasPrefix(got, kind) {
-			t.Errorf("%s is %q", name, got)
+	for name, kind := range map[string]string{"js/app.js": "text/javascript", "vendor/uplot.mjs": "text/javascript", "css/app.css": "text/css", "vendor/licenses/htm.txt": "text/plain"} {
+		r := ask("GET", "/static/-/"+name)
+		if got := r.Header.Get("Content-Type"); r.StatusCode != http.StatusOK || !strings.HasPrefix(got, kind) {
+			t.Errorf("%s: %s, %q", name, r.Status, got)
 		}
 	}
 }

@@ -56,7 +56,7 @@ type stream struct {
 // window is the length of a window.
 const window = 10 * time.Second
 
-// openFleet enrols n machines with so many workloads each, and one more for
+// openFleet enrolls n machines with so many workloads each, and one more for
 // whoever watches. It introduces them: each sends the names of its workloads, with
 // a window that ended at since.
 func openFleet(ctx context.Context, t *target, dir string, n, workloads int, since time.Time) (*fleet, error) {
@@ -77,7 +77,7 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 				Facts: enroll.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: fmt.Sprintf("host-%06d", i)},
 			}, slog.New(slog.DiscardHandler))
 			if err == nil {
-				err = id.Enrol(ctx)
+				err = id.Enroll(ctx)
 			}
 			if err != nil {
 				return err

@@ -20,6 +20,7 @@ func stages() []stage {
 	tested := []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}
 	return []stage{
 		{"format", "code is formatted", commit, 10 * s, nil, func(sh *shell) error { return sh.quiet("gofmt", "-l", ".") }},
+		{"prose", "code and documents follow the rules of spelling", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./tools/prose") }},
 		{"tidy", "go.mod lists what is used", commit, 10 * s, nil, func(sh *shell) error { return sh.do("go", "mod", "tidy", "-diff") }},
 		{"build", "every program builds", commit, 1 * m, nil, func(sh *shell) error { return sh.do("go", "build", "./cmd/...") }},
 		{"arch", "packages import what the plan allows", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./tools/arch") }},

@@ -95,12 +95,12 @@ func TestParseQuery(t *testing.T) {
 func TestParseQueryRefuses(t *testing.T) {
 	for raw, want := range map[string]string{
 		"form=-1h":          `parameter "form" is not known: invalid; there are: by, from, to, where, omit-own, limit, idle`,
-		"by=colour":         `dimension "colour": invalid; it is one of job, workload, node, cluster, kind, user, project, namespace, pod, container, label:KEY`,
+		"by=color":          `dimension "color": invalid; it is one of job, workload, node, cluster, kind, user, project, namespace, pod, container, label:KEY`,
 		"by=label:":         `dimension "label:"`,
 		"by=job,job":        `dimension "job" is named twice`,
 		"by=":               `dimension ""`,
 		"where=job":         `filter "job" has no =`,
-		"where=colour=x":    `dimension "colour"`,
+		"where=color=x":     `dimension "color"`,
 		"from=then":         `time "then": invalid; write a time as`,
 		"from=":             `time ""`,
 		"from=now&to=-1h":   "is empty: invalid; from is the earlier one",
@@ -170,8 +170,8 @@ func TestParseWish(t *testing.T) {
 
 func TestTokenText(t *testing.T) {
 	for want, tok := range map[string]registry.Token{
-		"token x enrols 1 machine into the server's cluster, without end; it is shown this once":                  {ID: "x", Role: registry.Agent, Uses: 1},
-		"token x enrols any number of servers into cluster lab, without end; it is shown this once":               {ID: "x", Role: registry.Upstream, Uses: -1, Cluster: "lab"},
+		"token x enrolls 1 machine into the server's cluster, without end; it is shown this once":                 {ID: "x", Role: registry.Agent, Uses: 1},
+		"token x enrolls any number of servers into cluster lab, without end; it is shown this once":              {ID: "x", Role: registry.Upstream, Uses: -1, Cluster: "lab"},
 		"token x lets who has it read all clusters, until 2026-03-01 12:00:00; it is shown this once":             {ID: "x", Role: registry.Viewer, Uses: -1, Expires: noon},
 		"token x lets who has it write series into cluster lab, until 2026-03-01 12:00:00; it is shown this once": {ID: "x", Role: registry.Writer, Cluster: "lab", Uses: -1, Expires: noon},
 		"token x lets who has it read cluster \uFFFDlab, until 2026-03-01 12:00:00; it is shown this once":        {ID: "x", Role: registry.Viewer, Cluster: "\rlab", Expires: noon},

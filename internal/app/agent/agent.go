@@ -54,7 +54,7 @@ type Config struct {
 	Agent   agent.Config // how to keep and send
 	// Server is the URL of the server; "" is none, and nothing is kept.
 	Server string
-	// Token enrols this machine; TokenFile holds it, and goes before it.
+	// Token enrolls this machine; TokenFile holds it, and goes before it.
 	Token, TokenFile string
 	State            string // directory of the identity and the spool
 	Curve            string // file of mete power calibrate; "" is none
@@ -87,7 +87,7 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
 	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
 	f.StringVar(&c.Server, "server", c.Server, "`URL` of the server to send to, as https://mete.example.org:9797 (METE_SERVER); without one nothing is kept or sent")
-	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrols this machine (default: $METE_TOKEN); it may be gone once that is done")
+	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
 	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
 	f.Int64Var(&c.Agent.Spool.MaxBytes, "spool-cap", c.Agent.Spool.MaxBytes, "most `bytes` that the spool takes on disk")
 	f.StringVar(&c.Machine.Energy.Powercap, "powercap", c.Machine.Energy.Powercap, "`directory` to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")

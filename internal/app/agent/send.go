@@ -33,7 +33,7 @@ import (
 // errNewIdentity ends the loops of an agent that has got another identity.
 var errNewIdentity = errors.New("a new identity")
 
-// runWithServer enrols at the server, then measures for it until ctx ends.
+// runWithServer enrolls at the server, then measures for it until ctx ends.
 func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err := cfg.validate(); err != nil {
 		return err
@@ -48,7 +48,7 @@ func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error
 		return err
 	}
 	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.readToken, Facts: facts},
-		log.With("part", "enrol"))
+		log.With("part", "enroll"))
 	if err != nil {
 		return withStateHint(err)
 	}
@@ -94,7 +94,7 @@ func withStateHint(err error) error {
 func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slog.Logger) error {
 	wait := time.Second
 	for first := true; ; first = false {
-		err := id.Enrol(ctx)
+		err := id.Enroll(ctx)
 		path, isPath := errors.AsType[*fs.PathError](err)
 		switch {
 		case err == nil, ctx.Err() != nil:
@@ -115,7 +115,7 @@ func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slo
 			log.Warn("cannot renew this machine's identity yet; what is measured waits in the spool", "node", id.Node(), "err", err)
 			return nil
 		case first:
-			log.Warn("cannot enrol yet; trying on", "server", id.Server(), "err", err, "hint", fault.Hint(err))
+			log.Warn("cannot enroll yet; trying on", "server", id.Server(), "err", err, "hint", fault.Hint(err))
 		}
 		pause := wait/2 + rand.N(wait)
 		if after, ok := sender.RetryAfter(err); ok {
@@ -153,8 +153,8 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
 	c.PowerModel = filepath.Join(cfg.State, "power.json")
 	c.Retired = agent.FindRetiredSpools(c.Spool, time.Now(), log)
-	c.Sender.Reenrol = func(ctx context.Context) error {
-		if err := id.Reenrol(ctx); err != nil {
+	c.Sender.Reenroll = func(ctx context.Context) error {
+		if err := id.Reenroll(ctx); err != nil {
 			return err
 		}
 		stop(errNewIdentity)

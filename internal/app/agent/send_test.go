@@ -49,7 +49,7 @@ func (r *registrar) identity(t *testing.T) *enroll.Identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := id.Enrol(t.Context()); err != nil {
+	if err := id.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -71,7 +71,7 @@ func TestBound(t *testing.T) {
 		t.Fatalf("%v, %d batches", err, r.batches.Load())
 	}
 	r.node.Store(&two)
-	if err := id.Reenrol(t.Context()); err != nil || id.Node() != two {
+	if err := id.Reenroll(t.Context()); err != nil || id.Node() != two {
 		t.Fatalf("%v, node %s", err, id.Node())
 	}
 	if _, err := b.Offer(t.Context(), batch.Clock{Boot: "b"}, []byte("x")); !errors.Is(err, fault.ErrDenied) {
@@ -119,8 +119,8 @@ func TestEnrolled(t *testing.T) {
 	if err := c.waitEnrolled(ctx, fresh, slog.New(slog.NewTextHandler(until, nil))); err != nil || ctx.Err() == nil {
 		t.Errorf("without a server: %v, and it waited: %v", err, ctx.Err() != nil)
 	}
-	if n := strings.Count(log.String(), "cannot enrol yet; trying on"); n != 1 {
-		t.Errorf("it is said %d times that it cannot enrol:\n%s", n, &log)
+	if n := strings.Count(log.String(), "cannot enroll yet; trying on"); n != 1 {
+		t.Errorf("it is said %d times that it cannot enroll:\n%s", n, &log)
 	}
 }
 

@@ -213,11 +213,11 @@ const chartHeight = 18
 // drawChart paints a chart for out.
 func drawChart(out io.Writer, a *result.Answer, o chart.Options, width int) []byte {
 	p := top.NewPainter(out)
-	o.Width, o.Height, o.Colour = width, chartHeight, p.Colour
+	o.Width, o.Height, o.Color = width, chartHeight, p.Color
 	var b strings.Builder
 	for _, l := range chart.Chart(a, o) {
 		text := p.Line(l)
-		if !p.Colour {
+		if !p.Color {
 			text = l.String() // nor bold: it may be a file
 		}
 		b.WriteString(strings.TrimRight(text, " ") + "\n")

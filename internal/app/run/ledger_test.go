@@ -77,7 +77,7 @@ func (b *bench) start() {
 
 func (b *bench) url() string { return "https://" + b.addr }
 
-// program is a mete with a token of the server that is good for one enrolment.
+// program is a mete with a token of the server that is good for one enrollment.
 func (b *bench) program() *mete {
 	b.t.Helper()
 	text, _, err := b.Authority.Tokens().Create(b.t.Context(), registry.Token{Role: registry.Agent, Cluster: "lab", Uses: 1})

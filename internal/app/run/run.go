@@ -172,7 +172,7 @@ func Command() *cobra.Command {
 	f.BoolVar(&o.self, "self", true, "give the job what it needs to ask for its own use; --self=false gives it nothing")
 	f.StringVar(&o.powercap, "powercap", "", "read the energy meters in `DIR`, laid out as /sys/class/powercap, in place of the machine's")
 	f.StringVar(&o.server, "server", "", "send what the job used to the ledger of the server at `URL`; METE_SERVER alone does not")
-	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrols with the server once (default: $METE_TOKEN)")
+	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrolls with the server once (default: $METE_TOKEN)")
 	f.DurationVar(&o.wait, "server-wait", standalone.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
 	cli.Choices(cmd, "reader", "auto", "bpf", "files")
 	cli.Choices(cmd, "output", "text", "json", "csv")

@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 		Use:   "token",
 		Short: "Make, list and revoke the tokens that open this machine's server",
 		Long: `Make, list and revoke the tokens that open this machine's server: to agents that
-enrol, to people who read, to servers that send what they have, to programs that
+enroll, to people who read, to servers that send what they have, to programs that
 write series of their own.
 
 The server takes these orders on a socket in its state directory, so only who may
@@ -59,8 +59,8 @@ func create() *cobra.Command {
 		Long: `Make a token and print it on standard output. It is shown this once: the server
 keeps no more of it than it takes to know it again.
 
-An agent's token enrols machines, by default one. A viewer's lets who has it read,
-all clusters or one. An upstream's enrols a server that sends its figures here.`,
+An agent's token enrolls machines, by default one. A viewer's lets who has it read,
+all clusters or one. An upstream's enrolls a server that sends its figures here.`,
 		Example: `  mete token create > token
   mete token create --cluster lab --uses 20 --expires 1h
   mete token create --role viewer --expires 90d`,
@@ -96,8 +96,8 @@ all clusters or one. An upstream's enrols a server that sends its figures here.`
 	}
 	f := cmd.Flags()
 	f.StringVar(&role, "role", "agent", "what it opens: agent, viewer, upstream or writer")
-	f.StringVar(&cluster, "cluster", "", "the cluster that it enrols into, or that its bearer sees or writes into (default: the server's, or all)")
-	f.IntVar(&uses, "uses", 0, "how many machines may enrol with it; -1 is any number (default: one)")
+	f.StringVar(&cluster, "cluster", "", "the cluster that it enrolls into, or that its bearer sees or writes into (default: the server's, or all)")
+	f.IntVar(&uses, "uses", 0, "how many machines may enroll with it; -1 is any number (default: one)")
 	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
 	cli.Choices(cmd, "role", "agent", "viewer", "upstream", "writer")
 	outputFlag(cmd, &form, "text", "json")

@@ -86,7 +86,7 @@ func mete(line string) (stdout, stderr string, err error) {
 func TestLifeOfAToken(t *testing.T) {
 	r := serve(t)
 	out, errs, err := mete("token create --cluster lab --uses 20 --expires 1h")
-	if err != nil || out != "mete_abcd0_secret\n" || !strings.HasPrefix(errs, "token abcd0 enrols 20 machines into cluster lab, until ") {
+	if err != nil || out != "mete_abcd0_secret\n" || !strings.HasPrefix(errs, "token abcd0 enrolls 20 machines into cluster lab, until ") {
 		t.Fatalf("create: %q, %q, %v", out, errs, err)
 	}
 	if left := time.Until(r.list[0].Expires); left < 59*time.Minute || left > time.Hour || r.list[0].Role != registry.Agent {

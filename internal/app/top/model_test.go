@@ -266,12 +266,12 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 	}
 }
 
-// A terminal without colour gets none, and everybody gets a visible cursor.
+// A terminal without color gets none, and everybody gets a visible cursor.
 func TestPainter(t *testing.T) {
 	s := open(t, 100, 30)
 	s.tick(0)
 	if v := s.m.screen(); strings.Contains(v, "\x1b[38") || strings.Contains(v, "\x1b[3") {
-		t.Errorf("colours on a writer that is no terminal: %q", v)
+		t.Errorf("colors on a writer that is no terminal: %q", v)
 	}
 	s.selected()
 }

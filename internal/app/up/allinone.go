@@ -69,7 +69,7 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	if s.host, err = hostfs.Open("/"); err != nil {
 		return nil, err
 	}
-	if s.Node, err = s.enrol(ctx); err != nil {
+	if s.Node, err = s.enroll(ctx); err != nil {
 		return nil, err
 	}
 	ledger := enroll.LedgerID(s.server.Authority.CA())
@@ -93,8 +93,8 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	return s, nil
 }
 
-// enrol finds this machine among the server's nodes, or makes it one.
-func (s *AllInOne) enrol(ctx context.Context) (registry.Node, error) {
+// enroll finds this machine among the server's nodes, or makes it one.
+func (s *AllInOne) enroll(ctx context.Context) (registry.Node, error) {
 	f, err := enroll.FactsOf(s.host)
 	if err != nil {
 		return registry.Node{}, err

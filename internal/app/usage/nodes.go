@@ -46,7 +46,7 @@ func revoke() *cobra.Command {
 its id, or its name where only one is called so. What it sent stays in the ledger,
 and what it measures from now on stays on its own disk.
 
-There is no way back for its certificate: where it is to send again, it enrols with
+There is no way back for its certificate: where it is to send again, it enrolls with
 a new token as a new node. A token by which it could do that by itself is ended
 with mete token revoke.
 

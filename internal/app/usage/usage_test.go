@@ -202,7 +202,7 @@ func TestErrors(t *testing.T) {
 		code            int
 	}{
 		{"usage -o yaml", `-o "yaml": invalid`, "it is one of table, csv, json", cli.Invalid},
-		{"usage --by colour", `dimension "colour": invalid`, "it is one of job", cli.Invalid},
+		{"usage --by color", `dimension "color": invalid`, "it is one of job", cli.Invalid},
 		{"usage --from later", `time "later": invalid`, "write a time as", cli.Invalid},
 		{"usage --from now --to -1h", "is empty: invalid", "from is the earlier one", cli.Invalid},
 		{"usage --where web", `filter "web" has no =: invalid`, "write it as job=NAME", cli.Invalid},

@@ -26,15 +26,15 @@ type model struct {
 	busy   bool // all loads are there from the start: it is never idle
 }
 
-// A behaviour says how many CPUs a workload wants in a slice; the second result
+// A behavior says how many CPUs a workload wants in a slice; the second result
 // says that its process is another one than in the slice before.
-type behaviour func(s int) (cpus float64, fresh bool)
+type behavior func(s int) (cpus float64, fresh bool)
 
 // A world is a machine with its loads, counters and the truth.
 type world struct {
 	model
 	cpus      int
-	loads     []behaviour
+	loads     []behavior
 	noise     *rand.Rand
 	now       int       // slices
 	energy    int64     // uJ of the machine, exact
@@ -135,7 +135,7 @@ func (w *world) scan() *energy.Scan {
 
 // mixed returns 20 loads that change: steady ones, ones that come and go by
 // seconds, short bursts of 200 ms, and ones that are chains of processes of 40 ms.
-func mixed(cpus int, seed uint64) (loads []behaviour) {
+func mixed(cpus int, seed uint64) (loads []behavior) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	big := float64(cpus) / 8
 	for i := range 20 {
@@ -180,7 +180,7 @@ func mixed(cpus int, seed uint64) (loads []behaviour) {
 
 // starting starts loads one after the other, half a second apart, after two
 // seconds without any.
-func starting(loads []behaviour) (later []behaviour) {
+func starting(loads []behavior) (later []behavior) {
 	for i, b := range loads {
 		from := 100 + 25*i
 		later = append(later, func(s int) (float64, bool) {

@@ -25,7 +25,7 @@ type MeterMinute struct {
 // Power between two samples is a straight line, which what it was may miss by half
 // their difference: that is in the error. The energy between two values of a counter
 // is spread evenly from one change to the next. On which side of a minute's edge a
-// joule falls is not in the error: what a minute has too much its neighbour has too
+// joule falls is not in the error: what a minute has too much its neighbor has too
 // little. Whatever the edges, the minutes sum to what is between two samples.
 func Minutes(m *Meter, samples []Sample, from int64, now time.Time) (out []MeterMinute) {
 	ps := m.segments(samples)

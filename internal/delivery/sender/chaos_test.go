@@ -33,7 +33,7 @@ func TestChaos(t *testing.T) {
 	for seed := range uint64(30) {
 		d := &dice{r: rand.New(rand.NewPCG(seed, 0))}
 		on(t, func(c *sender.Config) {
-			c.Reenrol = func(context.Context) error { return nil }
+			c.Reenroll = func(context.Context) error { return nil }
 		}, func(b *bench) {
 			trouble := func(ctx context.Context, p *parcel) (batch.Reply, error) {
 				select {

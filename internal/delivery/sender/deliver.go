@@ -151,7 +151,7 @@ func checkReply(number uint64, r batch.Reply) error {
 // applyReply does as a reply says, and tells the server what is lost.
 func (s *Sender) applyReply(ctx context.Context, st batch.Stream, r batch.Reply) outcome {
 	if r.Verdict == batch.Clone {
-		if s.cfg.Reenrol == nil {
+		if s.cfg.Reenroll == nil {
 			return outcome{step: stepFailed, err: errClone}
 		}
 		return outcome{step: stepCloned}

@@ -380,7 +380,7 @@ func (v *fakeServer) once(p *fakeSpool) {
 	}
 }
 
-// set changes the server's behaviour.
+// set changes the server's behavior.
 func (v *fakeServer) set(before func(context.Context, *parcel) (batch.Reply, error)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -59,7 +59,7 @@ type loop struct {
 	enrolling bool
 	clones    int // without success between them
 	enrolled  chan error
-	enrolDue  time.Time
+	enrollDue time.Time
 }
 
 type result struct {
@@ -91,7 +91,7 @@ func (s *Sender) Run(ctx context.Context) error {
 				l.handleResult(r)
 			}
 		case err := <-l.enrolled:
-			l.enrol(err)
+			l.enroll(err)
 		case <-t.C:
 			for _, a := range l.streams {
 				a.idle = a.idle && time.Since(a.lastAttempt) < pollInterval
@@ -105,7 +105,7 @@ func (s *Sender) Run(ctx context.Context) error {
 func (l *loop) dispatch(ctx context.Context) time.Duration {
 	now := time.Now()
 	if l.cloned {
-		return l.reenrol(ctx, now)
+		return l.reenroll(ctx, now)
 	}
 	streams := l.spool.Streams()
 	l.syncStreams(streams)
@@ -292,9 +292,9 @@ func (l *loop) handleClone(now time.Time) {
 	if l.cloned {
 		return // it was in flight with the one that said so
 	}
-	l.cloned, l.enrolDue = true, now
+	l.cloned, l.enrollDue = true, now
 	if l.clones++; l.clones > 1 {
-		l.enrolDue = now.Add(l.cfg.backoff(l.clones-1, nil))
+		l.enrollDue = now.Add(l.cfg.backoff(l.clones-1, nil))
 	}
 	for _, a := range l.streams {
 		a.server = Denied
@@ -302,18 +302,18 @@ func (l *loop) handleClone(now time.Time) {
 	l.setServerState(Denied, errClone, now)
 }
 
-// reenrol gets another identity once nothing is in flight that was sent with the
+// reenroll gets another identity once nothing is in flight that was sent with the
 // old one.
-func (l *loop) reenrol(ctx context.Context, now time.Time) time.Duration {
+func (l *loop) reenroll(ctx context.Context, now time.Time) time.Duration {
 	switch {
 	case l.inFlight > 0 || l.enrolling:
 		return pollInterval
-	case l.enrolDue.After(now):
-		return l.enrolDue.Sub(now)
+	case l.enrollDue.After(now):
+		return l.enrollDue.Sub(now)
 	}
 	l.enrolling = true
 	l.exchanges.Go(func() {
-		err := l.cfg.Reenrol(ctx)
+		err := l.cfg.Reenroll(ctx)
 		select {
 		case l.enrolled <- err:
 		case <-ctx.Done():
@@ -322,8 +322,8 @@ func (l *loop) reenrol(ctx context.Context, now time.Time) time.Duration {
 	return pollInterval
 }
 
-// enrol takes the result of reenrol.
-func (l *loop) enrol(err error) {
+// enroll takes the result of reenroll.
+func (l *loop) enroll(err error) {
 	l.enrolling = false
 	if err == nil {
 		l.cloned = false
@@ -331,8 +331,8 @@ func (l *loop) enrol(err error) {
 		return
 	}
 	if l.clones == 1 {
-		l.log.Warn("cannot enrol anew; it is tried again", "err", err)
+		l.log.Warn("cannot enroll anew; it is tried again", "err", err)
 	}
-	l.enrolDue = time.Now().Add(l.cfg.backoff(l.clones, err))
+	l.enrollDue = time.Now().Add(l.cfg.backoff(l.clones, err))
 	l.clones++
 }

@@ -313,7 +313,7 @@ func TestClone(t *testing.T) {
 	var b *bench
 	enrolled := 0
 	on(t, func(c *sender.Config) {
-		c.Reenrol = func(context.Context) error {
+		c.Reenroll = func(context.Context) error {
 			for st, n := range b.server.flying {
 				if n > 0 {
 					b.Errorf("a batch of %v is in flight", st)
@@ -344,7 +344,7 @@ func TestClone(t *testing.T) {
 			b.Errorf("enrolled %d times, want twice, the first in vain", enrolled)
 		}
 		b.server.once(b.spool)
-		b.logs(denied, "cannot enrol anew; it is tried again", "enrolled anew", again)
+		b.logs(denied, "cannot enroll anew; it is tried again", "enrolled anew", again)
 	})
 }
 
@@ -354,7 +354,7 @@ func TestCloneAlways(t *testing.T) {
 	clone := func(context.Context, *parcel) (batch.Reply, error) { return batch.Reply{Verdict: batch.Clone}, nil }
 	enrolled := 0
 	on(t, func(c *sender.Config) {
-		c.Reenrol = func(context.Context) error { enrolled++; return nil }
+		c.Reenroll = func(context.Context) error { enrolled++; return nil }
 	}, func(b *bench) {
 		b.server.set(clone)
 		b.run()

@@ -81,11 +81,11 @@ type Config struct {
 	DrainRate float64
 	// Timeout is how long the server has for one request.
 	Timeout time.Duration
-	// Reenrol gets this machine another identity, when the server says that
+	// Reenroll gets this machine another identity, when the server says that
 	// another machine has the present one too. It is called while nothing is in
 	// flight; requests after it are made with the new one. Nil where there is
 	// no way.
-	Reenrol func(ctx context.Context) error
+	Reenroll func(ctx context.Context) error
 }
 
 // Default is for a server across a network.

@@ -33,7 +33,7 @@ const (
 // uuidBytes is as much as a UUID takes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
 const uuidBytes = 96
 
-// A Library is the library, initialised. Not for concurrent use.
+// A Library is the library, initialized. Not for concurrent use.
 type Library struct {
 	handle uintptr
 
@@ -46,7 +46,7 @@ type Library struct {
 	text     func(result) string
 }
 
-// Open opens the library and initialises it, which may take seconds where the
+// Open opens the library and initializes it, which may take seconds where the
 // driver has to wake the devices. It wraps fault.ErrNotFound where there is no
 // library, and fault.ErrUnavailable where its driver is not loaded.
 func Open() (_ *Library, err error) {

@@ -264,7 +264,7 @@ func FuzzProcIO(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := procfmt.ProcIO(b)
 		check(t, err)
-		notNegative(t, p.Read, p.Written, p.Cancelled)
+		notNegative(t, p.Read, p.Written, p.Canceled)
 	})
 }
 

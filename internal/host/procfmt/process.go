@@ -64,9 +64,9 @@ func ProcStat(b []byte) (Process, error) {
 // devices, in bytes.
 type ProcessIO struct {
 	Read, Written int64
-	// Cancelled is what was counted as written and never was, because the
+	// Canceled is what was counted as written and never was, because the
 	// file was cut short before.
-	Cancelled int64
+	Canceled int64
 }
 
 // ProcIO reads /proc/PID/io.
@@ -83,7 +83,7 @@ func ProcIO(b []byte) (ProcessIO, error) {
 		case "write_bytes:":
 			into = &p.Written
 		case "cancelled_write_bytes:":
-			into = &p.Cancelled
+			into = &p.Canceled
 		default:
 			continue
 		}

@@ -266,7 +266,7 @@ func TestProcess(t *testing.T) {
 	}
 
 	io, err := procfmt.ProcIO([]byte("rchar: 7286\nread_bytes: 10\nwrite_bytes: 20\ncancelled_write_bytes: 5\n"))
-	equal(t, io, procfmt.ProcessIO{Read: 10, Written: 20, Cancelled: 5}, err)
+	equal(t, io, procfmt.ProcessIO{Read: 10, Written: 20, Canceled: 5}, err)
 	_, err = procfmt.ProcIO([]byte("rchar: 7286\n"))
 	invalid(t, err, "read_bytes")
 

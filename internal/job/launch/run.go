@@ -115,7 +115,7 @@ func (r *run) follow(p *Process) Exit {
 			timer.Reset(r.tick(p))
 		case s := <-r.watch.Signals:
 			if n, ok := s.(syscall.Signal); ok && r.watch.NeedsSignal(s) {
-				// A command of another user may not be signalled; it is
+				// A command of another user may not be signaled; it is
 				// the caller's to notice that nothing happens.
 				_ = p.Signal(n)
 			}

@@ -184,7 +184,7 @@ func (r *Run) storeWindows(ctx context.Context) {
 			r.storeWindow(c.window)
 		case <-retry.C:
 			if r.slot == nil {
-				r.enrol(ctx)
+				r.enroll(ctx)
 			}
 		case <-renew.C:
 			_ = r.renew(ctx) // it is tried again, and at the end it is said
@@ -192,11 +192,11 @@ func (r *Run) storeWindows(ctx context.Context) {
 	}
 }
 
-// enrol asks for an identity, where the server was away when the job began.
-func (r *Run) enrol(ctx context.Context) {
+// enroll asks for an identity, where the server was away when the job began.
+func (r *Run) enroll(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
-	if r.storeErr = r.sender.enrol(asking); r.storeErr != nil {
+	if r.storeErr = r.sender.enroll(asking); r.storeErr != nil {
 		return
 	}
 	if r.storeErr = r.takeSlot(r.series.began); r.storeErr == nil {
@@ -261,7 +261,7 @@ func (r *Run) send(ctx context.Context) error {
 	r.sending.Wait()
 	if r.slot == nil {
 		// The server was away when the job began.
-		err := r.sender.enrol(ctx)
+		err := r.sender.enroll(ctx)
 		if err == nil {
 			err = r.takeSlot(r.series.began)
 		}

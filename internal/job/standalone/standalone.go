@@ -66,13 +66,13 @@ type Sender struct {
 	ledgerID string
 }
 
-// Open enrols with the server, where that was not done before. A server that
+// Open enrolls with the server, where that was not done before. A server that
 // cannot be reached is no error: the job may go on without. One that wraps
 // fault.ErrDenied or fault.ErrInvalid says what is wrong with what was asked.
 func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 	base, err := url.Parse(cfg.Server)
 	if err != nil || base.Host == "" {
-		// The rest of what can be wrong with it enrol finds.
+		// The rest of what can be wrong with it enroll finds.
 		return nil, fault.WithHint(fmt.Errorf("server %q: %w address", cfg.Server, fault.ErrInvalid), "give it as https://host:port")
 	}
 	o := &Sender{cfg: cfg, h: h, dir: filepath.Join(cfg.Dir, strings.ReplaceAll(base.Host, ":", "_")), base: base}
@@ -93,7 +93,7 @@ func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.Wait)
 	defer cancel()
-	err = o.enrol(ctx)
+	err = o.enroll(ctx)
 	_, isPath := errors.AsType[*fs.PathError](err)
 	switch {
 	case isPath, errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrInvalid):
@@ -124,10 +124,10 @@ func (o *Sender) load() error {
 	return nil
 }
 
-// enrol makes sure that there is an identity.
+// enroll makes sure that there is an identity.
 // One process at a time does that, so that several that start together do not
 // use up a token.
-func (o *Sender) enrol(ctx context.Context) error {
+func (o *Sender) enroll(ctx context.Context) error {
 	lock, err := o.lock(ctx)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (o *Sender) enrol(ctx context.Context) error {
 			return err
 		}
 	}
-	return o.id.Enrol(ctx)
+	return o.id.Enroll(ctx)
 }
 
 // renew gets a new certificate where that is due.

@@ -21,7 +21,7 @@ const (
 	// another. Nothing changed; the offered bytes were kept aside for a person to
 	// see. The agent abandons the stream and goes on in a new one.
 	Conflict
-	// Clone: this identity is in use by another live machine. The agent enrols
+	// Clone: this identity is in use by another live machine. The agent enrolls
 	// anew.
 	Clone
 )

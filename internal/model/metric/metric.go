@@ -1,7 +1,7 @@
 // Package metric names the time series that windows become, as Prometheus knows
 // them: cumulative counters and gauges, in base units.
 //
-// A series of a workload is labelled with cluster, node and workload, and one of
+// A series of a workload is labeled with cluster, node and workload, and one of
 // energy with its domain. What a workload is called, and what it belongs to, is in
 // the labels of mete_workload_info, whose value is 1: names may come late and
 // change, and no series breaks for it.

@@ -25,7 +25,7 @@ type Stream struct {
 type Alert struct {
 	Rule        string
 	State       string // "pending", "firing"
-	Cluster     string // that it is labelled with; "" is none
+	Cluster     string // that it is labeled with; "" is none
 	Labels      map[string]string
 	Annotations map[string]string
 	Since       time.Time // from when on the rule's condition held

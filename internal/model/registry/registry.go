@@ -15,7 +15,7 @@ type Node struct {
 	Cluster   string
 	Name      string // host name
 	MachineID string // of /etc/machine-id, or what stands for it
-	Boot      string // boot id at enrolment
+	Boot      string // boot id at enrollment
 	At        time.Time
 	// Root is the node that it is a clone of, by that one's certificate: the first one,
 	// where that was a clone too. It is "" of what is no clone.
@@ -27,8 +27,8 @@ type Role string
 
 // The roles.
 const (
-	Agent    Role = "agent"    // enrol one machine for each use
-	Upstream Role = "upstream" // enrol a server that sends its rows here
+	Agent    Role = "agent"    // enroll one machine for each use
+	Upstream Role = "upstream" // enroll a server that sends its rows here
 	Viewer   Role = "viewer"   // read
 	Writer   Role = "writer"   // write series into a cluster
 )
@@ -62,5 +62,5 @@ type Audit struct {
 // RevokedError is the error for a node, or a server below, that may not send any more.
 func RevokedError(node string) error {
 	return fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),
-		"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enrol it with a new token: mete token create")
+		"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enroll it with a new token: mete token create")
 }

@@ -33,7 +33,7 @@ type Name struct {
 //
 // It is asked for each group by itself and speaks of the last element only;
 // the elements above are its context. It returns false for a group that no
-// recogniser names, such as a task of a Slurm step or the emulator thread of a
+// recognizer names, such as a task of a Slurm step or the emulator thread of a
 // virtual machine: the caller folds that into the nearest named group above,
 // and where there is none the group is named [NameFromPath].
 //
@@ -50,7 +50,7 @@ func Recognize(path string) (Name, bool) {
 		runJob, kubernetes, container, lxc, machine, slurm, unit,
 	} {
 		if n, ok := recognizer(g); ok {
-			// A recogniser that knows a group but gives it no kind says that
+			// A recognizer that knows a group but gives it no kind says that
 			// it is a part of what is above, as a container's monitor is.
 			return n, n.Kind != Unknown
 		}
@@ -87,7 +87,7 @@ func (g group) up(n int) string {
 	return g[len(g)-1-n]
 }
 
-// runJob recognises the groups that mete run makes: mete-run-<id>, and
+// runJob recognizes the groups that mete run makes: mete-run-<id>, and
 // mete-run-<id>.scope where systemd makes it.
 func runJob(g group) (Name, bool) {
 	id, ok := strings.CutPrefix(strings.TrimSuffix(g.up(0), ".scope"), "mete-run-")

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// kubernetes recognises QoS classes and pods as the kubelet names them, with
+// kubernetes recognizes QoS classes and pods as the kubelet names them, with
 // its cgroupfs and its systemd driver (pkg/kubelet/cm/cgroup_manager_linux.go
 // and pod_container_manager_linux.go), below any --cgroup-root.
 func kubernetes(g group) (Name, bool) {
@@ -92,7 +92,7 @@ var parents = map[string]string{
 	"moby":    "docker",
 }
 
-// container recognises what OCI runtimes make, wherever it is: a scope or a
+// container recognizes what OCI runtimes make, wherever it is: a scope or a
 // group named by a prefix and the id, or by the id alone; and Podman's pods.
 func container(g group) (Name, bool) {
 	last, parent := g.up(0), g.up(1)
@@ -125,7 +125,7 @@ func containerName(id, runtime string) Name {
 	return Name{Kind: Container, Key: id, Name: id[:12], Runtime: runtime}
 }
 
-// podmanPod recognises a pod of Podman: machine-libpod_pod_<id>.slice, for
+// podmanPod recognizes a pod of Podman: machine-libpod_pod_<id>.slice, for
 // users user-libpod_pod_<id>.slice, with cgroupfs libpod_parent/<id>.
 func podmanPod(last, parent string) (id string, ok bool) {
 	if parent == "libpod_parent" && isID64(last) {
@@ -136,7 +136,7 @@ func podmanPod(last, parent string) (id string, ok bool) {
 	return id, ok && ok2 && isID64(id)
 }
 
-// lxc recognises containers of LXC, LXD and Incus, which are known by name:
+// lxc recognizes containers of LXC, LXD and Incus, which are known by name:
 // lxc.payload.NAME, lxc.payload/NAME or lxc/NAME (src/lxc/cgroups,
 // DEFAULT_PAYLOAD_CGROUP_PREFIX, and lxc.cgroup.pattern before it).
 // What is beside it, lxc.monitor.NAME, is not the container.
@@ -160,7 +160,7 @@ func lxc(g group) (Name, bool) {
 	return n, true
 }
 
-// machine recognises what systemd-machined and libvirt keep: containers of
+// machine recognizes what systemd-machined and libvirt keep: containers of
 // systemd-nspawn, and domains of libvirt, whose UUIDs are not in their paths;
 // and the virtual machines of Proxmox, qemu.slice/VMID.scope.
 func machine(g group) (Name, bool) {

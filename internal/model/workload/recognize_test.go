@@ -32,7 +32,7 @@ func kubePod(key string) Name {
 
 func sl(name string) Name { return Name{Kind: Slice, Name: name} }
 
-// folds stands for a group that no recogniser names.
+// folds stands for a group that no recognizer names.
 var folds = Name{}
 
 var recognizeCases = []struct {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// slurm recognises the jobs and steps of Slurm; the groups below a step, one
+// slurm recognizes the jobs and steps of Slurm; the groups below a step, one
 // for each task, fold into it. The forms are those of
 // src/plugins/cgroup/v1/cgroup_v1.c (slurm/uid_N/job_N/step_X, slurm_NODE
 // where several slurmd may run) and v2/cgroup_v2.c (slurmstepd.scope/job_N/
@@ -30,7 +30,7 @@ func slurm(g group) (Name, bool) {
 	return Name{Kind: SlurmStep, Key: key, Name: "job " + id + " step " + step}, true
 }
 
-// slurmJob recognises a Slurm job's own group. Its key is "" where the slurmd
+// slurmJob recognizes a Slurm job's own group. Its key is "" where the slurmd
 // is not the machine's but one inside a container: that is another cluster,
 // with the same numbers.
 func slurmJob(g group) (id, key string, ok bool) {
@@ -59,7 +59,7 @@ func isSlurmV1(s string) bool { return s == "slurm" || strings.HasPrefix(s, "slu
 // jobs with "+component", or batch, extern, interactive, TBD.
 func isStep(c byte) bool { return isAlnum(c) || c == '+' || c == '.' }
 
-// unit recognises the units of systemd that hold processes, wherever a systemd
+// unit recognizes the units of systemd that hold processes, wherever a systemd
 // runs: on the machine, for a user, or in a container. The groups of mounts,
 // sockets and swaps fold into their slice: they hold only what mounts them.
 func unit(g group) (Name, bool) {

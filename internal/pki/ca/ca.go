@@ -38,9 +38,9 @@ type Config struct {
 	Dir   string   // holds the keys; made where it is not there
 	Names []string // host names and addresses of the server, beside the machine's own name and the loopback's
 	// Local trusts plain HTTP from this machine: whoever can open a connection
-	// to the loopback enrols and reads without a token.
+	// to the loopback enrolls and reads without a token.
 	Local   bool
-	Cluster string // of nodes that enrol without a token; "" is DefaultCluster
+	Cluster string // of nodes that enroll without a token; "" is DefaultCluster
 	// CertificateLife is how long the certificates of machines and of servers below are good;
 	// 0 is 30 days.
 	CertificateLife time.Duration
@@ -98,7 +98,7 @@ type Authority struct {
 	registryCache registryCache
 	verified      verifiedCache
 	wrongTokens   limiter
-	enrolments
+	enrollments
 }
 
 const (
@@ -178,7 +178,7 @@ func (a *Authority) openCA(now time.Time) error {
 	}
 	if err == nil && now.After(ca.cert.NotAfter) {
 		return fault.WithHint(fmt.Errorf("%s: the certificate authority ended on %s: %w", path, ca.cert.NotAfter.Format(time.DateOnly), fault.ErrInvalid),
-			fmt.Sprintf("check this machine's clock; else move %s away, and enrol the machines again", a.cfg.Dir))
+			fmt.Sprintf("check this machine's clock; else move %s away, and enroll the machines again", a.cfg.Dir))
 	}
 	if err == nil {
 		a.ca = ca

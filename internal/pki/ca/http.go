@@ -30,7 +30,7 @@ func (l retryError) RetryAfter() time.Duration { return l.after }
 // Handler answers POST /v1/enroll and POST /v1/renew.
 func (a *Authority) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/enroll", a.handle(a.serveEnrol))
+	mux.HandleFunc("POST /v1/enroll", a.handle(a.serveEnroll))
 	mux.HandleFunc("POST /v1/renew", a.handle(a.serveRenew))
 	return mux
 }
@@ -52,21 +52,21 @@ func (a *Authority) handle(f func(*http.Request, token.Claim) (token.Grant, erro
 	}
 }
 
-func (a *Authority) serveEnrol(r *http.Request, c token.Claim) (token.Grant, error) {
+func (a *Authority) serveEnroll(r *http.Request, c token.Claim) (token.Grant, error) {
 	if r.Header.Get("Authorization") != "" {
-		return token.Grant{}, fmt.Errorf("a token to enrol by stands in the body: %w", fault.ErrInvalid)
+		return token.Grant{}, fmt.Errorf("a token to enroll by stands in the body: %w", fault.ErrInvalid)
 	}
 	if clientCertificate(r) != nil {
 		peer, err := a.Identify(r)
 		if err != nil {
 			return token.Grant{}, err
 		}
-		return a.enrol(r.Context(), c, &peer, false, remoteAddr(r))
+		return a.enroll(r.Context(), c, &peer, false, remoteAddr(r))
 	}
 	if r.TLS == nil && !a.isLocal(r) {
-		return token.Grant{}, fault.WithHint(fmt.Errorf("enrolment without TLS: %w", fault.ErrDenied), "use https")
+		return token.Grant{}, fault.WithHint(fmt.Errorf("enrollment without TLS: %w", fault.ErrDenied), "use https")
 	}
-	return a.enrol(r.Context(), c, nil, r.TLS == nil, remoteAddr(r))
+	return a.enroll(r.Context(), c, nil, r.TLS == nil, remoteAddr(r))
 }
 
 func (a *Authority) serveRenew(r *http.Request, c token.Claim) (token.Grant, error) {

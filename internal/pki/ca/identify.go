@@ -106,7 +106,7 @@ func (a *Authority) identifyByCertificate(ctx context.Context, cert *x509.Certif
 	// Each time, as a connection may live longer than what opened it.
 	if now := time.Now(); now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
 		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("certificate of node %s is good from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
-			"enrol the machine with a new token: mete token create --role agent")}
+			"enroll the machine with a new token: mete token create --role agent")}
 	}
 	if err := a.CheckAllowed(ctx, n.ID); err != nil {
 		return token.Principal{}, err

@@ -42,7 +42,7 @@ func TestRevokedNode(t *testing.T) {
 	if _, status, err := who(t, client, s.url); status != 403 {
 		t.Errorf("%d, %v, want 403 at once, on the same connection", status, err)
 	}
-	for name, f := range map[string]func(context.Context) error{"Renew": i.Renew, "Reenrol": i.Reenrol} {
+	for name, f := range map[string]func(context.Context) error{"Renew": i.Renew, "Reenroll": i.Reenroll} {
 		if err := f(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -146,7 +146,7 @@ func TestLocal(t *testing.T) {
 		}
 		shut(t, resp)
 	}
-	// Nor is what only looks like this machine, for enrolment.
+	// Nor is what only looks like this machine, for enrollment.
 	claim := func() *strings.Reader { return strings.NewReader(`{"machine_id":"m","boot":"b","name":"n"}`) }
 	for name, c := range map[string]struct {
 		a              *ca.Authority
@@ -317,7 +317,7 @@ func TestLimit(t *testing.T) {
 	var err error
 	n := 0
 	for ; n < 20; n++ {
-		if err = identity(t, t.TempDir(), s.url, wrong, blade).Enrol(t.Context()); !errors.Is(err, fault.ErrDenied) {
+		if err = identity(t, t.TempDir(), s.url, wrong, blade).Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
 			break
 		}
 	}
@@ -338,8 +338,8 @@ func TestRegistryDown(t *testing.T) {
 	s.reg.err = fmt.Errorf("ledger: %w", fault.ErrUnavailable)
 	s.reg.mu.Unlock()
 	i := identity(t, t.TempDir(), s.url, tok, blade)
-	if err := i.Enrol(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
-		t.Errorf("Enrol: %v", err)
+	if err := i.Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("Enroll: %v", err)
 	}
 	if _, status, err := who(t, s.forge(func(*x509.Certificate) {}, false), s.url); status != 503 {
 		t.Errorf("%d, %v, want 503", status, err)
@@ -350,7 +350,7 @@ func TestRegistryDown(t *testing.T) {
 	if err := s.Tokens().Revoke(t.Context(), s.token(registry.Token{Role: registry.Viewer}).ID()); err != nil { // which has it asked again
 		t.Fatal(err)
 	}
-	if err := i.Enrol(t.Context()); err != nil || s.reg.tokens[0].Uses != 0 {
+	if err := i.Enroll(t.Context()); err != nil || s.reg.tokens[0].Uses != 0 {
 		t.Errorf("%v; uses left: %d", err, s.reg.tokens[0].Uses)
 	}
 }

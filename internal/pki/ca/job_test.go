@@ -118,7 +118,7 @@ func TestIdentifyJobLimit(t *testing.T) {
 	}
 }
 
-// The key that a machine is given at enrolment, and keeps, makes tokens that its
+// The key that a machine is given at enrollment, and keeps, makes tokens that its
 // server knows, now and after the next renewal and start.
 func TestSelfOfEnrolled(t *testing.T) {
 	for name, cfg := range map[string]ca.Config{"TLS": {}, "loopback": {Local: true}} {
@@ -133,7 +133,7 @@ func TestSelfOfEnrolled(t *testing.T) {
 			if v := i.Self("", "x"); v != (token.SelfAccess{}) {
 				t.Errorf("before it is enrolled: %+v", v)
 			}
-			if err := i.Enrol(t.Context()); err != nil {
+			if err := i.Enroll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			id := workload.NewID(i.Node(), workload.Job, "1")

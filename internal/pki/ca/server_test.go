@@ -29,7 +29,7 @@ type server struct {
 	reg *memory
 	dir string
 	url string
-	// lose has the next answers of an enrolment lost on the way.
+	// lose has the next answers of an enrollment lost on the way.
 	lose atomic.Int32
 }
 
@@ -129,7 +129,7 @@ func identity(t *testing.T, dir, url string, tok token.Token, f enroll.Facts) *e
 func (s *server) enrolled(tok token.Token, f enroll.Facts) *enroll.Identity {
 	s.t.Helper()
 	i := identity(s.t, s.t.TempDir(), s.url, tok, f)
-	if err := i.Enrol(s.t.Context()); err != nil {
+	if err := i.Enroll(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
 	return i

@@ -198,7 +198,7 @@ func TestEndedIdentity(t *testing.T) {
 	s := serve(t, ca.Config{})
 	dir, tok := t.TempDir(), s.agents(-1)
 	i := identity(t, dir, s.url, tok, blade)
-	if err := i.Enrol(t.Context()); err != nil {
+	if err := i.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	node, path := i.Node(), filepath.Join(dir, "identity.json")
@@ -225,11 +225,11 @@ func TestEndedIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := identity(t, dir, s.url, token.Token{}, blade)
-	if err := late.Enrol(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
+	if err := late.Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
 		t.Errorf("without a token: %v (hint %q)", err, fault.Hint(err))
 	}
 	back := identity(t, dir, s.url, tok, blade)
-	if err := back.Enrol(t.Context()); err != nil || back.Node() != node {
+	if err := back.Enroll(t.Context()); err != nil || back.Node() != node {
 		t.Errorf("with a token: %v; node %s, want %s", err, back.Node(), node)
 	}
 	// A server that was made anew: a token of it takes the machine along.
@@ -238,7 +238,7 @@ func TestEndedIdentity(t *testing.T) {
 		t.Errorf("renewal by another server: %v", err)
 	}
 	moved := identity(t, dir, anew.url, anew.agents(1), blade)
-	if err := moved.Enrol(t.Context()); err != nil {
+	if err := moved.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if p, _, err := who(t, moved.Client(), anew.url); err != nil || p.Node != moved.Node() {
@@ -271,11 +271,11 @@ func TestTransport(t *testing.T) {
 	}
 	shut(t, resp)
 	plain := strings.Replace(s.url, "https", "http", 1)
-	if err := identity(t, t.TempDir(), plain, s.agents(1), blade).Enrol(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(fault.Hint(err), "https://") {
+	if err := identity(t, t.TempDir(), plain, s.agents(1), blade).Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(fault.Hint(err), "https://") {
 		t.Errorf("enrolling by plain HTTP: %v (hint %q)", err, fault.Hint(err))
 	}
 	local := serve(t, ca.Config{Local: true})
-	if err := identity(t, t.TempDir(), strings.Replace(local.url, "http", "https", 1), s.agents(1), blade).Enrol(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(fault.Hint(err), "http://") {
+	if err := identity(t, t.TempDir(), strings.Replace(local.url, "http", "https", 1), s.agents(1), blade).Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(fault.Hint(err), "http://") {
 		t.Errorf("TLS to a plain server: %v (hint %q)", err, fault.Hint(err))
 	}
 	if used := s.reg.tokens[0].Uses; used != 1 {

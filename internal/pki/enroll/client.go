@@ -144,7 +144,7 @@ func verifyPinned(want token.Fingerprint) verifier {
 
 func otherAuthorityError(want token.Fingerprint) error {
 	return fault.WithHint(fmt.Errorf("server is of another certificate authority than %s: %w", want, fault.ErrDenied),
-		"check the server's address; where the server was made anew, enrol with a new token of it")
+		"check the server's address; where the server was made anew, enroll with a new token of it")
 }
 
 // ReaderClient returns a client that reads with a viewer's token from a server, and

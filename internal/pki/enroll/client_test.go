@@ -116,7 +116,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// An enrolment that was asked for is gone on with by the same machine in the
+// An enrollment that was asked for is gone on with by the same machine in the
 // same boot only: a copy of its disk makes a key of its own.
 func TestPendingKey(t *testing.T) {
 	dir := t.TempDir()

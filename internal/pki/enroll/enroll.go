@@ -42,7 +42,7 @@ type Config struct {
 	// machine's loopback: there a server may trust whoever is on the machine, and
 	// an identity needs neither token nor certificate.
 	Server string
-	// Token returns the token to enrol by, each time that one is needed. It may be
+	// Token returns the token to enroll by, each time that one is needed. It may be
 	// nil, or return fault.ErrNotFound: then there is none.
 	Token func() (token.Token, error)
 	Role  registry.Role // "" is registry.Agent
@@ -102,7 +102,7 @@ func Open(cfg Config, log *slog.Logger) (*Identity, error) {
 	}
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("%s: %w: %w", i.path(), err, fault.ErrInvalid),
-			"remove it and enrol with a new token: the server knows the machine by its machine id, and gives it the same node")
+			"remove it and enroll with a new token: the server knows the machine by its machine id, and gives it the same node")
 	}
 	i.state.Store(s)
 	return i, nil
@@ -129,8 +129,8 @@ func parseServer(text string) (base *url.URL, local bool, err error) {
 	return u, local, nil
 }
 
-// Node is the id of this node; "" as long as it is not enrolled. Only Enrol,
-// Reenrol and Run change it.
+// Node is the id of this node; "" as long as it is not enrolled. Only Enroll,
+// Reenroll and Run change it.
 func (i *Identity) Node() string {
 	if s := i.state.Load(); s != nil {
 		return s.node
@@ -175,12 +175,12 @@ func (i *Identity) Expiry() time.Time {
 	return time.Time{}
 }
 
-// Enrol makes sure that there is an identity: where a good one is there it does
+// Enroll makes sure that there is an identity: where a good one is there it does
 // nothing. A token of another authority than the identity's says that the
 // machine is to go to another server, and is followed. It tries once; the
 // error is fault.ErrUnavailable where it may work later, fault.ErrDenied or
 // fault.ErrInvalid where a person has to do something.
-func (i *Identity) Enrol(ctx context.Context) error {
+func (i *Identity) Enroll(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	s := i.state.Load()
@@ -235,7 +235,7 @@ func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error
 	case err == nil:
 		return nil
 	case tok.IsZero() && ended && isRefused(err):
-		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s, and there is no token to enrol by again: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), fault.ErrDenied), newToken)
+		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s, and there is no token to enroll by again: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), fault.ErrDenied), newToken)
 	case tok.IsZero() && ended:
 		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), err), newToken)
 	case !tok.IsZero() && (ended || isRefused(err)):
@@ -244,17 +244,17 @@ func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error
 	return err
 }
 
-// enrollByToken enrols with the server that the token is for.
+// enrollByToken enrolls with the server that the token is for.
 func (i *Identity) enrollByToken(ctx context.Context, tok token.Token) error {
 	if tok.IsZero() {
-		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enrol by: %w", fault.ErrDenied), newToken)
+		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enroll by: %w", fault.ErrDenied), newToken)
 	}
 	t := i.newTransport(verifyPinned(tok.CA()), nil)
 	defer t.CloseIdleConnections()
 	return i.requestIdentity(ctx, newClient(t), tok)
 }
 
-// token is the one to enrol by; zero where there is none.
+// token is the one to enroll by; zero where there is none.
 func (i *Identity) token() (token.Token, error) {
 	tok, err := i.cfg.Token()
 	if errors.Is(err, fault.ErrNotFound) {
@@ -263,9 +263,9 @@ func (i *Identity) token() (token.Token, error) {
 	return tok, err
 }
 
-// Reenrol makes this machine a node of its own where the server found that
+// Reenroll makes this machine a node of its own where the server found that
 // another one has the same identity and is at work.
-func (i *Identity) Reenrol(ctx context.Context) error {
+func (i *Identity) Reenroll(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	s := i.state.Load()
@@ -275,7 +275,7 @@ func (i *Identity) Reenrol(ctx context.Context) error {
 	return i.requestIdentity(ctx, i.Client(), token.Token{})
 }
 
-// requestIdentity enrols: with a token if there is one, else by what the client shows.
+// requestIdentity enrolls: with a token if there is one, else by what the client shows.
 func (i *Identity) requestIdentity(ctx context.Context, c *http.Client, tok token.Token) error {
 	claim := i.claim()
 	if i.local {

@@ -206,7 +206,7 @@ func TestRun(t *testing.T) {
 		i := b.open(t, b.tok)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- i.Run(ctx) }() // it enrols too
+		go func() { done <- i.Run(ctx) }() // it enrolls too
 		time.Sleep(time.Second)
 		node, first := i.Node(), i.Expiry()
 		if node == "" {
@@ -253,13 +253,13 @@ func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		i := b.open(t, b.tok)
-		if err := i.Enrol(t.Context()); err != nil {
+		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		node := i.Node()
 		time.Sleep(31 * day) // switched off
 		late := b.open(t, token.Token{})
-		err := late.Enrol(t.Context())
+		err := late.Enroll(t.Context())
 		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
 			t.Errorf("without a token: %v (hint %q)", err, fault.Hint(err))
 		}
@@ -270,7 +270,7 @@ func TestEnded(t *testing.T) {
 			t.Errorf("its node is %q meanwhile", late.Node())
 		}
 		again := b.open(t, b.tok)
-		if err := again.Enrol(t.Context()); err != nil || again.Node() != node || time.Until(again.Expiry()) < 29*day {
+		if err := again.Enroll(t.Context()); err != nil || again.Node() != node || time.Until(again.Expiry()) < 29*day {
 			t.Errorf("with the token: %v; node %s, want %s", err, again.Node(), node)
 		}
 	})
@@ -282,7 +282,7 @@ func TestWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		i := b.open(t, b.tok)
-		if err := i.Enrol(t.Context()); err != nil {
+		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s := i.state.Load()
@@ -325,7 +325,7 @@ func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		i := b.open(t, b.tok)
-		if err := i.Enrol(t.Context()); err != nil {
+		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join(b.dir, "identity.json")
@@ -333,7 +333,7 @@ func TestCrash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Between the identity and the end of its enrolment.
+		// Between the identity and the end of its enrollment.
 		key := encodeKey(i.state.Load().pair.PrivateKey.(*ecdsa.PrivateKey))
 		left, err := json.Marshal(pendingKey{"m", "b", key})
 		if err != nil {
@@ -349,12 +349,12 @@ func TestCrash(t *testing.T) {
 			t.Fatal("no such file")
 		}
 		again := b.open(t, token.Token{})
-		if err := again.Enrol(t.Context()); err != nil || again.Node() != i.Node() {
+		if err := again.Enroll(t.Context()); err != nil || again.Node() != i.Node() {
 			t.Errorf("%v; node %q, want %q", err, again.Node(), i.Node())
 		}
 		fresh, err := again.loadPendingKey()
 		if err != nil || fresh.PublicKey.Equal(i.state.Load().leaf.PublicKey) {
-			t.Errorf("the next enrolment is by the key of this one: %v", err)
+			t.Errorf("the next enrollment is by the key of this one: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(b.dir, ".new-123")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("half a file is still there: %v", err)

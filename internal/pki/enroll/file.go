@@ -31,9 +31,9 @@ type identityFile struct {
 	JobKey      string `json:"job_key,omitempty"`
 }
 
-// pendingKey is the key of an enrolment that was asked for. Where the answer is
+// pendingKey is the key of an enrollment that was asked for. Where the answer is
 // lost, the same key asked with again, by the same machine in the same boot,
-// tells the server that it is the same enrolment, and costs no second use of a
+// tells the server that it is the same enrollment, and costs no second use of a
 // token.
 type pendingKey struct {
 	Machine string `json:"machine_id"`
@@ -115,7 +115,7 @@ func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// loadPendingKey is the key to enrol with.
+// loadPendingKey is the key to enroll with.
 func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(i.cfg.Dir, pendingFile)
 	// What cannot be read is made anew: all that is lost is a use of a token.
@@ -131,7 +131,7 @@ func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	return key, writeFile(path, pendingKey{i.cfg.Facts.Machine, i.cfg.Facts.Boot, encodeKey(key)})
 }
 
-// isCurrentKey says whether a key is that of the identity: then its enrolment is done.
+// isCurrentKey says whether a key is that of the identity: then its enrollment is done.
 func (i *Identity) isCurrentKey(key *ecdsa.PrivateKey) bool {
 	s := i.state.Load()
 	return s != nil && s.leaf != nil && key.PublicKey.Equal(s.leaf.PublicKey)
@@ -192,7 +192,7 @@ func cleanUp(dir string) error {
 		return err
 	}
 	for _, name := range files {
-		// Another process that enrols too may have done with one of them meanwhile.
+		// Another process that enrolls too may have done with one of them meanwhile.
 		if err := os.Chmod(name, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -24,7 +24,7 @@ const clockInterval = time.Hour
 
 // Run keeps the identity good until ctx ends: it renews the certificate after
 // two thirds of its life, somewhat earlier on some machines than on others, and
-// enrols anew where it has ended and there is a token. It returns ctx's error.
+// enrolls anew where it has ended and there is a token. It returns ctx's error.
 func (i *Identity) Run(ctx context.Context) error {
 	if i.local {
 		<-ctx.Done()
@@ -61,7 +61,7 @@ func (i *Identity) Run(ctx context.Context) error {
 
 // Refresh renews the certificate where that is due, as Run does, but once: for
 // programs that do not live long enough for Run. It tries once, and its errors
-// are those of Enrol.
+// are those of Enroll.
 func (i *Identity) Refresh(ctx context.Context) error {
 	if i.local || !i.isDue(time.Now(), time.Time{}) {
 		return nil

@@ -1,5 +1,5 @@
 // Package token holds the nouns of being let in: the text of a token (Token),
-// what is said and granted at enrolment (Claim, Grant), and who asks (Principal).
+// what is said and granted at enrollment (Claim, Grant), and who asks (Principal).
 //
 // A token is a secret that fits on one line:
 //

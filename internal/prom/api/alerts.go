@@ -16,7 +16,7 @@ import (
 type object = map[string]any
 
 // serveVisible answers for rules and alerts with what may be seen: the alerts that are
-// labelled with a cluster of the scope. Of rules those are shown that are shipped,
+// labeled with a cluster of the scope. Of rules those are shown that are shipped,
 // which are no secret, and those that have such an alert.
 func serveVisible(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(r.Context())

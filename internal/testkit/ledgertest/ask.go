@@ -39,7 +39,7 @@ func testAnswers(t *testing.T, dsn string) {
 			T: rt, t: t, l: l, db: reader{t, db}, round: round, book: &ledgerBook{},
 			day: minuteOf(time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)) + int64(round)*20*dayMinutes,
 		}
-		r.enrol()
+		r.enroll()
 		for range rapid.IntRange(2, 8).Draw(rt, "steps") {
 			r.step()
 		}
@@ -83,9 +83,9 @@ func (r *inquiry) oneOf(what string, values ...string) string {
 
 func (r *inquiry) cluster(i int) string { return fmt.Sprintf("c%d-%d", r.round, i) }
 
-// enrol makes three nodes, two of which may have the same name, and five
+// enroll makes three nodes, two of which may have the same name, and five
 // workloads on each, idle and system among them.
-func (r *inquiry) enrol() {
+func (r *inquiry) enroll() {
 	r.marks = map[*bookNode]batch.Mark{}
 	for i := range 3 {
 		n := &bookNode{

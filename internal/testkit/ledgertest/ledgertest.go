@@ -76,7 +76,7 @@ func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
 // Day is the midnight on which the tests' time begins.
 var Day = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// Node enrols a node of this id.
+// Node enrolls a node of this id.
 func Node(t testing.TB, l *ledger.Ledger, id string) {
 	t.Helper()
 	n := registry.Node{ID: id, Cluster: "c", Name: "name-" + id, MachineID: "machine-" + id, Boot: "boot", At: Day}

@@ -102,7 +102,7 @@ var timeSteps = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 1
 
 const day = 24 * time.Hour
 
-// A timeMark is a labelled instant of an axis of time.
+// A timeMark is a labeled instant of an axis of time.
 type timeMark struct {
 	at   time.Time
 	text string

@@ -25,7 +25,7 @@ type Options struct {
 	Zone          *time.Location
 	Unit          Unit
 	ASCII         bool // for terminals that know no other characters
-	Colour        bool // roles are seen, and tell series apart
+	Color         bool // roles are seen, and tell series apart
 }
 
 // maxSeries is how many series a chart shows.
@@ -46,7 +46,7 @@ type plottedSeries struct {
 	name                string
 	last, low, high, at float64
 	role                top.Role
-	letter              rune // that draws it where there are no colours
+	letter              rune // that draws it where there are no colors
 }
 
 // Chart draws the series of a range: the largest on average, if there are many.
@@ -61,7 +61,7 @@ func Chart(a *result.Answer, o Options) []top.Line {
 	names := nameSeries(list)
 	for i := range list {
 		list[i].name, list[i].role, list[i].letter = names[i], roles[i], rune('a'+i)
-		if !o.Colour && len(list) == 1 {
+		if !o.Color && len(list) == 1 {
 			list[i].letter = '*'
 		}
 	}
@@ -232,7 +232,7 @@ func (o Options) times(width int, floor string) (line, text string) {
 func (o Options) draw(c *canvas, d *plottedSeries, y axis, alone bool) {
 	wide, high := 2*c.width, 4*c.height
 	set := func(x, y int) { c.dot(x, y, d.role) }
-	if o.ASCII || !o.Colour && !alone {
+	if o.ASCII || !o.Color && !alone {
 		wide, high = c.width, c.height
 		set = func(x, y int) { c.put(x, y, d.letter, d.role) }
 	}
@@ -271,7 +271,7 @@ func (o Options) legend(list []plottedSeries) (lines []top.Line) {
 	for i := range list {
 		d := &list[i]
 		sign := "━"
-		if o.ASCII || !o.Colour && len(list) > 1 {
+		if o.ASCII || !o.Color && len(list) > 1 {
 			sign = string(d.letter)
 		}
 		name := top.Line{{Text: d.name}}

@@ -68,9 +68,9 @@ func golden(t *testing.T, name, got string) {
 func TestChart(t *testing.T) {
 	a, o := example()
 	golden(t, "letters.txt", plainText(Chart(a, o)))
-	o.Colour = true
+	o.Color = true
 	golden(t, "braille.txt", plainText(Chart(a, o)))
-	o.Colour, o.ASCII = false, true
+	o.Color, o.ASCII = false, true
 	a.Series = a.Series[1:]
 	golden(t, "ascii.txt", plainText(Chart(a, o)))
 	o.ASCII, o.Unit = false, Bytes
@@ -79,10 +79,10 @@ func TestChart(t *testing.T) {
 	golden(t, "bytes.txt", plainText(Chart(a, o)))
 }
 
-// Colours tell which series is which, in the chart and in its legend.
+// Colors tell which series is which, in the chart and in its legend.
 func TestChartRoles(t *testing.T) {
 	a, o := example()
-	o.Colour = true
+	o.Color = true
 	seen := map[top.Role]int{}
 	lines := Chart(a, o)
 	for _, l := range lines {
@@ -140,7 +140,7 @@ func TestChartAnyValues(t *testing.T) {
 			a.Series = append(a.Series, s)
 		}
 		o := Options{Width: minWidth + rng.IntN(150), Height: rng.IntN(30), From: begin, To: begin.Add(time.Duration(rng.Int64N(int64(400 * day)))),
-			Step: time.Minute, Zone: time.UTC, Unit: Unit(rng.IntN(len(unitNames))), ASCII: rng.IntN(2) == 0, Colour: rng.IntN(2) == 0}
+			Step: time.Minute, Zone: time.UTC, Unit: Unit(rng.IntN(len(unitNames))), ASCII: rng.IntN(2) == 0, Color: rng.IntN(2) == 0}
 		for _, l := range Chart(a, o) {
 			if l.Width() > o.Width || text.Clean(l.String()) != l.String() {
 				t.Fatalf("seed %d: width %d of %d: %q", seed, l.Width(), o.Width, l.String())

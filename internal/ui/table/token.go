@@ -52,7 +52,7 @@ func TokenText(t registry.Token, s Style) string {
 		if t.Uses < 0 {
 			many = "any number of " + things + "s"
 		}
-		what = "enrols " + many + " into " + cluster
+		what = "enrolls " + many + " into " + cluster
 	}
 	end := "without end"
 	if !t.Expires.IsZero() {

@@ -274,7 +274,7 @@ func key(a *Figures, s Sort) float64 {
 }
 
 // differs names what does not add up to the machine's whole. Figures are shown
-// as floating-point numbers, so a thousandth of a per cent is no difference;
+// as floating-point numbers, so a thousandth of a percent is no difference;
 // the exact check is that of the balance.
 func differs(m *live.Machine, total *Figures) (names []string) {
 	check := func(name string, sum Figure, whole float64) {

@@ -7,16 +7,16 @@ import (
 	"github.com/muesli/termenv"
 )
 
-// A Painter turns lines into what a terminal shows. Its colours stand out from
+// A Painter turns lines into what a terminal shows. Its colors stand out from
 // black and from white alike (4:1 and better for what is to be read), because a
 // terminal's background cannot be asked for reliably.
 type Painter struct {
 	look [Roles]string // the parameters of the escape sequence, "" for none
-	// Colour says that colours can be seen.
-	Colour bool
+	// Color says that colors can be seen.
+	Color bool
 }
 
-// NewPainter returns the painter for a terminal: without colour where NO_COLOR
+// NewPainter returns the painter for a terminal: without color where NO_COLOR
 // is set or the terminal has none, but never without bold and reverse.
 func NewPainter(out io.Writer) *Painter {
 	p := &Painter{}
@@ -30,17 +30,17 @@ func NewPainter(out io.Writer) *Painter {
 	if profile == termenv.Ascii {
 		return p
 	}
-	p.Colour = true
-	// 256 colours: grey #767676, blue #0087d7, orange #af5f00, green #008700,
+	p.Color = true
+	// 256 colors: gray #767676, blue #0087d7, orange #af5f00, green #008700,
 	// red #d70000, violet #af5faf, cyan #008787. A terminal of 16 gets its own palette's nearest.
-	colours := map[Role][2]string{
+	colors := map[Role][2]string{
 		Dim: {"38;5;243", "90"}, Title: {"1;38;5;243", "1"}, Sorted: {"1;38;5;32", "1;34"},
 		Work: {"38;5;32", "34"}, Sys: {"38;5;130", "33"}, Free: {"38;5;243", "90"},
 		Found: {"1;38;5;28", "1;32"}, Notice: {"38;5;130", "33"}, Alarm: {"1;38;5;160", "1;31"}, Key: {"1;38;5;32", "1;34"},
 		Series1: {"38;5;32", "34"}, Series2: {"38;5;130", "33"}, Series3: {"38;5;28", "32"},
 		Series4: {"38;5;160", "31"}, Series5: {"38;5;133", "35"}, Series6: {"38;5;30", "36"},
 	}
-	for role, c := range colours {
+	for role, c := range colors {
 		p.look[role] = c[0]
 		if profile == termenv.ANSI {
 			p.look[role] = c[1]
@@ -63,7 +63,7 @@ func (p *Painter) Line(l Line) string {
 }
 
 // Selected paints l as the row under the cursor, over the whole width: in one
-// colour, so that it can be read whatever its roles.
+// color, so that it can be read whatever its roles.
 func (p *Painter) Selected(l Line, width int) string {
 	return "\x1b[7m" + l.String() + strings.Repeat(" ", max(0, width-l.Width())) + "\x1b[0m"
 }

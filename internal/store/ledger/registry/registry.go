@@ -20,7 +20,7 @@ type Registry struct{ db *db.DB }
 
 func NewRegistry(database *db.DB) *Registry { return &Registry{database} }
 
-// PutNode enrols a node, or replaces what is known of it; whose clone it is stays.
+// PutNode enrolls a node, or replaces what is known of it; whose clone it is stays.
 // A new clone of a node that is revoked is fault.ErrDenied.
 func (g *Registry) PutNode(ctx context.Context, n registry.Node) error {
 	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error {
@@ -229,7 +229,7 @@ func (g *Registry) Secret(ctx context.Context, key string) (secret string, err e
 	return secret, db.Wrap(err, "secret %q", key)
 }
 
-// PutSource enrols a server that sends its rows here, or replaces what is known
+// PutSource enrolls a server that sends its rows here, or replaces what is known
 // of it.
 func (g *Registry) PutSource(ctx context.Context, n registry.Node) error {
 	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error {

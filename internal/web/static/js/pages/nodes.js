@@ -39,5 +39,5 @@ export function Nodes({ nodes }) {
     <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columns} rows=${rows} id=${(n) => n.node} label="nodes" empty=${nodes.length === 0
       ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
 mete-agent -server URL -token TOKEN</pre></${Empty}>` : html`<${Empty} title="No node passes the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
-    <p class="small muted reading">Of each bar, blue is what workloads use, grey the system, and the rest is idle. What is reserved is not known to this server.</p></section>`;
+    <p class="small muted reading">Of each bar, blue is what workloads use, gray the system, and the rest is idle. What is reserved is not known to this server.</p></section>`;
 }

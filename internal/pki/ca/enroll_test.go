@@ -17,7 +17,7 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-func TestEnrol(t *testing.T) {
+func TestEnroll(t *testing.T) {
 	s := serve(t, ca.Config{})
 	dir := t.TempDir()
 	i := identity(t, dir, s.url, s.agents(1), blade)
@@ -27,7 +27,7 @@ func TestEnrol(t *testing.T) {
 	if _, err := i.Client().Get(s.url); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a request before: %v", err)
 	}
-	if err := i.Enrol(t.Context()); err != nil {
+	if err := i.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := token.Principal{Node: i.Node(), Cluster: "lab", Role: registry.Agent}
@@ -51,7 +51,7 @@ func TestEnrol(t *testing.T) {
 	}
 	// Once more, and after a restart without a token: nothing is asked for.
 	again := identity(t, dir, s.url, token.Token{}, blade)
-	if err := errors.Join(i.Enrol(t.Context()), again.Enrol(t.Context())); err != nil {
+	if err := errors.Join(i.Enroll(t.Context()), again.Enroll(t.Context())); err != nil {
 		t.Error(err)
 	}
 	if p, _, err := who(t, again.Client(), s.url); err != nil || p != want {
@@ -69,7 +69,7 @@ func TestUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(i.Enrol(t.Context()), i.Renew(t.Context())); err != nil {
+	if err := errors.Join(i.Enroll(t.Context()), i.Renew(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	p, _, err := who(t, i.Client(), s.url)
@@ -79,7 +79,7 @@ func TestUpstream(t *testing.T) {
 	if len(s.reg.nodes) != 0 {
 		t.Errorf("a server is among the nodes: %+v", s.reg.nodes)
 	}
-	if err := i.Reenrol(t.Context()); !errors.Is(err, fault.ErrDenied) {
+	if err := i.Reenroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a server as a clone: %v", err)
 	}
 	// Who lost its identity and comes with the same ledger is the same one; in
@@ -88,7 +88,7 @@ func TestUpstream(t *testing.T) {
 		tok := s.token(registry.Token{Role: registry.Upstream, Cluster: cluster})
 		again, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.url, Role: registry.Upstream, Facts: blade, Token: func() (token.Token, error) { return tok, nil }}, slog.New(slog.DiscardHandler))
 		if err == nil {
-			err = again.Enrol(t.Context())
+			err = again.Enroll(t.Context())
 		}
 		if err != nil || (again.Node() == i.Node()) != same {
 			t.Errorf("in cluster %s it is %s, %v; it was %s", cluster, again.Node(), err, i.Node())
@@ -123,9 +123,9 @@ func TestWrongTokens(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := identity(t, t.TempDir(), s.url, c.tok, blade)
-			err := i.Enrol(t.Context())
+			err := i.Enroll(t.Context())
 			if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), c.want) || fault.Hint(err) == "" {
-				t.Errorf("Enrol: %v (hint %q), want denied, %q and a hint", err, fault.Hint(err), c.want)
+				t.Errorf("Enroll: %v (hint %q), want denied, %q and a hint", err, fault.Hint(err), c.want)
 			}
 			if err != nil && !c.tok.IsZero() && strings.Contains(err.Error(), c.tok.Reveal()) {
 				t.Errorf("%v shows the secret", err)
@@ -151,12 +151,12 @@ func TestLostAnswer(t *testing.T) {
 	tok, dir := s.agents(1), t.TempDir()
 	s.lose.Store(2)
 	for range 2 {
-		if err := identity(t, dir, s.url, tok, blade).Enrol(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+		if err := identity(t, dir, s.url, tok, blade).Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
 			t.Fatalf("without an answer: %v", err)
 		}
 	}
 	i := identity(t, dir, s.url, tok, blade)
-	if err := i.Enrol(t.Context()); err != nil {
+	if err := i.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.reg.nodes) != 1 || s.reg.nodes[0].ID != i.Node() || s.reg.tokens[0].Uses != 0 {
@@ -164,7 +164,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 	// Who copied the disk meanwhile does not get in by it.
 	clone := enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"}
-	if err := identity(t, t.TempDir(), s.url, tok, clone).Enrol(t.Context()); !errors.Is(err, fault.ErrDenied) {
+	if err := identity(t, t.TempDir(), s.url, tok, clone).Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a second machine with the used token: %v", err)
 	}
 }
@@ -216,11 +216,11 @@ func TestSameMachine(t *testing.T) {
 }
 
 // A clone becomes a node of its own by the certificate that it has.
-func TestReenrol(t *testing.T) {
+func TestReenroll(t *testing.T) {
 	s := serve(t, ca.Config{})
 	i := s.enrolled(s.agents(1), blade)
 	first, client := i.Node(), i.Client()
-	if err := i.Reenrol(t.Context()); err != nil {
+	if err := i.Reenroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if p, _, err := who(t, client, s.url); err != nil || p.Node == first || p.Node != i.Node() || p.Cluster != "lab" {
@@ -228,14 +228,14 @@ func TestReenrol(t *testing.T) {
 	}
 	// At most ten a day come from one node.
 	disk, other := t.TempDir(), enroll.Facts{Machine: "another", Boot: "boot-1", Name: "other"}
-	if err := identity(t, disk, s.url, s.agents(1), other).Enrol(t.Context()); err != nil {
+	if err := identity(t, disk, s.url, s.agents(1), other).Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var last error
 	n := 0
 	for nodes := map[string]bool{}; n < 12 && last == nil; n++ {
 		c := identity(t, copied(t, disk), s.url, token.Token{}, enroll.Facts{Machine: other.Machine, Boot: fmt.Sprint(n), Name: "copy"})
-		if last = c.Reenrol(t.Context()); last == nil && nodes[c.Node()] {
+		if last = c.Reenroll(t.Context()); last == nil && nodes[c.Node()] {
 			t.Errorf("two clones are node %s", c.Node())
 		}
 		nodes[c.Node()] = true
@@ -254,14 +254,14 @@ func TestClonesOfClones(t *testing.T) {
 	s := serve(t, ca.Config{})
 	disk := t.TempDir()
 	first := identity(t, disk, s.url, s.agents(1), blade)
-	if err := first.Enrol(t.Context()); err != nil {
+	if err := first.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	clone := identity(t, copied(t, disk), s.url, token.Token{}, enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"})
 	var clones []string
 	var last error
 	for len(clones) < 12 && last == nil {
-		if last = clone.Reenrol(t.Context()); last == nil {
+		if last = clone.Reenroll(t.Context()); last == nil {
 			clones = append(clones, clone.Node())
 		}
 	}
@@ -293,7 +293,7 @@ func TestClonesOfClones(t *testing.T) {
 	}
 }
 
-// A machine that enrols with a token of its own is nobody's clone, though its id is in
+// A machine that enrolls with a token of its own is nobody's clone, though its id is in
 // use.
 func TestNoClone(t *testing.T) {
 	s := serve(t, ca.Config{LiveBoot: func(string) (string, bool) { return "boot-1", true }})

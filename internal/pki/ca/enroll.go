@@ -23,18 +23,18 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// enrolments is what enrolling remembers. One at a time decides which node a
+// enrollments is what enrolling remembers. One at a time decides which node a
 // machine is, so that two of one machine see each other.
-type enrolments struct {
+type enrollments struct {
 	assign sync.Mutex
-	recent map[[sha256.Size]byte]enrolment // by what the claim was
-	clones map[string][]time.Time          // by root: when one was made of it, or of its clones, within the last day
+	recent map[[sha256.Size]byte]enrollment // by what the claim was
+	clones map[string][]time.Time           // by root: when one was made of it, or of its clones, within the last day
 }
 
-// An enrolment is one that was paid for with a use of a token. Until its machine
+// An enrollment is one that was paid for with a use of a token. Until its machine
 // has had time to ask again, as it must where the answer was lost on the way, it
 // costs nothing more and gives the same node.
-type enrolment struct {
+type enrollment struct {
 	at   time.Time
 	node string // "" as long as it did not come to that
 }
@@ -51,12 +51,12 @@ type authorization struct {
 	cluster  string
 	node     string            // that it is a clone of; "" where it is none
 	root     string            // and the first one that this is a clone of, or is itself
-	claimKey [sha256.Size]byte // key of the enrolment; zero of the loopback, whose claims cost nothing
+	claimKey [sha256.Size]byte // key of the enrollment; zero of the loopback, whose claims cost nothing
 }
 
-// enrol judges a claim that came from an address. peer is set where the request
+// enroll judges a claim that came from an address. peer is set where the request
 // showed a certificate; local says that it came over a trusted loopback.
-func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Principal, local bool, from netip.Addr) (token.Grant, error) {
+func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Principal, local bool, from netip.Addr) (token.Grant, error) {
 	if c.Role == "" {
 		c.Role = registry.Agent
 	}
@@ -89,7 +89,7 @@ func (a *Authority) enrol(ctx context.Context, c token.Claim, peer *token.Princi
 		g.CA = string(a.CAPEM()) // by which it knows the ledger
 		return g, nil
 	}
-	a.recent[by.claimKey] = enrolment{now, n.ID}
+	a.recent[by.claimKey] = enrollment{now, n.ID}
 	return a.issueCertificate(g, key, now)
 }
 
@@ -192,7 +192,7 @@ func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string
 // authorize finds what gives a claim its right, and takes a use of it.
 func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.PublicKey, peer *token.Principal, local bool, from netip.Addr, now time.Time) (authorization, error) {
 	if a.recent == nil {
-		a.recent, a.clones = map[[sha256.Size]byte]enrolment{}, map[string][]time.Time{}
+		a.recent, a.clones = map[[sha256.Size]byte]enrollment{}, map[string][]time.Time{}
 	}
 	switch {
 	case local:
@@ -292,7 +292,7 @@ func (a *Authority) rememberClaim(paid [sha256.Size]byte, now time.Time) {
 			delete(a.recent, k)
 		}
 	}
-	a.recent[paid] = enrolment{at: now}
+	a.recent[paid] = enrollment{at: now}
 }
 
 // claimKeyOf tells a claim from all others: who asks again with the same key, and
@@ -350,7 +350,7 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 
 // EnrolLocal says which node this machine is, for an agent in the same process.
 func (a *Authority) EnrolLocal(ctx context.Context, machine, boot, name string) (registry.Node, error) {
-	g, err := a.enrol(ctx, token.Claim{Machine: machine, Boot: boot, Name: name}, nil, true, netip.Addr{})
+	g, err := a.enroll(ctx, token.Claim{Machine: machine, Boot: boot, Name: name}, nil, true, netip.Addr{})
 	if err != nil {
 		return registry.Node{}, err
 	}
