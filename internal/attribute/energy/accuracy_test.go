@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/testkit/peers"
 )
 
 // A result is what was booked to a workload beside the truth, in uJ.
@@ -178,7 +179,7 @@ func TestPeers(t *testing.T) {
 // seconds, for 70 seconds. Scaphandre's reads energy and then, for 100 ms, processes.
 func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 	w = newWorld(m, 8, seed)
-	w.processes = map[int]energy.Process{}
+	w.processes = map[int]peers.Process{}
 	kepler, scaphandre = make([]int64, len(w.loads)), make([]int64, len(w.loads))
 	k, s := w.scan(), w.scan()
 	read := s.Energy
@@ -186,7 +187,7 @@ func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 		w.step()
 		if i%250 == 0 {
 			now := w.scan()
-			energy.Kepler(k, now, kepler)
+			peers.Kepler(k, now, kepler)
 			k = now
 		}
 		switch i % 350 {
@@ -195,7 +196,7 @@ func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 		case 0:
 			now := w.scan()
 			now.Energy = read
-			energy.Scaphandre(s, now, scaphandre)
+			peers.Scaphandre(s, now, scaphandre)
 			s = now
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/testkit/peers"
 )
 
 // slice is the time in ns in which the simulator holds every load constant.
@@ -47,7 +47,7 @@ type world struct {
 	rest      float64
 	pids      []int
 	pid       int
-	processes map[int]energy.Process // nil: not kept
+	processes map[int]peers.Process // nil: not kept
 }
 
 // newWorld returns a machine with 20 loads that change.
@@ -97,7 +97,7 @@ func (w *world) step() {
 		w.used[i] += int64(c * scale * slice)
 		w.truth[i] += active * 1e6 * seconds * c / sum
 		if p := w.processes; p != nil {
-			p[w.pids[i]] = energy.Process{Workload: i, CPU: p[w.pids[i]].CPU + int64(c*scale*slice)}
+			p[w.pids[i]] = peers.Process{Workload: i, CPU: p[w.pids[i]].CPU + int64(c*scale*slice)}
 		}
 	}
 	w.rest += drawn * 1e6 * seconds
@@ -127,8 +127,8 @@ func (w *world) read() []power.Reading {
 	return []power.Reading{{Meter: 0, At: w.at(), Value: v}}
 }
 
-func (w *world) scan() *energy.Scan {
-	s := &energy.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.at(), Processes: map[int]energy.Process{}}
+func (w *world) scan() *peers.Scan {
+	s := &peers.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.at(), Processes: map[int]peers.Process{}}
 	maps.Copy(s.Processes, w.processes)
 	return s
 }

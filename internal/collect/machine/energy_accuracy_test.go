@@ -16,12 +16,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/powersim"
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/peers"
 )
 
 // exact says to read the meter of a simulator: it shows what it knows every 20 ms.
@@ -180,15 +180,15 @@ func offs(booked, truth []float64) (mean, most float64) {
 // A scanner is a tool that looks at all processes now and then.
 type scanner struct {
 	every    time.Duration
-	rule     func(before, now *energy.Scan, out []int64)
-	before   *energy.Scan
+	rule     func(before, now *peers.Scan, out []int64)
+	before   *peers.Scan
 	out      []int64 // by load; the last is all others
 	from, to int64   // first and last scan, ns of CLOCK_BOOTTIME
 }
 
 // scan looks at a machine whose meter is in dir.
 func (s *scanner) scan(c *crowd, dir string) error {
-	now := &energy.Scan{Processes: map[int]energy.Process{}}
+	now := &peers.Scan{Processes: map[int]peers.Process{}}
 	at, err := boottime()
 	if err != nil {
 		return err
@@ -228,7 +228,7 @@ func (s *scanner) scan(c *crowd, dir string) error {
 		if !ok {
 			load = len(c.dirs)
 		}
-		now.Processes[pid] = energy.Process{Workload: load, CPU: ts.Nano()}
+		now.Processes[pid] = peers.Process{Workload: load, CPU: ts.Nano()}
 	}
 	if s.before == nil {
 		s.from, s.out = at, make([]int64, len(c.dirs)+1)
@@ -390,7 +390,7 @@ func truthRun(t *testing.T, list []*trial) (report string, others float64, failu
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools := []*scanner{{every: 5 * time.Second, rule: energy.Kepler}, {every: 7 * time.Second, rule: energy.Scaphandre}}
+	tools := []*scanner{{every: 5 * time.Second, rule: peers.Kepler}, {every: 7 * time.Second, rule: peers.Scaphandre}}
 	for _, in := range c.start {
 		if _, err := in.Write([]byte{1}); err != nil {
 			t.Fatal(err)

@@ -59,16 +59,6 @@ func FuzzKeyValue(f *testing.F) {
 	})
 }
 
-func FuzzCPUList(f *testing.F) {
-	f.Add([]byte("0-3,8\n"))
-	f.Add([]byte("0-65535"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := procfmt.CPUList(b)
-		check(t, err)
-		notNegative(t, int64(n))
-	})
-}
-
 func FuzzCPUStat(f *testing.F) {
 	f.Add([]byte(v2CPUStat))
 	f.Add([]byte(v2RootCPUStat))
@@ -268,30 +258,12 @@ func FuzzProcIO(f *testing.F) {
 	})
 }
 
-func FuzzProcStatus(f *testing.F) {
-	f.Add([]byte("Name:\tcat\nTgid:\t5930\nPPid:\t5920\nUid:\t1000\t0\t0\t0\nVmRSS:\t    1780 kB\nThreads:\t2\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := procfmt.ProcStatus(b)
-		check(t, err)
-		notNegative(t, int64(s.Group), int64(s.Parent), int64(s.Threads), s.RSS)
-	})
-}
-
 func FuzzStat(f *testing.F) {
 	f.Add([]byte(stat))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := procfmt.Stat(b)
 		check(t, err)
 		notNegative(t, s.User, s.Nice, s.System, s.Idle, s.IOWait, s.IRQ, s.SoftIRQ, s.Steal, int64(s.CPUs), s.Processes, s.BootTime)
-	})
-}
-
-func FuzzUptime(f *testing.F) {
-	f.Add([]byte("1329.02 2599.31\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		up, idle, err := procfmt.Uptime(b)
-		check(t, err)
-		notNegative(t, up, idle)
 	})
 }
 

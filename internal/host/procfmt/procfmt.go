@@ -66,31 +66,6 @@ func KeyValue(b []byte, key string) (int64, bool, error) {
 	return 0, false, nil
 }
 
-// CPUList counts the CPUs in a list such as "0-3,8", as
-// /sys/devices/system/cpu/online has it.
-func CPUList(b []byte) (int, error) {
-	n := int64(0)
-	for list := bytes.TrimSpace(b); len(list) > 0; {
-		var part []byte
-		part, list, _ = bytes.Cut(list, []byte(","))
-		from, to, isRange := bytes.Cut(part, []byte("-"))
-		first, ok := number(from)
-		last := first
-		if isRange && ok {
-			last, ok = number(to)
-		}
-		// No kernel is built for more CPUs than this (NR_CPUS is 8192).
-		if !ok || first < 0 || last < first || last >= 1<<16 {
-			return 0, invalid("cpu list", part)
-		}
-		n += last - first + 1
-		if n > 1<<16 {
-			return 0, invalid("cpu list", b)
-		}
-	}
-	return int(n), nil
-}
-
 // invalid names what is malformed and shows the beginning of it.
 func invalid(key string, got []byte) error {
 	const most = 40

@@ -68,19 +68,6 @@ func TestKeyValue(t *testing.T) {
 	invalid(t, err, "oom_kill")
 }
 
-func TestCPUList(t *testing.T) {
-	for in, want := range map[string]int{"0-3,8\n": 5, "0\n": 1, "\n": 0, "": 0, "0-127": 128, "0,2,4-5": 4} {
-		if got, err := procfmt.CPUList([]byte(in)); got != want || err != nil {
-			t.Errorf("CPUList(%q) = %d, %v, want %d", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"3-0", "a", "0-", ",", "0-99999999999", "-1", "0-65535,0-65535"} {
-		if got, err := procfmt.CPUList([]byte(in)); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("CPUList(%q) = %d, %v, want invalid", in, got, err)
-		}
-	}
-}
-
 func TestCPUStat(t *testing.T) {
 	for _, tt := range []struct {
 		in   string
@@ -269,13 +256,6 @@ func TestProcess(t *testing.T) {
 	equal(t, io, procfmt.ProcessIO{Read: 10, Written: 20, Canceled: 5}, err)
 	_, err = procfmt.ProcIO([]byte("rchar: 7286\n"))
 	invalid(t, err, "read_bytes")
-
-	st, err := procfmt.ProcStatus([]byte("Name:\tcat\nTgid:\t5930\nPPid:\t5920\nUid:\t1000\t0\t0\t0\nVmRSS:\t    1780 kB\nThreads:\t2\n"))
-	equal(t, st, procfmt.Status{Group: 5930, Parent: 5920, UID: 1000, Threads: 2, RSS: 1780 << 10, HasRSS: true}, err)
-	_, err = procfmt.ProcStatus([]byte("Tgid:\t5930\nUid:\t-1\t0\n"))
-	invalid(t, err, "Uid:")
-	_, err = procfmt.ProcStatus([]byte("Tgid:\t5930\n"))
-	invalid(t, err, "Uid")
 }
 
 func TestStat(t *testing.T) {
@@ -285,13 +265,6 @@ func TestStat(t *testing.T) {
 	for _, in := range []string{"", "cpu0 1 2\n", "cpu 1 2 3\n", "cpux 1\n"} {
 		_, err := procfmt.Stat([]byte(in))
 		invalid(t, err, "cpu")
-	}
-
-	up, idle, err := procfmt.Uptime([]byte("1329.02 2599.31\n"))
-	equal(t, [2]int64{up, idle}, [2]int64{1329020000000, 2599310000000}, err)
-	for _, in := range []string{"", "1 2", "-1.00 2.00", "1.00 x", "99999999999.00 1.00"} {
-		_, _, err := procfmt.Uptime([]byte(in))
-		invalid(t, err, "uptime")
 	}
 }
 

@@ -2,7 +2,6 @@ package procfmt
 
 import (
 	"bytes"
-	"math"
 )
 
 // A System is what /proc/stat shows. The times are sums over all CPUs since
@@ -59,33 +58,6 @@ func (s *System) cpu(b []byte) bool {
 		}
 	}
 	return true
-}
-
-// Uptime reads /proc/uptime: ns since boot, and ns of idle summed over CPUs.
-func Uptime(b []byte) (up, idle int64, err error) {
-	line, _ := cutLine(b)
-	f, rest := cutField(line)
-	g, _ := cutField(rest)
-	up, ok1 := decimal(f)
-	idle, ok2 := decimal(g)
-	if !ok1 || !ok2 {
-		return 0, 0, invalid("uptime", line)
-	}
-	return up, idle, nil
-}
-
-// decimal reads seconds with two decimals as ns.
-func decimal(b []byte) (int64, bool) {
-	whole, part, _ := bytes.Cut(b, []byte("."))
-	s, ok := number(whole)
-	if !ok || len(part) != 2 {
-		return 0, false
-	}
-	cs, ok := number(part)
-	if !ok || cs < 0 || s < 0 || whole[0] == '-' || s >= math.MaxInt64/int64(1e9) {
-		return 0, false
-	}
-	return s*1e9 + cs*1e7, true
 }
 
 // NetDev reads /proc/net/dev and calls f for each interface with what it

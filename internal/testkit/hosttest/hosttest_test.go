@@ -203,11 +203,8 @@ var parsers = map[string]func([]byte) error{
 	"cgroup":                                    func(b []byte) error { _, err := procfmt.Cgroups(b); return err },
 	"cgroups":                                   func(b []byte) error { _, err := procfmt.ProcCgroups(b); return err },
 	"schedstat":                                 func(b []byte) error { _, _, err := procfmt.Schedstat(b); return err },
-	"status":                                    func(b []byte) error { _, err := procfmt.ProcStatus(b); return err },
 	"meminfo":                                   func(b []byte) error { _, err := procfmt.Meminfo(b); return err },
-	"uptime":                                    func(b []byte) error { _, _, err := procfmt.Uptime(b); return err },
 	"devices":                                   func(b []byte) error { _, err := procfmt.Devices(b); return err },
-	"online":                                    func(b []byte) error { _, err := procfmt.CPUList(b); return err },
 	"diskstats": func(b []byte) error {
 		return procfmt.Diskstats(b, func(procfmt.Dev, string, int64, int64, int64, int64) {})
 	},

@@ -1,4 +1,8 @@
-package energy
+// Package peers computes what other tools would report of the same machine, for
+// comparisons in tests: Kepler and Scaphandre.
+package peers
+
+import "math/bits"
 
 // A Scan is what a tool knows that looks at all processes now and then. Values
 // are cumulative, but for what ended.
@@ -61,4 +65,12 @@ func divideByProcess(before, now *Scan, energy, of int64, young bool, out []int6
 	for i, u := range used {
 		out[i] += mulDiv(energy, u, of)
 	}
+}
+
+// mulDiv returns amount x part / whole, rounded down. None is negative, whole is not
+// 0, and the result fits.
+func mulDiv(amount, part, whole int64) int64 {
+	hi, lo := bits.Mul64(uint64(amount), uint64(part))
+	q, _ := bits.Div64(hi, lo, uint64(whole))
+	return int64(q)
 }
