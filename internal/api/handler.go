@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,11 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/x/fairqueue"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // A request is a question: its parameters, and what who asks may see.
@@ -203,14 +203,11 @@ func hasTag(headers []string, tag string) bool {
 func (h *handler) writeDenied(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
 	_, stranger := errors.AsType[*UnauthenticatedError](err)
-	wait, limited := errors.AsType[interface {
-		error
-		RetryAfter() time.Duration
-	}](err)
+	wait, limited := fault.RetryAfter(err)
 	switch {
 	case limited:
 		p.Status, p.Title = http.StatusTooManyRequests, "too many requests"
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.RetryAfter().Seconds()))))
+		httpx.SetRetryAfter(w, wait)
 	case stranger, errors.Is(err, fault.ErrDenied) && r.Header.Get("Authorization") == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0):
 		p.Status, p.Title = http.StatusUnauthorized, "who are you?"
 		w.Header().Set("WWW-Authenticate", "Bearer")
@@ -249,7 +246,7 @@ func writeProblem(w http.ResponseWriter, p fault.Problem) {
 	}
 	w.Header().Set("Content-Type", fault.ProblemType)
 	if p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
+		httpx.SetRetryAfter(w, time.Second)
 	}
 	writeBody(w, p.Status, append(body, '\n'))
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
@@ -52,12 +52,8 @@ func TestSelf(t *testing.T) {
 // held is who asks too often.
 type held struct{ book }
 
-type later struct{ error }
-
-func (later) RetryAfter() time.Duration { return 1500 * time.Millisecond }
-
 func (held) Identify(*http.Request) (token.Job, error) {
-	return token.Job{}, later{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable)}
+	return token.Job{}, &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: 1500 * time.Millisecond}
 }
 
 func TestSelfHeldUp(t *testing.T) {

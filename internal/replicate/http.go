@@ -9,12 +9,12 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
 	"time"
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // maxReplySize is how much of a reply is read: a mark is some 200 bytes.
@@ -30,14 +30,6 @@ var (
 	errMarkMoved = fmt.Errorf("the mark has moved: %w", fault.ErrConflict)
 	errTooLarge  = fmt.Errorf("the page is too large: %w", fault.ErrInvalid)
 )
-
-// retryError is an error that wraps fault.ErrUnavailable and knows when to try again.
-type retryError struct {
-	error
-	after time.Duration
-}
-
-func (b *retryError) Unwrap() error { return b.error }
 
 // upstreamClient is the server above.
 type upstreamClient struct {
@@ -115,11 +107,7 @@ func (r *upstreamClient) parseProblem(a *http.Response, body []byte) error {
 		return err
 	}
 	p.Status = http.StatusServiceUnavailable
-	b := &retryError{error: fmt.Errorf("%s: %w", r.base, p.Err())}
-	if n, err := strconv.ParseUint(a.Header.Get("Retry-After"), 10, 31); err == nil {
-		b.after = min(time.Duration(n)*time.Second, maxRetryAfter)
-	}
-	return b
+	return &fault.RetryError{Err: fmt.Errorf("%s: %w", r.base, p.Err()), After: min(httpx.RetryAfter(a.Header, time.Now()), maxRetryAfter)}
 }
 
 func mediaTypeOf(a *http.Response) string {

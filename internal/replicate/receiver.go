@@ -93,7 +93,7 @@ func (rc *Receiver) serve(take func(http.ResponseWriter, *http.Request, replica.
 		}
 		leave := rc.admit(src.ID)
 		if leave == nil {
-			w.Header().Set("Retry-After", "1")
+			httpx.SetRetryAfter(w, time.Second)
 			httpx.WriteProblem(w, fault.Problem{Title: "too many requests", Detail: "one page at a time", Status: http.StatusTooManyRequests})
 			return
 		}
@@ -203,7 +203,7 @@ func (rc *Receiver) fail(w http.ResponseWriter, src replica.Source, err error) {
 		}
 	}
 	if p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "5")
+		httpx.SetRetryAfter(w, 5*time.Second)
 	}
 	rc.warn(src, p.Status, err)
 	httpx.WriteProblem(w, p)

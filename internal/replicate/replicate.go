@@ -173,8 +173,8 @@ func (c Config) backoff(failures int, err error) time.Duration {
 		wait = c.MaxBackoff
 	}
 	wait = wait/2 + rand.N(wait/2)
-	if b, ok := errors.AsType[*retryError](err); ok {
-		wait = max(wait, b.after)
+	if after, ok := fault.RetryAfter(err); ok {
+		wait = max(wait, after)
 	}
 	return wait
 }

@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/enroll"
@@ -121,7 +122,7 @@ func (o *origin) clock() batch.Clock {
 func (o *origin) send(ctx context.Context, sent []byte) error {
 	for try := 0; ; try++ {
 		r, err := o.way.Offer(ctx, o.clock(), sent)
-		wait, _ := sender.RetryAfter(err)
+		wait, _ := fault.RetryAfter(err)
 		switch {
 		case err == nil && r.Verdict == batch.Accepted:
 			return nil

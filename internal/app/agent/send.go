@@ -118,7 +118,7 @@ func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slo
 			log.Warn("cannot enroll yet; trying on", "server", id.Server(), "err", err, "hint", fault.Hint(err))
 		}
 		pause := wait/2 + rand.N(wait)
-		if after, ok := sender.RetryAfter(err); ok {
+		if after, ok := fault.RetryAfter(err); ok {
 			pause += min(after, time.Hour)
 		}
 		select {

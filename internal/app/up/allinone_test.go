@@ -49,7 +49,7 @@ func sums(t *testing.T, s *up.AllInOne) (total, whole float64) {
 // An AllInOne measures and books until it is closed, its last window included, and
 // goes on as the same node when it is opened again. The time between is booked
 // too, and nothing twice.
-func TestStation(t *testing.T) {
+func TestAllInOne(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	// The path of a socket is short.
 	state, err := os.MkdirTemp("", "mete-local-")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/web"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // newServer returns the server of a feed for requests to allowed hosts. Its
@@ -128,6 +129,6 @@ func (f *feed) unavailable(w http.ResponseWriter) {
 	if p := f.missed.Load(); p != nil {
 		why = "the latest reading was lost: " + *p
 	}
-	w.Header().Set("Retry-After", "1")
+	httpx.SetRetryAfter(w, time.Second)
 	http.Error(w, why, http.StatusServiceUnavailable)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"mime"
 	"net/http"
 	"os"
@@ -91,7 +90,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	leave, wait := e.rc.admit(node, time.Now())
 	if leave == nil {
-		setRetryAfter(w, wait)
+		httpx.SetRetryAfter(w, wait)
 		httpx.WriteProblem(w, fault.Problem{Title: "too many requests", Detail: "this node asks too much at once", Status: http.StatusTooManyRequests})
 		return
 	}
@@ -207,18 +206,18 @@ func (e *endpoint) fail(w http.ResponseWriter, node string, err error) {
 		w.Header().Set("Connection", "close")
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		p = fault.ProblemOf(newRetryError("the request was given up"))
-		setRetryAfter(w, time.Second)
+		httpx.SetRetryAfter(w, time.Second)
 	default:
 		p = fault.ProblemOf(err)
 	}
 	if p.Status == http.StatusServiceUnavailable {
 		wait := 5 * time.Second
-		if b, ok := errors.AsType[*RetryError](err); ok {
-			wait = b.After
+		if after, ok := fault.RetryAfter(err); ok {
+			wait = after
 		} else if errors.Is(err, wire.ErrNewer) {
 			wait = time.Minute // for somebody to upgrade this server
 		}
-		setRetryAfter(w, wait)
+		httpx.SetRetryAfter(w, wait)
 	}
 	e.rc.warn(node, "request refused", "status", p.Status)
 	httpx.WriteProblem(w, p)
@@ -246,9 +245,4 @@ func identityProblem(err error) fault.Problem {
 		return fault.ProblemOf(err)
 	}
 	return fault.Problem{Title: "not identified", Detail: err.Error(), Status: http.StatusUnauthorized, Hint: fault.Hint(err)}
-}
-
-// setRetryAfter tells to come back after d.
-func setRetryAfter(w http.ResponseWriter, d time.Duration) {
-	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
 }

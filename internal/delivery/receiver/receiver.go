@@ -140,19 +140,6 @@ func (rc *Receiver) nodeState(node string) *nodeState {
 	return o
 }
 
-// A RetryError is an error that wraps fault.ErrUnavailable and knows when trying again
-// may help.
-type RetryError struct {
-	Err   error
-	After time.Duration
-}
-
-func (b *RetryError) Error() string { return b.Err.Error() }
-func (b *RetryError) Unwrap() error { return b.Err }
-
-// RetryAfter is how long to wait.
-func (b *RetryError) RetryAfter() time.Duration { return b.After }
-
 // Offer takes a batch, sent as these bytes by a node whose clocks show c, and
 // answers once it is booked. An error wraps fault.ErrInvalid where the batch can
 // never be booked, fault.ErrDenied where this node may not, fault.ErrUnavailable
@@ -405,5 +392,5 @@ func classify(err error) error {
 }
 
 func newRetryError(why string) error {
-	return &RetryError{fmt.Errorf("ingest: %s: %w", why, fault.ErrUnavailable), 2 * time.Second}
+	return &fault.RetryError{Err: fmt.Errorf("ingest: %s: %w", why, fault.ErrUnavailable), After: 2 * time.Second}
 }

@@ -424,8 +424,7 @@ func testBackPressure(t *testing.T) {
 	until(t, "a batch is queued", func() bool { return in.Stats().Queue > 0 })
 	sent2 := b.batch(t, b.window(time.Second))
 	_, err := in.Offer(context.Background(), "b", b.clock(), sent2)
-	var later interface{ RetryAfter() time.Duration }
-	if !errors.Is(err, fault.ErrUnavailable) || !errors.As(err, &later) || later.RetryAfter() <= 0 {
+	if _, later := fault.RetryAfter(err); !errors.Is(err, fault.ErrUnavailable) || !later {
 		t.Errorf("offer to a full queue: %v, want unavailable, and when to come back", err)
 	}
 	close(l.hold)

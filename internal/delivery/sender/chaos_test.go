@@ -45,7 +45,7 @@ func TestChaos(t *testing.T) {
 				case 0:
 					return batch.Reply{}, fault.ErrUnavailable
 				case 1:
-					return batch.Reply{}, &sender.RetryError{Err: fault.ErrUnavailable, After: time.Duration(d.n(30)) * time.Second}
+					return batch.Reply{}, &fault.RetryError{Err: fault.ErrUnavailable, After: time.Duration(d.n(30)) * time.Second}
 				case 2:
 					return batch.Reply{}, fault.ErrDenied
 				case 3:

@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 const (
@@ -177,16 +178,5 @@ func parseProblem(r *http.Response, body []byte) error {
 		return err
 	}
 	p.Status = http.StatusServiceUnavailable
-	return &RetryError{Err: p.Err(), After: parseRetryAfter(r.Header.Get("Retry-After"), time.Now())}
-}
-
-// parseRetryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date.
-func parseRetryAfter(s string, now time.Time) time.Duration {
-	var d time.Duration
-	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
-		d = time.Duration(n) * time.Second
-	} else if t, err := http.ParseTime(s); err == nil {
-		d = t.Sub(now)
-	}
-	return min(max(d, 0), maxRetryAfter)
+	return &fault.RetryError{Err: p.Err(), After: min(httpx.RetryAfter(r.Header, time.Now()), maxRetryAfter)}
 }

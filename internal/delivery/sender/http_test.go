@@ -168,7 +168,7 @@ func TestHTTPReplies(t *testing.T) {
 		if c.want == fault.ErrUnavailable && (errors.Is(err, fault.ErrInvalid) || errors.Is(err, fault.ErrDenied)) {
 			t.Errorf("%d %s: %v is of two kinds", c.status, c.body, err)
 		}
-		if wait, ok := sender.RetryAfter(err); wait != c.wait || ok != (c.wait > 0) {
+		if wait, ok := fault.RetryAfter(err); wait != c.wait || ok != (c.wait > 0) {
 			t.Errorf("%d Retry-After %q: %v", c.status, c.after, wait)
 		}
 	}

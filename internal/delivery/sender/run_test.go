@@ -239,7 +239,7 @@ func TestGarbage(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
-			return batch.Reply{}, fmt.Errorf("too many: %w", &sender.RetryError{Err: fault.ErrUnavailable, After: 5 * time.Minute})
+			return batch.Reply{}, fmt.Errorf("too many: %w", &fault.RetryError{Err: fault.ErrUnavailable, After: 5 * time.Minute})
 		})
 		b.run()
 		b.wait(time.Hour)
@@ -249,7 +249,7 @@ func TestRetryAfter(t *testing.T) {
 			}
 		}
 	})
-	if _, ok := sender.RetryAfter(fault.ErrUnavailable); ok {
+	if _, ok := fault.RetryAfter(fault.ErrUnavailable); ok {
 		t.Error("an error without a time has one")
 	}
 }

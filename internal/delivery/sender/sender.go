@@ -10,7 +10,6 @@ package sender
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -46,31 +45,6 @@ type Spool interface {
 	Reject(st batch.Stream, number uint64, detail string) error
 	SplitBacklog(now time.Time) (bool, error)
 	Changes() <-chan struct{}
-}
-
-// RetryError is the error of a server that says when it wants to be asked again.
-type RetryError struct {
-	Err   error
-	After time.Duration
-}
-
-func (b *RetryError) Error() string { return b.Err.Error() }
-func (b *RetryError) Unwrap() error { return b.Err }
-
-// RetryAfter returns After.
-func (b *RetryError) RetryAfter() time.Duration { return b.After }
-
-// RetryAfter returns how long the server of this error wants to be left alone,
-// if it said so.
-func RetryAfter(err error) (time.Duration, bool) {
-	var e interface {
-		error
-		RetryAfter() time.Duration
-	}
-	if !errors.As(err, &e) || e.RetryAfter() <= 0 {
-		return 0, false
-	}
-	return e.RetryAfter(), true
 }
 
 // A Config says how fast to send, and how to wait.
@@ -116,7 +90,7 @@ func (c Config) backoff(fails int, err error) time.Duration {
 		bound = d
 	}
 	d := c.MinBackoff + rand.N(bound-c.MinBackoff+1)
-	if after, ok := RetryAfter(err); ok {
+	if after, ok := fault.RetryAfter(err); ok {
 		d += after
 	}
 	return d

@@ -305,7 +305,7 @@ func (o *Sender) flush(ctx context.Context, s *slot) error {
 	sh := o.newSender(s.spool)
 	for {
 		err := sh.Flush(ctx)
-		after, busy := sender.RetryAfter(err)
+		after, busy := fault.RetryAfter(err)
 		if err == nil || !busy {
 			return err
 		}

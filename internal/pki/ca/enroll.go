@@ -234,7 +234,7 @@ func (a *Authority) chargeNode(by authorization, now time.Time) error {
 	day := slices.DeleteFunc(a.clones[by.root], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
 	a.clones[by.root] = day
 	if len(day) >= maxClonesPerDay {
-		return retryError{fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), day[0].Add(24 * time.Hour).Sub(now)}
+		return &fault.RetryError{Err: fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), After: day[0].Add(24 * time.Hour).Sub(now)}
 	}
 	a.rememberClaim(by.claimKey, now)
 	return nil
@@ -259,7 +259,7 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	}
 	if !isKnown {
 		if wait := a.wrongTokens.take(from, now); wait > 0 {
-			return authorization{}, retryError{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
+			return authorization{}, &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: wait}
 		}
 	}
 	t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), c.Role, now)

@@ -240,11 +240,7 @@ func TestReenroll(t *testing.T) {
 		}
 		nodes[c.Node()] = true
 	}
-	later, ok := errors.AsType[interface {
-		error
-		RetryAfter() time.Duration
-	}](last)
-	if n != 11 || !errors.Is(last, fault.ErrUnavailable) || !ok || later.RetryAfter() < 23*time.Hour {
+	if later, _ := fault.RetryAfter(last); n != 11 || !errors.Is(last, fault.ErrUnavailable) || later < 23*time.Hour {
 		t.Errorf("number %d: %v", n, last)
 	}
 }

@@ -5,27 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"mime"
 	"net/http"
-	"strconv"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // maxClaim is how long a claim may be, in bytes; one has some 1,000.
 const maxClaim = 64 << 10
-
-// retryError is the error of one who has to wait.
-type retryError struct {
-	error
-	after time.Duration
-}
-
-func (l retryError) Unwrap() error             { return l.error }
-func (l retryError) RetryAfter() time.Duration { return l.after }
 
 // Handler answers POST /v1/enroll and POST /v1/renew.
 func (a *Authority) Handler() http.Handler {
@@ -98,14 +88,14 @@ func readClaim(w http.ResponseWriter, r *http.Request) (c token.Claim, err error
 
 func (a *Authority) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
-	wait, isLimited := errors.AsType[retryError](err)
+	wait, isLimited := fault.RetryAfter(err)
 	_, tooLong := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isLimited:
 		p.Status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.after.Seconds()))))
+		httpx.SetRetryAfter(w, wait)
 	case p.Status == http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", "5")
+		httpx.SetRetryAfter(w, 5*time.Second)
 	case tooLong:
 		p.Status = http.StatusRequestEntityTooLarge
 	case IsUnidentified(err):

@@ -48,7 +48,7 @@ func (a *Authority) IdentifyJob(r *http.Request) (token.Job, error) {
 	now := time.Now()
 	wrong := func(why string) error {
 		if wait := a.wrongTokens.take(remoteAddr(r), now); wait > 0 {
-			return retryError{fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), wait}
+			return &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: wait}
 		}
 		return unidentifiedError{fault.WithHint(fmt.Errorf("%s: %w", why, fault.ErrDenied), "show what mete run gave the job in METE_SELF_TOKEN, whole, to the server in METE_SELF_URL")}
 	}

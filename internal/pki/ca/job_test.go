@@ -106,11 +106,7 @@ func TestIdentifyJobLimit(t *testing.T) {
 			held = err
 		}
 	}
-	wait, ok := errors.AsType[interface {
-		error
-		RetryAfter() time.Duration
-	}](held)
-	if !ok || !errors.Is(held, fault.ErrUnavailable) || wait.RetryAfter() <= 0 {
+	if _, ok := fault.RetryAfter(held); !ok || !errors.Is(held, fault.ErrUnavailable) {
 		t.Errorf("after many wrong ones: %v", held)
 	}
 	if _, err := s.IdentifyJob(shows(right, "10.0.0.1")); err != nil {

@@ -12,11 +12,11 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // A dialer opens connections; nil is the network's.
@@ -180,17 +180,6 @@ func (b tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(r)
 }
 
-// retryError is an error that says when to try again.
-type retryError struct {
-	error
-	after time.Duration
-}
-
-func (l retryError) Unwrap() error { return l.error }
-
-// RetryAfter is how long the server asked to wait.
-func (l retryError) RetryAfter() time.Duration { return l.after }
-
 // refusedError is the error of a certificate that the server does not take.
 type refusedError struct{ error }
 
@@ -259,8 +248,8 @@ func parseProblem(resp *http.Response, body []byte) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		err = refusedError{err}
 	}
-	if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && s > 0 {
-		err = retryError{err, time.Duration(s) * time.Second}
+	if after := httpx.RetryAfter(resp.Header, time.Now()); after > 0 {
+		err = &fault.RetryError{Err: err, After: after}
 	}
 	return err
 }

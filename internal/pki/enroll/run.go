@@ -2,7 +2,6 @@ package enroll
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -130,8 +129,8 @@ func (s *state) renewalTime() time.Time { return s.leaf.NotBefore.Add(s.renewAft
 func backoff(failures int, err error) time.Duration {
 	wait := min(minWait<<min(failures, 10), maxWait)
 	wait = wait/2 + rand.N(wait/2)
-	if l, ok := errors.AsType[retryError](err); ok {
-		wait = max(wait, min(l.after, maxWait))
+	if after, ok := fault.RetryAfter(err); ok {
+		wait = max(wait, min(after, maxWait))
 	}
 	return wait
 }

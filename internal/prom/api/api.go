@@ -36,6 +36,7 @@ import (
 	"mete.dev/mete/internal/store/subquery"
 	metrics "mete.dev/mete/internal/store/tsdb"
 	"mete.dev/mete/internal/x/fairqueue"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // Rules knows the rules that are evaluated, and which Alertmanagers are told.
@@ -182,7 +183,7 @@ func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, who, path str
 	defer cancel()
 	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(a.limits.Timeout + time.Minute)) // a writer without one is a test's
 	if err := t.acquire(ctx); err != nil {
-		w.Header().Set("Retry-After", "5")
+		httpx.SetRetryAfter(w, 5*time.Second)
 		reject(w, http.StatusServiceUnavailable, "timeout", err.Error())
 		return
 	}

@@ -153,7 +153,7 @@ func (t *Handler) unpack(got *bufferedReply, w http.ResponseWriter, r *http.Requ
 	case t.unpacking <- struct{}{}:
 		defer func() { <-t.unpacking }()
 	case <-ctx.Done():
-		w.Header().Set("Retry-After", "5")
+		httpx.SetRetryAfter(w, 5*time.Second)
 		return newRefusal(http.StatusServiceUnavailable, "%d requests are unpacked at once, and none was done within %v: send this again later", maxUnpacking, t.timeout)
 	}
 	if err := checkSize(sent, of, time.Now().UnixMilli()); err != nil {

@@ -169,7 +169,7 @@ const twoMeters = `meters:
 
 // Machines sum to their meters, minute after minute, over a restart of the server and
 // while a meter is away.
-func TestKeeper(t *testing.T) {
+func TestCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		for _, n := range []string{"a", "b", "c"} {

@@ -36,7 +36,7 @@ const nodesAtOnce = 64
 // Run fills in what the metrics lack and the ledger has, until ctx ends. Edges of
 // minutes become blocks of their own, two hours each and the oldest first, beside
 // what is live: the database takes no sample that is older than what is late by
-// [Config.Late], and this way it holds none of them in memory.
+// [Config.OutOfOrderWindow], and this way it holds none of them in memory.
 func (s *Store) Run(ctx context.Context) error {
 	if s.history == nil {
 		return nil

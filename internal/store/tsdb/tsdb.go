@@ -3,7 +3,7 @@
 // at the instants at which the ledger cuts it, so that between two minute edges a
 // series grows by what the ledger booked.
 //
-// Samples are idempotent, and their order means nothing within [Config.Late]: what
+// Samples are idempotent, and their order means nothing within [Config.OutOfOrderWindow]: what
 // is offered again changes nothing.
 package tsdb
 
