@@ -209,7 +209,7 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// getuntil URL REGEXP FILE: asks until the answer has a match, and puts it into the
+// getUntil URL REGEXP FILE: asks until the answer has a match, and puts it into the
 // file.
 func getUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
@@ -223,7 +223,7 @@ func getUntil(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// portbusy VARIABLE: somebody listens on a port until the end of the script.
+// portBusy VARIABLE: somebody listens on a port until the end of the script.
 func portBusy(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: portbusy VARIABLE")

@@ -49,7 +49,7 @@ func (n *tenancy) live(ns int64) {
 	n.goOn(ns, rapid.Int64Range(31, 90).Draw(t, "W"), rapid.Int64Range(0, 100).Draw(t, "percent"), rapid.Int64Range(0, 100).Draw(t, "of which the guest"))
 }
 
-// extrapolate does so with a power, a load and a part of that.
+// goOn does so with a power, a load and a part of that.
 func (n *tenancy) goOn(ns, watts, load, part int64) {
 	n.hostAt += ns
 	n.rapl += ns / 1000 * watts

@@ -64,7 +64,7 @@ func csvGroup(a *query.Answer, g *query.Group, only []figure, rest int, nested b
 func writeCSV(rows [][]string) []byte {
 	var b bytes.Buffer
 	if err := csv.NewWriter(&b).WriteAll(rows); err != nil {
-		panic("tally: " + err.Error()) // a buffer takes everything
+		panic("v1: " + err.Error()) // a buffer takes everything
 	}
 	return b.Bytes()
 }

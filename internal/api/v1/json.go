@@ -190,7 +190,7 @@ func marshal(v any) []byte {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic("tally: " + err.Error()) // only plain values come here
+		panic("v1: " + err.Error()) // only plain values come here
 	}
 	return bytes.TrimSpace(b.Bytes())
 }

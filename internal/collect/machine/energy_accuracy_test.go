@@ -24,7 +24,7 @@ import (
 	"mete.dev/mete/internal/testkit/peers"
 )
 
-// exact says to read the meter of a simulator: it shows what it knows every 20 ms.
+// exactEvery says to read the meter of a simulator: it shows what it knows every 20 ms.
 const exactEvery, exactError = 20 * time.Millisecond, 1
 
 // A trial is a simulated machine over the real loads, and what mete makes of it.

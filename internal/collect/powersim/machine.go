@@ -60,7 +60,7 @@ type Zone struct {
 // usualRange is max_energy_range_uj of most packages.
 const usualRange = 262143328850
 
-// A Trouble is what befalls a meter. The energy is used all the same.
+// A FaultKind is what befalls a meter. The energy is used all the same.
 type FaultKind uint8
 
 const (

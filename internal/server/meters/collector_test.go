@@ -258,7 +258,7 @@ func TestCollector(t *testing.T) {
 }
 
 // A counter's minutes sum to what it counted, however coarse it is.
-func TestKeeperCounts(t *testing.T) {
+func TestCollectorCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer func() { b.close() }()
@@ -290,7 +290,7 @@ func TestKeeperCounts(t *testing.T) {
 
 // Nobody pays for a machine that is not there, and a machine that is late is waited
 // for.
-func TestKeeperWaits(t *testing.T) {
+func TestCollectorWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer func() { b.close() }()

@@ -253,7 +253,7 @@ func (d *drill) away(sig syscall.Signal) {
 	d.recover("agent " + sig.String())
 }
 
-// dies by power: a program is killed and its disk keeps what was synced only.
+// blackout dies by power: a program is killed and its disk keeps what was synced only.
 func (d *drill) blackout(c *child) {
 	d.t.Helper()
 	if d.forgets && c == d.agent {

@@ -117,7 +117,7 @@ func (db *DB) Meta(ctx context.Context, key string) (value string, err error) {
 	return value, Wrap(db.NotFound(err), "meta %q", key)
 }
 
-// size is how many bytes the database has.
+// Size is how many bytes the database has.
 func (v *View) Size() (n int64, err error) {
 	err = v.SQL.QueryRowContext(v.Ctx, v.DB.Dialect.SizeQuery).Scan(&n)
 	return n, v.DB.Fault(err)

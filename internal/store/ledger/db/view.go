@@ -85,7 +85,7 @@ func Ints(ctx context.Context, q Queryer, query string, args ...any) (all []int6
 	return all, err
 }
 
-// first is the least minute of two tables that is not before from, or
+// FirstMinute is the least minute of two tables that is not before from, or
 // math.MaxInt64.
 func FirstMinute(ctx context.Context, q Queryer, from int64, tables ...string) (int64, error) {
 	least := int64(math.MaxInt64)

@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// Config says how long what is kept.
+// FoldConfig says how long what is kept.
 type FoldConfig struct {
 	Minutes     time.Duration // for how long minutes are kept at most
 	MinuteBytes int64         // how much room they may take, about; the oldest go first

@@ -21,7 +21,7 @@ func (p *Progress) Key(s *Layout) *int64 {
 	return &p.Workload
 }
 
-// at is up to where hours or days are folded.
+// Mark is up to where hours or days are folded.
 func (m *Marks) Mark(v Level) (mark int64, p *Progress) {
 	if v == Days {
 		return m.Day, &m.DayProgress
