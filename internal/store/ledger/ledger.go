@@ -7,7 +7,7 @@
 // of hours, and 24 of those into a row of days. A mark says up to when. What
 // comes late for a folded hour is added to the hour as well, in the same
 // transaction, so that minutes, hours and days always have the same sums, and a
-// reader may take for each stretch of time whichever rows are still kept.
+// reader may take for each range of time whichever rows are still kept.
 // Folding holds the writer for a moment at a time: a slice of the workloads of an
 // hour is one transaction, and the mark moves with the last one.
 //
@@ -95,7 +95,7 @@ type (
 
 // What some of its methods return.
 type (
-	Stats      = fold.FoldStats
+	Stats      = fold.Stats
 	OuterMeter = book.MeterState
 	OuterRatio = book.MeterRatio
 )
@@ -107,21 +107,21 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	database, err := db.OpenDB(ctx, dsn, cfg.Upstream)
+	database, err := db.Open(ctx, dsn, cfg.Upstream)
 	if err != nil {
 		return nil, err
 	}
-	answers, err := read.NewReader(ctx, database)
+	answers, err := read.New(ctx, database)
 	if err != nil {
 		return nil, errors.Join(err, database.Close())
 	}
 	cfg = cfg.tune()
 	return &Ledger{
 		cfg: cfg, log: log, db: database,
-		reader: answers, booker: book.NewBooker(database, cfg.Minutes), folder: fold.NewFolder(database, fold.FoldConfig{
+		reader: answers, booker: book.New(database, cfg.Minutes), folder: fold.New(database, fold.Config{
 			Minutes: cfg.Minutes, MinuteBytes: cfg.MinuteBytes, Hours: cfg.Hours, Batches: cfg.Batches, Grace: cfg.Grace, Slice: cfg.Slice,
 		}),
-		exchange: replica.NewExchange(database), registrar: registry.NewRegistry(database), checker: check.NewChecker(database),
+		exchange: replica.New(database), registrar: registry.New(database), checker: check.New(database),
 	}, nil
 }
 

@@ -26,7 +26,7 @@ type Booker struct {
 	keep time.Duration // for how long minutes are kept at most
 }
 
-func NewBooker(database *db.DB, keep time.Duration) *Booker { return &Booker{database, keep} }
+func New(database *db.DB, keep time.Duration) *Booker { return &Booker{database, keep} }
 
 // Book books entries, all in one transaction: after an error nothing has
 // changed. (Where the connection to a server breaks within the commit nobody
@@ -78,10 +78,10 @@ func bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
 // A booking is what entries of one transaction come to, before it is written.
 type booking struct {
 	*db.Tx
-	now   int64 // by this machine's clock, ns
-	nodes map[string]*bookedNode
-	usage schema.Pending
-	whole schema.Pending
+	now       int64 // by this machine's clock, ns
+	nodes     map[string]*bookedNode
+	usageRows schema.Pending
+	nodeRows  schema.Pending
 }
 
 // A bookedNode is a node that an entry came from.
@@ -98,28 +98,28 @@ type bookedNode struct {
 func bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	b := &booking{
 		Tx: t, now: time.Now().UnixNano(), nodes: map[string]*bookedNode{},
-		usage: schema.NewPending(schema.UsageLayout), whole: schema.NewPending(schema.NodeLayout),
+		usageRows: schema.NewPending(schema.UsageLayout), nodeRows: schema.NewPending(schema.NodeLayout),
 	}
 	for i, e := range es {
 		var err error
-		if results[i], err = b.entry(e); err != nil {
+		if results[i], err = b.bookEntry(e); err != nil {
 			return db.Wrap(err, "batch %d of stream %s", e.Number, e.Stream)
 		}
 	}
 	return b.flush()
 }
 
-// entry books one entry. The error is one of the database.
-func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
+// bookEntry books one entry. The error is one of the database.
+func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	refuse := func(err error) batch.Result {
 		return batch.Result{Err: db.Wrap(err, "batch %d of stream %s", e.Number, e.Stream)}
 	}
-	n, err := b.node(e.Node)
+	n, err := b.findNode(e.Node)
 	if err != nil {
 		return r, err
 	}
 	if n.id == 0 {
-		return refuse(n.denied(e.Node)), nil
+		return refuse(n.deniedError(e.Node)), nil
 	}
 	s, err := findStream(b.Tx, e.Stream)
 	switch {
@@ -128,7 +128,7 @@ func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
 	case s.node != 0 && s.node != n.id:
 		return refuse(fmt.Errorf("the stream is another node's: %w", fault.ErrDenied)), nil
 	}
-	if err := valid(e); err != nil {
+	if err := checkEntry(e); err != nil {
 		return refuse(err), nil
 	}
 	var known *batch.Hash
@@ -141,16 +141,16 @@ func (b *booking) entry(e *batch.Entry) (r batch.Result, err error) {
 	switch r.Verdict {
 	case batch.Accepted:
 		r.Next++
-		r.Names, err = b.take(e, n)
+		r.Names, err = b.takeEntry(e, n)
 	case batch.Conflict:
-		err = b.aside(e, n)
+		err = b.keepConflict(e, n)
 	}
 	return r, err
 }
 
-// take books an entry that is next in its stream, and returns which of its
+// takeEntry books an entry that is next in its stream, and returns which of its
 // workloads have no name.
-func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID, err error) {
+func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID, err error) {
 	if err := moveStream(b.Tx, e.Stream, n.id, batch.Mark{Next: e.Number + 1, Last: e.Hash}, e.Boot, b.now); err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID,
 		return nil, err
 	}
 	for i := range e.Names {
-		if err := b.name(&e.Names[i], n.id, cmp.Or(schema.Nanos(e.Through), n.through)); err != nil {
+		if err := b.bookName(&e.Names[i], n.id, cmp.Or(schema.Nanos(e.Through), n.through)); err != nil {
 			return nil, err
 		}
 	}
@@ -174,13 +174,13 @@ func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID,
 			asked[m.Workload] = true
 			nameless = append(nameless, m.Workload)
 		}
-		if err := b.usage.Add(schema.RowKey{Minute: m.Minute, ID: w.ID}, schema.EncodeUsage(&m.Usage, b.Rev)); err != nil {
+		if err := b.usageRows.Add(schema.RowKey{Minute: m.Minute, ID: w.ID}, schema.EncodeUsage(&m.Usage, b.Rev)); err != nil {
 			return nil, err
 		}
 	}
 	for i := range e.Nodes {
 		m := &e.Nodes[i]
-		if err := b.whole.Add(schema.RowKey{Minute: m.Minute, ID: n.id}, schema.EncodeNodeMinute(m, b.Rev)); err != nil {
+		if err := b.nodeRows.Add(schema.RowKey{Minute: m.Minute, ID: n.id}, schema.EncodeNodeMinute(m, b.Rev)); err != nil {
 			return nil, err
 		}
 		if m.Minute >= n.minute {
@@ -202,11 +202,11 @@ func (b *booking) take(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID,
 			return nil, err
 		}
 	}
-	return nameless, b.handovers(e, n)
+	return nameless, b.bookHandovers(e, n)
 }
 
 // node finds the node that an entry came from.
-func (b *booking) node(id string) (*bookedNode, error) {
+func (b *booking) findNode(id string) (*bookedNode, error) {
 	if n := b.nodes[id]; n != nil {
 		return n, nil
 	}
@@ -223,8 +223,8 @@ func (b *booking) node(id string) (*bookedNode, error) {
 	return n, nil
 }
 
-// denied is why nothing is booked of a node without an id.
-func (n *bookedNode) denied(id string) error {
+// deniedError is why nothing is booked of a node without an id.
+func (n *bookedNode) deniedError(id string) error {
 	if n.revoked != 0 {
 		return registry.RevokedError(id)
 	}
@@ -253,15 +253,15 @@ func (b *booking) flush() error {
 			return err
 		}
 	}
-	if err := b.rows(b.usage); err != nil {
+	if err := b.addRows(b.usageRows); err != nil {
 		return err
 	}
-	return b.rows(b.whole)
+	return b.addRows(b.nodeRows)
 }
 
-// rows writes rows of minutes, and adds those that are late to the hours and
+// addRows writes rows of minutes, and adds those that are late to the hours and
 // days that they belong to.
-func (b *booking) rows(h schema.Pending) error {
+func (b *booking) addRows(h schema.Pending) error {
 	tables := map[string]schema.Pending{
 		h.Layout.HourTable(): schema.NewPending(h.Layout),
 		h.Layout.DayTable():  schema.NewPending(h.Layout),

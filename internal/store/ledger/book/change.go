@@ -13,25 +13,25 @@ import (
 
 // A change is rows of one shape that are to be as they were told.
 type Change struct {
-	shape *schema.Layout
-	told  [3]schema.Pending
-	puts  map[string]schema.Pending // by table
+	shape   *schema.Layout
+	wanted  [3]schema.Pending
+	pending map[string]schema.Pending // by table
 	// touched are the rows of hours and days that are to be summed anew.
-	touched [3]map[schema.RowKey]bool
-	late    map[int64]schema.MinuteSpan
+	dirty [3]map[schema.RowKey]bool
+	late  map[int64]schema.MinuteSpan
 }
 
 func NewChange(s *schema.Layout) *Change {
-	c := &Change{shape: s, puts: map[string]schema.Pending{}, late: map[int64]schema.MinuteSpan{}}
-	for i := range c.told {
-		c.told[i], c.touched[i] = schema.NewPending(s), map[schema.RowKey]bool{}
+	c := &Change{shape: s, pending: map[string]schema.Pending{}, late: map[int64]schema.MinuteSpan{}}
+	for i := range c.wanted {
+		c.wanted[i], c.dirty[i] = schema.NewPending(s), map[schema.RowKey]bool{}
 	}
 	return c
 }
 
 // Set notes what a row is to be.
 func (c *Change) Set(v replica.Resolution, k schema.RowKey, values []int64) {
-	c.told[v].Rows[k] = values
+	c.wanted[v].Rows[k] = values
 }
 
 func (c *Change) table(v schema.Level, minute int64) string {
@@ -49,17 +49,17 @@ func (c *Change) table(v schema.Level, minute int64) string {
 func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
 	for v := schema.Days; ; v-- {
 		// Coarser spans go first, as each clears the finer rows that it replaces.
-		for _, k := range c.told[v].SortedKeys() {
+		for _, k := range c.wanted[v].SortedKeys() {
 			at := t.FinestLevel(k.Minute)
 			if v > at {
 				through = max(through, k.Minute+v.Width())
 			}
 		}
-		if err := c.clear(t, v, coarse); err != nil {
+		if err := c.clearReplaced(t, v, coarse); err != nil {
 			return 0, err
 		}
-		for k, values := range c.told[v].Rows {
-			if err := c.place(t, v, k, values); err != nil {
+		for k, values := range c.wanted[v].Rows {
+			if err := c.placeRow(t, v, k, values); err != nil {
 				return 0, err
 			}
 		}
@@ -71,25 +71,25 @@ func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
 		return 0, err
 	}
 	for _, v := range []schema.Level{schema.Hours, schema.Days} {
-		if err := c.sum(t, v); err != nil {
+		if err := c.sumDirty(t, v); err != nil {
 			return 0, err
 		}
 		if err := c.flush(t); err != nil {
 			return 0, err
 		}
 	}
-	return through, c.note(t)
+	return through, c.noteChanged(t)
 }
 
-// clear makes nothing of the rows that those of a level replace: finer ones in
+// clearReplaced makes nothing of the rows that those of a level replace: finer ones in
 // their spans, and those that hold a coarser span around them.
-func (c *Change) clear(t *db.Tx, v schema.Level, coarse int64) error {
+func (c *Change) clearReplaced(t *db.Tx, v schema.Level, coarse int64) error {
 	within := map[int64][]int64{} // keys by the first minute of the span
 	around := [3]map[int64][]int64{}
 	for w := range around {
 		around[w] = map[int64][]int64{}
 	}
-	for _, k := range c.told[v].SortedKeys() {
+	for _, k := range c.wanted[v].SortedKeys() {
 		if v > t.FinestLevel(k.Minute) {
 			within[k.Minute] = append(within[k.Minute], k.ID)
 		}
@@ -101,7 +101,7 @@ func (c *Change) clear(t *db.Tx, v schema.Level, coarse int64) error {
 		}
 	}
 	for span, keys := range within {
-		if err := c.zero(t, span, span+v.Width(), keys, 0); err != nil {
+		if err := c.zeroRows(t, span, span+v.Width(), keys, 0); err != nil {
 			return err
 		}
 	}
@@ -110,9 +110,9 @@ func (c *Change) clear(t *db.Tx, v schema.Level, coarse int64) error {
 			if w <= t.FinestLevel(span) {
 				continue // it stands in its own table
 			}
-			holding, err := c.holding(t, span, keys, flag)
+			holding, err := c.holdingKeys(t, span, keys, flag)
 			if err == nil && len(holding) > 0 {
-				err = c.zero(t, span, span+w.Width(), holding, flag)
+				err = c.zeroRows(t, span, span+w.Width(), holding, flag)
 			}
 			if err != nil {
 				return err
@@ -122,8 +122,8 @@ func (c *Change) clear(t *db.Tx, v schema.Level, coarse int64) error {
 	return nil
 }
 
-// holding are those of the keys whose row at a minute has the flag.
-func (c *Change) holding(t *db.Tx, minute int64, keys []int64, flag int64) (holding []int64, err error) {
+// holdingKeys are those of the keys whose row at a minute has the flag.
+func (c *Change) holdingKeys(t *db.Tx, minute int64, keys []int64, flag int64) (holding []int64, err error) {
 	at := t.FinestLevel(minute)
 	err = c.each(t, at, minute, minute+at.Width(), keys, func(k schema.RowKey, values []int64) {
 		if values[schema.ColUncertainty]&flag != 0 {
@@ -133,9 +133,9 @@ func (c *Change) holding(t *db.Tx, minute int64, keys []int64, flag int64) (hold
 	return holding, err
 }
 
-// zero makes nothing of the finest rows of some keys in [from, to), of those
+// zeroRows makes nothing of the finest rows of some keys in [from, to), of those
 // with a flag only unless that is 0.
-func (c *Change) zero(t *db.Tx, from, to int64, keys []int64, flag int64) error {
+func (c *Change) zeroRows(t *db.Tx, from, to int64, keys []int64, flag int64) error {
 	at := t.FinestLevel(from)
 	return c.each(t, at, from, to, keys, func(k schema.RowKey, values []int64) {
 		if flag != 0 && values[schema.ColUncertainty]&flag == 0 {
@@ -143,22 +143,22 @@ func (c *Change) zero(t *db.Tx, from, to int64, keys []int64, flag int64) error 
 		}
 		nothing := make([]int64, len(c.shape.Columns))
 		nothing[schema.ColRev] = t.Rev
-		c.put(t, at, k, nothing)
+		c.putRow(t, at, k, nothing)
 	})
 }
 
-// place puts a row where it belongs: into the finest table that is kept.
-func (c *Change) place(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) error {
+// placeRow puts a row where it belongs: into the finest table that is kept.
+func (c *Change) placeRow(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) error {
 	at := t.FinestLevel(k.Minute)
 	if v > at {
 		values[schema.ColUncertainty] |= schema.HoldsHour << (v - schema.Hours)
 	}
 	if at != schema.Minutes {
-		c.put(t, at, k, values)
+		c.putRow(t, at, k, values)
 		return nil
 	}
 	for _, part := range spill(c.shape, values) {
-		c.put(t, at, k, part)
+		c.putRow(t, at, k, part)
 		k.Minute++
 	}
 	return nil
@@ -184,17 +184,17 @@ func spill(s *schema.Layout, values []int64) [][]int64 {
 	return rows
 }
 
-// put notes a row that is to be written, and which sums change by it.
-func (c *Change) put(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) {
+// putRow notes a row that is to be written, and which sums change by it.
+func (c *Change) putRow(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) {
 	table := c.table(v, k.Minute)
-	if _, ok := c.puts[table]; !ok {
-		c.puts[table] = schema.NewPending(c.shape)
+	if _, ok := c.pending[table]; !ok {
+		c.pending[table] = schema.NewPending(c.shape)
 	}
-	c.puts[table].Rows[k] = values
+	c.pending[table].Rows[k] = values
 	if hour := k.Minute - k.Minute%schema.HourMinutes; v == schema.Minutes && t.IsFolded(schema.Hours, c.shape, k) {
 		c.late[k.ID] = c.late[k.ID].Extend(k.Minute)
 		if hour >= t.HourFloor {
-			c.touched[schema.Hours][schema.RowKey{Minute: hour, ID: k.ID}] = true
+			c.dirty[schema.Hours][schema.RowKey{Minute: hour, ID: k.ID}] = true
 		}
 	}
 	day := k.Minute - k.Minute%schema.DayMinutes
@@ -202,14 +202,14 @@ func (c *Change) put(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) 
 		c.late[k.ID] = c.late[k.ID].Extend(k.Minute)
 	}
 	if v == schema.Days || t.IsFolded(schema.Days, c.shape, k) {
-		c.touched[schema.Days][schema.RowKey{Minute: day, ID: k.ID}] = true
+		c.dirty[schema.Days][schema.RowKey{Minute: day, ID: k.ID}] = true
 	}
 }
 
 // flush writes the rows that were put.
 func (c *Change) flush(t *db.Tx) error {
-	for _, table := range slices.Sorted(maps.Keys(c.puts)) {
-		h := c.puts[table]
+	for _, table := range slices.Sorted(maps.Keys(c.pending)) {
+		h := c.pending[table]
 		if table != c.shape.HourTable() && table != c.shape.DayTable() {
 			for k := range h.Rows {
 				if err := t.EnsureMinutes(k.Minute - k.Minute%schema.DayMinutes); err != nil {
@@ -222,7 +222,7 @@ func (c *Change) flush(t *db.Tx) error {
 			return fmt.Errorf("%s: %w", table, err)
 		}
 	}
-	clear(c.puts)
+	clear(c.pending)
 	return nil
 }
 
@@ -235,11 +235,11 @@ func replaceRows(s *schema.Layout) string {
 	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", s.Key, strings.Join(sets, ", "))
 }
 
-// sum makes the touched rows of hours or days anew, of the finer rows that they
+// sumDirty makes the touched rows of hours or days anew, of the finer rows that they
 // are the sums of.
-func (c *Change) sum(t *db.Tx, v schema.Level) error {
+func (c *Change) sumDirty(t *db.Tx, v schema.Level) error {
 	keys := map[int64][]int64{}
-	for k := range c.touched[v] {
+	for k := range c.dirty[v] {
 		keys[k.Minute] = append(keys[k.Minute], k.ID)
 	}
 	for _, span := range slices.Sorted(maps.Keys(keys)) {
@@ -265,17 +265,17 @@ func (c *Change) sum(t *db.Tx, v schema.Level) error {
 		for k, values := range sums.Rows {
 			values[schema.ColRev] = t.Rev
 			table := c.table(v, span)
-			if _, ok := c.puts[table]; !ok {
-				c.puts[table] = schema.NewPending(c.shape)
+			if _, ok := c.pending[table]; !ok {
+				c.pending[table] = schema.NewPending(c.shape)
 			}
-			c.puts[table].Rows[k] = values
+			c.pending[table].Rows[k] = values
 		}
 	}
 	return nil
 }
 
-// note marks the days whose groups have changed, and when workloads were used.
-func (c *Change) note(t *db.Tx) error {
+// noteChanged marks the days whose groups have changed, and when workloads were used.
+func (c *Change) noteChanged(t *db.Tx) error {
 	if c.shape != schema.UsageLayout {
 		return nil
 	}
@@ -285,7 +285,7 @@ func (c *Change) note(t *db.Tx) error {
 		}
 	}
 	stale := map[int64]bool{}
-	for k := range c.touched[schema.Days] {
+	for k := range c.dirty[schema.Days] {
 		stale[k.Minute] = true
 	}
 	for day := range stale {
@@ -313,7 +313,7 @@ func (c *Change) each(t *db.Tx, v schema.Level, from, to int64, keys []int64, f 
 		fmt.Fprint(&spans, m)
 	}
 	table := c.table(v, from)
-	waiting := c.puts[table].Rows
+	waiting := c.pending[table].Rows
 	for chunk := range slices.Chunk(keys, 200) {
 		var k schema.RowKey
 		values := make([]int64, len(c.shape.Columns))

@@ -14,37 +14,37 @@ import (
 )
 
 const (
-	// nestedFor is for how long a guest that tells of no share stays one.
-	nestedFor = time.Hour
+	// maxSilence is for how long a guest that tells of no share stays one.
+	maxSilence = time.Hour
 	// maxEpoch is how many bytes the name of an epoch has at most: longer ones are
 	// nobody's, and fit no index.
 	maxEpoch = 64
 )
 
-// handovers keeps the shares that an entry tells of, and compares those that
+// bookHandovers keeps the shares that an entry tells of, and compares those that
 // both sides have told of now.
-func (b *booking) handovers(e *batch.Entry, n *bookedNode) error {
+func (b *booking) bookHandovers(e *batch.Entry, n *bookedNode) error {
 	for i := range e.Handovers {
 		h := &e.Handovers[i]
-		for shares := range epochsOf(h.Shares) {
+		for shares := range splitEpochs(h.Shares) {
 			var err error
 			switch {
 			case len(shares[0].Epoch) > maxEpoch || h.To.Before(h.From):
 			case h.Workload != "":
-				err = b.handed(h, shares, n)
+				err = b.bookGiven(h, shares, n)
 			default:
-				err = b.got(h, shares, n)
+				err = b.bookReceived(h, shares, n)
 			}
 			if err != nil {
 				return err
 			}
 		}
 	}
-	return b.carry(e, n)
+	return b.continueNesting(e, n)
 }
 
-// epochsOf cuts shares where the epoch changes.
-func epochsOf(shares []power.Share) func(yield func([]power.Share) bool) {
+// splitEpochs cuts shares where the epoch changes.
+func splitEpochs(shares []power.Share) func(yield func([]power.Share) bool) {
 	return func(yield func([]power.Share) bool) {
 		for len(shares) > 0 {
 			n := 1
@@ -59,9 +59,9 @@ func epochsOf(shares []power.Share) func(yield func([]power.Share) bool) {
 	}
 }
 
-// handed keeps the shares of a host, all of one epoch, and compares those that
+// bookGiven keeps the shares of a host, all of one epoch, and compares those that
 // the guest has told of.
-func (b *booking) handed(h *batch.Handover, shares []power.Share, n *bookedNode) error {
+func (b *booking) bookGiven(h *batch.Handover, shares []power.Share, n *bookedNode) error {
 	short, ok := batch.ShortIDOf(h.Workload)
 	if !ok {
 		return nil // not an id: nothing can belong to it
@@ -91,7 +91,7 @@ func (b *booking) handed(h *batch.Handover, shares []power.Share, n *bookedNode)
 	var waiting []comparison
 	err = b.Each(func(scan func(...any) error) error {
 		c := comparison{guest: guest, epoch: epoch, host: n.id, workload: w.ID}
-		err := scan(&c.n, &c.node, &c.closed, &c.from, &c.to)
+		err := scan(&c.n, &c.node, &c.received, &c.from, &c.to)
 		waiting = append(waiting, c)
 		return err
 	}, "SELECT n, node, energy, from_ns, to_ns FROM closing WHERE guest = $1 AND epoch = $2 AND n >= $3 AND n <= $4 AND node <> $5 AND compared = 0 ORDER BY n, node",
@@ -102,20 +102,20 @@ func (b *booking) handed(h *batch.Handover, shares []power.Share, n *bookedNode)
 		if !ok || err != nil {
 			continue
 		}
-		c.gave = shares[at].Energy()
+		c.given = shares[at].Energy()
 		err = b.compare(c)
 	}
 	return err
 }
 
-// got keeps the shares that a guest closed its windows with, each once, and
+// bookReceived keeps the shares that a guest closed its windows with, each once, and
 // compares those that its host has told of.
-func (b *booking) got(h *batch.Handover, shares []power.Share, n *bookedNode) error {
+func (b *booking) bookReceived(h *batch.Handover, shares []power.Share, n *bookedNode) error {
 	guest, epoch := schema.Clean(h.Guest), schema.Clean(shares[0].Epoch)
 	for i := range shares {
-		c := comparison{guest: guest, epoch: epoch, n: shares[i].N, node: n.id, closed: shares[i].Energy(), from: schema.Nanos(h.From), to: schema.Nanos(h.To)}
+		c := comparison{guest: guest, epoch: epoch, n: shares[i].N, node: n.id, received: shares[i].Energy(), from: schema.Nanos(h.From), to: schema.Nanos(h.To)}
 		fresh, err := b.Exec("INSERT INTO closing (guest, epoch, n, node, energy, from_ns, to_ns, compared, booked_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8) ON CONFLICT DO NOTHING",
-			guest, epoch, c.n, n.id, c.closed, c.from, c.to, b.now)
+			guest, epoch, c.n, n.id, c.received, c.from, c.to, b.now)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (b *booking) got(h *batch.Handover, shares []power.Share, n *bookedNode) er
 			}
 			for _, s := range unpackShares(packed) {
 				if s.N == c.n {
-					c.gave = s.Energy()
+					c.given = s.Energy()
 					found = append(found, c)
 					break
 				}
@@ -153,18 +153,18 @@ func (b *booking) got(h *batch.Handover, shares []power.Share, n *bookedNode) er
 
 // A comparison is of one share of a host and a guest. Energy is in uJ.
 type comparison struct {
-	guest, epoch   string
-	n              int64
-	node           int64 // the guest
-	host, workload int64
-	gave, closed   int64 // what the host says, and the guest
-	from, to       int64 // of the guest's window, ns
+	guest, epoch    string
+	n               int64
+	node            int64 // the guest
+	host, workload  int64
+	given, received int64 // what the host says, and the guest
+	from, to        int64 // of the guest's window, ns
 }
 
 // compare books how a share of both sides compares. Where it is equal the guest is
 // one.
 func (b *booking) compare(c *comparison) error {
-	differing, largest := int64(0), max(c.gave-c.closed, c.closed-c.gave)
+	differing, largest := int64(0), max(c.given-c.received, c.received-c.given)
 	if largest != 0 {
 		differing = 1
 	}
@@ -181,7 +181,7 @@ func (b *booking) compare(c *comparison) error {
 	if err != nil || differing > 0 {
 		return err
 	}
-	return b.nest(c)
+	return b.noteGuest(c)
 }
 
 // dayOf is the first minute of the day of an instant in ns.
@@ -190,12 +190,12 @@ func dayOf(ns int64) int64 {
 	return m - m%schema.DayMinutes
 }
 
-// nest notes that a node was a guest on the days of a window, and that it is one
+// noteGuest notes that a node was a guest on the days of a window, and that it is one
 // now unless it has told of a later window.
-func (b *booking) nest(c *comparison) error {
+func (b *booking) noteGuest(c *comparison) error {
 	nested := false
 	for day := dayOf(c.from); day <= dayOf(max(c.from, c.to-1)); day += schema.DayMinutes {
-		circle, err := b.within(c.host, c.node, day)
+		circle, err := b.isWithin(c.host, c.node, day)
 		if err != nil {
 			return err
 		}
@@ -210,7 +210,7 @@ func (b *booking) nest(c *comparison) error {
 	if !nested {
 		return nil
 	}
-	if n := b.byID(c.node); n != nil {
+	if n := b.nodeByID(c.node); n != nil {
 		n.host = c.host // it is asked for by those that follow
 	}
 	_, err := b.Exec(`UPDATE node SET host = $2, host_workload = $3, nested_ns = CASE WHEN host = $2 AND host_workload = $3 THEN nested_ns ELSE $4 END,
@@ -219,8 +219,8 @@ func (b *booking) nest(c *comparison) error {
 	return err
 }
 
-// byID is a node that an entry of this transaction came from; nil where none did.
-func (b *booking) byID(id int64) *bookedNode {
+// nodeByID is a node that an entry of this transaction came from; nil where none did.
+func (b *booking) nodeByID(id int64) *bookedNode {
 	for _, n := range b.nodes {
 		if n.id == id {
 			return n
@@ -229,9 +229,9 @@ func (b *booking) byID(id int64) *bookedNode {
 	return nil
 }
 
-// within says whether a node is within another one on a day, or is it: of two
+// isWithin says whether a node is within another one on a day, or is it: of two
 // nodes that are in each other neither would be counted.
-func (b *booking) within(node, of, day int64) (bool, error) {
+func (b *booking) isWithin(node, of, day int64) (bool, error) {
 	const deepest = 32
 	for range deepest {
 		if node == of {
@@ -265,10 +265,10 @@ func SetGuest(t *db.Tx, node, day, host, workload int64) error {
 	return t.MarkStale(day) // its groups are without guests
 }
 
-// carry goes on with a guest's being one, up to the end of an entry: as long as it
+// continueNesting goes on with a guest's being one, up to the end of an entry: as long as it
 // tells of shares, and one was equal not too long ago. It ends where it has told of
 // none for a while.
-func (b *booking) carry(e *batch.Entry, n *bookedNode) error {
+func (b *booking) continueNesting(e *batch.Entry, n *bookedNode) error {
 	if n.host == 0 {
 		return nil
 	}
@@ -289,7 +289,7 @@ func (b *booking) carry(e *batch.Entry, n *bookedNode) error {
 		}
 		handed = max(handed, schema.Nanos(h.To))
 		for day := dayOf(schema.Nanos(h.From)); day <= dayOf(max(schema.Nanos(h.From), schema.Nanos(h.To)-1)); day += schema.DayMinutes {
-			circle, err := b.within(host, n.id, day)
+			circle, err := b.isWithin(host, n.id, day)
 			if err == nil && !circle {
 				err = SetGuest(b.Tx, n.id, day, host, workload)
 			}
@@ -298,7 +298,7 @@ func (b *booking) carry(e *batch.Entry, n *bookedNode) error {
 			}
 		}
 	}
-	if schema.Nanos(e.Through)-handed > int64(nestedFor) {
+	if schema.Nanos(e.Through)-handed > int64(maxSilence) {
 		n.host = 0
 		_, err = b.Exec("UPDATE node SET host = 0, host_workload = 0, nested_ns = 0, rev = $2 WHERE id = $1", n.id, b.Rev)
 	} else if handed != had {

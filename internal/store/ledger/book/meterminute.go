@@ -36,7 +36,7 @@ func (k *Booker) SettleOuter(ctx context.Context, bill *external.GroupMinute) (o
 		if len(bill.Failures) > 0 {
 			return bookFailed(t, bill)
 		}
-		out, err = settle(t, bill)
+		out, err = bookBill(t, bill)
 		failpoint.At("ledger.settling")
 		return err
 	})
@@ -112,7 +112,7 @@ func outerNode(t *db.Tx, id string) (n int64, err error) {
 }
 
 // A settling is a minute that is made what meters showed.
-type settling struct {
+type meterMinute struct {
 	*db.Tx
 	minute       int64
 	rows         map[string][]external.Row // of the nodes, by id
@@ -120,8 +120,8 @@ type settling struct {
 	values       map[int64][]int64 // of the rows, as they are, by workload
 }
 
-func settle(t *db.Tx, bill *external.GroupMinute) (out []external.Adjustment, err error) {
-	s := &settling{Tx: t, minute: bill.Minute, rows: map[string][]external.Row{}, usage: NewChange(schema.UsageLayout), whole: NewChange(schema.NodeLayout), values: map[int64][]int64{}}
+func bookBill(t *db.Tx, bill *external.GroupMinute) (out []external.Adjustment, err error) {
+	s := &meterMinute{Tx: t, minute: bill.Minute, rows: map[string][]external.Row{}, usage: NewChange(schema.UsageLayout), whole: NewChange(schema.NodeLayout), values: map[int64][]int64{}}
 	if bill.Minute < t.MinuteFloor {
 		return nil, nil // its minutes are gone
 	}
@@ -137,13 +137,13 @@ func settle(t *db.Tx, bill *external.GroupMinute) (out []external.Adjustment, er
 		if nodes[id] = n; err != nil {
 			return nil, err
 		}
-		if s.rows[id], err = s.read(n); err != nil {
+		if s.rows[id], err = s.readRows(n); err != nil {
 			return nil, err
 		}
 	}
 	parts := bill.Divide(s.rows)
 	for _, id := range bill.Nodes() {
-		o, fresh, err := s.node(nodes[id], id, parts[id], bill)
+		o, fresh, err := s.adjustNode(nodes[id], id, parts[id], bill)
 		if err != nil {
 			return nil, err
 		}
@@ -159,8 +159,8 @@ func settle(t *db.Tx, bill *external.GroupMinute) (out []external.Adjustment, er
 	return out, nil
 }
 
-// read finds the rows of a node's minute.
-func (s *settling) read(node int64) (rows []external.Row, err error) {
+// readRows finds the rows of a node's minute.
+func (s *meterMinute) readRows(node int64) (rows []external.Row, err error) {
 	var id int64
 	var kind string
 	values := make([]int64, len(schema.UsageLayout.Columns))
@@ -187,9 +187,9 @@ func (s *settling) read(node int64) (rows []external.Row, err error) {
 	return rows, s.DB.Fault(err)
 }
 
-// node adjusts the rows of one node. It is false where that was done before.
-func (s *settling) node(n int64, id string, part external.NodeEnergy, bill *external.GroupMinute) (o external.Adjustment, fresh bool, err error) {
-	covered, whole, err := s.covered(n)
+// adjustNode adjusts the rows of one node. It is false where that was done before.
+func (s *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, bill *external.GroupMinute) (o external.Adjustment, fresh bool, err error) {
+	covered, whole, err := s.readTotals(n)
 	if err != nil {
 		return o, false, err
 	}
@@ -216,7 +216,7 @@ func (s *settling) node(n int64, id string, part external.NodeEnergy, bill *exte
 			if r.Usage.Amount[usage.EnergyRest] == 0 {
 				continue
 			}
-			if r.Key, err = s.idle(n, id); err != nil {
+			if r.Key, err = s.idleWorkload(n, id); err != nil {
 				return o, false, err
 			}
 		} else if was := before[r.Key]; was == r.Usage {
@@ -232,15 +232,15 @@ func (s *settling) node(n int64, id string, part external.NodeEnergy, bill *exte
 		}
 		s.usage.Set(replica.Minute, schema.RowKey{Minute: s.minute, ID: r.Key}, values)
 	}
-	s.had(n, whole, &o)
+	s.changeTotals(n, whole, &o)
 	return o, true, nil
 }
 
-// idle is the workload idle of a node that has no row of it in this minute.
-func (s *settling) idle(node int64, id string) (int64, error) {
+// idleWorkload is the workload idle of a node that has no row of it in this minute.
+func (s *meterMinute) idleWorkload(node int64, id string) (int64, error) {
 	name := batch.Name{ID: workload.NewID(id, workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
 	b := &booking{Tx: s.Tx}
-	if err := b.name(&name, node, 0); err != nil {
+	if err := b.bookName(&name, node, 0); err != nil {
 		return 0, err
 	}
 	short, _ := batch.ShortIDOf(name.ID)
@@ -248,9 +248,9 @@ func (s *settling) idle(node int64, id string) (int64, error) {
 	return w.ID, err
 }
 
-// covered is for how much of the minute there are rows, and the row of what the node
+// readTotals is for how much of the minute there are rows, and the row of what the node
 // had, which is made where there is none.
-func (s *settling) covered(node int64) (time.Duration, []int64, error) {
+func (s *meterMinute) readTotals(node int64) (time.Duration, []int64, error) {
 	var found []int64
 	err := s.whole.each(s.Tx, schema.Minutes, s.minute, s.minute+1, []int64{node}, func(_ schema.RowKey, values []int64) { found = slices.Clone(values) })
 	if err != nil {
@@ -265,11 +265,11 @@ func (s *settling) covered(node int64) (time.Duration, []int64, error) {
 	return time.Duration(found[schema.ColCovered]) * time.Millisecond, found, nil
 }
 
-// had changes what the node had by what its rows changed. Where it would have had less
+// changeTotals changes what the node had by what its rows changed. Where it would have had less
 // than nothing that stands in the skew, as what windows left there when they were cut.
-func (s *settling) had(node int64, values []int64, o *external.Adjustment) {
+func (s *meterMinute) changeTotals(node int64, values []int64, o *external.Adjustment) {
 	const first = schema.ColRest + 3 // of nodeColumns
-	domains(func(d power.Domain) {
+	eachDomain(func(d power.Domain) {
 		i := slices.Index(usage.Wholes[:], usage.EnergyOf(d))
 		whole, skew := &values[first+i], &values[first+len(usage.Wholes)+i]
 		if *whole += o.Changed[d]; *whole < 0 {

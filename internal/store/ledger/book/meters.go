@@ -113,8 +113,8 @@ func (k *Booker) OuterNode(ctx context.Context, name string) (id string, err err
 	return "", db.Wrap(err, "node %q", name)
 }
 
-// lately is for how long a stream counts in which nothing comes.
-const lately = 10 * time.Minute
+// activeFor is for how long a stream counts in which nothing comes.
+const activeFor = 10 * time.Minute
 
 // OuterNodes tells how far the rows of nodes, by id, have come for a minute.
 func (k *Booker) OuterNodes(ctx context.Context, ids []string, minute int64, now time.Time) (out []external.Node, err error) {
@@ -130,7 +130,7 @@ func (k *Booker) OuterNodes(ctx context.Context, ids []string, minute int64, now
 			n := external.Node{ID: id}
 			var through, ms int64
 			err := v.SQL.QueryRowContext(ctx, `SELECT n.through_ns, (SELECT count(*) FROM stream s WHERE s.node = n.id AND s.seen_ns > $3), CAST(`+covered+` AS bigint)
-				FROM node n WHERE n.node_id = $1 AND $2 >= 0`, schema.Clean(id), minute, now.Add(-lately).UnixNano()).Scan(&through, &n.Streams, &ms)
+				FROM node n WHERE n.node_id = $1 AND $2 >= 0`, schema.Clean(id), minute, now.Add(-activeFor).UnixNano()).Scan(&through, &n.Streams, &ms)
 			if err != nil {
 				return fmt.Errorf("%q: %w", id, k.db.NotFound(err))
 			}
@@ -142,8 +142,8 @@ func (k *Booker) OuterNodes(ctx context.Context, ids []string, minute int64, now
 	return out, db.Wrap(err, "nodes of meters")
 }
 
-// domains are the domains of energy.
-func domains(f func(d power.Domain)) {
+// eachDomain are the domains of energy.
+func eachDomain(f func(d power.Domain)) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		f(d)
 	}

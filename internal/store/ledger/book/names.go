@@ -21,7 +21,7 @@ const (
 )
 
 // A named is the row of a workload.
-type named struct {
+type workloadRow struct {
 	id                                                string
 	kind, key, name, path, parent                     string
 	job, username, project, namespace, pod, container string
@@ -30,10 +30,10 @@ type named struct {
 	at                                                int64 // up to when what named it was booked
 }
 
-// name keeps what a name says. Names of several streams may come in any order:
+// bookName keeps what a name says. Names of several streams may come in any order:
 // one that is older than what is known only fills in what is not. Nothing is
 // erased by a field that is empty.
-func (b *booking) name(n *batch.Name, node, through int64) error {
+func (b *booking) bookName(n *batch.Name, node, through int64) error {
 	short, ok := batch.ShortIDOf(n.ID)
 	if !ok {
 		return nil // not an id: no row can belong to it
@@ -42,7 +42,7 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 	if err != nil {
 		return err
 	}
-	var old named
+	var old workloadRow
 	var first, last int64
 	err = b.QueryRow(`SELECT wid, kind, key, name, path, parent, job, username, project, namespace, pod, container,
 		started_ns, ended_ns, exit_code, named_ns, first_minute, last_minute FROM workload WHERE id = $1`, w.ID).
@@ -54,9 +54,9 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 	if old.id != "" && old.id != string(n.ID) {
 		return nil // two ids that begin alike: the first keeps the rows
 	}
-	n = old.own(n)
-	now := old.with(n, through)
-	if now.at != old.at || !now.equal(&old) {
+	n = old.restrictToOwner(n)
+	now := old.merge(n, through)
+	if now.at != old.at || !now.isEqual(&old) {
 		_, err = b.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
 			namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
 			w.ID, now.id, now.kind, now.key, now.name, now.path, now.parent, now.job, now.username, now.project,
@@ -66,10 +66,10 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 		}
 	}
 	b.NameWorkload(node, short, w.ID)
-	if err := b.labels(w.ID, n.Labels, through >= old.at); err != nil {
+	if err := b.bookLabels(w.ID, n.Labels, through >= old.at); err != nil {
 		return err
 	}
-	if now.group() == old.group() || last == 0 {
+	if now.groupKeys() == old.groupKeys() || last == 0 {
 		return nil
 	}
 	for day := first - first%schema.DayMinutes; day <= last && day < b.Day; day += schema.DayMinutes {
@@ -80,10 +80,10 @@ func (b *booking) name(n *batch.Name, node, through int64) error {
 	return nil
 }
 
-// own returns what of a name may be said of w: a job stays that of the user who began
+// restrictToOwner returns what of a name may be said of w: a job stays that of the user who began
 // it, and what another one calls it, and is to pay for, is not heard. A number is that
 // of a user whose name could not be looked up.
-func (w *named) own(n *batch.Name) *batch.Name {
+func (w *workloadRow) restrictToOwner(n *batch.Name) *batch.Name {
 	if n.Kind != workload.Job || w.username == "" || n.User == "" || schema.Clean(n.User) == w.username || strings.Trim(w.username, "0123456789") == "" {
 		return n
 	}
@@ -92,8 +92,8 @@ func (w *named) own(n *batch.Name) *batch.Name {
 	return &left
 }
 
-// with is the row after a name of the given age.
-func (w named) with(n *batch.Name, through int64) named {
+// merge is the row after a name of the given age.
+func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	newer := through >= w.at
 	text := func(to *string, v string) {
 		if v = schema.Clean(v); v != "" && (newer || *to == "") {
@@ -129,22 +129,22 @@ func (w named) with(n *batch.Name, through int64) named {
 	return w
 }
 
-// equal reports whether two rows say the same, whenever they were told.
-func (w *named) equal(o *named) bool {
+// isEqual reports whether two rows say the same, whenever they were told.
+func (w *workloadRow) isEqual(o *workloadRow) bool {
 	a, b := *w, *o
 	same := a.exit == b.exit || a.exit != nil && b.exit != nil && *a.exit == *b.exit
 	a.exit, b.exit, a.at, b.at = nil, nil, 0, 0
 	return same && a == b
 }
 
-// group is what group_day sums by.
-func (w *named) group() [5]string {
+// groupKeys is what group_day sums by.
+func (w *workloadRow) groupKeys() [5]string {
 	return [...]string{w.namespace, w.job, w.username, w.project, w.kind}
 }
 
-// labels keeps labels. The newest set replaces the one before; an older one
+// bookLabels keeps labels. The newest set replaces the one before; an older one
 // fills in what is not there, and an empty one says nothing.
-func (b *booking) labels(id int64, labels map[string]string, newer bool) error {
+func (b *booking) bookLabels(id int64, labels map[string]string, newer bool) error {
 	if len(labels) == 0 {
 		return nil
 	}
@@ -199,14 +199,14 @@ func noteUsed(t *db.Tx, id int64, s schema.MinuteSpan) error {
 
 // ReplaceName replaces what a workload is called.
 func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
-	var old named
+	var old workloadRow
 	var first, last int64
 	err := t.QueryRow("SELECT namespace, job, username, project, kind, first_minute, last_minute FROM workload WHERE id = $1", id).
 		Scan(&old.namespace, &old.job, &old.username, &old.project, &old.kind, &first, &last)
 	if err != nil {
 		return err
 	}
-	now := named{}.with(w.Name, 0)
+	now := workloadRow{}.merge(w.Name, 0)
 	now.namespace, now.pod, now.container, now.at = schema.Clean(w.Namespace), schema.Clean(w.Pod), schema.Clean(w.Container), schema.Nanos(w.Named)
 	_, err = t.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
 		namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
@@ -223,7 +223,7 @@ func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
 			return err
 		}
 	}
-	if now.group() == old.group() || last == 0 {
+	if now.groupKeys() == old.groupKeys() || last == 0 {
 		return nil
 	}
 	for day := first - first%schema.DayMinutes; day <= last && day < t.Day; day += schema.DayMinutes {

@@ -17,17 +17,17 @@ import (
 )
 
 // A stream is how far a stream has been taken, and from whom.
-type stream struct {
+type streamState struct {
 	node int64 // 0 where nothing of it has been taken
 	mark batch.Mark
 }
 
 // findStream finds a stream.
-func findStream(t *db.Tx, id batch.Stream) (s stream, err error) {
+func findStream(t *db.Tx, id batch.Stream) (s streamState, err error) {
 	return scanStream(t.QueryRow("SELECT node, next, last FROM stream WHERE id = $1", id[:]).Scan)
 }
 
-func scanStream(scan func(...any) error) (s stream, err error) {
+func scanStream(scan func(...any) error) (s streamState, err error) {
 	s.mark.Next = 1
 	var next int64
 	var last []byte
@@ -67,22 +67,22 @@ func knownHash(t *db.Tx, id batch.Stream, number uint64) (*batch.Hash, error) {
 	return &h, err
 }
 
-// maxAside is how many bytes of conflicting batches are kept, of all nodes
-// together, where each counts for minAside more, so that there are not too many
+// maxConflictBytes is how many bytes of conflicting batches are kept, of all nodes
+// together, where each counts for conflictOverhead more, so that there are not too many
 // of them either.
 const (
-	maxAside = 64 << 20
-	minAside = 4 << 10
+	maxConflictBytes = 64 << 20
+	conflictOverhead = 4 << 10
 )
 
-// aside keeps the bytes of a batch that contradicts what was taken, once, and
+// keepConflict keeps the bytes of a batch that contradicts what was taken, once, and
 // writes it into the audit. The oldest go where there are too many.
-func (b *booking) aside(e *batch.Entry, n *bookedNode) error {
+func (b *booking) keepConflict(e *batch.Entry, n *bookedNode) error {
 	sent := e.Sent
 	if sent == nil {
 		sent = []byte{}
 	}
-	sent = sent[:min(len(sent), maxAside-minAside)]
+	sent = sent[:min(len(sent), maxConflictBytes-conflictOverhead)]
 	fresh, err := b.Exec(`INSERT INTO aside (node, stream, number, hash, sent, at_ns) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (stream, number, hash) DO NOTHING`,
 		n.id, e.Stream[:], int64(e.Number), e.Hash[:], sent, b.now)
 	if err != nil || fresh == 0 {
@@ -90,7 +90,7 @@ func (b *booking) aside(e *batch.Entry, n *bookedNode) error {
 	}
 	_, err = b.Exec(`DELETE FROM aside WHERE id IN (
 		SELECT id FROM (SELECT id, sum(length(sent) + $2) OVER (ORDER BY id DESC) AS total FROM aside) AS newest WHERE total > $1)`,
-		int64(maxAside), int64(minAside))
+		int64(maxConflictBytes), int64(conflictOverhead))
 	if err != nil {
 		return err
 	}
@@ -135,12 +135,12 @@ func (k *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 	}
 	err = k.db.Write(ctx, func(t *db.Tx) error {
 		b := &booking{Tx: t, nodes: map[string]*bookedNode{}}
-		n, err := b.node(node)
+		n, err := b.findNode(node)
 		if err != nil {
 			return err
 		}
 		if n.id == 0 {
-			return n.denied(node)
+			return n.deniedError(node)
 		}
 		s, err := findStream(t, lost.Stream)
 		switch {

@@ -9,9 +9,9 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// valid says what about the entry cannot be stored. What only becomes too large
+// checkEntry says what about the entry cannot be stored. What only becomes too large
 // together with what is there is seen when it is written.
-func valid(e *batch.Entry) error {
+func checkEntry(e *batch.Entry) error {
 	if e.Number == 0 || e.Number >= math.MaxInt64 {
 		return fmt.Errorf("number %d: %w", e.Number, fault.ErrInvalid)
 	}

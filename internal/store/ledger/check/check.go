@@ -22,7 +22,7 @@ const maxFaults = 100
 // A Checker holds a ledger against itself.
 type Checker struct{ db *db.DB }
 
-func NewChecker(database *db.DB) *Checker { return &Checker{database} }
+func New(database *db.DB) *Checker { return &Checker{database} }
 
 // Check looks for what contradicts itself, and tells of it a line each:
 //
@@ -33,42 +33,42 @@ func NewChecker(database *db.DB) *Checker { return &Checker{database} }
 // It reads a day at a time, as the ledger is at one moment, and keeps nobody
 // from booking. What a server sends here may be out of balance while it sends.
 func (k *Checker) Check(ctx context.Context) ([]string, error) {
-	c := &checking{faults: map[string]int{}}
+	c := &checkRun{faults: map[string]int{}}
 	for day := int64(0); ; day += schema.DayMinutes {
 		err := k.db.View(ctx, func(v *db.View) (err error) {
 			c.View = v
-			if day, err = c.next(day); err != nil || day == schema.MaxKey {
+			if day, err = c.nextDay(day); err != nil || day == schema.MaxKey {
 				return k.db.Fault(err)
 			}
-			return db.Wrap(k.db.Fault(c.day(day)), "checking %s", schema.FormatMinute(day))
+			return db.Wrap(k.db.Fault(c.checkDay(day)), "checking %s", schema.FormatMinute(day))
 		})
 		if err != nil {
 			return nil, err
 		}
 		if day == schema.MaxKey {
-			return c.told, nil
+			return c.report, nil
 		}
 	}
 }
 
 // A checking is one call of Check.
-type checking struct {
+type checkRun struct {
 	*db.View
-	told   []string
+	report []string
 	faults map[string]int // how many there were, by kind
 }
 
-// more counts a fault and reports whether it is to be told of.
-func (c *checking) more(kind string) bool {
+// count counts a fault and reports whether it is to be told of.
+func (c *checkRun) count(kind string) bool {
 	c.faults[kind]++
 	if c.faults[kind] == maxFaults+1 {
-		c.told = append(c.told, kind+": there is more")
+		c.report = append(c.report, kind+": there is more")
 	}
 	return c.faults[kind] <= maxFaults
 }
 
-// next is the first day from one on that has rows.
-func (c *checking) next(from int64) (int64, error) {
+// nextDay is the first day from one on that has rows.
+func (c *checkRun) nextDay(from int64) (int64, error) {
 	day, err := db.FirstMinute(c.Ctx, c.SQL, from, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable(), schema.UsageLayout.DayTable(), schema.NodeLayout.DayTable(), "group_day")
 	if day < schema.MaxKey {
 		day -= day % schema.DayMinutes
@@ -81,37 +81,37 @@ func (c *checking) next(from int64) (int64, error) {
 	return day, err
 }
 
-// day checks a day.
-func (c *checking) day(day int64) error {
+// checkDay checks a day.
+func (c *checkRun) checkDay(day int64) error {
 	for hour := day; hour < day+schema.DayMinutes && day >= c.MinuteFloor; hour += schema.HourMinutes {
-		if err := c.balance(hour); err != nil {
+		if err := c.checkBalance(hour); err != nil {
 			return err
 		}
-		if err := c.sums(schema.Hours, hour); err != nil {
+		if err := c.checkSums(schema.Hours, hour); err != nil {
 			return err
 		}
 	}
 	if day >= c.HourFloor {
-		if err := c.sums(schema.Days, day); err != nil {
+		if err := c.checkSums(schema.Days, day); err != nil {
 			return err
 		}
 	}
-	return c.groups(day)
+	return c.checkGroups(day)
 }
 
 // A half is an amount as hi * 2^32 + lo, since sums may not fit 64 bits.
-type half struct{ hi, lo int64 }
+type wideInt struct{ hi, lo int64 }
 
-func (a half) plus(b half) half {
+func (a wideInt) add(b wideInt) wideInt {
 	lo := a.lo&math.MaxUint32 + b.lo&math.MaxUint32
-	return half{a.hi + b.hi + a.lo>>32 + b.lo>>32 + lo>>32, lo & math.MaxUint32}
+	return wideInt{a.hi + b.hi + a.lo>>32 + b.lo>>32 + lo>>32, lo & math.MaxUint32}
 }
 
-// fits is the amount, false where it does not fit.
-func (a half) fits() (int64, bool) { return a.hi<<32 | a.lo, a.hi == a.hi<<32>>32 }
+// toInt64 is the amount, false where it does not fit.
+func (a wideInt) toInt64() (int64, bool) { return a.hi<<32 | a.lo, a.hi == a.hi<<32>>32 }
 
-func (a half) String() string {
-	if v, ok := a.fits(); ok {
+func (a wideInt) String() string {
+	if v, ok := a.toInt64(); ok {
 		return fmt.Sprint(v)
 	}
 	return fmt.Sprintf("%d * 2^32 + %d", a.hi, a.lo)
@@ -129,21 +129,21 @@ func sumHalves(c schema.Column) string {
 func halves(c schema.Column) string { return fmt.Sprintf("%[1]s >> 32, %[1]s & 4294967295", c.Name) }
 
 // A tally is one side of a comparison: what rows come to.
-type tally struct {
+type total struct {
 	rows, present, rough int64
-	amounts              []half
+	amounts              []wideInt
 }
 
-func (t *tally) add(cols []schema.Column, present, rough int64, amounts []int64) {
+func (t *total) add(cols []schema.Column, present, rough int64, amounts []int64) {
 	if t.rows == 0 {
-		t.amounts = make([]half, len(cols))
+		t.amounts = make([]wideInt, len(cols))
 	}
 	t.rows++
 	t.present, t.rough = t.present|present, t.rough|rough
 	for i, c := range cols {
-		v := half{}.plus(half{amounts[2*i], amounts[2*i+1]})
+		v := wideInt{}.add(wideInt{amounts[2*i], amounts[2*i+1]})
 		if c.Merge != schema.MergeMax {
-			v = v.plus(t.amounts[i])
+			v = v.add(t.amounts[i])
 		} else if a := t.amounts[i]; cmp.Or(cmp.Compare(a.hi, v.hi), cmp.Compare(a.lo, v.lo)) > 0 {
 			v = a
 		}
@@ -152,16 +152,16 @@ func (t *tally) add(cols []schema.Column, present, rough int64, amounts []int64)
 }
 
 // A pair is the two sides under one key: the finer rows, and the coarser one.
-type pair struct {
+type comparison struct {
 	minute, id   int64
-	fine, coarse tally
+	fine, coarse total
 }
 
-// pairs runs a query that gives, in the order of minute and key, lines of a
+// eachComparison runs a query that gives, in the order of minute and key, lines of a
 // side (0 is the finer), minute, key, present, rough, and two halves of each
 // column; and calls f with each pair.
-func (c *checking) pairs(cols []schema.Column, f func(*pair), query string, args ...any) error {
-	var p pair
+func (c *checkRun) eachComparison(cols []schema.Column, f func(*comparison), query string, args ...any) error {
+	var p comparison
 	var side, minute, id, present, rough int64
 	amounts := make([]int64, 2*len(cols))
 	into := []any{&side, &minute, &id, &present, &rough}
@@ -179,7 +179,7 @@ func (c *checking) pairs(cols []schema.Column, f func(*pair), query string, args
 		}
 		if p.minute != minute || p.id != id {
 			done()
-			p = pair{minute: minute, id: id}
+			p = comparison{minute: minute, id: id}
 		}
 		t := &p.fine
 		if side == 1 {
@@ -200,10 +200,10 @@ type finding struct {
 	text string
 }
 
-// tell tells of faults of the keys of a shape.
-func (c *checking) tell(what string, s *schema.Layout, found []finding) error {
+// reportFaults tells of faults of the keys of a shape.
+func (c *checkRun) reportFaults(what string, s *schema.Layout, found []finding) error {
 	for _, f := range found {
-		if !c.more(what) {
+		if !c.count(what) {
 			return nil
 		}
 		query, name, short := "SELECT node_id, 0 FROM node WHERE id = $1", "", int64(0)
@@ -221,15 +221,15 @@ func (c *checking) tell(what string, s *schema.Layout, found []finding) error {
 		default:
 			name = "node " + name
 		}
-		c.told = append(c.told, fmt.Sprintf("%s: %s: %s", what, name, f.text))
+		c.report = append(c.report, fmt.Sprintf("%s: %s: %s", what, name, f.text))
 	}
 	return nil
 }
 
-// balance compares what nodes had in the minutes of an hour with the rows of
+// checkBalance compares what nodes had in the minutes of an hour with the rows of
 // their workloads.
-func (c *checking) balance(hour int64) error {
-	if !c.has(hour) {
+func (c *checkRun) checkBalance(hour int64) error {
+	if !c.hasMinutes(hour) {
 		return nil
 	}
 	var cols []schema.Column
@@ -245,9 +245,9 @@ func (c *checking) balance(hour int64) error {
 		UNION ALL SELECT 1, minute, node, 0, 0, %s FROM %s WHERE minute >= $1 AND minute < $2 ORDER BY minute, id`,
 		strings.Join(sums, ", "), schema.UsageMinuteTable(day), strings.Join(wholes, ", "), schema.NodeMinuteTable(day))
 	var found []finding
-	err := c.pairs(cols, func(p *pair) {
+	err := c.eachComparison(cols, func(p *comparison) {
 		for i, col := range cols {
-			var rows, whole half
+			var rows, whole wideInt
 			if p.fine.rows > 0 {
 				rows = p.fine.amounts[i]
 			}
@@ -262,26 +262,26 @@ func (c *checking) balance(hour int64) error {
 	if err != nil {
 		return err
 	}
-	return c.tell("balance", schema.NodeLayout, found)
+	return c.reportFaults("balance", schema.NodeLayout, found)
 }
 
-// has reports whether there are tables of minutes for a minute.
-func (c *checking) has(minute int64) bool {
+// hasMinutes reports whether there are tables of minutes for a minute.
+func (c *checkRun) hasMinutes(minute int64) bool {
 	return slices.Contains(c.Days, minute-minute%schema.DayMinutes)
 }
 
-// sums compares the rows of an hour or a day with the sums of the finer ones.
-func (c *checking) sums(into schema.Level, at int64) error {
+// checkSums compares the rows of an hour or a day with the sums of the finer ones.
+func (c *checkRun) checkSums(into schema.Level, at int64) error {
 	if mark, _ := c.Mark(into); at > mark {
 		return nil
 	}
-	if err := c.sumsOf(schema.UsageLayout, into, at); err != nil {
+	if err := c.checkSumsOf(schema.UsageLayout, into, at); err != nil {
 		return err
 	}
-	return c.sumsOf(schema.NodeLayout, into, at)
+	return c.checkSumsOf(schema.NodeLayout, into, at)
 }
 
-func (c *checking) sumsOf(s *schema.Layout, into schema.Level, at int64) error {
+func (c *checkRun) checkSumsOf(s *schema.Layout, into schema.Level, at int64) error {
 	to, from := schema.Range{Level: into, From: at, To: at + into.Width()}, schema.Range{Level: into - 1, From: at, To: at + into.Width()}
 	cols := s.Columns[schema.ColCovered:]
 	sums, own := make([]string, len(cols)), make([]string, len(cols))
@@ -290,14 +290,14 @@ func (c *checking) sumsOf(s *schema.Layout, into schema.Level, at int64) error {
 	}
 	query := fmt.Sprintf("SELECT 1 AS side, minute, %s AS id, present, rough, %s FROM %s WHERE minute = $1", s.Key, strings.Join(own, ", "), to.Table(s))
 	args := []any{at}
-	if into == schema.Days || c.has(at) {
+	if into == schema.Days || c.hasMinutes(at) {
 		// A row stands under the minute with which the span begins.
 		query = fmt.Sprintf("SELECT 0 AS side, CAST($1 AS {int}) AS minute, %[1]s AS id, present, rough, %[2]s FROM %[3]s WHERE minute >= $1 AND minute < $2 GROUP BY %[1]s, present, rough UNION ALL %[4]s",
 			s.Key, strings.Join(sums, ", "), from.Table(s), query)
 		args = append(args, at+into.Width())
 	}
 	var found []finding
-	err := c.pairs(cols, func(p *pair) {
+	err := c.eachComparison(cols, func(p *comparison) {
 		folded := c.IsFolded(into, s, schema.RowKey{Minute: at, ID: p.id})
 		switch {
 		case p.coarse.rows == 0 && !folded:
@@ -313,8 +313,8 @@ func (c *checking) sumsOf(s *schema.Layout, into schema.Level, at int64) error {
 		}
 		for i, col := range cols {
 			have, want := p.coarse.amounts[i], p.fine.amounts[i]
-			if v, _ := have.fits(); into == schema.Days && max(v, -v) == math.MaxInt64 {
-				if _, ok := want.fits(); !ok || col.Signed {
+			if v, _ := have.toInt64(); into == schema.Days && max(v, -v) == math.MaxInt64 {
+				if _, ok := want.toInt64(); !ok || col.Signed {
 					continue // it stays at the largest value
 				}
 			}
@@ -326,11 +326,11 @@ func (c *checking) sumsOf(s *schema.Layout, into schema.Level, at int64) error {
 	if err != nil {
 		return err
 	}
-	return c.tell(into.Name(), s, found)
+	return c.reportFaults(into.Name(), s, found)
 }
 
-// groups compares the groups of a day with its rows.
-func (c *checking) groups(day int64) error {
+// checkGroups compares the groups of a day with its rows.
+func (c *checkRun) checkGroups(day int64) error {
 	var stale int64
 	err := c.SQL.QueryRowContext(c.Ctx, "SELECT count(*) FROM stale_day WHERE minute = $1", day).Scan(&stale)
 	if err != nil || stale > 0 || day >= c.Day {
@@ -352,17 +352,17 @@ func (c *checking) groups(day int64) error {
 	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, %s FROM day u WHERE minute = $1
 		AND workload NOT IN (SELECT w.id FROM workload w JOIN nested_day x ON x.node = w.node WHERE x.minute = $1) GROUP BY minute
 		UNION ALL SELECT 1, minute, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), strings.Join(groups, ", "))
-	return c.pairs(cols, func(p *pair) {
+	return c.eachComparison(cols, func(p *comparison) {
 		for i, col := range cols {
-			var rows, groups half
+			var rows, groups wideInt
 			if p.fine.rows > 0 {
 				rows = p.fine.amounts[i]
 			}
 			if p.coarse.rows > 0 {
 				groups = p.coarse.amounts[i]
 			}
-			if rows != groups && c.more("groups") {
-				c.told = append(c.told, fmt.Sprintf("groups: %s: %s is %s, the rows are %s", schema.FormatMinute(day), col.Name, groups, rows))
+			if rows != groups && c.count("groups") {
+				c.report = append(c.report, fmt.Sprintf("groups: %s: %s is %s, the rows are %s", schema.FormatMinute(day), col.Name, groups, rows))
 			}
 		}
 	}, query, day)

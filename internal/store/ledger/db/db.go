@@ -47,11 +47,11 @@ type unobserved struct{}
 func (unobserved) Committing(int64, int64, map[schema.Bucket]bool) {}
 func (unobserved) CommitFailed(int64)                              {}
 
-// OpenDB opens the database that dsn names, and brings its schema up to date. upstream
+// Open opens the database that dsn names, and brings its schema up to date. upstream
 // says that rows are told to a server above.
-func OpenDB(ctx context.Context, dsn string, upstream bool) (*DB, error) {
+func Open(ctx context.Context, dsn string, upstream bool) (*DB, error) {
 	sinks := &rowSinks{}
-	d, writer, reader, err := open(dsn, sinks)
+	d, writer, reader, err := openConnections(dsn, sinks)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ import (
 // Fault says of an error of the database which kind of ours it is.
 func (db *DB) Fault(err error) error {
 	if db.IsSQLite() {
-		return liteFault(err)
+		return sqliteFault(err)
 	}
 	return postgresFault(err)
 }
@@ -38,7 +38,7 @@ func (db *DB) viewOptions() *sql.TxOptions {
 	return &sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead}
 }
 
-func liteFault(err error) error {
+func sqliteFault(err error) error {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {
 		return err
@@ -82,9 +82,9 @@ func postgresFault(err error) error {
 	return err
 }
 
-// open opens the database that dsn names: one handle for writing and one for
+// openConnections opens the database that dsn names: one handle for writing and one for
 // reading, which can give rows to readings.
-func open(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader *sql.DB, err error) {
+func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader *sql.DB, err error) {
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
 		writer, err = sql.Open("pgx", dsn)
 		if err != nil {
@@ -121,7 +121,7 @@ func open(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader *sql.DB, e
 		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
 	}
 	writer.SetMaxOpenConns(1)
-	if reader, err = openReader(file+"&_pragma=query_only(1)", s); err != nil {
+	if reader, err = openSQLiteReader(file+"&_pragma=query_only(1)", s); err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("ledger: %w", err), writer.Close())
 	}
 	// Nobody waits for one that helps, nor who has to know whom to trust for the

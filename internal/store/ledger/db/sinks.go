@@ -32,15 +32,15 @@ func (s *rowSinks) find(number any) func([]driver.Value) {
 	return take.(func([]driver.Value))
 }
 
-// A liteReader opens connections of SQLite that have the function mete_take: it
+// A sqliteConnector opens connections of SQLite that have the function mete_take: it
 // gives a row to a sink.
-type liteReader struct {
+type sqliteConnector struct {
 	driver *sqlite.Driver
 	dsn    string
 }
 
-func openReader(dsn string, s *rowSinks) (*sql.DB, error) {
-	r := liteReader{&sqlite.Driver{}, dsn}
+func openSQLiteReader(dsn string, s *rowSinks) (*sql.DB, error) {
+	r := sqliteConnector{&sqlite.Driver{}, dsn}
 	err := r.driver.RegisterFunction("mete_take", &sqlite.FunctionImpl{NArgs: -1,
 		Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
 			s.find(args[0])(args[1:]) // all are integers
@@ -50,7 +50,7 @@ func openReader(dsn string, s *rowSinks) (*sql.DB, error) {
 }
 
 // Connect implements driver.Connector.
-func (r liteReader) Connect(context.Context) (driver.Conn, error) { return r.driver.Open(r.dsn) }
+func (r sqliteConnector) Connect(context.Context) (driver.Conn, error) { return r.driver.Open(r.dsn) }
 
 // Driver implements driver.Connector.
-func (r liteReader) Driver() driver.Driver { return r.driver }
+func (r sqliteConnector) Driver() driver.Driver { return r.driver }

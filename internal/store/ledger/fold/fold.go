@@ -15,8 +15,8 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// FoldConfig says how long what is kept.
-type FoldConfig struct {
+// Config says how long what is kept.
+type Config struct {
 	Minutes     time.Duration // for how long minutes are kept at most
 	MinuteBytes int64         // how much room they may take, about; the oldest go first
 	Hours       time.Duration // for how long hours are kept; days stay for ever
@@ -28,7 +28,7 @@ type FoldConfig struct {
 // A Folder sums minutes into hours and hours into days, and removes what is old.
 type Folder struct {
 	db  *db.DB
-	cfg FoldConfig
+	cfg Config
 
 	sliceRows  atomic.Int64 // how many rows are folded in one transaction, by what they took
 	heldNS     atomic.Int64 // ns for which folding held the writer
@@ -36,7 +36,7 @@ type Folder struct {
 	deleteRows atomic.Int64 // how many rows are deleted in one transaction, by what they took
 }
 
-func NewFolder(database *db.DB, cfg FoldConfig) *Folder {
+func New(database *db.DB, cfg Config) *Folder {
 	f := &Folder{db: database, cfg: cfg}
 	f.sliceRows.Store(min(firstSlice, int64(cfg.Slice)))
 	f.deleteRows.Store(min(firstSlice/2, int64(cfg.Slice)))
@@ -61,15 +61,15 @@ func (f *Folder) Fold(ctx context.Context, now time.Time) error {
 // cut off goes on from there.
 func (f *Folder) Folding(ctx context.Context, now time.Time) iter.Seq[error] {
 	closed := now.Add(-f.cfg.Grace).Unix() / 60
-	g := &folding{Folder: f, limit: closed - closed%schema.HourMinutes, begun: map[int64]bool{}}
+	g := &foldRun{Folder: f, limit: closed - closed%schema.HourMinutes, begun: map[int64]bool{}}
 	return func(yield func(error) bool) {
 		for {
-			s, err := g.next(ctx)
+			s, err := g.nextSlice(ctx)
 			if err == nil && s == nil {
 				return
 			}
 			if err == nil {
-				err = g.write(ctx, s)
+				err = g.foldSlice(ctx, s)
 			}
 			if !yield(db.Wrap(err, "folding")) || err != nil {
 				return
@@ -79,7 +79,7 @@ func (f *Folder) Folding(ctx context.Context, now time.Time) iter.Seq[error] {
 }
 
 // A folding is one call of Folding.
-type folding struct {
+type foldRun struct {
 	*Folder
 	limit int64 // hours before it are over
 	// begun are the days whose groups it began to sum. Where rows come for one
@@ -90,9 +90,9 @@ type folding struct {
 // A slice is what is folded in one transaction: a range of keys of an hour or of
 // a day.
 type slice struct {
-	into schema.Level   // hours or days
-	at   int64          // the first minute of the hour or day
-	keys *schema.Layout // of which tables; nil is the groups of a day
+	into  schema.Level   // hours or days
+	start int64          // the first minute of the hour or day
+	keys  *schema.Layout // of which tables; nil is the groups of a day
 	// first and end are the keys: [FirstMinute, end).
 	first, end int64
 	finer      []any // the minutes of the rows that are summed
@@ -102,17 +102,17 @@ type slice struct {
 
 const (
 	firstSlice = 1 << 14 // rows
-	leastSlice = 1 << 10
+	minSlice   = 1 << 10
 
-	// hold is how long a slice is to hold the writer.
-	hold = 150 * time.Millisecond
+	// maxHold is how long a slice is to hold the writer.
+	maxHold = 150 * time.Millisecond
 )
 
-// next finds what is to be folded next; nil is nothing. It reads only, and so
+// nextSlice finds what is to be folded next; nil is nothing. It reads only, and so
 // keeps nobody from booking.
-func (f *folding) next(ctx context.Context) (s *slice, err error) {
+func (f *foldRun) nextSlice(ctx context.Context) (s *slice, err error) {
 	err = f.db.View(ctx, func(v *db.View) error {
-		for _, find := range []func(*db.View) (*slice, error){f.hour, f.day, f.groups} {
+		for _, find := range []func(*db.View) (*slice, error){f.hourSlice, f.daySlice, f.groupSlice} {
 			if s, err = find(v); s != nil || err != nil {
 				return f.db.Fault(err)
 			}
@@ -122,27 +122,29 @@ func (f *folding) next(ctx context.Context) (s *slice, err error) {
 	return s, err
 }
 
-func (f *folding) hour(v *db.View) (*slice, error) { return f.span(v, schema.Hours, f.limit) }
-func (f *folding) day(v *db.View) (*slice, error) {
-	return f.span(v, schema.Days, v.Hour-v.Hour%schema.DayMinutes)
+func (f *foldRun) hourSlice(v *db.View) (*slice, error) {
+	return f.levelSlice(v, schema.Hours, f.limit)
+}
+func (f *foldRun) daySlice(v *db.View) (*slice, error) {
+	return f.levelSlice(v, schema.Days, v.Hour-v.Hour%schema.DayMinutes)
 }
 
-// span is the next slice of hours or days before the limit.
-func (f *folding) span(v *db.View, into schema.Level, limit int64) (*slice, error) {
+// levelSlice is the next slice of hours or days before the limit.
+func (f *foldRun) levelSlice(v *db.View, into schema.Level, limit int64) (*slice, error) {
 	mark, done := v.Mark(into)
 	if mark >= limit {
 		return nil, nil
 	}
 	if *done == (schema.Progress{}) {
-		first, err := unfolded(v.Ctx, v.SQL, &v.Marks, into)
+		first, err := firstUnfolded(v.Ctx, v.SQL, &v.Marks, into)
 		if err != nil {
 			return nil, err
 		}
 		if at := min(first-first%into.Width(), limit); at > mark {
-			return &slice{into: into, at: at, skip: true}, nil
+			return &slice{into: into, start: at, skip: true}, nil
 		}
 	}
-	s := &slice{into: into, at: mark, keys: schema.UsageLayout}
+	s := &slice{into: into, start: mark, keys: schema.UsageLayout}
 	if done.Workload == schema.MaxKey {
 		s.keys = schema.NodeLayout
 	}
@@ -156,7 +158,7 @@ func (f *folding) span(v *db.View, into schema.Level, limit int64) (*slice, erro
 		cost = dayCost
 	}
 	var err error
-	if s.end, err = f.end(v, from.Table(s.keys), s.keys.Key, s.finer, s.first, cost); err != nil || into != schema.Hours || s.keys != schema.UsageLayout {
+	if s.end, err = f.sliceEnd(v, from.Table(s.keys), s.keys.Key, s.finer, s.first, cost); err != nil || into != schema.Hours || s.keys != schema.UsageLayout {
 		return s, err
 	}
 	query := fmt.Sprintf("SELECT count(*) FROM %s WHERE %s", from.Table(s.keys), keyRange(s.keys, 1, len(s.finer)))
@@ -170,9 +172,9 @@ const (
 	groupCost = 16
 )
 
-// end is where a slice ends that begins with a key, such that it has not too
+// sliceEnd is where a slice ends that begins with a key, such that it has not too
 // many rows at the minutes.
-func (f *folding) end(v *db.View, table, key string, minutes []any, first, cost int64) (int64, error) {
+func (f *foldRun) sliceEnd(v *db.View, table, key string, minutes []any, first, cost int64) (int64, error) {
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE minute = $1 AND %[1]s >= $2 ORDER BY %[1]s LIMIT 1 OFFSET $3", key, table)
 	end, rows := int64(schema.MaxKey), max(1, f.sliceRows.Load()/cost/int64(len(minutes)))
 	for _, m := range minutes {
@@ -187,26 +189,26 @@ func (f *folding) end(v *db.View, table, key string, minutes []any, first, cost 
 	return end, nil
 }
 
-// groups is the next slice of the groups of a day.
-func (f *folding) groups(v *db.View) (s *slice, err error) {
+// groupSlice is the next slice of the groups of a day.
+func (f *foldRun) groupSlice(v *db.View) (s *slice, err error) {
 	err = db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
 		var day, first int64
 		if err := scan(&day, &first); err != nil || s != nil || first == 0 && f.begun[day] {
 			return err
 		}
-		s = &slice{into: schema.Days, at: day, first: first}
+		s = &slice{into: schema.Days, start: day, first: first}
 		return nil
 	}, "SELECT minute, next FROM stale_day WHERE minute < $1 ORDER BY minute", v.Day)
 	if err != nil || s == nil {
 		return nil, err
 	}
-	s.end, err = f.end(v, schema.UsageLayout.DayTable(), schema.UsageLayout.Key, []any{s.at}, s.first, groupCost)
+	s.end, err = f.sliceEnd(v, schema.UsageLayout.DayTable(), schema.UsageLayout.Key, []any{s.start}, s.first, groupCost)
 	return s, err
 }
 
-// unfolded is the first minute of the rows that are to be folded into hours or
+// firstUnfolded is the first minute of the rows that are to be folded into hours or
 // days, and are not; math.MaxInt64 where there is none.
-func unfolded(ctx context.Context, q db.Queryer, m *schema.Marks, into schema.Level) (int64, error) {
+func firstUnfolded(ctx context.Context, q db.Queryer, m *schema.Marks, into schema.Level) (int64, error) {
 	if into == schema.Days {
 		return db.FirstMinute(ctx, q, m.Day, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable())
 	}
@@ -226,13 +228,13 @@ func unfolded(ctx context.Context, q db.Queryer, m *schema.Marks, into schema.Le
 	return math.MaxInt64, nil
 }
 
-// write folds a slice, and finds out how large the next one may be.
-func (f *folding) write(ctx context.Context, s *slice) error {
+// foldSlice folds a slice, and finds out how large the next one may be.
+func (f *foldRun) foldSlice(ctx context.Context, s *slice) error {
 	var began time.Time
 	err := f.db.Write(ctx, func(t *db.Tx) error {
 		began = time.Now()
-		if err := f.slice(t, s); err != nil {
-			return fmt.Errorf("%s: %w", schema.FormatMinute(s.at), err)
+		if err := f.foldIn(t, s); err != nil {
+			return fmt.Errorf("%s: %w", schema.FormatMinute(s.start), err)
 		}
 		failpoint.At("ledger.folding")
 		return nil
@@ -245,9 +247,9 @@ func (f *folding) write(ctx context.Context, s *slice) error {
 	f.sliceCount.Add(1)
 	size := f.sliceRows.Load()
 	switch {
-	case took > hold:
-		f.sliceRows.Store(max(size*int64(hold)/int64(took), min(leastSlice, int64(f.cfg.Slice))))
-	case took < hold/3 && s.end != schema.MaxKey:
+	case took > maxHold:
+		f.sliceRows.Store(max(size*int64(maxHold)/int64(took), min(minSlice, int64(f.cfg.Slice))))
+	case took < maxHold/3 && s.end != schema.MaxKey:
 		f.sliceRows.Store(min(2*size, int64(f.cfg.Slice)))
 	}
 	return nil

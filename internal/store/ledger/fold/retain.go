@@ -21,7 +21,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		m := now.Add(-age).Unix() / 60
 		return m - m%schema.DayMinutes
 	}
-	drop, oldest, err := f.droppable(ctx, day(f.cfg.Minutes))
+	drop, oldest, err := f.droppableDays(ctx, day(f.cfg.Minutes))
 	if err != nil {
 		return db.Wrap(err, "dropping minutes")
 	}
@@ -45,16 +45,16 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{"share_series", "last_ns", now.Add(-f.cfg.Hours - schema.KeepShares).UnixNano()},
 		{"reconciled", "minute", day(f.cfg.Hours)},
 	} {
-		if err := f.forget(ctx, old.table, old.column, old.before); err != nil {
+		if err := f.deleteBefore(ctx, old.table, old.column, old.before); err != nil {
 			return db.Wrap(err, "forgetting rows of %s", old.table)
 		}
 	}
 	return nil
 }
 
-// droppable are the days whose minutes are folded and are before the limit, or
+// droppableDays are the days whose minutes are folded and are before the limit, or
 // take more room than they may; and the day before which hours are folded.
-func (f *Folder) droppable(ctx context.Context, limit int64) (drop []int64, folded int64, err error) {
+func (f *Folder) droppableDays(ctx context.Context, limit int64) (drop []int64, folded int64, err error) {
 	err = f.db.View(ctx, func(v *db.View) error {
 		folded = v.Day
 		var ds, sizes []int64
@@ -76,11 +76,11 @@ func (f *Folder) droppable(ctx context.Context, limit int64) (drop []int64, fold
 	return drop, folded, err
 }
 
-// thin deletes rows a slice at a time, each in one transaction that holds the
+// deleteSlices deletes rows a slice at a time, each in one transaction that holds the
 // writer for half as long as a fold's: no one waits for old rows to go. next finds where a slice of some rows ends, reading
 // only; an empty place is the end of all, and full says that there are so many.
 // del deletes up to there.
-func (f *Folder) thin(ctx context.Context, next func(v *db.View, rows int64) (place []int64, full bool, err error), del func(t *db.Tx, place []int64) error) error {
+func (f *Folder) deleteSlices(ctx context.Context, next func(v *db.View, rows int64) (place []int64, full bool, err error), del func(t *db.Tx, place []int64) error) error {
 	for {
 		size := f.deleteRows.Load()
 		var place []int64
@@ -101,9 +101,9 @@ func (f *Folder) thin(ctx context.Context, next func(v *db.View, rows int64) (pl
 			return err
 		}
 		switch took := time.Since(began); {
-		case took > hold/2:
-			f.deleteRows.Store(max(size*int64(hold/2)/int64(took), min(leastSlice, int64(f.cfg.Slice))))
-		case took < hold/6 && full:
+		case took > maxHold/2:
+			f.deleteRows.Store(max(size*int64(maxHold/2)/int64(took), min(minSlice, int64(f.cfg.Slice))))
+		case took < maxHold/6 && full:
 			f.deleteRows.Store(min(2*size, int64(f.cfg.Slice)))
 		}
 	}
@@ -118,7 +118,7 @@ func (f *Folder) dropDay(ctx context.Context, day int64) error {
 			break
 		}
 		table := s.MinuteTable(day)
-		err := f.thin(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+		err := f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
 			err = db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 				place = make([]int64, 2)
 				return scan(&place[0], &place[1])
@@ -164,7 +164,7 @@ func dropTables(t *db.Tx, day int64) error {
 // reader counts on some of them.
 func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) error {
 	table := s.HourTable()
-	return f.thin(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+	return f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
 		var least int64
 		err = v.SQL.QueryRowContext(ctx, fmt.Sprintf("SELECT coalesce(min(minute), $1) FROM %s", table), limit).Scan(&least)
 		if err != nil || least >= limit {
@@ -186,15 +186,15 @@ func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) e
 	})
 }
 
-// forget deletes the rows of a table whose column is less than a value, but no
+// deleteBefore deletes the rows of a table whose column is less than a value, but no
 // series that has shares.
-func (f *Folder) forget(ctx context.Context, table, column string, before int64) error {
+func (f *Folder) deleteBefore(ctx context.Context, table, column string, before int64) error {
 	var only string
 	if table == "share_series" {
 		only = " AND NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)"
 	}
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE %[1]s < $1%[3]s ORDER BY %[1]s LIMIT 1 OFFSET $2", column, table, only)
-	return f.thin(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+	return f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
 		if place, err = db.Ints(ctx, v.SQL, query, before, rows); err != nil || len(place) > 0 {
 			return place, true, err
 		}

@@ -14,23 +14,23 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// slice folds a slice, unless what it goes on from is not as it was when it was
+// foldIn folds a slice, unless what it goes on from is not as it was when it was
 // found: then it is found anew.
-func (f *folding) slice(t *db.Tx, s *slice) error {
+func (f *foldRun) foldIn(t *db.Tx, s *slice) error {
 	switch {
 	case s.skip:
-		return skip(t, s)
+		return skipTo(t, s)
 	case s.keys == nil:
-		return f.sum(t, s)
+		return f.sumGroups(t, s)
 	}
 	mark, done := t.Mark(s.into)
-	if mark != s.at || *done.Key(s.keys) != s.first || s.keys == schema.NodeLayout && done.Workload != schema.MaxKey {
+	if mark != s.start || *done.Key(s.keys) != s.first || s.keys == schema.NodeLayout && done.Workload != schema.MaxKey {
 		return nil
 	}
-	from := schema.Range{Level: s.into - 1, From: s.at, To: s.at + s.into.Width()}.Table(s.keys)
-	to := schema.Range{Level: s.into, From: s.at, To: s.at + s.into.Width()}.Table(s.keys)
+	from := schema.Range{Level: s.into - 1, From: s.start, To: s.start + s.into.Width()}.Table(s.keys)
+	to := schema.Range{Level: s.into, From: s.start, To: s.start + s.into.Width()}.Table(s.keys)
 	query := t.DB.Expand(foldRows(s.keys, from, to, len(s.finer), t.DB.Dialect))
-	if _, err := t.Exec(query, append([]any{s.at, t.Rev, s.first, s.end}, s.finer...)...); err != nil {
+	if _, err := t.Exec(query, append([]any{s.start, t.Rev, s.first, s.end}, s.finer...)...); err != nil {
 		return err
 	}
 	var err error
@@ -47,28 +47,28 @@ func (f *folding) slice(t *db.Tx, s *slice) error {
 		return setMark(t, s.into.Name()+"_"+s.keys.Key, s.end)
 	}
 	if s.into == schema.Days {
-		if err := t.MarkStale(s.at); err != nil {
+		if err := t.MarkStale(s.start); err != nil {
 			return err
 		}
 	}
-	return reach(t, s.into, s.at+s.into.Width())
+	return finishSpan(t, s.into, s.start+s.into.Width())
 }
 
-// skip moves a mark to where there is something to fold.
-func skip(t *db.Tx, s *slice) error {
+// skipTo moves a mark to where there is something to fold.
+func skipTo(t *db.Tx, s *slice) error {
 	mark, done := t.Mark(s.into)
-	if mark >= s.at || *done != (schema.Progress{}) {
+	if mark >= s.start || *done != (schema.Progress{}) {
 		return nil
 	}
-	first, err := unfolded(t.Ctx, t.SQL, &t.Marks, s.into)
-	if err != nil || first < s.at {
+	first, err := firstUnfolded(t.Ctx, t.SQL, &t.Marks, s.into)
+	if err != nil || first < s.start {
 		return t.DB.Fault(err)
 	}
-	return reach(t, s.into, s.at)
+	return finishSpan(t, s.into, s.start)
 }
 
-// reach says that all before to is folded.
-func reach(t *db.Tx, into schema.Level, to int64) error {
+// finishSpan says that all before to is folded.
+func finishSpan(t *db.Tx, into schema.Level, to int64) error {
 	_, err := t.Exec(fmt.Sprintf("UPDATE counter SET %[1]s_mark = $1, %[1]s_workload = 0, %[1]s_node = 0 WHERE id = 1", into.Name()), to)
 	return err
 }
@@ -83,28 +83,28 @@ func noteSeen(t *db.Tx, table string, s *slice) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.Exec("UPDATE kept SET rows = rows + $1 WHERE day = $2", s.rows, s.at-s.at%schema.DayMinutes)
+	_, err = t.Exec("UPDATE kept SET rows = rows + $1 WHERE day = $2", s.rows, s.start-s.start%schema.DayMinutes)
 	return err
 }
 
 // noteSaturated tells of days that were folded and have amounts that do not fit.
 func noteSaturated(t *db.Tx, s *slice) error {
 	var n int64
-	if err := t.QueryRow(countSaturated(s.keys), s.at, s.first, s.end).Scan(&n); err != nil || n == 0 {
+	if err := t.QueryRow(countSaturated(s.keys), s.start, s.first, s.end).Scan(&n); err != nil || n == 0 {
 		return err
 	}
 	return t.Audit(registry.Audit{
 		At: time.Now(), Actor: "local", Action: "ledger.saturated", Object: s.keys.DayTable(),
-		Detail: fmt.Sprintf("%d rows of day %s have amounts that do not fit; their hours are exact", n, schema.FormatMinute(s.at)),
+		Detail: fmt.Sprintf("%d rows of day %s have amounts that do not fit; their hours are exact", n, schema.FormatMinute(s.start)),
 	})
 }
 
-// sum sums a slice of the groups of a stale day. They are made anew as a whole,
+// sumGroups sums a slice of the groups of a stale day. They are made anew as a whole,
 // since what a workload belongs to may have been learned since; each slice adds
 // to those of the slices before.
-func (f *folding) sum(t *db.Tx, s *slice) error {
+func (f *foldRun) sumGroups(t *db.Tx, s *slice) error {
 	var next int64
-	err := t.QueryRow("SELECT next FROM stale_day WHERE minute = $1", s.at).Scan(&next)
+	err := t.QueryRow("SELECT next FROM stale_day WHERE minute = $1", s.start).Scan(&next)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && next != s.first {
 		return nil
 	}
@@ -112,26 +112,26 @@ func (f *folding) sum(t *db.Tx, s *slice) error {
 		return err
 	}
 	if s.first == 0 {
-		f.begun[s.at] = true
-		if _, err := t.Exec("DELETE FROM group_day WHERE minute = $1", s.at); err != nil {
+		f.begun[s.start] = true
+		if _, err := t.Exec("DELETE FROM group_day WHERE minute = $1", s.start); err != nil {
 			return err
 		}
 	}
-	if _, err := t.Exec(t.DB.Expand(sumGroups), s.at, s.first, s.end); err != nil {
+	if _, err := t.Exec(t.DB.Expand(sumGroupsSQL), s.start, s.first, s.end); err != nil {
 		return err
 	}
 	if s.end == schema.MaxKey {
-		_, err = t.Exec("DELETE FROM stale_day WHERE minute = $1", s.at)
+		_, err = t.Exec("DELETE FROM stale_day WHERE minute = $1", s.start)
 	} else {
-		_, err = t.Exec("UPDATE stale_day SET next = $2 WHERE minute = $1", s.at, s.end)
+		_, err = t.Exec("UPDATE stale_day SET next = $2 WHERE minute = $1", s.start, s.end)
 	}
 	return err
 }
 
-// sumGroups adds to the rows of group_day of day $1 what its workloads [$2, $3)
+// sumGroupsSQL adds to the rows of group_day of day $1 what its workloads [$2, $3)
 // used. Rows whose amounts are not alike in presence and quality are kept apart,
 // as SQLite has no aggregate for bits.
-var sumGroups = func() string {
+var sumGroupsSQL = func() string {
 	cols, exprs := []string{"minute"}, []string{"d.minute"}
 	for _, k := range schema.GroupKeys {
 		table := "w."
@@ -161,7 +161,7 @@ var sumGroups = func() string {
 		}
 	})
 	return fmt.Sprintf(`INSERT INTO group_day (%s) SELECT %s FROM day d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node
-		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 AND `+rowsOutside+` GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
+		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 AND `+notGuestRows+` GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
 		strings.Join(cols, ", "), strings.Join(exprs, ", "), group, strings.Join(sets, ", "))
 }()
 
@@ -171,9 +171,9 @@ func setMark(t *db.Tx, column string, to int64) error {
 	return err
 }
 
-// rowsOutside is the condition that leaves guests out of the rows of a day's
+// notGuestRows is the condition that leaves guests out of the rows of a day's
 // groups: d is a row, w its workload.
-const rowsOutside = "NOT EXISTS (SELECT 1 FROM nested_day x WHERE x.node = w.node AND x.minute = d.minute)"
+const notGuestRows = "NOT EXISTS (SELECT 1 FROM nested_day x WHERE x.node = w.node AND x.minute = d.minute)"
 
 // foldRows is the statement that adds rows of a finer table to a coarser one, where
 // they begin at $1; their rev is $2. It takes the rows of keys [$3, $4) at the n

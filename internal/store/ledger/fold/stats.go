@@ -7,8 +7,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/db"
 )
 
-// FoldStats is how a ledger is doing.
-type FoldStats struct {
+// Stats is how a ledger is doing.
+type Stats struct {
 	Rev        int64         // of the latest transaction
 	Hours      time.Time     // up to when minutes are folded into hours; zero is none
 	Days       time.Time     // the same of hours into days
@@ -20,9 +20,9 @@ type FoldStats struct {
 }
 
 // Stats returns how the ledger is doing.
-func (f *Folder) Stats(ctx context.Context) (s FoldStats, err error) {
+func (f *Folder) Stats(ctx context.Context) (s Stats, err error) {
 	err = f.db.View(ctx, func(v *db.View) error {
-		s = FoldStats{Hours: fromMinute(v.Hour), Days: fromMinute(v.Day)}
+		s = Stats{Hours: fromMinute(v.Hour), Days: fromMinute(v.Day)}
 		err := v.SQL.QueryRowContext(ctx, `SELECT rev, (SELECT CAST(coalesce(sum(rows), 0) AS bigint) FROM kept),
 			(SELECT coalesce(max(rows), 0) FROM kept WHERE day = (SELECT max(day) FROM kept)) FROM counter WHERE id = 1`).
 			Scan(&s.Rev, &s.Rows, &s.LatestRows)

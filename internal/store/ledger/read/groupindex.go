@@ -11,49 +11,49 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A roll says to which group of a question each workload belongs: for all
+// A groupIndex says to which group of a question each workload belongs: for all
 // questions with the same dimensions and filters, whatever their range.
-type roll struct {
+type groupIndex struct {
 	mu      sync.Mutex
 	rev     int64 // up to which changes of workloads are known
 	members map[int64]member
-	keys    map[string]*kin
+	keys    map[string]*groupKey
 	used    int64
 }
 
-// A member is a workload; kin is nil where it was not asked for.
+// A member is a workload; key is nil where it was not asked for.
 type member struct {
 	node int64
-	kin  *kin
+	key  *groupKey
 }
 
-// A kin is the keys of a group, and their name.
-type kin struct {
+// A groupKey is the values of a group's dimensions, and its name.
+type groupKey struct {
 	name string
 	keys []string
 }
 
 const (
-	maxRolls  = 12
-	maxRoll   = 200_000 // workloads; beyond it all is forgotten, and looked up again
-	rollPage  = 1 << 8
-	lookup    = 1000 // how many workloads are looked up at a time
-	rollPages = 1 << 13
+	maxIndexes = 12
+	maxIndexed = 200_000 // workloads; beyond it all is forgotten, and looked up again
+	pageSize   = 1 << 8
+	lookupSize = 1000 // how many workloads are looked up at a time
+	maxPages   = 1 << 13
 )
 
-func newRoll(rev int64) *roll {
-	return &roll{rev: rev, members: map[int64]member{}, keys: map[string]*kin{}}
+func newGroupIndex(rev int64) *groupIndex {
+	return &groupIndex{rev: rev, members: map[int64]member{}, keys: map[string]*groupKey{}}
 }
 
 // rolls are those of the latest questions.
-type rolls struct {
+type groupIndexes struct {
 	mu   sync.Mutex
-	all  map[[sha256.Size]byte]*roll
+	all  map[[sha256.Size]byte]*groupIndex
 	uses int64
 }
 
-// of is the roll for a selection.
-func (r *rolls) of(s *selection) (*roll, error) {
+// of is the index for a selection.
+func (r *groupIndexes) find(s *selection) (*groupIndex, error) {
 	var nodes string
 	// What nodes are called, and where they are, is part of what keys say.
 	err := s.v.SQL.QueryRowContext(s.v.Ctx, `SELECT coalesce(group_concat(id || char(1) || node_id || char(1) || name || char(1) || cluster, char(2)), '')
@@ -69,12 +69,12 @@ func (r *rolls) of(s *selection) (*roll, error) {
 	defer r.mu.Unlock()
 	found := r.all[key]
 	if found == nil {
-		found = newRoll(s.v.Rev)
+		found = newGroupIndex(s.v.Rev)
 		r.all[key] = found
 	}
 	r.uses++
 	found.used = r.uses
-	if len(r.all) > maxRolls {
+	if len(r.all) > maxIndexes {
 		oldest := key
 		for k, e := range r.all {
 			if e.used < r.all[oldest].used {
@@ -86,29 +86,29 @@ func (r *rolls) of(s *selection) (*roll, error) {
 	return found, nil
 }
 
-// forget drops all, as revisions mean something else now.
-func (r *rolls) forget() {
+// clear drops all, as revisions mean something else now.
+func (r *groupIndexes) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.all)
 }
 
-// refresh forgets what has changed up to the moment of a view. Where the roll is of
+// refresh forgets what has changed up to the moment of a view. Where the index is of
 // a later one it returns another.
-func (r *roll) refresh(v *db.View) (*roll, error) {
+func (r *groupIndex) refresh(v *db.View) (*groupIndex, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.rev == v.Rev:
 		return r, nil
 	case r.rev > v.Rev:
-		return newRoll(v.Rev), nil
+		return newGroupIndex(v.Rev), nil
 	}
 	changed, err := db.Ints(v.Ctx, v.SQL, "SELECT id FROM workload WHERE rev > $1", r.rev)
 	if err != nil {
 		return nil, err
 	}
-	if len(r.members) > maxRoll {
+	if len(r.members) > maxIndexed {
 		clear(r.members)
 		clear(r.keys)
 	}
@@ -119,9 +119,9 @@ func (r *roll) refresh(v *db.View) (*roll, error) {
 	return r, nil
 }
 
-// look finds workloads, and looks those up that are not known. It returns nil
-// where the roll is not of the selection's moment any more.
-func (r *roll) look(s *selection, ids []int64) ([]member, error) {
+// lookUp finds workloads, and looks those up that are not known. It returns nil
+// where the index is not of the selection's moment any more.
+func (r *groupIndex) lookUp(s *selection, ids []int64) ([]member, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.rev != s.v.Rev {
@@ -145,16 +145,16 @@ func (r *roll) look(s *selection, ids []int64) ([]member, error) {
 	for i := range keys {
 		into = append(into, &keys[i])
 	}
-	for some := range slices.Chunk(list, lookup) {
+	for some := range slices.Chunk(list, lookupSize) {
 		found := make(map[int64]member, len(some))
 		text := fmt.Sprintf("SELECT w.id, n.id, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s",
 			strings.Join(s.keys, ", "), s.joins, schema.JoinInts(some), s.where)
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 			err := scan(into...)
-			for _, i := range s.names {
-				keys[i] = s.nodes[node]
+			for _, i := range s.nodeKeys {
+				keys[i] = s.nodeNames[node]
 			}
-			found[id] = member{node, r.kin(keys)}
+			found[id] = member{node, r.key(keys)}
 			return err
 		}, text, s.args...)
 		if err != nil {
@@ -170,12 +170,12 @@ func (r *roll) look(s *selection, ids []int64) ([]member, error) {
 	return out, nil
 }
 
-// kin is the one of some keys.
-func (r *roll) kin(keys []string) *kin {
-	name := nameOf(keys)
+// key is the one of some keys.
+func (r *groupIndex) key(keys []string) *groupKey {
+	name := groupName(keys)
 	k := r.keys[name]
 	if k == nil {
-		k = &kin{name, slices.Clone(keys)}
+		k = &groupKey{name, slices.Clone(keys)}
 		r.keys[name] = k
 	}
 	return k

@@ -14,15 +14,15 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// groups are the groups of an answer on their way. There may be as many as there are
+// groupSet are the groups of an answer on their way. There may be as many as there are
 // workloads, of which nobody will see most: each takes a third of the room of a
 // query.Group, and many are made at a time.
-type groups struct {
-	want  usage.Set
-	place [usage.Limit]int // where the sum of a resource stands, of those wanted
-	all   map[string]*group
-	room  []group
-	sums  []unit.Sum
+type groupSet struct {
+	want   usage.Set
+	column [usage.Limit]int // where the sum of a resource stands, of those wanted
+	all    map[string]*group
+	free   []group
+	sums   []unit.Sum
 }
 
 // A group is a query.Group on its way.
@@ -30,7 +30,7 @@ type group struct {
 	keys                  []string
 	first, last           int64 // minutes
 	present               usage.Set
-	rough                 int64
+	uncertainty           int64
 	covered, claimCovered time.Duration
 	claimCPU              unit.Sum
 	node                  int64          // the first one, from 1 on
@@ -38,48 +38,48 @@ type group struct {
 	sums                  []unit.Sum
 }
 
-// groupRoom is how many groups are made at a time.
-const groupRoom = 256
+// groupChunk is how many groups are made at a time.
+const groupChunk = 256
 
 // newGroups are none yet; they will have the sums of some resources.
-func newGroups(want usage.Set) *groups {
-	gs := &groups{want: want, all: map[string]*group{}}
+func newGroups(want usage.Set) *groupSet {
+	gs := &groupSet{want: want, all: map[string]*group{}}
 	n := 0
-	want.Each(func(r usage.Resource) { gs.place[r], n = n, n+1 })
+	want.Each(func(r usage.Resource) { gs.column[r], n = n, n+1 })
 	return gs
 }
 
-// nameOf is what finds some keys among groups.
-func nameOf(keys []string) string { return strings.Join(keys, "\x00") }
+// groupName is what finds some keys among groups.
+func groupName(keys []string) string { return strings.Join(keys, "\x00") }
 
-// at is the group of some keys.
-func (gs *groups) at(keys []string) *group {
-	name := nameOf(keys)
+// get is the group of some keys.
+func (gs *groupSet) get(keys []string) *group {
+	name := groupName(keys)
 	if g := gs.all[name]; g != nil {
 		return g
 	}
-	return gs.named(name, slices.Clone(keys))
+	return gs.getNamed(name, slices.Clone(keys))
 }
 
-// named is at for keys that stay as they are, and their name.
-func (gs *groups) named(name string, keys []string) *group {
+// getNamed is at for keys that stay as they are, and their name.
+func (gs *groupSet) getNamed(name string, keys []string) *group {
 	g := gs.all[name]
 	if g == nil {
 		width := gs.want.Len()
-		if len(gs.room) == 0 {
-			gs.room, gs.sums = make([]group, groupRoom), make([]unit.Sum, groupRoom*width)
+		if len(gs.free) == 0 {
+			gs.free, gs.sums = make([]group, groupChunk), make([]unit.Sum, groupChunk*width)
 		}
-		g = &gs.room[0]
+		g = &gs.free[0]
 		g.keys, g.first, g.sums = keys, math.MaxInt64, gs.sums[:width]
-		gs.room, gs.sums = gs.room[1:], gs.sums[width:]
+		gs.free, gs.sums = gs.free[1:], gs.sums[width:]
 		gs.all[name] = g
 	}
 	return g
 }
 
 // add adds an amount of a resource that is wanted.
-func (gs *groups) add(g *group, r usage.Resource, v unit.Sum) {
-	s := &g.sums[gs.place[r]]
+func (gs *groupSet) add(g *group, r usage.Resource, v unit.Sum) {
+	s := &g.sums[gs.column[r]]
 	if !isPeak[r] {
 		*s = s.Plus(v)
 	} else if v.Compare(*s) > 0 {
@@ -93,8 +93,8 @@ var isPeak = func() (is [usage.Limit]bool) {
 	return is
 }()
 
-// on notes a node.
-func (g *group) on(node int64) {
+// addNode notes a node.
+func (g *group) addNode(node int64) {
 	switch {
 	case g.node == 0 || g.nodes == nil && g.node == node:
 		g.node = node
@@ -105,39 +105,39 @@ func (g *group) on(node int64) {
 	}
 }
 
-// claim notes what of a row can claim idle energy, unless it was given its part.
-func (g *group) claim(present, coveredMS int64, cpu unit.Sum) {
+// addClaim notes what of a row can claim idle energy, unless it was given its part.
+func (g *group) addClaim(present, coveredMS int64, cpu unit.Sum) {
 	if !usage.Set(present).Has(usage.EnergyIdle) {
 		g.claimCPU = g.claimCPU.Plus(cpu)
 		g.claimCovered += time.Duration(coveredMS) * time.Millisecond
 	}
 }
 
-// seen widens the time of a group to the minutes [FirstMinute, last).
-func (g *group) seen(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
+// extend widens the time of a group to the minutes [FirstMinute, last).
+func (g *group) extend(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
 
-// mark notes what is there, and how good, of rows of the group.
-func (g *group) mark(present, rough, coveredMS int64) {
+// addRow notes what is there, and how good, of rows of the group.
+func (g *group) addRow(present, rough, coveredMS int64) {
 	set := usage.Set(present)
 	g.present |= set
 	g.covered += time.Duration(coveredMS) * time.Millisecond
 	if rough != 0 {
 		// What a row says of what it does not have is nothing.
-		set.Each(func(r usage.Resource) { g.rough |= rough & (3 << (2 * r)) })
+		set.Each(func(r usage.Resource) { g.uncertainty |= rough & (3 << (2 * r)) })
 	}
 }
 
-// total writes what a group used.
-func (gs *groups) total(g *group, to *query.Total) {
+// fillTotal writes what a group used.
+func (gs *groupSet) fillTotal(g *group, to *query.Total) {
 	*to = query.Total{Present: g.present & gs.want, Covered: g.covered, ClaimCPU: g.claimCPU, ClaimCovered: g.claimCovered}
-	to.Quality = schema.DecodeQualities(to.Present, g.rough)
+	to.Quality = schema.DecodeQualities(to.Present, g.uncertainty)
 	i := 0
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
 }
 
-// made is a group as an answer has it.
-func (gs *groups) made(g *group) (out query.Group) {
-	gs.total(g, &out.Usage)
+// toGroup is a group as an answer has it.
+func (gs *groupSet) toGroup(g *group) (out query.Group) {
+	gs.fillTotal(g, &out.Usage)
 	if out.Nodes = len(g.nodes); g.nodes == nil && g.node != 0 {
 		out.Nodes = 1
 	}
@@ -146,25 +146,25 @@ func (gs *groups) made(g *group) (out query.Group) {
 }
 
 // list are all groups, in their order.
-func (gs *groups) list() []query.Group {
-	return gs.listed(slices.Collect(maps.Values(gs.all)))
+func (gs *groupSet) sorted() []query.Group {
+	return gs.sortGroups(slices.Collect(maps.Values(gs.all)))
 }
 
-func (gs *groups) listed(some []*group) []query.Group {
-	cpu := gs.place[usage.CPU]
+func (gs *groupSet) sortGroups(some []*group) []query.Group {
+	cpu := gs.column[usage.CPU]
 	slices.SortFunc(some, func(a, b *group) int {
 		return cmp.Or(b.sums[cpu].Compare(a.sums[cpu]), slices.Compare(a.keys, b.keys))
 	})
 	out := make([]query.Group, len(some))
 	for i, g := range some {
-		out[i] = gs.made(g)
+		out[i] = gs.toGroup(g)
 	}
 	return out
 }
 
 // top is list of the groups that are to be seen; what the others used is added to
 // the rest of the answer.
-func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
+func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
 	type place struct {
 		query.Rank
 		*group
@@ -179,7 +179,7 @@ func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
 	cut := func() {
 		slices.SortFunc(first, func(a, b place) int { return a.Compare(&b.Rank) })
 		for len(first) > t.Limit {
-			gs.total(first[len(first)-1].group, &u)
+			gs.fillTotal(first[len(first)-1].group, &u)
 			drop()
 			first = first[:len(first)-1]
 		}
@@ -190,13 +190,13 @@ func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
 			kept = append(kept, g)
 			continue
 		}
-		gs.total(g, &u)
+		gs.fillTotal(g, &u)
 		p := place{t.Rank(g.keys, &u, a.AveragedOver), g}
 		if full && p.Compare(&first[t.Limit-1].Rank) > 0 {
 			drop()
 			continue
 		}
-		if first = append(first, p); len(first) >= 2*t.Limit+groupRoom {
+		if first = append(first, p); len(first) >= 2*t.Limit+groupChunk {
 			cut()
 			full = true
 		}
@@ -205,10 +205,10 @@ func (gs *groups) top(t *query.Top, a *query.Answer) []query.Group {
 	for i := range first {
 		kept = append(kept, first[i].group)
 	}
-	return gs.listed(kept)
+	return gs.sortGroups(kept)
 }
 
-// byUse is the order of groups.
-func byUse(a, b *query.Group) int {
+// compareUse is the order of groups.
+func compareUse(a, b *query.Group) int {
 	return cmp.Or(b.Usage.Sum[usage.CPU].Compare(a.Usage.Sum[usage.CPU]), slices.Compare(a.Keys, b.Keys))
 }

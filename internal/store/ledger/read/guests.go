@@ -23,8 +23,8 @@ type nesting struct {
 	count int            // how many of them the question would be about, if they were none
 }
 
-// nesting finds the guests of the days in [from, to) minutes.
-func (s *selection) nesting(from, to int64) error {
+// findGuests finds the guests of the days in [from, to) minutes.
+func (s *selection) findGuests(from, to int64) error {
 	s.nest = nesting{out: map[int64]bool{}, hosts: map[int64]bool{}, all: true}
 	switch s.q.Nested {
 	case "":
@@ -47,7 +47,7 @@ func (s *selection) nesting(from, to int64) error {
 			return nil
 		}
 		s.nest.out[guest], s.nest.hosts[host] = true, true
-		if s.covers(g) {
+		if s.coversNode(g) {
 			asked[guest] = true
 		}
 		return nil
@@ -64,8 +64,8 @@ func (s *selection) nesting(from, to int64) error {
 // A place is where a node stands, for filters.
 type place struct{ cluster, name, id string }
 
-// covers says whether the question is about a node.
-func (s *selection) covers(p place) bool {
+// coversNode says whether the question is about a node.
+func (s *selection) coversNode(p place) bool {
 	if c := s.q.Scope.Clusters; !s.q.Scope.All && len(c) > 0 && !slices.Contains(c, p.cluster) {
 		return false
 	}
@@ -81,13 +81,13 @@ func (s *selection) covers(p place) bool {
 func (s *selection) hostCondition() func(h place, project string) bool {
 	return func(h place, project string) bool {
 		projects := s.q.Scope.Projects
-		return s.covers(h) && (s.q.Scope.All || len(projects) == 0 || slices.Contains(projects, project))
+		return s.coversNode(h) && (s.q.Scope.All || len(projects) == 0 || slices.Contains(projects, project))
 	}
 }
 
-// outside is the condition that rows of u are not of guests, or that they are, where
+// outsideCondition is the condition that rows of u are not of guests, or that they are, where
 // that is what is asked for; node is SQL for the id of a row's node.
-func (s *selection) outside(node string) string {
+func (s *selection) outsideCondition(node string) string {
 	n := &s.nest
 	if len(n.out) == 0 {
 		if n.only {
@@ -95,7 +95,7 @@ func (s *selection) outside(node string) string {
 		}
 		return ""
 	}
-	nested := fmt.Sprintf("EXISTS (SELECT 1 FROM nested_day x WHERE x.node = %s AND x.minute = u.minute - u.minute %% %d%s)", node, schema.DayMinutes, n.within())
+	nested := fmt.Sprintf("EXISTS (SELECT 1 FROM nested_day x WHERE x.node = %s AND x.minute = u.minute - u.minute %% %d%s)", node, schema.DayMinutes, n.hostsCondition())
 	guests := "(" + schema.JoinInts(slices.Sorted(maps.Keys(n.out))) + ")"
 	if n.only {
 		return fmt.Sprintf(" AND %s IN %s AND %s", node, guests, nested)
@@ -104,17 +104,17 @@ func (s *selection) outside(node string) string {
 }
 
 // within is the condition that the host of x is within what is asked for.
-func (n *nesting) within() string {
+func (n *nesting) hostsCondition() string {
 	if n.all {
 		return ""
 	}
 	return " AND x.host IN (" + schema.JoinInts(slices.Sorted(maps.Keys(n.hosts))) + ")"
 }
 
-// groupedOutside is outside for the nodes of groups of days: w is counted only
+// groupedOutsideCondition is outside for the nodes of groups of days: w is counted only
 // where it has a row of a day on which its node was no guest. days are those days'
 // minutes as SQL lists them.
-func (s *selection) groupedOutside(days string) string {
+func (s *selection) groupedOutsideCondition(days string) string {
 	if len(s.nest.out) == 0 {
 		return ""
 	}
@@ -123,15 +123,15 @@ func (s *selection) groupedOutside(days string) string {
 }
 
 // guests are the groups of what was asked for that are of guests.
-func (s *selection) guests(from, to int64, stretches []schema.Range) ([]query.Group, error) {
+func (s *selection) guestGroups(from, to int64, ranges []schema.Range) ([]query.Group, error) {
 	q := *s.q
 	q.Nested, q.Top = query.NestedOnly, nil
 	other, err := s.rd.newSelection(s.v, &q)
 	if err != nil {
 		return nil, err
 	}
-	if err := other.nesting(from, to); err != nil {
+	if err := other.findGuests(from, to); err != nil {
 		return nil, err
 	}
-	return other.groups(stretches, nil)
+	return other.computeGroups(ranges, nil)
 }

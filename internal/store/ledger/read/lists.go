@@ -21,9 +21,9 @@ import (
 const (
 	liveFor  = time.Minute
 	heardFor = 2 * time.Minute
-	// toldFor is instead of both for nodes that a server below tells of, once
+	// reportedFor is instead of both for nodes that a server below tells of, once
 	// their minutes are over.
-	toldFor = 5 * time.Minute
+	reportedFor = 5 * time.Minute
 )
 
 // Nodes lists the nodes that a scope covers, by cluster and name. One that is
@@ -35,7 +35,7 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 		return nil, nil
 	}
 	var args arguments
-	where, host := clusters(&args, s), clustersOf("h", &args, s)
+	where, host := clusterCondition(&args, s), clusterConditionOf("h", &args, s)
 	now := time.Now()
 	err = rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
@@ -52,7 +52,7 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 			switch {
 			case !n.Revoked.IsZero():
 				n.State = "revoked"
-			case now.Sub(n.Through) < liveFor, n.Source != "" && now.Sub(n.Through) < toldFor:
+			case now.Sub(n.Through) < liveFor, n.Source != "" && now.Sub(n.Through) < reportedFor:
 				n.State = "live"
 			case now.Sub(schema.FromNanos(seen)) < heardFor:
 				n.State = "behind"
@@ -78,7 +78,7 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 		return nil, nil
 	}
 	var args arguments
-	where := clusters(&args, s)
+	where := clusterCondition(&args, s)
 	now := time.Now()
 	err = rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
@@ -92,7 +92,7 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 			switch {
 			case !b.Revoked.IsZero():
 				b.State = "revoked"
-			case now.Sub(b.Through) < toldFor:
+			case now.Sub(b.Through) < reportedFor:
 				b.State = "live"
 			case now.Sub(b.Seen) < heardFor:
 				b.State = "behind"
@@ -115,7 +115,7 @@ func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Strea
 		return nil, nil
 	}
 	var args arguments
-	where := clusters(&args, s)
+	where := clusterCondition(&args, s)
 	err = rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var t query.Stream
@@ -151,9 +151,9 @@ func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, 
 		return nil
 	}
 	args := arguments{schema.ClampNanos(to), schema.ClampNanos(from)}
-	where := clusters(&args, s)
+	where := clusterCondition(&args, s)
 	if node != "" {
-		place := args.put(schema.Clean(node))
+		place := args.add(schema.Clean(node))
 		where += " AND (n.node_id = " + place + " OR n.name = " + place + ")"
 	}
 	err := rd.db.View(ctx, func(v *db.View) error {
@@ -208,7 +208,7 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 		}
 		from, to := queryRange(v, q.From, q.To)
 		found := map[int64]*query.Workload{}
-		if err := s.within(v.Cover(from, to, v.Days), found); err != nil {
+		if err := s.findWorkloads(v.Cover(from, to, v.Days), found); err != nil {
 			return rd.db.Fault(err)
 		}
 		for _, w := range found {
@@ -225,24 +225,24 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 	return out, db.Wrap(err, "workloads")
 }
 
-// within finds those that have rows in some stretches.
-func (s *selection) within(stretches []schema.Range, found map[int64]*query.Workload) error {
+// findWorkloads finds those that have rows in some ranges.
+func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.Workload) error {
 	if !s.rd.db.IsSQLite() {
-		for _, p := range stretches {
-			if err := s.workloads(p, found); err != nil {
+		for _, p := range ranges {
+			if err := s.findWorkloadsIn(p, found); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	chosen, err := s.chosen(stretches)
+	chosen, err := s.matchingWorkloads(ranges)
 	if err != nil {
 		return err
 	}
 	ends := map[int64]schema.MinuteSpan{}
-	err = s.rd.gather(s.v, usageSlab, 0, stretches, false, chosen, func(b *slab) error {
+	err = s.rd.scanBlocks(s.v, usageBlocks, 0, ranges, false, chosen, func(b *block) error {
 		for i, w := range b.keys {
-			first, end := b.ends(i)
+			first, end := b.span(i)
 			if e, ok := ends[w]; ok {
 				first, end = min(first, e.First), max(end, e.Last)
 			}
@@ -253,7 +253,7 @@ func (s *selection) within(stretches []schema.Range, found map[int64]*query.Work
 	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookup) {
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookupSize) {
 		text := fmt.Sprintf("SELECT w.id, n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s", schema.NameColumns, s.joins, schema.JoinInts(some), s.where)
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 			var id int64
@@ -273,15 +273,15 @@ func (s *selection) within(stretches []schema.Range, found map[int64]*query.Work
 	return nil
 }
 
-// workloads adds those that have rows in one stretch.
-func (s *selection) workloads(p schema.Range, found map[int64]*query.Workload) error {
+// findWorkloadsIn adds those that have rows in one range.
+func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workload) error {
 	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
 		FROM (SELECT workload, min(minute) AS first, max(minute) AS last FROM %s WHERE minute >= $1 AND minute < $2 GROUP BY workload) AS u
 		JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s WHERE true%s`,
 		schema.NameColumns, p.Table(schema.UsageLayout), s.joins, s.where)
 	var id, first, last int64
 	var node, cluster string
-	return s.each(p, func(scan func(...any) error) error {
+	return s.eachRow(p, func(scan func(...any) error) error {
 		var r schema.NameRow
 		if err := scan(append([]any{&id, &node, &cluster, &first, &last}, r.Targets()...)...); err != nil {
 			return err
@@ -311,7 +311,7 @@ func (rd *Reader) Names(ctx context.Context, node string, shorts []batch.ShortID
 			args := arguments{schema.Clean(node)}
 			places := make([]string, len(chunk))
 			for i, s := range chunk {
-				places[i] = args.put(int64(s))
+				places[i] = args.add(int64(s))
 			}
 			err := db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 				var short int64

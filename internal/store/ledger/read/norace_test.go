@@ -2,5 +2,5 @@
 
 package read_test
 
-// rounds are how many questions TestShelf asks.
+// rounds are how many questions TestBlockCache asks.
 const rounds = 50

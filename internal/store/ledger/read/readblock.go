@@ -10,35 +10,35 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A reading puts rows into a slab one by one. SQLite has no grouping but by
+// A reading puts rows into a block one by one. SQLite has no grouping but by
 // sorting, which costs three times as much. It hands the rows to a function of
 // SQL within the database, for half of what it costs to fetch them.
-type reading struct {
-	*slab
-	into []int   // where the values of a row stand in a slab's
-	row  []int64 // of the slab
+type blockReader struct {
+	*block
+	into []int   // where the values of a row stand in a block's
+	row  []int64 // of the block
 }
 
-// take adds a row: its minute, its key, and the columns that into says.
-func (r *reading) take(values []driver.Value) {
+// takeRow adds a row: its minute, its key, and the columns that into says.
+func (r *blockReader) takeRow(values []driver.Value) {
 	minute, _ := values[0].(int64)
 	key, _ := values[1].(int64)
 	for i, to := range r.into {
 		r.row[to], _ = values[2+i].(int64)
 	}
-	if r.kind == usageSlab {
-		r.row[slabRough] &= roughOf(usage.Set(r.row[slabPresent]))
-		r.row[slabGivenCPU], r.row[slabGivenCovered] = 0, 0
-		if usage.Set(r.row[slabPresent]).Has(usage.EnergyIdle) {
-			r.row[slabGivenCPU], r.row[slabGivenCovered] = r.row[slabAmounts+int(usage.CPU)], r.row[slabCovered]
+	if r.kind == usageBlocks {
+		r.row[blockUncertainty] &= uncertaintyMask(usage.Set(r.row[blockPresent]))
+		r.row[blockGivenCPU], r.row[blockGivenCovered] = 0, 0
+		if usage.Set(r.row[blockPresent]).Has(usage.EnergyIdle) {
+			r.row[blockGivenCPU], r.row[blockGivenCovered] = r.row[blockAmounts+int(usage.CPU)], r.row[blockCovered]
 		}
 	}
 	r.add(key, minute, minute, r.row)
 }
 
-// roughOf is the bits of column rough that are of some resources: what a row says
+// uncertaintyMask is the bits of column rough that are of some resources: what a row says
 // of what it does not have is nothing.
-func roughOf(set usage.Set) int64 {
+func uncertaintyMask(set usage.Set) int64 {
 	// Each bit goes to twice its place.
 	v := uint64(set)
 	for _, s := range [...]struct {
@@ -50,29 +50,29 @@ func roughOf(set usage.Set) int64 {
 	return int64(v | v<<1)
 }
 
-// columns are SQL for what a slab holds of a row of u, and where each stands.
-func (k *slabKind) columns(want usage.Set) (list []string, into []int) {
+// columns are SQL for what a block holds of a row of u, and where each stands.
+func (k *blockKind) columns(want usage.Set) (list []string, into []int) {
 	put := func(at int, text string) { list, into = append(list, text), append(into, at) }
-	if k == nodeSlab {
-		put(slabCPUs, "u.cpus")
+	if k == nodeBlocks {
+		put(blockCPUs, "u.cpus")
 		// A node without a CPU is a machine of which only single jobs were measured.
-		put(slabMeasured, "CASE WHEN u.cpus > 0 THEN u.covered_ms ELSE 0 END")
+		put(blockMeasured, "CASE WHEN u.cpus > 0 THEN u.covered_ms ELSE 0 END")
 		for i, r := range usage.Wholes {
-			put(slabWholes+2*i, "u.whole_"+r.String())
-			put(slabWholes+2*i+1, "u.skew_"+r.String())
+			put(blockWholes+2*i, "u.whole_"+r.String())
+			put(blockWholes+2*i+1, "u.skew_"+r.String())
 		}
 		return list, into
 	}
-	put(slabPresent, "u.present")
-	put(slabRough, "u.rough")
-	put(slabCovered, "u.covered_ms")
-	want.Each(func(r usage.Resource) { put(slabAmounts+int(r), "u."+r.String()) })
+	put(blockPresent, "u.present")
+	put(blockUncertainty, "u.rough")
+	put(blockCovered, "u.covered_ms")
+	want.Each(func(r usage.Resource) { put(blockAmounts+int(r), "u."+r.String()) })
 	return list, into
 }
 
-// read makes a slab of the rows of a stretch; where keys is not nil, of those keys
+// readBlock makes a block of the rows of a range; where keys is not nil, of those keys
 // alone.
-func (rd *Reader) read(v *db.View, k *slabKind, p schema.Range, want usage.Set, keys []int64) (*slab, error) {
+func (rd *Reader) readBlock(v *db.View, k *blockKind, p schema.Range, want usage.Set, keys []int64) (*block, error) {
 	columns, into := k.columns(want)
 	rows := len(keys)
 	if keys == nil {
@@ -82,8 +82,8 @@ func (rd *Reader) read(v *db.View, k *slabKind, p schema.Range, want usage.Set, 
 			return nil, err
 		}
 	}
-	r := &reading{newSlab(k, p, want, rows), into, make([]int64, len(k.hows))}
-	number, leave := rd.db.EnterSink(r.take)
+	r := &blockReader{newBlock(k, p, want, rows), into, make([]int64, len(k.rules))}
+	number, leave := rd.db.EnterSink(r.takeRow)
 	defer leave()
 	chosen := "u.minute >= $1 AND u.minute < $2"
 	args := arguments{p.From, p.To}
@@ -101,5 +101,5 @@ func (rd *Reader) read(v *db.View, k *slabKind, p schema.Range, want usage.Set, 
 		return nil, err
 	}
 	r.at = nil
-	return r.slab, nil
+	return r.block, nil
 }

@@ -12,21 +12,21 @@ import (
 // A Reader answers queries. Its methods may be called from several goroutines.
 type Reader struct {
 	db      *db.DB
-	helpers chan struct{} // has an entry for each that helps another one
+	workers chan struct{} // has an entry for each that helps another one
 	cache   *cache        // of SQLite
 }
 
 // A cache is what is kept in memory from one query to the next.
 type cache struct {
-	shelf *shelf
-	rolls *rolls
+	blocks  *blockCache
+	indexes *groupIndexes
 }
 
-// NewReader makes a reader, which is told of what is written to the database.
-func NewReader(ctx context.Context, database *db.DB) (*Reader, error) {
-	rd := &Reader{db: database, helpers: make(chan struct{}, db.MaxWorkers())}
+// New makes a reader, which is told of what is written to the database.
+func New(ctx context.Context, database *db.DB) (*Reader, error) {
+	rd := &Reader{db: database, workers: make(chan struct{}, db.MaxWorkers())}
 	err := database.View(ctx, func(v *db.View) error {
-		rd.cache = &cache{newShelf(v.Rev), &rolls{all: map[[32]byte]*roll{}}}
+		rd.cache = &cache{newBlockCache(v.Rev), &groupIndexes{all: map[[32]byte]*groupIndex{}}}
 		return nil
 	})
 	if err != nil {
@@ -39,10 +39,10 @@ func NewReader(ctx context.Context, database *db.DB) (*Reader, error) {
 // Committing implements observer.
 func (c *cache) Committing(rev, before int64, touched map[schema.Bucket]bool) {
 	if rev <= before {
-		c.rolls.forget()
+		c.indexes.clear()
 	}
-	c.shelf.writes(rev, before, touched)
+	c.blocks.noteWrites(rev, before, touched)
 }
 
 // CommitFailed implements observer.
-func (c *cache) CommitFailed(rev int64) { c.shelf.failed(rev) }
+func (c *cache) CommitFailed(rev int64) { c.blocks.noteFailed(rev) }

@@ -13,43 +13,43 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// helpRows is from how many rows on others help to read them: it takes some ten
+// minParallelRows is from how many rows on others help to read them: it takes some ten
 // milliseconds.
-const helpRows = 20_000
+const minParallelRows = 20_000
 
-// A gathering finds the slabs of some stretches: those on the shelf, and others by
-// reading them, by one reader or by several, each of which takes the next piece
+// A blockScan finds the blocks of some ranges: those in the cache, and others by
+// reading them, by one reader or by several, each of which takes the next chunk
 // when it is done with one.
-type gathering struct {
+type blockScan struct {
 	rd      *Reader
 	v       *db.View
-	kind    *slabKind
+	kind    *blockKind
 	keys    []int64 // the only ones; nil is all
-	missing []piece
+	missing []chunk
 	next    atomic.Int64
 }
 
-// A piece is a slab that is to be read.
-type piece struct {
+// A chunk is a block that is to be read.
+type chunk struct {
 	schema.Range
 	want usage.Set
 }
 
-// gather gives the slabs of stretches to use, in any order. single is that none is
+// scanBlocks gives the blocks of ranges to use, in any order. single is that none is
 // of two days. Where keys is not nil they are of those keys alone.
-func (rd *Reader) gather(v *db.View, k *slabKind, want usage.Set, stretches []schema.Range, single bool, keys []int64, use func(*slab) error) error {
-	g := &gathering{rd: rd, v: v, kind: k, keys: keys}
+func (rd *Reader) scanBlocks(v *db.View, k *blockKind, want usage.Set, ranges []schema.Range, single bool, keys []int64, use func(*block) error) error {
+	g := &blockScan{rd: rd, v: v, kind: k, keys: keys}
 	if keys != nil {
-		for _, p := range few(stretches, single) {
-			g.missing = append(g.missing, piece{p, want})
+		for _, p := range splitForKeys(ranges, single) {
+			g.missing = append(g.missing, chunk{p, want})
 		}
-		return g.work(use)
+		return g.loadChunks(use)
 	}
 	var units int64
-	for _, p := range rd.cache.shelf.pieces(stretches, single, time.Now()) {
-		b, has := rd.cache.shelf.get(k, p, want, v.Rev)
+	for _, p := range rd.cache.blocks.splitRanges(ranges, single, time.Now()) {
+		b, has := rd.cache.blocks.get(k, p, want, v.Rev)
 		if b == nil {
-			g.missing = append(g.missing, piece{p, want | has})
+			g.missing = append(g.missing, chunk{p, want | has})
 			units += p.Len()
 			continue
 		}
@@ -64,21 +64,21 @@ func (rd *Reader) gather(v *db.View, k *slabKind, want usage.Set, stretches []sc
 	if err := v.SQL.QueryRowContext(v.Ctx, "SELECT coalesce(max(id), 0) FROM "+k.shape.Key).Scan(&most); err != nil {
 		return err
 	}
-	if units*most < helpRows {
-		return g.work(use)
+	if units*most < minParallelRows {
+		return g.loadChunks(use)
 	}
-	return g.together(use)
+	return g.loadInParallel(use)
 }
 
-// work reads pieces until there are no more.
-func (g *gathering) work(use func(*slab) error) error {
-	return g.workIn(g.v, use)
+// loadChunks reads pieces until there are no more.
+func (g *blockScan) loadChunks(use func(*block) error) error {
+	return g.loadChunksIn(g.v, use)
 }
 
-func (g *gathering) workIn(v *db.View, use func(*slab) error) error {
+func (g *blockScan) loadChunksIn(v *db.View, use func(*block) error) error {
 	end := int64(len(g.missing))
 	for i := g.next.Add(1) - 1; i < end; i = g.next.Add(1) - 1 {
-		b, err := g.load(v, g.missing[i])
+		b, err := g.loadBlock(v, g.missing[i])
 		if err == nil {
 			err = use(b)
 		}
@@ -90,22 +90,22 @@ func (g *gathering) workIn(v *db.View, use func(*slab) error) error {
 	return nil
 }
 
-// together is work with others. They begin at once, as they have to see the same
+// loadInParallel is work with others. They begin at once, as they have to see the same
 // moment. Who has no connection yet when the pieces are gone is needed no more.
-func (g *gathering) together(use func(*slab) error) error {
+func (g *blockScan) loadInParallel(use func(*block) error) error {
 	joining, gone := context.WithCancel(g.v.Ctx)
 	defer gone()
 	var helpers errgroup.Group
-	found := make(chan *slab)
+	found := make(chan *block)
 	for range db.MaxWorkers() {
-		helpers.Go(func() error { return g.help(joining, found) })
+		helpers.Go(func() error { return g.runWorker(joining, found) })
 	}
 	over := make(chan error, 1)
 	go func() {
 		over <- helpers.Wait()
 		close(found)
 	}()
-	err := g.work(func(b *slab) error {
+	err := g.loadChunks(func(b *block) error {
 		if err := use(b); err != nil {
 			return err
 		}
@@ -135,13 +135,13 @@ func (g *gathering) together(use func(*slab) error) error {
 	return err
 }
 
-// help takes pieces as well, if it may and if it sees the same moment of the
+// runWorker takes pieces as well, if it may and if it sees the same moment of the
 // ledger: each transaction that writes has a revision, so views of one revision
 // are alike.
-func (g *gathering) help(joining context.Context, found chan<- *slab) (err error) {
+func (g *blockScan) runWorker(joining context.Context, found chan<- *block) (err error) {
 	select {
-	case g.rd.helpers <- struct{}{}:
-		defer func() { <-g.rd.helpers }()
+	case g.rd.workers <- struct{}{}:
+		defer func() { <-g.rd.workers }()
 	default:
 		return nil
 	}
@@ -154,57 +154,57 @@ func (g *gathering) help(joining context.Context, found chan<- *slab) (err error
 		if v.Rev != g.v.Rev {
 			return nil
 		}
-		return g.workIn(v, func(b *slab) error { found <- b; return nil })
+		return g.loadChunksIn(v, func(b *block) error { found <- b; return nil })
 	})
 }
 
-// load makes the slab of a piece: of slabs of its parts, where most of them are on
-// the shelf.
-func (g *gathering) load(v *db.View, p piece) (*slab, error) {
+// loadBlock makes the block of a chunk: of blocks of its parts, where most of them are on
+// the cache.
+func (g *blockScan) loadBlock(v *db.View, p chunk) (*block, error) {
 	if g.keys != nil {
-		return g.rd.read(v, g.kind, p.Range, p.want, g.keys)
+		return g.rd.readBlock(v, g.kind, p.Range, p.want, g.keys)
 	}
 	parts := p.Split()
-	slabs := make([]*slab, len(parts))
+	blocks := make([]*block, len(parts))
 	have := 0
 	for i, part := range parts {
 		if len(parts) == 1 {
 			break
 		}
-		if slabs[i], _ = g.rd.cache.shelf.get(g.kind, part, p.want, v.Rev); slabs[i] != nil {
+		if blocks[i], _ = g.rd.cache.blocks.get(g.kind, part, p.want, v.Rev); blocks[i] != nil {
 			have++
 		}
 	}
 	if 2*have <= len(parts) {
-		b, err := g.rd.read(v, g.kind, p.Range, p.want, nil)
+		b, err := g.rd.readBlock(v, g.kind, p.Range, p.want, nil)
 		if err == nil {
-			g.rd.cache.shelf.put(b, v.Rev)
+			g.rd.cache.blocks.put(b, v.Rev)
 		}
 		return b, err
 	}
 	for i, part := range parts {
-		if slabs[i] != nil {
+		if blocks[i] != nil {
 			continue
 		}
 		var err error
-		if slabs[i], err = g.rd.read(v, g.kind, part, p.want, nil); err != nil {
+		if blocks[i], err = g.rd.readBlock(v, g.kind, part, p.want, nil); err != nil {
 			return nil, err
 		}
 	}
-	b := joined(p.Range, slabs)
-	g.rd.cache.shelf.put(b, v.Rev)
-	g.rd.cache.shelf.free(g.kind, parts)
+	b := joinBlocks(p.Range, blocks)
+	g.rd.cache.blocks.put(b, v.Rev)
+	g.rd.cache.blocks.free(g.kind, parts)
 	return b, nil
 }
 
-// fewUnits is how many rows of a key are looked up by one statement.
-const fewUnits = 2 * schema.HourMinutes
+// maxUnitsPerLookup is how many rows of a key are looked up by one statement.
+const maxUnitsPerLookup = 2 * schema.HourMinutes
 
-// few cuts stretches for a question about some keys.
-func few(stretches []schema.Range, single bool) (out []schema.Range) {
-	for _, p := range stretches {
+// few cuts ranges for a question about some keys.
+func splitForKeys(ranges []schema.Range, single bool) (out []schema.Range) {
+	for _, p := range ranges {
 		for at := p.From; at < p.To; at = out[len(out)-1].To {
-			to := min(p.To, at+fewUnits*p.Level.Width())
+			to := min(p.To, at+maxUnitsPerLookup*p.Level.Width())
 			switch {
 			case p.Level == schema.Days && single:
 				to = at + schema.DayMinutes

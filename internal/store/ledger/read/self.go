@@ -78,18 +78,18 @@ func (rd *Reader) life(v *db.View, w, from int64) (*query.Group, error) {
 	}
 	from, to := queryRange(v, time.Unix(from*60, 0), time.Now().Add(aheadMinutes*time.Minute))
 	gs := newGroups(usage.All)
-	g := gs.at(nil)
+	g := gs.get(nil)
 	for _, p := range v.Cover(from, to, v.Days) {
 		// The spans come first, and each finds its row by the primary key.
 		text := rd.db.Expand(fmt.Sprintf(`WITH RECURSIVE spans (at) AS (SELECT CAST($1 AS {int}) UNION ALL SELECT at + %d FROM spans WHERE at + %[1]d < $2)
 			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload = $3`,
 			p.Level.Width(), amounts(), p.Table(schema.UsageLayout)))
-		err := eachOf(v, p, arguments{nil, nil, w}, func(scan func(...any) error) error {
+		err := eachInRange(v, p, arguments{nil, nil, w}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
-			g.seen(minute, minute+p.Level.Width())
-			g.mark(present, rough, covered)
+			g.extend(minute, minute+p.Level.Width())
+			g.addRow(present, rough, covered)
 			for r := usage.Resource(1); r < usage.Limit; r++ {
 				gs.add(g, r, unit.Sum{}.Add(amount[r]))
 			}
@@ -99,7 +99,7 @@ func (rd *Reader) life(v *db.View, w, from int64) (*query.Group, error) {
 			return nil, rd.db.Fault(err)
 		}
 	}
-	out := gs.made(g)
+	out := gs.toGroup(g)
 	return &out, nil
 }
 

@@ -12,11 +12,11 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// sum is the sums of the rows of all stretches, by group.
-func (s *selection) sum(stretches []schema.Range) (*groups, error) {
+// sumGroups is the sums of the rows of all ranges, by group.
+func (s *selection) sumGroups(ranges []schema.Range) (*groupSet, error) {
 	gs := newGroups(s.want)
 	var single []schema.Range
-	for _, p := range stretches {
+	for _, p := range ranges {
 		if p.Level != schema.Days || !s.grouped {
 			single = append(single, p)
 			continue
@@ -33,7 +33,7 @@ func (s *selection) sum(stretches []schema.Range) (*groups, error) {
 		}
 	}
 	if s.rd.db.IsSQLite() {
-		return gs, s.scan(single, gs)
+		return gs, s.aggregateBlocks(single, gs)
 	}
 	for _, p := range single {
 		if err := s.aggregate(p, gs); err != nil {
@@ -50,7 +50,7 @@ const planning = "SET LOCAL enable_sort = off; SET LOCAL work_mem = '64MB'; SET 
 
 // aggregate adds rows of usage that PostgreSQL has summed, in 128 bits. A sum comes
 // in two parts, of 32 bits and of those above, since those of a large group do not fit 64.
-func (s *selection) aggregate(p schema.Range, gs *groups) error {
+func (s *selection) aggregate(p schema.Range, gs *groupSet) error {
 	if _, err := s.v.SQL.ExecContext(s.v.Ctx, planning); err != nil {
 		return err
 	}
@@ -69,15 +69,15 @@ func (s *selection) aggregate(p schema.Range, gs *groups) error {
 	})
 	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s
 		WHERE u.minute >= $1 AND u.minute < $2%s%s GROUP BY %s, n.id, u.present, u.rough`,
-		strings.Join(cols, ", "), p.Table(schema.UsageLayout), s.joins, s.where, s.outside("n.id"), strings.Join(s.keys, ", "))
-	var r summed
-	return s.each(p, func(scan func(...any) error) error {
+		strings.Join(cols, ", "), p.Table(schema.UsageLayout), s.joins, s.where, s.outsideCondition("n.id"), strings.Join(s.keys, ", "))
+	var r summedRow
+	return s.eachRow(p, func(scan func(...any) error) error {
 		var node int64
 		if err := scan(r.into(s, &node)...); err != nil {
 			return err
 		}
-		g := s.at(gs, r.keys, node)
-		g.on(node)
+		g := s.groupOf(gs, r.keys, node)
+		g.addNode(node)
 		gs.addSummed(g, &r, p.Level.Width())
 		return nil
 	}, text)
@@ -85,7 +85,7 @@ func (s *selection) aggregate(p schema.Range, gs *groups) error {
 
 // groupDays adds days from where they are summed by group already, but not those
 // where that is out of date.
-func (s *selection) groupDays(p schema.Range, gs *groups) error {
+func (s *selection) groupDays(p schema.Range, gs *groupSet) error {
 	// The table has the columns of workload and of node that it groups by.
 	own := strings.NewReplacer("n.cluster", "w.cluster")
 	keys := own.Replace(strings.Join(s.keys, ", "))
@@ -105,12 +105,12 @@ func (s *selection) groupDays(p schema.Range, gs *groups) error {
 	text := fmt.Sprintf(`SELECT %s FROM group_day w WHERE w.minute >= $1 AND w.minute < $2
 		AND w.minute NOT IN (SELECT minute FROM stale_day)%s GROUP BY %s, w.present, w.rough`,
 		strings.Join(cols, ", "), own.Replace(s.where), keys)
-	var r summed
-	err := s.each(p, func(scan func(...any) error) error {
+	var r summedRow
+	err := s.eachRow(p, func(scan func(...any) error) error {
 		if err := scan(r.into(s, nil)...); err != nil {
 			return err
 		}
-		gs.addSummed(gs.at(r.keys), &r, schema.DayMinutes)
+		gs.addSummed(gs.get(r.keys), &r, schema.DayMinutes)
 		return nil
 	}, text)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *selection) groupDays(p schema.Range, gs *groups) error {
 // groupNodes counts the nodes of groups in days. A workload whose first or last
 // row is in the range has been there for sure; of one that began before and went
 // on after its rows are looked for.
-func (s *selection) groupNodes(p schema.Range, gs *groups) error {
+func (s *selection) groupNodes(p schema.Range, gs *groupSet) error {
 	var list []string
 	for day := p.From; day < p.To; day += schema.DayMinutes {
 		list = append(list, strconv.FormatInt(day, 10))
@@ -131,7 +131,7 @@ func (s *selection) groupNodes(p schema.Range, gs *groups) error {
 	text := fmt.Sprintf(`SELECT %[1]s, n.id FROM workload w JOIN node n ON n.id = w.node
 		WHERE w.last_minute >= $1 AND w.first_minute < $2%[2]s%[4]s
 		AND (w.first_minute >= $1 OR w.last_minute < $2 OR EXISTS (SELECT 1 FROM day u WHERE u.minute IN (%[3]s) AND u.workload = w.id))
-		GROUP BY %[1]s, n.id`, keys, s.where, strings.Join(list, ", "), s.groupedOutside(strings.Join(list, ", ")))
+		GROUP BY %[1]s, n.id`, keys, s.where, strings.Join(list, ", "), s.groupedOutsideCondition(strings.Join(list, ", ")))
 	names := make([]string, len(s.keys))
 	var node int64
 	into := make([]any, 0, len(names)+1)
@@ -139,24 +139,24 @@ func (s *selection) groupNodes(p schema.Range, gs *groups) error {
 		into = append(into, &names[i])
 	}
 	into = append(into, &node)
-	return s.each(p, func(scan func(...any) error) error {
+	return s.eachRow(p, func(scan func(...any) error) error {
 		err := scan(into...)
-		gs.at(names).on(node)
+		gs.get(names).addNode(node)
 		return err
 	}, text)
 }
 
 // A summed is a row that the database has summed.
-type summed struct {
-	keys                                   []string
-	present, rough, first, last, coveredMS int64
-	halves                                 [2 * usage.Limit]int64
-	places                                 []any
+type summedRow struct {
+	keys                                         []string
+	present, uncertainty, first, last, coveredMS int64
+	halves                                       [2 * usage.Limit]int64
+	places                                       []any
 }
 
 // into are the places for a row's values: keys, the node where there is one, and
 // amounts by halves.
-func (r *summed) into(s *selection, node *int64) []any {
+func (r *summedRow) into(s *selection, node *int64) []any {
 	if r.keys == nil {
 		r.keys = make([]string, len(s.keys))
 	}
@@ -167,7 +167,7 @@ func (r *summed) into(s *selection, node *int64) []any {
 	if node != nil {
 		r.places = append(r.places, node)
 	}
-	r.places = append(r.places, &r.present, &r.rough, &r.first, &r.last, &r.coveredMS)
+	r.places = append(r.places, &r.present, &r.uncertainty, &r.first, &r.last, &r.coveredMS)
 	for i := range r.halves[2:] {
 		r.places = append(r.places, &r.halves[2+i])
 	}
@@ -175,34 +175,34 @@ func (r *summed) into(s *selection, node *int64) []any {
 }
 
 // addSummed adds a row whose last minute spans width.
-func (gs *groups) addSummed(g *group, row *summed, width int64) {
-	g.seen(row.first, row.last+width)
-	g.mark(row.present, row.rough, row.coveredMS)
+func (gs *groupSet) addSummed(g *group, row *summedRow, width int64) {
+	g.extend(row.first, row.last+width)
+	g.addRow(row.present, row.uncertainty, row.coveredMS)
 	gs.want.Each(func(r usage.Resource) {
 		hi, lo := row.halves[2*r], row.halves[2*r+1]
 		v := unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo)
 		if r == usage.CPU {
-			g.claim(row.present, row.coveredMS, v)
+			g.addClaim(row.present, row.coveredMS, v)
 		}
 		gs.add(g, r, v)
 	})
 }
 
 // at is the group of keys as the database has them, of a node.
-func (s *selection) at(gs *groups, keys []string, node int64) *group {
-	for _, i := range s.names {
-		keys[i] = s.nodes[node]
+func (s *selection) groupOf(gs *groupSet, keys []string, node int64) *group {
+	for _, i := range s.nodeKeys {
+		keys[i] = s.nodeNames[node]
 	}
-	return gs.at(keys)
+	return gs.get(keys)
 }
 
-// each runs a query over a stretch.
-func (s *selection) each(p schema.Range, f func(scan func(...any) error) error, text string) error {
-	return eachOf(s.v, p, s.args, f, s.rd.db.Expand(text))
+// eachRow runs a query over a range.
+func (s *selection) eachRow(p schema.Range, f func(scan func(...any) error) error, text string) error {
+	return eachInRange(s.v, p, s.args, f, s.rd.db.Expand(text))
 }
 
-// eachOf runs a query over a stretch, whose ends are the first two of args.
-func eachOf(v *db.View, p schema.Range, args arguments, f func(scan func(...any) error) error, text string) error {
+// eachInRange runs a query over a range, whose ends are the first two of args.
+func eachInRange(v *db.View, p schema.Range, args arguments, f func(scan func(...any) error) error, text string) error {
 	args = slices.Clone(args)
 	args[0], args[1] = p.From, p.To
 	return db.Each(v.Ctx, v.SQL, f, text, args...)

@@ -23,7 +23,7 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 	}
 	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amounts() +
 		" FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute >= $1 AND u.minute < $2 AND w.node IN (%s) ORDER BY u.minute"
-	return rd.trace(ctx, schema.UsageLayout, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
+	return rd.eachMinuteRow(ctx, schema.UsageLayout, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 		into = append(into, &m.Total.Amount[r])
 	}
 	text.WriteString(amounts() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
-	return rd.trace(ctx, schema.NodeLayout, nodes, from, to, text.String(), func(at map[int64]int, scan func(...any) error) error {
+	return rd.eachMinuteRow(ctx, schema.NodeLayout, nodes, from, to, text.String(), func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err
 		}
@@ -71,9 +71,9 @@ func amounts() string {
 	return b.String()
 }
 
-// trace reads the tables of minutes of a range, one after another. In the text the
+// eachMinuteRow reads the tables of minutes of a range, one after another. In the text the
 // first %s is a table, and the second one the nodes.
-func (rd *Reader) trace(ctx context.Context, s *schema.Layout, nodes []string, from, to time.Time, text string, f func(map[int64]int, func(...any) error) error) error {
+func (rd *Reader) eachMinuteRow(ctx context.Context, s *schema.Layout, nodes []string, from, to time.Time, text string, f func(map[int64]int, func(...any) error) error) error {
 	if len(nodes) == 0 {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (rd *Reader) trace(ctx context.Context, s *schema.Layout, nodes []string, f
 	}
 	return db.Wrap(rd.db.View(ctx, func(v *db.View) error {
 		var args arguments
-		list := args.list(nodes)
+		list := args.addList(nodes)
 		at := map[int64]int{}
 		err := db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var id int64
@@ -98,13 +98,13 @@ func (rd *Reader) trace(ctx context.Context, s *schema.Layout, nodes []string, f
 		args = arguments{int64(0), int64(0)}
 		var places []string
 		for id := range at {
-			places = append(places, args.put(id))
+			places = append(places, args.add(id))
 		}
 		in := strings.Join(places, ", ")
 		a, b := min(max(floorMinute(from), 0), schema.EndMinute), min(max(floorMinute(to), 0), schema.EndMinute)
 		for _, p := range schema.CoverMinutes(a, b, v.Days) {
 			query := strings.NewReplacer("%s u", p.Table(s)+" u", "(%s)", "("+in+")").Replace(text)
-			err := eachOf(v, p, args, func(scan func(...any) error) error { return f(at, scan) }, query)
+			err := eachInRange(v, p, args, func(scan func(...any) error) error { return f(at, scan) }, query)
 			if err != nil {
 				return rd.db.Fault(err)
 			}

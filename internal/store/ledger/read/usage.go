@@ -29,27 +29,27 @@ func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, erro
 		from, to := queryRange(v, q.From, q.To)
 		out.From, out.To = time.Unix(from*60, 0).UTC(), time.Unix(to*60, 0).UTC()
 		s, err := rd.newSelection(v, &q)
-		if err != nil || s.blind() {
+		if err != nil || s.seesNothing() {
 			return err
 		}
-		if err := s.nesting(from, to); err != nil {
+		if err := s.findGuests(from, to); err != nil {
 			return err
 		}
 		out.NestedNodes = s.nest.count
-		stretches := v.Cover(from, to, v.Days)
-		if out.AveragedOver, err = s.covered(stretches); err != nil {
+		ranges := v.Cover(from, to, v.Days)
+		if out.AveragedOver, err = s.longestCovered(ranges); err != nil {
 			return err
 		}
-		groups, err := s.groups(stretches, out)
+		groups, err := s.computeGroups(ranges, out)
 		if err != nil {
 			return err
 		}
-		if err := s.whole(stretches, &out.Capacity); err != nil {
+		if err := s.addWhole(ranges, &out.Capacity); err != nil {
 			return err
 		}
-		energies(groups, &out.Other, &out.Capacity)
+		judgeEnergies(groups, &out.Other, &out.Capacity)
 		if also && s.nest.count > 0 {
-			if out.NestedGroups, err = s.guests(from, to, stretches); err != nil {
+			if out.NestedGroups, err = s.guestGroups(from, to, ranges); err != nil {
 				return err
 			}
 		}
@@ -59,7 +59,7 @@ func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, erro
 		if out.Groups = groups; q.Limit > 0 && len(groups) > q.Limit {
 			out.Groups = groups[:q.Limit]
 		}
-		out.Gaps, err = s.gaps(out.From, out.To)
+		out.Gaps, err = s.countGaps(out.From, out.To)
 		return err
 	})
 	if err != nil {
@@ -84,25 +84,25 @@ func floorMinute(t time.Time) int64 {
 	return (s - (s%60+60)%60) / 60
 }
 
-// A selection is the part of a query that is the same for all stretches.
+// A selection is the part of a query that is the same for all ranges.
 type selection struct {
-	rd      *Reader
-	v       *db.View
-	q       *query.Query
-	keys    []string // SQL of each dimension
-	names   []int    // which of the keys are names of nodes
-	joins   string
-	where   string
-	args    arguments // $1 and $2 are the stretch's ends
-	grouped bool      // group_day has all that is asked
-	idle    power.Policy
-	want    usage.Set // the resources that are asked for
-	nest    nesting
-	nodes   map[int64]string // names, for keys
+	rd        *Reader
+	v         *db.View
+	q         *query.Query
+	keys      []string // SQL of each dimension
+	nodeKeys  []int    // which of the keys are names of nodes
+	joins     string
+	where     string
+	args      arguments // $1 and $2 are the range's ends
+	grouped   bool      // group_day has all that is asked
+	idle      power.Policy
+	want      usage.Set // the resources that are asked for
+	nest      nesting
+	nodeNames map[int64]string // names, for keys
 }
 
-// blind says that the query may see nothing.
-func (s *selection) blind() bool {
+// seesNothing says that the query may see nothing.
+func (s *selection) seesNothing() bool {
 	return !s.q.Scope.All && len(s.q.Scope.Clusters)+len(s.q.Scope.Projects) == 0
 }
 
@@ -122,21 +122,21 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 		return nil, fmt.Errorf("no dimension to group by: %w", fault.ErrInvalid)
 	}
 	for i, d := range q.By {
-		key, err := s.dimension(d)
+		key, err := s.dimensionSQL(d)
 		if err != nil {
 			return nil, err
 		}
 		s.keys = append(s.keys, key)
 		if d == query.ByNode {
-			s.names = append(s.names, i)
+			s.nodeKeys = append(s.nodeKeys, i)
 		}
 	}
 	for _, d := range slices.Sorted(maps.Keys(q.Where)) {
-		key, err := s.dimension(d)
+		key, err := s.dimensionSQL(d)
 		if err != nil {
 			return nil, err
 		}
-		list := s.args.list(q.Where[d])
+		list := s.args.addList(q.Where[d])
 		cond := key + " IN " + list
 		if d == query.ByNode {
 			cond = fmt.Sprintf("(%s OR n.node_id IN %[2]s OR n.name || ' ' || n.node_id IN %[2]s)", cond, list)
@@ -144,19 +144,19 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 		s.where += " AND " + cond
 	}
 	if !q.Scope.All {
-		s.where += clusters(&s.args, q.Scope)
+		s.where += clusterCondition(&s.args, q.Scope)
 		if len(q.Scope.Projects) > 0 {
-			s.where += " AND w.project IN " + s.args.list(q.Scope.Projects)
+			s.where += " AND w.project IN " + s.args.addList(q.Scope.Projects)
 		}
 	}
 	if q.OmitOwn {
-		s.where += " AND w.name NOT IN " + s.args.list(query.OwnNames)
+		s.where += " AND w.name NOT IN " + s.args.addList(query.OwnNames)
 	}
 	if len(s.args) > maxArguments {
 		return nil, fault.WithHint(fmt.Errorf("%d values to choose among: %w", len(s.args), fault.ErrInvalid), "ask for fewer at a time")
 	}
-	if len(s.names) > 0 {
-		return s, s.name()
+	if len(s.nodeKeys) > 0 {
+		return s, s.loadNodeNames()
 	}
 	return s, nil
 }
@@ -165,12 +165,12 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 // PostgreSQL 65535.
 const maxArguments = 30_000
 
-// name finds out what nodes are called, those of the scope. Two of one name
+// loadNodeNames finds out what nodes are called, those of the scope. Two of one name
 // have their ids beside it.
-func (s *selection) name() error {
+func (s *selection) loadNodeNames() error {
 	var args arguments
-	where := clusters(&args, s.q.Scope)
-	s.nodes = map[int64]string{}
+	where := clusterCondition(&args, s.q.Scope)
+	s.nodeNames = map[int64]string{}
 	first, ids := map[string]int64{}, map[int64]string{}
 	return s.rd.db.Fault(db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 		var n int64
@@ -178,9 +178,9 @@ func (s *selection) name() error {
 		if err := scan(&n, &id, &name); err != nil {
 			return err
 		}
-		s.nodes[n], ids[n] = name, id
+		s.nodeNames[n], ids[n] = name, id
 		if twin, ok := first[name]; ok {
-			s.nodes[twin], s.nodes[n] = name+" "+ids[twin], name+" "+id
+			s.nodeNames[twin], s.nodeNames[n] = name+" "+ids[twin], name+" "+id
 		} else {
 			first[name] = n
 		}
@@ -191,62 +191,62 @@ func (s *selection) name() error {
 // arguments are those of a statement.
 type arguments []any
 
-// put adds an argument and returns its place.
-func (a *arguments) put(v any) string {
+// add adds an argument and returns its place.
+func (a *arguments) add(v any) string {
 	*a = append(*a, v)
 	return fmt.Sprintf("$%d", len(*a))
 }
 
-// list adds values, as they are stored, and returns a list of their places.
-func (a *arguments) list(values []string) string {
+// addList adds values, as they are stored, and returns a list of their places.
+func (a *arguments) addList(values []string) string {
 	if len(values) == 0 {
 		return "(NULL)" // which is in no list
 	}
 	places := make([]string, len(values))
 	for i, v := range values {
-		places[i] = a.put(schema.Clean(v))
+		places[i] = a.add(schema.Clean(v))
 	}
 	return "(" + strings.Join(places, ", ") + ")"
 }
 
-// clusters is the condition on a node that keeps to the clusters of a scope.
-func clusters(a *arguments, s query.Scope) string { return clustersOf("n", a, s) }
+// clusterCondition is the condition on a node that keeps to the clusters of a scope.
+func clusterCondition(a *arguments, s query.Scope) string { return clusterConditionOf("n", a, s) }
 
-// clustersOf is clusters for the node of another name.
-func clustersOf(node string, a *arguments, s query.Scope) string {
+// clusterConditionOf is clusters for the node of another name.
+func clusterConditionOf(node string, a *arguments, s query.Scope) string {
 	if s.All || len(s.Clusters) == 0 {
 		return ""
 	}
-	return " AND " + node + ".cluster IN " + a.list(s.Clusters)
+	return " AND " + node + ".cluster IN " + a.addList(s.Clusters)
 }
 
-// nodes is the condition that keeps to the nodes that a scope covers, if only by
+// nodeCondition is the condition that keeps to the nodes that a scope covers, if only by
 // a workload.
-func nodes(a *arguments, s query.Scope) string {
-	where := clusters(a, s)
+func nodeCondition(a *arguments, s query.Scope) string {
+	where := clusterCondition(a, s)
 	if !s.All && len(s.Projects) > 0 {
-		where += " AND n.id IN (SELECT w.node FROM workload w WHERE w.project IN " + a.list(s.Projects) + ")"
+		where += " AND n.id IN (SELECT w.node FROM workload w WHERE w.project IN " + a.addList(s.Projects) + ")"
 	}
 	return where
 }
 
-// residual is SQL for a key that idle and system do not have: they stand under
+// residualKey is SQL for a key that idle and system do not have: they stand under
 // their own names.
-func residual(column string) string {
+func residualKey(column string) string {
 	return "CASE WHEN w.kind IN ('idle', 'system') THEN w.kind ELSE " + column + " END"
 }
 
-// dimension is the SQL of a dimension's key.
-func (s *selection) dimension(d query.Dimension) (string, error) {
+// dimensionSQL is the SQL of a dimension's key.
+func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	switch d {
 	case query.ByCluster:
 		return "n.cluster", nil
 	case query.ByKind:
 		return "w.kind", nil
 	case query.ByUser:
-		return residual("w.username"), nil
+		return residualKey("w.username"), nil
 	case query.ByProject, query.ByNamespace:
-		return residual("w." + string(d)), nil
+		return residualKey("w." + string(d)), nil
 	}
 	s.grouped = false // what follows is not in group_day
 	switch d {
@@ -257,23 +257,23 @@ func (s *selection) dimension(d query.Dimension) (string, error) {
 	case query.ByJob:
 		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil
 	case query.ByPod, query.ByContainer:
-		return residual("w." + string(d)), nil
+		return residualKey("w." + string(d)), nil
 	}
 	label, ok := strings.CutPrefix(string(d), string(query.ByLabel))
 	if !ok || label == "" {
 		return "", fault.WithHint(fmt.Errorf("dimension %q: %w", d, fault.ErrInvalid),
 			"known are cluster, node, workload, kind, job, user, project, namespace, pod, container, and label:KEY")
 	}
-	place := s.args.put(schema.Clean(label))
+	place := s.args.add(schema.Clean(label))
 	alias := "l" + place[1:]
 	s.joins += fmt.Sprintf(" LEFT JOIN workload_label %[1]s ON %[1]s.workload = w.id AND %[1]s.key = %[2]s", alias, place)
-	return residual("coalesce(" + alias + ".value, '')"), nil
+	return residualKey("coalesce(" + alias + ".value, '')"), nil
 }
 
-// gaps counts those that touch a range.
-func (s *selection) gaps(from, to time.Time) (n int, err error) {
+// countGaps counts those that touch a range.
+func (s *selection) countGaps(from, to time.Time) (n int, err error) {
 	args := arguments{schema.ClampNanos(to), schema.ClampNanos(from)}
-	where := nodes(&args, s.q.Scope)
+	where := nodeCondition(&args, s.q.Scope)
 	err = s.v.SQL.QueryRowContext(s.v.Ctx, "SELECT count(*) FROM gap g JOIN node n ON n.id = g.node WHERE g.from_ns < $1 AND g.to_ns > $2"+where, args...).Scan(&n)
 	return n, s.rd.db.Fault(err)
 }

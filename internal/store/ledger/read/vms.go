@@ -22,23 +22,23 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 		return nil, nil
 	}
 	err = rd.db.View(ctx, func(v *db.View) error {
-		list := vms{v: v, places: map[vmKey][]int{}}
-		if err := list.given(from, to, s); err != nil {
+		list := vmList{v: v, places: map[vmKey][]int{}}
+		if err := list.findGiven(from, to, s); err != nil {
 			return err
 		}
-		if err := list.compared(from, to, s); err != nil {
+		if err := list.addComparisons(from, to, s); err != nil {
 			return err
 		}
 		a, b := queryRange(v, from, to)
 		for _, p := range v.Cover(a, b, v.Days) {
-			if err := list.usage(p); err != nil {
+			if err := list.addUsage(p); err != nil {
 				return err
 			}
 		}
 		for key, places := range list.places {
 			for _, i := range places {
 				u := &list.found[i].Usage
-				u.Quality = schema.DecodeQualities(u.Present, list.rough[key.workload])
+				u.Quality = schema.DecodeQualities(u.Present, list.uncertainty[key.workload])
 			}
 		}
 		out = list.found
@@ -47,13 +47,13 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 	return out, db.Wrap(rd.db.Fault(err), "virtual machines")
 }
 
-// vms is a list on its way.
-type vms struct {
-	v      *db.View
-	found  []query.VM
-	nodes  []string        // ids of the guests' own nodes, as found has them where they can be seen
-	places map[vmKey][]int // in found
-	rough  map[int64]int64 // by workload
+// vmList is a list on its way.
+type vmList struct {
+	v           *db.View
+	found       []query.VM
+	nodes       []string        // ids of the guests' own nodes, as found has them where they can be seen
+	places      map[vmKey][]int // in found
+	uncertainty map[int64]int64 // by workload
 }
 
 // A vmKey finds a virtual machine of a host.
@@ -62,11 +62,11 @@ type vmKey struct {
 	host, workload int64
 }
 
-// given finds those that hosts told of.
-func (list *vms) given(from, to time.Time, s query.Scope) error {
-	list.rough = map[int64]int64{}
+// findGiven finds those that hosts told of.
+func (list *vmList) findGiven(from, to time.Time, s query.Scope) error {
+	list.uncertainty = map[int64]int64{}
 	args := arguments{schema.ClampNanos(from), schema.ClampNanos(to)}
-	where := clusters(&args, s)
+	where := clusterCondition(&args, s)
 	return db.Each(list.v.Ctx, list.v.SQL, func(scan func(...any) error) error {
 		var k vmKey
 		var vm query.VM
@@ -86,9 +86,9 @@ func (list *vms) given(from, to time.Time, s query.Scope) error {
 		JOIN node n ON n.id = x.host JOIN workload w ON w.id = x.workload WHERE true`+where+` ORDER BY n.name, n.node_id, w.name, x.guest, x.workload`, args...)
 }
 
-// compared adds what is known of the guests. Where several nodes say to be the same
+// addComparisons adds what is known of the guests. Where several nodes say to be the same
 // guest each has a line. A guest's own node has a name for those only who see it.
-func (list *vms) compared(from, to time.Time, s query.Scope) error {
+func (list *vmList) addComparisons(from, to time.Time, s query.Scope) error {
 	first, end := schema.ClampNanos(from)/int64(time.Minute), (schema.ClampNanos(to)+int64(time.Minute)-1)/int64(time.Minute)
 	return db.Each(list.v.Ctx, list.v.SQL, func(scan func(...any) error) error {
 		var k vmKey
@@ -97,7 +97,7 @@ func (list *vms) compared(from, to time.Time, s query.Scope) error {
 		if err := scan(&k.guest, &k.host, &k.workload, &node, &name, &cluster, &compared, &differing, &largest, &n, &last); err != nil {
 			return err
 		}
-		vm := list.of(k, node)
+		vm := list.line(k, node)
 		if vm == nil {
 			return nil // the host is not in the scope
 		}
@@ -112,7 +112,7 @@ func (list *vms) compared(from, to time.Time, s query.Scope) error {
 }
 
 // of is the line of a virtual machine and its guest, or nil.
-func (list *vms) of(k vmKey, node string) *query.VM {
+func (list *vmList) line(k vmKey, node string) *query.VM {
 	places := list.places[k]
 	if len(places) == 0 {
 		return nil
@@ -133,8 +133,8 @@ func (list *vms) of(k vmKey, node string) *query.VM {
 // energyResources are those of energy: by domain, and what is of all of it.
 var energyResources = append(slices.Clone(usage.Energies[:]), usage.EnergyError, usage.EnergyIdle)
 
-// usage adds the energy of a stretch.
-func (list *vms) usage(p schema.Range) error {
+// addUsage adds the energy of a range.
+func (list *vmList) addUsage(p schema.Range) error {
 	at := map[int64][]int{}
 	var ids []int64
 	for k, places := range list.places {
@@ -155,12 +155,12 @@ func (list *vms) usage(p schema.Range) error {
 		into = append(into, &amounts[i])
 	}
 	for chunk := range slices.Chunk(ids, 500) {
-		err := eachOf(list.v, p, arguments{int64(0), int64(0)}, func(scan func(...any) error) error {
+		err := eachInRange(list.v, p, arguments{int64(0), int64(0)}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
 			set := usage.Set(present) & usage.SetOf(energyResources...)
-			set.Each(func(r usage.Resource) { list.rough[w] |= rough & (3 << (2 * r)) })
+			set.Each(func(r usage.Resource) { list.uncertainty[w] |= rough & (3 << (2 * r)) })
 			for _, i := range at[w] {
 				u := &list.found[i].Usage
 				u.Present |= set

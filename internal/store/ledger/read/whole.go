@@ -13,14 +13,14 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// whole sums what the nodes had, where nothing but nodes is chosen among, and
+// addWhole sums what the nodes had, where nothing but nodes is chosen among, and
 // one was measured as a whole. Others had what their jobs used, as far as that is
 // known.
-func (s *selection) whole(stretches []schema.Range, into *query.Total) error {
+func (s *selection) addWhole(ranges []schema.Range, into *query.Total) error {
 	if s.filtered() {
 		return nil
 	}
-	sums, most, err := s.wholes(stretches)
+	sums, most, err := s.sumWholes(ranges)
 	if err != nil || most == 0 {
 		return err
 	}
@@ -36,11 +36,11 @@ func (s *selection) whole(stretches []schema.Range, into *query.Total) error {
 	return nil
 }
 
-// wholes are the sums of usage.Wholes, skew included, and the most CPUs that a node
+// sumWholes are the sums of usage.Wholes, skew included, and the most CPUs that a node
 // had: -1 where there is none.
-func (s *selection) wholes(stretches []schema.Range) (sums []*big.Int, most int64, err error) {
+func (s *selection) sumWholes(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
 	if s.rd.db.IsSQLite() {
-		return s.wholesOfSlabs(stretches)
+		return s.wholesOfBlocks(ranges)
 	}
 	var cols []string
 	for _, r := range usage.Wholes {
@@ -58,10 +58,10 @@ func (s *selection) wholes(stretches []schema.Range) (sums []*big.Int, most int6
 		dest[i] = &parts[i]
 	}
 	most = -1
-	for _, p := range stretches {
+	for _, p := range ranges {
 		args := arguments{p.From, p.To}
 		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s%s",
-			strings.Join(cols, ", "), p.Table(schema.NodeLayout), clusters(&args, s.q.Scope), s.outside("u.node"))
+			strings.Join(cols, ", "), p.Table(schema.NodeLayout), clusterCondition(&args, s.q.Scope), s.outsideCondition("u.node"))
 		if err := s.v.SQL.QueryRowContext(s.v.Ctx, s.rd.db.Expand(text), args...).Scan(dest...); err != nil {
 			return nil, 0, s.rd.db.Fault(err)
 		}
@@ -86,10 +86,10 @@ func noWholes() []*big.Int {
 	return sums
 }
 
-// wholesOfSlabs is wholes of slabs.
-func (s *selection) wholesOfSlabs(stretches []schema.Range) (sums []*big.Int, most int64, err error) {
+// wholesOfBlocks is wholes of blocks.
+func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
 	args := arguments{}
-	within, err := s.nodesWhere(clusters(&args, s.q.Scope), args)
+	within, err := s.nodesWhere(clusterCondition(&args, s.q.Scope), args)
 	if err != nil {
 		return nil, 0, s.rd.db.Fault(err)
 	}
@@ -100,8 +100,8 @@ func (s *selection) wholesOfSlabs(stretches []schema.Range) (sums []*big.Int, mo
 	if s.nest.only && len(s.nest.out) == 0 {
 		return noWholes(), most, nil
 	}
-	err = s.rd.gather(s.v, nodeSlab, 0, stretches, len(s.nest.out) > 0, nil, func(b *slab) error {
-		out, err := guests.of(b.From - b.From%schema.DayMinutes)
+	err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nest.out) > 0, nil, func(b *block) error {
+		out, err := guests.on(b.From - b.From%schema.DayMinutes)
 		if err != nil {
 			return err
 		}
@@ -109,9 +109,9 @@ func (s *selection) wholesOfSlabs(stretches []schema.Range) (sums []*big.Int, mo
 			if !within[node] || len(s.nest.out) > 0 && out[node] != s.nest.only {
 				continue
 			}
-			most = max(most, b.value(slabCPUs, i))
+			most = max(most, b.value(blockCPUs, i))
 			for w := range usage.Wholes {
-				for c := slabWholes + 2*w; c < slabWholes+2*w+2; c++ {
+				for c := blockWholes + 2*w; c < blockWholes+2*w+2; c++ {
 					v := b.value(c, i)
 					high[w], low[w] = high[w]+v>>32, low[w]+v&(1<<32-1)
 				}
@@ -136,9 +136,9 @@ func (s *selection) nodesWhere(where string, args arguments) (map[int64]bool, er
 	return is, err
 }
 
-// covered is for how long the node that was measured longest was measured, of
+// longestCovered is for how long the node that was measured longest was measured, of
 // those that were as a whole: of the jobs of another several may run at once.
-func (s *selection) covered(stretches []schema.Range) (longest time.Duration, err error) {
+func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration, err error) {
 	sums := map[int64]int64{}
 	add := func(node, ms int64) {
 		sums[node] += ms
@@ -146,24 +146,24 @@ func (s *selection) covered(stretches []schema.Range) (longest time.Duration, er
 	}
 	if s.rd.db.IsSQLite() {
 		args := arguments{}
-		within, err := s.nodesWhere(nodes(&args, s.q.Scope), args)
+		within, err := s.nodesWhere(nodeCondition(&args, s.q.Scope), args)
 		if err != nil {
 			return 0, s.rd.db.Fault(err)
 		}
-		err = s.rd.gather(s.v, nodeSlab, 0, stretches, len(s.nest.out) > 0, nil, func(b *slab) error {
+		err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nest.out) > 0, nil, func(b *block) error {
 			for i, node := range b.keys {
 				if within[node] {
-					add(node, b.value(slabMeasured, i))
+					add(node, b.value(blockMeasured, i))
 				}
 			}
 			return nil
 		})
 		return longest, s.rd.db.Fault(err)
 	}
-	for _, p := range stretches {
+	for _, p := range ranges {
 		args := arguments{p.From, p.To}
 		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2 AND u.cpus > 0%s GROUP BY n.id",
-			p.Table(schema.NodeLayout), nodes(&args, s.q.Scope))
+			p.Table(schema.NodeLayout), nodeCondition(&args, s.q.Scope))
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 			var node, ms int64
 			err := scan(&node, &ms)

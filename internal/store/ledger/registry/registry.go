@@ -18,7 +18,7 @@ import (
 // A Registry keeps nodes, servers below, tokens and lines of audit.
 type Registry struct{ db *db.DB }
 
-func NewRegistry(database *db.DB) *Registry { return &Registry{database} }
+func New(database *db.DB) *Registry { return &Registry{database} }
 
 // PutNode enrolls a node, or replaces what is known of it; whose clone it is stays.
 // A new clone of a node that is revoked is fault.ErrDenied.
@@ -141,12 +141,12 @@ func scanToken(scan func(...any) error) (k registry.Token, err error) {
 func (g *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (k registry.Token, err error) {
 	const query = "SELECT " + tokenFields + " FROM token WHERE id = $1 AND hash = $2"
 	k, err = scanToken(g.db.Reader.QueryRowContext(ctx, query, schema.Clean(id), hash[:]).Scan)
-	err = usable(k, g.db.NotFound(err), role, now)
+	err = checkToken(k, g.db.NotFound(err), role, now)
 	if err == nil && k.Uses > 0 {
 		err = g.db.Write(ctx, func(t *db.Tx) error {
 			// Others may have used it meanwhile.
 			k, err = scanToken(t.QueryRow(query, schema.Clean(id), hash[:]).Scan)
-			if err := usable(k, g.db.NotFound(err), role, now); err != nil {
+			if err := checkToken(k, g.db.NotFound(err), role, now); err != nil {
 				return err
 			}
 			k.Uses--
@@ -160,8 +160,8 @@ func (g *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role 
 	return k, nil
 }
 
-// usable says why a token, which was read with err, may not be used.
-func usable(k registry.Token, err error, role registry.Role, now time.Time) error {
+// checkToken says why a token, which was read with err, may not be used.
+func checkToken(k registry.Token, err error, role registry.Role, now time.Time) error {
 	switch {
 	case err != nil:
 		return err

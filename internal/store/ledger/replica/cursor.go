@@ -14,34 +14,34 @@ import (
 // An Exchange gives row states to a server above, and takes those of servers below.
 type Exchange struct{ db *db.DB }
 
-func NewExchange(database *db.DB) *Exchange { return &Exchange{database} }
+func New(database *db.DB) *Exchange { return &Exchange{database} }
 
 // A kind is one of the things of which states are told. They are told in the
 // order of their revisions, and those of one revision in the order of kinds:
 // an hour comes after its minutes, so that it makes up for those that are
 // dropped meanwhile.
-type kind int64
+type recordKind int64
 
 const (
-	ofNode kind = iota
-	ofWorkload
-	ofGap
-	ofShift
-	ofNodeMinute
-	ofMinute
-	ofNodeHour
-	ofHour
-	ofNodeDay
-	ofDay
-	ofNesting // a and b are node and minute
-	ofAll     // after everything of a revision
+	kindNode recordKind = iota
+	kindWorkload
+	kindGap
+	kindShift
+	kindNodeMinute
+	kindMinute
+	kindNodeHour
+	kindHour
+	kindNodeDay
+	kindDay
+	kindNesting // a and b are node and minute
+	kindEnd     // after everything of a revision
 )
 
 // A cursor is a place in that order. a and b are minute and key of a row, or
 // the id of something else and 0.
 type cursor struct {
 	rev  int64
-	kind kind
+	kind recordKind
 	a, b int64
 }
 
@@ -57,9 +57,9 @@ func (c cursor) compare(o cursor) int {
 	return 0
 }
 
-// position writes a cursor as a server above keeps it, with all that has to be
+// formatPosition writes a cursor as a server above keeps it, with all that has to be
 // as it was for it to mean anything.
-func position(o replica.Offer, epoch string, c cursor) string {
+func formatPosition(o replica.Offer, epoch string, c cursor) string {
 	return fmt.Sprintf("%s.%d.%d.%d.%d.%d.%t", epoch, c.rev, c.kind, c.a, c.b, o.Finest, o.Masked)
 }
 
@@ -77,8 +77,8 @@ func parsePosition(o replica.Offer, text string) (epoch string, c cursor, ok boo
 			return "", c, false
 		}
 	}
-	c = cursor{n[0], kind(n[1]), n[2], n[3]}
-	return f[0], c, position(o, f[0], c) == text
+	c = cursor{n[0], recordKind(n[1]), n[2], n[3]}
+	return f[0], c, formatPosition(o, f[0], c) == text
 }
 
 // resume is where to go on for a server above: from the beginning where its

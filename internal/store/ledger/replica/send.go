@@ -29,23 +29,23 @@ func (x *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) 
 		if err != nil {
 			return err
 		}
-		f := &finder{v: v, page: p, from: from, limit: max(o.Rows, 1), last: rev}
-		if err := f.wait(o); err != nil {
+		f := &pageBuilder{v: v, page: p, from: from, limit: max(o.Rows, 1), last: rev}
+		if err := f.holdBack(o); err != nil {
 			return err
 		}
-		end := cursor{rev: f.last, kind: ofAll}
-		if err := f.find(m, o); err != nil {
+		end := cursor{rev: f.last, kind: kindEnd}
+		if err := f.collect(m, o); err != nil {
 			return err
 		}
-		if f.cut {
-			end = f.items[len(f.items)-1].at
+		if f.truncated {
+			end = f.records[len(f.records)-1].at
 		}
 		epoch, err := v.EpochOf(end.rev)
 		if err != nil {
 			return err
 		}
-		p.To = position(o, epoch, end)
-		return f.fill()
+		p.To = formatPosition(o, epoch, end)
+		return f.fillPage()
 	})
 	if err != nil {
 		return nil, db.Wrap(err, "states for the server above")
@@ -54,31 +54,31 @@ func (x *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) 
 }
 
 // A finder collects what comes next after a place.
-type finder struct {
-	v     *db.View
-	page  *replica.Page
-	from  cursor
-	limit int
-	last  int64 // revisions after it are not in the page
-	items []item
-	cut   bool // there is more than the limit
+type pageBuilder struct {
+	v         *db.View
+	page      *replica.Page
+	from      cursor
+	limit     int
+	last      int64 // revisions after it are not in the page
+	records   []record
+	truncated bool // there is more than the limit
 }
 
 // An item is one thing to tell.
-type item struct {
-	at    cursor
-	level replica.Resolution
-	value []int64 // of a row, as it stands in its table after minute and key
-	gap   replica.Gap
-	shift replica.Shift
-	node  int64 // of a gap or a shift
+type record struct {
+	at     cursor
+	level  replica.Resolution
+	values []int64 // of a row, as it stands in its table after minute and key
+	gap    replica.Gap
+	shift  replica.Shift
+	node   int64 // of a gap or a shift
 	// in and as are where a node was a guest, and as what; 0 is not known.
-	in, as int64
+	host, hostWorkload int64
 }
 
-// wait keeps back all that changed since the first of the minutes that are not
+// holdBack keeps back all that changed since the first of the minutes that are not
 // over. It comes once they are, which is soon.
-func (f *finder) wait(o replica.Offer) error {
+func (f *pageBuilder) holdBack(o replica.Offer) error {
 	if o.OpenMinute == 0 || o.Finest != replica.Minute {
 		return nil
 	}
@@ -100,52 +100,52 @@ func (f *finder) wait(o replica.Offer) error {
 	return nil
 }
 
-// find collects what there is to tell. What the server above does not keep any
+// collect collects what there is to tell. What the server above does not keep any
 // more, or this one, is told by the next coarser rows.
-func (f *finder) find(m replica.Mark, o replica.Offer) error {
+func (f *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
 	floor, hourFloor := max(f.v.MinuteFloor, m.MinuteFloor), max(f.v.HourFloor, m.HourFloor)
 	if o.Finest == replica.Hour {
 		floor = math.MaxInt64
 	}
 	for _, t := range []struct {
-		kind kind
+		kind recordKind
 		s    *schema.Layout
-	}{{ofNodeMinute, schema.NodeLayout}, {ofMinute, schema.UsageLayout}} {
+	}{{kindNodeMinute, schema.NodeLayout}, {kindMinute, schema.UsageLayout}} {
 		for _, day := range f.v.Days {
 			if day < floor {
 				continue
 			}
-			if err := f.rows(t.kind, replica.Minute, t.s, t.s.MinuteTable(day), floor, math.MaxInt64); err != nil {
+			if err := f.collectRows(t.kind, replica.Minute, t.s, t.s.MinuteTable(day), floor, math.MaxInt64); err != nil {
 				return err
 			}
 		}
-		if err := f.rows(t.kind+2, replica.Hour, t.s, t.s.HourTable(), hourFloor, floor); err != nil {
+		if err := f.collectRows(t.kind+2, replica.Hour, t.s, t.s.HourTable(), hourFloor, floor); err != nil {
 			return err
 		}
-		if err := f.rows(t.kind+4, replica.Day, t.s, t.s.DayTable(), 0, min(hourFloor, floor)); err != nil {
+		if err := f.collectRows(t.kind+4, replica.Day, t.s, t.s.DayTable(), 0, min(hourFloor, floor)); err != nil {
 			return err
 		}
 	}
 	for _, table := range []struct {
-		kind kind
+		kind recordKind
 		name string
-	}{{ofNode, "node"}, {ofWorkload, "workload"}} {
-		if err := f.ids(table.kind, table.name); err != nil {
+	}{{kindNode, "node"}, {kindWorkload, "workload"}} {
+		if err := f.collectIDs(table.kind, table.name); err != nil {
 			return err
 		}
 	}
-	if err := f.gaps(); err != nil {
+	if err := f.collectGaps(); err != nil {
 		return err
 	}
-	if err := f.shifts(); err != nil {
+	if err := f.collectShifts(); err != nil {
 		return err
 	}
-	return f.nestings()
+	return f.collectNestings()
 }
 
-// after is what a row of a kind has to be greater than: the revision, and two
+// startAfter is what a row of a kind has to be greater than: the revision, and two
 // numbers more.
-func (f *finder) after(k kind) (rev, a, b int64) {
+func (f *pageBuilder) startAfter(k recordKind) (rev, a, b int64) {
 	switch {
 	case k < f.from.kind:
 		return f.from.rev, math.MaxInt64, math.MaxInt64
@@ -155,27 +155,27 @@ func (f *finder) after(k kind) (rev, a, b int64) {
 	return f.from.rev, f.from.a, f.from.b
 }
 
-// trim drops what is beyond the limit, and with it all that may still be found
+// truncate drops what is beyond the limit, and with it all that may still be found
 // there.
-func (f *finder) trim() {
-	if len(f.items) <= f.limit {
+func (f *pageBuilder) truncate() {
+	if len(f.records) <= f.limit {
 		return
 	}
-	slices.SortFunc(f.items, func(a, b item) int { return a.at.compare(b.at) })
-	clear(f.items[f.limit:])
-	f.items, f.cut = f.items[:f.limit], true
-	f.last = f.items[f.limit-1].at.rev
+	slices.SortFunc(f.records, func(a, b record) int { return a.at.compare(b.at) })
+	clear(f.records[f.limit:])
+	f.records, f.truncated = f.records[:f.limit], true
+	f.last = f.records[f.limit-1].at.rev
 }
 
-// rows collects those of a table that begin in [from, to). What holds a coarser
+// collectRows collects those of a table that begin in [from, to). What holds a coarser
 // span is told as that: the server above may have finer rows in it of which this
 // ledger knows nothing any more, as an older copy of it was put back. Then there
 // is nothing to say of the other rows in the span, which is why they are left out.
-func (f *finder) rows(k kind, v replica.Resolution, s *schema.Layout, table string, from, to int64) error {
+func (f *pageBuilder) collectRows(k recordKind, v replica.Resolution, s *schema.Layout, table string, from, to int64) error {
 	if from >= to {
 		return nil
 	}
-	rev, a, b := f.after(k)
+	rev, a, b := f.startAfter(k)
 	var minute, key int64
 	values := make([]int64, len(s.Columns))
 	dest := []any{&minute, &key}
@@ -184,133 +184,133 @@ func (f *finder) rows(k kind, v replica.Resolution, s *schema.Layout, table stri
 	}
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s AS r WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6%[4]s ORDER BY rev, minute, %[3]s LIMIT $7",
 		s.ColumnList(), table, s.Key, heldCondition(s, table))
-	begin := len(f.items)
+	begin := len(f.records)
 	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
 		err := scan(dest...)
-		f.items = append(f.items, item{at: cursor{values[schema.ColRev], k, minute, key}, level: held(v, values), value: slices.Clone(values)})
+		f.records = append(f.records, record{at: cursor{values[schema.ColRev], k, minute, key}, level: heldLevel(v, values), values: slices.Clone(values)})
 		return err
 	}, query, rev, a, b, f.last, from, to, f.limit+1)
-	for i := begin; i < len(f.items) && err == nil; i++ {
-		err = f.whole(v, s, table, &f.items[i])
+	for i := begin; i < len(f.records) && err == nil; i++ {
+		err = f.addSpilled(v, s, table, &f.records[i])
 	}
-	f.trim()
+	f.truncate()
 	return f.v.DB.Fault(err)
 }
 
-// ids collects what has an id and a revision.
-func (f *finder) ids(k kind, table string) error {
-	rev, a, _ := f.after(k)
+// collectIDs collects what has an id and a revision.
+func (f *pageBuilder) collectIDs(k recordKind, table string) error {
+	rev, a, _ := f.startAfter(k)
 	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
-		i := item{at: cursor{kind: k}}
+		i := record{at: cursor{kind: k}}
 		err := scan(&i.at.rev, &i.at.a)
-		f.items = append(f.items, i)
+		f.records = append(f.records, i)
 		return err
 	}, "SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
-	f.trim()
+	f.truncate()
 	return f.v.DB.Fault(err)
 }
 
-func (f *finder) gaps() error {
-	rev, a, _ := f.after(ofGap)
+func (f *pageBuilder) collectGaps() error {
+	rev, a, _ := f.startAfter(kindGap)
 	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
-		i := item{at: cursor{kind: ofGap}}
+		i := record{at: cursor{kind: kindGap}}
 		var from, to, booked int64
 		var reason string
 		g := &i.gap
 		err := scan(&i.at.rev, &i.at.a, &i.node, &from, &to, &reason, &g.Detail, &booked)
 		g.From, g.To, g.Booked, g.Reason = schema.FromNanos(from), schema.FromNanos(to), schema.FromNanos(booked), usage.ParseReason(reason)
-		f.items = append(f.items, i)
+		f.records = append(f.records, i)
 		return err
 	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
-	f.trim()
+	f.truncate()
 	return f.v.DB.Fault(err)
 }
 
-func (f *finder) shifts() error {
-	rev, a, _ := f.after(ofShift)
+func (f *pageBuilder) collectShifts() error {
+	rev, a, _ := f.startAfter(kindShift)
 	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
-		i := item{at: cursor{kind: ofShift}}
+		i := record{at: cursor{kind: kindShift}}
 		var at, by, from int64
 		err := scan(&i.at.rev, &i.at.a, &i.node, &i.shift.Boot, &at, &by, &from)
 		i.shift.At, i.shift.By, i.shift.From = schema.FromNanos(at), time.Duration(by), schema.FromNanos(from)
-		f.items = append(f.items, i)
+		f.records = append(f.records, i)
 		return err
 	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
-	f.trim()
+	f.truncate()
 	return f.v.DB.Fault(err)
 }
 
-func (f *finder) nestings() error {
-	rev, a, b := f.after(ofNesting)
+func (f *pageBuilder) collectNestings() error {
+	rev, a, b := f.startAfter(kindNesting)
 	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
-		i := item{at: cursor{kind: ofNesting}}
-		err := scan(&i.at.rev, &i.at.a, &i.at.b, &i.in, &i.as)
-		f.items = append(f.items, i)
+		i := record{at: cursor{kind: kindNesting}}
+		err := scan(&i.at.rev, &i.at.a, &i.at.b, &i.host, &i.hostWorkload)
+		f.records = append(f.records, i)
 		return err
 	}, "SELECT rev, node, minute, host, workload FROM nested_day WHERE (rev, node, minute) > ($1, $2, $3) AND rev <= $4 ORDER BY rev, node, minute LIMIT $5", rev, a, b, f.last, f.limit+1)
-	f.trim()
+	f.truncate()
 	return f.v.DB.Fault(err)
 }
 
-// fill makes the page of what was found.
-func (f *finder) fill() error {
+// fillPage makes the page of what was found.
+func (f *pageBuilder) fillPage() error {
 	changed := map[int64]bool{} // workloads
 	workloads, nodes := map[int64]int{}, map[int64]int{}
-	for _, i := range f.items {
+	for _, i := range f.records {
 		switch i.at.kind {
-		case ofNode:
+		case kindNode:
 			nodes[i.at.a] = 0
-		case ofWorkload:
+		case kindWorkload:
 			workloads[i.at.a], changed[i.at.a] = 0, true
-		case ofGap, ofShift:
+		case kindGap, kindShift:
 			nodes[i.node] = 0
-		case ofNodeMinute, ofNodeHour, ofNodeDay:
+		case kindNodeMinute, kindNodeHour, kindNodeDay:
 			nodes[i.at.b] = 0
-		case ofNesting:
+		case kindNesting:
 			nodes[i.at.a] = 0
-			if i.in != 0 {
-				nodes[i.in] = 0
+			if i.host != 0 {
+				nodes[i.host] = 0
 			}
-			if i.as != 0 {
-				workloads[i.as] = 0
+			if i.hostWorkload != 0 {
+				workloads[i.hostWorkload] = 0
 			}
 		default:
 			workloads[i.at.b] = 0
 		}
 	}
-	if err := f.workloads(workloads, nodes, changed); err != nil {
+	if err := f.addWorkloads(workloads, nodes, changed); err != nil {
 		return err
 	}
 	p := f.page
-	for _, i := range f.items {
+	for _, i := range f.records {
 		switch i.at.kind {
-		case ofGap:
+		case kindGap:
 			i.gap.Node = nodes[i.node]
 			p.Gaps = append(p.Gaps, i.gap)
-		case ofShift:
+		case kindShift:
 			i.shift.Node = nodes[i.node]
 			p.Shifts = append(p.Shifts, i.shift)
-		case ofNesting:
+		case kindNesting:
 			n := replica.Nesting{Node: nodes[i.at.a], Host: -1, Workload: -1, Minute: i.at.b}
-			if i.in != 0 {
-				n.Host = nodes[i.in]
+			if i.host != 0 {
+				n.Host = nodes[i.host]
 			}
-			if i.as != 0 {
-				n.Workload = workloads[i.as]
+			if i.hostWorkload != 0 {
+				n.Workload = workloads[i.hostWorkload]
 			}
 			p.Nestings = append(p.Nestings, n)
-		case ofNodeMinute, ofNodeHour, ofNodeDay:
-			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[i.at.b], NodeMinute: schema.DecodeNodeMinute(i.at.a, i.value)})
-		case ofMinute, ofHour, ofDay:
-			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: schema.DecodeUsage(i.value, schema.ColRest)})
+		case kindNodeMinute, kindNodeHour, kindNodeDay:
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[i.at.b], NodeMinute: schema.DecodeNodeMinute(i.at.a, i.values)})
+		case kindMinute, kindHour, kindDay:
+			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: schema.DecodeUsage(i.values, schema.ColRest)})
 		}
 	}
 	return nil
 }
 
-// workloads puts workloads and nodes into the page, and their places into the
+// addWorkloads puts workloads and nodes into the page, and their places into the
 // maps.
-func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
+func (f *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
 	of := map[int64]int64{} // node of each workload
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), 500) {
 		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
@@ -333,7 +333,7 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 			return f.v.DB.Fault(err)
 		}
 	}
-	if err := f.labels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
+	if err := f.addLabels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
 		return err
 	}
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
@@ -362,7 +362,7 @@ func (f *finder) workloads(workloads, nodes map[int64]int, changed map[int64]boo
 	return nil
 }
 
-func (f *finder) labels(ids []int64, workloads map[int64]int) error {
+func (f *pageBuilder) addLabels(ids []int64, workloads map[int64]int) error {
 	for ids := range slices.Chunk(ids, 500) {
 		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
 			var id int64

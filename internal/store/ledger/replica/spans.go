@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// held is the level of what a row of a level holds.
-func held(v replica.Resolution, values []int64) replica.Resolution {
+// heldLevel is the level of what a row of a level holds.
+func heldLevel(v replica.Resolution, values []int64) replica.Resolution {
 	switch {
 	case v < replica.Day && values[schema.ColUncertainty]&schema.HoldsDay != 0:
 		return replica.Day
@@ -32,9 +32,9 @@ func heldCondition(s *schema.Layout, table string) string {
 		table, s.Key, schema.HourMinutes, schema.DayMinutes, schema.HoldsHour, schema.HoldsDay)
 }
 
-// whole adds to a row of minutes that holds a coarser span what spilled from it.
-func (f *finder) whole(v replica.Resolution, s *schema.Layout, table string, i *item) error {
-	if v != replica.Minute || i.level == v || !slices.Contains(i.value, schema.MaxMinuteAmount) && !slices.Contains(i.value, -schema.MaxMinuteAmount) {
+// addSpilled adds to a row of minutes that holds a coarser span what spilled from it.
+func (f *pageBuilder) addSpilled(v replica.Resolution, s *schema.Layout, table string, i *record) error {
+	if v != replica.Minute || i.level == v || !slices.Contains(i.values, schema.MaxMinuteAmount) && !slices.Contains(i.values, -schema.MaxMinuteAmount) {
 		return nil
 	}
 	values := make([]int64, len(s.Columns))
@@ -46,7 +46,7 @@ func (f *finder) whole(v replica.Resolution, s *schema.Layout, table string, i *
 	}
 	return db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
 		err := scan(dest...)
-		schema.NewPending(s).AddSaturating(i.value, values)
+		schema.NewPending(s).AddSaturating(i.values, values)
 		return err
 	}, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1 AND minute > $2 AND minute < $3 AND (rough & %d) <> 0", s.ColumnList(), table, s.Key, schema.HoldsHour|schema.HoldsDay),
 		i.at.b, i.at.a, i.at.a+i.level.Minutes())

@@ -18,9 +18,9 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// abandoned is after how long without a word a source has no claim to its nodes
+// abandonAfter is after how long without a word a source has no claim to its nodes
 // any more, where another one brings them.
-const abandoned = 24 * time.Hour
+const abandonAfter = 24 * time.Hour
 
 // StatesMark is how far the states of a source have been taken.
 func (x *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replica.Mark, err error) {
@@ -48,14 +48,14 @@ func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 	}
 	var moved, reset bool
 	err = x.db.Write(ctx, func(t *db.Tx) error {
-		s := &taking{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout)}
+		s := &pageTaker{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout)}
 		var err error
 		if moved, reset, err = s.take(); err == nil && moved {
-			return errMoved
+			return errMarkMoved
 		}
 		return err
 	})
-	if reset || errors.Is(err, errMoved) {
+	if reset || errors.Is(err, errMarkMoved) {
 		if m, err = x.StatesMark(ctx, src); err == nil {
 			err = fmt.Errorf("the states do not go on at page %d: %w", m.Sequence, fault.ErrConflict)
 		}
@@ -68,10 +68,10 @@ func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 	return x.StatesMark(ctx, src)
 }
 
-var errMoved = errors.New("the mark is elsewhere")
+var errMarkMoved = errors.New("the mark is elsewhere")
 
 // A taking is a page on its way into the ledger.
-type taking struct {
+type pageTaker struct {
 	*db.Tx
 	page *replica.Page
 	src  replica.Source
@@ -88,7 +88,7 @@ type taking struct {
 // take reports whether the page does not belong here, in which case nothing may
 // change, or whether the source has to begin anew, in which case the page
 // itself is not taken.
-func (t *taking) take() (moved, reset bool, err error) {
+func (t *pageTaker) take() (moved, reset bool, err error) {
 	var sequence int64
 	var position string
 	err = t.QueryRow(`INSERT INTO source (source_id, cluster, seen_ns) VALUES ($1, $2, $3)
@@ -98,7 +98,7 @@ func (t *taking) take() (moved, reset bool, err error) {
 		return false, false, err
 	}
 	here := replica.Mark{Sequence: uint64(sequence), Position: position}
-	if !here.SamePosition(t.page.From) || t.tooFine() {
+	if !here.SamePosition(t.page.From) || t.hasTooFineRows() {
 		return true, false, nil
 	}
 	position = schema.Clean(t.page.To)
@@ -115,9 +115,9 @@ func (t *taking) take() (moved, reset bool, err error) {
 	return false, reset, err
 }
 
-// tooFine reports whether there are rows whose like is not kept any more, so
+// hasTooFineRows reports whether there are rows whose like is not kept any more, so
 // that nobody can tell what is to be replaced.
-func (t *taking) tooFine() bool {
+func (t *pageTaker) hasTooFineRows() bool {
 	bad := func(v replica.Resolution, minute int64) bool {
 		return v == replica.Minute && minute < t.MinuteFloor || v == replica.Hour && minute < min(t.HourFloor, t.MinuteFloor)
 	}
@@ -125,7 +125,7 @@ func (t *taking) tooFine() bool {
 		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Resolution, r.Minute) })
 }
 
-func (t *taking) takeAll() error {
+func (t *pageTaker) takeAll() error {
 	if err := t.takeWorkloads(); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (t *taking) takeAll() error {
 }
 
 // takeShift keeps a shift, once.
-func (t *taking) takeShift(node int64, s *batch.Shift) error {
+func (t *pageTaker) takeShift(node int64, s *batch.Shift) error {
 	var n int64
 	err := t.QueryRow("SELECT count(*) FROM shift WHERE node = $1 AND boot = $2 AND at_ns = $3 AND by_ns = $4 AND from_ns = $5",
 		node, schema.Clean(s.Boot), schema.Nanos(s.At), int64(s.By), schema.Nanos(s.From)).Scan(&n)
@@ -184,10 +184,10 @@ func (t *taking) takeShift(node int64, s *batch.Shift) error {
 	return err
 }
 
-// host finds in which node one is a guest, and as what; 0 is none, as it is where
+// findHost finds in which node one is a guest, and as what; 0 is none, as it is where
 // the host is of a cluster in which the source has nothing to say. The source tells of
 // the host as well, so where that is still to come there is room made for it.
-func (t *taking) host(id string, short batch.ShortID) (node, workload int64, err error) {
+func (t *pageTaker) findHost(id string, short batch.ShortID) (node, workload int64, err error) {
 	if id == "" {
 		return 0, 0, nil
 	}
@@ -199,7 +199,7 @@ func (t *taking) host(id string, short batch.ShortID) (node, workload int64, err
 		node, err = t.newNode(id)
 	case err == nil && owner != t.source:
 		var mine bool
-		if mine, err = t.mine(owner, cluster); err == nil && !mine {
+		if mine, err = t.isOwnCluster(owner, cluster); err == nil && !mine {
 			return 0, 0, nil
 		}
 	}
@@ -211,14 +211,14 @@ func (t *taking) host(id string, short batch.ShortID) (node, workload int64, err
 }
 
 // newNode makes room for a node of the source.
-func (t *taking) newNode(id string) (node int64, err error) {
+func (t *pageTaker) newNode(id string) (node int64, err error) {
 	err = t.QueryRow("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, source) VALUES ($1, '', '', '', '', 0, $2, $3) RETURNING id",
 		schema.Clean(id), t.Rev, t.source).Scan(&node)
 	return node, err
 }
 
 // takeNestings keeps on which days nodes of the source were guests.
-func (t *taking) takeNestings() error {
+func (t *pageTaker) takeNestings() error {
 	for _, n := range t.page.Nestings {
 		if t.nodes[n.Node] == 0 {
 			continue
@@ -228,7 +228,7 @@ func (t *taking) takeNestings() error {
 		if n.Host >= 0 && n.Workload >= 0 {
 			id, short = t.page.Nodes[n.Host].ID, t.page.Workloads[n.Workload].Short
 		}
-		host, workload, err := t.host(id, short)
+		host, workload, err := t.findHost(id, short)
 		if err == nil {
 			err = book.SetGuest(t.Tx, t.nodes[n.Node], n.Minute, host, workload)
 		}
@@ -241,7 +241,7 @@ func (t *taking) takeNestings() error {
 
 // takeNodes keeps what the page says of nodes. It reports whether the source
 // got a node that was another's: then it has to tell all of it.
-func (t *taking) takeNodes() (reset bool, err error) {
+func (t *pageTaker) takeNodes() (reset bool, err error) {
 	t.nodes = make([]int64, len(t.page.Nodes))
 	for i := range t.page.Nodes {
 		n := &t.page.Nodes[i]
@@ -253,7 +253,7 @@ func (t *taking) takeNodes() (reset bool, err error) {
 			id, err = t.newNode(n.ID)
 		case err == nil && owner != t.source:
 			var got bool
-			if got, err = t.foreign(id, owner, n.ID, cluster); err == nil && !got {
+			if got, err = t.claimForeign(id, owner, n.ID, cluster); err == nil && !got {
 				continue
 			}
 			reset = true
@@ -262,7 +262,7 @@ func (t *taking) takeNodes() (reset bool, err error) {
 			return false, err
 		}
 		t.nodes[i] = id
-		host, workload, err := t.host(n.Host.Node, n.Host.Workload)
+		host, workload, err := t.findHost(n.Host.Node, n.Host.Workload)
 		if err != nil {
 			return false, err
 		}
@@ -285,9 +285,9 @@ func (t *taking) takeNodes() (reset bool, err error) {
 	return reset, nil
 }
 
-// mine says whether a node that comes from somewhere else is in a cluster of the
+// isOwnCluster says whether a node that comes from somewhere else is in a cluster of the
 // source: a right in one cluster is none to the nodes of another.
-func (t *taking) mine(owner int64, cluster string) (bool, error) {
+func (t *pageTaker) isOwnCluster(owner int64, cluster string) (bool, error) {
 	if cluster == "" && owner != 0 { // there is only room for it yet, in its source's
 		if err := t.QueryRow("SELECT cluster FROM source WHERE id = $1", owner).Scan(&cluster); err != nil {
 			return false, err
@@ -296,11 +296,11 @@ func (t *taking) mine(owner int64, cluster string) (bool, error) {
 	return schema.Clean(t.src.ResolveCluster(cluster)) == cluster, nil
 }
 
-// foreign is of a node that came from somewhere else before. Its rows count once:
+// claimForeign is of a node that came from somewhere else before. Its rows count once:
 // from where it came first, unless nothing comes from there any more and the source
 // is of the node's cluster.
-func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err error) {
-	mine, err := t.mine(owner, cluster)
+func (t *pageTaker) claimForeign(node, owner int64, id, cluster string) (got bool, err error) {
+	mine, err := t.isOwnCluster(owner, cluster)
 	if err != nil {
 		return false, err
 	}
@@ -309,7 +309,7 @@ func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err e
 		if err := t.QueryRow("SELECT seen_ns, revoked_ns, coarse FROM source WHERE id = $1", owner).Scan(&seen, &revoked, &coarse); err != nil {
 			return false, err
 		}
-		if revoked != 0 || schema.Nanos(t.now)-seen > int64(abandoned) {
+		if revoked != 0 || schema.Nanos(t.now)-seen > int64(abandonAfter) {
 			t.coarse = max(t.coarse, coarse) // of the rows that it gets
 			return true, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that sends no more"})
 		}
@@ -326,7 +326,7 @@ func (t *taking) foreign(node, owner int64, id, cluster string) (got bool, err e
 }
 
 // takeWorkloads keeps what the page says of workloads.
-func (t *taking) takeWorkloads() error {
+func (t *pageTaker) takeWorkloads() error {
 	t.workloads = make([]int64, len(t.page.Workloads))
 	for i := range t.page.Workloads {
 		w := &t.page.Workloads[i]

@@ -13,7 +13,7 @@ import (
 // A RowKey is where a row stands in its table.
 type RowKey struct{ Minute, ID int64 }
 
-// A heap is rows of a shape that wait to be written, one for each key.
+// A Pending is rows of a shape that wait to be written, one for each key.
 type Pending struct {
 	Layout *Layout
 	Rows   map[RowKey][]int64 // in the order of shape.cols

@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// TestRough: bits and qualities are the same, and the OR of bits is the worse.
-func TestRough(t *testing.T) {
+// TestUncertainty: bits and qualities are the same, and the OR of bits is the worse.
+func TestUncertainty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func() (u usage.Usage) {
 			for r := usage.Resource(1); r < usage.Limit; r++ {

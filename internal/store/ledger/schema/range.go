@@ -2,7 +2,8 @@ package schema
 
 import "slices"
 
-// A stretch is a part of a range, [from, to) in minutes, and how it is read.
+// A Range is a span of time, [From, To) in minutes, and the level of the rows that are
+// read for it.
 type Range struct {
 	Level
 	From, To int64
@@ -11,7 +12,7 @@ type Range struct {
 // Len is how many minutes, hours or days it has.
 func (p Range) Len() int64 { return (p.To - p.From) / p.Level.Width() }
 
-// Table is where the rows of the stretch are.
+// Table is where the rows of the range are.
 func (p Range) Table(s *Layout) string {
 	switch p.Level {
 	case Days:
@@ -101,7 +102,7 @@ type Bucket struct {
 	Start int64
 }
 
-// Split are the rows of a piece, each as a piece.
+// Split are the rows of a chunk, each as a piece.
 func (p Range) Split() (out []Range) {
 	for at := p.From; at < p.To; at += p.Level.Width() {
 		out = append(out, Range{p.Level, at, at + p.Level.Width()})

@@ -7,10 +7,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestStretches: whatever is folded and kept, stretches cover the widened range
+// TestRanges: whatever is folded and kept, ranges cover the widened range
 // exactly once, each by rows that are there. What is not covered are minutes of
 // days without any, past what is folded.
-func TestStretches(t *testing.T) {
+func TestRanges(t *testing.T) {
 	const days0 = 12
 	rapid.Check(t, func(t *rapid.T) {
 		minute := rapid.Int64Range(0, days0*DayMinutes)
@@ -53,7 +53,7 @@ func TestStretches(t *testing.T) {
 		for _, p := range m.Cover(from, to, kept) {
 			w := p.Level.Width()
 			if p.From >= p.To || p.From < from || p.To > to || p.From%w != 0 || p.To%w != 0 {
-				t.Fatalf("stretch %+v of [%d, %d)", p, from, to)
+				t.Fatalf("range %+v of [%d, %d)", p, from, to)
 			}
 			day := p.From - p.From%DayMinutes
 			switch p.Level {

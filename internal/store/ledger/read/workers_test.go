@@ -47,10 +47,10 @@ func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 	return from, to
 }
 
-// TestHelp: a scan of many rows, in which several take part, has all of them
+// TestWorkers: a scan of many rows, in which several take part, has all of them
 // once, and all of one moment: while amounts move from the last day to the first
 // and back, each in one transaction, no answer changes.
-func TestHelp(t *testing.T) {
+func TestWorkers(t *testing.T) {
 	const workloads, days = 2000, 12
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
@@ -140,9 +140,9 @@ func move(ctx context.Context, db *sql.DB, from, to int64) error {
 	return tx.Commit()
 }
 
-// TestChosen: what a filter chooses is looked up where that costs less than to read all
+// TestChosenWorkloads: what a filter chooses is looked up where that costs less than to read all
 // rows, and workloads of the past are not gone through for a range that has few.
-func TestChosen(t *testing.T) {
+func TestChosenWorkloads(t *testing.T) {
 	const workloads, days = 4000, 3
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
@@ -164,7 +164,7 @@ func TestChosen(t *testing.T) {
 		if c.job != "" {
 			q.Where = map[query.Dimension][]string{query.ByJob: {c.job}}
 		}
-		if n, err := l.Chosen(t.Context(), q); err != nil || n != c.want {
+		if n, err := l.KeyLookups(t.Context(), q); err != nil || n != c.want {
 			t.Errorf("%q from %v: %d, want %d; %v", c.job, c.from, n, c.want, err)
 		}
 		a, err := l.Usage(t.Context(), q)

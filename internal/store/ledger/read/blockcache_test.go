@@ -88,28 +88,28 @@ func (b *booker) asks(minute int64) query.Query {
 	return q
 }
 
-// TestShelf: what is kept in memory between questions changes no answer, whatever
+// TestBlockCache: what is kept in memory between questions changes no answer, whatever
 // is booked, folded and renamed meanwhile, here or by another program.
-func TestShelf(t *testing.T) {
-	if slabs, blocks, hits := testShelf(t, 1, rounds); blocks == 0 || hits < rounds/2 {
-		t.Errorf("%d slabs were kept, %d of them of several rows, and used %d times", slabs, blocks, hits)
+func TestBlockCache(t *testing.T) {
+	if all, several, hits := checkBlockCache(t, 1, rounds); several == 0 || hits < rounds/2 {
+		t.Errorf("%d blocks were kept, %d of them of several rows, and used %d times", all, several, hits)
 	}
 }
 
 // The same for many histories.
-func TestShelfDrawn(t *testing.T) {
+func TestBlockCacheDrawn(t *testing.T) {
 	testkit.Stage(t, "drawn", "draws many histories")
 	for range 20 {
 		seed := rand.Uint64()
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { testShelf(t, seed, 120) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { checkBlockCache(t, seed, 120) })
 	}
 }
 
-func testShelf(t *testing.T, seed uint64, rounds int) (slabs, blocks int, hits int64) {
+func checkBlockCache(t *testing.T, seed uint64, rounds int) (all, several int, hits int64) {
 	t.Helper()
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
-	l.Rest(0) // whatever time has passed
+	l.SetMinQuiet(0) // whatever time has passed
 	db := ledgertest.DB(t, dsn)
 	b := &booker{T: t, Rand: rand.New(rand.NewPCG(seed, 1)), l: l}
 	for i := range b.marks {
@@ -137,7 +137,7 @@ func testShelf(t *testing.T, seed uint64, rounds int) (slabs, blocks int, hits i
 		case 2:
 			now += b.Int64N(90)
 		case 3:
-			l.Rest([]time.Duration{0, time.Hour}[b.IntN(2)])
+			l.SetMinQuiet([]time.Duration{0, time.Hour}[b.IntN(2)])
 		case 4: // another program
 			other, err := ledger.Open(context.Background(), dsn, ledger.Default(), slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -177,7 +177,7 @@ func testShelf(t *testing.T, seed uint64, rounds int) (slabs, blocks int, hits i
 			}
 		}
 	}
-	return l.Shelf()
+	return l.CachedBlocks()
 }
 
 // Of less than all resources there are the same amounts of those that were asked for.
