@@ -23,7 +23,7 @@ const version = "1.0.0"
 type endpoint struct {
 	path, id, tag string
 	summary, text string
-	schema        string // of its JSON, by the name of [schemas.named]
+	schema        string // of its JSON, by the name of [schemas.lookup]
 	csv, notFound bool   // it can be had as CSV; what it names may not be there
 	forJobs       bool   // it is for jobs about themselves
 }

@@ -86,7 +86,7 @@ func (a *account) markDirty() {
 }
 
 // Checkpoint appends the accounts as they are to dst: all of them, or what changed
-// since the latest checkpoint that was [Accounts.Saved]; all too where there is
+// since the latest checkpoint that was [Accounts.MarkSaved]; all too where there is
 // none of this boot. It is called when a window was closed, before the next
 // tick: what is in an open window is not in it.
 func (acc *Accounts) Checkpoint(dst []byte, full bool) []byte {

@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// EnergyBy are the dimensions of the answer that [EnergyJSON] writes.
+// EnergyBy are the dimensions of the answer that [Energy.JSON] writes.
 var EnergyBy = []query.Dimension{query.ByCluster, query.ByNode, query.ByKind}
 
 // flowsJSON is where the energy of a domain went, in joules.

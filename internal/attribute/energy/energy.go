@@ -3,9 +3,9 @@
 //
 // [Meters] takes the readings of each tick: it unwraps and integrates them,
 // judges them, fills in from what it learned where a meter fails, and nests
-// them, so that all energy is in exactly one domain. Each domain's [Amount] is
-// idle or active; [Amount.Split] gives the active part to workloads by what
-// they used, and a [Policy] divides the idle part when it is read.
+// them, so that all energy is in exactly one domain. Each domain's [DomainEnergy] is
+// idle or active; [DomainEnergy.Split] gives the active part to workloads by what
+// they used, and a [power.Policy] divides the idle part when it is read.
 //
 // All that is booked is in integers and exact: parts sum to what the meters
 // showed. Estimates (what the idle machine draws, how power follows load, how

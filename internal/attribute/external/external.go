@@ -3,7 +3,7 @@
 // they show above what the machines themselves see.
 //
 // [Minutes] turns samples into the energy of each minute, and says where it cannot.
-// [GroupConnected] finds which meters have to be looked at together, and [Node.Ready]
+// [GroupConnected] finds which meters have to be looked at together, and [Node.IsComplete]
 // whether a machine's rows of a minute are complete. [GroupMinute.Divide] gives each machine
 // its part of what its meters show, and [Adjust] gives that to the machine's rows.
 //

@@ -24,7 +24,7 @@ import (
 // fewer, or cut otherwise. What those get that nobody asked for is in no group.
 // Idle and system claim nothing: they are the machine's own. Nor do virtual machines,
 // which were given their part when they were booked. Where nobody claims
-// anything, or p is energy.None, idle keeps it. What a group gets is in its Idle,
+// anything, or p is power.None, idle keeps it. What a group gets is in its Idle,
 // and what idle had is nowhere else any more, so that the parts sum to the idle
 // energy exactly. How far that may be off is divided likewise.
 func Divide(p power.Policy, groups, all []query.Group) {

@@ -92,7 +92,7 @@ type Source struct {
 }
 
 // Open opens the meters that the machine has; none at all is no error. What is
-// there but cannot be read is told by [Source.Refused]. Meters of power are asked
+// there but cannot be read is told by [Source.OpenErrors]. Meters of power are asked
 // for a first value. The caller closes it.
 func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {

@@ -23,7 +23,7 @@ func (s *Source) HostShare() (HostShare, bool) {
 	return s.hostMeter.status(s.hostMeter.now()), true
 }
 
-// status is what [Source.Host] tells at a moment, ns of CLOCK_BOOTTIME.
+// status is what [Source.HostShare] tells at a moment, ns of CLOCK_BOOTTIME.
 func (hm *hostMeter) status(now int64) HostShare {
 	hm.mu.Lock()
 	defer hm.mu.Unlock()

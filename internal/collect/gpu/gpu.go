@@ -96,7 +96,7 @@ type Reader struct {
 
 // Open starts mete-nvml, and reads what it has until Close. A Reader without meters
 // reads nothing, and costs nothing: the machine has no accelerators, or as
-// [Reader.Refused] says.
+// [Reader.OpenErrors] says.
 func Open(h *hostfs.FS, mode string) *Reader {
 	r := &Reader{host: h, path: mode, requests: make(chan struct{}, 1), answers: make(chan struct{}, 1)}
 	if mode == Off || mode == "" || !h.Live() {

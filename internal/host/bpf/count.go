@@ -14,7 +14,7 @@ import (
 
 // Counts is what was counted for one group since [Open]: what it did itself,
 // without the groups below it. Parts that were not opened stay 0; ask
-// [Kernel.Can].
+// [Kernel.WorkingParts].
 type Counts struct {
 	// Processes started; threads and kernel threads are none. Counted for the
 	// group in which the new process begins.

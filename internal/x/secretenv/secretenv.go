@@ -17,7 +17,7 @@ const (
 var secret = []string{Token, Upstream, SelfURL, SelfToken, SelfCA}
 
 // Strip returns the environment for another program: env without the tokens of
-// this one, and without the [Self] of the job that this one is part of.
+// this one, and without the variables by which a job reads its own use.
 func Strip(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -268,7 +268,7 @@ func (s *meterMinute) readTotals(node int64) (time.Duration, []int64, error) {
 // changeTotals changes what the node had by what its rows changed. Where it would have had less
 // than nothing that stands in the skew, as what windows left there when they were cut.
 func (s *meterMinute) changeTotals(node int64, values []int64, o *external.Adjustment) {
-	const first = schema.ColRest + 3 // of nodeColumns
+	const first = schema.ColRest + 3 // the place in a row of a node
 	eachDomain(func(d power.Domain) {
 		i := slices.Index(usage.Wholes[:], usage.EnergyOf(d))
 		whole, skew := &values[first+i], &values[first+len(usage.Wholes)+i]

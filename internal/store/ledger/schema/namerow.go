@@ -5,7 +5,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// NameColumns are those of a workload that make its name, for scanName.
+// NameColumns are those of a workload that make its name, in the order of [NameRow.Targets].
 const NameColumns = `w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.started_ns, w.ended_ns, w.exit_code`
 
 // A NameRow reads a name from NameColumns.
