@@ -369,7 +369,7 @@ func TestRecall(t *testing.T) {
 // A way within the process leads to the same books.
 func TestWay(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
-	n, err := b.Authority.EnrolLocal(t.Context(), "m", "b", "alpha")
+	n, err := b.Authority.EnrollLocal(t.Context(), "m", "b", "alpha")
 	if err != nil {
 		t.Fatal(err)
 	}

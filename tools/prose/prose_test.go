@@ -60,6 +60,7 @@ func TestSpelling(t *testing.T) {
 	for text, want := range map[string]int{
 		"the colour of\na Reenrol()":                  2,
 		"it enrolled, and enrolls; NodeEnrol":         1,
+		"EnrolLocal and EnrollLocal":                  1,
 		"node.enrol and cancelled_write_bytes":        0,
 		"recognise, recognize, unrecognised":          2,
 		"analysis of a catalog; analysed":             1,

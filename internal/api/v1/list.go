@@ -102,7 +102,7 @@ func marshalList[T any](name string, list []T) []byte {
 	return append(b, "\n]}\n"...)
 }
 
-// unmarshalList reads what document wrote.
+// unmarshalList reads what marshalList wrote.
 func unmarshalList[T any](name string, body []byte) ([]T, error) {
 	var m map[string]json.RawMessage
 	var list []T

@@ -99,7 +99,7 @@ func (s *AllInOne) enroll(ctx context.Context) (registry.Node, error) {
 	if err != nil {
 		return registry.Node{}, err
 	}
-	return s.server.Authority.EnrolLocal(ctx, f.Machine, f.Boot, f.Name)
+	return s.server.Authority.EnrollLocal(ctx, f.Machine, f.Boot, f.Name)
 }
 
 // run turns the loops of both until ctx ends. The server ends after the agent,

@@ -9,7 +9,7 @@ import (
 // A State is how a meter is doing since the latest tick.
 type State struct {
 	Meter  string // its name
-	Reason Reason // why it is not used; Fine where it is
+	Reason Reason // why it is not used; OK where it is
 }
 
 // States returns how each meter is doing, in their order.

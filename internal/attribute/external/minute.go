@@ -13,14 +13,14 @@ type MeterMinute struct {
 	Minute int64
 	Energy int64 // uJ
 	Error  int64 // by how much that may be off, uJ
-	// Reason is Fine where the meter can be used. Else Energy is 0 and means nothing.
+	// Reason is energy.OK where the meter can be used. Else Energy is 0 and means nothing.
 	Reason energy.Reason
 }
 
 // Minutes returns what the meter showed in each minute from one on, in their order,
 // up to the first that is not decided yet: on which samples may still come. Samples
 // are in rising order of time. Where there is none at or before the start of a
-// minute, the meter is Gone in it.
+// minute, the meter is energy.Unreadable in it.
 //
 // Power between two samples is a straight line, which what it was may miss by half
 // their difference: that is in the error. The energy between two values of a counter

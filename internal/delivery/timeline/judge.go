@@ -19,7 +19,7 @@ import (
 //
 // Nobody can check the clock of an earlier boot. Its windows keep the offset
 // that its last window has, which is what that boot knew in the end, unless they
-// would end after the sender's boot began or Oldest ago: then the last of them
+// would end after the sender's boot began or MaxAge ago: then the last of them
 // ends where the sender's boot began. Where anything is moved, boots do not
 // overlap afterwards.
 //
@@ -167,7 +167,7 @@ func abs(v int64) int64 { return max(v, -v) }
 
 // BootStart is the wall time, in ns since 1970, at which the sender's boot began
 // going by its clock c now. held is what was believed of the same boot before,
-// 0 for nothing; it stays while it is within Steadiness.
+// 0 for nothing; it stays while it is within OffsetJitter.
 func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 	fresh := now.UnixNano() - c.Boottime
 	if held != 0 && abs(fresh-held) <= int64(OffsetJitter) {

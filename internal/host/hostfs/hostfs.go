@@ -2,7 +2,7 @@
 //
 // A [FS] opens them at a root: this machine's, another view of this machine
 // (the host's files mounted into a container), or a directory in which a
-// machine was captured, links, clocks and all. What reads through a Host runs
+// machine was captured, links, clocks and all. What reads through an FS runs
 // the same on all three. Paths are those of the machine, "/proc/stat", and
 // cannot leave the root of a captured one.
 //

@@ -3,7 +3,7 @@
 //
 // It carries HTTP with JSON, and problem+json for errors:
 //
-//	POST /v1/jobs                a job begins: Job; the answer is Registered
+//	POST /v1/jobs                a job begins: Job; the answer is Registration
 //	POST /v1/jobs/{id}/snapshot  take a tick now; answered when it is taken
 //	PUT  /v1/jobs/{id}/end       it ended: Outcome; answered when its last values are read
 //	GET  /v1/status              how the agent is doing

@@ -348,8 +348,8 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 	return g, a.audit(ctx, peer.Node, "node.renew", peer.Node, "")
 }
 
-// EnrolLocal says which node this machine is, for an agent in the same process.
-func (a *Authority) EnrolLocal(ctx context.Context, machine, boot, name string) (registry.Node, error) {
+// EnrollLocal says which node this machine is, for an agent in the same process.
+func (a *Authority) EnrollLocal(ctx context.Context, machine, boot, name string) (registry.Node, error) {
 	g, err := a.enroll(ctx, token.Claim{Machine: machine, Boot: boot, Name: name}, nil, true, netip.Addr{})
 	if err != nil {
 		return registry.Node{}, err

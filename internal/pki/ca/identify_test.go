@@ -122,11 +122,11 @@ func TestLocal(t *testing.T) {
 	if p, _, err := who(t, http.DefaultClient, s.url); err != nil || p != (token.Principal{Role: registry.Viewer}) {
 		t.Errorf("without anything: %+v, %v", p, err)
 	}
-	n, err := s.EnrolLocal(t.Context(), blade.Machine, blade.Boot, blade.Name)
+	n, err := s.EnrollLocal(t.Context(), blade.Machine, blade.Boot, blade.Name)
 	if err != nil || n.ID != i.Node() {
 		t.Errorf("in the process: %+v, %v, want %s", n, err, i.Node())
 	}
-	if other, err := s.EnrolLocal(t.Context(), "another", "b", "n"); err != nil || other.ID == n.ID {
+	if other, err := s.EnrollLocal(t.Context(), "another", "b", "n"); err != nil || other.ID == n.ID {
 		t.Errorf("another machine: %+v, %v", other, err)
 	}
 	for name, header := range map[string][2]string{

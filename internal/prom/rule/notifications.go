@@ -113,7 +113,7 @@ func (t *Notifications) Pending(now time.Time) (list []Message) {
 	return list
 }
 
-// Ack notes that the receiver has a message of Due.
+// Ack notes that the receiver has a message of Pending.
 func (t *Notifications) Ack(m Message, now time.Time) {
 	for i := range m.Alerts {
 		a := &m.Alerts[i]

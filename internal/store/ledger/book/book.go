@@ -30,7 +30,7 @@ func New(database *db.DB, keep time.Duration) *Booker { return &Booker{database,
 
 // Book books entries, all in one transaction: after an error nothing has
 // changed. (Where the connection to a server breaks within the commit nobody
-// can tell; offered again, what was taken is Known.) What is wrong with one
+// can tell; offered again, what was taken is Duplicate.) What is wrong with one
 // entry is in its Result and costs that entry only. Entries of one stream are
 // judged one after another, in their order here.
 func (k *Booker) Book(ctx context.Context, es []*batch.Entry) ([]batch.Result, error) {

@@ -11,12 +11,12 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A change is rows of one shape that are to be as they were told.
+// A Change is rows of one shape that are to be as they were told.
 type Change struct {
 	shape   *schema.Layout
 	wanted  [3]schema.Pending
 	pending map[string]schema.Pending // by table
-	// touched are the rows of hours and days that are to be summed anew.
+	// dirty are the rows of hours and days that are to be summed anew.
 	dirty [3]map[schema.RowKey]bool
 	late  map[int64]schema.MinuteSpan
 }

@@ -111,7 +111,7 @@ func outerNode(t *db.Tx, id string) (n int64, err error) {
 	return n, err
 }
 
-// A settling is a minute that is made what meters showed.
+// A meterMinute is a minute that is made what meters showed.
 type meterMinute struct {
 	*db.Tx
 	minute       int64

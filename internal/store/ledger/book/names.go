@@ -20,7 +20,7 @@ const (
 	labelContainer = "io.kubernetes.container.name"
 )
 
-// A named is the row of a workload.
+// A workloadRow is the row of a workload.
 type workloadRow struct {
 	id                                                string
 	kind, key, name, path, parent                     string

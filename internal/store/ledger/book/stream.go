@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// A stream is how far a stream has been taken, and from whom.
+// A streamState is how far a stream has been taken, and from whom.
 type streamState struct {
 	node int64 // 0 where nothing of it has been taken
 	mark batch.Mark

@@ -51,7 +51,7 @@ func (k *Checker) Check(ctx context.Context) ([]string, error) {
 	}
 }
 
-// A checking is one call of Check.
+// A checkRun is one call of Check.
 type checkRun struct {
 	*db.View
 	report []string
@@ -99,7 +99,7 @@ func (c *checkRun) checkDay(day int64) error {
 	return c.checkGroups(day)
 }
 
-// A half is an amount as hi * 2^32 + lo, since sums may not fit 64 bits.
+// A wideInt is an amount as hi * 2^32 + lo, since sums may not fit 64 bits.
 type wideInt struct{ hi, lo int64 }
 
 func (a wideInt) add(b wideInt) wideInt {
@@ -128,7 +128,7 @@ func sumHalves(c schema.Column) string {
 // halves is SQL for the two halves of one row.
 func halves(c schema.Column) string { return fmt.Sprintf("%[1]s >> 32, %[1]s & 4294967295", c.Name) }
 
-// A tally is one side of a comparison: what rows come to.
+// A total is one side of a comparison: what rows come to.
 type total struct {
 	rows, present, rough int64
 	amounts              []wideInt
@@ -151,7 +151,7 @@ func (t *total) add(cols []schema.Column, present, rough int64, amounts []int64)
 	}
 }
 
-// A pair is the two sides under one key: the finer rows, and the coarser one.
+// A comparison is the two sides under one key: the finer rows, and the coarser one.
 type comparison struct {
 	minute, id   int64
 	fine, coarse total

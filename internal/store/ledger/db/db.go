@@ -32,7 +32,7 @@ type DB struct {
 	rev       int64 // of the last transaction here
 }
 
-// An observer keeps answers in memory, and is told of what is written.
+// An Observer keeps answers in memory, and is told of what is written.
 type Observer interface {
 	// committing says which buckets a transaction of a revision wrote to that is
 	// about to be committed; before is the revision of the one before it here.

@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// A txn is the one transaction that writes.
+// A Tx is the one transaction that writes.
 type Tx struct {
 	DB  *DB
 	Ctx context.Context // of the transaction; it ends with the call
@@ -145,7 +145,7 @@ func (t *Tx) Exec(query string, args ...any) (int64, error) {
 	return n, t.DB.Fault(err)
 }
 
-// A row is the one row of a query's answer.
+// A Row is the one row of a query's answer.
 type Row struct {
 	t   *Tx
 	row *sql.Row

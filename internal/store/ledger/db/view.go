@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A view is one moment of the ledger, for reading.
+// A View is one moment of the ledger, for reading.
 type View struct {
 	DB  *DB
 	Ctx context.Context
@@ -57,7 +57,7 @@ func (db *DB) viewIn(ctx context.Context, tx *sql.Tx, f func(*View) error) (err 
 	return f(v)
 }
 
-// A queryer is a database or a transaction.
+// A Queryer is a database or a transaction.
 type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }

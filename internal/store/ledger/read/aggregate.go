@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// An adding adds blocks to the groups of a question.
+// An aggregation adds blocks to the groups of a question.
 type aggregation struct {
 	*selection
 	groups    *groupSet
@@ -21,7 +21,7 @@ type aggregation struct {
 	guestDays guestDays
 }
 
-// A belonging is where a workload belongs.
+// A membership is where a workload belongs.
 type membership struct {
 	known bool
 	node  int64

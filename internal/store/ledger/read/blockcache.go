@@ -23,7 +23,7 @@ type blockCache struct {
 	minQuiet     time.Duration
 }
 
-// A touch is the last time that a cell was written to.
+// A dirtyMark is the last time that a cell was written to.
 type dirtyMark struct {
 	rev int64
 	at  time.Time

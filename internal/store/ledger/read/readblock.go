@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A reading puts rows into a block one by one. SQLite has no grouping but by
+// A blockReader puts rows into a block one by one. SQLite has no grouping but by
 // sorting, which costs three times as much. It hands the rows to a function of
 // SQL within the database, for half of what it costs to fetch them.
 type blockReader struct {

@@ -53,7 +53,7 @@ func (x *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) 
 	return p, nil
 }
 
-// A finder collects what comes next after a place.
+// A pageBuilder collects what comes next after a place.
 type pageBuilder struct {
 	v         *db.View
 	page      *replica.Page

@@ -70,7 +70,7 @@ func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 
 var errMarkMoved = errors.New("the mark is elsewhere")
 
-// A taking is a page on its way into the ledger.
+// A pageTaker is a page on its way into the ledger.
 type pageTaker struct {
 	*db.Tx
 	page *replica.Page

@@ -2,7 +2,7 @@ package schema
 
 import "strings"
 
-// A dialect is what differs between the databases.
+// A Dialect is what differs between the databases.
 type Dialect struct {
 	Name     string
 	Words    *strings.Replacer // for those in braces of the schema

@@ -23,14 +23,14 @@ const (
 	MergeLatest                  // rev
 )
 
-// A column is one of a table of usage.
+// A Column is one of a table of usage.
 type Column struct {
 	Name   string
 	Merge  MergeRule
 	Signed bool // may be negative
 }
 
-// A shape is what the tables of one kind of usage have in common. All columns
+// A Layout is what the tables of one kind of usage have in common. All columns
 // are integers; the first two are the minute with which a row's span begins
 // and the key, and together they are the primary key.
 type Layout struct {
@@ -38,7 +38,7 @@ type Layout struct {
 	Columns []Column // after minute and key; rev is the first
 }
 
-// A level is a length of span for which there are rows.
+// A Level is a length of span for which there are rows.
 type Level uint8
 
 const (

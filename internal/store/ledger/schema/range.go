@@ -86,7 +86,7 @@ func CoverMinutes(from, to int64, kept []int64) (out []Range) {
 	return out
 }
 
-// A span is from a first to a last minute; the zero value is none.
+// A MinuteSpan is from a first to a last minute; the zero value is none.
 type MinuteSpan struct{ First, Last int64 }
 
 func (s MinuteSpan) Extend(minute int64) MinuteSpan {
@@ -96,7 +96,7 @@ func (s MinuteSpan) Extend(minute int64) MinuteSpan {
 	return MinuteSpan{min(s.First, minute), max(s.Last, minute)}
 }
 
-// A cell is the rows of one minute, hour or day.
+// A Bucket is the rows of one minute, hour or day.
 type Bucket struct {
 	Level Level
 	Start int64
