@@ -122,6 +122,67 @@ func testEqual(t *testing.T, p *pair) {
 	p.together("folded")
 }
 
+// What is too old for the database when it comes is filled in too.
+func TestMetricsOfOldBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, 9*time.Hour)
+		p.close()
+		p.oldest = time.Hour
+		p.open()
+		p.live(time.Hour)
+		p.late(4 * time.Hour)
+		if n := p.metrics.Stats(); n.Refused == 0 || n.IncompleteNodes != 1 {
+			t.Fatalf("%d samples were refused, of %d nodes", n.Refused, n.IncompleteNodes)
+		}
+		p.live(10 * time.Minute)
+		if p.fill() == 0 {
+			t.Error("nothing was filled in")
+		}
+		p.equal("old batches", p.begin)
+	})
+}
+
+// What an earlier version noted of missing samples is filled in.
+func TestMetricsOfHoles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, 9*time.Hour)
+		p.live(30 * time.Minute)
+		p.ledger.fails.Store(true)
+		from := p.wall()
+		w := p.start(workload.Container, "unheard of")
+		w.stays, w.again = true, true // it is in all batches
+		p.names = nil
+		p.live(20 * time.Minute)
+		p.ledger.fails.Store(false)
+		resumed := p.wall()
+		p.names = append(p.names, w.name)
+		p.live(15 * time.Minute)
+		p.close()
+		all, err := p.ledger.Unsampled(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		if err := p.ledger.ClearUnsampled(t.Context(), "n1", all["n1"]); err != nil {
+			t.Fatal(err)
+		}
+		holes := fmt.Sprintf(`{"n1":{"From":%d,"Back":%d},"who?":{"From":0,"Back":0}}`, from.UnixMilli(), resumed.UnixMilli())
+		if err := os.WriteFile(filepath.Join(p.metricsDir(), "holes.json"), []byte(holes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.open()
+		if _, err := os.Stat(filepath.Join(p.metricsDir(), "holes.json")); !errors.Is(err, os.ErrNotExist) {
+			t.Error("the file is still there", err)
+		}
+		p.live(5 * time.Minute)
+		if p.fill() == 0 {
+			t.Error("nothing was filled in")
+		}
+		p.equal("holes of an earlier version", p.begin)
+	})
+}
+
 // Where a node has more workloads than may have series of their own, all series together
 // grow by what the ledger says: live, and after some or all of the metrics were lost and
 // filled in again. What has no series of its own is no hole.

@@ -81,6 +81,7 @@ type pair struct {
 	all     []batch.Name // that have been
 	count   int
 	most    int                  // workloads with series of their own; 0 is as many as there may be
+	oldest  time.Duration        // how old samples may be; 0 is as old as by default
 	brief   map[workload.ID]bool // all their life was in one window
 }
 
@@ -139,6 +140,9 @@ func (p *pair) open() {
 	cfg.Dir, cfg.BackfillDelay = p.metricsDir(), time.Second
 	if p.most > 0 {
 		cfg.Workloads = p.most
+	}
+	if p.oldest > 0 {
+		cfg.OutOfOrderWindow = p.oldest
 	}
 	var err error
 	if p.metrics, err = tsdb.Open(cfg, p.ledger, nil, slog.New(slog.NewTextHandler(&p.log, nil))); err != nil {
@@ -243,13 +247,14 @@ func (p *pair) put(b sent) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if err := p.metrics.Append(p.t.Context(), "n1", b.names, b.ws, by); err != nil && !p.ledger.fails.Load() {
+	unsampled, err := p.metrics.Append(p.t.Context(), "n1", b.names, b.ws, by)
+	if err != nil && !p.ledger.fails.Load() {
 		p.t.Fatal(err)
 	}
 	p.stream++
 	e := &batch.Entry{
 		Node: "n1", Stream: batch.Stream{p.stream, byte(p.number), byte(p.number >> 8)}, Number: 1, Hash: batch.Hash{1}, Boot: "b",
-		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: timeline.End(&b.ws[len(b.ws)-1], 0),
+		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: timeline.End(&b.ws[len(b.ws)-1], 0), Unsampled: unsampled,
 	}
 	p.number++
 	r, err := p.ledger.Book(p.t.Context(), []*batch.Entry{e})
@@ -283,9 +288,19 @@ func (p *pair) late(d time.Duration) {
 }
 
 // fill waits until nothing is missing, and opens the metrics again, so that what
-// was filled in can be seen. It returns how many samples that took.
+// was filled in can be seen. It returns how many samples that took. All samples that were
+// there before have to be there still.
 func (p *pair) fill() (put int64) {
 	p.t.Helper()
+	before := p.samples()
+	defer func() {
+		after := p.samples()
+		for key, v := range before {
+			if got, ok := after[key]; !ok || math.Float64bits(got) != math.Float64bits(v) {
+				p.t.Fatalf("%v was %v, and is %v (%v) after the metrics were filled in", key, v, got, ok)
+			}
+		}
+	}()
 	ctx, stop := context.WithCancel(p.t.Context())
 	done := make(chan error)
 	go func() { done <- p.metrics.Run(ctx) }()
@@ -307,6 +322,36 @@ func (p *pair) fill() (put int64) {
 		}
 	}
 	return put
+}
+
+// A sampleKey is a series and an instant.
+type sampleKey struct {
+	series string
+	at     int64
+}
+
+// samples returns all samples.
+func (p *pair) samples() map[sampleKey]float64 {
+	p.t.Helper()
+	all := map[sampleKey]float64{}
+	q, err := p.metrics.Queryable().Querier(0, math.MaxInt64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = q.Close() }()
+	found := q.Select(p.t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.FamilyOf(usage.CPU).Name))
+	for found.Next() {
+		series := found.At().Labels().String()
+		it := found.At().Iterator(nil)
+		for it.Next() == chunkenc.ValFloat {
+			at, v := it.At()
+			all[sampleKey{series, at}] = v
+		}
+	}
+	if err := found.Err(); err != nil {
+		p.t.Fatal(err)
+	}
+	return all
 }
 
 // grew is how much the series of a workload grew within a range: what they went

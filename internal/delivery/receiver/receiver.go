@@ -41,8 +41,9 @@ type Ledger interface {
 // nothing.
 type Metrics interface {
 	// Append takes the windows of a node's batch; by is what was added to their
-	// stamps.
-	Append(ctx context.Context, node string, names []batch.Name, ws []batch.Window, by []time.Duration) error
+	// stamps. It returns the span of the windows if it did not take all samples, with
+	// or without an error.
+	Append(ctx context.Context, node string, names []batch.Name, ws []batch.Window, by []time.Duration) (unsampled batch.Span, err error)
 }
 
 // Config bounds what agents can make a server hold.
@@ -235,20 +236,21 @@ func (rc *Receiver) prepare(ctx context.Context, n *admissionQueue, node string,
 	if len(b.Windows) > 0 && b.Windows[0].Opening == usage.StartFirst {
 		o.countingFrom = timeline.Start(&b.Windows[0], by[0])
 	}
-	rc.writeMetrics(ctx, node, b, by)
+	o.entry.Unsampled = rc.writeMetrics(ctx, node, b, by)
 	return o, false, nil
 }
 
-// writeMetrics puts a batch into the metrics. They come first: of a batch that is in them
-// and was not booked the agent asks again, and the metrics take it twice. Where
-// they fail it is booked all the same, as the ledger can fill them in again.
-func (rc *Receiver) writeMetrics(ctx context.Context, node string, b *batch.Batch, by []time.Duration) {
+// writeMetrics puts a batch into the metrics, before it is booked: a batch that is in them
+// and was not booked is offered again, and samples that come twice change nothing. If the
+// metrics do not take it, it is booked all the same with the span that is returned, from
+// which the metrics are rebuilt.
+func (rc *Receiver) writeMetrics(ctx context.Context, node string, b *batch.Batch, by []time.Duration) batch.Span {
 	if rc.metrics == nil {
-		return
+		return batch.Span{}
 	}
-	err := rc.metrics.Append(ctx, node, b.Names, b.Windows, by)
+	unsampled, err := rc.metrics.Append(ctx, node, b.Names, b.Windows, by)
 	if ctx.Err() != nil {
-		return
+		return unsampled
 	}
 	rc.mu.Lock()
 	was := rc.metricsDown
@@ -263,6 +265,7 @@ func (rc *Receiver) writeMetrics(ctx context.Context, node string, b *batch.Batc
 	case err == nil && was:
 		rc.log.Info("the metrics take samples again")
 	}
+	return unsampled
 }
 
 // stabilizeClock is the sender's clock such that it gives the offset that is believed of

@@ -25,6 +25,32 @@ type Entry struct {
 	Shifts  []Shift
 	// Handovers are in the order of their windows.
 	Handovers []Handover
+	// Unsampled is the time of windows that the time series database did not take; zero
+	// is none. It is kept with the entry, so that the samples are rebuilt.
+	Unsampled Span
+}
+
+// A Span is a range of wall time, from From up to To.
+type Span struct{ From, To time.Time }
+
+// IsZero reports whether the span is not set.
+func (s Span) IsZero() bool { return s.To.IsZero() }
+
+// Union returns the smallest span that covers both.
+func (s Span) Union(o Span) Span {
+	switch {
+	case s.IsZero():
+		return o
+	case o.IsZero():
+		return s
+	}
+	if o.From.Before(s.From) {
+		s.From = o.From
+	}
+	if o.To.After(s.To) {
+		s.To = o.To
+	}
+	return s
 }
 
 // A Handover is the energy that a host gave a virtual machine in a window, as one

@@ -102,7 +102,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 		}
 		ws = append(ws, w)
 	}
-	if err := store.Append(t.Context(), node, names, ws, make([]time.Duration, len(ws))); err != nil {
+	if _, err := store.Append(t.Context(), node, names, ws, make([]time.Duration, len(ws))); err != nil {
 		t.Fatal(err)
 	}
 }

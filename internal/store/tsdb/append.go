@@ -18,37 +18,46 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Append appends what the windows of a node's batch show; by is what was added to
-// the stamps of each. It returns once the samples are in the database.
-func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []batch.Window, by []time.Duration) error {
+// Append appends the samples of the windows of a node's batch; by is what was added to the
+// stamps of each. It returns once the samples are in the database. If the database did not
+// take all of them, also after an error, it returns the span of the windows: the caller
+// books it with them, and [Store.Run] rebuilds the samples.
+func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []batch.Window, by []time.Duration) (unsampled batch.Span, err error) {
 	n, err := s.node(ctx, id)
-	if err != nil {
-		return err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.full = false
-	n.setNames(names)
-	before := n.end
-	err = s.fetchNames(ctx, n, ws)
+	complete := false
 	if err == nil {
-		err = s.append(ctx, n, ws, by)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.full = false
+		n.setNames(names)
+		if err = s.fetchNames(ctx, n, ws); err == nil {
+			complete, err = s.append(ctx, n, ws, by)
+		}
 	}
-	if err != nil {
-		if s.history != nil && ctx.Err() == nil {
-			s.addGap(n, before)
+	if len(ws) == 0 {
+		return batch.Span{}, err
+	}
+	if err == nil {
+		s.noteResumed(n, millis(ws[0].Start+ws[0].Offset+int64(by[0])))
+	}
+	if complete {
+		return batch.Span{}, nil
+	}
+	for i := range ws {
+		unsampled = unsampled.Union(batch.Span{From: timeline.Start(&ws[i], by[i]), To: timeline.End(&ws[i], by[i])})
+	}
+	if s.history != nil {
+		s.noteUnsampled(id, unsampled)
+		if n != nil && err != nil {
 			n.shortLived.resetTotals()
 		}
-		return err
 	}
-	if len(ws) > 0 {
-		s.closeGap(n, millis(ws[0].Start+ws[0].Offset+int64(by[0])))
-	}
-	return nil
+	return unsampled, err
 }
 
-// append is one transaction for some windows of a node.
-func (s *Store) append(ctx context.Context, n *node, ws []batch.Window, by []time.Duration) error {
+// append is one transaction for some windows of a node. It returns whether the database took
+// all samples: it refuses those that are too old.
+func (s *Store) append(ctx context.Context, n *node, ws []batch.Window, by []time.Duration) (complete bool, err error) {
 	a := &appendTx{Store: s, node: n, app: s.db.AppenderV2(ctx)}
 	edges, from := timeline.Edges(nil, ws, by)
 	for i := range ws {
@@ -57,14 +66,14 @@ func (s *Store) append(ctx context.Context, n *node, ws []batch.Window, by []tim
 			to = from[i+1]
 		}
 		if err := a.appendWindow(&ws[i], edges[from[i]:to]); err != nil {
-			return errors.Join(err, a.app.Rollback())
+			return false, errors.Join(err, a.app.Rollback())
 		}
 	}
 	if err := a.app.Commit(); err != nil {
-		return fmt.Errorf("metrics: %w", err)
+		return false, fmt.Errorf("metrics: %w", err)
 	}
 	s.stats.samples.Add(a.appended)
-	return nil
+	return !a.tooOld, nil
 }
 
 // An appendTx is one transaction.
@@ -73,6 +82,7 @@ type appendTx struct {
 	node     *node
 	app      storage.AppenderV2
 	appended int64
+	tooOld   bool // the database refused a sample as too old
 }
 
 // appendWindow appends the rows of one window, and what its node has.
@@ -289,8 +299,10 @@ func (a *appendTx) appendValue(ref *storage.SeriesRef, at int64, v float64, of f
 	case err == nil:
 		*ref = got
 		a.appended++
-	case errors.Is(err, storage.ErrDuplicateSampleForTimestamp), errors.Is(err, storage.ErrOutOfOrderSample),
-		errors.Is(err, storage.ErrTooOldSample), errors.Is(err, storage.ErrOutOfBounds):
+	case errors.Is(err, storage.ErrTooOldSample), errors.Is(err, storage.ErrOutOfBounds):
+		a.tooOld = true
+		a.stats.refused.Add(1)
+	case errors.Is(err, storage.ErrDuplicateSampleForTimestamp), errors.Is(err, storage.ErrOutOfOrderSample):
 		a.stats.refused.Add(1)
 	default:
 		return fmt.Errorf("metrics: %w", err)

@@ -18,25 +18,20 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// repeatMinutes is how many minutes before a gap a series that rests has a sample at least.
-const repeatMinutes = 2 * int64(repeatEvery/time.Minute)
-
-// A backfillJob is a gap that can be filled: from the instant of a node's last sample on
-// to a minute edge at which all that lives has been seen again, in ms since 1970. At
-// resumed samples came again.
+// A backfillJob is a node of which samples may be missing in a span, and of which samples
+// have come again for long enough to rebuild them.
 type backfillJob struct {
-	node              *node
-	from, resumed, to int64
+	node *node
+	span batch.Span
 }
 
 // nodesAtOnce is how many nodes are filled in at once: each has all of its workloads
-// of the gap in memory.
+// of its spans in memory.
 const nodesAtOnce = 64
 
-// Run fills in what the metrics lack and the ledger has, until ctx ends. Edges of
-// minutes become blocks of their own, two hours each and the oldest first, beside
-// what is live: the database takes no sample that is older than what is late by
-// [Config.OutOfOrderWindow], and this way it holds none of them in memory.
+// Run fills in missing samples from the ledger, until ctx ends. Minute edges become blocks
+// of two hours, the oldest first, beside the live ones: the database itself takes no sample
+// that is older than [Config.OutOfOrderWindow], and this way holds none of them in memory.
 func (s *Store) Run(ctx context.Context) error {
 	if s.history == nil {
 		return nil
@@ -60,7 +55,7 @@ func (s *Store) Run(ctx context.Context) error {
 				if !sleep(ctx, time.Minute) {
 					return nil
 				}
-			default:
+			case put > 0:
 				s.log.Info("the metrics were filled in from the ledger", "nodes", len(chunk), "samples", put, "took", time.Since(began).Round(time.Millisecond))
 			}
 		}
@@ -78,7 +73,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// A backfill is the gaps of some nodes on their way.
+// A backfill fills in the spans of some nodes.
 type backfill struct {
 	*Store
 	ids      []string
@@ -86,51 +81,94 @@ type backfill struct {
 	from, to int64 // minutes
 }
 
-// backfill fills gaps, and returns how many samples that took.
+// readyJobs returns the nodes that can be filled in now.
+func (s *Store) readyJobs() (list []backfillJob) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, u := range s.unsampled {
+		n := s.nodes[id]
+		if n == nil || u.resumed == 0 {
+			continue // it sends nothing yet
+		}
+		ready := max(u.resumed, u.To.UnixMilli()) + s.cfg.BackfillDelay.Milliseconds() + 2*minute
+		if n.newestEnd.Load() < ready || time.Since(time.Unix(0, n.lastLate.Load())) < s.cfg.BackfillDelay {
+			continue
+		}
+		list = append(list, backfillJob{n, u.Span})
+	}
+	return list
+}
+
+// backfill fills in the spans of nodes, and returns how many samples that took.
 func (s *Store) backfill(ctx context.Context, jobs []backfillJob) (put int64, err error) {
 	f := &backfill{Store: s, from: never}
 	oldest := time.Now().Add(-s.cfg.Retention)
+	var done []backfillJob
 	for _, j := range jobs {
-		through, err := s.history.Through(ctx, j.node.id)
+		ok, err := f.addNode(ctx, j, oldest)
 		if err != nil {
 			return 0, err
 		}
-		if through.UnixMilli() < j.to+minute {
-			continue // its latest windows are not booked yet
+		if ok {
+			done = append(done, j)
 		}
-		j.from = max(j.from, oldest.UnixMilli())
-		h := newNodeBackfill(j)
-		f.ids = append(f.ids, j.node.id)
-		f.nodes = append(f.nodes, h)
-		f.from, f.to = min(f.from, h.first), max(f.to, h.last)
 	}
-	if len(f.nodes) == 0 {
-		return 0, nil
+	if len(f.nodes) > 0 {
+		if put, err = f.run(ctx, oldest); err != nil {
+			return put, err
+		}
 	}
-	if err := f.eachSlice(ctx, f.compare); err != nil {
+	s.stats.backfilled.Add(put)
+	for _, j := range done {
+		if err := s.clearUnsampled(ctx, j); err != nil {
+			return put, err
+		}
+	}
+	return put, nil
+}
+
+// addNode finds the spans of a node. It returns false while the node's latest windows are
+// not booked.
+func (f *backfill) addNode(ctx context.Context, j backfillJob, oldest time.Time) (bool, error) {
+	through, err := f.history.Through(ctx, j.node.id)
+	end := j.node.newestEnd.Load() / minute
+	if err != nil || through.UnixMilli() < end*minute {
+		return false, err
+	}
+	within := span{max(j.span.From.UnixMilli(), oldest.UnixMilli()) / minute, min(j.span.To.UnixMilli()/minute+1, end)}
+	if within.first > within.last {
+		return true, nil // the samples would be too old to be kept
+	}
+	spans, err := f.unsampledSpans(ctx, j.node, within, end)
+	if err != nil {
+		return false, err
+	}
+	h := newNodeBackfill(j, within, spans, f.cfg.BackfillDelay)
+	if err := f.scan(ctx, h); err != nil {
+		return false, err
+	}
+	f.ids = append(f.ids, j.node.id)
+	f.nodes = append(f.nodes, h)
+	f.from, f.to = min(f.from, h.first), max(f.to, h.last)
+	return true, nil
+}
+
+// run reads the minutes twice: first to see how each value runs, then to write it.
+func (f *backfill) run(ctx context.Context, oldest time.Time) (put int64, err error) {
+	if err := f.eachSlice(ctx, f.read); err != nil {
 		return 0, err
 	}
 	for _, h := range f.nodes {
-		for _, t := range h.workloads {
-			t.finish(h.last, h.resumed)
-		}
-		names, err := s.names.Names(ctx, h.node.id, slices.Collect(maps.Keys(h.workloads)))
+		names, err := f.names.Names(ctx, h.node.id, slices.Collect(maps.Keys(h.workloads)))
 		if err != nil {
 			return 0, err
 		}
-		if err := s.findOlderSamples(ctx, h, names, oldest); err != nil {
+		if err := f.findOlderSamples(ctx, h, names, oldest); err != nil {
 			return 0, err
 		}
 		h.plan(names, oldest)
 	}
-	if put, err = f.write(ctx); err != nil {
-		return put, err
-	}
-	s.stats.backfilled.Add(put)
-	for _, h := range f.nodes {
-		s.removeGap(h.backfillJob)
-	}
-	return put, nil
+	return f.write(ctx)
 }
 
 // sliceMinutes is how many minutes a slice has.
@@ -148,102 +186,60 @@ func (f *backfill) eachSlice(ctx context.Context, do func(ctx context.Context, f
 	return nil
 }
 
-// compare follows the series through a slice, and compares them with the ledger.
-func (f *backfill) compare(ctx context.Context, from, to time.Time) error {
-	a, b := from.Unix()/60, to.Unix()/60
+// read adds what the ledger has of a slice to the gaps.
+func (f *backfill) read(ctx context.Context, from, to time.Time) error {
 	for _, h := range f.nodes {
-		if err := f.scanSeries(ctx, h, a, b); err != nil {
-			return err
-		}
 		h.started = 0
 	}
-	until := to
-	if b == f.to {
-		until = to.Add(time.Minute)
-	}
-	err := f.history.Minutes(ctx, f.ids, from, until, func(node int, m *batch.Minute) error {
-		switch h := f.nodes[node]; {
-		case h.contains(m.Minute):
+	return f.history.Minutes(ctx, f.ids, from, to, func(node int, m *batch.Minute) error {
+		if h := f.nodes[node]; h.contains(m.Minute) {
 			h.addMinute(m)
-		case m.Minute == h.last && h.workloads[m.Workload] != nil:
-			h.workloads[m.Workload].covered += m.Usage.Covered // its life did not end with the gap
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	for _, h := range f.nodes {
-		h.dropMatched(b)
-	}
-	return nil
 }
 
-// scanSeries follows the series of a node's workloads from an edge, in minutes, up to
-// another one.
-func (s *Store) scanSeries(ctx context.Context, h *nodeBackfill, from, to int64) error {
-	start, end := from*minute+1, min(to, h.last)*minute
-	if from <= h.first {
-		start = (h.first - repeatMinutes) * minute
-	}
-	if end <= h.first*minute || start > end {
-		return nil
-	}
-	var points []point
-	return s.eachCounter(ctx, h.node, start, end, func(_ workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
-		t := h.workload(short)
-		t.sampled = true
-		f := t.cursor(res, h)
-		if f.current.points == nil {
-			f.current.points = points[:0]
-		}
-		for it.Next() == chunkenc.ValFloat {
-			at, v := it.At()
-			x := lifeEnd
-			if !value.IsStaleNaN(v) {
-				x = amountOf(res, v)
-			}
-			f.addSample(at, x)
-			if at%minute == 0 {
-				h.sampled[at/minute] = struct{}{}
-			}
-		}
-		if len(f.current.points) == 0 {
-			points, f.current.points = f.current.points, nil
-		} else {
-			points = nil
-		}
-	})
-}
-
-// findOlderSamples finds out what series showed last that had been still when the gap began.
+// findOlderSamples finds the last values of series that had no sample for long before a span,
+// as their workloads used nothing.
 func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map[batch.ShortID]batch.Name, oldest time.Time) error {
 	var ids []string
+	end := int64(0)
 	for short, t := range h.workloads {
 		name, ok := names[short]
-		if ok && name.Started.UnixMilli() < h.from && slices.ContainsFunc(t.mismatched, func(s segment) bool { return !s.hasStart && s.start == h.first }) {
-			ids = append(ids, string(name.ID))
+		for i := range t.gaps {
+			if g := &t.gaps[i]; ok && !g.hasStart && name.Started.UnixMilli() < g.from {
+				ids, end = append(ids, string(name.ID)), max(end, g.from)
+				break
+			}
 		}
 	}
 	if len(ids) == 0 {
 		return nil
 	}
 	only := labels.MustNewMatcher(labels.MatchRegexp, metric.Workload, strings.Join(ids, "|"))
-	return s.eachCounter(ctx, h.node, oldest.UnixMilli(), h.first*minute-1, func(_ workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
-		at, v := int64(0), 0.0
-		for it.Next() == chunkenc.ValFloat {
-			at, v = it.At()
-		}
+	return s.eachCounter(ctx, h.node, oldest.UnixMilli(), end, func(_ workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		t := h.workloads[short]
-		if at == 0 || value.IsStaleNaN(v) || t == nil {
+		if t == nil {
 			return
 		}
-		t.sampled = true
-		for i := range t.mismatched {
-			if s := &t.mismatched[i]; s.res == res && !s.hasStart && s.start == h.first {
-				s.hasStart, s.startEarlier, s.startValue = true, true, amountOf(res, v)
-			}
+		i := slices.IndexFunc(t.gaps, func(g gap) bool { return g.res == res })
+		if i < 0 || t.gaps[i].hasStart {
+			return
 		}
+		g := &t.gaps[i]
+		at, v := int64(0), 0.0
+		for it.Next() == chunkenc.ValFloat {
+			next, x := it.At()
+			if next > g.from {
+				break
+			}
+			at, v = next, x
+		}
+		if at == 0 || value.IsStaleNaN(v) {
+			return
+		}
+		t.sampled |= usage.SetOf(res)
+		g.hasStart, g.from, g.startValue = true, at, amountOf(res, v)
 	}, only)
 }
 

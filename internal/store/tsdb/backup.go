@@ -2,11 +2,9 @@ package tsdb
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -70,7 +68,7 @@ func (s *Store) checkLink(dir string) (err error) {
 }
 
 func (s *Store) backup(ctx context.Context, dir string) error {
-	doubts := s.backupGaps(nil)
+	since := s.oldestDoubt()
 	// What is in memory may become a block at any time: first what is in memory,
 	// then the blocks. What is in both is the same. What came late is no part of
 	// what is in memory, in the database's words.
@@ -83,38 +81,21 @@ func (s *Store) backup(ctx context.Context, dir string) error {
 	if err := s.db.Snapshot(dir, false); err != nil {
 		return err
 	}
-	b, err := json.Marshal(s.backupGaps(doubts))
-	if err != nil {
-		return err
-	}
-	return atomicfile.Replace(gapsPath(dir), b)
+	return writeMissing(dir, since)
 }
 
-// backupGaps are the gaps that there are, and one for each node that sends: the copy may
-// lack some of its last windows, and of those that come late while it is made. Gaps
-// that were found before are kept, as they may have been filled too late for the copy.
-func (s *Store) backupGaps(before nodeGaps) nodeGaps {
-	from := time.Now().Add(-s.cfg.OutOfOrderWindow).UnixMilli()
+// oldestDoubt returns the instant since which the copy may lack samples that the ledger can
+// supply: those of batches that come late while it is made, and those that are missing now.
+func (s *Store) oldestDoubt() time.Time {
+	since := time.Now().Add(-s.cfg.OutOfOrderWindow)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := maps.Clone(s.gaps)
-	for id, n := range s.nodes {
-		if n.newestEnd.Load() < from {
-			continue
-		}
-		if h, ok := all[id]; !ok || h.From > from {
-			all[id] = nodeGap{From: from}
+	for _, u := range s.unsampled {
+		if u.From.Before(since) {
+			since = u.From
 		}
 	}
-	for id, h := range before {
-		if now, ok := all[id]; !ok || now.From > h.From {
-			all[id] = h
-		}
-	}
-	for id, h := range all {
-		all[id] = nodeGap{From: h.From} // up to when it sends again
-	}
-	return all
+	return since
 }
 
 // writeHead writes what is in memory as blocks that end with their slices: see

@@ -97,12 +97,12 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err := s.restoreWorkloads(ctx, fresh, cmp.Or(newest, s.db.Head().MaxTime())); err != nil {
 		return nil, err
 	}
-	if err := s.detectGap(ctx, fresh, newest); err != nil {
+	if err := s.detectUnsampled(ctx, fresh, newest); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.gaps[id]; ok {
+	if _, ok := s.unsampled[id]; ok {
 		fresh.shortLived.resetTotals()
 	}
 	if n = s.nodes[id]; n == nil {

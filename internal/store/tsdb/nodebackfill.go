@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -11,16 +12,17 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A nodeBackfill is a node with a gap that is filled in.
+// A nodeBackfill is a node whose spans are filled in.
 type nodeBackfill struct {
 	backfillJob
-	first      int64 // the edge at which the gap begins, in minutes
-	last       int64 // and at which it ends
+	within     span   // the edges of which samples may be missing
+	spans      []span // of these, at which the node has none
+	first      int64  // minutes that are read, from first ...
+	last       int64  // ... before last
 	workloads  map[batch.ShortID]*workloadBackfill
 	shortLived *workloadBackfill
 	untracked  map[int64]*[usage.Limit]int64 // used by those without a workloadBackfill, by minute
 	started    int                           // workloads that have no samples, in this slice
-	sampled    map[int64]struct{}            // edges at which there are samples
 	minute     int64                         // whose rows come now; 0 is none yet
 	edge       int64                         // the last one that was written, in minutes
 	parts      metric.Parts
@@ -29,10 +31,14 @@ type nodeBackfill struct {
 	levels     []storage.SeriesRef
 }
 
-func newNodeBackfill(j backfillJob) *nodeBackfill {
+func newNodeBackfill(j backfillJob, within span, spans []span, delay time.Duration) *nodeBackfill {
+	if n := len(spans); n > 0 {
+		within.last = max(within.last, spans[n-1].last)
+	}
 	h := &nodeBackfill{
-		backfillJob: j, first: j.from / minute, last: j.to / minute,
-		workloads: map[batch.ShortID]*workloadBackfill{}, sampled: map[int64]struct{}{}, levels: make([]storage.SeriesRef, len(metric.Levels)),
+		backfillJob: j, within: within, spans: spans,
+		first: max(within.first-int64(maxSkew/time.Minute), 0), last: within.last + int64(delay/time.Minute) + 2,
+		workloads: map[batch.ShortID]*workloadBackfill{}, levels: make([]storage.SeriesRef, len(metric.Levels)),
 		shortLived: &workloadBackfill{labels: &namedWorkload{id: metric.ShortLived, Name: j.node.shortLived.Name}}, untracked: map[int64]*[usage.Limit]int64{},
 	}
 	for _, short := range j.node.residuals {
@@ -41,7 +47,12 @@ func newNodeBackfill(j backfillJob) *nodeBackfill {
 	return h
 }
 
-// contains says whether a row is of the node's gap.
+// isUnsampled reports whether the node has no sample at an edge.
+func (h *nodeBackfill) isUnsampled(edge int64) bool {
+	return slices.ContainsFunc(h.spans, func(sp span) bool { return sp.contains(edge) })
+}
+
+// contains reports whether rows of a minute are read for the node.
 func (h *nodeBackfill) contains(m int64) bool { return m >= h.first && m < h.last }
 
 // workload finds that of a workload.
@@ -61,17 +72,25 @@ func (h *nodeBackfill) workload(short batch.ShortID) *workloadBackfill {
 // be long, as have them at once.
 const maxWorkloadFactor = 5
 
-// addMinute takes a row of the ledger. As in what is live, what is one of too many is booked
-// to the series of the short-lived ones. Of a node that had too many since the start this is all
-// that has no samples: had it lived at another time than in the gap, it would be there.
+// addMinute takes a row of the ledger. As in live samples, a workload above the limit is
+// booked to the series of the short-lived ones. If the node was above the limit since the
+// start, that is each workload without samples: had it lived at another time, it would have
+// some.
 func (h *nodeBackfill) addMinute(m *batch.Minute) {
-	if t := h.workloads[m.Workload]; t != nil {
-		t.addMinute(m, h)
+	t := h.workloads[m.Workload]
+	switch touched := m.Minute >= h.within.first-1 && m.Minute <= h.within.last; {
+	case t != nil && (touched || t.sampled != 0):
+		t.addMinute(m, h.within)
+		return
+	case t != nil && m.Minute == h.within.last+1:
+		t.covered += m.Usage.Covered // its life did not end with the range
+		return
+	case !touched:
 		return
 	}
 	if most := h.node.quota.limit; !h.node.overLimit.Load() && h.started < most && len(h.workloads) < maxWorkloadFactor*most {
 		h.started++
-		h.workload(m.Workload).addMinute(m, h)
+		h.workload(m.Workload).addMinute(m, h.within)
 		return
 	}
 	sum := h.untracked[m.Minute]
@@ -84,16 +103,6 @@ func (h *nodeBackfill) addMinute(m *batch.Minute) {
 			sum[r] += m.Usage.Amount[r]
 		}
 	})
-}
-
-// dropMatched forgets what is as it should be, up to an edge. What lived for less than a
-// window is known at the end.
-func (h *nodeBackfill) dropMatched(edge int64) {
-	for _, t := range h.workloads {
-		for i := range t.series {
-			t.series[i].dropMatched(edge)
-		}
-	}
 }
 
 // plan finds out which series there are, and how they run. What is older than all
@@ -111,19 +120,18 @@ func (h *nodeBackfill) plan(names map[batch.ShortID]batch.Name, oldest time.Time
 		name, ok := names[short]
 		switch {
 		case ok && t.isShortLived(&name):
-			t.shortLived, t.mismatched = true, nil
+			t.shortLived, t.gaps = true, nil
 			shortLived = append(shortLived, t)
-		case !ok, !t.sampled && name.Ended.IsZero() && name.Started.Before(oldest):
+		case !ok, t.sampled == 0 && name.Ended.IsZero() && name.Started.Before(oldest):
 			// Nobody says what it is; or it is still, and what it has come to is
 			// not known before it does something.
-			t.mismatched = nil
+			t.gaps = nil
 		default:
 			t.labels = &namedWorkload{id: name.ID, Name: name}
 			t.plan()
 		}
 	}
 	h.shortLived.addAll(shortLived, h)
-	h.shortLived.finish(h.last, h.resumed)
 	h.shortLived.plan()
 }
 
@@ -153,7 +161,7 @@ func (h *nodeBackfill) writeRow(w *blockWriter, m *batch.Minute) error {
 	}
 	t := h.workloads[m.Workload]
 	switch {
-	case t != nil && m.Minute >= t.first:
+	case t != nil && t.first > 0 && m.Minute >= t.first:
 		h.parts[t.part].Add(&m.Usage)
 		if t.shortLived {
 			t = h.shortLived
@@ -194,7 +202,7 @@ func (h *nodeBackfill) writeMachine(w *blockWriter) error {
 	m, ok := h.wholes[h.minute]
 	parts := h.parts
 	h.parts = metric.Parts{}
-	if _, live := h.sampled[h.minute+1]; live || !ok || m.Covered <= 0 {
+	if !h.isUnsampled(h.minute+1) || !ok || m.Covered <= 0 {
 		return nil
 	}
 	n, at := h.node, (h.minute+1)*minute

@@ -40,7 +40,7 @@ func TestThinRows(t *testing.T) {
 			win.Rows[0].Has, win.Rows[0].Total = 0, [usage.Limit]int64{}
 		}
 		for range 2 {
-			if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -89,7 +89,7 @@ func TestThinGoesNotBack(t *testing.T) {
 		} else if i > 0 {
 			win.Rows[0].Has, win.Rows[0].Total = 0, [usage.Limit]int64{}
 		}
-		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestInfoAtOnce(t *testing.T) {
 	}()
 	put := func(news []batch.Name, win batch.Window) {
 		t.Helper()
-		if err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,7 +162,7 @@ func TestCounterStays(t *testing.T) {
 			row.Usage.Present &^= usage.SetOf(usage.EnergyRest)
 			row.Usage.Amount[usage.EnergyRest], row.Total[usage.EnergyRest] = 0, 0
 		}
-		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestLevels(t *testing.T) {
 	}()
 	win := w.window(10e9, a, idle, system)
 	win.Total.Put(usage.DiskRead, 50_000, usage.Measured)
-	if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+	if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
 		t.Fatal(err)
 	}
 	end := time.Unix(0, win.End+w.offset)
@@ -210,7 +210,7 @@ func TestLevels(t *testing.T) {
 	}
 	// A window in which nobody ran anything: that part is nothing, not as before.
 	end = end.Add(10 * time.Second)
-	if err := s.Append(t.Context(), "n1", nil, []batch.Window{w.window(10e9, idle, system)}, []time.Duration{0}); err != nil {
+	if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{w.window(10e9, idle, system)}, []time.Duration{0}); err != nil {
 		t.Fatal(err)
 	}
 	if got, ok := ask(t, s, `mete_node_cpu_cores{part="workloads"}`, end); !ok || got != 0 {

@@ -80,9 +80,9 @@ type Store struct {
 	missingSince int64   // since when blocks are missing, ms since 1970; never where none is
 	log          *slog.Logger
 
-	mu    sync.Mutex
-	nodes map[string]*node
-	gaps  nodeGaps
+	mu        sync.Mutex
+	nodes     map[string]*node
+	unsampled map[string]unsampledNode
 
 	stats counts
 }
@@ -109,7 +109,7 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, names: names, log: log, nodes: map[string]*node{}}
+	s := &Store{cfg: cfg, names: names, log: log, nodes: map[string]*node{}, unsampled: map[string]unsampledNode{}}
 	s.history, _ = names.(History)
 	var err error
 	if s.missingSince, err = setAsideUnreadable(cfg.Dir, log); err != nil {
@@ -118,7 +118,6 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 	if err := truncateTornRecords(cfg.Dir, log); err != nil {
 		return nil, err
 	}
-	s.gaps = readGaps(cfg.Dir)
 	db, own, err := openDB(cfg, log)
 	// The less is set aside the better: chunks of what is in memory are in its log
 	// too, and the log has some hours.
@@ -132,7 +131,7 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 		why, aside := err, cfg.Dir+".broken-"+time.Now().UTC().Format("20060102T150405.000")
 		if parts == nil {
 			err = os.Rename(cfg.Dir, aside)
-			s.gaps, s.missingSince = nodeGaps{}, never
+			s.missingSince = never // each node is compared with the ledger
 		} else {
 			err = moveEntries(parts, cfg.Dir, aside)
 			s.missingSince = min(s.missingSince, time.Now().Add(-cfg.OutOfOrderWindow).UnixMilli()) // what was late is there alone
@@ -153,6 +152,9 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 		return nil, err
 	}
 	s.db = db
+	if err := s.loadUnsampled(context.Background()); err != nil {
+		return nil, errors.Join(fmt.Errorf("metrics: %w", err), db.Close())
+	}
 	if reg != nil {
 		if err := reg.Register(own); err != nil {
 			return nil, errors.Join(err, db.Close())

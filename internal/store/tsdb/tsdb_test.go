@@ -141,7 +141,7 @@ func TestMinutes(t *testing.T) {
 	s := openDB(t, dir, names)
 	put := func(from, to int) {
 		t.Helper()
-		if err := s.Append(t.Context(), "n1", nil, all[from:to], by[from:to]); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, all[from:to], by[from:to]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestStill(t *testing.T) {
 	s := openDB(t, dir, names)
 	put := func(win batch.Window) {
 		t.Helper()
-		if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,7 +240,7 @@ func TestStill(t *testing.T) {
 
 	renamed := names[a]
 	renamed.Name = "a2"
-	if err := s.Append(t.Context(), "n1", []batch.Name{renamed}, []batch.Window{w.window(70e9, a, b)}, []time.Duration{0}); err != nil {
+	if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed}, []batch.Window{w.window(70e9, a, b)}, []time.Duration{0}); err != nil {
 		t.Fatal(err)
 	}
 	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), true)
@@ -271,7 +271,7 @@ func TestBrief(t *testing.T) {
 		win.Rows[1].Ended = true
 		want += win.Rows[1].Usage.Amount[usage.CPU]
 		for range 2 { // it is offered twice
-			if err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -325,7 +325,7 @@ func TestCrowd(t *testing.T) {
 			want += win.Rows[i].Usage.Amount[usage.CPU]
 		}
 		for range 2 { // it is offered twice
-			if err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+			if _, err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -416,7 +416,7 @@ func TestCrowdMakesRoom(t *testing.T) {
 		for i := range ended {
 			ws[2].Rows[i].Ended = true
 		}
-		if err := s.Append(t.Context(), "n1", news, ws, []time.Duration{0, 0, 0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", news, ws, []time.Duration{0, 0, 0}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -482,7 +482,7 @@ func TestCrowdInTurn(t *testing.T) {
 		if win.Rows[1].Ended = true; i == 0 {
 			win.Rows = append(win.Rows[:1], win.Rows[2:]...)
 		}
-		if err := s.Append(t.Context(), "n1", []batch.Name{renamed, names[next]}, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed, names[next]}, []batch.Window{win}, []time.Duration{0}); err != nil {
 			t.Fatal(err)
 		}
 		before = next

@@ -17,15 +17,13 @@ import (
 // window, which live has no series of its own.
 const maxShortLife = 15 * time.Second
 
-// A workloadBackfill is how the series of one workload run through a gap.
+// A workloadBackfill is how the series of one workload run through the spans of its node.
 type workloadBackfill struct {
 	labels     *namedWorkload // its labels; nil where it has no series
 	shortLived bool           // it goes into the series of those that lived for less than a window
 	part       metric.Part
-	sampled    bool // it has samples about the gap
-	series     []cursor
-	mismatched []segment // of all of them, those that are to be filled in
-	gaps       []gap     // of these
+	sampled    usage.Set // resources of which it has samples
+	gaps       []gap     // of all its series
 
 	first, last int64 // minutes of its rows; 0 is none
 	covered     time.Duration
@@ -38,19 +36,30 @@ type workloadBackfill struct {
 	info storage.SeriesRef
 }
 
-// cursor finds that of a counter.
-func (t *workloadBackfill) cursor(r usage.Resource, h *nodeBackfill) *cursor {
-	for i := range t.series {
-		if f := &t.series[i]; f.current.res == r {
-			return f
+// addUse adds what is used in a minute to the gap of a series. One that has no samples has
+// one gap over the range.
+func (t *workloadBackfill) addUse(r usage.Resource, m, v int64, within span) {
+	for i := range t.gaps {
+		g := &t.gaps[i]
+		if g.res != r || !g.contains(m) {
+			continue
 		}
+		g.addUse(m, v)
+		if next := g.follower(t.gaps[i+1:]); next != nil && m == g.last {
+			next.addUse(m, v)
+		}
+		return
 	}
-	t.series = append(t.series, newCursor(r, h.first, h.resumed/minute))
-	return &t.series[len(t.series)-1]
+	if v == 0 || t.sampled.Has(r) {
+		return
+	}
+	g := gap{res: r, from: within.first*minute - 1, to: never, first: within.first - 1, last: within.last}
+	g.addUse(m, v)
+	t.gaps = append(t.gaps, g)
 }
 
 // addMinute takes a row of the ledger.
-func (t *workloadBackfill) addMinute(m *batch.Minute, h *nodeBackfill) {
+func (t *workloadBackfill) addMinute(m *batch.Minute, within span) {
 	if t.first == 0 {
 		t.first = m.Minute
 	}
@@ -66,16 +75,14 @@ func (t *workloadBackfill) addMinute(m *batch.Minute, h *nodeBackfill) {
 		} else {
 			t.tail[r] += v
 		}
-		if s := t.cursor(r, h).find(m.Minute); s != nil {
-			s.addUse(m.Minute, v)
-		}
+		t.addUse(r, m.Minute, v, within)
 	})
 }
 
 // isShortLived says whether, as far as the ledger knows, all of its life was in one window.
 // One that ended later than in its last row was still meanwhile.
 func (t *workloadBackfill) isShortLived(name *batch.Name) bool {
-	return !t.sampled && t.last-t.first <= 1 && t.covered <= maxShortLife && !name.Ended.IsZero() &&
+	return t.sampled == 0 && t.last-t.first <= 1 && t.covered <= maxShortLife && !name.Ended.IsZero() &&
 		name.Ended.UnixMilli() < (t.last+1)*minute+maxShortLife.Milliseconds()
 }
 
@@ -104,30 +111,14 @@ func (t *workloadBackfill) addAll(all []*workloadBackfill, h *nodeBackfill) {
 			if v == 0 {
 				continue
 			}
-			if s := t.cursor(usage.Resource(r), h).find(m); s != nil {
-				s.addUse(m, v)
-			}
+			t.addUse(usage.Resource(r), m, v, h.within)
 		}
 	}
 }
 
-// finish is called when all samples came, and all rows of which it is.
-func (t *workloadBackfill) finish(edge, since int64) {
-	for i := range t.series {
-		f := &t.series[i]
-		f.finish(edge, since)
-		f.dropMatched(edge)
-		t.mismatched = append(t.mismatched, f.kept...)
-	}
-	t.series = nil
-}
-
-// plan finds out how each value runs.
+// plan decides how each value runs.
 func (t *workloadBackfill) plan() {
-	for i := range t.mismatched {
-		t.gaps = append(t.gaps, t.mismatched[i].gaps()...)
-	}
-	t.mismatched = nil
+	t.gaps = closeGaps(t.gaps)
 	reset := slices.ContainsFunc(t.gaps, func(g gap) bool { return g.mustReset() })
 	for i := range t.gaps {
 		t.gaps[i].plan(reset)

@@ -24,7 +24,7 @@ func TestShort(t *testing.T) {
 		"several windows":    {workloadBackfill{first: at, last: at, covered: 20 * time.Second}, end.Add(-5 * time.Second), false},
 		"rested, then ended": {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(time.Minute), false},
 		"it lives":           {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, time.Time{}, false},
-		"it has samples":     {workloadBackfill{first: at, last: at, covered: 10 * time.Second, sampled: true}, end.Add(-5 * time.Second), false},
+		"it has samples":     {workloadBackfill{first: at, last: at, covered: 10 * time.Second, sampled: usage.SetOf(usage.CPU)}, end.Add(-5 * time.Second), false},
 	} {
 		if got := c.workload.isShortLived(&batch.Name{Ended: c.ended}); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -34,9 +34,9 @@ func TestShort(t *testing.T) {
 
 // A node of which the ledger has very many workloads does not fill the memory as it is
 // filled in: what is too many is booked together.
-func TestHollowBounds(t *testing.T) {
+func TestBackfillBounds(t *testing.T) {
 	n := &node{id: "n1", residuals: residuals("n1"), shortLived: &namedWorkload{}, quota: seriesQuota{limit: 10}}
-	h := newNodeBackfill(backfillJob{node: n, to: 10 * blockSpan.Milliseconds()})
+	h := newNodeBackfill(backfillJob{node: n}, span{1, 10 * sliceMinutes}, nil, time.Minute)
 	residuals := len(h.workloads)
 	var want, rest int64
 	next := batch.ShortID(1)
@@ -50,14 +50,14 @@ func TestHollowBounds(t *testing.T) {
 			want += int64(next) - 1
 		}
 		if n := len(h.workloads) - residuals; n > 10*int(at+1) || n > maxWorkloadFactor*10 {
-			t.Fatalf("%d tracks after %d slices", n, at+1)
+			t.Fatalf("%d workloads after %d slices", n, at+1)
 		}
 	}
 	for _, sum := range h.untracked {
 		rest += sum[usage.CPU]
 	}
-	for _, track := range h.workloads {
-		rest += track.head[usage.CPU] + track.tail[usage.CPU]
+	for _, t := range h.workloads {
+		rest += t.head[usage.CPU] + t.tail[usage.CPU]
 	}
 	if rest != want {
 		t.Errorf("%d are booked, want %d", rest, want)

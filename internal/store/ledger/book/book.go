@@ -190,6 +190,11 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []batch.Sho
 	if through := schema.Nanos(e.Through); through > n.through {
 		n.through, n.changed = through, true
 	}
+	if !e.Unsampled.IsZero() {
+		if err := markUnsampled(b.Tx, n.id, e.Unsampled); err != nil {
+			return nil, err
+		}
+	}
 	for _, g := range e.Gaps {
 		if err := AddGap(b.Tx, n.id, g, b.now); err != nil {
 			return nil, err

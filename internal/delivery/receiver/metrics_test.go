@@ -1,0 +1,64 @@
+package receiver_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/model/batch"
+)
+
+// metrics is a time series database that takes what it is told to take.
+type metrics struct {
+	unsampled bool
+	err       error
+}
+
+func (m *metrics) Append(_ context.Context, _ string, _ []batch.Name, ws []batch.Window, by []time.Duration) (s batch.Span, err error) {
+	if m.unsampled {
+		s = batch.Span{From: timeline.Start(&ws[0], by[0]), To: timeline.End(&ws[len(ws)-1], by[len(ws)-1])}
+	}
+	return s, m.err
+}
+
+// A batch whose samples are not all taken is booked with the span of its windows.
+func TestUnsampled(t *testing.T) { synctest.Test(t, testUnsampled) }
+
+func testUnsampled(t *testing.T) {
+	l, m := newLedger(), &metrics{}
+	in := receiver.New(quick(), l, m, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- in.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	node := newMachine("boot", time.Hour, 1)
+	for i, c := range []struct {
+		unsampled bool
+		err       error
+	}{{false, nil}, {true, errors.New("the disk is full")}, {true, nil}, {false, nil}} {
+		m.unsampled, m.err = c.unsampled, c.err
+		w := node.window(10 * time.Second)
+		offer(t, in, "n1", node.clock(), node.batch(t, w), batch.Accepted)
+		var want batch.Span
+		if c.unsampled {
+			want = batch.Span{From: timeline.Start(&w, 0), To: timeline.End(&w, 0)}
+		}
+		all := l.taken()
+		if got := all[len(all)-1].Unsampled; len(all) != i+1 || got != want {
+			t.Errorf("%d of %d: booked with %v, want %v", i, len(all), got, want)
+		}
+	}
+	if n := in.Stats().MetricsFailed; n != 1 {
+		t.Errorf("%d batches failed, want 1", n)
+	}
+}
