@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"mime"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
@@ -20,46 +17,51 @@ import (
 
 // A Store keeps states.
 type Store interface {
-	// StatesMark is how far a source's have been taken.
+	// StatesMark returns the mark up to which states of a source are stored.
 	StatesMark(ctx context.Context, src replica.Source) (replica.Mark, error)
-	// TakeStates takes a page as a whole and returns the mark after it. Where
-	// the page does not go on at the mark it is fault.ErrConflict, with the mark.
+	// TakeStates stores a page as a whole and returns the mark after it. If the page does not
+	// begin at the mark, the error is fault.ErrConflict, with the mark.
 	TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (replica.Mark, error)
 }
 
 // A Receiver takes states from servers below.
 type Receiver struct {
-	store    Store
-	limits   wire.Limits
-	identify func(*http.Request) (replica.Source, error)
-	log      *slog.Logger
+	store      Store
+	limits     wire.Limits
+	identify   func(*http.Request) (replica.Source, error)
+	log        *slog.Logger
+	logLimiter httpx.LogLimiter // by source
 
 	decoders chan struct{}
 	mu       sync.Mutex
-	open     map[string]bool // sources that are being served
-	warned   map[string]time.Time
+	open     map[string]bool // sources with a request that is being served
 }
 
 const (
-	maxDecoders = 2                // pages that are in memory at once: one takes some 20 MB
-	idleTimeout = 10 * time.Second // how long a sender may send nothing of a page
-	bodyTimeout = time.Minute      // how long it may send one at all
+	maxDecoders = 2                // pages in memory at once: one takes about 20 MB
+	idleTimeout = 10 * time.Second // without a byte of a page
+	bodyTimeout = time.Minute      // for all bytes of a page
+	retryDelay  = 5 * time.Second  // of a page that may be stored later
 )
 
-// NewReceiver returns a Receiver. identify says which server a request is from; its
-// error is answered with 403 where it wraps fault.ErrDenied, with 503 where it
-// wraps fault.ErrUnavailable, else with 401.
-func NewReceiver(k Store, identify func(*http.Request) (replica.Source, error), log *slog.Logger) *Receiver {
-	return &Receiver{
-		store: k, limits: wire.Default(), identify: identify, log: log,
-		decoders: make(chan struct{}, maxDecoders), open: map[string]bool{}, warned: map[string]time.Time{},
-	}
+var (
+	errNoCertificate = errors.New("a server's certificate is needed")
+	errSecondPage    = &fault.RetryError{Err: httpx.WithStatus(errors.New("one page at a time"), httpx.ErrTooMany), After: time.Second}
+	// errNotStored is the answer for an error of the store, whose text stays here: it is about
+	// this server. Nothing was stored, and it may be later.
+	errNotStored = httpx.Status{Code: http.StatusServiceUnavailable, Title: fault.ErrUnavailable.Error()}
+)
+
+// NewReceiver returns a Receiver. identify returns the server that sends a request; its error is
+// answered with 403 if it wraps fault.ErrDenied, with 503 if it wraps fault.ErrUnavailable, else
+// with 401.
+func NewReceiver(s Store, identify func(*http.Request) (replica.Source, error), log *slog.Logger) *Receiver {
+	return &Receiver{store: s, limits: wire.Default(), identify: identify, log: log, decoders: make(chan struct{}, maxDecoders), open: map[string]bool{}}
 }
 
-// Handler serves POST /v1/states and GET /v1/states/mark. Both answer with a
-// mark; a page that does not go on there is answered with 409 and the mark.
-// Errors are problems (RFC 9457). Each answer states what the server reads, in
-// wire.HeaderReads.
+// Handler serves POST /v1/states and GET /v1/states/mark. Both answer with a mark; a page that
+// does not begin there is answered with 409 and the mark. Errors are problems (RFC 9457). Each
+// answer states what the server reads, in wire.HeaderReads.
 func (rc *Receiver) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/states", rc.serve(rc.post))
@@ -67,38 +69,31 @@ func (rc *Receiver) Handler() http.Handler {
 		return rc.store.StatesMark(r.Context(), src)
 	}))
 	for path, method := range map[string]string{"/v1/states": http.MethodPost, "/v1/states/mark": http.MethodGet} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Allow", method)
-			httpx.WriteProblem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			httpx.Fail(w, httpx.CheckMethod(w, r, method)) // the mux has other patterns for this method
 		})
 	}
 	return httpx.WithHeader(wire.HeaderReads, wire.LatestFormat().String(), mux)
 }
 
-// Errors of a request that no kind says.
-var (
-	errMedia   = errors.New("the body has to be " + wire.MediaTypeStates + " without a content encoding")
-	errBody    = errors.New("the body is too large")
-	errTooSlow = errors.New("the body came too slowly")
-)
-
-func (rc *Receiver) serve(take func(http.ResponseWriter, *http.Request, replica.Source) (replica.Mark, error)) http.HandlerFunc {
+func (rc *Receiver) serve(handle func(http.ResponseWriter, *http.Request, replica.Source) (replica.Mark, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// It also bounds how long the server waits for a body that nobody reads.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(idleTimeout)) // a writer without one is a test's
+		httpx.SetReadTimeout(w, idleTimeout)
 		src, err := rc.identify(r)
 		if err != nil {
-			httpx.WriteProblem(w, identityProblem(err))
+			if err = httpx.Unidentified(err); errors.Is(err, httpx.ErrUnauthorized) {
+				err = httpx.WithStatus(fault.WithHint(errNoCertificate, fault.Hint(err)), httpx.ErrUnauthorized)
+			}
+			httpx.Fail(w, err)
 			return
 		}
-		leave := rc.admit(src.ID)
-		if leave == nil {
-			httpx.SetRetryAfter(w, time.Second)
-			httpx.WriteProblem(w, fault.Problem{Title: "too many requests", Detail: "one page at a time", Status: http.StatusTooManyRequests})
+		release := rc.admit(src.ID)
+		if release == nil {
+			httpx.Fail(w, errSecondPage)
 			return
 		}
-		defer leave()
-		m, err := take(w, r, src)
+		defer release()
+		m, err := handle(w, r, src)
 		switch {
 		case err == nil:
 			httpx.WriteJSON(w, http.StatusOK, m)
@@ -110,8 +105,9 @@ func (rc *Receiver) serve(take func(http.ResponseWriter, *http.Request, replica.
 	}
 }
 
-// admit lets one request of a source in at a time; nil is not now.
-func (rc *Receiver) admit(source string) (leave func()) {
+// admit counts a request of a source as being served until release is called. It returns nil
+// if another request of the source is being served.
+func (rc *Receiver) admit(source string) (release func()) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	if rc.open[source] {
@@ -126,8 +122,8 @@ func (rc *Receiver) admit(source string) (leave func()) {
 }
 
 func (rc *Receiver) post(w http.ResponseWriter, r *http.Request, src replica.Source) (m replica.Mark, err error) {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != wire.MediaTypeStates || r.Header.Get("Content-Encoding") != "" {
-		return m, errMedia
+	if err := httpx.CheckMediaType(r, wire.MediaTypeStates); err != nil {
+		return m, err
 	}
 	select {
 	case rc.decoders <- struct{}{}:
@@ -135,7 +131,7 @@ func (rc *Receiver) post(w http.ResponseWriter, r *http.Request, src replica.Sou
 	case <-r.Context().Done():
 		return m, r.Context().Err()
 	}
-	body, err := rc.read(w, r)
+	body, err := httpx.ReadBody(w, r, int64(rc.limits.Sent), idleTimeout, bodyTimeout)
 	if err != nil {
 		return m, err
 	}
@@ -146,87 +142,17 @@ func (rc *Receiver) post(w http.ResponseWriter, r *http.Request, src replica.Sou
 	return rc.store.TakeStates(r.Context(), src, p, time.Now())
 }
 
-// read reads a body, as far as it may be large.
-func (rc *Receiver) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	limit := int64(rc.limits.Sent)
-	if r.ContentLength > limit {
-		return nil, errBody
-	}
-	p := deadlineReader{r.Body, http.NewResponseController(w), time.Now().Add(bodyTimeout)}
-	b, err := io.ReadAll(io.LimitReader(p, limit+1))
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, errTooSlow
-	case err != nil:
-		return nil, fmt.Errorf("body: %w: %w", fault.ErrUnavailable, err)
-	case int64(len(b)) > limit:
-		return nil, errBody
-	}
-	// The deadline was for the body, not for what is made of it.
-	_ = p.SetReadDeadline(time.Time{})
-	return b, nil
-}
-
-// deadlineReader waits for each piece of a body for a while, and not for ever for all.
-type deadlineReader struct {
-	io.Reader
-	*http.ResponseController
-	end time.Time
-}
-
-func (p deadlineReader) Read(b []byte) (int, error) {
-	until := time.Now().Add(idleTimeout)
-	if until.After(p.end) {
-		until = p.end
-	}
-	_ = p.SetReadDeadline(until)
-	return p.Reader.Read(b)
-}
-
+// fail answers an error, and logs it once a minute for each source.
 func (rc *Receiver) fail(w http.ResponseWriter, src replica.Source, err error) {
-	var p fault.Problem
+	answer := err
 	switch {
-	case errors.Is(err, errMedia):
-		p = fault.Problem{Title: "unsupported media type", Detail: err.Error(), Status: http.StatusUnsupportedMediaType}
-	case errors.Is(err, errBody):
-		p = fault.Problem{Title: "content too large", Detail: err.Error(), Status: http.StatusRequestEntityTooLarge}
-		w.Header().Set("Connection", "close")
-	case errors.Is(err, errTooSlow):
-		p = fault.Problem{Title: "request timeout", Detail: err.Error(), Status: http.StatusRequestTimeout}
-		w.Header().Set("Connection", "close")
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		p = fault.ProblemOf(fmt.Errorf("the request was given up: %w", fault.ErrUnavailable))
-	default:
-		if p = fault.ProblemOf(err); p.Status == http.StatusInternalServerError {
-			// Nothing was taken, and it may work later.
-			p = fault.Problem{Title: fault.ErrUnavailable.Error(), Status: http.StatusServiceUnavailable}
-		}
+		answer = fmt.Errorf("the request was canceled: %w", fault.ErrUnavailable)
+	case httpx.ProblemOf(err).Status == http.StatusInternalServerError:
+		answer = errNotStored
 	}
-	if p.Status == http.StatusServiceUnavailable {
-		httpx.SetRetryAfter(w, 5*time.Second)
+	if rc.logLimiter.Allow(src.ID, time.Now()) {
+		rc.log.Warn("page refused", "source", src.ID, "status", httpx.ProblemOf(answer).Status, "err", err)
 	}
-	rc.warn(src, p.Status, err)
-	httpx.WriteProblem(w, p)
-}
-
-// warn logs what a source is told, once a minute.
-func (rc *Receiver) warn(src replica.Source, status int, err error) {
-	now := time.Now()
-	rc.mu.Lock()
-	quiet := now.Sub(rc.warned[src.ID]) < time.Minute
-	if !quiet {
-		rc.warned[src.ID] = now
-	}
-	rc.mu.Unlock()
-	if !quiet {
-		rc.log.Warn("page refused", "source", src.ID, "status", status, "err", err)
-	}
-}
-
-// identityProblem is the answer to one who is not known.
-func identityProblem(err error) fault.Problem {
-	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnavailable) {
-		return fault.ProblemOf(err)
-	}
-	return fault.Problem{Title: "not identified", Detail: "a server's certificate is needed", Status: http.StatusUnauthorized, Hint: fault.Hint(err)}
+	httpx.Fail(w, httpx.RetryLater(answer, retryDelay))
 }

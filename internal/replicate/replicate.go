@@ -1,5 +1,5 @@
-// Package replicate is the way of states from a server to the one above it: the
-// loop that tells them, and the handler that takes them.
+// Package replicate sends states of rows from a server to the server above it: the loop that
+// sends them, and the handler that takes them.
 package replicate
 
 import (
@@ -21,43 +21,42 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// A Ledger has states to tell.
+// A Ledger holds the states to send.
 type Ledger interface {
-	// States is what a server above lacks that stands at a mark.
+	// States returns the next page of states for a server above with this mark.
 	States(ctx context.Context, m replica.Mark, o replica.Offer) (*replica.Page, error)
-	// Secret is a secret of the ledger's own.
+	// Secret returns a secret of this ledger.
 	Secret(ctx context.Context, key string) (string, error)
-	// Epoch is an id that was made with the ledger.
+	// Epoch returns the id that was made with the ledger.
 	Epoch() string
 }
 
-// Config says to which server the states go, and which.
+// Config names the server above, and the states to send.
 type Config struct {
 	URL string // of the server above, https://host:port
-	Dir string // holds the identity; made where it is not there
-	// Token returns the token to enroll by, of the role upstream; it may be nil,
-	// or return fault.ErrNotFound.
+	Dir string // of the identity; made if it is missing
+	// Token returns the token to enroll by, of the role upstream. It may be nil, or return
+	// fault.ErrNotFound.
 	Token func() (token.Token, error)
 	Name  string // of this server, for people
-	// Finest is minutes, or hours: then nothing goes up before its hour is over.
+	// Finest is minutes, or hours: then rows are sent when their hour is over.
 	Finest replica.Resolution
-	// Pseudonyms go up instead of names.
+	// Pseudonyms replaces names by pseudonyms.
 	Pseudonyms bool
-	PageRows   int           // in one page
-	Interval   time.Duration // how often it looks for something to tell
-	// MinBackoff and MaxBackoff bound how long it waits after a failure: from the
-	// one to the other, twice as long each time.
+	PageRows   int           // in one page, at most
+	Interval   time.Duration // between two pushes
+	// MinBackoff and MaxBackoff limit the wait after a failure. It doubles with each failure.
 	MinBackoff, MaxBackoff time.Duration
 
-	includeOpen bool // minutes that are not over go up as well
+	includeOpen bool // rows of minutes that are not over are sent too
 }
 
-// Default tells minutes, every fifteen seconds.
+// Default sends minutes, every fifteen seconds.
 func Default() Config {
 	return Config{PageRows: 10_000, Interval: 15 * time.Second, MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}
 }
 
-// Validate reports what cannot work. The error wraps fault.ErrInvalid.
+// Validate returns an error that wraps fault.ErrInvalid if a value cannot work.
 func (c Config) Validate() error {
 	switch {
 	case c.URL == "" || c.Dir == "":
@@ -72,11 +71,11 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// secretKey is where the ledger keeps what pseudonyms are made with: they stay
-// the same as long as the ledger does, for all servers above.
+// secretKey is the key of the ledger's secret from which pseudonyms are made: they are the same
+// for all servers above, as long as the ledger exists.
 const secretKey = "upstream.secret"
 
-// A Sender tells the states of a ledger to a server above.
+// A Sender sends the states of a ledger to a server above.
 type Sender struct {
 	cfg      Config
 	ledger   Ledger
@@ -85,76 +84,75 @@ type Sender struct {
 	secret   []byte
 	log      *slog.Logger
 
-	rows int // in the next page: fewer, where pages turn out too large
+	rows int // in the next page: less than cfg.PageRows after a page was too large
 }
 
-// Open returns an Upstream. It asks nobody.
+// Open returns a Sender. It sends nothing yet.
 func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	u := &Sender{cfg: cfg.tune(), ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.PageRows}
+	s := &Sender{cfg: cfg.tune(), ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.PageRows}
 	if cfg.Pseudonyms {
 		secret, err := l.Secret(ctx, secretKey)
 		if err != nil {
 			return nil, err
 		}
-		u.secret = []byte(secret)
-		cfg.Name = replica.Pseudonym(u.secret, "server", cfg.Name)
+		s.secret = []byte(secret)
+		cfg.Name = replica.Pseudonym(s.secret, "server", cfg.Name)
 	}
 	var err error
-	// The ledger speaks for the server: whoever has it is the same source, on
-	// whatever machine.
-	u.id, err = enroll.Open(enroll.Config{
+	// The ledger identifies this server: it stays the same source on another machine.
+	s.id, err = enroll.Open(enroll.Config{
 		Dir: cfg.Dir, Server: cfg.URL, Token: cfg.Token, Role: registry.Upstream,
 		Facts: enroll.Facts{Machine: l.Epoch(), Boot: l.Epoch(), Name: cfg.Name},
-	}, u.log)
+	}, s.log)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: %w", cfg.URL, err)
 	}
-	u.upstream = upstreamClient{u.id.Server(), u.id.Client()}
-	return u, nil
+	s.upstream = upstreamClient{s.id.Server(), s.id.Client()}
+	return s, nil
 }
 
-// Run enrolls where that is needed, and tells what there is, until ctx ends.
-func (u *Sender) Run(ctx context.Context) error {
+// Run enrolls if that is needed, and sends states until ctx ends.
+func (s *Sender) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	enrolled := make(chan struct{})
 	g.Go(func() error {
 		select {
 		case <-enrolled:
-			_ = u.id.Run(ctx) // it ends with ctx only
+			_ = s.id.Run(ctx) // it ends with ctx only
 		case <-ctx.Done():
 		}
 		return nil
 	})
 	g.Go(func() error {
-		u.pushLoop(ctx, enrolled)
+		s.pushLoop(ctx, enrolled)
 		return nil
 	})
 	return g.Wait()
 }
 
-// pushLoop turns the loop. It closes enrolled once there is an identity.
-func (u *Sender) pushLoop(ctx context.Context, enrolled chan struct{}) {
+// pushLoop pushes until ctx ends. It closes enrolled once there is an identity.
+func (s *Sender) pushLoop(ctx context.Context, enrolled chan struct{}) {
 	for failures := 0; ; {
-		err := u.Push(ctx)
+		err := s.Push(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if enrolled != nil && u.id.Node() != "" {
+		if enrolled != nil && s.id.Node() != "" {
 			close(enrolled)
 			enrolled = nil
 		}
-		wait := u.cfg.Interval
+		wait := s.cfg.Interval
 		switch {
 		case err != nil:
-			wait = u.cfg.backoff(failures, err)
+			wait = s.cfg.backoff(failures, err)
 			if failures++; failures == 1 || failures%20 == 0 {
-				u.log.Warn("the server above cannot be told", "err", err, "hint", fault.Hint(err), "wait", wait)
+				s.log.Warn("cannot send states to the server above", "err", err, "hint", fault.Hint(err), "wait", wait)
 			}
 		case failures > 0:
-			u.log.Info("the server above is told again")
+			s.log.Info("states are sent to the server above again")
 			failures = 0
 		}
 		select {
@@ -165,8 +163,8 @@ func (u *Sender) pushLoop(ctx context.Context, enrolled chan struct{}) {
 	}
 }
 
-// backoff is how long to wait after a failure. One that a person has to mend is
-// tried again all the same.
+// backoff returns how long to wait after a failure. After one that a person has to resolve it is
+// about MaxBackoff, as the push is tried again nevertheless.
 func (c Config) backoff(failures int, err error) time.Duration {
 	wait := min(c.MinBackoff<<min(failures, 10), c.MaxBackoff)
 	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid) {
@@ -179,46 +177,46 @@ func (c Config) backoff(failures int, err error) time.Duration {
 	return wait
 }
 
-// Push tells all that the server above lacks, once. It enrolls there first, where
-// that is needed.
-func (u *Sender) Push(ctx context.Context) error {
-	if err := u.id.Enroll(ctx); err != nil {
+// Push sends once all states that the server above lacks. It enrolls there first if that is
+// needed.
+func (s *Sender) Push(ctx context.Context) error {
+	if err := s.id.Enroll(ctx); err != nil {
 		return err
 	}
-	m, err := u.upstream.mark(ctx)
+	m, err := s.upstream.mark(ctx)
 	if err != nil {
 		return err
 	}
-	// Who moves the mark between two of our pages is another server of the same
-	// ledger; each page that either sends brings both further.
+	// If the mark moves between two pages, another server of the same ledger sends too: each
+	// page of either moves it forward.
 	for moved := 0; ; {
-		o := replica.Offer{Finest: u.cfg.Finest, Masked: u.cfg.Pseudonyms, Rows: u.rows}
-		if !u.cfg.includeOpen {
+		o := replica.Offer{Finest: s.cfg.Finest, Masked: s.cfg.Pseudonyms, Rows: s.rows}
+		if !s.cfg.includeOpen {
 			o.OpenMinute = time.Now().Unix() / 60
 		}
-		p, err := u.ledger.States(ctx, m, o)
+		p, err := s.ledger.States(ctx, m, o)
 		if err != nil || p.Empty() {
 			return err
 		}
-		if u.cfg.Pseudonyms {
-			p.Mask(u.secret)
+		if s.cfg.Pseudonyms {
+			p.Mask(s.secret)
 		}
 		sent, err := wire.EncodeStates(nil, p)
 		if err != nil {
-			return fmt.Errorf("upstream %s: %w", u.cfg.URL, err)
+			return fmt.Errorf("upstream %s: %w", s.cfg.URL, err)
 		}
-		next, err := u.upstream.post(ctx, sent)
+		next, err := s.upstream.post(ctx, sent)
 		failpoint.At("upstream.sent")
 		switch {
-		case errors.Is(err, errTooLarge) && u.rows > 1:
-			u.rows /= 2
+		case errors.Is(err, errTooLarge) && s.rows > 1:
+			s.rows /= 2
 			continue
 		case errors.Is(err, errMarkMoved) && moved < 10:
 			moved++
 		case err != nil:
 			return err
 		default:
-			u.rows, moved = min(u.rows*2, u.cfg.PageRows), 0
+			s.rows, moved = min(s.rows*2, s.cfg.PageRows), 0
 		}
 		m = next
 	}

@@ -15,8 +15,9 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// newServer returns the server of a feed for requests to allowed hosts. Its
-// time limits are such that a slow or silent visitor holds nothing for long.
+// newServer returns the server of a feed for requests to allowed hosts; kept answers from the
+// ledger, and may be nil. Its time limits are such that a slow or silent client holds nothing
+// for long.
 func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.Server {
 	mux := http.NewServeMux()
 	shown := web.New(true)
@@ -39,23 +40,22 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		// It would tell of broken connections of visitors, which concern nobody.
+		// It would report the broken connections of clients, which concern nobody.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 }
 
-// guard stands before every handler: who may ask what, and what a browser may
-// do with the answer.
+// guard refuses requests to other host names and those that could change something, and sets the
+// headers that limit what a browser may do with the answer.
 func guard(next http.Handler, allow func(host string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		web.SetHeaders(w.Header())
 		switch {
 		case !allow(r.Host):
-			// A name that someone else points at this machine would make their
-			// page and this one the same origin.
+			// A foreign name that resolves to this machine would make a foreign page and this one
+			// the same origin (DNS rebinding).
 			http.Error(w, "this name is not served here: use the address that mete up printed", http.StatusMisdirectedRequest)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			w.Header().Set("Allow", "GET, HEAD")
+		case httpx.CheckMethod(w, r, http.MethodGet, http.MethodHead) != nil:
 			http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		default:
 			next.ServeHTTP(w, r)
@@ -63,10 +63,9 @@ func guard(next http.Handler, allow func(host string) bool) http.Handler {
 	})
 }
 
-// allowed returns which Host headers are answered: the loopback names and
-// addresses and the host that was asked to listen on. Where that is more than
-// loopback, plain addresses and this machine's own name too: nobody can point an
-// address elsewhere.
+// allowed returns a check of Host headers. It accepts the names and addresses of the loopback and
+// the host given by --listen. If the server listens on more than the loopback, it also accepts
+// any IP address and this machine's own name: an address cannot be made to resolve elsewhere.
 func allowed(addr net.Addr, listen string) func(host string) bool {
 	own, err := os.Hostname()
 	if err != nil {
@@ -90,7 +89,7 @@ func allowed(addr net.Addr, listen string) func(host string) bool {
 	}
 }
 
-// serve answers with body, or that it has not changed.
+// serve answers with body, or with 304 if the client has it by its tag.
 func serve(w http.ResponseWriter, r *http.Request, kind, tag string, body []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("ETag", tag)
@@ -119,11 +118,10 @@ func (f *feed) health(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	// Who has gone away needs no answer.
-	_, _ = io.WriteString(w, "ok\n")
+	_, _ = io.WriteString(w, "ok\n") // a client that has gone away needs no answer
 }
 
-// unavailable says why there is no reading.
+// unavailable answers with the reason why there is no reading.
 func (f *feed) unavailable(w http.ResponseWriter) {
 	why := "no reading yet"
 	if p := f.missed.Load(); p != nil {

@@ -2,44 +2,43 @@ package receiver
 
 import "sync/atomic"
 
-// What a batch has at most that is light: a live window of some hundred
-// workloads is, hours of a backlog are not.
+// Limits of a light batch: a live window of some hundred workloads is one, hours of a backlog
+// are not.
 const (
-	lightBytes = 64 << 10 // as it is sent, and expanded
+	lightBytes = 64 << 10 // compressed, and expanded
 	lightRows  = 2000
 )
 
-// An admissionQueue is where batches wait. Those that are light do not wait behind those
-// that are heavy, so that what machines do now is seen while a hundred others
-// send what they did yesterday.
+// An admissionQueue holds batches that wait to be booked. Light and heavy batches have one each,
+// so that the live windows of some machines do not wait for the backlogs of a hundred others.
 type admissionQueue struct {
-	maxBodyBytes int64        // bytes of requests that are held at once
-	bodyBytes    atomic.Int64 // that are
+	maxBodyBytes int64        // bytes of requests that are held at once, at most
+	bodyBytes    atomic.Int64 // of requests that are held
 	decoders     chan struct{}
 	pending      chan *submission
-	maxRows      int64        // rows that wait to be booked
-	rows         atomic.Int64 // that are in the queue or being booked
+	maxRows      int64        // rows from which on the queue is full
+	rows         atomic.Int64 // that wait or are being booked
 }
 
-func newAdmissionQueue(room int64, decoders, limit int) *admissionQueue {
-	return &admissionQueue{maxBodyBytes: room, decoders: make(chan struct{}, decoders), pending: make(chan *submission, 4096), maxRows: int64(limit)}
+func newAdmissionQueue(maxBodyBytes int64, decoders, maxRows int) *admissionQueue {
+	return &admissionQueue{maxBodyBytes: maxBodyBytes, decoders: make(chan struct{}, decoders), pending: make(chan *submission, 4096), maxRows: int64(maxRows)}
 }
 
-// isFull says that nothing more is taken. The last one may be larger than what room
-// there was: what has been prepared is not to have been so for nothing.
-func (n *admissionQueue) isFull() bool { return n.rows.Load() >= n.maxRows }
+// isFull reports whether the queue takes no more rows. The latest submission may exceed the
+// limit, so that the work of preparing it is not wasted.
+func (q *admissionQueue) isFull() bool { return q.rows.Load() >= q.maxRows }
 
-// poll is one that waits, or nil.
-func (n *admissionQueue) poll() *submission {
+// poll returns a submission that waits, or nil.
+func (q *admissionQueue) poll() *submission {
 	select {
-	case o := <-n.pending:
-		return o
+	case s := <-q.pending:
+		return s
 	default:
 		return nil
 	}
 }
 
-// queueFor is the queue of what has so many bytes.
+// queueFor returns the queue for a request of so many bytes.
 func (rc *Receiver) queueFor(bytes int64) *admissionQueue {
 	if bytes <= lightBytes {
 		return rc.light

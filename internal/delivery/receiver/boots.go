@@ -10,106 +10,104 @@ import (
 )
 
 const (
-	// aliveTimeout is how long after its last word a machine is still taken to run.
+	// aliveTimeout is the time after its last request for which a machine counts as running.
 	aliveTimeout = 5 * time.Minute
 
 	maxEarlierBoots = 4
 	maxClones       = 16
 )
 
-// bootTracker knows under which boots a node was here. One machine is in one boot at a
-// time, and never in an earlier one again, unless it is put back to a snapshot.
+// A bootTracker holds the boots under which a node sent. A machine is in one boot at a time, and
+// never again in an earlier one, unless it is restored from a snapshot.
 type bootTracker struct {
 	current bootRecord
-	earlier []bootRecord // the latest first
-	clones  []string     // boots
+	earlier []bootRecord // latest first
+	clones  []string     // boot ids
 }
 
-// bootRecord is the time of one boot.
+// A bootRecord holds the times of one boot.
 type bootRecord struct {
 	boot string
-	// By the server's clock: when it was heard first, when it took over, and
-	// when it was heard last.
+	// By the server's clock: of its first request, of when it became the current boot, and of
+	// its latest request.
 	first, since, last time.Time
-	began              int64 // what is believed of when the boot began, ns since 1970
-	earliest           int64 // the earliest that it can have begun: without the time that requests take
+	began              int64 // believed start of the boot, ns since 1970
+	earliest           int64 // earliest possible start: without the time that requests take
 }
 
-// observe notes that the node speaks now, its clocks showing c; newest is the end of
-// its newest window of that boot, -1 where it brings none. The result is whether
-// it is a clone: a machine that came later with the identity of one that goes
-// on.
+// observe records a request of the node, whose clocks show c; newest is the boottime at which its
+// newest window of that boot ends, or -1 without one. It reports whether the sender is a clone: a
+// machine that came later, with the identity of one that still runs.
 //
-// A machine that starts anew looks like a clone at first, so a boot that was
-// never heard of takes over. If another one then shows windows that are newer
-// than that, two machines are alive, and the one that was heard of first is the
-// right one. Where the other has been silent, the machine was put back to a
-// snapshot of itself.
-func (p *bootTracker) observe(now time.Time, c batch.Clock, newest int64) (clone bool) {
-	if slices.Contains(p.clones, c.Boot) {
+// A machine that reboots looks like a clone at first, so an unknown boot becomes the current one.
+// If an earlier boot then sends windows that are newer than that, two machines run, and the one
+// whose first request came earlier is the right one. If the current boot was silent, the machine
+// was restored from a snapshot of itself.
+func (b *bootTracker) observe(now time.Time, c batch.Clock, newest int64) (clone bool) {
+	if slices.Contains(b.clones, c.Boot) {
 		return true
 	}
 	fresh := now.UnixNano() - c.Boottime
-	if c.Boot == p.current.boot {
-		p.current.update(now, c, fresh)
+	if c.Boot == b.current.boot {
+		b.current.update(now, c, fresh)
 		return false
 	}
-	i := slices.IndexFunc(p.earlier, func(t bootRecord) bool { return t.boot == c.Boot })
+	i := slices.IndexFunc(b.earlier, func(r bootRecord) bool { return r.boot == c.Boot })
 	if i < 0 {
-		p.setCurrent(bootRecord{boot: c.Boot, first: now, since: now, last: now, began: fresh, earliest: fresh})
+		b.setCurrent(bootRecord{boot: c.Boot, first: now, since: now, last: now, began: fresh, earliest: fresh})
 		return false
 	}
-	t := &p.earlier[i]
-	t.update(now, c, fresh)
-	// A request that was long on its way is no sign of life.
-	if newest < 0 || t.earliest+newest <= p.current.since.UnixNano() {
+	r := &b.earlier[i]
+	r.update(now, c, fresh)
+	// A request that was long in transit does not show that its machine runs.
+	if newest < 0 || r.earliest+newest <= b.current.since.UnixNano() {
 		return false
 	}
-	back := *t
+	back := *r
 	back.since = now
-	p.earlier = slices.Delete(p.earlier, i, i+1)
+	b.earlier = slices.Delete(b.earlier, i, i+1)
 	switch {
-	case now.Sub(p.current.last) > aliveTimeout:
-		p.setCurrent(back)
-	case back.first.After(p.current.first):
-		p.markClone(back.boot)
+	case now.Sub(b.current.last) > aliveTimeout:
+		b.setCurrent(back)
+	case back.first.After(b.current.first):
+		b.markClone(back.boot)
 		return true
 	default:
-		p.markClone(p.current.boot)
-		p.current = back
+		b.markClone(b.current.boot)
+		b.current = back
 	}
 	return false
 }
 
-// markClone remembers a boot as a clone's.
-func (p *bootTracker) markClone(boot string) {
-	p.clones = append(p.clones, boot)
-	p.clones = p.clones[max(0, len(p.clones)-maxClones):]
+// markClone records a boot as that of a clone.
+func (b *bootTracker) markClone(boot string) {
+	b.clones = append(b.clones, boot)
+	b.clones = b.clones[max(0, len(b.clones)-maxClones):]
 }
 
-// setCurrent makes t the current boot.
-func (p *bootTracker) setCurrent(t bootRecord) {
-	if p.current.boot != "" {
-		p.earlier = slices.Insert(p.earlier, 0, p.current)
-		p.earlier = p.earlier[:min(len(p.earlier), maxEarlierBoots)]
+// setCurrent makes r the current boot.
+func (b *bootTracker) setCurrent(r bootRecord) {
+	if b.current.boot != "" {
+		b.earlier = slices.Insert(b.earlier, 0, b.current)
+		b.earlier = b.earlier[:min(len(b.earlier), maxEarlierBoots)]
 	}
-	p.current = t
+	b.current = r
 }
 
-func (t *bootRecord) update(now time.Time, c batch.Clock, fresh int64) {
-	t.last = now
-	t.began = timeline.BootStart(now, c, t.began)
-	t.earliest = min(t.earliest, fresh)
+func (r *bootRecord) update(now time.Time, c batch.Clock, fresh int64) {
+	r.last = now
+	r.began = timeline.BootStart(now, c, r.began)
+	r.earliest = min(r.earliest, fresh)
 }
 
-// tokenBucket holds what a node may still ask now.
+// A tokenBucket limits the rate of a node's requests.
 type tokenBucket struct {
 	tokens float64
-	at     time.Time
+	at     time.Time // of the latest take
 }
 
-// take takes one token, or says how long it takes until there is one. The bucket
-// gets rate tokens a second and holds burst.
+// take takes a token and returns 0, or returns the time until there is a token. The bucket gets
+// rate tokens a second and holds at most burst.
 func (b *tokenBucket) take(now time.Time, rate float64, burst int) time.Duration {
 	if b.at.IsZero() {
 		b.tokens = float64(burst)
@@ -118,7 +116,7 @@ func (b *tokenBucket) take(now time.Time, rate float64, burst int) time.Duration
 	}
 	b.at = now
 	if b.tokens < 1 {
-		return time.Duration(math.Ceil((1 - b.tokens) / rate * float64(time.Second))) // 0 would be a token
+		return time.Duration(math.Ceil((1 - b.tokens) / rate * float64(time.Second))) // rounded up, as 0 stands for a token
 	}
 	b.tokens--
 	return 0

@@ -10,47 +10,47 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// submission is an entry on its way into the ledger.
+// A submission is an entry that waits to be booked, or is being booked.
 type submission struct {
 	entry        *batch.Entry
-	rows         int64 // that it makes the ledger write, about
+	rows         int64 // that the ledger writes for it, about
 	windowRows   int   // rows in its windows
 	snapshot     NodeSnapshot
-	countingFrom time.Time // where counting began with its first window: its start
+	countingFrom time.Time // start of its first window, if the agent's counting began with it
 	done         chan batch.Result
 	queue        *admissionQueue
 }
 
-// commit queues an offer and waits for what becomes of it. Where ctx ends
-// meanwhile it may be booked all the same.
-func (rc *Receiver) commit(ctx context.Context, o *submission) (batch.Reply, error) {
-	if o.queue.isFull() {
-		return batch.Reply{}, newRetryError("too much waits to be booked")
+// commit queues a submission and waits for its result. If ctx ends meanwhile, it may be booked
+// nevertheless.
+func (rc *Receiver) commit(ctx context.Context, s *submission) (batch.Reply, error) {
+	if s.queue.isFull() {
+		return batch.Reply{}, newRetryError("too many rows wait to be booked")
 	}
-	o.queue.rows.Add(o.rows)
+	s.queue.rows.Add(s.rows)
 	select {
-	case o.queue.pending <- o:
+	case s.queue.pending <- s:
 	default:
-		o.queue.rows.Add(-o.rows)
+		s.queue.rows.Add(-s.rows)
 		return batch.Reply{}, newRetryError("too many batches wait to be booked")
 	}
 	select {
-	case r := <-o.done:
+	case r := <-s.done:
 		return r.Reply, r.Err
 	case <-ctx.Done():
 		return batch.Reply{}, ctx.Err()
 	case <-rc.stopped:
 		select {
-		case r := <-o.done:
+		case r := <-s.done:
 			return r.Reply, r.Err
 		default:
-			return batch.Reply{}, newRetryError("the server is going down")
+			return batch.Reply{}, newRetryError("the server is shutting down")
 		}
 	}
 }
 
-// Run books what was offered, until ctx ends; what waits then is not booked, and
-// will be offered again. It is called once.
+// Run books submissions until ctx ends; those that wait then are not booked, and their agents
+// offer them again. It is called once.
 func (rc *Receiver) Run(ctx context.Context) error {
 	defer close(rc.stopped)
 	for {
@@ -62,75 +62,74 @@ func (rc *Receiver) Run(ctx context.Context) error {
 	}
 }
 
-// gather waits for an offer, and a moment for more of them; nothing comes once
-// ctx has ended. Of the light ones that wait a whole group is taken; of the heavy
-// ones always one, so that they get on however many are light, and more while
-// there is room.
+// gather waits for a submission, and for GatherTime for more of them; it returns none once ctx
+// has ended. It takes a whole group of light ones that wait. Of heavy ones it always takes one,
+// so that they proceed however many light ones there are, and more while there is room.
 func (rc *Receiver) gather(ctx context.Context) (group []*submission) {
 	if ctx.Err() != nil {
 		return nil
 	}
 	limit := int64(rc.cfg.GroupRows)
 	var rows int64
-	take := func(o *submission) {
-		group = append(group, o)
-		rows += o.rows
+	take := func(s *submission) {
+		group = append(group, s)
+		rows += s.rows
 	}
 	select {
-	case o := <-rc.light.pending:
-		take(o)
-	case o := <-rc.heavy.pending:
-		take(o)
+	case s := <-rc.light.pending:
+		take(s)
+	case s := <-rc.heavy.pending:
+		take(s)
 	case <-ctx.Done():
 		return nil
 	}
 	first := group[0]
 	if first.queue == rc.heavy {
-		rows = 0 // a large one takes no room from those that are light
+		rows = 0 // a heavy one takes no room from light ones
 	}
 	for rows < limit {
-		o := rc.light.poll()
-		if o == nil {
+		s := rc.light.poll()
+		if s == nil {
 			break
 		}
-		take(o)
+		take(s)
 	}
 	if first.queue == rc.heavy {
 		rows += first.rows
-	} else if o := rc.heavy.poll(); o != nil {
-		take(o)
+	} else if s := rc.heavy.poll(); s != nil {
+		take(s)
 	}
 	enough := time.NewTimer(rc.cfg.GatherTime)
 	defer enough.Stop()
 	for rows < limit {
-		o := rc.light.poll()
-		if o == nil {
-			o = rc.heavy.poll()
+		s := rc.light.poll()
+		if s == nil {
+			s = rc.heavy.poll()
 		}
-		if o == nil {
+		if s == nil {
 			select {
-			case o = <-rc.light.pending:
-			case o = <-rc.heavy.pending:
+			case s = <-rc.light.pending:
+			case s = <-rc.heavy.pending:
 			case <-enough.C:
 				return group
 			case <-ctx.Done():
 				return group
 			}
 		}
-		take(o)
+		take(s)
 	}
 	return group
 }
 
-// book books a group. What one entry has that the ledger will not take is no
-// reason to refuse the others: where all of them fail, each is tried alone.
+// book books a group. If the ledger does not take the group, each entry is booked alone: the
+// fault of one is no reason to refuse the others.
 func (rc *Receiver) book(ctx context.Context, group []*submission) {
-	// Someone waits for each of these, so a transaction that has begun ends.
+	// An agent waits for each entry, so a transaction that has begun is completed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rc.cfg.CommitTimeout)
 	defer cancel()
 	es := make([]*batch.Entry, len(group))
-	for i, o := range group {
-		es[i] = o.entry
+	for i, s := range group {
+		es[i] = s.entry
 	}
 	began := time.Now()
 	results, err := rc.ledger.Book(ctx, es)
@@ -142,15 +141,15 @@ func (rc *Receiver) book(ctx context.Context, group []*submission) {
 	rc.stats.CommitTime += time.Since(began)
 	rc.mu.Unlock()
 	if err != nil && len(group) > 1 && ctx.Err() == nil && !errors.Is(err, fault.ErrUnavailable) {
-		for _, o := range group {
-			rc.book(ctx, []*submission{o})
+		for _, s := range group {
+			rc.book(ctx, []*submission{s})
 		}
 		return
 	}
 	if err != nil {
 		rc.log.Error("batches could not be booked", "batches", len(group), "err", err)
 	}
-	for i, o := range group {
+	for i, s := range group {
 		r := batch.Result{Err: err}
 		if err == nil {
 			r = results[i]
@@ -158,7 +157,7 @@ func (rc *Receiver) book(ctx context.Context, group []*submission) {
 		if r.Err != nil {
 			r.Err = classify(r.Err)
 		}
-		o.queue.rows.Add(-o.rows)
-		o.done <- r
+		s.queue.rows.Add(-s.rows)
+		s.done <- r
 	}
 }

@@ -1,15 +1,11 @@
 package receiver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -19,17 +15,20 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// maxLossBody is how large a word that batches are lost may be.
-const maxLossBody = 64 << 10
+const (
+	maxLossBody = 64 << 10        // bytes of a report of lost batches
+	retryDelay  = 5 * time.Second // of a request that may be booked later
+	// upgradeDelay is the delay of an agent that is newer than this server.
+	upgradeDelay = time.Minute
+)
 
-// Handler serves POST /v1/batches and POST /v1/lost. identify says which node a
-// request is from; its error is answered with 403 where it wraps
-// fault.ErrDenied, with 503 where it wraps fault.ErrUnavailable, else with 401.
+// Handler serves POST /v1/batches and POST /v1/lost. identify returns the node that sends a
+// request; its error is answered with 403 if it wraps fault.ErrDenied, with 503 if it wraps
+// fault.ErrUnavailable, else with 401.
 //
-// Each answer states what the server reads, in wire.HeaderReads. Verdicts are
-// answered with 200 (taken, known) and 409 (behind, conflict,
-// clone), errors as problems (RFC 9457). Nothing of a request's body gets into
-// the log.
+// Each answer states what the server reads, in wire.HeaderReads. Verdicts are answered with
+// 200 (taken, known) and 409 (behind, conflict, clone), errors as problems (RFC 9457). Nothing
+// of a request's body gets into the log.
 func (rc *Receiver) Handler(identify func(*http.Request) (node string, err error)) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/batches", &endpoint{rc, identify, wire.MediaType, int64(rc.cfg.Limits.Sent), rc.postBatch})
@@ -64,43 +63,38 @@ func (rc *Receiver) postLoss(r *http.Request, node string, body []byte) (batch.R
 	return rc.ReportLoss(r.Context(), node, l)
 }
 
-// endpoint takes the requests for one path.
+// endpoint serves one path.
 type endpoint struct {
 	rc        *Receiver
 	identify  func(*http.Request) (string, error)
-	mediaType string // media type
-	maxBody   int64  // bytes of a body
+	mediaType string
+	maxBody   int64 // bytes of a body
 	handle    func(r *http.Request, node string, body []byte) (batch.Reply, error)
 }
 
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// It also bounds how long the server waits for the rest of a body that
-	// nobody read.
-	deadline := http.NewResponseController(w)
-	_ = deadline.SetReadDeadline(time.Now().Add(e.rc.cfg.IdleTimeout)) // a writer without one is a test's
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		httpx.WriteProblem(w, fault.Problem{Title: "method not allowed", Status: http.StatusMethodNotAllowed})
+	httpx.SetReadTimeout(w, e.rc.cfg.IdleTimeout)
+	if err := httpx.CheckMethod(w, r, http.MethodPost); err != nil {
+		httpx.Fail(w, err)
 		return
 	}
 	node, err := e.identify(r)
 	if err != nil {
-		httpx.WriteProblem(w, identityProblem(err))
+		httpx.Fail(w, httpx.Unidentified(err))
 		return
 	}
-	leave, wait := e.rc.admit(node, time.Now())
-	if leave == nil {
-		httpx.SetRetryAfter(w, wait)
-		httpx.WriteProblem(w, fault.Problem{Title: "too many requests", Detail: "this node asks too much at once", Status: http.StatusTooManyRequests})
+	release, err := e.rc.admit(node, time.Now())
+	if err != nil {
+		httpx.Fail(w, err)
 		return
 	}
-	defer leave()
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != e.mediaType || r.Header.Get("Content-Encoding") != "" {
-		httpx.WriteProblem(w, fault.Problem{Title: "unsupported media type", Detail: "the body has to be " + e.mediaType + " without a content encoding", Status: http.StatusUnsupportedMediaType})
+	defer release()
+	if err := httpx.CheckMediaType(r, e.mediaType); err != nil {
+		httpx.Fail(w, err)
 		return
 	}
-	body, give, err := e.read(w, r)
-	defer give()
+	body, releaseBody, err := e.read(w, r)
+	defer releaseBody()
 	if err != nil {
 		e.fail(w, node, err)
 		return
@@ -118,131 +112,63 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	httpx.WriteJSON(w, status, reply)
 }
 
-// admit counts a request of a node in, or says how long it should stay away.
-func (rc *Receiver) admit(node string, now time.Time) (leave func(), wait time.Duration) {
+// admit counts a request of a node as being served until release is called. The error is
+// httpx.ErrTooMany, with the time that the node has to wait.
+func (rc *Receiver) admit(node string, now time.Time) (release func(), err error) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	o := rc.nodeState(node)
-	wait = time.Second
-	if o.inFlight < rc.cfg.Parallel {
-		wait = o.bucket.take(now, rc.cfg.Rate, rc.cfg.Burst)
+	s := rc.nodeState(node)
+	wait := time.Second
+	if s.inFlight < rc.cfg.Parallel {
+		wait = s.bucket.take(now, rc.cfg.Rate, rc.cfg.Burst)
 	}
 	if wait > 0 {
 		rc.stats.RateLimited++
-		return nil, wait
+		err := httpx.WithStatus(errors.New("this node sends too many requests at once"), httpx.ErrTooMany)
+		return nil, &fault.RetryError{Err: err, After: wait}
 	}
-	o.inFlight++
+	s.inFlight++
 	return func() {
 		rc.mu.Lock()
 		defer rc.mu.Unlock()
-		o.inFlight--
-	}, 0
+		s.inFlight--
+	}, nil
 }
 
-// Errors of a request that no kind says.
-var (
-	errTooLarge = errors.New("the body is too large")
-	errTooSlow  = errors.New("the body came too slowly")
-)
-
-// read reads a request's body, as far as there is room for it. What give gives
-// back is held until then.
-func (e *endpoint) read(w http.ResponseWriter, r *http.Request) (body []byte, give func(), err error) {
-	room := e.maxBody
+// read reads a request's body if there is room for it, which it holds until release is called.
+func (e *endpoint) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+	size := e.maxBody
 	if r.ContentLength >= 0 {
-		room = r.ContentLength
+		size = r.ContentLength
 	}
-	if room > e.maxBody {
-		return nil, func() {}, errTooLarge
+	release = func() {}
+	if size <= e.maxBody { // else it is refused unread
+		q := e.rc.queueFor(size)
+		release = func() { q.bodyBytes.Add(-size) }
+		if q.bodyBytes.Add(size) > q.maxBodyBytes || q.isFull() {
+			return nil, release, newRetryError("too many requests at once")
+		}
 	}
-	n := e.rc.queueFor(room)
-	give = func() { n.bodyBytes.Add(-room) }
-	if n.bodyBytes.Add(room) > n.maxBodyBytes || n.isFull() {
-		return nil, give, newRetryError("too many requests at once")
-	}
-	var b bytes.Buffer
-	if r.ContentLength > 0 {
-		b.Grow(int(room) + bytes.MinRead)
-	}
-	src := &deadlineReader{r.Body, http.NewResponseController(w), e.rc.cfg.IdleTimeout, time.Now().Add(e.rc.cfg.RequestTimeout)}
-	_, err = b.ReadFrom(io.LimitReader(src, e.maxBody+1))
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, give, errTooSlow
-	case err != nil:
-		return nil, give, fmt.Errorf("body: %w: %w", fault.ErrUnavailable, err)
-	case int64(b.Len()) > e.maxBody:
-		return nil, give, errTooLarge
-	}
-	return b.Bytes(), give, nil
-}
-
-// deadlineReader waits for each piece of a body for a while, and not for ever for all.
-type deadlineReader struct {
-	io.Reader
-	*http.ResponseController
-	idle time.Duration
-	end  time.Time
-}
-
-func (p *deadlineReader) Read(b []byte) (int, error) {
-	until := time.Now().Add(p.idle)
-	if until.After(p.end) {
-		until = p.end
-	}
-	_ = p.SetReadDeadline(until)
-	return p.Reader.Read(b)
+	body, err = httpx.ReadBody(w, r, e.maxBody, e.rc.cfg.IdleTimeout, e.rc.cfg.RequestTimeout)
+	return body, release, err
 }
 
 // fail answers an error.
 func (e *endpoint) fail(w http.ResponseWriter, node string, err error) {
-	var p fault.Problem
+	wait := retryDelay
 	switch {
-	case errors.Is(err, errTooLarge):
-		p = fault.Problem{Title: "content too large", Detail: fmt.Sprintf("a body may have %d bytes", e.maxBody), Status: http.StatusRequestEntityTooLarge}
-		w.Header().Set("Connection", "close")
-	case errors.Is(err, errTooSlow):
-		p = fault.Problem{Title: "request timeout", Detail: err.Error(), Status: http.StatusRequestTimeout}
-		w.Header().Set("Connection", "close")
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		p = fault.ProblemOf(newRetryError("the request was given up"))
-		httpx.SetRetryAfter(w, time.Second)
-	default:
-		p = fault.ProblemOf(err)
+		err = fmt.Errorf("receiver: the request was canceled: %w", fault.ErrUnavailable)
+	case errors.Is(err, wire.ErrNewer):
+		wait = upgradeDelay
 	}
-	if p.Status == http.StatusServiceUnavailable {
-		wait := 5 * time.Second
-		if after, ok := fault.RetryAfter(err); ok {
-			wait = after
-		} else if errors.Is(err, wire.ErrNewer) {
-			wait = time.Minute // for somebody to upgrade this server
-		}
-		httpx.SetRetryAfter(w, wait)
-	}
-	e.rc.warn(node, "request refused", "status", p.Status)
-	httpx.WriteProblem(w, p)
+	e.rc.warn(node, "request refused", "status", httpx.ProblemOf(err).Status)
+	httpx.Fail(w, httpx.RetryLater(err, wait))
 }
 
-// warn logs what a node is told, once a minute: an agent that is refused tries
-// again.
+// warn logs what a node is answered, once a minute for each node.
 func (rc *Receiver) warn(node, message string, args ...any) {
-	now := time.Now()
-	rc.mu.Lock()
-	o := rc.nodeState(node)
-	quiet := now.Sub(o.warned) < time.Minute
-	if !quiet {
-		o.warned = now
-	}
-	rc.mu.Unlock()
-	if !quiet {
+	if rc.logLimiter.Allow(node, time.Now()) {
 		rc.log.Warn(message, append([]any{"node", node}, args...)...)
 	}
-}
-
-// identityProblem is the answer to one who is not known.
-func identityProblem(err error) fault.Problem {
-	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnavailable) {
-		return fault.ProblemOf(err)
-	}
-	return fault.Problem{Title: "not identified", Detail: err.Error(), Status: http.StatusUnauthorized, Hint: fault.Hint(err)}
 }

@@ -13,156 +13,154 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A NodeSnapshot is a node as it was in its latest window. Nobody changes it.
+// A NodeSnapshot is the latest window of a node. It is read-only.
 type NodeSnapshot struct {
 	Node     string
 	From, To time.Time
 	CPUs     int
-	Total    usage.Usage // of the machine: see batch.Window
+	Total    usage.Usage // of the machine, see batch.Window
 	Parts    metric.Parts
 	Rows     []SnapshotRow
 }
 
-// A SnapshotRow is what one workload used in it. A workload that used nothing has none,
-// nor has one that is not among the busiest of a node that has very many.
+// A SnapshotRow is the use of one workload in that window. A workload that used nothing has no
+// row, nor has one that is not among the busiest of a node with very many workloads.
 type SnapshotRow struct {
 	Workload batch.ShortID
 	Usage    usage.Usage
 }
 
-// newSnapshot is a window as it is shown, with at most so many rows. Of more, those stay
-// that used most of the processors.
-func newSnapshot(node string, w *batch.Window, by time.Duration, most int) NodeSnapshot {
-	p := NodeSnapshot{Node: node, From: timeline.Start(w, by), To: timeline.End(w, by), CPUs: w.CPUs, Total: w.Total, Parts: metric.PartsOf(node, w)}
+// newSnapshot makes a snapshot of a window whose times by corrects, with at most maxRows rows:
+// those that used the most CPU time.
+func newSnapshot(node string, w *batch.Window, by time.Duration, maxRows int) NodeSnapshot {
+	s := NodeSnapshot{Node: node, From: timeline.Start(w, by), To: timeline.End(w, by), CPUs: w.CPUs, Total: w.Total, Parts: metric.PartsOf(node, w)}
 	var rows []*batch.Row
 	for i := range w.Rows {
 		if w.Rows[i].Usage.Present != 0 {
 			rows = append(rows, &w.Rows[i])
 		}
 	}
-	if len(rows) > most {
+	if len(rows) > maxRows {
 		slices.SortStableFunc(rows, func(a, b *batch.Row) int { return cmp.Compare(b.Usage.Amount[usage.CPU], a.Usage.Amount[usage.CPU]) })
-		rows = rows[:most]
+		rows = rows[:maxRows]
 	}
-	p.Rows = make([]SnapshotRow, len(rows))
+	s.Rows = make([]SnapshotRow, len(rows))
 	for i, r := range rows {
-		p.Rows[i] = SnapshotRow{r.Workload, r.Usage}
+		s.Rows[i] = SnapshotRow{r.Workload, r.Usage}
 	}
-	return p
+	return s
 }
 
-// snapshotShare is the part of the rows of all nodes that one may have: one over it.
+// snapshotShare is the part of all rows that one node may have: one snapshotShare-th.
 const snapshotShare = 8
 
-// snapshotStore holds the latest window of each node.
+// A snapshotStore holds the latest window of each node.
 type snapshotStore struct {
 	nodes map[string]NodeSnapshot
 	rows  int
 }
 
-// put replaces a node's latest window where p is later. Where more than limit rows
-// would be held, the nodes go that ended before stale, which nobody is shown, and then
-// the rows of those that have the most: one that has many takes the room of none that
-// has few.
-func (l *snapshotStore) put(p NodeSnapshot, limit int, stale time.Time) {
-	old := l.nodes[p.Node]
-	if !p.To.After(old.To) {
+// put replaces a node's latest window if n is later. While more than maxRows rows are held, it
+// removes the nodes whose windows ended before stale, which are not shown, and then the rows of
+// the nodes that have the most, so that these displace no rows of nodes that have few.
+func (s *snapshotStore) put(n NodeSnapshot, maxRows int, stale time.Time) {
+	old := s.nodes[n.Node]
+	if !n.To.After(old.To) {
 		return
 	}
-	l.nodes[p.Node] = p
-	l.rows += len(p.Rows) - len(old.Rows)
-	for l.rows > limit {
+	s.nodes[n.Node] = n
+	s.rows += len(n.Rows) - len(old.Rows)
+	for s.rows > maxRows {
 		var first NodeSnapshot
-		for _, q := range l.nodes {
-			if len(q.Rows) > 0 && (first.Node == "" || q.evictsBefore(&first, stale)) {
-				first = q
+		for _, other := range s.nodes {
+			if len(other.Rows) > 0 && (first.Node == "" || other.evictsBefore(&first, stale)) {
+				first = other
 			}
 		}
-		l.rows -= len(first.Rows)
+		s.rows -= len(first.Rows)
 		if first.To.Before(stale) {
-			delete(l.nodes, first.Node)
+			delete(s.nodes, first.Node)
 			continue
 		}
 		first.Rows = nil
-		l.nodes[first.Node] = first
+		s.nodes[first.Node] = first
 	}
 }
 
-// evictsBefore says whether p goes before q where room is needed. Of nodes that have as many
-// rows, the one goes that was heard of longest ago.
-func (p *NodeSnapshot) evictsBefore(q *NodeSnapshot, stale time.Time) bool {
-	if old := p.To.Before(stale); old != q.To.Before(stale) {
+// evictsBefore reports whether the rows of s are removed before those of other. Of nodes with
+// as many rows, it is the one whose window is older.
+func (s *NodeSnapshot) evictsBefore(other *NodeSnapshot, stale time.Time) bool {
+	if old := s.To.Before(stale); old != other.To.Before(stale) {
 		return old
 	}
-	return cmp.Or(cmp.Compare(len(q.Rows), len(p.Rows)), p.To.Compare(q.To)) < 0
+	return cmp.Or(cmp.Compare(len(other.Rows), len(s.Rows)), s.To.Compare(other.To)) < 0
 }
 
-// Snapshots returns the latest window of each node that was booked since the server
-// started, by node, without those that are stale.
+// Snapshots returns the latest window of each node that was booked since the server started,
+// ordered by node, without stale ones.
 func (rc *Receiver) Snapshots() []NodeSnapshot {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	all := make([]NodeSnapshot, 0, len(rc.snapshots.nodes))
-	for _, p := range rc.snapshots.nodes {
-		if now.Sub(p.To) <= rc.cfg.SnapshotTTL {
-			all = append(all, p)
+	for _, s := range rc.snapshots.nodes {
+		if now.Sub(s.To) <= rc.cfg.SnapshotTTL {
+			all = append(all, s)
 		}
 	}
 	slices.SortFunc(all, func(a, b NodeSnapshot) int { return cmp.Compare(a.Node, b.Node) })
 	return all
 }
 
-// Snapshot returns the latest window of one node; false where none was booked since
-// the server started that is not stale.
+// Snapshot returns the latest window of one node, or false if none was booked since the server
+// started or it is stale.
 func (rc *Receiver) Snapshot(node string) (NodeSnapshot, bool) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	p, ok := rc.snapshots.nodes[node]
-	return p, ok && time.Since(p.To) <= rc.cfg.SnapshotTTL
+	s, ok := rc.snapshots.nodes[node]
+	return s, ok && time.Since(s.To) <= rc.cfg.SnapshotTTL
 }
 
-// Anomalies are what was wrong with the windows of a node that were booked since the
-// server started.
+// Anomalies counts faults in the windows of a node that were booked since the server started.
 type Anomalies struct {
-	Violations int64 // books that did not add up
+	Violations int64 // sums of parts that were not their whole
 	Missed     int64 // births and deaths that were not seen
 }
 
-// A SpoolUsage is how full an agent's spool was when it sent last.
+// A SpoolUsage is the size of an agent's spool in its latest request.
 type SpoolUsage struct {
-	Bytes, Limit int64 // Limit is 0 where the agent said nothing
+	Bytes, Limit int64 // Limit is 0 if the agent did not state it
 }
 
-// NodeStatus returns the anomalies of a node, and how full its spool is.
+// NodeStatus returns the anomalies and the spool of a node.
 func (rc *Receiver) NodeStatus(id string) (Anomalies, SpoolUsage) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	o, ok := rc.nodes[id]
+	s, ok := rc.nodes[id]
 	if !ok {
 		return Anomalies{}, SpoolUsage{}
 	}
-	return o.anomalies, o.spool
+	return s.anomalies, s.spool
 }
 
-// Stats counts what came since the server started.
+// Stats counts requests and their results since the server started.
 type Stats struct {
 	Accepted, Duplicates, OutOfOrder, Conflicts, Clones int64 // offers, by verdict
-	Invalid, Denied, Unavailable                        int64 // offers that ended in an error of this kind, or of none
-	Losses                                              int64 // words that batches are gone
+	Invalid, Denied, Unavailable                        int64 // offers that ended in an error of this kind; those of no kind are Unavailable
+	Losses                                              int64 // reports of lost batches
 	RateLimited                                         int64 // requests over a node's rate
-	Rows, Bytes                                         int64 // of windows, and as they were sent: of what was taken
-	// Violations counts windows' sums of parts that were not their whole, as their
-	// senders said or as was found here: of what was taken.
+	Rows, Bytes                                         int64 // of accepted batches: rows of windows, compressed bytes
+	// Violations counts sums of parts that were not their whole in accepted batches, which their
+	// senders reported or the receiver found.
 	Violations    int64
 	MetricsFailed int64 // batches that the metrics did not take
 	Commits       int64
-	CommitTime    time.Duration // spent in commits
-	Queue         int64         // rows that wait now
-	Nodes         int           // heard of
+	CommitTime    time.Duration // of all commits
+	Queue         int64         // rows that wait at present
+	Nodes         int           // that sent
 }
 
-// Stats returns the counts as they are now.
+// Stats returns the present counts.
 func (rc *Receiver) Stats() Stats {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()

@@ -6,13 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"mete.dev/mete/internal/delivery/wire"
@@ -22,16 +18,16 @@ import (
 )
 
 const (
-	// maxReplySize is how much of a reply is read: a hundred thousand names.
-	maxReplySize = 1 << 20
-	// maxRetryAfter is how long a server may tell an agent to stay away: a mistyped
+	maxReplySize = 1 << 20 // bytes; about fifty thousand names
+	// maxRetryAfter limits the time that a server can ask an agent to wait: a mistyped
 	// Retry-After must not stop it for a year.
 	maxRetryAfter = 15 * time.Minute
 )
 
 // HTTP is a Server at a URL.
 type HTTP struct {
-	// Spool says how full the spool is, in bytes; nil says nothing of it.
+	// Spool returns the size and the limit of the spool, in bytes, which each offer states. It
+	// may be nil.
 	Spool func() (bytes, limit int64)
 
 	batchURL, lossURL string
@@ -39,13 +35,12 @@ type HTTP struct {
 	version           string
 }
 
-// NewHTTP returns the server at a base URL, such as "https://mete.example:9443".
-// The client brings the connections and the identity; redirects are not
-// followed, whatever it says of them. version is what the server hears of this
-// program.
+// NewHTTP returns the server at a base URL, such as "https://mete.example:9443". The client
+// makes the connections and identifies this machine; its CheckRedirect is not used, as no
+// redirect is followed. version is the version of this program, which each request states.
 func NewHTTP(base *url.URL, client *http.Client, version string) *HTTP {
 	c := *client
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.CheckRedirect = httpx.NoRedirect
 	return &HTTP{
 		batchURL: base.JoinPath("v1", "batches").String(),
 		lossURL:  base.JoinPath("v1", "lost").String(),
@@ -66,14 +61,14 @@ func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Rep
 	return h.post(ctx, h.batchURL, wire.MediaType, sent, header)
 }
 
-// Reads implements Server. A server states it in each answer. It is asked by an
-// empty batch, which goes the way that batches go, and which every server refuses.
+// Reads implements Server. A server states in each answer what it reads. The request is an
+// empty batch, which is sent as batches are, and which every server refuses.
 func (h *HTTP) Reads(ctx context.Context) (wire.Format, error) {
 	_, answer, err := h.exchange(ctx, h.batchURL, wire.MediaType, nil, http.Header{})
 	if f, ok := wire.ParseFormat(answer.Get(wire.HeaderReads)); ok {
 		return f, nil
 	}
-	if errors.Is(err, fault.ErrInvalid) { // a server from before it was stated
+	if errors.Is(err, fault.ErrInvalid) { // the oldest servers do not state it
 		return wire.BaseFormat(), nil
 	}
 	if err == nil {
@@ -91,92 +86,47 @@ func (h *HTTP) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
 	return h.post(ctx, h.lossURL, "application/json", b, http.Header{})
 }
 
-func (h *HTTP) post(ctx context.Context, to, kind string, body []byte, header http.Header) (batch.Reply, error) {
-	r, _, err := h.exchange(ctx, to, kind, body, header)
-	return r, err
+func (h *HTTP) post(ctx context.Context, to, mediaType string, body []byte, header http.Header) (batch.Reply, error) {
+	reply, _, err := h.exchange(ctx, to, mediaType, body, header)
+	return reply, err
 }
 
-// exchange posts a body, and returns the answer's header too, nil where there was no
-// answer.
-func (h *HTTP) exchange(ctx context.Context, to, kind string, body []byte, header http.Header) (batch.Reply, http.Header, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
+// exchange posts a body. It returns the answer's header too, which is nil if there is no answer.
+func (h *HTTP) exchange(ctx context.Context, to, mediaType string, body []byte, header http.Header) (batch.Reply, http.Header, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
 		return batch.Reply{}, nil, err
 	}
-	q.Header = header
-	q.Header.Set("Content-Type", kind)
-	q.Header.Set("Accept", "application/json, "+fault.ProblemType)
-	q.Header.Set(wire.HeaderVersion, h.version)
-	r, err := h.client.Do(q)
+	r.Header = header
+	r.Header.Set("Content-Type", mediaType)
+	r.Header.Set("Accept", "application/json, "+fault.ProblemType)
+	r.Header.Set(wire.HeaderVersion, h.version)
+	a, err := httpx.Do(h.client, r, maxReplySize)
 	if err != nil {
-		// A connection that leads nowhere would be taken again by the next
-		// request, until the kernel gives it up after a quarter of an hour.
+		// The next request would use a connection that leads nowhere again, until the kernel
+		// closes it after a quarter of an hour.
 		h.client.CloseIdleConnections()
-		return batch.Reply{}, nil, connectionError(err)
+		return batch.Reply{}, nil, err
 	}
-	defer func() { _ = r.Body.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(r.Body, maxReplySize+1))
-	switch {
-	case err != nil:
-		h.client.CloseIdleConnections()
-		return batch.Reply{}, nil, connectionError(err)
-	case len(b) > maxReplySize:
-		return batch.Reply{}, nil, fmt.Errorf("reply of more than %d bytes: %w", maxReplySize, fault.ErrUnavailable)
-	case r.StatusCode == http.StatusOK || r.StatusCode == http.StatusConflict:
-		p, err := parseReply(r, b)
-		return p, r.Header, err
+	if a.StatusCode == http.StatusOK || a.StatusCode == http.StatusConflict {
+		reply, err := parseReply(a)
+		return reply, a.Header, err
 	}
-	err = parseProblem(r, b)
+	err = a.Refusal(maxRetryAfter)
 	if errors.Is(err, fault.ErrDenied) {
-		// Who this is was settled when the connection was made: another
-		// certificate is shown only on another one.
+		// A client shows its certificate once for a connection: a new certificate takes a new one.
 		h.client.CloseIdleConnections()
 	}
-	return batch.Reply{}, r.Header, err
+	return batch.Reply{}, a.Header, err
 }
 
-// connectionError gives an error of the connection its kind.
-func connectionError(err error) error {
-	// The URL is known, and the method says nothing.
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err
+// parseReply reads a verdict. An answer without one is that of a proxy, not of a mete server.
+func parseReply(a *httpx.Answer) (batch.Reply, error) {
+	var reply batch.Reply
+	err := json.Unmarshal(a.Body, &reply)
+	refused := reply.Verdict != batch.Accepted && reply.Verdict != batch.Duplicate
+	if err != nil || reply.Verdict == 0 || refused != (a.StatusCode == http.StatusConflict) {
+		return batch.Reply{}, fmt.Errorf("status %s without a verdict: %w", a.Status, fault.ErrUnavailable)
 	}
-	// How TLS tells that the other side will not have our certificate; its
-	// alert has no exported type.
-	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" && strings.Contains(err.Error(), "certificate") {
-		return fmt.Errorf("%w: %w", fault.ErrDenied, err)
-	}
-	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
-}
-
-// parseReply reads a verdict. What is not one comes from something in between, and
-// is no server's word.
-func parseReply(r *http.Response, body []byte) (batch.Reply, error) {
-	var p batch.Reply
-	err := json.Unmarshal(body, &p)
-	refused := p.Verdict != batch.Accepted && p.Verdict != batch.Duplicate
-	if err != nil || p.Verdict == 0 || refused != (r.StatusCode == http.StatusConflict) {
-		return batch.Reply{}, fmt.Errorf("status %s without a verdict: %w", r.Status, fault.ErrUnavailable)
-	}
-	return p, nil
-}
-
-// parseProblem reads an error. That a batch is invalid is believed only where a
-// server of mete says it: a proxy's 400 or 413 is a matter of its settings, and
-// no reason to give up data.
-func parseProblem(r *http.Response, body []byte) error {
-	p := fault.Problem{Status: r.StatusCode}
-	own := false
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && kind == fault.ProblemType {
-		own = json.Unmarshal(body, &p) == nil && p.Status == r.StatusCode
-	}
-	if !own {
-		p = fault.Problem{Status: r.StatusCode, Title: "status " + r.Status}
-	}
-	err := p.Err()
-	if errors.Is(err, fault.ErrDenied) || own && errors.Is(err, fault.ErrInvalid) {
-		return err
-	}
-	p.Status = http.StatusServiceUnavailable
-	return &fault.RetryError{Err: p.Err(), After: min(httpx.RetryAfter(r.Header, time.Now()), maxRetryAfter)}
+	return reply, nil
 }

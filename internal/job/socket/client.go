@@ -14,44 +14,44 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 const (
-	// clientLimit is how long a job waits for an agent.
-	clientLimit = 2 * time.Second
-	// sulk is for how long an agent that let a job wait is not asked again.
-	sulk     = 10 * time.Second
-	maxReply = 1 << 20
+	callTimeout = 2 * time.Second
+	// callPause is the time after a call that timed out in which the agent is not called.
+	callPause = 10 * time.Second
+	maxReply  = 1 << 20 // bytes
 )
 
-// A Client is the side of mete run. Each call takes two seconds at most, and
-// after one that took so long the next ones fail at once for a while: an agent
-// that hangs does not hold a job up. Several goroutines may use it.
+// A Client is mete run's side of the socket. Each call takes two seconds at most. After a call
+// that timed out, calls fail at once for a while, so that an agent that hangs does not delay a
+// job. Several goroutines may use it.
 type Client struct {
-	path        string
-	http        *http.Client
-	limit, sulk time.Duration
+	path           string
+	http           *http.Client
+	timeout, pause time.Duration
 
 	mu         sync.Mutex
-	retryAt    time.Time      // not to be asked before
-	jobs       map[string]Job // that have begun and not ended
-	selfAccess map[string]SelfAccess
+	retryAt    time.Time             // before which the agent is not called
+	jobs       map[string]Job        // that have begun and not ended, by id
+	selfAccess map[string]SelfAccess // by id of the job
 }
 
-// Dial finds the agent that listens at path. It is fault.ErrUnavailable where
-// none does, and fault.ErrDenied where who does is neither root nor this user.
+// Dial returns a client of the agent that listens at path. The error is fault.ErrUnavailable if
+// none listens there, and fault.ErrDenied if the listener is neither root nor this user.
 func Dial(path string) (*Client, error) {
-	c := &Client{path: path, limit: clientLimit, sulk: sulk, jobs: map[string]Job{}, selfAccess: map[string]SelfAccess{}}
+	c := &Client{path: path, timeout: callTimeout, pause: callPause, jobs: map[string]Job{}, selfAccess: map[string]SelfAccess{}}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, path) },
-			// Two calls of a job are often hours apart.
+			// The calls of a job may be hours apart.
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: 8 << 10,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: httpx.NoRedirect,
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.limit)
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
 	conn, err := connect(ctx, path)
 	if err != nil {
@@ -61,7 +61,7 @@ func Dial(path string) (*Client, error) {
 	return c, nil
 }
 
-// connect connects to an agent that this process can believe.
+// connect connects to an agent that this process can trust: one of root or of this user.
 func connect(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
@@ -69,7 +69,7 @@ func connect(ctx context.Context, path string) (net.Conn, error) {
 		if err := classify(err); errors.Is(err, fault.ErrDenied) {
 			return nil, err
 		}
-		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
 	}
 	p, err := peerOfConn(c.(*net.UnixConn))
 	if err == nil && p.UID != 0 && int(p.UID) != os.Geteuid() {
@@ -81,32 +81,32 @@ func connect(ctx context.Context, path string) (net.Conn, error) {
 	return c, nil
 }
 
-// Close gives back what the client holds.
+// Close closes the client's idle connections.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// Register tells the agent of a job that begins. Where it fails, the calls that
-// follow for that job try it again.
+// Register tells the agent of a job that begins. If it fails, the next calls for that job try it
+// again.
 func (c *Client) Register(ctx context.Context, j Job) error {
 	c.mu.Lock()
 	c.jobs[j.ID] = j
 	c.mu.Unlock()
-	var told Registration
-	if err := c.call(ctx, http.MethodPost, "/v1/jobs", j, &told); err != nil {
+	var reply Registration
+	if err := c.call(ctx, http.MethodPost, "/v1/jobs", j, &reply); err != nil {
 		return err
 	}
-	if told.Self != nil {
+	if reply.Self != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.selfAccess[j.ID] = *told.Self
+		c.selfAccess[j.ID] = *reply.Self
 	}
 	return nil
 }
 
-// SelfAccess is what a job that was registered needs to ask for its own use; false where
-// the agent gave it nothing.
+// SelfAccess returns what a registered job needs to ask for its own use, or false if the agent
+// gave it nothing.
 func (c *Client) SelfAccess(id string) (SelfAccess, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,8 +121,8 @@ func (c *Client) Snapshot(ctx context.Context, id string) error {
 	})
 }
 
-// End tells the agent how a job ended, and returns when it has read the job's
-// last values: the job's groups may then be removed.
+// End tells the agent how a job ended, and returns when the agent has read the job's last values:
+// then the job's groups may be removed.
 func (c *Client) End(ctx context.Context, id string, o Outcome) error {
 	err := c.callRegistered(ctx, id, func() error {
 		return c.call(ctx, http.MethodPut, "/v1/jobs/"+id+"/end", o, nil)
@@ -135,14 +135,13 @@ func (c *Client) End(ctx context.Context, id string, o Outcome) error {
 	return err
 }
 
-// Status reads how the agent is doing.
+// Status reads the agent's status.
 func (c *Client) Status(ctx context.Context, into any) error {
 	return c.call(ctx, http.MethodGet, "/v1/status", nil, into)
 }
 
-// callRegistered makes a call about a job and, where the agent does not know that one,
-// registers it first: the agent was started anew meanwhile, or did not answer
-// when the job began.
+// callRegistered makes a call about a job. If the agent does not know the job, as it was
+// restarted meanwhile or did not answer when the job began, it registers the job and calls again.
 func (c *Client) callRegistered(ctx context.Context, id string, call func() error) error {
 	err := call()
 	if !errors.Is(err, fault.ErrNotFound) {
@@ -160,19 +159,19 @@ func (c *Client) callRegistered(ctx context.Context, id string, call func() erro
 	return call()
 }
 
-// call makes one request.
+// call sends one request, unless a call timed out a moment ago.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	if c.isBackingOff() {
-		return fmt.Errorf("%s: did not answer a moment ago: %w", c.path, fault.ErrUnavailable)
+		return fmt.Errorf("%s: the agent did not answer a moment ago: %w", c.path, fault.ErrUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.limit)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	err := c.exchange(ctx, method, path, in, out)
 	if errors.Is(err, context.DeadlineExceeded) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.retryAt = time.Now().Add(c.sulk)
-		return fmt.Errorf("%s: does not answer: %w", c.path, fault.ErrUnavailable)
+		c.retryAt = time.Now().Add(c.pause)
+		return fmt.Errorf("%s: the agent does not answer: %w", c.path, fault.ErrUnavailable)
 	}
 	return err
 }
@@ -183,6 +182,8 @@ func (c *Client) isBackingOff() bool {
 	return time.Now().Before(c.retryAt)
 }
 
+// exchange sends one request with in as JSON, and decodes the answer into out; either may be
+// nil.
 func (c *Client) exchange(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -192,37 +193,21 @@ func (c *Client) exchange(ctx context.Context, method, path string, in, out any)
 		}
 		body = bytes.NewReader(b)
 	}
-	// The host stands for the socket, and is looked up nowhere.
-	q, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
+	// The host stands for the socket, and is not resolved.
+	r, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
 	if err != nil {
 		return err
 	}
-	r, err := c.http.Do(q)
+	a, err := httpx.Do(c.http, r, maxReply)
 	if err != nil {
-		return connectionError(err)
+		return err
 	}
-	defer func() { _ = r.Body.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(r.Body, maxReply))
-	if err != nil {
-		return connectionError(err)
-	}
-	if r.StatusCode != http.StatusOK {
-		p := fault.Problem{}
-		if json.Unmarshal(b, &p) != nil || p.Status != r.StatusCode {
-			p = fault.Problem{Status: r.StatusCode, Title: "status " + r.Status}
-		}
+	if a.StatusCode != http.StatusOK {
+		p, _ := a.Problem()
 		return p.Err()
 	}
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(b, out)
-}
-
-// connectionError gives an error of the connection its kind.
-func connectionError(err error) error {
-	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
+	return json.Unmarshal(a.Body, out)
 }

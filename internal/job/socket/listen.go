@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	maxConns   = 512 // at once, of all users
-	maxOfUser  = 128 // of one who is not root
-	pathLimit  = 107 // of sun_path in unix(7), less its end
-	probeLimit = time.Second
+	maxConns     = 512 // at once, of all users
+	maxOfUser    = 128 // at once, of a user other than root
+	maxPathLen   = 107 // bytes of sun_path in unix(7) without the final NUL
+	probeTimeout = time.Second
 )
 
-// A listener accepts connections, as many as are good for the agent.
+// A listener accepts a limited number of connections at once.
 type listener struct {
 	*net.UnixListener
 	lock *os.File
 
 	mu          sync.Mutex
-	conns       int
-	connsByUser map[uint32]int // by user
+	conns       int            // open ones
+	connsByUser map[uint32]int // open ones, by user
 }
 
-// A conn is a connection and who is at its other end.
+// A conn is a connection and its peer.
 type conn struct {
 	net.Conn
 	peer     Peer
@@ -41,16 +41,16 @@ type conn struct {
 	listener *listener
 }
 
-// bind makes the socket. Whoever holds the lock beside it is the one agent that
-// may: a socket that is there then is left from one that died.
+// bind makes the socket. Only the holder of the lock file beside it may make or remove it: a
+// socket that exists then is left from an agent that died.
 func bind(path string) (_ *listener, err error) {
-	if len(path) > pathLimit {
-		return nil, fault.WithHint(fmt.Errorf("socket %s: longer than %d bytes: %w", path, pathLimit, fault.ErrInvalid), "set METE_SOCKET to a shorter path")
+	if len(path) > maxPathLen {
+		return nil, fault.WithHint(fmt.Errorf("socket %s: longer than %d bytes: %w", path, maxPathLen, fault.ErrInvalid), "set METE_SOCKET to a shorter path")
 	}
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	// Nobody else may open it, so that nobody else can hold it.
+	// Other users may not open the lock file, so that none of them can hold the lock.
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, classify(err)
@@ -70,15 +70,15 @@ func bind(path string) (_ *listener, err error) {
 	if err != nil {
 		return nil, classify(err)
 	}
-	// Connecting takes the right to write.
+	// To connect, a user needs the right to write.
 	if err := os.Chmod(path, 0o666); err != nil {
 		return nil, errors.Join(classify(err), l.Close())
 	}
 	return &listener{UnixListener: l, lock: lock, connsByUser: map[uint32]int{}}, nil
 }
 
-// makeDir makes the directory of the socket, for all to enter whatever the umask
-// is. One that is there is left as it is.
+// makeDir makes the directory of the socket such that all users can enter it, whatever the umask.
+// It leaves an existing directory unchanged.
 func makeDir(dir string) error {
 	_, err := os.Stat(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -101,11 +101,11 @@ func removeStale(path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return fault.WithHint(fmt.Errorf("%s: not a socket: %w", path, fault.ErrConflict), "move it away, or set METE_SOCKET to another path")
 	}
-	c, err := net.DialTimeout("unix", path, probeLimit)
+	c, err := net.DialTimeout("unix", path, probeTimeout)
 	if err == nil {
 		_ = c.Close()
 	}
-	// Any other answer says that there is somebody, if a busy one.
+	// After any other error somebody listens, if busy.
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return inUseError(path)
 	}
@@ -116,7 +116,7 @@ func inUseError(path string) error {
 	return fault.WithHint(fmt.Errorf("%s: another agent listens: %w", path, fault.ErrConflict), "stop it, or set METE_SOCKET to another path")
 }
 
-// classify gives an error of the system its kind.
+// classify gives an error of the operating system its kind.
 func classify(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
@@ -127,8 +127,8 @@ func classify(err error) error {
 	return err
 }
 
-// Accept returns the next connection that may be. One too many is closed at
-// once, which tells its peer more than to let it wait.
+// Accept returns the next connection within the limits. It closes one above them at once, which
+// tells its peer more than waiting does.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()
@@ -163,23 +163,23 @@ func (l *listener) release(uid uint32) {
 	}
 }
 
-// close removes the socket and gives the lock to the next. The lock's file
-// stays: to remove it would let two hold it.
+// close removes the socket and releases the lock. The lock file stays: if it were removed, two
+// agents could hold a lock each.
 func (l *listener) close() error {
 	err := l.Close()
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // as the server was shut down
+		err = nil // the server's shutdown closed it
 	}
 	return errors.Join(err, l.lock.Close())
 }
 
-// Close closes the connection, and makes room for another.
+// Close closes the connection and stops counting it.
 func (c *conn) Close() error {
 	c.once.Do(func() { c.listener.release(c.peer.UID) })
 	return c.Conn.Close()
 }
 
-// peerOfConn asks the kernel who is at the other end.
+// peerOfConn returns the peer of a connection, as the kernel identifies it.
 func peerOfConn(c *net.UnixConn) (p Peer, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -197,7 +197,7 @@ func peerOfConn(c *net.UnixConn) (p Peer, err error) {
 
 type peerKey struct{}
 
-// withPeer puts the peer of a connection into the context of its requests.
+// withPeer returns a context of a connection's requests that holds its peer.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, c.(*conn).peer)
 }

@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 const (
-	maxJobs   = 10000 // open at once
-	maxEnded  = 50000 // remembered
-	hookLimit = 5 * time.Second
-	farewell  = time.Second // for what is being answered as the server ends
+	maxJobs         = 10000 // open at once
+	maxEnded        = 50000 // ended jobs whose owners are kept
+	hookTimeout     = 5 * time.Second
+	shutdownTimeout = time.Second // for requests in flight
 )
 
 // A Server is the agent's side of the socket.
@@ -32,17 +33,17 @@ type Server struct {
 	log   *slog.Logger
 
 	mu         sync.Mutex
-	open       map[string]uint32 // jobs that have not ended, and whose they are
-	jobsByUser map[uint32]int    // how many, by user
-	// Whose those are that have ended: their ids are no secret, and whoever names one
-	// is given a token for what it used.
+	open       map[string]uint32 // owners of jobs that have not ended, by id
+	jobsByUser map[uint32]int    // number of open jobs, by owner
+	// Owners of ended jobs, by id: ids are no secret, and who registers one gets a token for
+	// what the job used.
 	ended map[string]uint32
-	order []string // of ended, the oldest first
+	order []string // ids in ended, oldest first
 }
 
-// Listen makes the socket at path, and its directory where that is missing. A
-// socket at which nobody listens any more is replaced. It is fault.ErrConflict
-// where somebody does, or where there is something else.
+// Listen makes the socket at path, and its directory if it is missing. It replaces a socket at
+// which nobody listens. The error is fault.ErrConflict if somebody listens there, or if path is
+// not a socket.
 func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 	ln, err := bind(path)
 	if err != nil {
@@ -53,11 +54,11 @@ func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 2 * time.Second,
 		ReadTimeout:       5 * time.Second,
-		WriteTimeout:      5*time.Second + hookLimit,
+		WriteTimeout:      5*time.Second + hookTimeout,
 		IdleTimeout:       10 * time.Second,
 		MaxHeaderBytes:    8 << 10,
 		ConnContext:       withPeer,
-		// It would tell of broken connections of visitors, which concern nobody.
+		// It would report the broken connections of clients, which concern nobody.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	return s, nil
@@ -72,10 +73,10 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := s.http.Shutdown(last); err != nil {
-		_ = s.http.Close() // who is still there has had his time
+		_ = s.http.Close() // the requests that are left have had their time
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -83,10 +84,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close removes the socket. Run has to have returned, if it was called.
+// Close removes the socket. If Run was called, it must have returned.
 func (s *Server) Close() error { return s.ln.close() }
 
-// Forget closes a job whose group is gone, though nobody said how it ended.
+// Forget closes a job whose group is gone and whose end was not reported.
 func (s *Server) Forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,15 +105,15 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// handle makes a handler of what takes a request's body, and returns what is
-// written as JSON.
+// handle returns a handler that passes a request and its body to f, and answers with what f
+// returns, as JSON.
 func (s *Server) handle(f func(*http.Request, []byte) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			err = fmt.Errorf("request of more than %d bytes: %w", big.Limit, fault.ErrInvalid)
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), hookLimit)
+		ctx, cancel := context.WithTimeout(r.Context(), hookTimeout)
 		defer cancel()
 		var out any
 		if err == nil {
@@ -121,22 +122,18 @@ func (s *Server) handle(f func(*http.Request, []byte) (any, error)) http.Handler
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("the agent is busy: %w", fault.ErrUnavailable)
 		}
-		kind, status := "application/json", http.StatusOK
-		if err != nil {
-			p := fault.ProblemOf(err)
-			if p.Status == http.StatusInternalServerError && r.Context().Err() == nil {
-				s.log.Warn("request failed", "path", r.URL.Path, "err", err)
-			}
-			out, kind, status = p, fault.ProblemType, p.Status
+		if err == nil {
+			httpx.WriteJSON(w, http.StatusOK, out)
+			return
 		}
-		w.Header().Set("Content-Type", kind)
-		w.WriteHeader(status)
-		// Who has gone away needs no answer.
-		_ = json.NewEncoder(w).Encode(out)
+		if httpx.ProblemOf(err).Status == http.StatusInternalServerError && r.Context().Err() == nil {
+			s.log.Warn("request failed", "path", r.URL.Path, "err", err)
+		}
+		httpx.Fail(w, err)
 	}
 }
 
-// register takes a job from who may speak for it.
+// register takes a job from a peer that may speak for it.
 func (s *Server) register(r *http.Request, body []byte) (any, error) {
 	var j Job
 	if err := decode(body, &j); err != nil {
@@ -154,17 +151,17 @@ func (s *Server) register(r *http.Request, body []byte) (any, error) {
 		return nil, err
 	}
 	j.User = userName(p.UID)
-	told, err := s.hooks.Register(j)
+	reply, err := s.hooks.Register(j)
 	if err != nil {
 		if !known {
 			s.Forget(j.ID)
 		}
 		return nil, err
 	}
-	return told, nil
+	return reply, nil
 }
 
-// add opens a job, and says whether it was open already.
+// add opens a job, and reports whether it was open already.
 func (s *Server) add(id string, uid uint32) (known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +172,7 @@ func (s *Server) add(id string, uid uint32) (known bool, err error) {
 		return known, fmt.Errorf("job %s is of another user: %w", id, fault.ErrConflict)
 	case known:
 		return true, nil
-	// Half of the room is out of reach of any one user but root.
+	// A user other than root gets half of the room at most.
 	case len(s.open) >= maxJobs || uid != 0 && s.jobsByUser[uid] >= maxJobs/2:
 		return false, fmt.Errorf("%d jobs are open: %w", len(s.open), fault.ErrUnavailable)
 	}
@@ -184,7 +181,7 @@ func (s *Server) add(id string, uid uint32) (known bool, err error) {
 	return false, nil
 }
 
-// remove closes a job. s.mu is held.
+// remove closes a job. The caller holds mu.
 func (s *Server) remove(id string, uid uint32) {
 	delete(s.open, id)
 	if _, again := s.ended[id]; !again {
@@ -199,8 +196,8 @@ func (s *Server) remove(id string, uid uint32) {
 	}
 }
 
-// ownJob returns the id that a request names, if it is of an open job of its peer;
-// root may speak for every one.
+// ownJob returns the id of the job that a request names, if the job is open and of the peer; root
+// may speak for every job.
 func (s *Server) ownJob(r *http.Request) (string, error) {
 	id, p := r.PathValue("id"), peerOf(r.Context())
 	if err := validID(id); err != nil {
@@ -244,15 +241,15 @@ func (s *Server) end(r *http.Request, body []byte) (any, error) {
 	return struct{}{}, nil
 }
 
-// decode reads a request. Fields that are not known are of a newer mete run.
+// decode decodes a request. It ignores unknown fields, which are those of a newer mete run.
 func decode(body []byte, into any) error {
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", err, fault.ErrInvalid)
 	}
 	return nil
 }
 
-// userName is the user's name, or his number where he has none here.
+// userName returns the name of a user, or the number of one without a name.
 func userName(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
 	if u, err := user.LookupId(id); err == nil && checkText("user", u.Username, maxText) == nil {

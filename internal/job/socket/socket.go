@@ -1,15 +1,15 @@
-// Package socket is the unix socket at which an agent learns of the jobs of mete
-// run, and the way of mete run to it.
+// Package socket is the unix socket at which mete run tells an agent of its jobs: server and
+// client.
 //
-// It carries HTTP with JSON, and problem+json for errors:
+// It speaks HTTP with JSON, and problem+json for errors:
 //
 //	POST /v1/jobs                a job begins: Job; the answer is Registration
 //	POST /v1/jobs/{id}/snapshot  take a tick now; answered when it is taken
-//	PUT  /v1/jobs/{id}/end       it ended: Outcome; answered when its last values are read
-//	GET  /v1/status              how the agent is doing
+//	PUT  /v1/jobs/{id}/end       the job ended: Outcome; answered when its last values are read
+//	GET  /v1/status              the agent's status
 //
-// Any user of the machine may register jobs of his own. Who asks is what the
-// kernel says of the connection, never what the request says.
+// Any user of the machine may register jobs of their own. The kernel identifies the user of a
+// connection; nothing in a request does.
 package socket
 
 import (
@@ -27,28 +27,28 @@ import (
 
 // A Job is a job of mete run as it begins.
 type Job struct {
-	ID      string            `json:"id"` // as in the name of its groups
+	ID      string            `json:"id"` // which is in the names of its groups
 	Name    string            `json:"name"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Project string            `json:"project,omitempty"`
 	Command []string          `json:"command,omitempty"`
 	Groups  []string          `json:"groups"` // paths of its control groups, at least one
 	Started time.Time         `json:"started"`
-	// User is the name of the user who registered it, or the number of one
-	// without a name. What a request says is not looked at.
+	// User is the name of the user who registered it, or the number of one without a name. The
+	// agent sets it.
 	User string `json:"user,omitempty"`
 }
 
 // An Outcome is how a job ended.
 type Outcome struct {
 	Ended  time.Time `json:"ended"`
-	Exit   int       `json:"exit"`             // exit code, as a shell has it
-	Signal int       `json:"signal,omitempty"` // that ended it; 0 is none
+	Exit   int       `json:"exit"`             // exit code, by the rules of a shell
+	Signal int       `json:"signal,omitempty"` // that ended it, or 0
 }
 
-// A Registration is what a job is told that was taken.
+// A Registration is the answer to a job that was registered.
 type Registration struct {
-	// Self is absent where the agent has nothing to ask with.
+	// Self is nil if the agent has no server to ask.
 	Self *SelfAccess `json:"self,omitempty"`
 }
 
@@ -56,36 +56,36 @@ type Registration struct {
 type SelfAccess struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
-	CA    string `json:"ca,omitempty"` // file with the certificate of the server's authority; "" where it speaks without TLS
+	CA    string `json:"ca,omitempty"` // file with the certificate of the server's authority; "" without TLS
 }
 
-// A Peer is who asks, as the kernel knows him (SO_PEERCRED, unix(7)): what he was
-// when he connected.
+// A Peer is the client of a connection, as the kernel identified it when it connected
+// (SO_PEERCRED, unix(7)).
 type Peer struct {
 	UID, GID uint32
-	PID      int // 0 where it is of a PID namespace that this process does not see
+	PID      int // 0 if it is of a PID namespace that this process does not see
 }
 
-// Hooks are what an agent does for jobs. They are called by many goroutines.
+// Hooks are what an agent does for jobs. Several goroutines call them.
 type Hooks interface {
-	// Owns reports whether a peer may speak for the job with this id: the
-	// directory of its group is his, or he is in it.
+	// Owns reports whether a peer may speak for the job with this id: its user owns the
+	// directory of the job's group, or its process is in the group.
 	Owns(p Peer, id string) bool
-	// Register takes a job, or the same again.
+	// Register takes a job; it may be called again with the same job.
 	Register(j Job) (Registration, error)
 	// Snapshot takes a tick now.
 	Snapshot(ctx context.Context) error
 	// End takes a job's outcome, and returns when its last values are read.
 	End(ctx context.Context, id string, o Outcome) error
-	// Status is how the agent is doing, ready for JSON. Everyone may see it.
+	// Status returns the agent's status, to be encoded as JSON. Every user may read it.
 	Status() any
 }
 
 const systemSocket = "/run/mete/agent.sock"
 
-// Path is where an agent of this user listens: $METE_SOCKET, else
-// /run/mete/agent.sock of root, else mete/agent.sock in $XDG_RUNTIME_DIR. It is
-// "" for a user who has no such directory.
+// Path returns the path at which an agent of this user listens: $METE_SOCKET, else
+// /run/mete/agent.sock for root, else mete/agent.sock in $XDG_RUNTIME_DIR. It is "" for a user
+// without such a directory.
 func Path(getenv func(string) string, uid int) string {
 	if p := getenv("METE_SOCKET"); p != "" {
 		return p
@@ -93,15 +93,15 @@ func Path(getenv func(string) string, uid int) string {
 	if uid == 0 {
 		return systemSocket
 	}
-	// The XDG base directory specification has relative paths ignored.
+	// The XDG base directory specification says to ignore relative paths.
 	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "mete", "agent.sock")
 	}
 	return ""
 }
 
-// Paths are where an agent of this machine may listen for jobs of this user, the
-// likeliest first: the machine's own comes before the user's.
+// Paths returns the paths at which an agent may listen for jobs of this user: that of root's
+// agent comes before that of the user's.
 func Paths(getenv func(string) string, uid int) []string {
 	own := Path(getenv, uid)
 	switch {
@@ -113,18 +113,17 @@ func Paths(getenv func(string) string, uid int) []string {
 	return []string{systemSocket, own}
 }
 
-// Bounds of what a request may hold; its size has one too.
+// Limits of a request.
 const (
-	maxBody   = 64 << 10
-	maxText   = 256 // bytes of a name, a project, a label's key
-	maxValue  = 1024
+	maxBody   = 64 << 10 // bytes
+	maxText   = 256      // bytes of a name, a project, a label's key
+	maxValue  = 1024     // bytes of a label's value
 	maxGroups = 64
-	maxPath   = 4096
-	// A job's start and end may be this far ahead of the agent's clock.
-	ahead = time.Minute
+	maxPath   = 4096        // bytes of a group's path
+	maxAhead  = time.Minute // of a job's start and end, ahead of the agent's clock
 )
 
-// validate checks what a job says of itself.
+// validate checks a job.
 func (j *Job) validate(now time.Time) error {
 	if err := validID(j.ID); err != nil {
 		return err
@@ -163,15 +162,15 @@ func (j *Job) validate(now time.Time) error {
 // validID checks that an id is one of mete run.
 func validID(id string) error {
 	if n, ok := workload.Recognize("/mete-run-" + id); !ok || n.Key != id {
-		return fmt.Errorf("id %.40q is none of mete run: %w", id, fault.ErrInvalid)
+		return fmt.Errorf("id %.40q is not one of mete run: %w", id, fault.ErrInvalid)
 	}
 	return nil
 }
 
-// checkText checks that a text is short and can be shown to people.
-func checkText(what, s string, most int) error {
-	if len(s) > most {
-		return fmt.Errorf("%.40q has more than %d bytes: %w", what, most, fault.ErrInvalid)
+// checkText checks that a text is short and printable.
+func checkText(what, s string, maxLen int) error {
+	if len(s) > maxLen {
+		return fmt.Errorf("%.40q has more than %d bytes: %w", what, maxLen, fault.ErrInvalid)
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%.40q is not plain text: %w", what, fault.ErrInvalid)
@@ -179,9 +178,9 @@ func checkText(what, s string, most int) error {
 	return nil
 }
 
-// checkTime checks that a time is given, and not ahead of the clock.
+// checkTime checks that a time is given and not ahead of the clock.
 func checkTime(what string, t, now time.Time) error {
-	if t.IsZero() || t.Sub(now) > ahead {
+	if t.IsZero() || t.Sub(now) > maxAhead {
 		return fmt.Errorf("%s %v: %w", what, t, fault.ErrInvalid)
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 
@@ -14,8 +13,10 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// maxClaim is how long a claim may be, in bytes; one has some 1,000.
-const maxClaim = 64 << 10
+const (
+	maxClaim   = 64 << 10        // bytes; a claim has about 1,000
+	retryDelay = 5 * time.Second // of a request that may succeed later
+)
 
 // Handler answers POST /v1/enroll and POST /v1/renew.
 func (a *Authority) Handler() http.Handler {
@@ -32,19 +33,17 @@ func (a *Authority) handle(f func(*http.Request, token.Claim) (token.Grant, erro
 		if err == nil {
 			g, err = f(r, c)
 		}
-		w.Header().Set("Cache-Control", "no-store")
 		if err != nil {
 			a.writeProblem(w, r, err)
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(g) // who has gone asks again
+		httpx.WriteJSON(w, http.StatusOK, g)
 	}
 }
 
 func (a *Authority) serveEnroll(r *http.Request, c token.Claim) (token.Grant, error) {
 	if r.Header.Get("Authorization") != "" {
-		return token.Grant{}, fmt.Errorf("a token to enroll by stands in the body: %w", fault.ErrInvalid)
+		return token.Grant{}, fmt.Errorf("a token to enroll by belongs in the body: %w", fault.ErrInvalid)
 	}
 	if clientCertificate(r) != nil {
 		peer, err := a.Identify(r)
@@ -71,8 +70,8 @@ func (a *Authority) serveRenew(r *http.Request, c token.Claim) (token.Grant, err
 }
 
 func readClaim(w http.ResponseWriter, r *http.Request) (c token.Claim, err error) {
-	// A page in a browser cannot send this type to another's server unasked.
-	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+	// A browser lets a page send this type to another site only if that site allows it.
+	if httpx.MediaType(r.Header) != "application/json" {
 		return c, fmt.Errorf("content type %q is not application/json: %w", r.Header.Get("Content-Type"), fault.ErrInvalid)
 	}
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxClaim))
@@ -86,24 +85,27 @@ func readClaim(w http.ResponseWriter, r *http.Request) (c token.Claim, err error
 	return c, fmt.Errorf("body: %w: %w", err, fault.ErrInvalid)
 }
 
+// Statuses of errors that keep the title of their kind.
+var (
+	tooLarge     = httpx.Status{Code: http.StatusRequestEntityTooLarge}
+	tooMany      = httpx.Status{Code: http.StatusTooManyRequests}
+	unauthorized = httpx.Status{Code: http.StatusUnauthorized}
+)
+
+// writeProblem answers an error, and logs one of no kind unless the client has gone away.
 func (a *Authority) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
-	p := fault.ProblemOf(err)
-	wait, isLimited := fault.RetryAfter(err)
-	_, tooLong := errors.AsType[*http.MaxBytesError](err)
+	_, isLimited := fault.RetryAfter(err)
+	_, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isLimited:
-		p.Status = http.StatusTooManyRequests
-		httpx.SetRetryAfter(w, wait)
-	case p.Status == http.StatusServiceUnavailable:
-		httpx.SetRetryAfter(w, 5*time.Second)
-	case tooLong:
-		p.Status = http.StatusRequestEntityTooLarge
+		err = httpx.WithStatus(err, tooMany)
+	case isTooLarge:
+		err = httpx.WithStatus(err, tooLarge)
 	case IsUnidentified(err):
-		p.Status = http.StatusUnauthorized
-	case p.Status == http.StatusInternalServerError && r.Context().Err() == nil: // else who asked has gone
+		err = httpx.WithStatus(err, unauthorized)
+	}
+	if httpx.ProblemOf(err).Status == http.StatusInternalServerError && r.Context().Err() == nil {
 		a.log.Error("request failed", "path", r.URL.Path, "err", err)
 	}
-	w.Header().Set("Content-Type", fault.ProblemType)
-	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // who has gone asks again
+	httpx.Fail(w, httpx.RetryLater(err, retryDelay))
 }

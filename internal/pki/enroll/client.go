@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net"
 	"net/http"
 	"time"
@@ -19,23 +17,21 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// A dialer opens connections; nil is the network's.
+// A dialer opens connections; nil is that of package net.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// maxGrant is how long an answer may be, in bytes; one has some 2,000.
-const maxGrant = 1 << 20
+const maxGrant = 1 << 20 // bytes; an answer has about 2,000
 
-// Client returns a client that shows the certificate which is good at the time,
-// and trusts servers of the node's own authority only. It follows no redirect.
-// It may be kept: a renewed certificate is used by the next request, requests
-// under way go on with the one before.
+// Client returns a client that shows the valid certificate, and trusts servers of the node's
+// own authority only. It follows no redirect. It may be kept: the next request uses a renewed
+// certificate, requests in flight keep the one before.
 func (i *Identity) Client() *http.Client { return newClient((*roundTripper)(i)) }
 
 func newClient(t http.RoundTripper) *http.Client {
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: t, CheckRedirect: httpx.NoRedirect}
 }
 
-// roundTripper sends requests as the identity is at the time.
+// roundTripper sends each request under the identity of that moment.
 type roundTripper Identity
 
 // RoundTrip implements http.RoundTripper.
@@ -43,7 +39,7 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := t.state.Load()
 	if s == nil {
 		if r.Body != nil {
-			_ = r.Body.Close() // as an http.RoundTripper has to, whatever comes of it
+			_ = r.Body.Close() // which an http.RoundTripper has to do after an error too
 		}
 		return nil, fmt.Errorf("not enrolled: %w", fault.ErrDenied)
 	}
@@ -54,8 +50,8 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.transport.RoundTrip(r)
 }
 
-// CloseIdleConnections lets http.Client have the next request use a new
-// connection.
+// CloseIdleConnections closes idle connections, for http.Client: the next request uses a new
+// one.
 func (t *roundTripper) CloseIdleConnections() {
 	if s := t.state.Load(); s != nil {
 		s.transport.CloseIdleConnections()
@@ -66,8 +62,8 @@ func (i *Identity) newTransport(check verifier, own *tls.Certificate) *http.Tran
 	return newTransport(check, own, i.cfg.dial)
 }
 
-// newTransport makes one that trusts what check lets pass, and shows own. Without
-// check it is for plain HTTP on the loopback.
+// newTransport returns a transport that trusts servers whose certificates pass check, and
+// shows own if that is not nil. Without check it is for plain HTTP on the loopback.
 func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
@@ -77,7 +73,7 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: 10 * time.Second,
 		IdleConnTimeout:     90 * time.Second,
-		// A connection that died without a word is given up after 45 s.
+		// A connection whose peer is silent is closed after 45 s.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 	if check == nil {
@@ -86,7 +82,7 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 	t.Proxy = http.ProxyFromEnvironment
 	t.TLSClientConfig = &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// The usual checks are those of VerifyConnection, by other rules: see check.
+		// VerifyConnection checks in place of package tls, by other rules.
 		InsecureSkipVerify: true,
 		VerifyConnection:   func(c tls.ConnectionState) error { return check(c.PeerCertificates) },
 	}
@@ -96,13 +92,12 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 	return t
 }
 
-// A verifier lets a server's certificates pass or not.
+// A verifier checks a server's certificates, of which the server's own is the first.
 type verifier func(chain []*x509.Certificate) error
 
-// verifyRoot lets servers of one authority pass. A server's name means nothing: the
-// authority signs for its own servers only, whatever address they are reached
-// by, and what a node's certificate is good for is another matter, which is
-// checked.
+// verifyRoot accepts servers of one authority. It does not check the server's name, as the
+// authority signs for its own servers only, whatever their addresses. It does check that the
+// certificate is for servers: the authority signs those of nodes too.
 func verifyRoot(ca *x509.Certificate) verifier {
 	return func(chain []*x509.Certificate) error {
 		if len(chain) == 0 {
@@ -110,8 +105,8 @@ func verifyRoot(ca *x509.Certificate) verifier {
 		}
 		roots := x509.NewCertPool()
 		roots.AddCert(ca)
-		// A machine whose clock stands still at some past time has to reach its
-		// server all the same, which tells it how late it is.
+		// A machine whose clock is in the past has to reach its server all the same, which
+		// corrects the times that it sends.
 		now := time.Now()
 		for _, from := range []time.Time{chain[0].NotBefore, ca.NotBefore} {
 			if from.After(now) {
@@ -129,8 +124,8 @@ func verifyRoot(ca *x509.Certificate) verifier {
 	}
 }
 
-// verifyPinned lets servers pass that show, beside their own certificate, that of the
-// authority with this fingerprint.
+// verifyPinned accepts servers that show, with their own certificate, that of the authority
+// with this fingerprint.
 func verifyPinned(want token.Fingerprint) verifier {
 	return func(chain []*x509.Certificate) error {
 		for _, c := range chain {
@@ -144,12 +139,12 @@ func verifyPinned(want token.Fingerprint) verifier {
 
 func otherAuthorityError(want token.Fingerprint) error {
 	return fault.WithHint(fmt.Errorf("server is of another certificate authority than %s: %w", want, fault.ErrDenied),
-		"check the server's address; where the server was made anew, enroll with a new token of it")
+		"check the server's address; if the server was set up again, enroll with a new token of it")
 }
 
-// ReaderClient returns a client that reads with a viewer's token from a server, and
-// shows the token to a server of its authority only. A server on the loopback
-// without TLS is asked without a token if tok is zero.
+// ReaderClient returns a client that reads from a server with a viewer's token, and shows the
+// token to a server of its authority only. The token may be zero for a server on the loopback
+// without TLS.
 func ReaderClient(server string, tok token.Token) (*http.Client, error) {
 	base, local, err := parseServer(server)
 	if err != nil {
@@ -164,7 +159,7 @@ func ReaderClient(server string, tok token.Token) (*http.Client, error) {
 	return newClient(tokenTransport{newTransport(verifyPinned(tok.CA()), nil, nil), tok, base.Host}), nil
 }
 
-// tokenTransport shows a token to one host.
+// tokenTransport sends a token to one host.
 type tokenTransport struct {
 	*http.Transport
 	tok  token.Token
@@ -172,25 +167,25 @@ type tokenTransport struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !b.tok.IsZero() && r.URL.Host == b.host {
+func (t tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !t.tok.IsZero() && r.URL.Host == t.host {
 		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+b.tok.Reveal())
+		r.Header.Set("Authorization", "Bearer "+t.tok.Reveal())
 	}
-	return b.Transport.RoundTrip(r)
+	return t.Transport.RoundTrip(r)
 }
 
-// refusedError is the error of a certificate that the server does not take.
+// refusedError is the error of a certificate that the server does not accept.
 type refusedError struct{ error }
 
-func (r refusedError) Unwrap() error { return r.error }
+func (e refusedError) Unwrap() error { return e.error }
 
 func isRefused(err error) bool {
 	_, ok := errors.AsType[refusedError](err)
 	return ok
 }
 
-// post asks the server for something.
+// post sends a claim to the server, and returns what it grants.
 func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim token.Claim) (g token.Grant, err error) {
 	body, err := json.Marshal(claim)
 	if err != nil {
@@ -203,52 +198,38 @@ func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim 
 		return g, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	resp, err := c.Do(r)
+	a, err := httpx.Do(c, r, maxGrant)
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		err = fault.WithHint(err, "the server speaks plain HTTP: on its own machine use http://, else start it with TLS")
+	case err == nil && a.StatusCode != http.StatusOK:
+		err = refusalOf(a)
+	case err == nil:
+		if err = json.Unmarshal(a.Body, &g); err != nil {
+			err = fmt.Errorf("answer: %w: %w", err, fault.ErrUnavailable)
+		}
+	}
 	if err != nil {
-		return g, connectionError(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // all that matters of it was read
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxGrant))
-	if err != nil {
-		return g, connectionError(err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return g, fmt.Errorf("%s: %w", i.base, parseProblem(resp, b))
-	}
-	if err := json.Unmarshal(b, &g); err != nil {
-		return g, fmt.Errorf("%s: answer: %w: %w", i.base, err, fault.ErrUnavailable)
+		return g, fmt.Errorf("%s: %w", i.base, err)
 	}
 	return g, nil
 }
 
-// connectionError makes an error of a request that got no answer.
-func connectionError(err error) error {
-	if errors.Is(err, fault.ErrDenied) {
-		return err
-	}
-	err = fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
-	if errors.Is(err, http.ErrSchemeMismatch) {
-		return fault.WithHint(err, "the server speaks plain HTTP: on its own machine use http://, else start it with TLS")
-	}
-	return err
-}
-
-// parseProblem makes an error of an answer that is not what was asked for.
-func parseProblem(resp *http.Response, body []byte) error {
-	var p fault.Problem
-	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || t != fault.ProblemType || json.Unmarshal(body, &p) != nil {
-		err := fmt.Errorf("answer %s, which is no mete server's: %w", resp.Status, fault.ErrUnavailable)
-		if resp.StatusCode == http.StatusBadRequest && resp.Request.URL.Scheme == "http" {
+// refusalOf returns the error of an answer that grants nothing.
+func refusalOf(a *httpx.Answer) error {
+	p, own := a.Problem()
+	if !own {
+		err := fmt.Errorf("answer %s, which is no mete server's: %w", a.Status, fault.ErrUnavailable)
+		if a.StatusCode == http.StatusBadRequest && a.Request.URL.Scheme == "http" {
 			return fault.WithHint(err, "perhaps it speaks TLS: use https://")
 		}
 		return err
 	}
-	p.Status = resp.StatusCode
 	err := p.Err()
-	if resp.StatusCode == http.StatusUnauthorized {
+	if a.StatusCode == http.StatusUnauthorized {
 		err = refusedError{err}
 	}
-	if after := httpx.RetryAfter(resp.Header, time.Now()); after > 0 {
+	if after := httpx.RetryAfter(a.Header, time.Now()); after > 0 {
 		err = &fault.RetryError{Err: err, After: after}
 	}
 	return err

@@ -22,18 +22,17 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// targets are the Alertmanagers, as Prometheus's notifier is told of them.
+// targets are the Alertmanagers, in the form that Prometheus's notifier takes.
 type targets = map[string][]*targetgroup.Group
 
 const (
-	// queueCapacity is how many alerts wait for one Alertmanager at most: of more the oldest
-	// go. The rules say again each minute what still fires.
-	queueCapacity = 10_000
-	// requestTimeout is how long a receiver may take to answer.
-	requestTimeout = 10 * time.Second
+	// queueCapacity is the number of alerts that wait for one Alertmanager at most. Of more, the
+	// oldest are dropped: the rules send those that still fire again each minute.
+	queueCapacity  = 10_000
+	requestTimeout = 10 * time.Second // for the answer of a receiver
 )
 
-// newNotifier makes what tells the Alertmanagers.
+// newNotifier returns Prometheus's notifier, which sends alerts to the Alertmanagers.
 func (a *Alerts) newNotifier(reg prometheus.Registerer, log *slog.Logger) (*notifier.Manager, targets, error) {
 	n := notifier.NewManager(&notifier.Options{
 		QueueCapacity: queueCapacity, DrainOnShutdown: true, Registerer: reg, Do: a.post,
@@ -47,20 +46,20 @@ func (a *Alerts) newNotifier(reg prometheus.Registerer, log *slog.Logger) (*noti
 		}
 		am := config.DefaultAlertmanagerConfig
 		am.Scheme, am.PathPrefix, am.Timeout = u.Scheme, u.Path, model.Duration(requestTimeout)
-		// What leads elsewhere would carry the header along.
+		// A redirect would send the configured headers to another host.
 		am.HTTPClientConfig.FollowRedirects = false
 		c.AlertingConfig.AlertmanagerConfigs = append(c.AlertingConfig.AlertmanagerConfigs, &am)
 		host := u.Host
 		if u.Port() == "" {
 			host += map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
 		}
-		key := fmt.Sprintf("config-%d", i) // as the notifier calls it
+		key := fmt.Sprintf("config-%d", i) // its name in the notifier
 		to[key] = []*targetgroup.Group{{Targets: []model.LabelSet{{model.AddressLabel: model.LabelValue(host)}}}}
 	}
 	return n, to, n.ApplyConfig(&c)
 }
 
-// post sends one request to an Alertmanager.
+// post sends one request of the notifier to an Alertmanager, and counts it.
 func (a *Alerts) post(ctx context.Context, client *http.Client, r *http.Request) (*http.Response, error) {
 	err := addHeaders(r.Header, a.cfg.AlertmanagerHeader)
 	var resp *http.Response
@@ -75,8 +74,8 @@ func (a *Alerts) post(ctx context.Context, client *http.Client, r *http.Request)
 	return resp, err
 }
 
-// addHeaders puts the headers of a file into those of a request. Its errors show nothing
-// of what is in it.
+// addHeaders copies the headers in a file to those of a request. Its errors show nothing of the
+// file's content.
 func addHeaders(into http.Header, path string) error {
 	if path == "" {
 		return nil

@@ -20,14 +20,15 @@ import (
 
 	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/x/atomicfile"
+	"mete.dev/mete/internal/x/httpx"
 )
 
-// maxRetryDelay is that after requests that failed.
+// maxRetryDelay limits the pause after requests that failed.
 const maxRetryDelay = 5 * time.Minute
 
-// A webhook posts alerts to one URL. It keeps what the receiver was told, so that
-// each alert is told once as it begins, now and then as it goes on, and once as it
-// ends, also where that is after a restart.
+// A webhook posts notifications of alerts to one URL. It keeps a record of them, so that the
+// receiver is notified once when an alert begins, at intervals while it lasts, and once when it
+// has ended, even if the server is restarted meanwhile.
 type webhook struct {
 	target *url.URL
 	cfg    Config
@@ -56,47 +57,47 @@ func openWebhook(cfg Config, log *slog.Logger) (*webhook, error) {
 	if err := addHeaders(http.Header{}, cfg.WebhookHeader); err != nil {
 		return nil, fmt.Errorf("--alert-webhook-header: %w", err)
 	}
-	h := &webhook{
+	wh := &webhook{
 		target: u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host),
 		client: &http.Client{
 			Timeout:       requestTimeout,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			CheckRedirect: httpx.NoRedirect,
 		},
 	}
 	if cfg.State == "" {
-		return h, nil
+		return wh, nil
 	}
 	b, err := os.ReadFile(cfg.State)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return h, nil
+		return wh, nil
 	case err != nil:
 		return nil, err
 	}
-	if err := h.notifications.Restore(b, time.Now().Add(cfg.RestoreGrace)); err != nil {
-		log.Warn("what the webhook was told is not known any more; it is told anew", "path", cfg.State, "err", err)
+	if err := wh.notifications.Restore(b, time.Now().Add(cfg.RestoreGrace)); err != nil {
+		log.Warn("the record of the webhook's notifications cannot be read; all alerts are sent again", "path", cfg.State, "err", err)
 	}
-	return h, nil
+	return wh, nil
 }
 
-// add takes what the rules say of alerts.
-func (h *webhook) add(alerts []*rules.Alert, source string) {
-	h.mu.Lock()
+// add records the present state of alerts, which the rules give.
+func (wh *webhook) add(alerts []*rules.Alert, source string) {
+	wh.mu.Lock()
 	for _, a := range alerts {
-		h.notifications.Add(rule.Alert{
+		wh.notifications.Add(rule.Alert{
 			Labels: a.Labels.Map(), Annotations: a.Annotations.Map(), StartsAt: a.FiredAt.UTC(), EndsAt: a.ResolvedAt.UTC(), Source: source,
 		}, a.ValidUntil)
 	}
-	h.mu.Unlock()
+	wh.mu.Unlock()
 	select {
-	case h.wake <- struct{}{}:
-	default: // it is awake already
+	case wh.wake <- struct{}{}:
+	default: // a wake-up is pending
 	}
 }
 
-// run delivers until over is closed. What is not delivered then is told after the
-// next start.
-func (h *webhook) run(over <-chan struct{}) error {
+// run delivers notifications until over is closed. Those that are pending then are delivered
+// after the next start.
+func (wh *webhook) run(over <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-over
@@ -104,15 +105,15 @@ func (h *webhook) run(over <-chan struct{}) error {
 	}()
 	var pause time.Duration
 	for {
-		// Alerts end and are repeated without anybody saying so.
-		wait := min(10*time.Second, 2*h.cfg.RetryDelay)
+		// An alert also ends, or is due again, because time passes.
+		wait := min(10*time.Second, 2*wh.cfg.RetryDelay)
 		if pause > 0 {
 			wait = pause
 		}
 		timer := time.NewTimer(wait)
-		wake := h.wake
+		wake := wh.wake
 		if pause > 0 {
-			wake = nil // it is not to be hurried
+			wake = nil // a new alert does not shorten the pause
 		}
 		select {
 		case <-timer.C:
@@ -122,42 +123,42 @@ func (h *webhook) run(over <-chan struct{}) error {
 			timer.Stop()
 			return nil
 		}
-		switch err := h.deliver(ctx); {
+		switch err := wh.deliver(ctx); {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && pause > 0:
-			h.log.Info("the webhook takes alerts again")
+			wh.log.Info("the webhook takes alerts again")
 			pause = 0
 		case err != nil && pause == 0:
-			h.log.Warn("the webhook does not take alerts; trying on", "err", err)
+			wh.log.Warn("the webhook does not take alerts; they are sent again", "err", err)
 			fallthrough
 		case err != nil:
-			pause = min(max(h.cfg.RetryDelay, 2*pause), maxRetryDelay)
+			pause = min(max(wh.cfg.RetryDelay, 2*pause), maxRetryDelay)
 		}
 	}
 }
 
-// deliver posts what the receiver is yet to be told. One message that is refused does
-// not keep the others back.
-func (h *webhook) deliver(ctx context.Context) error {
-	h.mu.Lock()
-	list := h.notifications.Pending(time.Now())
-	h.mu.Unlock()
+// deliver posts the pending messages. A message that the receiver refuses does not delay the
+// others.
+func (wh *webhook) deliver(ctx context.Context) error {
+	wh.mu.Lock()
+	list := wh.notifications.Pending(time.Now())
+	wh.mu.Unlock()
 	var errs []error
 	for _, m := range list {
-		reached, err := h.post(ctx, m)
-		h.mu.Lock()
+		reached, err := wh.post(ctx, m)
+		wh.mu.Lock()
 		if err != nil {
-			h.failed++
+			wh.failed++
 			errs = append(errs, err)
 		} else {
-			h.sent++
-			h.notifications.Ack(m, time.Now())
-			if h.cfg.State != "" {
-				errs = append(errs, atomicfile.Replace(h.cfg.State, h.notifications.Save()))
+			wh.sent++
+			wh.notifications.Ack(m, time.Now())
+			if wh.cfg.State != "" {
+				errs = append(errs, atomicfile.Replace(wh.cfg.State, wh.notifications.Save()))
 			}
 		}
-		h.mu.Unlock()
+		wh.mu.Unlock()
 		if !reached {
 			break
 		}
@@ -165,28 +166,24 @@ func (h *webhook) deliver(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// post sends one message. reached is false where nobody answered.
-func (h *webhook) post(ctx context.Context, m rule.Message) (reached bool, err error) {
-	b, err := json.Marshal(bodyOf(m, h.cfg.PageURL))
+// post sends one message. reached reports whether the receiver answered.
+func (wh *webhook) post(ctx context.Context, m rule.Message) (reached bool, err error) {
+	b, err := json.Marshal(bodyOf(m, wh.cfg.PageURL))
 	if err != nil {
 		return true, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.target.String(), bytes.NewReader(b))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, wh.target.String(), bytes.NewReader(b))
 	if err != nil {
-		return true, errors.New("the address is no URL")
+		return true, errors.New("the address is not a URL")
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "mete")
-	if err := addHeaders(r.Header, h.cfg.WebhookHeader); err != nil {
+	if err := addHeaders(r.Header, wh.cfg.WebhookHeader); err != nil {
 		return false, err
 	}
-	resp, err := h.client.Do(r)
+	resp, err := wh.client.Do(r)
 	if err != nil {
-		// The error would show the whole address, in which there may be a secret.
-		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err
-		}
-		return false, err
+		return false, httpx.WithoutURL(err) // in which there may be a secret
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
@@ -196,13 +193,13 @@ func (h *webhook) post(ctx context.Context, m rule.Message) (reached bool, err e
 	return true, nil
 }
 
-func (h *webhook) counts() (sent, failed, dropped int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.sent, h.failed, h.notifications.Dropped
+func (wh *webhook) counts() (sent, failed, dropped int64) {
+	wh.mu.Lock()
+	defer wh.mu.Unlock()
+	return wh.sent, wh.failed, wh.notifications.Dropped
 }
 
-// A body is what Alertmanager posts to webhooks, version 4:
+// A body is the JSON that Alertmanager posts to webhooks, version 4:
 // https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
 type body struct {
 	Version           string            `json:"version"`
@@ -240,7 +237,8 @@ func bodyOf(m rule.Message, page string) body {
 
 const firing, resolved = "firing", "resolved"
 
-// common is what both have alike; all that is added at first.
+// common returns the labels or annotations that both maps have with the same value; those of
+// more if it is the first.
 func common(first bool, have, more map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range more {

@@ -7,17 +7,18 @@ import (
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/x/httpx"
 )
 
-// metadata answers what each metric is. There are no scrapes that would say so.
+// metadata answers with type and help of each metric. Prometheus's own handler knows these from
+// scrapes only.
 func metadata(w http.ResponseWriter, r *http.Request) {
 	type entry struct {
 		Type string `json:"type"`
 		Help string `json:"help"`
 		Unit string `json:"unit"`
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
+	if httpx.CheckMethod(w, r, http.MethodGet, http.MethodHead) != nil {
 		reject(w, http.StatusMethodNotAllowed, "bad_data", "metadata is asked for with GET")
 		return
 	}
@@ -40,7 +41,7 @@ func metadata(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, map[string]any{"status": "success", "data": found})
 }
 
-// refuse says why not, as clients of Prometheus read it.
+// refuse answers an error in the form of Prometheus's API.
 func refuse(w http.ResponseWriter, err error) {
 	p := fault.ProblemOf(err)
 	kind := "unavailable"
@@ -57,6 +58,7 @@ func refuse(w http.ResponseWriter, err error) {
 	reject(w, p.Status, kind, text)
 }
 
+// reject answers with an error of Prometheus's API.
 func reject(w http.ResponseWriter, status int, kind, text string) {
 	write(w, status, map[string]string{"status": "error", "errorType": kind, "error": text})
 }
@@ -64,11 +66,11 @@ func reject(w http.ResponseWriter, status int, kind, text string) {
 func write(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("prom: " + err.Error()) // it is text and numbers
+		panic("prom/api: " + err.Error()) // it is text and numbers
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(b) // who has gone away needs no answer
+	_, _ = w.Write(b) // a client that has gone away needs no answer
 }

@@ -26,120 +26,119 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// What one request may have. Prometheus sends 2000 samples at once.
+// Limits of one request. Prometheus sends 2000 samples at once.
 const (
-	maxBody    = 8 << 20 // bytes, packed; unpacked they are 32 MiB at most
+	maxBody    = 8 << 20 // bytes, compressed; uncompressed they are 32 MiB at most
 	maxSamples = 100_000
 	maxSeries  = 20_000
 	maxLabels  = 64
 	maxLabel   = 4 << 10 // bytes of a name or of a value
-	// maxAhead is how far a sample may be in the future. What the server itself
-	// appends is looked for near the newest sample that there is.
+	// maxAhead is how far a sample may be in the future: the server searches for its own samples
+	// near the newest sample of the database.
 	maxAhead  = 15 * time.Second
-	maxAnswer = 16 << 10 // bytes of an answer; who wrote keeps less of it
+	maxAnswer = 16 << 10 // bytes of an answer; clients keep less of it
 )
 
-// At most so many requests are unpacked at once, and others wait that long.
 const (
-	maxUnpacking  = 2
-	unpackTimeout = 10 * time.Second
+	maxUnpacking  = 2                // requests that are unpacked at once
+	unpackTimeout = 10 * time.Second // for which another request waits
 )
 
-// A Handler takes what others write into the metrics: remote write 1.0 and 2.0. Each
-// writes into one cluster, whatever its series say of it, and nothing under a name
-// that is mete's own.
+// A Handler takes series that other systems write into the metrics, by remote write 1.0 and 2.0.
+// Each client writes into one cluster, whatever cluster its series name, and under no name of
+// mete's own series.
 type Handler struct {
 	next      http.Handler
 	authorize func(*http.Request) (cluster string, err error)
 	log       *slog.Logger
 	tracker   *seriesTracker
-	unpacking chan struct{} // has one for each request that is unpacked
+	unpacking chan struct{} // holds an element for each request that is being unpacked
 	timeout   time.Duration
 
 	accepted, refused atomic.Int64 // samples
 }
 
-// NewHandler returns the handler of a database. authorize says into which cluster who
-// asks may write; its error says why nowhere.
+// NewHandler returns the handler of a database. authorize returns the cluster into which the
+// client of a request may write, or an error if it may not write.
 func NewHandler(db storage.Appendable, authorize func(*http.Request) (string, error), log *slog.Logger) *Handler {
-	// Its log would have a line for each sample that is refused.
 	accepted := listOf(versions["1.0"], versions["2.0"])
-	w := newSeriesTracker(maxClusterSeries)
+	tracker := newSeriesTracker(maxClusterSeries)
 	return &Handler{
-		next:      remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), scopedAppendable{db, w}, accepted, false, false, false),
-		authorize: authorize, log: log, tracker: w, unpacking: make(chan struct{}, maxUnpacking), timeout: unpackTimeout,
+		// Its log, which is discarded, would have a line for each refused sample.
+		next:      remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), scopedAppendable{db, tracker}, accepted, false, false, false),
+		authorize: authorize, log: log, tracker: tracker, unpacking: make(chan struct{}, maxUnpacking), timeout: unpackTimeout,
 	}
 }
 
-// listOf is a list of a type that has no name here.
+// listOf returns its arguments as a slice: their type has no name outside of Prometheus.
 func listOf[T any](of ...T) []T { return of }
 
-// Counts are of samples, since the start.
+// Counts are numbers of samples since the start.
 type Counts struct{ Accepted, Refused int64 }
 
-// Counts returns what was taken so far.
-func (t *Handler) Counts() Counts { return Counts{t.accepted.Load(), t.refused.Load()} }
+// Counts returns the present counts.
+func (h *Handler) Counts() Counts { return Counts{h.accepted.Load(), h.refused.Load()} }
 
-// ServeHTTP takes one request.
-func (t *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
+// ServeHTTP serves one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if httpx.CheckMethod(w, r, http.MethodPost) != nil {
 		http.Error(w, "remote write is POST", http.StatusMethodNotAllowed)
 		return
 	}
-	cluster, err := t.authorize(r)
+	cluster, err := h.authorize(r)
 	if err != nil {
 		httpx.WriteProblem(w, fault.ProblemOf(err))
 		return
 	}
 	one := &writeRequest{cluster: cluster}
-	got := &bufferedReply{header: w.Header(), status: http.StatusOK}
-	t.serve(got, w, r, one)
-	t.refused.Add(one.refused)
-	text := got.body.String()
+	reply := &bufferedReply{header: w.Header(), status: http.StatusOK}
+	h.serve(reply, w, r, one)
+	h.refused.Add(one.refused)
+	text := reply.body.String()
 	switch {
-	case got.status/100 == 5:
+	case reply.status/100 == 5:
 	default:
 		if one.committed {
-			t.accepted.Add(one.accepted)
+			h.accepted.Add(one.accepted)
 		}
 		if one.err == nil {
 			break
 		}
-		if errors.Is(one.err, errFull) && t.tracker.warnOnce(cluster) {
-			t.log.Warn("a cluster has as many series of others in memory as it may: new ones are refused", "cluster", cluster, "err", one.err)
+		if errors.Is(one.err, errFull) && h.tracker.warnOnce(cluster) {
+			h.log.Warn("a cluster has the most series of other systems that may be in memory: new ones are refused", "cluster", cluster, "err", one.err)
 		}
-		// What could be taken was; the rest would be refused again.
+		// The other samples were taken; those that were refused would be refused again.
 		const written = "X-Prometheus-Remote-Write-Samples-Written"
 		if n, err := strconv.ParseInt(w.Header().Get(written), 10, 64); err == nil {
 			w.Header().Set(written, strconv.FormatInt(max(0, n-one.refused), 10))
 		}
-		got.status, text = http.StatusBadRequest, fmt.Sprintf("%d samples were refused: %v\n%s", one.refused, one.err, text)
+		reply.status, text = http.StatusBadRequest, fmt.Sprintf("%d samples were refused: %v\n%s", one.refused, one.err, text)
 	}
 	switch {
-	case got.status/100 == 5:
-		t.log.Error("series that were written are not kept", "cluster", cluster, "status", got.status, "err", text)
-	case got.status/100 == 4: // anybody who may write can cause many
-		t.log.Debug("series that were written are refused", "cluster", cluster, "status", got.status, "err", text)
+	case reply.status/100 == 5:
+		h.log.Error("remote write failed", "cluster", cluster, "status", reply.status, "err", text)
+	case reply.status/100 == 4: // at level debug, as any client can cause many
+		h.log.Debug("remote write refused", "cluster", cluster, "status", reply.status, "err", text)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(got.status)
-	_, _ = w.Write([]byte(text)) // who went away asks again
+	w.WriteHeader(reply.status)
+	_, _ = w.Write([]byte(text)) // a client that has gone away sends the request again
 }
 
-// serve hands a request on to be taken, where it is not too much; w is who sends it.
-func (t *Handler) serve(got *bufferedReply, w http.ResponseWriter, r *http.Request, one *writeRequest) {
-	err := t.unpack(got, w, r, one)
+// serve writes the answer to a request into reply; w is the connection's writer.
+func (h *Handler) serve(reply *bufferedReply, w http.ResponseWriter, r *http.Request, one *writeRequest) {
+	err := h.unpack(reply, w, r, one)
 	if no, ok := errors.AsType[refusal](err); ok {
-		got.status = no.status
-		_, _ = got.Write([]byte(no.text)) // it is kept in memory
+		reply.status = no.status
+		_, _ = reply.Write([]byte(no.text)) // into memory
 	}
 }
 
-// unpack has the handler unpack a request once its size was estimated; its error is a refusal.
-func (t *Handler) unpack(got *bufferedReply, w http.ResponseWriter, r *http.Request, one *writeRequest) error {
-	of, kind, err := formatOf(r.Header)
+// unpack estimates the size of a request, and passes it to Prometheus's handler, which unpacks
+// it. Its error is a refusal.
+func (h *Handler) unpack(reply *bufferedReply, w http.ResponseWriter, r *http.Request, one *writeRequest) error {
+	spec, mediaType, err := formatOf(r.Header)
 	if err != nil {
 		return err
 	}
@@ -147,26 +146,27 @@ func (t *Handler) unpack(got *bufferedReply, w http.ResponseWriter, r *http.Requ
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), t.timeout)
+	ctx, cancel := context.WithTimeout(r.Context(), h.timeout)
 	defer cancel()
 	select {
-	case t.unpacking <- struct{}{}:
-		defer func() { <-t.unpacking }()
+	case h.unpacking <- struct{}{}:
+		defer func() { <-h.unpacking }()
 	case <-ctx.Done():
 		httpx.SetRetryAfter(w, 5*time.Second)
-		return newRefusal(http.StatusServiceUnavailable, "%d requests are unpacked at once, and none was done within %v: send this again later", maxUnpacking, t.timeout)
+		return newRefusal(http.StatusServiceUnavailable, "%d requests are unpacked at once, and none was done within %v: send this again later", maxUnpacking, h.timeout)
 	}
-	if err := checkSize(sent, of, time.Now().UnixMilli()); err != nil {
+	if err := checkSize(sent, spec, time.Now().UnixMilli()); err != nil {
 		return err
 	}
 	r = r.Clone(context.WithValue(r.Context(), writeRequestKey{}, one))
-	r.Header.Set("Content-Type", kind)
+	r.Header.Set("Content-Type", mediaType)
 	r.Body = newBody(sent)
-	t.next.ServeHTTP(got, r)
+	h.next.ServeHTTP(reply, r)
 	return nil
 }
 
-// A bufferedReply keeps an answer until it is known what became of it, and no more of it than is told.
+// A bufferedReply holds the answer of Prometheus's handler, of which at most maxAnswer bytes,
+// until the outcome of the request is known.
 type bufferedReply struct {
 	header http.Header
 	status int
@@ -180,41 +180,41 @@ func (r *bufferedReply) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writeRequest is one request.
+// A writeRequest is the state of one request.
 type writeRequest struct {
 	cluster           string
-	accepted, refused int64
-	err               error
+	accepted, refused int64 // samples
+	err               error // why the latest sample was refused
 	committed         bool
 }
 
 type writeRequestKey struct{}
 
-// scopedAppendable makes appenders that hold to the request in their context.
+// scopedAppendable makes appenders for the writeRequest in their context.
 type scopedAppendable struct {
 	storage.Appendable
 	tracker *seriesTracker
 }
 
-func (i scopedAppendable) Appender(ctx context.Context) storage.Appender {
+func (s scopedAppendable) Appender(ctx context.Context) storage.Appender {
 	one, _ := ctx.Value(writeRequestKey{}).(*writeRequest)
-	return &appender{Appender: i.Appendable.Appender(ctx), request: one, tracker: i.tracker}
+	return &appender{Appender: s.Appendable.Appender(ctx), request: one, tracker: s.tracker}
 }
 
-// An appender appends what a request may write, as series of its cluster.
+// An appender appends the samples that a request may write, as series of its cluster.
 type appender struct {
 	storage.Appender
 	request *writeRequest
 	tracker *seriesTracker
-	key     uint64 // in written, of the series that was admitted last
+	key     uint64 // in tracker, of the series that was admitted last
 }
 
-// admit returns the labels under which a sample is appended; false is that it is not,
-// which is counted.
+// admit returns the labels under which a sample is appended, or false if it is refused, and
+// counts it then.
 func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error) {
 	one := a.request
 	if one == nil {
-		return ls, false, errors.New("remote: a request of nobody")
+		return ls, false, errors.New("remotewrite: no request in the context")
 	}
 	err := checkSeries(ls)
 	if ahead := time.Until(time.UnixMilli(at)); err == nil && ahead > maxAhead {
@@ -233,7 +233,7 @@ func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error
 	return ls, true, nil
 }
 
-// checkSeries says why a series is not taken.
+// checkSeries returns an error if series of these labels are not taken.
 func checkSeries(ls labels.Labels) (err error) {
 	name := ls.Get(model.MetricNameLabel)
 	switch {
@@ -268,8 +268,8 @@ func (a *appender) AppendHistogram(ref storage.SeriesRef, ls labels.Labels, at i
 	return a.count(ls, ref, err)
 }
 
-// count counts what was appended, and what the database refuses for good: the handler
-// would keep an error with all labels for each of these.
+// count counts a sample that was appended, or that the database refuses permanently. It hides
+// the error of the latter: Prometheus's handler would keep one with all labels for each.
 func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (storage.SeriesRef, error) {
 	switch {
 	case err == nil:
@@ -284,7 +284,7 @@ func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (st
 	return 0, nil
 }
 
-// isPermanent says whether a sample would be refused again.
+// isPermanent reports whether the database would refuse a sample again.
 func isPermanent(err error) bool {
 	var wrong histogram.Error
 	return errors.Is(err, storage.ErrOutOfOrderSample) || errors.Is(err, storage.ErrOutOfBounds) || errors.Is(err, storage.ErrDuplicateSampleForTimestamp) ||
@@ -300,7 +300,7 @@ func (a *appender) Commit() error {
 	return err
 }
 
-// Of exemplars, metadata and start times nothing is kept.
+// Exemplars, metadata and start times are not stored.
 
 func (a *appender) AppendExemplar(ref storage.SeriesRef, _ labels.Labels, _ exemplar.Exemplar) (storage.SeriesRef, error) {
 	return ref, nil

@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	maxRaw = 32 << 20 // bytes of a request as snappy unpacks it
-	// maxUnpacked is how many bytes the messages of a request may take in memory, as estimateSize
-	// estimates it. 20,000 series of 20 labels take about half of it.
+	maxRaw = 32 << 20 // bytes of a request, uncompressed
+	// maxUnpacked is the number of bytes that the messages of a request may take in memory, by
+	// estimateSize. 20,000 series of 20 labels take about half of it.
 	maxUnpacked = 128 << 20
 )
 
-// A refusal is why a request is not looked at any further, and the status code that says so.
+// A refusal is the error of a request that is not processed any further, and the status code of
+// its answer.
 type refusal struct {
 	status int
 	text   string
@@ -33,12 +34,12 @@ func newRefusal(status int, format string, args ...any) error {
 	return refusal{status, fmt.Sprintf(format, args...)}
 }
 
-// malformed is the error of what is no message of its version.
+// malformed returns the refusal of a request that is not a message of its version.
 func malformed(why string) error {
 	return newRefusal(http.StatusBadRequest, "the request is no message of remote write: %s", why)
 }
 
-// readBody reads a request as it was sent.
+// readBody reads the compressed body of a request. Its error is a refusal.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	sent, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -50,9 +51,9 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return sent, nil
 }
 
-// formatOf is the message that a request has by its headers, and the content type by which the
-// handler takes it for nothing else.
-func formatOf(h http.Header) (of messageSpec, kind string, err error) {
+// formatOf returns the message that a request has by its headers, and the one Content-Type by
+// which Prometheus's handler decodes it as that message.
+func formatOf(h http.Header) (spec messageSpec, mediaType string, err error) {
 	const media = "application/x-protobuf"
 	if packing := h.Get("Content-Encoding"); packing != "" && packing != "snappy" {
 		return nil, "", newRefusal(http.StatusUnsupportedMediaType, "Content-Encoding %.100q is not taken: send snappy", packing)
@@ -73,8 +74,8 @@ func formatOf(h http.Header) (of messageSpec, kind string, err error) {
 	return nil, "", newRefusal(http.StatusUnsupportedMediaType, "Content-Type %.100q is not taken: send %s with proto=%s or proto=%s", given, media, versions["1.0"], versions["2.0"])
 }
 
-// checkSize reports a request that may take more than maxUnpacked to unpack, or has too many
-// samples or series; now is the time in milliseconds.
+// checkSize returns a refusal of a request that may take more than maxUnpacked to unpack, or has
+// too many samples or series; now is the time in ms since 1970.
 func checkSize(sent []byte, of messageSpec, now int64) error {
 	n, err := snappy.DecodedLen(sent)
 	if err != nil {
@@ -295,5 +296,5 @@ func eachField(raw []byte, f func(n protowire.Number, typ protowire.Type, value 
 	return nil
 }
 
-// newBody is a request to be read once more.
+// newBody returns a body that reads sent.
 func newBody(sent []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(sent)) }

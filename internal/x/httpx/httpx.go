@@ -1,4 +1,6 @@
-// Package httpx writes what a server answers machines and other servers.
+// Package httpx is what mete's HTTP servers and clients for machines have in common. Servers
+// turn an error into an answer in one place, [Fail]. Clients send a request with [Do], which
+// gives the error of a connection its kind.
 package httpx
 
 import (
@@ -8,11 +10,11 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// WriteJSON answers with v, which can be written as WriteJSON. Who has gone away meanwhile
-// asks again.
+// WriteJSON answers with a status code and v as JSON. It panics if v cannot be encoded. An
+// error of the connection is ignored: a client that has gone away sends its request again.
 func WriteJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
 
-// WriteProblem answers why not.
+// WriteProblem answers with a problem, under its status code.
 func WriteProblem(w http.ResponseWriter, p fault.Problem) { write(w, p.Status, fault.ProblemType, p) }
 
 // WithHeader adds a header to each answer of h.
@@ -23,15 +25,15 @@ func WithHeader(name, value string, h http.Handler) http.Handler {
 	})
 }
 
-func write(w http.ResponseWriter, status int, kind string, v any) {
+func write(w http.ResponseWriter, status int, mediaType string, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("answer: " + err.Error())
+		panic("httpx: " + err.Error())
 	}
 	h := w.Header()
-	h.Set("Content-Type", kind)
+	h.Set("Content-Type", mediaType)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // who went away asks again
+	_, _ = w.Write(append(b, '\n'))
 }

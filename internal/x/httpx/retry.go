@@ -9,13 +9,13 @@ import (
 
 const headerRetryAfter = "Retry-After" // RFC 9110, section 10.2.3
 
-// SetRetryAfter asks the client to wait for d, in whole seconds, at least one.
+// SetRetryAfter sets the header that asks the client to wait for d, rounded up to seconds, at least one.
 func SetRetryAfter(w http.ResponseWriter, d time.Duration) {
 	w.Header().Set(headerRetryAfter, strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
 }
 
-// RetryAfter returns how long the server of a response asks to wait, which it gives
-// in seconds or as a date: 0 where it does not. It may be a long time.
+// RetryAfter returns how long a response asks the client to wait, in seconds or until a date,
+// or 0 if it does not ask. The time has no upper bound: the caller limits it.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
 	s := h.Get(headerRetryAfter)
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
