@@ -47,8 +47,9 @@ type Config struct {
 	Interval   time.Duration // between two pushes
 	// MinBackoff and MaxBackoff limit the wait after a failure. It doubles with each failure.
 	MinBackoff, MaxBackoff time.Duration
-
-	includeOpen bool // rows of minutes that are not over are sent too
+	// IncludeOpen says that rows of minutes that are not over are sent too, and again when
+	// they have changed.
+	IncludeOpen bool
 }
 
 // Default sends minutes, every fifteen seconds.
@@ -92,7 +93,7 @@ func Open(ctx context.Context, cfg Config, l Ledger, log *slog.Logger) (*Sender,
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg.tune(), ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.PageRows}
+	s := &Sender{cfg: cfg, ledger: l, log: log.With("upstream", cfg.URL), rows: cfg.PageRows}
 	if cfg.Pseudonyms {
 		secret, err := l.Secret(ctx, secretKey)
 		if err != nil {
@@ -191,7 +192,7 @@ func (s *Sender) Push(ctx context.Context) error {
 	// page of either moves it forward.
 	for moved := 0; ; {
 		o := replica.Offer{Finest: s.cfg.Finest, Masked: s.cfg.Pseudonyms, Rows: s.rows}
-		if !s.cfg.includeOpen {
+		if !s.cfg.IncludeOpen {
 			o.OpenMinute = time.Now().Unix() / 60
 		}
 		p, err := s.ledger.States(ctx, m, o)

@@ -2,11 +2,11 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
-	"mete.dev/mete/internal/prom/exposition"
 	"mete.dev/mete/internal/server/meters"
 	"mete.dev/mete/internal/store/ledger"
 )
@@ -14,74 +14,63 @@ import (
 // comparedTime is for how long back meters are compared with machines.
 const comparedTime = time.Hour
 
-// meterMetrics is how the meters outside the machines are doing, for who may see all of
-// them, and how what they show compares with what the machines see, for who may see
-// those.
-func (s *Server) meterMetrics(ctx context.Context, scope query.Scope, nodes []query.Node) (string, error) {
+// meterCollectors are about the meters outside the machines: how reading them goes,
+// where scope has all clusters, and how their energy compares with that of those
+// nodes that it has. There are none without meters.
+func (s *Server) meterCollectors(ctx context.Context, scope query.Scope, nodes []query.Node, now time.Time) ([]collector, error) {
 	if s.Meters == nil {
-		return "", nil
+		return nil, nil
 	}
-	var states []meters.State
-	if scope.All {
-		states = s.Meters.States()
-	}
-	now := time.Now()
 	all, err := s.Ledger.OuterRatios(ctx, now.Add(-comparedTime))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	seen := map[string]bool{}
 	for i := range nodes {
 		seen[nodes[i].ID] = true
 	}
-	var ratios []ledger.OuterRatio
-	for _, r := range all {
-		if seen[r.Node] {
-			ratios = append(ratios, r)
-		}
+	list := []collector{collectMeterRatios(slices.DeleteFunc(all, func(r ledger.OuterRatio) bool { return !seen[r.Node] }))}
+	if scope.All {
+		list = append(list, collectMeters(s.Meters.States(), now))
 	}
-	return metersText(states, ratios, now), nil
+	return list, nil
 }
 
-// metersText writes how meters are doing.
-func metersText(states []meters.State, ratios []ledger.OuterRatio, now time.Time) string {
-	var t exposition.Text
-	each := func(of func(*meters.State) (float64, bool)) (out []exposition.Sample) {
+// collectMeters is about reading meters.
+func collectMeters(states []meters.State, now time.Time) collector {
+	return func(m *metrics) {
 		for i := range states {
-			if v, ok := of(&states[i]); ok {
-				out = append(out, exposition.Sample{Labels: []string{"meter", states[i].Name}, Value: v})
+			st := &states[i]
+			labels := []string{"meter", st.Name}
+			m.counter("mete_server_meter_samples_total", "Samples that were read from each meter outside the machines.", float64(st.Samples), labels...)
+			m.counter("mete_server_meter_failures_total", "Readings of the meter that failed.", float64(st.Failures), labels...)
+			m.counter("mete_server_meter_minutes_total", "Minutes in which the energy of the meter was booked.", float64(st.Minutes), labels...)
+			m.counter("mete_server_meter_gaps_total", "Minutes in which the meter could not be used.", float64(st.Gaps), labels...)
+			up := 0.0
+			if st.Failing.IsZero() && !st.Last.IsZero() {
+				up = 1
+			}
+			m.gauge("mete_server_meter_up", "1 while the meter can be read, else 0.", up, labels...)
+			if !st.Last.IsZero() {
+				m.gauge("mete_server_meter_age_seconds", "Age of the meter's latest sample.", now.Sub(st.Last).Seconds(), labels...)
+				m.gauge("mete_server_meter_watts", "Power in the meter's latest sample; of a meter that counts energy, average power of its latest booked minute.", st.Watts, labels...)
 			}
 		}
-		return out
 	}
-	read := func(of func(*meters.State) float64) []exposition.Sample {
-		return each(func(s *meters.State) (float64, bool) { return of(s), !s.Last.IsZero() })
-	}
-	t.Counters("mete_server_meter_samples_total", "Samples that were taken of each meter outside the machines.",
-		each(func(s *meters.State) (float64, bool) { return float64(s.Samples), true })...)
-	t.Counters("mete_server_meter_failures_total", "Readings of it that failed.",
-		each(func(s *meters.State) (float64, bool) { return float64(s.Failures), true })...)
-	t.Counters("mete_server_meter_minutes_total", "Minutes of it that were booked.",
-		each(func(s *meters.State) (float64, bool) { return float64(s.Minutes), true })...)
-	t.Counters("mete_server_meter_gaps_total", "Minutes in which it could not be used.",
-		each(func(s *meters.State) (float64, bool) { return float64(s.Gaps), true })...)
-	t.Gauges("mete_server_meter_up", "1 while it can be read.", each(func(s *meters.State) (float64, bool) {
-		if s.Failing.IsZero() && !s.Last.IsZero() {
-			return 1, true
-		}
-		return 0, true
-	})...)
-	t.Gauges("mete_server_meter_age_seconds", "Age of its latest sample.", read(func(s *meters.State) float64 { return now.Sub(s.Last).Seconds() })...)
-	t.Gauges("mete_server_meter_watts", "Power that it showed last; of a counter, in its latest booked minute.", read(func(s *meters.State) float64 { return s.Watts })...)
-	var inside, measured []exposition.Sample
-	for _, r := range ratios {
-		if all := r.Meter.Float(unit.Microjoule); all > 0 {
-			labels := []string{"node", r.Name}
-			inside = append(inside, exposition.Sample{Labels: labels, Value: r.Inside.Float(unit.Microjoule) / all})
-			measured = append(measured, exposition.Sample{Labels: labels, Value: r.Measured.Float(unit.Microjoule) / all})
+}
+
+// collectMeterRatios compares what nodes measured with what their meters showed.
+func collectMeterRatios(ratios []ledger.OuterRatio) collector {
+	return func(m *metrics) {
+		for _, r := range ratios {
+			all := r.Meter.Float(unit.Microjoule)
+			if all <= 0 {
+				continue
+			}
+			m.gauge("mete_server_meter_inside_ratio", "Energy that the node measured or modelled, divided by what its meters showed, in the last hour.",
+				r.Inside.Float(unit.Microjoule)/all, "node", r.Name)
+			m.gauge("mete_server_meter_measured_ratio", "Energy that the node measured, divided by what its meters showed, in the last hour: well above 1, one of the two is wrong.",
+				r.Measured.Float(unit.Microjoule)/all, "node", r.Name)
 		}
 	}
-	t.Gauges("mete_server_meter_inside_ratio", "Energy that a node itself saw, or modelled, by what its meters showed in the last hour.", inside...)
-	t.Gauges("mete_server_meter_measured_ratio", "Energy that a node itself measured by what its meters showed in the last hour: well above 1, one of the two is wrong.", measured...)
-	return t.String()
 }

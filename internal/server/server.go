@@ -106,9 +106,10 @@ type Server struct {
 	remote      *remotewrite.Writer
 	remoteWrite *remotewrite.Handler
 	upstreams   []*replicate.Sender
-	lock        *os.File        // on the state directory
-	backupMu    sync.Mutex      // held by a backup
-	ctx         context.Context // of what is not to outlive it
+	registry    *prometheus.Registry // of the metrics that need no query of the ledger
+	lock        *os.File             // on the state directory
+	backupMu    sync.Mutex           // held by a backup
+	ctx         context.Context      // of what is not to outlive it
 	cancel      context.CancelFunc
 
 	cfg        Config
@@ -157,8 +158,8 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if cfg.Metrics.Dir == "" {
 		cfg.Metrics.Dir = filepath.Join(cfg.State, "metrics")
 	}
-	registry := prometheus.NewRegistry()
-	if s.Metrics, err = tsdb.Open(cfg.Metrics, s.Ledger, registry, log.With("part", "metrics")); err != nil {
+	stock := prometheus.NewRegistry() // what Prometheus's packages count; /metrics does not show it
+	if s.Metrics, err = tsdb.Open(cfg.Metrics, s.Ledger, stock, log.With("part", "metrics")); err != nil {
 		return nil, err
 	}
 	if s.remote, err = remotewrite.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
@@ -177,10 +178,10 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		return nil, err
 	}
 	// Rules do not wait for what people ask.
-	if s.alerts, err = alert.Open(cfg.Alerts, promapi.Engine(cfg.Query, s.queryLog, log.With("part", "rules")), s.Metrics, registry, log.With("part", "alerts")); err != nil {
+	if s.alerts, err = alert.Open(cfg.Alerts, promapi.Engine(cfg.Query, s.queryLog, log.With("part", "rules")), s.Metrics, stock, log.With("part", "alerts")); err != nil {
 		return nil, err
 	}
-	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.authorizeReader, s.queryLog, registry, cfg.Version, log.With("part", "query")); err != nil {
+	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.authorizeReader, s.queryLog, stock, cfg.Version, log.With("part", "query")); err != nil {
 		return nil, err
 	}
 	s.Ingest = receiver.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "ingest"))
@@ -190,6 +191,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if err != nil {
 		return nil, err
 	}
+	s.registerCollectors()
 	return s, nil
 }
 

@@ -74,16 +74,11 @@ func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[strin
 		list = s.nodeState(list, &nodes[i], gaps[nodes[i].ID], now)
 	}
 	list = append(list, caps(s.cfg.Caps)...)
-	t := s.metricsText(kept, nodes, now)
-	for _, f := range t.Families() {
-		if f.Name == metric.Violations {
-			continue // of each node it is there already
-		}
-		for _, one := range f.Samples {
-			list = append(list, tsdb.Sample{Name: f.Name, Labels: one.Labels, Value: one.Value})
-		}
+	own, err := stateSamples(s.gatherers(kept, nodes, now), metric.Violations) // it is there already, by node
+	if err != nil {
+		return err
 	}
-	return state.Put(ctx, now, list)
+	return state.Put(ctx, now, append(list, own...))
 }
 
 // nodeState adds what there is to say of one node. Nothing is said of those that may

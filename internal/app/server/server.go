@@ -31,7 +31,8 @@ type config struct {
 }
 
 // Command returns the command. It ends without an error when its context does.
-func Command() *cobra.Command {
+// Each of configure may change what the flags say, before the server opens.
+func Command(configure ...func(*server.Config)) *cobra.Command {
 	c := config{Config: server.Default()}
 	cmd := &cobra.Command{
 		Use:   "server",
@@ -101,6 +102,9 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 			}
 			if c.Remote, err = c.remote.receivers(); err != nil {
 				return err
+			}
+			for _, change := range configure {
+				change(&c.Config)
 			}
 			return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

@@ -22,9 +22,9 @@ func CurvePower(c *power.Curve, load int64) int64 {
 	}
 	a, b := c.Points[i-1], c.Points[i]
 	if b.Power < a.Power {
-		return a.Power - mulDiv(a.Power-b.Power, load-a.Load, b.Load-a.Load)
+		return a.Power - MulDiv(a.Power-b.Power, load-a.Load, b.Load-a.Load)
 	}
-	return a.Power + mulDiv(b.Power-a.Power, load-a.Load, b.Load-a.Load)
+	return a.Power + MulDiv(b.Power-a.Power, load-a.Load, b.Load-a.Load)
 }
 
 // certainLoad is the load in ppm from which on a curve's rise is known as well as its
@@ -38,7 +38,7 @@ const certainLoad = 400_000
 // may be off at a load, in ppm of it.
 func riseError(c *power.Curve, load int64) int64 {
 	more := max(0, c.IdleErrorPPM-c.ErrorPPM)
-	return addSaturated(c.ErrorPPM, mulDiv(more, certainLoad-min(max(0, load), certainLoad), certainLoad))
+	return AddSaturated(c.ErrorPPM, MulDiv(more, certainLoad-min(max(0, load), certainLoad), certainLoad))
 }
 
 // ScaleCurve returns the curve of that many hardware threads out of a machine like
@@ -50,7 +50,7 @@ func ScaleCurve(c power.Curve, threads int) power.Curve {
 	}
 	c.Points = slices.Clone(c.Points)
 	for i := range c.Points {
-		c.Points[i].Power = mulDiv(c.Points[i].Power, int64(threads), int64(c.Threads))
+		c.Points[i].Power = MulDiv(c.Points[i].Power, int64(threads), int64(c.Threads))
 	}
 	c.Source = fmt.Sprintf("%s, scaled from %d to %d threads", c.Source, c.Threads, threads)
 	c.Threads = threads

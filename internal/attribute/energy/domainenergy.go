@@ -49,7 +49,7 @@ func (a *DomainEnergy) Split(by Rule, weights, energy, errors []int64) (left int
 	for i, e := range energy {
 		if e > 0 && e < active {
 			// Who has nearly all of it has little to gain or lose.
-			errors[i] = addSaturated(1, rootSumSquare(errors[i], mulDiv(mulDiv(e, off, power.PPM), active-e, active)))
+			errors[i] = AddSaturated(1, rootSumSquare(errors[i], MulDiv(MulDiv(e, off, power.PPM), active-e, active)))
 		}
 	}
 	return 0
@@ -80,7 +80,7 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 	}
 	if te.hasIdle { // what draws the idle power is the host
 		a.Idle = te.idle
-		a.IdleError = mulDiv(a.Error, a.Idle, max(1, a.Energy))
+		a.IdleError = MulDiv(a.Error, a.Idle, max(1, a.Energy))
 		a.ActiveError = a.Error - a.IdleError
 		a.divisionError.noise /= max(1, float64(meanPower(a.Active(), iv.Elapsed)))
 		return a
@@ -98,12 +98,12 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 	}
 	// Neither part can be off by more than what there is.
 	blur := min(energyOver(roundToInt(off), ns), max(a.Idle, a.Active()))
-	class := mulDiv(te.classError, a.Active(), max(1, a.Energy))
+	class := MulDiv(te.classError, a.Active(), max(1, a.Energy))
 	a.IdleError = rootSumSquare(te.classError-class, blur)
 	a.ActiveError = rootSumSquare(class, te.otherError, blur)
 	if c := &m.config.Curve; m.usesCurve(d) && m.config.Static[d] == 0 {
-		a.IdleError = max(a.IdleError, mulDiv(a.Idle, c.IdleErrorPPM, power.PPM))
-		a.ActiveError = max(a.ActiveError, mulDiv(a.Active(), riseError(c, iv.Load), power.PPM))
+		a.IdleError = max(a.IdleError, MulDiv(a.Idle, c.IdleErrorPPM, power.PPM))
+		a.ActiveError = max(a.ActiveError, MulDiv(a.Active(), riseError(c, iv.Load), power.PPM))
 		// All is off by what idle is at least, which is in it.
 		a.Error = max(a.Error, a.IdleError)
 	}

@@ -34,20 +34,20 @@ func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnerg
 	}
 	switch {
 	case outer.quality != usage.Absent:
-		m.skew = min(addSaturated(m.skew, whole-outer.energy), outer.energy)
+		m.skew = min(AddSaturated(m.skew, whole-outer.energy), outer.energy)
 		rest.energy = whole - inside.energy
 		late := min(m.skew, rest.energy)
 		rest.energy -= late
 		m.skew -= late
 		// It is a difference, so it is off by what either may be.
-		rest.classError = addSaturated(outer.classError, inside.classError)
-		rest.otherError = addSaturated(outer.otherError, inside.otherError)
+		rest.classError = AddSaturated(outer.classError, inside.classError)
+		rest.otherError = AddSaturated(outer.otherError, inside.otherError)
 		rest.add(tickEnergy{quality: inside.quality, misaligned: inside.misaligned})
 		rest.hasIdle, rest.idle = outer.hasIdle, min(outer.idle, rest.energy)
 	case bare && len(m.config.Curve.Points) > 0:
 		c := &m.config.Curve
 		e := energyOver(CurvePower(c, iv.Load), iv.runningTime())
-		flows[c.Domain] = tickEnergy{energy: e, classError: mulDiv(e, c.ErrorPPM, power.PPM), quality: usage.Modelled}
+		flows[c.Domain] = tickEnergy{energy: e, classError: MulDiv(e, c.ErrorPPM, power.PPM), quality: usage.Modelled}
 	}
 	m.usedCurve = outer.quality == usage.Absent && bare
 	return flows
@@ -74,7 +74,7 @@ func (m *Meters) sumParts(d power.Domain, iv *Interval) (te tickEnergy) {
 		}
 	}
 	if shown > 0 && missing > 0 && iv.Elapsed > 0 {
-		e := mulDiv(te.energy, missing, shown)
+		e := MulDiv(te.energy, missing, shown)
 		te.add(tickEnergy{energy: e, otherError: e, quality: usage.Modelled, misaligned: true})
 	}
 	return te
@@ -102,7 +102,7 @@ func (m *Meters) levelEnergy(l power.Level) tickEnergy {
 	best := 0
 	for o := range sums {
 		if shown[o] > 0 && missing[o] > 0 {
-			sums[o].add(tickEnergy{otherError: mulDiv(sums[o].energy, missing[o], shown[o]), quality: usage.Modelled, misaligned: true})
+			sums[o].add(tickEnergy{otherError: MulDiv(sums[o].energy, missing[o], shown[o]), quality: usage.Modelled, misaligned: true})
 		}
 		switch a, b := &sums[o], &sums[best]; {
 		case a.quality == usage.Absent:

@@ -63,9 +63,12 @@ func sumWeights(weights []int64) (sum uint64, shift int) {
 	}
 }
 
-// mulDiv is amount x part / whole, rounded down; the largest int64 where that is
-// more. None is negative, and whole is not 0.
-func mulDiv(amount, part, whole int64) int64 {
+// MulDiv is amount x part / whole, rounded down; the largest int64 where that is
+// more, and 0 where whole is 0. None is negative.
+func MulDiv(amount, part, whole int64) int64 {
+	if whole == 0 {
+		return 0
+	}
 	hi, lo := bits.Mul64(uint64(amount), uint64(part))
 	if hi >= uint64(whole) {
 		return math.MaxInt64
@@ -75,13 +78,13 @@ func mulDiv(amount, part, whole int64) int64 {
 }
 
 // energyOver is the energy in uJ of a power in uW that lasts for ns.
-func energyOver(power, ns int64) int64 { return mulDiv(max(0, power), max(0, ns), second) }
+func energyOver(power, ns int64) int64 { return MulDiv(max(0, power), max(0, ns), second) }
 
 // meanPower is the power in uW that energy in uJ needs, given out over ns.
-func meanPower(energy, ns int64) int64 { return mulDiv(energy, second, max(1, ns)) }
+func meanPower(energy, ns int64) int64 { return MulDiv(energy, second, max(1, ns)) }
 
-// addSaturated adds two amounts that are not negative, up to the largest int64.
-func addSaturated(a, b int64) int64 {
+// AddSaturated adds two amounts that are not negative, up to the largest int64.
+func AddSaturated(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}

@@ -112,7 +112,7 @@ func (ms *meterState) takeShare(sh *power.Share, at int64, iv *Interval) {
 // given energy all the same.
 func (ms *meterState) checkStep(from, to *power.Share) Reason {
 	span := to.At - from.At
-	possible := addSaturated(energyOver(ms.maxPower(), addSaturated(span, ms.Every)), ms.Step)
+	possible := AddSaturated(energyOver(ms.maxPower(), AddSaturated(span, ms.Every)), ms.Step)
 	switch {
 	case to.N <= from.N || span <= 0 || ms.lostTooMuch(from, to):
 		return WentBack
@@ -144,7 +144,7 @@ func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 	h, last := ms.host, ms.host.received
 	span, gained := sh.At-last.At, sh.Energy()-last.Energy()
 	if gained < 0 { // the host was killed
-		ms.surplus = addSaturated(ms.surplus, -gained)
+		ms.surplus = AddSaturated(ms.surplus, -gained)
 		gained = 0
 	}
 	te := tickEnergy{energy: gained, otherError: max(0, sh.Error-last.Error), quality: usage.Apportioned, hasIdle: true,
@@ -157,13 +157,13 @@ func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 		usual, _ := ms.predict(iv)
 		te.energy = max(gained-ms.surplus, min(gained, usual)/2)
 		ms.surplus -= gained - te.energy
-		te.otherError, te.misaligned = addSaturated(te.otherError, gained-te.energy), true
+		te.otherError, te.misaligned = AddSaturated(te.otherError, gained-te.energy), true
 		te.quality, modelled = usage.Modelled, te.energy
 	}
 	if modelled > 0 {
 		te.quality = usage.Modelled
 	}
-	te.idle = mulDiv(min(gained, max(0, sh.Idle-last.Idle)), te.energy, max(1, gained))
+	te.idle = MulDiv(min(gained, max(0, sh.Idle-last.Idle)), te.energy, max(1, gained))
 	ms.latest, h.quality = te, te.quality
 	h.book(te.energy, te.idle, te.otherError, modelled)
 	h.interval = span
@@ -219,8 +219,8 @@ func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 				continue // a meter shows it
 			}
 			e := flows[d].energy
-			ms.surplus, ms.outageSurplus = addSaturated(ms.surplus, e), addSaturated(ms.outageSurplus, e)
-			ms.host.book(e, 0, addSaturated(flows[d].classError, flows[d].otherError), e)
+			ms.surplus, ms.outageSurplus = AddSaturated(ms.surplus, e), AddSaturated(ms.outageSurplus, e)
+			ms.host.book(e, 0, AddSaturated(flows[d].classError, flows[d].otherError), e)
 		}
 	}
 }
@@ -228,9 +228,9 @@ func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 // book adds to what was booked, in uJ.
 func (h *hostState) book(energy, idle, off, modelled int64) {
 	b := &h.booked
-	b.Active, b.Idle = addSaturated(b.Active, energy-idle), addSaturated(b.Idle, idle)
-	b.Error, b.Modelled = addSaturated(b.Error, off), addSaturated(b.Modelled, modelled)
-	h.windowEnergy = addSaturated(h.windowEnergy, energy)
+	b.Active, b.Idle = AddSaturated(b.Active, energy-idle), AddSaturated(b.Idle, idle)
+	b.Error, b.Modelled = AddSaturated(b.Error, off), AddSaturated(b.Modelled, modelled)
+	h.windowEnergy = AddSaturated(h.windowEnergy, energy)
 }
 
 // hostState returns the state of the meter that shows what a host gave this machine; nil where

@@ -44,9 +44,9 @@ func (j *Job) Add(t *Tick, cpu, memory JobUse) {
 			idle += j.divideActive(a, ByCPU, cpu)
 		}
 		DivideIdle(power.Used, idle, []Claim{{Used: cpu.Job}, {Used: max(0, cpu.All-cpu.Job)}}, j.parts[:])
-		j.Idle = addSaturated(j.Idle, j.parts[0])
+		j.Idle = AddSaturated(j.Idle, j.parts[0])
 		if all := max(cpu.All, cpu.Job); all > 0 {
-			j.IdleError = addSaturated(j.IdleError, rootSumSquare(mulDiv(a.IdleError, cpu.Job, all), mulDiv(j.parts[0], cpu.AllError, all)))
+			j.IdleError = AddSaturated(j.IdleError, rootSumSquare(MulDiv(a.IdleError, cpu.Job, all), MulDiv(j.parts[0], cpu.AllError, all)))
 		}
 	}
 }
@@ -58,8 +58,8 @@ func (j *Job) divideActive(a *DomainEnergy, by Rule, u JobUse) (left int64) {
 	left = a.Split(by, j.weights[:], j.parts[:], j.offs[:])
 	off := j.offs[0]
 	if all > u.Job { // else it is the only one, however much all of it is
-		off = rootSumSquare(off, mulDiv(j.parts[0], u.AllError, all))
+		off = rootSumSquare(off, MulDiv(j.parts[0], u.AllError, all))
 	}
-	j.Active, j.ActiveError = addSaturated(j.Active, j.parts[0]), addSaturated(j.ActiveError, off)
+	j.Active, j.ActiveError = AddSaturated(j.Active, j.parts[0]), AddSaturated(j.ActiveError, off)
 	return left
 }

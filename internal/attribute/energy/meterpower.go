@@ -19,7 +19,7 @@ func PowerBetween(m *power.Meter, before, after power.Reading) MeterPower {
 	case after.Err != "":
 		return MeterPower{Reason: after.Err}
 	case m.Kind == power.Power:
-		return MeterPower{Power: after.Value, Error: mulDiv(abs(after.Value), m.ErrorPPM, power.PPM) + m.Step}
+		return MeterPower{Power: after.Value, Error: MulDiv(abs(after.Value), m.ErrorPPM, power.PPM) + m.Step}
 	case before.Err != "":
 		return MeterPower{Reason: before.Err}
 	}
@@ -34,7 +34,7 @@ func PowerBetween(m *power.Meter, before, after power.Reading) MeterPower {
 		return MeterPower{Reason: why}
 	}
 	p := MeterPower{Power: meanPower(used, span)}
-	p.Error = mulDiv(p.Power, m.ErrorPPM, power.PPM) + meanPower(2*m.Step, span) + mulDiv(p.Power, min(m.Every, span), span)
+	p.Error = MulDiv(p.Power, m.ErrorPPM, power.PPM) + meanPower(2*m.Step, span) + MulDiv(p.Power, min(m.Every, span), span)
 	return p
 }
 

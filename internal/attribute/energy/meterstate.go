@@ -58,12 +58,12 @@ type tickEnergy struct {
 
 // add sums two flows; what is absent adds nothing.
 func (te *tickEnergy) add(g tickEnergy) {
-	te.energy = addSaturated(te.energy, g.energy)
-	te.classError = addSaturated(te.classError, g.classError)
-	te.otherError = addSaturated(te.otherError, g.otherError)
+	te.energy = AddSaturated(te.energy, g.energy)
+	te.classError = AddSaturated(te.classError, g.classError)
+	te.otherError = AddSaturated(te.otherError, g.otherError)
 	te.quality = max(te.quality, g.quality)
 	te.misaligned = te.misaligned || g.misaligned
-	te.idle, te.hasIdle = addSaturated(te.idle, g.idle), te.hasIdle || g.hasIdle
+	te.idle, te.hasIdle = AddSaturated(te.idle, g.idle), te.hasIdle || g.hasIdle
 }
 
 // update takes the reading at the end of a tick.
@@ -118,16 +118,25 @@ func (ms *meterState) validate(r reading, iv *Interval) Reason {
 // gainBetween is the energy between two readings of a counter.
 func (ms *meterState) gainBetween(from, to reading) (int64, Reason) {
 	span := max(0, to.at-from.at)
-	if ms.Wrap > 0 && energyOver(ms.likelyMaxPower(), span) >= ms.Wrap {
+	likely := energyOver(ms.likelyMaxPower(), span)
+	possible := AddSaturated(energyOver(ms.maxPower(), span+ms.Every), ms.Step)
+	return CounterGain(from.value, to.value, ms.Wrap, likely, possible)
+}
+
+// CounterGain is what a counter gained from one value to another, in uJ; 0 where
+// that cannot be. It counts modulo wrap uJ; 0 is never. likely is the most that it
+// will have gained, and possible the most that it can have gained meanwhile.
+func CounterGain(from, to, wrap, likely, possible int64) (int64, Reason) {
+	if wrap > 0 && likely >= wrap {
 		return 0, Ambiguous
 	}
-	d := to.value - from.value
+	d := to - from
 	back := d < 0
 	if back {
-		d += ms.Wrap
+		d += wrap
 	}
-	switch possible := addSaturated(energyOver(ms.maxPower(), span+ms.Every), ms.Step); {
-	case back && (ms.Wrap == 0 || d > possible):
+	switch {
+	case back && (wrap == 0 || d > possible):
 		return 0, WentBack
 	case d > possible:
 		return 0, Jumped
@@ -141,9 +150,9 @@ func (ms *meterState) maxPower() int64 {
 	case ms.Most > 0:
 		return ms.Most
 	case ms.Level > power.Part:
-		return max(impossibleBoxPower, mulDiv(ms.peakPower, 20, 1))
+		return max(impossibleBoxPower, MulDiv(ms.peakPower, 20, 1))
 	}
-	return max(impossiblePower, mulDiv(ms.peakPower, 20, 1))
+	return max(impossiblePower, MulDiv(ms.peakPower, 20, 1))
 }
 
 // likelyMaxPower is the most that it will show, in uW: before anything was seen, what
@@ -153,7 +162,7 @@ func (ms *meterState) likelyMaxPower() int64 {
 	case ms.Most > 0:
 		return ms.Most
 	case ms.peakPower > 0:
-		return mulDiv(ms.peakPower, 4, 1)
+		return MulDiv(ms.peakPower, 4, 1)
 	}
 	return 500e6
 }
@@ -224,27 +233,27 @@ func (ms *meterState) bookCounter(r reading, iv *Interval) {
 	if ms.surplus > 0 {
 		var off int64
 		usual, off = ms.predict(iv)
-		all := addSaturated(usual, ms.outageSurplus)
-		if ms.outageSurplus >= usual/2 && gained <= addSaturated(usual, off) && all-gained > max(off+ms.outageError, all/4) {
+		all := AddSaturated(usual, ms.outageSurplus)
+		if ms.outageSurplus >= usual/2 && gained <= AddSaturated(usual, off) && all-gained > max(off+ms.outageError, all/4) {
 			ms.surplus -= ms.outageSurplus
 			span = min(span, iv.Elapsed)
 		}
 	}
 	te := tickEnergy{energy: gained, quality: usage.Measured}
-	te.otherError = addSaturated(addSaturated(ms.readError, r.readError), addSaturated(ms.Step, energyOver(meanPower(gained, span), ms.Every/2)))
+	te.otherError = AddSaturated(AddSaturated(ms.readError, r.readError), AddSaturated(ms.Step, energyOver(meanPower(gained, span), ms.Every/2)))
 	switch {
 	case ms.surplus > 0:
 		te.energy = max(gained-ms.surplus, min(gained, usual)/2)
 		ms.surplus -= gained - te.energy
-		te.otherError = addSaturated(te.otherError, distance(te.energy, usual))
+		te.otherError = AddSaturated(te.otherError, distance(te.energy, usual))
 		te.quality, te.misaligned = usage.Modelled, true
 	case span > iv.Elapsed+iv.Elapsed/2:
-		te.otherError = addSaturated(te.otherError, gained-mulDiv(gained, iv.Elapsed, span))
+		te.otherError = AddSaturated(te.otherError, gained-MulDiv(gained, iv.Elapsed, span))
 		te.misaligned = true
 	case ms.reason == OK:
 		ms.learn(meanPower(gained, span), iv)
 	}
-	te.classError = mulDiv(te.energy, ms.ErrorPPM, power.PPM)
+	te.classError = MulDiv(te.energy, ms.ErrorPPM, power.PPM)
 	ms.latest = te
 	ms.accept(r)
 }
@@ -255,8 +264,8 @@ func (ms *meterState) bookSensor(r reading, iv *Interval) {
 	ns := r.at - ms.at - max(0, iv.Suspended) // asleep it draws neither
 	low, high := min(ms.value, r.value), max(ms.value, r.value)
 	ms.latest = tickEnergy{energy: energyOver(low+(high-low)/2, ns), quality: usage.Measured,
-		otherError: addSaturated(energyOver((high-low)/2, ns), energyOver(ms.Step, ns))}
-	ms.latest.classError = mulDiv(ms.latest.energy, ms.ErrorPPM, power.PPM)
+		otherError: AddSaturated(energyOver((high-low)/2, ns), energyOver(ms.Step, ns))}
+	ms.latest.classError = MulDiv(ms.latest.energy, ms.ErrorPPM, power.PPM)
 	if !ms.contradictsModel(r, iv) {
 		ms.learn(low+(high-low)/2, iv)
 	}
@@ -288,16 +297,16 @@ func (ms *meterState) bookFailure(why Reason, iv *Interval) {
 	}
 	ms.reason = why
 	if ms.bookModelled(iv); ms.Kind == power.Energy && ms.seen {
-		ms.surplus = addSaturated(ms.surplus, ms.latest.energy)
-		ms.outageSurplus = addSaturated(ms.outageSurplus, ms.latest.energy)
-		ms.outageError = addSaturated(ms.outageError, ms.latest.otherError)
+		ms.surplus = AddSaturated(ms.surplus, ms.latest.energy)
+		ms.outageSurplus = AddSaturated(ms.outageSurplus, ms.latest.energy)
+		ms.outageError = AddSaturated(ms.outageError, ms.latest.otherError)
 	}
 }
 
 // bookModelled books what the model says. Without a model the meter is absent.
 func (ms *meterState) bookModelled(iv *Interval) {
 	if e, off := ms.predict(iv); ms.model.IsTrained() {
-		ms.latest = tickEnergy{energy: e, otherError: off, classError: mulDiv(e, ms.ErrorPPM, power.PPM), quality: usage.Modelled}
+		ms.latest = tickEnergy{energy: e, otherError: off, classError: MulDiv(e, ms.ErrorPPM, power.PPM), quality: usage.Modelled}
 	}
 }
 

@@ -20,7 +20,7 @@ type Row struct {
 func (r *Row) totalEnergy() (sum int64) {
 	for _, res := range usage.Energies {
 		if v, ok := r.Usage.Get(res); ok {
-			sum = addSaturated(sum, v)
+			sum = energy.AddSaturated(sum, v)
 		}
 	}
 	return sum
@@ -67,7 +67,7 @@ func Adjust(rows []Row, covered time.Duration, e, off int64) ([]Row, Adjustment)
 	a.idleRow() // there is one now
 	a.removeModelled()
 	above := max(0, e-a.result.Measured)
-	empty := min(above, e-mulDiv(e, int64(min(max(0, covered), time.Minute)), minute))
+	empty := min(above, e-energy.MulDiv(e, int64(min(max(0, covered), time.Minute)), minute))
 	a.distribute(above-empty, empty, off)
 	for i := range a.rows {
 		for d := power.Package; d < power.DomainLimit; d++ {
@@ -103,7 +103,7 @@ func (a *adjuster) sumBefore() {
 		all := r.totalEnergy()
 		off, _ := r.Usage.Get(usage.EnergyError)
 		a.energy, a.idleEnergy = append(a.energy, all), append(a.idleEnergy, r.idleEnergy(all))
-		a.result.Inside, a.errors = addSaturated(a.result.Inside, all), addSaturated(a.errors, off)
+		a.result.Inside, a.errors = energy.AddSaturated(a.result.Inside, all), energy.AddSaturated(a.errors, off)
 	}
 }
 
@@ -129,7 +129,7 @@ func (a *adjuster) removeModelled() {
 			}
 		}
 		left := a.rows[i].totalEnergy()
-		a.result.Measured = addSaturated(a.result.Measured, left)
+		a.result.Measured = energy.AddSaturated(a.result.Measured, left)
 		if !a.anyModelled {
 			a.measuredError = a.errors
 			continue
@@ -137,11 +137,11 @@ func (a *adjuster) removeModelled() {
 		for _, r := range []usage.Resource{usage.EnergyError, usage.EnergyIdle} {
 			if v, ok := u.Get(r); ok {
 				clearResource(u, r)
-				u.Put(r, mulDiv(v, left, a.energy[i]), usage.Apportioned)
+				u.Put(r, energy.MulDiv(v, left, a.energy[i]), usage.Apportioned)
 			}
 		}
 		off, _ := u.Get(usage.EnergyError)
-		a.measuredError = addSaturated(a.measuredError, off)
+		a.measuredError = energy.AddSaturated(a.measuredError, off)
 	}
 }
 
@@ -164,12 +164,12 @@ func (a *adjuster) distribute(above, empty, off int64) {
 	}
 	still := above
 	if a.result.Inside > 0 {
-		still = mulDiv(above, sumOf(a.idleEnergy), a.result.Inside)
+		still = energy.MulDiv(above, sumOf(a.idleEnergy), a.result.Inside)
 	}
 	spread := int64(0) // how far the border between the two may be off
 	if a.anyModelled {
 		p := min(a.errors, a.result.Inside)
-		spread = mulDiv(mulDiv(still, above-still, max(1, above)), p, max(1, a.result.Inside))
+		spread = energy.MulDiv(energy.MulDiv(still, above-still, max(1, above)), p, max(1, a.result.Inside))
 	}
 	place := a.idleRow()
 	if !energy.Divide(above-still, used, active) {
@@ -188,11 +188,11 @@ func (a *adjuster) distribute(above, empty, off int64) {
 	for i := range offs {
 		parts[i] = active[i] + resting[i]
 	}
-	energy.Divide(addSaturated(off, a.measuredError), parts, offs)
+	energy.Divide(energy.AddSaturated(off, a.measuredError), parts, offs)
 	for _, of := range [][]int64{active, resting} {
 		if energy.Divide(spread, of, parts) {
 			for i, p := range parts {
-				offs[i] = addSaturated(offs[i], p)
+				offs[i] = energy.AddSaturated(offs[i], p)
 			}
 		}
 	}

@@ -12,11 +12,10 @@
 package external
 
 import (
-	"math"
-	"math/bits"
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/power"
 )
 
@@ -57,32 +56,10 @@ type Sample struct {
 // MinuteStart is the instant at which a minute begins.
 func MinuteStart(m int64) int64 { return m * minute }
 
-// mulDiv is amount x part / whole, rounded down; the largest int64 where that is
-// more. None is negative; it is 0 where whole is.
-func mulDiv(amount, part, whole int64) int64 {
-	if whole == 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(uint64(amount), uint64(part))
-	if hi >= uint64(whole) {
-		return math.MaxInt64
-	}
-	q, _ := bits.Div64(hi, lo, uint64(whole))
-	return int64(min(q, math.MaxInt64))
-}
-
-// addSaturated adds two amounts that are not negative, up to the largest int64.
-func addSaturated(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
-}
-
 // sumOf sums amounts that are not negative.
 func sumOf(amounts []int64) (sum int64) {
 	for _, a := range amounts {
-		sum = addSaturated(sum, a)
+		sum = energy.AddSaturated(sum, a)
 	}
 	return sum
 }

@@ -83,9 +83,9 @@ func (b *GroupMinute) Divide(rows map[string][]Row) map[string]NodeEnergy {
 		for i, id := range c.Nodes {
 			for j := range rows[id] {
 				r := &rows[id][j]
-				byEnergy[i] = addSaturated(byEnergy[i], r.totalEnergy())
+				byEnergy[i] = energy.AddSaturated(byEnergy[i], r.totalEnergy())
 				if v, ok := r.Usage.Get(usage.CPU); ok && r.Kind != workload.Idle {
-					byCPU[i] = addSaturated(byCPU[i], v)
+					byCPU[i] = energy.AddSaturated(byCPU[i], v)
 				}
 			}
 			evenly[i] = 1
@@ -99,7 +99,7 @@ func (b *GroupMinute) Divide(rows map[string][]Row) map[string]NodeEnergy {
 		}
 		for i, id := range c.Nodes {
 			p := parts[id]
-			parts[id] = NodeEnergy{addSaturated(p.Energy, gave[i]), addSaturated(p.Error, offs[i])}
+			parts[id] = NodeEnergy{energy.AddSaturated(p.Energy, gave[i]), energy.AddSaturated(p.Error, offs[i])}
 		}
 	}
 	return parts

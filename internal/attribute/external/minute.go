@@ -58,10 +58,10 @@ func (m *Meter) energyIn(k int64, ps []segment) MeterMinute {
 		c, d := max(a, p.from.At), min(b, p.to.At)
 		v.Energy += m.energyUntil(p, d) - m.energyUntil(p, c)
 		if m.Kind == power.Power {
-			v.Error = addSaturated(v.Error, mulDiv(max(p.to.Value-p.from.Value, p.from.Value-p.to.Value)/2, d-c, second))
+			v.Error = energy.AddSaturated(v.Error, energy.MulDiv(max(p.to.Value-p.from.Value, p.from.Value-p.to.Value)/2, d-c, second))
 		}
 	}
-	v.Error = addSaturated(v.Error, mulDiv(v.Energy, m.ErrorPPM, power.PPM))
+	v.Error = energy.AddSaturated(v.Error, energy.MulDiv(v.Energy, m.ErrorPPM, power.PPM))
 	return v
 }
 
@@ -104,7 +104,7 @@ func NeededFrom(m *Meter, samples []Sample, from int64) (at int64) {
 	return at
 }
 
-// A piece is the time between two samples that are used, one after the other.
+// A segment is the time between two samples that are used, one after the other.
 type segment struct {
 	from, to Sample
 	energy   int64 // uJ, of an Energy meter
@@ -118,9 +118,9 @@ func (m *Meter) energyUntil(p segment, at int64) int64 {
 	case t <= 0:
 		return 0
 	case m.Kind == power.Energy:
-		return mulDiv(p.energy, t, whole)
+		return energy.MulDiv(p.energy, t, whole)
 	case t == whole:
-		return mulDiv(p.from.Value+p.to.Value, whole, 2*second)
+		return energy.MulDiv(p.from.Value+p.to.Value, whole, 2*second)
 	}
 	// (2 P0 T t + (P1-P0) t^2) / 2T, in one piece so that it never falls.
 	x, y := big.NewInt(t), big.NewInt(p.to.Value-p.from.Value)
@@ -194,19 +194,6 @@ func (m *Meter) gainBetween(from, to *Sample) (int64, energy.Reason) {
 	if m.Kind != power.Energy {
 		return 0, energy.OK
 	}
-	possible := mulDiv(m.MaxPower, to.At-from.At, second)
-	d := to.Value - from.Value
-	back := d < 0
-	if back {
-		d += m.Wrap
-	}
-	switch {
-	case m.Wrap > 0 && possible >= m.Wrap:
-		return 0, energy.Ambiguous
-	case back && (m.Wrap == 0 || d > possible):
-		return 0, energy.WentBack
-	case d > possible:
-		return 0, energy.Jumped
-	}
-	return d, energy.OK
+	possible := energy.MulDiv(m.MaxPower, to.At-from.At, second)
+	return energy.CounterGain(from.Value, to.Value, m.Wrap, possible, possible)
 }

@@ -29,9 +29,6 @@ type Config struct {
 	Every int
 }
 
-// Default is a look every ten ticks.
-func Default() Config { return Config{Every: 10} }
-
 // Validate reports what is wrong with c.
 func (c Config) Validate() error {
 	if c.Every < 1 {

@@ -155,7 +155,7 @@ func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), 
 		panic(err)
 	}
 	return &Sender{
-		cfg: cfg.tune(), spool: s, server: server, clock: clock, log: log,
+		cfg: cfg, spool: s, server: server, clock: clock, log: log,
 		running: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[batch.ShortID]struct{}{}, reads: wire.BaseFormat(),
 	}
 }

@@ -1,8 +1,5 @@
 package spool
 
-// Segments has segments be full at a size, so that a test has many of them.
-func (c *Config) Segments(size int64) { c.segment = size }
-
 // Segment returns a segment with these records.
 func Segment(kind byte, payloads ...[]byte) []byte {
 	b := header{number: 1, through: 1}.append(nil)

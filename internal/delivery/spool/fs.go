@@ -39,10 +39,11 @@ type File interface {
 	Sync() error
 }
 
-// osFS is the real file system.
-type osFS struct{}
+// OS is the file system of the operating system.
+type OS struct{}
 
-func (d osFS) MkdirAll(dir string) error {
+// MkdirAll implements [FS].
+func (d OS) MkdirAll(dir string) error {
 	_, err := os.Stat(dir)
 	missing := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -54,7 +55,8 @@ func (d osFS) MkdirAll(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-func (osFS) Lock(name string) (io.Closer, error) {
+// Lock implements [FS].
+func (OS) Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -72,7 +74,8 @@ func (osFS) Lock(name string) (io.Closer, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-func (osFS) List(dir string) ([]string, error) {
+// List implements [FS]. It returns regular files only.
+func (OS) List(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
@@ -83,11 +86,13 @@ func (osFS) List(dir string) ([]string, error) {
 	return names, err
 }
 
-func (osFS) Create(name string) (File, error) {
+// Create implements [FS].
+func (OS) Create(name string) (File, error) {
 	return openFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 }
 
-func (osFS) Open(name string) (File, error) { return openFile(name, os.O_RDWR) }
+// Open implements [FS].
+func (OS) Open(name string) (File, error) { return openFile(name, os.O_RDWR) }
 
 func openFile(name string, flag int) (File, error) {
 	f, err := os.OpenFile(name, flag, 0o600)
@@ -97,10 +102,14 @@ func openFile(name string, flag int) (File, error) {
 	return osFile{f}, nil
 }
 
-func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
-func (osFS) Remove(name string) error     { return os.Remove(name) }
+// Rename implements [FS].
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 
-func (osFS) SyncDir(dir string) error {
+// Remove implements [FS].
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// SyncDir implements [FS].
+func (OS) SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -519,7 +519,7 @@ func newWorld(t *rapid.T, size, segment int64) *world {
 	w.cfg.MaxBytes = size
 	// A handful of windows fill one.
 	w.segment = rapid.Int64Range(1, 4).Draw(t, "segment") * segment
-	w.cfg.Segments(w.segment)
+	w.cfg.SegmentBytes = w.segment
 	w.agent.opening = usage.StartFirst
 	w.s = openSpool(t, w.cfg)
 	return w

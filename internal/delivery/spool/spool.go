@@ -44,10 +44,11 @@ type Config struct {
 	MergeRules []MergeRule
 	// BatchBytes is how many bytes of windows go into one batch.
 	BatchBytes int
-	// FS is the file system; nil is the real one.
+	// SegmentBytes is the size at which a file of a log is full and the next one
+	// begins; 0 derives it from MaxBytes.
+	SegmentBytes int64
+	// FS is the file system; nil is [OS].
 	FS FS
-
-	segment int64 // at which size a segment is full; 0: as Cap has it
 }
 
 // Default returns the configuration of an agent, apart from Dir.
@@ -76,6 +77,9 @@ func (c Config) Validate() error {
 	if c.BatchBytes < 1<<10 || c.BatchBytes > wire.Default().Sent/2 {
 		errs = append(errs, fmt.Errorf("batch of %d bytes: not between 1 KiB and %d", c.BatchBytes, wire.Default().Sent/2))
 	}
+	if c.SegmentBytes < 0 {
+		errs = append(errs, fmt.Errorf("segments of %d bytes: less than 0", c.SegmentBytes))
+	}
 	for i, k := range c.MergeRules {
 		if k.Span <= 0 || k.After < 0 || i > 0 && (k.After <= c.MergeRules[i-1].After || k.Span <= c.MergeRules[i-1].Span) {
 			errs = append(errs, fmt.Errorf("windows of %v after %v: ages and spans have to rise", k.Span, k.After))
@@ -89,8 +93,8 @@ func (c Config) Validate() error {
 
 // segmentSize is at which size a segment is full.
 func (c Config) segmentSize() int64 {
-	if c.segment > 0 {
-		return c.segment
+	if c.SegmentBytes > 0 {
+		return c.SegmentBytes
 	}
 	return max(64<<10, min(c.MaxBytes/16, 4<<20))
 }
@@ -153,7 +157,7 @@ func Open(cfg Config, log *slog.Logger) (*Spool, error) {
 		return nil, err
 	}
 	s := &Spool{
-		cfg: cfg.tune(), fs: cfg.FS, log: log,
+		cfg: cfg, fs: cfg.FS, log: log,
 		changes:    make(chan struct{}, 1),
 		unappended: true,
 		totals:     totals{},
@@ -161,7 +165,7 @@ func Open(cfg Config, log *slog.Logger) (*Spool, error) {
 		stored:     map[batch.Stream][]storedBatch{},
 	}
 	if s.fs == nil {
-		s.fs = defaultFS()
+		s.fs = OS{}
 	}
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("spool: %w", errors.Join(err, s.release()))

@@ -154,7 +154,7 @@ func TestCheckpoint(t *testing.T) {
 func TestOldWindowsAreMerged(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
 	cfg.MaxBytes = 1 << 30
-	cfg.Segments(4 << 10)
+	cfg.SegmentBytes = 4 << 10
 	s := openSpool(t, cfg)
 	defer shut(t, s)
 	a, v := agent{}, newServer()
@@ -258,7 +258,7 @@ func TestRejectedBatchIsQuarantinedAndTold(t *testing.T) {
 // A server that lost all gets what is kept, and is told of the rest.
 func TestWipedServerIsToldWhatIsGone(t *testing.T) {
 	cfg := onDisk(t)
-	cfg.Segments(1)
+	cfg.SegmentBytes = 1
 	s := openSpool(t, cfg)
 	defer shut(t, s)
 	a, v := agent{}, newServer()
@@ -311,7 +311,7 @@ func TestServerThatWentBackIsProbed(t *testing.T) {
 // One appends while others send and maintain.
 func TestSeveralAtOnce(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
-	cfg.Segments(1 << 10)
+	cfg.SegmentBytes = 1 << 10
 	s := openSpool(t, cfg)
 	a, v := agent{}, newServer()
 	appended, done := make(chan error, 1), make(chan struct{})

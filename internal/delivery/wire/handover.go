@@ -13,7 +13,8 @@ import (
 	"mete.dev/mete/proto"
 )
 
-// parseUUID reads a UUID in lower case with dashes.
+// parseUUID reads a UUID in lower case with dashes. google/uuid takes other forms
+// too, and the agent, which links this package, links few modules and not that one.
 func parseUUID(s string) (raw [16]byte, ok bool) {
 	if len(s) != 36 || s != strings.ToLower(s) || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
 		return raw, false

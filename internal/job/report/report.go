@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -159,44 +161,28 @@ func (r *Report) Power() (float64, usage.Quality) {
 	return float64(uJ) * 1e3 / float64(wall), max(r.Figures[Energy].Quality, r.Figures[Wall].Quality)
 }
 
-// alphabet is Crockford's base 32 in lower case: its order is that of ASCII, so
-// that names sort as the numbers do.
-const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
-
 // NewID makes a job's ID from its start, in milliseconds since 1970, and ten
-// random bytes: the layout of a ULID, in lower case.
+// random bytes: a ULID in lower case. IDs sort as their starts do.
 func NewID(ms int64, random [10]byte) string {
-	var b [16]byte
-	for i := range 6 {
-		b[i] = byte(ms >> (8 * (5 - i)))
-	}
-	copy(b[6:], random[:])
-	var s [26]byte
-	// 26 characters hold 130 bits: two zero bits go before the 128.
-	for i := range s {
-		v := 0
-		for bit := i*5 - 2; bit < i*5+3; bit++ {
-			v <<= 1
-			if bit >= 0 {
-				v |= int(b[bit/8]>>(7-bit%8)) & 1
-			}
-		}
-		s[i] = alphabet[v]
-	}
-	return string(s[:])
+	id := ulid.ULID{}
+	_ = id.SetTime(uint64(ms) & ulid.MaxTime()) // it fails only above that
+	copy(id[6:], random[:])
+	return strings.ToLower(id.String())
 }
 
-// Time returns the start of the job with this ID, to the millisecond.
+// Time returns the start of the job with this ID, to the millisecond; for what is
+// no ID, the beginning of 1970.
 func Time(id string) time.Time {
-	var ms int64
-	for _, c := range id[:min(len(id), 10)] {
-		ms = ms<<5 | int64(max(0, strings.IndexRune(alphabet, c)))
+	u, err := ulid.ParseStrict(id)
+	if err != nil {
+		return time.UnixMilli(0).UTC()
 	}
-	return time.UnixMilli(ms).UTC()
+	return u.Timestamp().UTC()
 }
 
-// ValidID reports whether s could be a job's ID, so that it is safe in a file
+// ValidID reports whether s is the ID of a job, so that it is safe in a file
 // name.
 func ValidID(s string) bool {
-	return len(s) == 26 && strings.Trim(s, alphabet) == ""
+	_, err := ulid.ParseStrict(s)
+	return err == nil && s == strings.ToLower(s)
 }

@@ -15,19 +15,7 @@ const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 type Text struct {
 	b    strings.Builder
 	name string // of the metric that was begun last
-
-	families []Family
 }
-
-// A Family is the samples of one metric.
-type Family struct {
-	Kind, Name, Help string // Kind is "counter" or "gauge"
-	Samples          []Sample
-}
-
-// Families are those metrics that were put whole, by Counter, Gauge, Counters or
-// Gauges.
-func (t *Text) Families() []Family { return t.families }
 
 // A Sample is one value of a metric that has labels.
 type Sample struct {
@@ -61,7 +49,6 @@ var (
 )
 
 func (t *Text) family(kind, name, help string, samples []Sample) {
-	t.families = append(t.families, Family{kind, name, help, samples})
 	t.Begin(kind, name, help)
 	for _, s := range samples {
 		t.Put(s.Value, s.Labels...)

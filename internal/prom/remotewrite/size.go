@@ -158,7 +158,8 @@ type sizeEstimate struct {
 
 // estimateSize adds up what a request would take in memory, before any of it is given. An empty
 // histogram takes two bytes in a request and 280 here, and a reference of one byte stands for a
-// text of any length.
+// text of any length. Prometheus's handler would unpack all of it before it counts
+// anything; docs/decisions/0019-hand-made.md has what that allocates.
 //
 // Elements of lists count twice, as lists have room to grow; texts by their length and 16 bytes
 // around them; what is not known twice by its length and ten bytes, as it is kept. A text that is named by a

@@ -39,7 +39,7 @@ type Config struct {
 	MinuteBytes int64         // how much room they may take, about; the oldest go first
 	Hours       time.Duration // for how long hours are kept; days stay for ever
 	Batches     time.Duration // for how long the hash of a batch is remembered
-	Grace       time.Duration // how long after its end an hour is folded
+	Grace       time.Duration // how long after its end an hour is folded; before its end if negative
 	Every       time.Duration // how often Run looks for something to fold or to drop
 	Slice       int           // how many rows are folded in one transaction at most, about; fewer where that takes long
 	Upstream    bool          // rows are told to a server above: they are indexed by rev
@@ -57,7 +57,7 @@ func Default() Config {
 // Validate says what is wrong with c.
 func (c Config) Validate() error {
 	switch {
-	case c.Minutes <= 0 || c.MinuteBytes <= 0 || c.Hours <= 0 || c.Batches <= 0 || c.Every <= 0 || c.Grace < 0:
+	case c.Minutes <= 0 || c.MinuteBytes <= 0 || c.Hours <= 0 || c.Batches <= 0 || c.Every <= 0:
 		return fmt.Errorf("ledger: a length of time or a size is not positive: %w", fault.ErrInvalid)
 	case c.Slice < 1:
 		return fmt.Errorf("ledger: slices of %d rows: %w", c.Slice, fault.ErrInvalid)
@@ -115,7 +115,6 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	if err != nil {
 		return nil, errors.Join(err, database.Close())
 	}
-	cfg = cfg.tune()
 	return &Ledger{
 		cfg: cfg, log: log, db: database,
 		reader: answers, booker: book.New(database, cfg.Minutes), folder: fold.New(database, fold.Config{

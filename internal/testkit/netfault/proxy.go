@@ -2,7 +2,7 @@
 // connections that cuts, slows, holds, repeats and reorders them.
 //
 // TLS passes through it. Nothing it does lasts longer than Limit, and Close ends
-// all of it.
+// all of it. docs/decisions/0019-hand-made.md says what toxiproxy lacks.
 package netfault
 
 import (

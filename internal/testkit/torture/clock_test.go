@@ -2,10 +2,8 @@ package torture
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,13 +16,10 @@ import (
 // The clock of the agent's machine is wrong now and then. The real one is
 // everybody's, so the agent is built with a time.Now that adds what a file says.
 
-// overlay writes what "go build -overlay" takes.
-func overlay(t *testing.T, dir string) string {
-	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkg := strings.TrimSpace(string(out))
+// replaceClock writes a package time with such a clock into dir, and returns
+// which source files it replaces or adds, each with its own.
+func replaceClock(t *testing.T, dir string) map[string]string {
+	pkg := sourceDir(t, "time")
 	source := filepath.Join(pkg, "time.go")
 	b, err := os.ReadFile(source)
 	if err != nil {
@@ -36,16 +31,12 @@ func overlay(t *testing.T, dir string) string {
 	}
 	replaced := strings.Replace(string(b), now, now+"\tsec, nsec = skewed(sec, nsec)\n", 1)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	list, err := json.Marshal(map[string]map[string]string{"Replace": {source: at("time.go"), filepath.Join(pkg, "skew.go"): at("skew.go")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"time.go": replaced, "skew.go": skewSource, "overlay.json": string(list)} {
+	for name, text := range map[string]string{"time.go": replaced, "skew.go": skewSource} {
 		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return at("overlay.json")
+	return map[string]string{source: at("time.go"), filepath.Join(pkg, "skew.go"): at("skew.go")}
 }
 
 // skewSource maps the file into memory, as Now is called where a goroutine may

@@ -3,6 +3,7 @@
 package torture
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -91,21 +92,55 @@ func TestTorture(t *testing.T) {
 	}
 }
 
+// programs are what a run consists of, and the packages that they are built of.
+var programs = map[string]string{
+	"mete":        "mete.dev/mete/cmd/mete",
+	"mete-server": "mete.dev/mete/internal/testkit/torture/server",
+	"mete-agent":  "mete.dev/mete/internal/testkit/torture/agent",
+}
+
 // build makes the programs with their crash points, and the agent with a wall
 // clock that can be set if clock is true.
 func build(t *testing.T, clock bool) string {
 	dir := t.TempDir()
-	programs := map[string][]string{"mete": nil, "mete-server": nil, "mete-agent": nil}
-	if clock {
-		programs["mete-agent"] = []string{"-overlay", overlay(t, dir)}
-	}
-	for program, flags := range programs {
-		cmd := exec.Command("go", slices.Concat([]string{"build", "-tags", "torture", "-o", dir + "/"}, flags, []string{"mete.dev/mete/cmd/" + program})...)
+	for program, pkg := range programs {
+		replaced := map[string]string{
+			filepath.Join(sourceDir(t, "mete.dev/mete/internal/x/failpoint"), "failpoint.go"): filepath.Join(sourceDir(t, "mete.dev/mete/internal/testkit/torture/failpoint"), "failpoint.go"),
+		}
+		if clock && program == "mete-agent" {
+			maps.Copy(replaced, replaceClock(t, dir))
+		}
+		cmd := exec.Command("go", "build", "-overlay", overlay(t, dir, replaced), "-o", filepath.Join(dir, program), pkg)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
 	}
 	return dir
+}
+
+// sourceDir is the directory of a package's source.
+func sourceDir(t *testing.T, pkg string) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// overlay writes the file that go build -overlay reads: which source files are
+// replaced by which.
+func overlay(t *testing.T, dir string, replaced map[string]string) string {
+	t.Helper()
+	list, err := json.Marshal(map[string]map[string]string{"Replace": replaced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(path, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // place makes the directory of a run: short, as a socket's path has to be.

@@ -1,5 +1,6 @@
 // Package vsockdev is a virtio-vsock device for tests: it gives a QEMU guest
-// AF_VSOCK where the kernel of the host has no vhost_vsock.
+// AF_VSOCK where the kernel of the host has no vhost_vsock, as that of the machine
+// that runs the tests (docs/decisions/0019-hand-made.md).
 //
 // QEMU speaks to it by the vhost-user protocol (docs/interop/vhost-user.rst of
 // QEMU), as `-device vhost-user-vsock-pci`, and shares the guest's memory with

@@ -1,11 +1,9 @@
-//go:build !torture
-
-// Package failpoint names the places at which a program may die with the most
-// harm, so that tests can kill it there.
+// Package failpoint names the places at which the death of a program does the
+// most harm, so that tests can kill it there.
 //
-// In programs as they are shipped [At] does nothing. Built with the tag
-// torture, the environment says where to die: METE_CRASH=point@3 kills the
-// process, as SIGKILL does, the third time that it comes by.
+// In programs as they are shipped [At] does nothing. The tests of
+// internal/testkit/torture build programs with their own package in its place,
+// by go build -overlay.
 package failpoint
 
 // At marks a place. Its name says what has just been done and what has not.

@@ -1,5 +1,9 @@
-//go:build torture
-
+// Package failpoint kills its process at a place in the code. The tests of
+// internal/testkit/torture build programs with it in the place of
+// internal/x/failpoint; nothing imports it here.
+//
+// The environment names the place: METE_CRASH=point@3 kills the process, as
+// SIGKILL does, at the third visit.
 package failpoint
 
 import (
@@ -28,8 +32,8 @@ var where = func() *place {
 	return w
 }()
 
-// At kills the process where the environment says so, and notes the point in
-// the file that METE_CRASH_LOG names.
+// At kills the process where the environment says so. It writes the point to
+// the file that METE_CRASH_LOG names before.
 func At(point string) {
 	if point != where.point || where.left.Add(-1) != 0 {
 		return

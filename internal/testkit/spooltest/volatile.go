@@ -1,6 +1,4 @@
-//go:build torture
-
-package spool
+package spooltest
 
 import (
 	"cmp"
@@ -12,58 +10,42 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
+
+	"mete.dev/mete/internal/delivery/spool"
 )
 
-// defaultFS is the file system where a Config names none: the real one, or one
-// that forgets with the process what it did not sync, where METE_TORTURE_DROP
-// is set.
-func defaultFS() FS {
-	if os.Getenv("METE_TORTURE_DROP") == "" {
-		return osFS{}
-	}
-	return &forgetful{names: map[string]*inode{}}
+// Volatile is a [spool.FS] over the real one whose files and names stay in
+// memory until they are synced, so that a killed process loses what it did not
+// sync, as a machine without power does. Nobody else may change the files
+// meanwhile. Its zero value is ready.
+type Volatile struct {
+	spool.OS
+	mu      sync.Mutex
+	names   map[string]*cachedFile // those that were touched, as programs see them; nil is removed
+	pending []rename               // changes of names that are not synced, in order
+	created int
 }
 
-// tune makes segments small and merging early, where METE_TORTURE_SEGMENT is
-// their size: so what else takes hours happens in seconds.
-func (c Config) tune() Config {
-	if n, err := strconv.ParseInt(os.Getenv("METE_TORTURE_SEGMENT"), 10, 64); err == nil {
-		c.segment = n
-		c.MergeRules = []MergeRule{{time.Second, 2 * time.Second}, {6 * time.Second, 10 * time.Second}}
-	}
-	return c
-}
-
-// forgetful is a file system whose files and names stay in memory until they
-// are synced. It takes that nobody else changes the files.
-type forgetful struct {
-	osFS
-	mu    sync.Mutex
-	names map[string]*inode // those that were touched, as programs see them; nil is gone
-	todo  []rename          // changes of names that are not synced, in order
-	made  int
-}
-
-// An inode is a file as programs see it.
-type inode struct {
+// A cachedFile is a file as programs see it.
+type cachedFile struct {
 	real  string // where its bytes are on the disk
 	cache []byte
-	dirty int // from where on the disk has other bytes, or none
+	dirty int // offset from which on the disk has other bytes, or none
 }
 
-// A rename gives a name to a file: to is "" where it is removed, from is where
+// A rename gives a name to a file: to is "" where it is removed, from is "" where
 // it is made.
 type rename struct {
 	from, to string
-	file     *inode
+	file     *cachedFile
 }
 
 // unsynced begins the name of a file whose name is not synced.
 const unsynced = ".unsynced-"
 
-func (f *forgetful) MkdirAll(dir string) error {
-	if err := f.osFS.MkdirAll(dir); err != nil {
+// MkdirAll implements [spool.FS].
+func (f *Volatile) MkdirAll(dir string) error {
+	if err := f.OS.MkdirAll(dir); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -71,7 +53,7 @@ func (f *forgetful) MkdirAll(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
-		ours := slices.ContainsFunc(f.todo, func(r rename) bool { return r.file != nil && r.file.real == name })
+		ours := slices.ContainsFunc(f.pending, func(r rename) bool { return r.file != nil && r.file.real == name })
 		if strings.HasPrefix(e.Name(), unsynced) && !ours {
 			err = errors.Join(err, os.Remove(name))
 		}
@@ -79,10 +61,11 @@ func (f *forgetful) MkdirAll(dir string) error {
 	return err
 }
 
-func (f *forgetful) List(dir string) ([]string, error) {
+// List implements [spool.FS].
+func (f *Volatile) List(dir string) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	names, err := f.osFS.List(dir)
+	names, err := f.OS.List(dir)
 	names = slices.DeleteFunc(names, func(name string) bool {
 		_, touched := f.names[filepath.Join(dir, name)]
 		return touched || strings.HasPrefix(name, unsynced)
@@ -95,8 +78,16 @@ func (f *forgetful) List(dir string) ([]string, error) {
 	return names, err
 }
 
+// set records which file a name stands for, nil where it is removed.
+func (f *Volatile) set(name string, n *cachedFile) {
+	if f.names == nil {
+		f.names = map[string]*cachedFile{}
+	}
+	f.names[name] = n
+}
+
 // find returns the file of a name.
-func (f *forgetful) find(name string) (*inode, error) {
+func (f *Volatile) find(name string) (*cachedFile, error) {
 	n, touched := f.names[name]
 	switch {
 	case n != nil:
@@ -108,75 +99,81 @@ func (f *forgetful) find(name string) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	n = &inode{real: name, cache: b, dirty: len(b)}
-	f.names[name] = n
+	n = &cachedFile{real: name, cache: b, dirty: len(b)}
+	f.set(name, n)
 	return n, nil
 }
 
-func (f *forgetful) Open(name string) (File, error) {
+// Open implements [spool.FS].
+func (f *Volatile) Open(name string) (spool.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.find(name)
 	if err != nil {
 		return nil, err
 	}
-	return &cached{f, n}, nil
+	return &handle{f, n}, nil
 }
 
-func (f *forgetful) Create(name string) (File, error) {
+// Create implements [spool.FS].
+func (f *Volatile) Create(name string) (spool.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.find(name)
 	if errors.Is(err, os.ErrNotExist) {
-		f.made++
-		n = &inode{real: filepath.Join(filepath.Dir(name), unsynced+strconv.Itoa(f.made))}
-		f.names[name] = n
-		f.todo = append(f.todo, rename{to: name, file: n})
+		f.created++
+		n = &cachedFile{real: filepath.Join(filepath.Dir(name), unsynced+strconv.Itoa(f.created))}
+		f.set(name, n)
+		f.pending = append(f.pending, rename{to: name, file: n})
 		err = nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	n.cache, n.dirty = nil, 0
-	return &cached{f, n}, nil
+	return &handle{f, n}, nil
 }
 
-func (f *forgetful) Rename(from, to string) error {
+// Rename implements [spool.FS].
+func (f *Volatile) Rename(from, to string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.find(from)
 	if err != nil {
 		return err
 	}
-	f.names[from], f.names[to] = nil, n
-	f.todo = append(f.todo, rename{from: from, to: to, file: n})
+	f.set(from, nil)
+	f.set(to, n)
+	f.pending = append(f.pending, rename{from: from, to: to, file: n})
 	return nil
 }
 
-func (f *forgetful) Remove(name string) error {
+// Remove implements [spool.FS].
+func (f *Volatile) Remove(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.find(name); err != nil {
 		return err
 	}
-	f.names[name] = nil
-	f.todo = append(f.todo, rename{from: name})
+	f.set(name, nil)
+	f.pending = append(f.pending, rename{from: name})
 	return nil
 }
 
-func (f *forgetful) SyncDir(dir string) error {
+// SyncDir implements [spool.FS].
+func (f *Volatile) SyncDir(dir string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, r := range f.todo {
+	for i, r := range f.pending {
 		if filepath.Dir(cmp.Or(r.from, r.to)) != dir {
 			continue
 		}
 		if err := r.do(); err != nil {
 			return err
 		}
-		f.todo[i] = rename{from: r.from, to: r.to}
+		f.pending[i] = rename{from: r.from, to: r.to}
 	}
-	f.todo = slices.DeleteFunc(f.todo, func(r rename) bool { return filepath.Dir(cmp.Or(r.from, r.to)) == dir })
+	f.pending = slices.DeleteFunc(f.pending, func(r rename) bool { return filepath.Dir(cmp.Or(r.from, r.to)) == dir })
 	return nil
 }
 
@@ -199,7 +196,7 @@ func (r rename) do() error {
 }
 
 // open calls do with the file on the disk, which is made where there is none.
-func (n *inode) open(do func(*os.File) error) error {
+func (n *cachedFile) open(do func(*os.File) error) error {
 	f, err := os.OpenFile(n.real, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -207,13 +204,13 @@ func (n *inode) open(do func(*os.File) error) error {
 	return errors.Join(do(f), f.Close())
 }
 
-// cached is an open file.
-type cached struct {
-	fs *forgetful
-	n  *inode
+// A handle is an open file.
+type handle struct {
+	fs *Volatile
+	n  *cachedFile
 }
 
-func (c *cached) ReadAt(b []byte, at int64) (n int, err error) {
+func (c *handle) ReadAt(b []byte, at int64) (n int, err error) {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
 	if at < int64(len(c.n.cache)) {
@@ -225,7 +222,7 @@ func (c *cached) ReadAt(b []byte, at int64) (n int, err error) {
 	return n, err
 }
 
-func (c *cached) WriteAt(b []byte, at int64) (int, error) {
+func (c *handle) WriteAt(b []byte, at int64) (int, error) {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
 	n := c.n
@@ -236,7 +233,7 @@ func (c *cached) WriteAt(b []byte, at int64) (int, error) {
 	return copy(n.cache[at:], b), nil
 }
 
-func (c *cached) Truncate(size int64) error {
+func (c *handle) Truncate(size int64) error {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
 	if int(size) < len(c.n.cache) {
@@ -245,7 +242,7 @@ func (c *cached) Truncate(size int64) error {
 	return nil
 }
 
-func (c *cached) Size() (int64, error) {
+func (c *handle) Size() (int64, error) {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
 	return int64(len(c.n.cache)), nil
@@ -253,7 +250,7 @@ func (c *cached) Size() (int64, error) {
 
 // Sync writes what the disk lacks. The process may be killed meanwhile, which
 // leaves a part of it.
-func (c *cached) Sync() error {
+func (c *handle) Sync() error {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
 	n := c.n
@@ -269,4 +266,4 @@ func (c *cached) Sync() error {
 	})
 }
 
-func (c *cached) Close() error { return nil }
+func (c *handle) Close() error { return nil }

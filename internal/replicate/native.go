@@ -1,6 +1,0 @@
-//go:build !torture
-
-package replicate
-
-// tune changes nothing in programs as they are shipped.
-func (c Config) tune() Config { return c }
