@@ -22,6 +22,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/x/fairqueue"
 )
@@ -65,10 +66,11 @@ type Ledger interface {
 
 // Live knows what is used at present, and how the server is doing.
 type Live interface {
-	Latest(ctx context.Context, s query.Scope) ([]query.LatestWindow, error)
-	// Summary is what the nodes use together and each, or the one with this id or
-	// name, with as many of the busiest workloads as top says.
-	Summary(ctx context.Context, s query.Scope, node string, top int) (*query.Summary, error)
+	// Latest returns the rates of the workloads of each node that has a fresh window.
+	Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, error)
+	// Summary returns what the nodes use, together and each, or the one with this id or
+	// name, with that many of the busiest workloads by each of live.TopKeys.
+	Summary(ctx context.Context, s query.Scope, node string, top int) (*live.Summary, error)
 	// Alerts lists the alerts that are pending or fire.
 	Alerts(ctx context.Context, s query.Scope) ([]query.Alert, error)
 	ServerHealth(ctx context.Context) (*query.ServerHealth, error)

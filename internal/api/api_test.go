@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/unit"
@@ -206,28 +207,34 @@ func (b *book) Self(ctx context.Context, j token.Job) (*query.Self, error) {
 	return s, err
 }
 
-func (b *book) Latest(context.Context, query.Scope) ([]query.LatestWindow, error) {
-	row := query.LatestRow{Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}}
-	row.Usage.Put(usage.CPU, 15e9, usage.Measured)
-	row.Usage.Put(usage.Memory, 10<<20, usage.Measured)
-	row.Usage.Put(usage.NetworkRx, 1000, usage.Apportioned)
-	return []query.LatestWindow{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []query.LatestRow{row}}}, b.err
+func (b *book) Latest(context.Context, query.Scope) ([]live.NodeRates, error) {
+	row := live.WorkloadRates{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}
+	var u usage.Usage
+	u.Put(usage.CPU, 15e9, usage.Measured)
+	u.Put(usage.Memory, 10<<20, usage.Measured)
+	u.Put(usage.NetworkRx, 1000, usage.Apportioned)
+	amounts := live.FiguresOf(&u)
+	row.Rates, row.Quality = amounts.Rates(10 * time.Second)
+	return []live.NodeRates{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []live.WorkloadRates{row}}}, b.err
 }
 
-func (b *book) Summary(_ context.Context, _ query.Scope, node string, top int) (*query.Summary, error) {
-	out := &query.Summary{At: noon, Top: map[string][]query.TopWorkload{}}
+func (b *book) Summary(_ context.Context, _ query.Scope, node string, top int) (*live.Summary, error) {
+	out := live.NewSummary(noon)
+	from := noon.Add(-10 * time.Second)
 	for _, n := range b.node {
 		if node != "" && node != n.ID && node != n.Name {
 			continue
 		}
-		p := query.NodeSummary{Node: n.ID, Name: n.Name, State: n.State, From: noon.Add(-10 * time.Second), To: noon, CPUs: n.CPUs, Rows: 1}
-		p.Parts[0].Put(usage.CPU, 15e9, usage.Measured)
-		p.Parts[1].Put(usage.CPU, 1e9, usage.Apportioned)
-		p.Parts[2].Put(usage.CPU, 4e9, usage.Measured)
-		out.Nodes = append(out.Nodes, p)
+		var parts [3]usage.Usage
+		parts[0].Put(usage.CPU, 15e9, usage.Measured)
+		parts[1].Put(usage.CPU, 1e9, usage.Apportioned)
+		parts[2].Put(usage.CPU, 4e9, usage.Measured)
+		p := live.NodePresent{Node: n.ID, Name: n.Name, State: n.State, From: &from, To: &noon, Present: live.PresentOf(parts, &usage.Usage{}, 10*time.Second)}
+		p.CPUs, p.Workloads = n.CPUs, 1
+		out.Add(&p)
 	}
 	for range top {
-		out.Top["cpu"] = append(out.Top["cpu"], query.TopWorkload{NodeName: "web-1", Name: batch.Name{ID: "w", Kind: workload.Job, Name: "make"}, Value: 1.5, Quality: usage.Measured})
+		out.Top = map[string][]live.TopWorkload{"cpu": append(out.Top["cpu"], live.TopWorkload{ID: "w", Kind: workload.Job, Name: "make", Node: "web-1", Value: 1.5, Quality: usage.Measured})}
 	}
 	return out, b.err
 }

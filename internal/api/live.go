@@ -43,7 +43,10 @@ func (h *handler) summary(ctx context.Context, a request) (*response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &response{json: func() []byte { return v1.SummaryJSON(sum, nodes > 0) }}, nil
+	if nodes == 0 {
+		sum.Nodes = nil
+	}
+	return &response{json: func() []byte { return v1.SummaryJSON(sum) }}, nil
 }
 
 func (h *handler) alerts(ctx context.Context, a request) (*response, error) {

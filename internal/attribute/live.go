@@ -18,14 +18,14 @@ func (acc *Accounts) Live() *live.Machine {
 		CPUs: acc.lastNode.CPUs, Balance: acc.tick,
 	}
 	cpu := indexOf(usage.CPU)
-	m.CPU = live.CPU{
+	m.CPU = live.CPUParts{
 		Whole:     acc.cores(acc.tick.Whole[cpu]),
 		Workloads: acc.cores(acc.tick.Workloads[cpu]),
 		System:    acc.cores(acc.tick.System[cpu]),
 		Idle:      acc.cores(acc.tick.Idle[cpu]),
 		Steal:     acc.cores(acc.stolen),
 	}
-	m.Memory = live.Memory{Whole: acc.lastNode.MemTotal, Idle: acc.lastNode.MemFree, Available: acc.lastNode.MemAvail}
+	m.Memory = live.MemoryParts{Whole: acc.lastNode.MemTotal, Idle: acc.lastNode.MemFree, Available: acc.lastNode.MemAvail}
 	m.Disk = acc.trafficRate(usage.DiskRead, usage.DiskWritten)
 	m.Network = acc.trafficRate(usage.NetworkRx, usage.NetworkTx)
 	m.Energy = acc.powerDraw()
@@ -136,7 +136,10 @@ func (acc *Accounts) row(a *account, depth int) live.Row {
 	row.Memory = level(usage.Memory)
 	row.DiskRead, row.DiskWritten = rate(usage.DiskRead, 1), rate(usage.DiskWritten, 1)
 	row.NetworkRx, row.NetworkTx = rate(usage.NetworkRx, 1), rate(usage.NetworkTx, 1)
-	row.PIDs = level(usage.PIDs)
+	if n := level(usage.PIDs); n != nil {
+		tasks := float64(*n)
+		row.PIDs = &tasks
+	}
 	row.PressureCPU = rate(usage.PressureCPU, 1e9)
 	row.PressureMemory = rate(usage.PressureMemory, 1e9)
 	row.PressureIO = rate(usage.PressureIO, 1e9)
@@ -173,5 +176,5 @@ func (acc *Accounts) putRowPower(row *live.Row, a *account) {
 	}
 	watts, off := acc.perSecond(uJ)/1e6, acc.perSecond(a.share.Amount[usage.EnergyError])/1e6
 	row.Power, row.PowerError = &watts, &off
-	row.Quality[live.Power] = quality
+	row.Quality[live.Power.String()] = quality
 }

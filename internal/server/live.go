@@ -2,32 +2,33 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 )
 
-// liveProvider is what the nodes do at present: their latest windows, with the names
-// of the ledger.
+// A liveProvider answers what the nodes do at present, from their latest windows and the
+// names in the ledger.
 type liveProvider struct{ *Server }
 
 // Latest implements api.Live.
-func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]query.LatestWindow, error) {
+func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, error) {
 	nodes, err := r.Ledger.Nodes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	seen := make(map[string]query.Node, len(nodes))
-	for _, n := range nodes {
-		seen[n.ID] = n
+	seen := make(map[string]*query.Node, len(nodes))
+	for i := range nodes {
+		seen[nodes[i].ID] = &nodes[i]
 	}
-	var out []query.LatestWindow
+	var out []live.NodeRates
 	for _, p := range r.Ingest.Snapshots() {
-		n, ok := seen[p.Node]
-		if !ok {
+		n := seen[p.Node]
+		if n == nil {
 			continue
 		}
-		l := query.LatestWindow{Node: n.ID, Name: n.Name, Cluster: n.Cluster, From: p.From, To: p.To, CPUs: p.CPUs}
 		shorts := make([]batch.ShortID, len(p.Rows))
 		for i := range p.Rows {
 			shorts[i] = p.Rows[i].Workload
@@ -36,10 +37,18 @@ func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]query.Latest
 		if err != nil {
 			return nil, err
 		}
+		l := live.NodeRates{Node: n.ID, Name: n.Name, Cluster: n.Cluster, From: p.From.UTC(), To: p.To.UTC(), CPUs: p.CPUs, Rows: make([]live.WorkloadRates, len(p.Rows))}
 		for i := range p.Rows {
-			l.Rows = append(l.Rows, query.LatestRow{Name: names[p.Rows[i].Workload], Usage: p.Rows[i].Usage})
+			l.Rows[i] = workloadRates(names[p.Rows[i].Workload], &p.Rows[i].Amounts, p.To.Sub(p.From))
 		}
 		out = append(out, l)
 	}
 	return out, nil
+}
+
+// workloadRates returns the rates of a workload that used these amounts in a window of that length.
+func workloadRates(n batch.Name, amounts *live.Figures, length time.Duration) live.WorkloadRates {
+	out := live.WorkloadRates{ID: n.ID, Kind: n.Kind, Name: n.Name, Job: n.Job, Parent: n.Parent}
+	out.Rates, out.Quality = amounts.Rates(length)
+	return out
 }

@@ -6,6 +6,7 @@ import (
 
 	"mete.dev/mete/internal/api"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/token"
@@ -36,8 +37,8 @@ func (s jobProvider) Self(ctx context.Context, j token.Job) (*query.Self, error)
 	}
 	for i := range p.Rows {
 		if p.Rows[i].Workload == short {
-			out.Latest = &query.LatestWindow{Node: j.Node, Name: out.NodeName, Cluster: out.Cluster, From: p.From, To: p.To, CPUs: p.CPUs,
-				Rows: []query.LatestRow{{Name: out.Name, Usage: p.Rows[i].Usage}}}
+			out.Latest = &live.NodeRates{Node: j.Node, Name: out.NodeName, Cluster: out.Cluster, From: p.From, To: p.To, CPUs: p.CPUs,
+				Rows: []live.WorkloadRates{workloadRates(out.Name, &p.Rows[i].Amounts, p.To.Sub(p.From))}}
 		}
 	}
 	return out, nil

@@ -6,23 +6,23 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
-	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/model/usage"
 )
 
-// A candidate is a row of a node's latest window.
+// A candidate is a row of a node's latest window that may be among the busiest.
 type candidate struct {
-	node *query.NodeSummary
-	row  *receiver.SnapshotRow
-	top  query.TopWorkload
+	node   *live.NodePresent
+	row    *receiver.SnapshotRow
+	figure live.Figure // by which it is
 }
 
-// Summary implements api.Live. Only the busiest workloads are looked up by name,
-// so that it costs little however many there are.
-func (r liveProvider) Summary(ctx context.Context, s query.Scope, node string, top int) (*query.Summary, error) {
+// Summary implements api.Live. It looks up the names of the busiest workloads only, so that
+// its cost hardly depends on how many workloads there are.
+func (r liveProvider) Summary(ctx context.Context, s query.Scope, node string, top int) (*live.Summary, error) {
 	nodes, err := r.Ledger.Nodes(ctx, s)
 	if err != nil {
 		return nil, err
@@ -31,93 +31,81 @@ func (r liveProvider) Summary(ctx context.Context, s query.Scope, node string, t
 	for _, p := range r.Ingest.Snapshots() {
 		latest[p.Node] = &p
 	}
-	out := &query.Summary{At: time.Now().UTC(), Top: map[string][]query.TopWorkload{}}
-	for _, n := range nodes {
+	out := live.NewSummary(time.Now())
+	for i := range nodes {
+		n := &nodes[i]
 		if node != "" && n.ID != node && n.Name != node {
 			continue
 		}
-		one := query.NodeSummary{Node: n.ID, Name: n.Name, Cluster: n.Cluster, State: n.State, CPUs: n.CPUs, Nested: n.Nested != nil && node == ""}
+		one := live.NodePresent{Node: n.ID, Name: n.Name, Cluster: n.Cluster, State: n.State, Nested: n.Nested != nil && node == ""}
+		one.CPUs = n.CPUs
 		if p := latest[n.ID]; p != nil {
-			one.From, one.To, one.CPUs, one.Parts, one.Total = p.From, p.To, p.CPUs, p.Parts, p.Total
-			one.Rows = len(p.Rows) - countResiduals(p)
+			from, to := p.From.UTC(), p.To.UTC()
+			one.From, one.To, one.Present = &from, &to, p.Present
 		}
-		out.Nodes = append(out.Nodes, one)
+		out.Add(&one)
 	}
 	if top == 0 {
 		return out, nil
 	}
-	found := map[string][]candidate{}
+	var found [len(live.TopKeys)][]candidate
 	for i := range out.Nodes {
 		if p := latest[out.Nodes[i].Node]; p != nil && !out.Nodes[i].Nested {
-			addTop(found, &out.Nodes[i], p, top)
+			for k, key := range live.TopKeys {
+				found[k] = addTop(found[k], key, &out.Nodes[i], p, top)
+			}
 		}
 	}
-	return out, r.resolveNames(ctx, found, out.Top)
+	out.Top, err = r.resolveNames(ctx, found)
+	return out, err
 }
 
-// residualIDs are the rows of a node that no job caused.
-func residualIDs(node string) [2]batch.ShortID {
-	system, _ := batch.ShortIDOf(workload.NewID(node, workload.System, ""))
-	idle, _ := batch.ShortIDOf(workload.NewID(node, workload.Idle, ""))
-	return [2]batch.ShortID{system, idle}
-}
-
-func countResiduals(p *receiver.NodeSnapshot) (n int) {
-	none := residualIDs(p.Node)
-	for i := range p.Rows {
-		if slices.Contains(none[:], p.Rows[i].Workload) {
-			n++
-		}
+// addTop adds the rows of a node to the list of the busiest by a key of [live.TopKeys], and
+// returns the first top of them.
+func addTop(list []candidate, key string, node *live.NodePresent, p *receiver.NodeSnapshot, top int) []candidate {
+	length := p.To.Sub(p.From).Seconds()
+	if length <= 0 {
+		return list
 	}
-	return n
-}
-
-// addTop adds a node's rows to those that use most of each resource, of which it
-// keeps so many.
-func addTop(found map[string][]candidate, node *query.NodeSummary, p *receiver.NodeSnapshot, top int) {
-	none, length := residualIDs(p.Node), p.To.Sub(p.From).Seconds()
 	for i := range p.Rows {
 		row := &p.Rows[i]
-		if slices.Contains(none[:], row.Workload) {
+		f := row.Amounts.Top(key)
+		f.Value /= length
+		if row.Residual || f.Quality == usage.Absent || f.Value <= 0 || len(list) == top && list[top-1].figure.Value >= f.Value {
 			continue
 		}
-		for _, by := range v1.TopResources {
-			v, q, ok := v1.TopValue(by, &row.Usage, length)
-			list := found[by]
-			if !ok || v <= 0 || len(list) == top && list[top-1].top.Value >= v {
-				continue
-			}
-			at, _ := slices.BinarySearchFunc(list, v, func(p candidate, v float64) int { return cmp.Compare(v, p.top.Value) })
-			list = slices.Insert(list, at, candidate{node, row, query.TopWorkload{Value: v, Quality: q}})
-			found[by] = list[:min(len(list), top)]
-		}
+		at, _ := slices.BinarySearchFunc(list, f.Value, func(c candidate, v float64) int { return cmp.Compare(v, c.figure.Value) })
+		list = slices.Insert(list, at, candidate{node, row, f})
+		list = list[:min(len(list), top)]
 	}
+	return list
 }
 
-// resolveNames finds what workloads are called.
-func (r liveProvider) resolveNames(ctx context.Context, found map[string][]candidate, into map[string][]query.TopWorkload) error {
-	wanted := map[*query.NodeSummary][]batch.ShortID{}
+// resolveNames returns the busiest workloads, by their keys, with their names in the ledger.
+func (r liveProvider) resolveNames(ctx context.Context, found [len(live.TopKeys)][]candidate) (map[string][]live.TopWorkload, error) {
+	wanted := map[*live.NodePresent][]batch.ShortID{}
 	for _, list := range found {
-		for _, p := range list {
-			if !slices.Contains(wanted[p.node], p.row.Workload) {
-				wanted[p.node] = append(wanted[p.node], p.row.Workload)
+		for _, c := range list {
+			if !slices.Contains(wanted[c.node], c.row.Workload) {
+				wanted[c.node] = append(wanted[c.node], c.row.Workload)
 			}
 		}
 	}
-	names := map[*query.NodeSummary]map[batch.ShortID]batch.Name{}
+	names := map[*live.NodePresent]map[batch.ShortID]batch.Name{}
 	for node, shorts := range wanted {
 		known, err := r.Ledger.Names(ctx, node.Node, shorts)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		names[node] = known
 	}
-	for by, list := range found {
-		for _, p := range list {
-			b := p.top
-			b.Node, b.NodeName, b.Cluster, b.Name = p.node.Node, p.node.Name, p.node.Cluster, names[p.node][p.row.Workload]
-			into[by] = append(into[by], b)
+	out := map[string][]live.TopWorkload{}
+	for k, list := range found {
+		for _, c := range list {
+			n := names[c.node][c.row.Workload]
+			out[live.TopKeys[k]] = append(out[live.TopKeys[k]], live.TopWorkload{ID: n.ID, Kind: n.Kind, Name: n.Name, Job: n.Job,
+				Node: c.node.Name, Cluster: c.node.Cluster, Value: live.Round(c.figure.Value), Quality: c.figure.Quality})
 		}
 	}
-	return nil
+	return out, nil
 }

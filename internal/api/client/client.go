@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/api/ask"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
@@ -139,8 +140,8 @@ func limit(q query.Query) *int {
 }
 
 // Rates asks what every workload uses at present, by the latest window of its node.
-func (c *Client) Rates(ctx context.Context) ([]v1.FleetNode, error) {
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewRatesRequest(c.base+"/", nil) }, v1.ParseFleet)
+func (c *Client) Rates(ctx context.Context) ([]live.NodeRates, error) {
+	return get(ctx, c, func() (*http.Request, error) { return ask.NewRatesRequest(c.base+"/", nil) }, v1.ParseRates)
 }
 
 // get asks a question and reads its answer.

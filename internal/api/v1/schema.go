@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strings"
 
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -35,7 +36,7 @@ type (
 		Page
 	}
 	ratesJSON struct {
-		Nodes []latestJSON `json:"nodes" nullable:"false"`
+		Nodes []live.NodeRates `json:"nodes" nullable:"false"`
 	}
 	clustersJSON struct {
 		Clusters []clusterJSON `json:"clusters" nullable:"false"`
@@ -57,7 +58,7 @@ type (
 func DocumentTypes() map[string]any {
 	return map[string]any{
 		"nodes": nodesJSON{}, "sources": sourcesJSON{}, "workloads": workloadsJSON{}, "gaps": gapsJSON{}, "vms": vmsJSON{}, "rates": ratesJSON{},
-		"summary": summaryJSON{}, "clusters": clustersJSON{}, "streams": streamsJSON{}, "alerts": alertsJSON{}, "energy": energyJSON{}, "health": healthJSON{},
+		"summary": live.Summary{}, "clusters": clustersJSON{}, "streams": streamsJSON{}, "alerts": alertsJSON{}, "energy": energyJSON{}, "health": healthJSON{},
 		"self": selfJSON{},
 	}
 }

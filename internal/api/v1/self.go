@@ -8,6 +8,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -37,9 +38,9 @@ type selfJSON struct {
 
 // selfLatestJSON is the latest window.
 type selfLatestJSON struct {
-	From  *time.Time `json:"from" doc:"start of the latest window"`
-	To    *time.Time `json:"to" doc:"end of that window"`
-	Rates rateJSON   `json:"rates" doc:"in that window, as /v1/rates tells them of all"`
+	From  *time.Time         `json:"from" doc:"start of the latest window"`
+	To    *time.Time         `json:"to" doc:"end of that window"`
+	Rates live.WorkloadRates `json:"rates" doc:"in that window, as /v1/rates tells them of all"`
 }
 
 // SelfJSON writes what a job used in all its life, and what it uses at present, as
@@ -49,7 +50,7 @@ func SelfJSON(s *query.Self) []byte {
 		Node: s.Node, NodeName: s.NodeName, Cluster: s.Cluster, Started: timeOrNil(s.Started), Ended: timeOrNil(s.Ended), Exit: s.Exit,
 		First: timeOrNil(s.First), Last: timeOrNil(s.Last), Through: timeOrNil(s.Through), Gaps: s.Gaps}
 	if l := s.Latest; l != nil && len(l.Rows) == 1 {
-		out.Latest = &selfLatestJSON{timeOrNil(l.From), timeOrNil(l.To), rate(&l.Rows[0], l.To.Sub(l.From).Seconds())}
+		out.Latest = &selfLatestJSON{timeOrNil(l.From), timeOrNil(l.To), l.Rows[0]}
 	}
 	h := marshal(out)
 	var b bytes.Buffer

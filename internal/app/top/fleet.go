@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"mete.dev/mete/internal/api/client"
-	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/ui/top"
 )
 
 // The bounds of --interval with --server: windows of agents close every ten
@@ -93,7 +93,7 @@ func (m *fleetMeter) ask(ctx context.Context) (*live.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v1.Fleet{Server: m.URL, At: time.Now(), Nodes: nodes, Rates: rates, Only: m.node}.Machine()
+	return top.Fleet{Server: m.URL, At: time.Now(), Nodes: nodes, Rates: rates, Only: m.node}.Machine()
 }
 
 // Close implements Meter.

@@ -79,7 +79,7 @@ func TestFleetDetails(t *testing.T) {
 	s := open(t, 120, 40)
 	one, v := 1.0, 7.0
 	m := &live.Machine{Host: "s", Fleet: &live.Fleet{Server: "s", Nodes: 1}, Rows: []live.Row{{ID: "node:1", Name: "web-1", Group: live.Node, State: "behind for 3m"},
-		{ID: "a", Parent: "node:1", Name: "nginx", Node: "web-1", CPU: &one, Power: &v, PowerError: &one}}}
+		{ID: "a", Parent: "node:1", Name: "nginx", Node: "web-1", Rates: live.Rates{CPU: &one, Power: &v, PowerError: &one}}}}
 	s.m.Update(tickMsg{m})
 	s.wants(true, "web-1 behind for 3m", "nginx")
 	s.press("i")

@@ -67,7 +67,7 @@ func TestSystemOfV2(t *testing.T) {
 	}
 }
 
-func sum(c live.CPU) float64 { return c.Workloads + c.System + c.Idle }
+func sum(c live.CPUParts) float64 { return c.Workloads + c.System + c.Idle }
 
 // run lets the process of a stat file have used more time in the kernel.
 func run(t *testing.T, h *hostfs.FS, file string, ticks int) {

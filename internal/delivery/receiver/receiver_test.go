@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -92,6 +93,9 @@ func testLatest(t *testing.T) {
 	names := func() (s string) {
 		for _, p := range in.Snapshots() {
 			s += fmt.Sprint(p.Node, " ", p.To.Sub(p.From), " ", len(p.Rows), " of ", p.CPUs, "; ")
+			if p.Workloads != len(p.Rows) {
+				t.Errorf("%s: %d workloads in %d rows", p.Node, p.Workloads, len(p.Rows))
+			}
 		}
 		return s
 	}
@@ -178,7 +182,7 @@ func testLatestOfMany(t *testing.T) {
 		t.Fatalf("%d rows of a node alone, want 10, an eighth", len(p.Rows))
 	}
 	for i := range 3 {
-		if p.Rows[i].Usage.Amount[usage.CPU] == 0 {
+		if p.Rows[i].Amounts[live.CPU].Value == 0 {
 			t.Errorf("row %d used no CPU: %+v", i, p.Rows[i])
 		}
 	}

@@ -9,31 +9,34 @@ import (
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A NodeSnapshot is the latest window of a node. It is read-only.
 type NodeSnapshot struct {
 	Node     string
 	From, To time.Time
-	CPUs     int
-	Total    usage.Usage // of the machine, see batch.Window
-	Parts    metric.Parts
-	Rows     []SnapshotRow
+	live.Present
+	Rows []SnapshotRow
 }
 
 // A SnapshotRow is the use of one workload in that window. A workload that used nothing has no
 // row, nor has one that is not among the busiest of a node with very many workloads.
 type SnapshotRow struct {
 	Workload batch.ShortID
-	Usage    usage.Usage
+	Residual bool         // it is system or idle
+	Amounts  live.Figures // of the window: see [live.FiguresOf]
 }
 
 // newSnapshot makes a snapshot of a window whose times by corrects, with at most maxRows rows:
 // those that used the most CPU time.
 func newSnapshot(node string, w *batch.Window, by time.Duration, maxRows int) NodeSnapshot {
-	s := NodeSnapshot{Node: node, From: timeline.Start(w, by), To: timeline.End(w, by), CPUs: w.CPUs, Total: w.Total, Parts: metric.PartsOf(node, w)}
+	s := NodeSnapshot{Node: node, From: timeline.Start(w, by), To: timeline.End(w, by)}
+	s.Present = live.PresentOf(metric.PartsOf(node, w), &w.Total, s.To.Sub(s.From))
+	s.CPUs = w.CPUs
 	var rows []*batch.Row
 	for i := range w.Rows {
 		if w.Rows[i].Usage.Present != 0 {
@@ -44,9 +47,14 @@ func newSnapshot(node string, w *batch.Window, by time.Duration, maxRows int) No
 		slices.SortStableFunc(rows, func(a, b *batch.Row) int { return cmp.Compare(b.Usage.Amount[usage.CPU], a.Usage.Amount[usage.CPU]) })
 		rows = rows[:maxRows]
 	}
+	system, _ := batch.ShortIDOf(workload.NewID(node, workload.System, ""))
+	idle, _ := batch.ShortIDOf(workload.NewID(node, workload.Idle, ""))
 	s.Rows = make([]SnapshotRow, len(rows))
 	for i, r := range rows {
-		s.Rows[i] = SnapshotRow{r.Workload, r.Usage}
+		s.Rows[i] = SnapshotRow{r.Workload, r.Workload == system || r.Workload == idle, live.FiguresOf(&r.Usage)}
+		if !s.Rows[i].Residual {
+			s.Workloads++
+		}
 	}
 	return s
 }
@@ -82,7 +90,7 @@ func (s *snapshotStore) put(n NodeSnapshot, maxRows int, stale time.Time) {
 			delete(s.nodes, first.Node)
 			continue
 		}
-		first.Rows = nil
+		first.Rows, first.Workloads = nil, 0
 		s.nodes[first.Node] = first
 	}
 }

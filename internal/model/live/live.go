@@ -1,5 +1,8 @@
-// Package live holds what mete top and the page of mete up show: every
-// workload of a machine as it was in the latest tick.
+// Package live holds the present. An agent makes a [Machine] of each tick, which mete top
+// and the page of mete up show. A server makes [NodeRates] and a [Summary] of the latest
+// window of each node, which are the JSON of /v1/rates and /v1/summary; mete top --server
+// makes a [Machine] of the first. Both have the figures of a workload as [Rates] with the
+// quality of each, and reckon with them as [Figures].
 package live
 
 import (
@@ -17,8 +20,8 @@ type Machine struct {
 	Reader  string        `json:"reader"`       // bpf or files
 	Tick    time.Duration `json:"tick_ns"`      // between the two readings
 	CPUs    int           `json:"cpus"`         // online
-	CPU     CPU           `json:"cpu_cores"`    // where the whole went
-	Memory  Memory        `json:"memory_bytes"` // where the whole is
+	CPU     CPUParts      `json:"cpu_cores"`    // where the whole went
+	Memory  MemoryParts   `json:"memory_bytes"` // where the whole is
 	Disk    *Flow         `json:"disk"`         // leaf devices; nil is absent
 	Network *Flow         `json:"network"`      // host interfaces without lo; nil is absent
 	Energy  *Energy       `json:"energy"`       // what power it drew; nil is absent
@@ -34,8 +37,8 @@ type Machine struct {
 	Rows  []Row  `json:"workloads"` // parents before children; idle and system last
 }
 
-// CPU is where the CPU time of the machine went, in cores.
-type CPU struct {
+// CPUParts is where the CPU time of the machine went, in cores.
+type CPUParts struct {
 	Whole     float64 `json:"whole"`
 	Workloads float64 `json:"workloads"`
 	System    float64 `json:"system"`
@@ -43,8 +46,8 @@ type CPU struct {
 	Steal     float64 `json:"steal"`
 }
 
-// Memory is where the memory of the machine is, in bytes.
-type Memory struct {
+// MemoryParts is where the memory of the machine is, in bytes.
+type MemoryParts struct {
 	Whole     int64 `json:"whole"`
 	Workloads int64 `json:"workloads"`
 	System    int64 `json:"system"`
@@ -84,9 +87,6 @@ type Domain struct {
 	Source  string        `json:"source"`  // the meters, or where the curve is from
 }
 
-// Power is the key of a row's Quality that its power has.
-const Power = "power"
-
 // Self is what the meter itself costs.
 type Self struct {
 	CPUSecondsPerMinute float64 `json:"cpu_seconds_per_minute"`
@@ -94,8 +94,7 @@ type Self struct {
 	TickMicroseconds    float64 `json:"tick_us"`
 }
 
-// A Row is one workload in the latest tick. Amounts are its own, without its
-// children; nil is absent, which is not zero.
+// A Row is one workload in the latest tick.
 type Row struct {
 	ID     workload.ID   `json:"id"`
 	Parent workload.ID   `json:"parent,omitempty"`
@@ -111,23 +110,7 @@ type Row struct {
 	State string `json:"state,omitempty"`
 	Node  string `json:"node,omitempty"`
 
-	CPU            *float64 `json:"cpu_cores"`
-	Memory         *int64   `json:"memory_bytes"`
-	DiskRead       *float64 `json:"disk_read_bytes_per_second"`
-	DiskWritten    *float64 `json:"disk_written_bytes_per_second"`
-	NetworkRx      *float64 `json:"network_rx_bytes_per_second"`
-	NetworkTx      *float64 `json:"network_tx_bytes_per_second"`
-	PIDs           *int64   `json:"pids"`
-	PressureCPU    *float64 `json:"pressure_cpu_ratio"` // share of the time, 0 to 1
-	PressureMemory *float64 `json:"pressure_memory_ratio"`
-	PressureIO     *float64 `json:"pressure_io_ratio"`
-
-	// Power is what its activity made the machine draw, of all domains, and of
-	// the row idle what the machine draws anyway. A virtual machine's has its part of
-	// that: Total says under energy_idle how much. PowerError is by how much it
-	// may be off, either way.
-	Power      *float64 `json:"power_watts"`
-	PowerError *float64 `json:"power_error_watts"`
+	Rates
 
 	// Limits of the group itself; nil is none, or none that can be seen.
 	CPULimit    *float64 `json:"cpu_limit_cores,omitempty"`
@@ -137,6 +120,6 @@ type Row struct {
 	// by resource name.
 	Total map[string]string `json:"total"`
 	// Quality of each resource that is present, by resource name, and of the
-	// power in this tick.
+	// power in this tick: the keys are those of [Field.String].
 	Quality map[string]usage.Quality `json:"quality"`
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 )
 
 // A Self is what one workload used in all its life, as far as that is booked.
@@ -17,5 +18,5 @@ type Self struct {
 	// Gaps is how many gaps of its node touch its life: something of it may be missing.
 	Gaps   int
 	Usage  Total
-	Latest *LatestWindow // the latest window of its node, with its row alone; nil where there is none that is fresh
+	Latest *live.NodeRates // of its node, with its row alone; nil where there is no window that is fresh
 }

@@ -28,8 +28,8 @@ func Machine(step int) *live.Machine {
 		Disk: &live.Flow{}, Network: &live.Flow{},
 		Time: Start.Add(time.Duration(step) * time.Second), Host: "node-7.example", Boot: "5b1f", Reader: "bpf",
 		Tick: time.Second, CPUs: 8,
-		CPU:    live.CPU{Whole: 8, Steal: 0.02},
-		Memory: live.Memory{Whole: 32 << 30, Idle: 9 << 30, Available: 19 << 30},
+		CPU:    live.CPUParts{Whole: 8, Steal: 0.02},
+		Memory: live.MemoryParts{Whole: 32 << 30, Idle: 9 << 30, Available: 19 << 30},
 		Self:   live.Self{CPUSecondsPerMinute: 0.21, RSSBytes: 17 << 20, TickMicroseconds: 812},
 		Notes:  []string{"network of 3 groups in the host's namespace: needs cgroup v2 or BPF"},
 	}
@@ -78,13 +78,13 @@ func (b *builder) add(parent workload.ID, kind workload.Kind, name string, cores
 	id := workload.NewID("node-7", kind, path)
 	// A wave for the eye and noise on top; whole milliseconds, so that sums stay exact enough to read.
 	cpu := math.Round(cores*(1+0.5*math.Sin(b.step/9+float64(len(b.m.Rows)))+0.2*b.rng.Float64())*1e4) / 1e4
-	pids := int64(1 + len(name)%7)
+	pids := float64(1 + len(name)%7)
 	psi := cpu * 0.08
 	zero := 0.0
 	b.m.Rows = append(b.m.Rows, live.Row{
 		ID: id, Parent: parent, Kind: kind, Name: name, Path: path, Depth: depth,
-		CPU: &cpu, Memory: &memory, PIDs: &pids, DiskRead: &zero, DiskWritten: &zero, PressureCPU: &psi,
-		PressureMemory: &zero, PressureIO: &zero,
+		Rates: live.Rates{CPU: &cpu, Memory: &memory, PIDs: &pids, DiskRead: &zero, DiskWritten: &zero, PressureCPU: &psi,
+			PressureMemory: &zero, PressureIO: &zero},
 		Total: map[string]string{"cpu": strconv.FormatFloat(cpu*3600, 'f', 3, 64), "memory": strconv.FormatInt(memory*3600, 10),
 			"disk_read": "1048576", "processes": "12"},
 		Quality: map[string]usage.Quality{"cpu": usage.Measured, "memory": usage.Measured, "disk_read": usage.Measured,
@@ -131,7 +131,7 @@ func (b *builder) power(r *live.Row, cores, idle float64) {
 	watts := cores*wattsPerCore + idle
 	off := watts * errorPart
 	r.Power, r.PowerError = &watts, &off
-	r.Quality[live.Power] = usage.Apportioned
+	r.Quality[live.Power.String()] = usage.Apportioned
 	r.Total["energy_package"] = strconv.FormatFloat(watts*3600, 'f', 6, 64)
 	r.Total["energy_error"] = strconv.FormatFloat(off*3600, 'f', 6, 64)
 	r.Quality["energy_package"], r.Quality["energy_error"] = usage.Apportioned, usage.Apportioned
@@ -176,7 +176,7 @@ func (b *builder) close() {
 		memory int64
 	}{{workload.System, m.CPU.System, m.Memory.System}, {workload.Idle, m.CPU.Idle, m.Memory.Idle}} {
 		m.Rows = append(m.Rows, live.Row{ID: workload.NewID("node-7", r.kind, r.kind.String()), Kind: r.kind, Name: r.kind.String(),
-			CPU: &r.cores, Memory: &r.memory, Total: map[string]string{}, Quality: map[string]usage.Quality{}})
+			Rates: live.Rates{CPU: &r.cores, Memory: &r.memory}, Total: map[string]string{}, Quality: map[string]usage.Quality{}})
 	}
 	b.energy()
 }

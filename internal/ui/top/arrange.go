@@ -17,7 +17,7 @@ func Arrange(m *live.Machine, o Options) *Table {
 	f := newForest(m, o.Filter)
 	t := &Table{Count: len(m.Rows), fleet: m.Fleet}
 	for i := range f.nodes {
-		t.Total = t.Total.plus(&f.nodes[i].own)
+		t.Total = t.Total.Plus(&f.nodes[i].own)
 	}
 	t.Differs = differs(m, &t.Total)
 	f.prune(o)
@@ -34,7 +34,7 @@ func Arrange(m *live.Machine, o Options) *Table {
 	}
 	for i := range f.nodes {
 		if n := &f.nodes[i]; !n.shown {
-			t.Rest = t.Rest.plus(&n.own)
+			t.Rest = t.Rest.Plus(&n.own)
 			if n.row.Group == "" {
 				t.RestCount++
 			}
@@ -48,8 +48,8 @@ type node struct {
 	row      *live.Row
 	label    string // in the list
 	short    string // in the tree
-	own, sum Figures
-	free     Figures // CPU and memory that nobody used, here and below
+	own, sum live.Figures
+	free     live.Figures // CPU and memory that nobody used, here and below
 	kids     []int
 	below    int
 	match    bool // by itself or by an ancestor
@@ -71,10 +71,10 @@ func newForest(m *live.Machine, filter string) *forest {
 	seen := make(map[workload.ID]int, len(m.Rows))
 	for i := range m.Rows {
 		r := &m.Rows[i]
-		n := node{row: r, label: Label(r), own: figuresOf(r)}
+		n := node{row: r, label: Label(r), own: r.Figures()}
 		n.sum = n.own
 		if r.Kind == workload.Idle {
-			n.free[CPU], n.free[Memory] = n.own[CPU], n.own[Memory]
+			n.free[live.CPU], n.free[live.Memory] = n.own[live.CPU], n.own[live.Memory]
 		}
 		n.match = filter == "" || matches(r, n.label, filter)
 		p, ok := seen[r.Parent]
@@ -102,16 +102,16 @@ func newForest(m *live.Machine, filter string) *forest {
 	for i := len(m.Rows) - 1; i >= 0; i-- {
 		if p := parents[i]; p >= 0 {
 			n, up := &f.nodes[i], &f.nodes[p]
-			up.sum = up.sum.plus(&n.sum)
-			up.free = up.free.plus(&n.free)
+			up.sum = up.sum.Plus(&n.sum)
+			up.free = up.free.Plus(&n.free)
 			up.below += n.below + 1
 		}
 	}
 	for i := range f.nodes {
 		if n := &f.nodes[i]; n.row.Group != "" {
 			// That a machine has CPUs and memory says nothing of what it does.
-			n.sum[CPU].Value -= n.free[CPU].Value
-			n.sum[Memory].Value -= n.free[Memory].Value
+			n.sum[live.CPU].Value -= n.free[live.CPU].Value
+			n.sum[live.Memory].Value -= n.free[live.Memory].Value
 		}
 	}
 	return f
@@ -132,7 +132,7 @@ func (f *forest) prune(o Options) {
 	var visit func(n *node, above bool) bool
 	visit = func(n *node, above bool) bool {
 		within := n.match || above
-		n.keep = within && (!o.HideIdle || n.own.busy() || residual(n.row))
+		n.keep = within && (!o.HideIdle || busy(&n.own) || residual(n.row))
 		any := n.keep
 		for _, k := range n.kids {
 			if visit(&f.nodes[k], within) {
@@ -249,23 +249,23 @@ func compare(a, b *node, s Sort) int {
 }
 
 // key is what a row is ordered by; the absent is below zero.
-func key(a *Figures, s Sort) float64 {
-	var v Figure
+func key(a *live.Figures, s Sort) float64 {
+	var v live.Figure
 	switch s {
 	case ByMemory:
-		v = a[Memory]
+		v = a[live.Memory]
 	case ByDisk:
-		v = a[DiskRead].plus(a[DiskWritten])
+		v = a.Disk()
 	case ByNetwork:
-		v = a[NetworkRx].plus(a[NetworkTx])
+		v = a.Network()
 	case ByPIDs:
-		v = a[PIDs]
+		v = a[live.PIDs]
 	case ByPower:
-		v = a[Power]
+		v = a[live.Power]
 	case ByPressure:
-		v, _ = a.worst()
+		v, _ = worst(a)
 	default:
-		v = a[CPU]
+		v = a[live.CPU]
 	}
 	if v.Quality == usage.Absent || math.IsNaN(v.Value) {
 		return math.Inf(-1)
@@ -276,8 +276,8 @@ func key(a *Figures, s Sort) float64 {
 // differs names what does not add up to the machine's whole. Figures are shown
 // as floating-point numbers, so a thousandth of a percent is no difference;
 // the exact check is that of the balance.
-func differs(m *live.Machine, total *Figures) (names []string) {
-	check := func(name string, sum Figure, whole float64) {
+func differs(m *live.Machine, total *live.Figures) (names []string) {
+	check := func(name string, sum live.Figure, whole float64) {
 		if sum.Quality != usage.Absent && math.Abs(sum.Value-whole) > 1e-5*math.Abs(whole)+1e-6 {
 			names = append(names, name)
 		}
@@ -286,10 +286,10 @@ func differs(m *live.Machine, total *Figures) (names []string) {
 	if m.Tick > 0 {
 		skew = float64(m.Balance.Skew.Get(usage.CPU)) / float64(m.Tick)
 	}
-	check("cpu", total[CPU], m.CPU.Whole+skew)
-	check("memory", total[Memory], float64(m.Memory.Whole))
+	check("cpu", total[live.CPU], m.CPU.Whole+skew)
+	check("memory", total[live.Memory], float64(m.Memory.Whole))
 	if m.Energy != nil {
-		check("power", total[Power], m.Energy.Watts)
+		check("power", total[live.Power], m.Energy.Watts)
 	}
 	return names
 }

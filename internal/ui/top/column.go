@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -13,40 +14,40 @@ type column struct {
 	title string
 	width int
 	sort  Sort
-	cell  func(a *Figures, o Options) (text string, f Figure)
+	cell  func(a *live.Figures, o Options) (text string, f live.Figure)
 }
 
 // simpleColumn is the column of a single field.
-func simpleColumn(title string, width int, s Sort, f Field, write func(float64) string) *column {
-	return &column{title, width, s, func(a *Figures, _ Options) (string, Figure) { return write(a[f].Value), a[f] }}
+func simpleColumn(title string, width int, s Sort, f live.Field, write func(float64) string) *column {
+	return &column{title, width, s, func(a *live.Figures, _ Options) (string, live.Figure) { return write(a[f].Value), a[f] }}
 }
 
 // sumColumn is the column of the sum of two fields.
-func sumColumn(title string, width int, s Sort, f, g Field, write func(float64) string) *column {
-	return &column{title, width, s, func(a *Figures, _ Options) (string, Figure) {
-		sum := a[f].plus(a[g])
+func sumColumn(title string, width int, s Sort, of func(*live.Figures) live.Figure, write func(float64) string) *column {
+	return &column{title, width, s, func(a *live.Figures, _ Options) (string, live.Figure) {
+		sum := of(a)
 		return write(sum.Value), sum
 	}}
 }
 
 var (
-	colCPU = &column{"CPU", 6, ByCPU, func(a *Figures, o Options) (string, Figure) {
-		return cores(a[CPU].Value, o.Percent), a[CPU]
+	colCPU = &column{"CPU", 6, ByCPU, func(a *live.Figures, o Options) (string, live.Figure) {
+		return cores(a[live.CPU].Value, o.Percent), a[live.CPU]
 	}}
-	colMemory  = simpleColumn("MEMORY", 7, ByMemory, Memory, size)
-	colRead    = simpleColumn("READ/s", 7, ByDisk, DiskRead, size)
-	colWritten = simpleColumn("WRITE/s", 8, ByDisk, DiskWritten, size)
-	colDisk    = sumColumn("DISK/s", 7, ByDisk, DiskRead, DiskWritten, size)
-	colRx      = simpleColumn("RX/s", 7, ByNetwork, NetworkRx, size)
-	colTx      = simpleColumn("TX/s", 7, ByNetwork, NetworkTx, size)
-	colNetwork = sumColumn("NET/s", 7, ByNetwork, NetworkRx, NetworkTx, size)
-	colPIDs    = simpleColumn("PIDS", 6, ByPIDs, PIDs, func(v float64) string { return digits(v, 0) })
-	colPower   = simpleColumn("POWER", 7, ByPower, Power, watts)
-	colPSICPU  = simpleColumn("P.CPU", 6, ByPressure, PressureCPU, percent)
-	colPSIMem  = simpleColumn("P.MEM", 6, ByPressure, PressureMemory, percent)
-	colPSIIO   = simpleColumn("P.IO", 6, ByPressure, PressureIO, percent)
-	colPSI     = &column{"PRESS", 6, ByPressure, func(a *Figures, _ Options) (string, Figure) {
-		f, letter := a.worst()
+	colMemory  = simpleColumn("MEMORY", 7, ByMemory, live.Memory, size)
+	colRead    = simpleColumn("READ/s", 7, ByDisk, live.DiskRead, size)
+	colWritten = simpleColumn("WRITE/s", 8, ByDisk, live.DiskWritten, size)
+	colDisk    = sumColumn("DISK/s", 7, ByDisk, (*live.Figures).Disk, size)
+	colRx      = simpleColumn("RX/s", 7, ByNetwork, live.NetworkRx, size)
+	colTx      = simpleColumn("TX/s", 7, ByNetwork, live.NetworkTx, size)
+	colNetwork = sumColumn("NET/s", 7, ByNetwork, (*live.Figures).Network, size)
+	colPIDs    = simpleColumn("PIDS", 6, ByPIDs, live.PIDs, func(v float64) string { return digits(v, 0) })
+	colPower   = simpleColumn("POWER", 7, ByPower, live.Power, watts)
+	colPSICPU  = simpleColumn("P.CPU", 6, ByPressure, live.PressureCPU, percent)
+	colPSIMem  = simpleColumn("P.MEM", 6, ByPressure, live.PressureMemory, percent)
+	colPSIIO   = simpleColumn("P.IO", 6, ByPressure, live.PressureIO, percent)
+	colPSI     = &column{"PRESS", 6, ByPressure, func(a *live.Figures, _ Options) (string, live.Figure) {
+		f, letter := worst(a)
 		s := percent(f.Value)
 		if f.Value > 0 {
 			s += letter
@@ -190,7 +191,7 @@ func (t *Table) Lines(width int, o Options) []Line {
 // the total of all workloads, which is the machine.
 func (t *Table) Foot(width int, o Options) []Line {
 	l, name := t.layoutFor(width, o)
-	sum := func(label Line, f *Figures) Line {
+	sum := func(label Line, f *live.Figures) Line {
 		line := cell(label, name, o)
 		if l.kind {
 			line = append(line, Span{strings.Repeat(" ", kindWidth+1), Plain})
@@ -255,7 +256,7 @@ func (r *Row) name(width int, o Options) Line {
 }
 
 // figures writes the cells of a row.
-func figures(l *layout, a *Figures, o Options) (line Line) {
+func figures(l *layout, a *live.Figures, o Options) (line Line) {
 	for _, c := range l.columns {
 		text, f := c.cell(a, o)
 		role := Plain
@@ -277,7 +278,7 @@ func figures(l *layout, a *Figures, o Options) (line Line) {
 
 // sums writes the cells of a sum: as those of a row, but pressure stays empty,
 // because it has no sum.
-func sums(l *layout, a *Figures, o Options) Line {
+func sums(l *layout, a *live.Figures, o Options) Line {
 	line := figures(l, a, o)
 	for i, c := range l.columns {
 		if c.sort == ByPressure {

@@ -9,111 +9,17 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Field is a figure that a row shows.
-type Field uint8
-
-const (
-	CPU            Field = iota // cores
-	Memory                      // bytes
-	DiskRead                    // bytes per second
-	DiskWritten                 // bytes per second
-	NetworkRx                   // bytes per second
-	NetworkTx                   // bytes per second
-	PIDs                        // tasks
-	Power                       // watts
-	PressureCPU                 // share of the time, 0 to 1
-	PressureMemory              // share of the time, 0 to 1
-	PressureIO                  // share of the time, 0 to 1
-
-	fields = 11
-)
-
-// fieldNames are the keys of a row's Quality.
-var fieldNames = [fields]string{
-	CPU: usage.CPU.String(), Memory: usage.Memory.String(), DiskRead: usage.DiskRead.String(),
-	DiskWritten: usage.DiskWritten.String(), NetworkRx: usage.NetworkRx.String(), NetworkTx: usage.NetworkTx.String(),
-	PIDs: usage.PIDs.String(), Power: live.Power, PressureCPU: usage.PressureCPU.String(),
-	PressureMemory: usage.PressureMemory.String(), PressureIO: usage.PressureIO.String(),
-}
-
-// adds reports whether the field of several workloads has a sum.
-func (f Field) adds() bool { return f < PressureCPU }
-
-// A Figure is an amount and how it came about. Where the quality is
-// [usage.Absent] there is no amount.
-type Figure struct {
-	Value   float64
-	Quality usage.Quality
-}
-
-// plus adds; what is absent adds nothing, and the worse quality wins.
-func (a Figure) plus(b Figure) Figure {
-	switch {
-	case b.Quality == usage.Absent:
-		return a
-	case a.Quality == usage.Absent:
-		return b
-	}
-	return Figure{a.Value + b.Value, max(a.Quality, b.Quality)}
-}
-
-// Figures are the figures of one row.
-type Figures [fields]Figure
-
-// plus adds what can be added: nobody's pressure is the sum of two others'.
-func (a Figures) plus(b *Figures) Figures {
-	for f := range Field(fields) {
-		if f.adds() {
-			a[f] = a[f].plus(b[f])
-		}
-	}
-	return a
-}
-
 // busy reports whether the workload used anything in the tick that a screen
 // can show.
-func (a *Figures) busy() bool {
-	return a[CPU].Value >= 0.0005 || a[DiskRead].Value > 0 || a[DiskWritten].Value > 0 ||
-		a[NetworkRx].Value > 0 || a[NetworkTx].Value > 0
-}
-
-// figuresOf reads the figures of a row of the machine.
-func figuresOf(r *live.Row) (out Figures) {
-	put := func(f Field, v float64) {
-		q := usage.Measured
-		if got := r.Quality[fieldNames[f]]; got != usage.Absent {
-			q = got
-		}
-		out[f] = Figure{v, q}
-	}
-	rate := func(f Field, p *float64) {
-		if p != nil {
-			put(f, *p)
-		}
-	}
-	level := func(f Field, p *int64) {
-		if p != nil {
-			put(f, float64(*p))
-		}
-	}
-	rate(CPU, r.CPU)
-	level(Memory, r.Memory)
-	rate(DiskRead, r.DiskRead)
-	rate(DiskWritten, r.DiskWritten)
-	rate(NetworkRx, r.NetworkRx)
-	rate(NetworkTx, r.NetworkTx)
-	level(PIDs, r.PIDs)
-	rate(Power, r.Power)
-	rate(PressureCPU, r.PressureCPU)
-	rate(PressureMemory, r.PressureMemory)
-	rate(PressureIO, r.PressureIO)
-	return out
+func busy(a *live.Figures) bool {
+	return a[live.CPU].Value >= 0.0005 || a[live.DiskRead].Value > 0 || a[live.DiskWritten].Value > 0 ||
+		a[live.NetworkRx].Value > 0 || a[live.NetworkTx].Value > 0
 }
 
 // worst returns the highest pressure and the letter of what it is for.
-func (a *Figures) worst() (Figure, string) {
-	best, letter := a[PressureCPU], "c"
-	for f, l := range []string{PressureMemory: "m", PressureIO: "i"} {
+func worst(a *live.Figures) (live.Figure, string) {
+	best, letter := a[live.PressureCPU], "c"
+	for f, l := range []string{live.PressureMemory: "m", live.PressureIO: "i"} {
 		if l != "" && a[f].Quality != usage.Absent && (best.Quality == usage.Absent || a[f].Value > best.Value) {
 			best, letter = a[f], l
 		}

@@ -63,22 +63,22 @@ func fleetPower(e *live.Energy, o Options) Line {
 // with its quality.
 func window(r *live.Row, o Options) []Line {
 	lines := []Line{{{pad("IN THE LATEST WINDOW", 22) + padLeft("AMOUNT", 14), Title}, {"  QUALITY", Title}}}
-	figures := figuresOf(r)
+	figures := r.Figures()
 	for _, w := range []struct {
 		name  string
-		field Field
+		field live.Field
 		write func(float64) string
-	}{{"CPU", CPU, func(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) + " cores" }}, {"memory", Memory, unit.Bytes},
-		{"power", Power, unit.Watts}, {"disk read", DiskRead, rate}, {"disk written", DiskWritten, rate}, {"network received", NetworkRx, rate},
-		{"network sent", NetworkTx, rate}, {"tasks", PIDs, unit.Number}, {"pressure on CPU", PressureCPU, percent},
-		{"pressure on memory", PressureMemory, percent}, {"pressure on I/O", PressureIO, percent}} {
+	}{{"CPU", live.CPU, func(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) + " cores" }}, {"memory", live.Memory, unit.Bytes},
+		{"power", live.Power, unit.Watts}, {"disk read", live.DiskRead, rate}, {"disk written", live.DiskWritten, rate}, {"network received", live.NetworkRx, rate},
+		{"network sent", live.NetworkTx, rate}, {"tasks", live.PIDs, unit.Number}, {"pressure on CPU", live.PressureCPU, percent},
+		{"pressure on memory", live.PressureMemory, percent}, {"pressure on I/O", live.PressureIO, percent}} {
 		f := figures[w.field]
 		if f.Quality == usage.Absent {
 			lines = append(lines, Line{{pad(w.name, 22) + padLeft(glyphsOf(o).absent, 14) + "  absent", Dim}})
 			continue
 		}
 		text := w.write(f.Value)
-		if w.field == Power {
+		if w.field == live.Power {
 			text += errorText(r.PowerError, unit.Watts, o)
 		}
 		lines = append(lines, Line{{pad(w.name, 22), Plain}, {padLeft(text, 14), Strong}, {"  " + f.Quality.String(), Plain}})

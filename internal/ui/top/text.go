@@ -58,7 +58,7 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 		fact("mem limit", unit.Bytes(float64(*r.MemoryLimit)))
 	}
 	if r.Power != nil {
-		fact("power", Mark(r.Quality[live.Power], o.ASCII)+unit.Watts(*r.Power)+errorText(r.PowerError, unit.Watts, o)+"  "+r.Quality[live.Power].String()+", in this tick")
+		fact("power", Mark(r.Quality[live.Power.String()], o.ASCII)+unit.Watts(*r.Power)+errorText(r.PowerError, unit.Watts, o)+"  "+r.Quality[live.Power.String()].String()+", in this tick")
 	}
 	add(nil)
 	for _, l := range processes(m, r, o) {

@@ -79,23 +79,23 @@ type Options struct {
 
 // A Row is one line of a table.
 type Row struct {
-	Row     *live.Row // of the machine, not to be changed
-	Label   string    // [Label], without what its parent's in the tree says already
-	Branch  string    // what draws the tree before the name
-	Figures Figures   // as shown: own, or of the subtree
-	Below   int       // workloads below it
-	Folded  bool      // those below it are in Figures instead of in rows
-	Match   bool      // it is what the filter looks for, not just on the way to it
+	Row     *live.Row    // of the machine, not to be changed
+	Label   string       // [Label], without what its parent's in the tree says already
+	Branch  string       // what draws the tree before the name
+	Figures live.Figures // as shown: own, or of the subtree
+	Below   int          // workloads below it
+	Folded  bool         // those below it are in Figures instead of in rows
+	Match   bool         // it is what the filter looks for, not just on the way to it
 }
 
 // A Table is a machine, arranged.
 type Table struct {
 	Rows []Row
 	// Rest is what the filter or HideIdle left out, of RestCount workloads.
-	Rest      Figures
+	Rest      live.Figures
 	RestCount int
 	// Total is the sum of all workloads, shown or not.
-	Total Figures
+	Total live.Figures
 	// Count is the number of workloads, idle and system included.
 	Count int
 	// Differs names the resources whose total is not the machine's whole,

@@ -131,10 +131,12 @@ func machines(t *rapid.T) *live.Machine {
 				*p = cores.Draw(t, "amount")
 			}
 		}
-		for _, p := range []**int64{&r.Memory, &r.PIDs} {
-			if maybe() {
-				*p = bytes.Draw(t, "level")
-			}
+		if maybe() {
+			r.Memory = bytes.Draw(t, "bytes")
+		}
+		if maybe() {
+			tasks := float64(*bytes.Draw(t, "tasks"))
+			r.PIDs = &tasks
 		}
 		m.Rows = append(m.Rows, r)
 	}
@@ -175,15 +177,15 @@ func TestArrangeLosesNothing(t *testing.T) {
 		}
 		for _, o.Flat = range []bool{false, true} {
 			tbl := top.Arrange(m, o)
-			gotCPU, gotMemory := tbl.Rest[top.CPU].Value, tbl.Rest[top.Memory].Value
+			gotCPU, gotMemory := tbl.Rest[live.CPU].Value, tbl.Rest[live.Memory].Value
 			for _, r := range tbl.Rows {
-				gotCPU += r.Figures[top.CPU].Value
-				gotMemory += r.Figures[top.Memory].Value
+				gotCPU += r.Figures[live.CPU].Value
+				gotMemory += r.Figures[live.Memory].Value
 			}
 			if gotCPU != cpu || gotMemory != memory {
 				t.Errorf("flat %v: rows and rest = %v cores, %v bytes, want %v, %v", o.Flat, gotCPU, gotMemory, cpu, memory)
 			}
-			if tbl.Total[top.CPU].Value != cpu || tbl.Total[top.Memory].Value != memory {
+			if tbl.Total[live.CPU].Value != cpu || tbl.Total[live.Memory].Value != memory {
 				t.Errorf("flat %v: total = %v, want %v cores, %v bytes", o.Flat, tbl.Total, cpu, memory)
 			}
 			rows := len(tbl.Rows) + tbl.RestCount
@@ -342,9 +344,9 @@ func TestSortIsStable(t *testing.T) {
 
 func TestQualityMarks(t *testing.T) {
 	one := 1.5
-	m := &live.Machine{CPU: live.CPU{Whole: 4.5}}
+	m := &live.Machine{CPU: live.CPUParts{Whole: 4.5}}
 	for i, q := range []usage.Quality{usage.Measured, usage.Apportioned, usage.Modelled} {
-		m.Rows = append(m.Rows, live.Row{ID: workload.ID(rune('a' + i)), Name: q.String(), CPU: &one,
+		m.Rows = append(m.Rows, live.Row{ID: workload.ID(rune('a' + i)), Name: q.String(), Rates: live.Rates{CPU: &one},
 			Quality: map[string]usage.Quality{"cpu": q}})
 	}
 	m.Rows = append(m.Rows, live.Row{ID: "z", Name: "absent", Quality: map[string]usage.Quality{}})

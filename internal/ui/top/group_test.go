@@ -1,15 +1,13 @@
-package v1_test
+package top_test
 
 import (
 	"errors"
 	"math"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"mete.dev/mete/internal/api/v1"
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
@@ -22,19 +20,22 @@ var now = time.Date(2026, 3, 1, 12, 0, 5, 0, time.UTC)
 
 // latest is a node of four CPUs with a slice, a service in it, system and idle; cpu
 // is what the service used.
-func latest(id, name, cluster string, cpu float64) query.LatestWindow {
-	l := query.LatestWindow{Node: id, Name: name, Cluster: cluster, From: now.Add(-15 * time.Second), To: now.Add(-5 * time.Second), CPUs: 4}
+func latest(id, name, cluster string, cpu float64) live.NodeRates {
+	l := live.NodeRates{Node: id, Name: name, Cluster: cluster, From: now.Add(-15 * time.Second), To: now.Add(-5 * time.Second), CPUs: 4}
 	put := func(key, name string, kind workload.Kind, parent workload.ID, cores, gib, watts float64) workload.ID {
-		row := query.LatestRow{Name: batch.Name{ID: workload.NewID(id, kind, key), Kind: kind, Key: key, Name: name, Parent: parent}}
+		row := live.WorkloadRates{ID: workload.NewID(id, kind, key), Kind: kind, Name: name, Parent: parent}
+		var u usage.Usage
 		set := func(r usage.Resource, v float64, q usage.Quality) {
-			row.Usage.Put(r, int64(math.Round(v)), q)
+			u.Put(r, int64(math.Round(v)), q)
 		}
 		set(usage.CPU, cores*10e9, usage.Measured)
 		set(usage.Memory, gib*10*(1<<30), usage.Apportioned)
 		set(usage.EnergyRest, watts*10e6, usage.Modelled)
 		set(usage.EnergyError, watts*5e6, usage.Modelled)
+		amounts := live.FiguresOf(&u)
+		row.Rates, row.Quality = amounts.Rates(l.To.Sub(l.From))
 		l.Rows = append(l.Rows, row)
-		return row.Name.ID
+		return row.ID
 	}
 	slice := workload.NewID(id, workload.Slice, "s")
 	put("a", "nginx.service", workload.Service, slice, cpu, 1, 10*cpu)
@@ -44,13 +45,13 @@ func latest(id, name, cluster string, cpu float64) query.LatestWindow {
 	return l
 }
 
-func ask(t *testing.T, only string, list ...query.LatestWindow) (*live.Machine, error) {
+func ask(t *testing.T, only string, list ...live.NodeRates) (*live.Machine, error) {
 	t.Helper()
-	rates, err := v1.ParseFleet(v1.RatesJSON(list))
+	rates, err := v1.ParseRates(v1.RatesJSON(list))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v1.Fleet{Server: "https://mete.example", At: now, Only: only, Rates: rates, Nodes: []query.Node{
+	return top.Fleet{Server: "https://mete.example", At: now, Only: only, Rates: rates, Nodes: []query.Node{
 		{ID: "1", Name: "web-1", Cluster: "lab", State: "live", CPUs: 4},
 		{ID: "2", Name: "web-2", Cluster: "lab", State: "live", CPUs: 4},
 		{ID: "3", Name: "db-1", Cluster: "east", State: "silent", Through: now.Add(-3 * time.Hour)},
@@ -60,8 +61,8 @@ func ask(t *testing.T, only string, list ...query.LatestWindow) (*live.Machine, 
 	}}.Machine()
 }
 
-func three() []query.LatestWindow {
-	return []query.LatestWindow{latest("2", "web-2", "lab", 2.5), latest("1", "web-1", "lab", 0.5), latest("4", "guest", "lab", 0.25), latest("6", "late", "east", 1)}
+func three() []live.NodeRates {
+	return []live.NodeRates{latest("2", "web-2", "lab", 2.5), latest("1", "web-1", "lab", 0.5), latest("4", "guest", "lab", 0.25), latest("6", "late", "east", 1)}
 }
 
 // The rows of all machines sum to the fleet; guests and those that are not heard add
@@ -89,18 +90,7 @@ func TestFleet(t *testing.T) {
 	}
 	got := top.Text(m, 110, top.Options{}) + "\n" + top.Text(m, 0, top.Options{Flat: true, Sort: top.ByPower}) + "\n" +
 		top.Text(m, 80, top.Options{Filter: "web-2", ASCII: true})
-	if *update {
-		if err := os.WriteFile("testdata/fleet.txt", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("testdata/fleet.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("the view is not as before (-update writes it anew):\n%s", got)
-	}
+	golden(t, "fleet.txt", got)
 }
 
 // A guest is shown where it is asked for, as its host's figures are not there then.
@@ -130,19 +120,19 @@ func TestParents(t *testing.T) {
 	}
 }
 
-func FuzzParseFleet(f *testing.F) {
+func FuzzFleet(f *testing.F) {
 	f.Add(v1.RatesJSON(three()))
 	f.Add([]byte(`{"nodes":[{"workloads":null}]}`))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		list, err := v1.ParseFleet(body)
+		list, err := v1.ParseRates(body)
 		if err != nil {
 			if !errors.Is(err, fault.ErrInvalid) {
 				t.Fatalf("%v is of no kind", err)
 			}
 			return
 		}
-		v := v1.Fleet{Server: "s", At: now, Rates: list}
+		v := top.Fleet{Server: "s", At: now, Rates: list}
 		for _, n := range list {
 			v.Nodes = append(v.Nodes, query.Node{ID: n.Node, Name: n.Name, State: "live"})
 		}
