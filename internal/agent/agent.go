@@ -217,7 +217,7 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	foldEnded(w, maxEnded)
 	a.names.markWanted(a.Sender.Wanted())
 	names := a.names.collectDue(w, now)
-	sent := wire.FromWindow(w, func(*usage.Row) bool { return true })
+	sent := wire.Prepare(w)
 	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps), func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) })
 	a.reportSpool(err)
 	if err != nil {

@@ -34,7 +34,7 @@ func foldEnded(w *usage.Window, most int) {
 		if row.Ended && excess > 0 {
 			excess--
 			folded[i] = true
-			up[row.Workload.ID] = row.Parent
+			up[row.Workload.ID] = row.Workload.Parent
 			continue
 		}
 		at[row.Workload.ID] = i
@@ -50,7 +50,7 @@ func foldEnded(w *usage.Window, most int) {
 			continue
 		}
 		to := system
-		id := w.Rows[i].Parent
+		id := w.Rows[i].Workload.Parent
 		for range len(up) + 1 { // rows say of each other who is above; none is above itself
 			if k, ok := at[id]; ok {
 				to = k

@@ -19,9 +19,10 @@ func TestFold(t *testing.T) {
 		var sum usage.Usage
 		ended := 0
 		for i := range n {
-			r := usage.Row{Workload: workload.Workload{ID: id(i), Kind: workload.Service}, Ended: rapid.Bool().Draw(t, "ended")}
+			r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: id(i), Kind: workload.Service}})
+			r.Ended = rapid.Bool().Draw(t, "ended")
 			if p := rapid.IntRange(-1, n-1).Draw(t, "parent"); p >= 0 && p != i {
-				r.Parent = id(p) // also in circles, which no machine has
+				r.Workload.Parent = id(p) // also in circles, which no machine has
 			}
 			if r.Ended {
 				ended++
@@ -29,7 +30,7 @@ func TestFold(t *testing.T) {
 			w.Rows = append(w.Rows, r)
 		}
 		for _, k := range []workload.Kind{workload.System, workload.Idle} {
-			w.Rows = append(w.Rows, usage.Row{Workload: workload.Workload{ID: workload.NewID("n", k, ""), Kind: k}})
+			w.Rows = append(w.Rows, usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID("n", k, ""), Kind: k}}))
 		}
 		before := map[workload.ID]usage.Usage{}
 		for i := range w.Rows {
@@ -79,8 +80,8 @@ func TestFold(t *testing.T) {
 // What ended goes to the nearest one above that stays.
 func TestFoldUp(t *testing.T) {
 	w := window("-child -parent pod")
-	w.Rows[0].Parent, w.Rows[1].Parent = w.Rows[1].Workload.ID, w.Rows[2].Workload.ID
-	w.Rows = append(w.Rows, usage.Row{Workload: workload.Workload{ID: "s", Kind: workload.System}})
+	w.Rows[0].Workload.Parent, w.Rows[1].Workload.Parent = w.Rows[1].Workload.ID, w.Rows[2].Workload.ID
+	w.Rows = append(w.Rows, usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: "s", Kind: workload.System}}))
 	for i := range 3 {
 		w.Rows[i].Usage.Put(usage.CPU, int64(1)<<i, usage.Measured)
 	}

@@ -29,15 +29,14 @@ const (
 // makers of jobs said of theirs. One goroutine uses it.
 type nameTracker struct {
 	states map[workload.ID]*nameState
-	jobs   map[string]*jobName    // by the id of mete run
-	wanted map[batch.ShortID]bool // names that the server lacks
-	pass   int64                  // calls of collectDue
-	out    []batch.Name           // for the window at hand
+	jobs   map[string]*jobName       // by the id of mete run
+	wanted map[workload.ShortID]bool // names that the server lacks
+	pass   int64                     // calls of collectDue
+	out    []batch.Name              // for the window at hand
 }
 
 // nameState is what was sent of one workload.
 type nameState struct {
-	short  batch.ShortID
 	sentAt time.Time // zero: not yet
 	pass   int64     // of which the following tell
 	lives  bool      // a row of it has not ended
@@ -52,7 +51,7 @@ type jobName struct {
 }
 
 func newNameTracker() *nameTracker {
-	return &nameTracker{states: map[workload.ID]*nameState{}, jobs: map[string]*jobName{}, wanted: map[batch.ShortID]bool{}}
+	return &nameTracker{states: map[workload.ID]*nameState{}, jobs: map[string]*jobName{}, wanted: map[workload.ShortID]bool{}}
 }
 
 // setJob takes what the maker of a job says of it. It is sent with the job's next
@@ -72,7 +71,7 @@ func (n *nameTracker) displayName(w *workload.Workload) string {
 }
 
 // markWanted notes which names the server lacks.
-func (n *nameTracker) markWanted(list []batch.ShortID) {
+func (n *nameTracker) markWanted(list []workload.ShortID) {
 	for _, s := range list {
 		n.wanted[s] = true
 	}
@@ -96,7 +95,7 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 		if job != nil {
 			job.seen = now
 		}
-		due := !t.lives || t.sentAt.IsZero() || now.Sub(t.sentAt) >= nameRefresh || n.wanted[t.short] || job != nil && job.changed
+		due := !t.lives || t.sentAt.IsZero() || now.Sub(t.sentAt) >= nameRefresh || n.wanted[row.ShortID] || job != nil && job.changed
 		// A workload that began anew has a row for each life.
 		if !due || t.named || t.lives && row.Ended {
 			continue
@@ -124,7 +123,6 @@ func (n *nameTracker) observe(w *usage.Window) {
 		t := n.states[row.Workload.ID]
 		if t == nil {
 			t = &nameState{}
-			t.short, _ = batch.ShortIDOf(row.Workload.ID) // made by workload.NewID
 			n.states[row.Workload.ID] = t
 		}
 		if t.pass != n.pass {

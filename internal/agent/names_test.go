@@ -25,7 +25,9 @@ func row(text string) usage.Row {
 		w.Kind, w.Name = workload.Job, "run "+key
 	}
 	w.ID = workload.NewID("n", w.Kind, key)
-	return usage.Row{Workload: w, Ended: ended}
+	r := usage.NewRow(&usage.Identity{Workload: w})
+	r.Ended = ended
+	return r
 }
 
 func window(rows string) *usage.Window {
@@ -95,12 +97,10 @@ func TestNames(t *testing.T) {
 	}
 	// The server asks for some; one that nobody knows any more is not asked for
 	// for ever.
-	short := func(text string) batch.ShortID {
-		r := row(text)
-		s, _ := batch.ShortIDOf(r.Workload.ID)
-		return s
+	short := func(text string) workload.ShortID {
+		return row(text).ShortID
 	}
-	n.markWanted([]batch.ShortID{short("b"), short("1!")})
+	n.markWanted([]workload.ShortID{short("b"), short("1!")})
 	play(step{rows: "a b", want: "b", lost: true}, step{rows: "a b", want: "b"}, step{rows: "a b"})
 	if len(n.wanted) != 0 {
 		t.Errorf("%v are wanted still", n.wanted)
@@ -140,7 +140,7 @@ func TestManyNames(t *testing.T) {
 	told := map[workload.ID]bool{}
 	for range 3 {
 		names := n.collectDue(w, noon)
-		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1, Names: names, Windows: []batch.Window{wire.FromWindow(w, nil)}})
+		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1, Names: names, Windows: []usage.Window{wire.Prepare(w)}})
 		if err != nil {
 			t.Fatal(err)
 		}

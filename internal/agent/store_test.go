@@ -27,7 +27,7 @@ import (
 // A taker is a server that takes everything.
 type taker struct {
 	mu      sync.Mutex
-	windows []batch.Window
+	windows []usage.Window
 	names   []batch.Name
 }
 
@@ -159,10 +159,10 @@ func TestHeld(t *testing.T) {
 
 // checkOnce checks that windows follow one another without a hole, and that what
 // is booked in all of them is what each workload's total grew by.
-func checkOnce(t *testing.T, windows []batch.Window) {
+func checkOnce(t *testing.T, windows []usage.Window) {
 	t.Helper()
 	type account struct{ sum, total int64 }
-	booked := map[batch.ShortID]*account{}
+	booked := map[workload.ShortID]*account{}
 	for i := range windows {
 		w := &windows[i]
 		if i > 0 && w.Start != windows[i-1].End {
@@ -176,10 +176,10 @@ func checkOnce(t *testing.T, windows []batch.Window) {
 				continue
 			}
 			parts += cpu
-			a := booked[r.Workload]
+			a := booked[r.ShortID]
 			if a == nil {
 				a = &account{}
-				booked[r.Workload] = a
+				booked[r.ShortID] = a
 			}
 			a.sum += cpu
 			if r.Has.Has(usage.CPU) {

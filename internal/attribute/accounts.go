@@ -75,7 +75,9 @@ type Accounts struct {
 // An account is what one life of a workload has been booked.
 type account struct {
 	w         workload.Workload
-	serial    uint64 // never given to another account of this boot
+	identity  *usage.Identity  // of the rows of the window before; nil in the first
+	short     workload.ShortID // of identity
+	serial    uint64           // never given to another account of this boot
 	life      workload.Life
 	slot      usage.Slot
 	parent    *account // nil for the root

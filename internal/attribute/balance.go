@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // balanceTick books system and idle, so that the tick's parts sum to its whole.
@@ -135,18 +136,15 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 		CPUs: acc.lastNode.CPUs, Total: acc.machine, Balance: acc.window}
 	var sum usage.Shares
 	emit := func(a *account) {
-		rows = append(rows, usage.Row{Workload: a.w, Life: a.life, Usage: a.window, Ended: a.final})
+		rows = append(rows, usage.Row{Workload: a.identify(), ShortID: a.short, Usage: a.window, Ended: a.final})
 		row := &rows[len(rows)-1]
-		if a.parent != nil && a.parent.parent != nil {
-			row.Parent = a.parent.w.ID
-		}
 		for i, r := range usage.Wholes {
 			sum[i] += a.window.Amount[r]
 		}
 		if a.total.add(&a.window) {
 			a.dirty.sets = true
 		}
-		a.total.row(&row.Total)
+		row.Has = a.total.row(&row.Total)
 		a.window = usage.Usage{}
 		if a.guest != nil {
 			acc.closeHandover(a)
@@ -172,6 +170,21 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 	w.Rows, w.Handovers = rows, acc.appendHandovers(handovers)
 	acc.window, acc.start = usage.Balance{}, acc.at
 	acc.machine, acc.windowStart, acc.gaps = usage.Usage{}, usage.StartContinued, nil
+}
+
+// identify returns the identity that rows refer to. It is made anew where it changed, as
+// rows of earlier windows share the old one.
+func (a *account) identify() *usage.Identity {
+	is := usage.Identity{Workload: a.w, Life: a.life}
+	if a.parent != nil && a.parent.parent != nil {
+		is.Parent = a.parent.w.ID
+	}
+	if a.identity == nil || *a.identity != is {
+		a.identity = new(usage.Identity)
+		*a.identity = is
+		a.short, _ = workload.ShortIDOf(a.w.ID)
+	}
+	return a.identity
 }
 
 // addMachineTotals books what the machine did as a whole. A total that goes back, as a

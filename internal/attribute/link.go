@@ -232,12 +232,15 @@ func (t *total) add(u *usage.Usage) (other bool) {
 	return t.present != present || t.quality != quality
 }
 
-// row writes the total of all that adds as a window's row has it.
-func (t *total) row(to *[usage.Limit]int64) {
+// row writes the total of all that adds as a window's row has it, and returns of what
+// there is one.
+func (t *total) row(to *[usage.Limit]int64) (has usage.Set) {
 	for set := t.present; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		if r.Detail().Kind != usage.Peak {
 			to[r] = t.amount[r].Int64()
+			has |= 1 << r
 		}
 	}
+	return has
 }

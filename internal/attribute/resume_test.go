@@ -172,7 +172,7 @@ func TestResumed(t *testing.T) {
 	s.want("", usage.CPU, 350-240, usage.Apportioned)
 	s.want("", usage.Memory, 9*6000-8*200-300-1000, usage.Apportioned)
 	s.want("", usage.PIDs, 900, usage.Apportioned)
-	if row := s.row("old"); !row.Ended || row.Parent != "id of older" || row.Usage.Present != 0 || row.Workload.Key != "key of old" {
+	if row := s.row("old"); !row.Ended || row.Workload.Parent != "id of older" || row.Usage.Present != 0 || row.Workload.Key != "key of old" {
 		t.Errorf("the row of what ended meanwhile: %+v", row)
 	}
 	a := s.row("a")

@@ -176,7 +176,7 @@ func book(t *testing.T, l *ledger.Ledger, number uint64, from int64) {
 			Labels: map[string]string{"secretlabel": "secretvalue", "io.kubernetes.pod.namespace": "secretspace", "io.kubernetes.pod.name": "secretpod", "io.kubernetes.container.name": "secretcontainer"},
 		}
 		e.Names = append(e.Names, name)
-		short, _ := batch.ShortIDOf(name.ID)
+		short, _ := workload.ShortIDOf(name.ID)
 		for m := range int64(90) {
 			row := batch.Minute{Workload: short, Minute: ledgertest.Day.Unix()/60 + from + m}
 			row.Usage.Covered = time.Minute

@@ -278,7 +278,7 @@ func (p *pair) together(when string) {
 		var want int64
 		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, p.begin.Truncate(time.Minute), to, func(_ int, m *batch.Minute) error {
 			for id := range p.brief {
-				if short, _ := batch.ShortIDOf(id); short == m.Workload {
+				if short, _ := workload.ShortIDOf(id); short == m.Workload {
 					want += m.Usage.Amount[res]
 				}
 			}

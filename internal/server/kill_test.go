@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 )
 
@@ -79,7 +80,7 @@ func (p *pair) reopened() {
 		p.t.Fatal(through, err)
 	}
 	to := through.Truncate(time.Minute)
-	used := map[batch.ShortID]int64{}
+	used := map[workload.ShortID]int64{}
 	err = l.Minutes(p.t.Context(), []string{"n1"}, to.Add(-12*time.Hour), to, func(_ int, m *batch.Minute) error {
 		used[m.Workload] += m.Usage.Amount[usage.CPU]
 		return nil
@@ -87,7 +88,7 @@ func (p *pair) reopened() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	shorts := make([]batch.ShortID, 0, len(used))
+	shorts := make([]workload.ShortID, 0, len(used))
 	for short := range used {
 		shorts = append(shorts, short)
 	}

@@ -7,6 +7,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A liveProvider answers what the nodes do at present, from their latest windows and the
@@ -29,7 +30,7 @@ func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]live.NodeRat
 		if n == nil {
 			continue
 		}
-		shorts := make([]batch.ShortID, len(p.Rows))
+		shorts := make([]workload.ShortID, len(p.Rows))
 		for i := range p.Rows {
 			shorts[i] = p.Rows[i].Workload
 		}

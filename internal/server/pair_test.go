@@ -39,7 +39,7 @@ type nervous struct {
 	fails atomic.Bool
 }
 
-func (n *nervous) Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
+func (n *nervous) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
 	if n.fails.Load() {
 		return nil, errors.New("no names today")
 	}
@@ -88,7 +88,7 @@ type pair struct {
 // A worker is a workload that runs.
 type worker struct {
 	name  batch.Name
-	short batch.ShortID
+	short workload.ShortID
 	total [usage.Limit]int64
 	still bool
 	first bool
@@ -159,7 +159,7 @@ func (p *pair) close() {
 
 func (p *pair) start(kind workload.Kind, key string) *worker {
 	id := workload.NewID("n1", kind, key)
-	short, _ := batch.ShortIDOf(id)
+	short, _ := workload.ShortIDOf(id)
 	w := &worker{name: batch.Name{ID: id, Kind: kind, Name: kind.String() + key, Started: p.wall()}, short: short, first: true}
 	p.alive = append(p.alive, w)
 	p.names = append(p.names, w.name)
@@ -170,9 +170,9 @@ func (p *pair) start(kind workload.Kind, key string) *worker {
 func (p *pair) wall() time.Time { return p.begin.Add(time.Duration(p.at)) }
 
 // window is ten seconds, or as many as a tired agent takes.
-func (p *pair) window() batch.Window {
+func (p *pair) window() usage.Window {
 	length := int64(9e9) + p.rand.Int64N(4e9)
-	win := batch.Window{Boot: "b", Start: p.at, End: p.at + length, Offset: p.begin.UnixNano(), CPUs: 2}
+	win := usage.Window{Boot: "b", Start: p.at, End: p.at + length, Offset: p.begin.UnixNano(), CPUs: 2}
 	p.at += length
 	if p.rand.IntN(60) == 0 {
 		p.count++
@@ -207,7 +207,7 @@ func (p *pair) window() batch.Window {
 		if ends && w.first {
 			p.brief[w.name.ID] = true
 		}
-		row := batch.Row{Workload: w.short, Ended: ends}
+		row := usage.Row{ShortID: w.short, Ended: ends}
 		w.first = false
 		row.Usage.Covered = time.Duration(length)
 		for _, res := range spent {
@@ -226,7 +226,7 @@ func (p *pair) window() batch.Window {
 // A sent is a batch that was made.
 type sent struct {
 	names []batch.Name
-	ws    []batch.Window
+	ws    []usage.Window
 }
 
 func (p *pair) batch() sent {
@@ -242,12 +242,11 @@ func (p *pair) batch() sent {
 // are late.
 func (p *pair) put(b sent) {
 	p.t.Helper()
-	by := make([]time.Duration, len(b.ws))
-	cuts, err := timeline.Cut(b.ws, by)
+	cuts, err := timeline.Cut(b.ws, make([]time.Duration, len(b.ws)))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	unsampled, err := p.metrics.Append(p.t.Context(), "n1", b.names, b.ws, by)
+	unsampled, err := p.metrics.Append(p.t.Context(), "n1", b.names, cuts.Windows)
 	if err != nil && !p.ledger.fails.Load() {
 		p.t.Fatal(err)
 	}

@@ -44,7 +44,8 @@ func randomBatch(t testing.TB, node string, n int, rng *rand.Rand) ([]byte, batc
 	w.Offset = now.UnixNano() - w.End
 	var parents []workload.ID
 	add := func(kind workload.Kind, key, name string, parent workload.ID) workload.ID {
-		r := usage.Row{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}, Usage: randomUsage(rng)}
+		r := usage.Row{Workload: &usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}}, Usage: randomUsage(rng)}
+		r.ShortID, _ = workload.ShortIDOf(r.Workload.ID)
 		w.Rows, parents = append(w.Rows, r), append(parents, parent)
 		return r.Workload.ID
 	}
@@ -61,7 +62,7 @@ func randomBatch(t testing.TB, node string, n int, rng *rand.Rand) ([]byte, batc
 	if n == 2 {
 		w.Rows = nil // nothing but what its disks and interfaces did
 	}
-	b := batch.Batch{Stream: batch.Stream{1, node[len(node)-1]}, Number: 1, Windows: []batch.Window{wire.FromWindow(&w, nil)}}
+	b := batch.Batch{Stream: batch.Stream{1, node[len(node)-1]}, Number: 1, Windows: []usage.Window{wire.Prepare(&w)}}
 	for i := range w.Rows {
 		name := wire.NameOf(&w.Rows[i])
 		if name.Parent = parents[i]; i == 1 {

@@ -5,9 +5,9 @@ import (
 	"net/http"
 
 	"mete.dev/mete/internal/api"
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/token"
 )
@@ -30,7 +30,7 @@ func (s jobProvider) Self(ctx context.Context, j token.Job) (*query.Self, error)
 	if err != nil {
 		return nil, err
 	}
-	short, _ := batch.ShortIDOf(j.Workload) // it was in a token
+	short, _ := workload.ShortIDOf(j.Workload) // it was in a token
 	p, ok := s.Ingest.Snapshot(j.Node)
 	if !ok || out.Name.Name == "" {
 		return out, nil

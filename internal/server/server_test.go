@@ -106,7 +106,7 @@ func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batc
 	now := time.Now()
 	w := usage.Window{Boot: "b", Start: 100e9, End: 110e9, Offset: now.UnixNano() - 110e9, CPUs: 1}
 	add := func(kind workload.Kind, key, name string, cpu int64) {
-		r := usage.Row{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}}
+		r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Name: name}})
 		r.Usage.Put(usage.CPU, cpu, usage.Measured)
 		r.Usage.Covered = 10 * time.Second
 		w.Rows = append(w.Rows, r)
@@ -115,7 +115,7 @@ func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batc
 	add(workload.System, "", "system", 2e9)
 	add(workload.Idle, "", "idle", 7e9)
 	w.Balance = usage.Balance{Whole: usage.Shares{10e9}, Workloads: usage.Shares{1e9}, System: usage.Shares{2e9}, Idle: usage.Shares{7e9}}
-	b := batch.Batch{Stream: batch.Stream{stream}, Number: 1, Windows: []batch.Window{wire.FromWindow(&w, nil)}}
+	b := batch.Batch{Stream: batch.Stream{stream}, Number: 1, Windows: []usage.Window{wire.Prepare(&w)}}
 	for i := range w.Rows {
 		b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
 	}

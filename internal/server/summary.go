@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A candidate is a row of a node's latest window that may be among the busiest.
@@ -83,7 +84,7 @@ func addTop(list []candidate, key string, node *live.NodePresent, p *receiver.No
 
 // resolveNames returns the busiest workloads, by their keys, with their names in the ledger.
 func (r liveProvider) resolveNames(ctx context.Context, found [len(live.TopKeys)][]candidate) (map[string][]live.TopWorkload, error) {
-	wanted := map[*live.NodePresent][]batch.ShortID{}
+	wanted := map[*live.NodePresent][]workload.ShortID{}
 	for _, list := range found {
 		for _, c := range list {
 			if !slices.Contains(wanted[c.node], c.row.Workload) {
@@ -91,7 +92,7 @@ func (r liveProvider) resolveNames(ctx context.Context, found [len(live.TopKeys)
 			}
 		}
 	}
-	names := map[*live.NodePresent]map[batch.ShortID]batch.Name{}
+	names := map[*live.NodePresent]map[workload.ShortID]batch.Name{}
 	for node, shorts := range wanted {
 		known, err := r.Ledger.Names(ctx, node.Node, shorts)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A drain is what the backlogs of machines cost that a server did not hear of for
@@ -155,7 +156,7 @@ func (d *draining) measure(ctx, live context.Context, i int, start time.Time) er
 		if sleepUntil(live, closed); live.Err() != nil {
 			return nil
 		}
-		b, err := o.live.encode(&batch.Batch{Windows: []batch.Window{d.f.window(i+k, o, closed.Add(-window), window)}})
+		b, err := o.live.encode(&batch.Batch{Windows: []usage.Window{d.f.window(i+k, o, closed.Add(-window), window)}})
 		if err != nil {
 			return err
 		}

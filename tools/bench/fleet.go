@@ -29,7 +29,7 @@ import (
 // each on a connection of its own, by the agents' own code.
 type fleet struct {
 	origins []*origin
-	windows []batch.Window // to choose among; their times are set when they are sent
+	windows []usage.Window // to choose among; their times are set when they are sent
 	names   []batch.Name
 	samples int       // in one of the windows, on average
 	since   time.Time // when their first window ended
@@ -85,7 +85,7 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 			}
 			o.node, o.way = id.Node(), sender.NewHTTP(base, id.Client(), "bench")
 			o.live = newStream()
-			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []batch.Window{f.window(i, o, since.Add(-window), window)}})
+			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []usage.Window{f.window(i, o, since.Add(-window), window)}})
 			if err == nil {
 				err = o.send(ctx, b)
 			}
@@ -139,7 +139,7 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 }
 
 // window is the i-th window, of so long from a wall time on.
-func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) batch.Window {
+func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) usage.Window {
 	w := f.windows[i%len(f.windows)]
 	w.Boot, w.Start = o.boot, int64(from.Sub(o.up))
 	w.End, w.Offset = w.Start+int64(length), o.up.UnixNano()
@@ -148,7 +148,7 @@ func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) b
 
 // A kind of workload, by what it uses: see fleet.make.
 type service struct {
-	short                  batch.ShortID
+	short                  workload.ShortID
 	present                usage.Set
 	cores, user, disk, net float64
 	anon, file             int64 // bytes
@@ -188,16 +188,16 @@ func (f *fleet) make(n int) {
 		} else {
 			name.Name = kind.String()
 		}
-		s.short, _ = batch.ShortIDOf(name.ID)
+		s.short, _ = workload.ShortIDOf(name.ID)
 		services, f.names = append(services, s), append(f.names, name)
 	}
 	slices.SortFunc(services, func(a, b *service) int { return int(min(max(int64(a.short>>1)-int64(b.short>>1), -1), 1)) })
 	// More of them than a batch has, or it would squeeze better than any real one.
 	for range 400 {
-		w := batch.Window{CPUs: 8}
+		w := usage.Window{CPUs: 8}
 		w.Total.Covered = window
 		for i, s := range services {
-			row := batch.Row{Workload: s.short, Usage: s.use(r)}
+			row := usage.Row{ShortID: s.short, Usage: s.use(r)}
 			if (i+len(f.windows))%30 == 0 {
 				row.Has = row.Usage.Present & usage.SetOf(usage.CPU, usage.Memory)
 				row.Total = row.Usage.Amount

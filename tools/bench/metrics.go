@@ -25,6 +25,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/prom/result"
 )
 
@@ -144,9 +145,9 @@ func spent(pid int, rss int64, cpu, took time.Duration, c *compared) (k taker, e
 // and how many series they have. Values are cumulative, as those of the server's are.
 func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, err error) {
 	sent = make([][][]byte, n)
-	names := map[batch.ShortID]*batch.Name{}
+	names := map[workload.ShortID]*batch.Name{}
 	for i := range f.names {
-		if short, ok := batch.ShortIDOf(f.names[i].ID); ok {
+		if short, ok := workload.ShortIDOf(f.names[i].ID); ok {
 			names[short] = &f.names[i]
 		}
 	}
@@ -158,7 +159,7 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 			req := &prompb.WriteRequest{}
 			for j := range w.Rows {
 				row := &w.Rows[j]
-				name := names[row.Workload]
+				name := names[row.ShortID]
 				put := func(key, family, domain string, add, set float64) {
 					one := have[key]
 					if one == nil {

@@ -221,7 +221,7 @@ func (c *serverFlags) book(ctx context.Context, t *target, f *fleet, r *report) 
 func (f *fleet) sample() (float64, error) {
 	s, bytes := newStream(), 0
 	for i := range f.windows[:50] {
-		b, err := s.encode(&batch.Batch{Windows: []batch.Window{f.window(i, f.origins[0], time.Now().Add(-window), window)}})
+		b, err := s.encode(&batch.Batch{Windows: []usage.Window{f.window(i, f.origins[0], time.Now().Add(-window), window)}})
 		if err != nil {
 			return 0, err
 		}
@@ -312,7 +312,7 @@ func (t *target) paced(ctx context.Context, f *fleet, p pace) (*load, error) {
 			from, length := p.at(i, k)
 			w := f.window(i+k, o, from, length)
 			before := o.live
-			b, err := o.live.encode(&batch.Batch{Windows: []batch.Window{w}})
+			b, err := o.live.encode(&batch.Batch{Windows: []usage.Window{w}})
 			if err != nil {
 				return nil, err
 			}
@@ -429,7 +429,7 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 			return err
 		}
 		closed := time.Now()
-		b, err := live.encode(&batch.Batch{Windows: []batch.Window{f.window(0, o, closed.Add(-time.Second), time.Second)}})
+		b, err := live.encode(&batch.Batch{Windows: []usage.Window{f.window(0, o, closed.Add(-time.Second), time.Second)}})
 		if err != nil {
 			return err
 		}

@@ -227,7 +227,7 @@ func print(w *bufio.Writer, win *usage.Window) error {
 	}
 	for i := range win.Rows {
 		r := &win.Rows[i]
-		out := row{span: when, ID: r.Workload.ID, Parent: r.Parent, Kind: r.Workload.Kind,
+		out := row{span: when, ID: r.Workload.ID, Parent: r.Workload.Parent, Kind: r.Workload.Kind,
 			Name: r.Workload.Name, Path: r.Workload.Path, Ended: r.Ended, Used: map[string]string{}, Quality: map[string]string{}}
 		r.Usage.Present.Each(func(res usage.Resource) {
 			out.Used[res.String()] = res.Detail().Unit.Decimal(r.Usage.Amount[res])

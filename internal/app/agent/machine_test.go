@@ -25,7 +25,7 @@ func shown(c Config) *machineMetrics {
 	w := &usage.Window{End: 1e10}
 	for _, path := range []string{"/system.slice/secret.service", "/docker/" + strings.Repeat("5e", 32)} {
 		n, _ := workload.Recognize(path)
-		r := usage.Row{Workload: n.Workload("NODE", "boot", path)}
+		r := usage.NewRow(&usage.Identity{Workload: n.Workload("NODE", "boot", path)})
 		r.Usage.Put(usage.CPU, 1e9, usage.Measured)
 		r.Usage.Put(usage.EnergyPackage, 1e6, usage.Apportioned)
 		w.Rows = append(w.Rows, r)

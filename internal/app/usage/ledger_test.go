@@ -43,7 +43,7 @@ func TestFromALedger(t *testing.T) {
 	whole.Whole[slices.Index(usage.Wholes[:], usage.EnergyRest)] = 1200e6
 	used := func(kind workload.Kind, name, job string, cpu, memory int64) {
 		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
-		short, ok := batch.ShortIDOf(n.ID)
+		short, ok := workload.ShortIDOf(n.ID)
 		if !ok {
 			t.Fatalf("no short of %s", n.ID)
 		}

@@ -206,8 +206,8 @@ func describe(m *machine.Machine, w *usage.Window) string {
 	for _, r := range w.Rows {
 		var l strings.Builder
 		fmt.Fprintf(&l, "%s %q", r.Workload.Kind, r.Workload.Name)
-		if r.Parent != "" {
-			fmt.Fprintf(&l, " in %q", names[string(r.Parent)])
+		if r.Workload.Parent != "" {
+			fmt.Fprintf(&l, " in %q", names[string(r.Workload.Parent)])
 		}
 		if r.Ended {
 			l.WriteString(" ended")

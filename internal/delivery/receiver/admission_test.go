@@ -11,6 +11,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // A crowd offers batches to a ledger that books one transaction at a time, when
@@ -55,7 +56,7 @@ func (c *crowd) offer(kind string, length time.Duration, windows int) {
 	// A window that crosses the edge of a minute has twice the rows: the first of
 	// 10 s never does, one of a minute always.
 	m.began = m.began.Truncate(time.Minute).Add(30 * time.Second)
-	var ws []batch.Window
+	var ws []usage.Window
 	for range windows {
 		ws = append(ws, m.window(length))
 	}

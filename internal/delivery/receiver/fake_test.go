@@ -17,6 +17,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // TestMain has package wire make its encoder and its decoder, which serve the whole
@@ -52,7 +53,7 @@ type ledger struct {
 type minuteKey struct {
 	node     string
 	minute   int64
-	workload batch.ShortID
+	workload workload.ShortID
 }
 
 type nodeKey struct {
@@ -233,12 +234,12 @@ func (m *machine) clock() batch.Clock {
 }
 
 // window makes the next window: two workloads and idle, which sum to 4 CPUs.
-func (m *machine) window(length time.Duration) batch.Window {
-	w := batch.Window{Boot: m.boot, Start: m.at, End: m.at + int64(length), Offset: m.began.UnixNano() + int64(m.ahead), CPUs: 4}
+func (m *machine) window(length time.Duration) usage.Window {
+	w := usage.Window{Boot: m.boot, Start: m.at, End: m.at + int64(length), Offset: m.began.UnixNano() + int64(m.ahead), CPUs: 4}
 	m.at = w.End
 	whole := 4 * int64(length)
 	for i, part := range []int64{whole / 7, whole / 3, whole - whole/7 - whole/3} {
-		r := batch.Row{Workload: batch.ShortID(i + 1)}
+		r := usage.Row{ShortID: workload.ShortID(i + 1)}
 		r.Usage.Put(usage.CPU, part, usage.Measured)
 		r.Usage.Covered = length
 		w.Rows = append(w.Rows, r)
@@ -249,7 +250,7 @@ func (m *machine) window(length time.Duration) batch.Window {
 }
 
 // batch puts windows into the next batch and returns it as it is sent.
-func (m *machine) batch(t fatal, ws ...batch.Window) []byte {
+func (m *machine) batch(t fatal, ws ...usage.Window) []byte {
 	t.Helper()
 	m.number++
 	sent, err := wire.Encode(nil, &batch.Batch{Stream: m.stream, Number: m.number, Previous: m.last, Windows: ws})

@@ -19,9 +19,9 @@ type metrics struct {
 	err       error
 }
 
-func (m *metrics) Append(_ context.Context, _ string, _ []batch.Name, ws []batch.Window, by []time.Duration) (s batch.Span, err error) {
+func (m *metrics) Append(_ context.Context, _ string, _ []batch.Name, ws []timeline.CutWindow) (s batch.Span, err error) {
 	if m.unsampled {
-		s = batch.Span{From: timeline.Start(&ws[0], by[0]), To: timeline.End(&ws[len(ws)-1], by[len(ws)-1])}
+		s = batch.Span{From: time.Unix(0, ws[0].Began()).UTC(), To: time.Unix(0, ws[len(ws)-1].Ended()).UTC()}
 	}
 	return s, m.err
 }

@@ -38,10 +38,9 @@ type Ledger interface {
 
 // Metrics is a time series database. Appending the same again changes nothing.
 type Metrics interface {
-	// Append stores the windows of a node's batch; by is what was added to the times of each.
-	// It returns the span of the windows if it did not take all samples, with or without
-	// an error.
-	Append(ctx context.Context, node string, names []batch.Name, ws []batch.Window, by []time.Duration) (unsampled batch.Span, err error)
+	// Append stores the windows of a node's batch, with the edges at which they are cut. It
+	// returns the span of the windows if it did not take all samples, with or without an error.
+	Append(ctx context.Context, node string, names []batch.Name, ws []timeline.CutWindow) (unsampled batch.Span, err error)
 }
 
 // Config limits what agents can make a server hold.
@@ -219,7 +218,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	for i := range b.Windows {
 		s.windowRows += len(b.Windows[i].Rows)
 		for _, h := range b.Windows[i].Handovers {
-			s.entry.Handovers = append(s.entry.Handovers, batch.Handover{
+			s.entry.Handovers = append(s.entry.Handovers, batch.TimedHandover{
 				From: timeline.Start(&b.Windows[i], by[i]), To: timeline.End(&b.Windows[i], by[i]), Handover: h})
 		}
 		if end := timeline.End(&b.Windows[i], by[i]); last < 0 || end.After(s.entry.Through) {
@@ -232,10 +231,10 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if last >= 0 && now.Sub(s.entry.Through) <= rc.cfg.SnapshotTTL {
 		s.snapshot = newSnapshot(node, &b.Windows[last], by[last], rc.cfg.SnapshotRows/snapshotShare)
 	}
-	if len(b.Windows) > 0 && b.Windows[0].Opening == usage.StartFirst {
+	if len(b.Windows) > 0 && b.Windows[0].StartReason == usage.StartFirst {
 		s.countingFrom = timeline.Start(&b.Windows[0], by[0])
 	}
-	s.entry.Unsampled = rc.writeMetrics(ctx, node, b, by)
+	s.entry.Unsampled = rc.writeMetrics(ctx, node, b.Names, cuts.Windows)
 	return s, false, nil
 }
 
@@ -243,11 +242,11 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 // sends the batch again, and samples that come twice change nothing. If the metrics do not
 // take it, it is booked nevertheless, with the span that is returned: from it the metrics
 // are rebuilt.
-func (rc *Receiver) writeMetrics(ctx context.Context, node string, b *batch.Batch, by []time.Duration) batch.Span {
+func (rc *Receiver) writeMetrics(ctx context.Context, node string, names []batch.Name, ws []timeline.CutWindow) batch.Span {
 	if rc.metrics == nil {
 		return batch.Span{}
 	}
-	unsampled, err := rc.metrics.Append(ctx, node, b.Names, b.Windows, by)
+	unsampled, err := rc.metrics.Append(ctx, node, names, ws)
 	if ctx.Err() != nil {
 		return unsampled
 	}
@@ -279,7 +278,7 @@ func (rc *Receiver) stabilizeClock(node string, now time.Time, c batch.Clock) ba
 }
 
 // trackBoot records the boot of a node that sends, and reports whether the sender is a clone.
-func (rc *Receiver) trackBoot(node string, now time.Time, c batch.Clock, ws []batch.Window) bool {
+func (rc *Receiver) trackBoot(node string, now time.Time, c batch.Clock, ws []usage.Window) bool {
 	newest := int64(-1)
 	for i := range ws {
 		if ws[i].Boot == c.Boot {

@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 func TestOffer(t *testing.T) { synctest.Test(t, testOffer) }
@@ -144,7 +145,7 @@ func testLatestOfMany(t *testing.T) {
 		t.Helper()
 		w := large.window(10 * time.Second)
 		for i := range 80 {
-			r := batch.Row{Workload: batch.ShortID(i + 10)}
+			r := usage.Row{ShortID: workload.ShortID(i + 10)}
 			r.Usage.Covered = 10 * time.Second
 			if i < present {
 				r.Usage.Put(usage.Processes, int64(i), usage.Measured)
@@ -207,7 +208,7 @@ func TestOrderOfOffersIsNothing(t *testing.T) {
 		for i := range rapid.IntRange(1, 4).Draw(t, "streams") {
 			s := &stream{node: rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node"), m: newMachine("b", 10*time.Hour, byte(i))}
 			for range rapid.IntRange(1, 5).Draw(t, "batches") {
-				var ws []batch.Window
+				var ws []usage.Window
 				for range rapid.IntRange(0, 3).Draw(t, "windows") {
 					ws = append(ws, s.m.window(time.Duration(rapid.Int64Range(1, 150e9).Draw(t, "length"))))
 				}
@@ -309,7 +310,7 @@ func testStateLost(t *testing.T) {
 	in := start(t, quick(), l)
 	first := func(m *machine) []byte {
 		w := m.window(10 * time.Second)
-		w.Opening = usage.StartFirst
+		w.StartReason = usage.StartFirst
 		return m.batch(t, w)
 	}
 	a := newMachine("b1", time.Hour, 1)
@@ -547,11 +548,11 @@ func TestOddBatches(t *testing.T) {
 		delete(l.marks, b.Stream)
 		at := int64(0)
 		for range rapid.IntRange(0, 3).Draw(t, "windows") {
-			w := batch.Window{Boot: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "boot"), Start: at, Offset: odd.Draw(t, "offset"), Opening: usage.StartReason(rapid.IntRange(0, 3).Draw(t, "opening"))}
+			w := usage.Window{Boot: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "boot"), Start: at, Offset: odd.Draw(t, "offset"), StartReason: usage.StartReason(rapid.IntRange(0, 3).Draw(t, "opening"))}
 			w.End = w.Start + rapid.Int64Range(0, 1e15).Draw(t, "length")
 			at = w.End
 			for i := range rapid.IntRange(0, 3).Draw(t, "rows") {
-				r := batch.Row{Workload: batch.ShortID(i)}
+				r := usage.Row{ShortID: workload.ShortID(i)}
 				r.Usage.Put(usage.Resource(rapid.IntRange(1, usage.Limit-1).Draw(t, "resource")), max(0, odd.Draw(t, "amount")), usage.Measured)
 				r.Usage.Covered = time.Duration(max(0, odd.Draw(t, "covered")))
 				w.Rows = append(w.Rows, r)
@@ -612,7 +613,7 @@ func BenchmarkOffer(b *testing.B) {
 	m := newMachine("b", time.Hour, 1)
 	w := m.window(10 * time.Second)
 	for i := len(w.Rows); i < rows; i++ {
-		r := batch.Row{Workload: batch.ShortID(i) << 40}
+		r := usage.Row{ShortID: workload.ShortID(i) << 40}
 		for _, res := range []usage.Resource{usage.CPUUser, usage.Memory, usage.MemoryPeak, usage.NetworkRx, usage.PIDs} {
 			r.Usage.Put(res, int64(i)*1234567, usage.Measured)
 		}
@@ -635,7 +636,7 @@ func FuzzOffer(f *testing.F) {
 	f.Add([]byte("garbage"), int64(1))
 	f.Add(m.batch(f, m.window(time.Minute)), int64(time.Hour))
 	w := m.window(200 * time.Hour)
-	w.Opening = usage.StartBooted
+	w.StartReason = usage.StartBooted
 	f.Add(m.batch(f, w, m.window(0)), int64(300*time.Hour))
 	l := newLedger()
 	in, stop := run(f, quick(), l)

@@ -26,32 +26,32 @@ type NodeSnapshot struct {
 // A SnapshotRow is the use of one workload in that window. A workload that used nothing has no
 // row, nor has one that is not among the busiest of a node with very many workloads.
 type SnapshotRow struct {
-	Workload batch.ShortID
+	Workload workload.ShortID
 	Residual bool         // it is system or idle
 	Amounts  live.Figures // of the window: see [live.FiguresOf]
 }
 
 // newSnapshot makes a snapshot of a window whose times by corrects, with at most maxRows rows:
 // those that used the most CPU time.
-func newSnapshot(node string, w *batch.Window, by time.Duration, maxRows int) NodeSnapshot {
+func newSnapshot(node string, w *usage.Window, by time.Duration, maxRows int) NodeSnapshot {
 	s := NodeSnapshot{Node: node, From: timeline.Start(w, by), To: timeline.End(w, by)}
 	s.Present = live.PresentOf(metric.PartsOf(node, w), &w.Total, s.To.Sub(s.From))
 	s.CPUs = w.CPUs
-	var rows []*batch.Row
+	var rows []*usage.Row
 	for i := range w.Rows {
 		if w.Rows[i].Usage.Present != 0 {
 			rows = append(rows, &w.Rows[i])
 		}
 	}
 	if len(rows) > maxRows {
-		slices.SortStableFunc(rows, func(a, b *batch.Row) int { return cmp.Compare(b.Usage.Amount[usage.CPU], a.Usage.Amount[usage.CPU]) })
+		slices.SortStableFunc(rows, func(a, b *usage.Row) int { return cmp.Compare(b.Usage.Amount[usage.CPU], a.Usage.Amount[usage.CPU]) })
 		rows = rows[:maxRows]
 	}
-	system, _ := batch.ShortIDOf(workload.NewID(node, workload.System, ""))
-	idle, _ := batch.ShortIDOf(workload.NewID(node, workload.Idle, ""))
+	system, _ := workload.ShortIDOf(workload.NewID(node, workload.System, ""))
+	idle, _ := workload.ShortIDOf(workload.NewID(node, workload.Idle, ""))
 	s.Rows = make([]SnapshotRow, len(rows))
 	for i, r := range rows {
-		s.Rows[i] = SnapshotRow{r.Workload, r.Workload == system || r.Workload == idle, live.FiguresOf(&r.Usage)}
+		s.Rows[i] = SnapshotRow{r.ShortID, r.ShortID == system || r.ShortID == idle, live.FiguresOf(&r.Usage)}
 		if !s.Rows[i].Residual {
 			s.Workloads++
 		}

@@ -9,6 +9,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/x/failpoint"
 )
 
@@ -35,7 +36,7 @@ type outcome struct {
 	// reason is for people, with stepAbandoned and stepRejected.
 	reason string
 	// wanted are names that the server lacks.
-	wanted []batch.ShortID
+	wanted []workload.ShortID
 }
 
 // errOutdated says that the server cannot read what waits.

@@ -12,6 +12,7 @@ import (
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 )
 
 const (
@@ -484,14 +485,14 @@ func TestSpoolFails(t *testing.T) {
 func TestWanted(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		b.server.after = func(_ *parcel, r batch.Reply) (batch.Reply, error) {
-			r.Names = []batch.ShortID{7, 8}
+			r.Names = []workload.ShortID{7, 8}
 			return r, nil
 		}
 		b.run()
 		b.wait(time.Minute)
 		got := b.shipper.Wanted()
 		slices.Sort(got)
-		if !slices.Equal(got, []batch.ShortID{7, 8}) {
+		if !slices.Equal(got, []workload.ShortID{7, 8}) {
 			b.Errorf("wanted %v", got)
 		}
 		if got := b.shipper.Wanted(); len(got) != 0 {

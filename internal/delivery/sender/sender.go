@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A Server takes batches, over HTTP or in the same process. It answers within
@@ -144,7 +145,7 @@ type Sender struct {
 
 	mu     sync.Mutex // guards what follows
 	status Status
-	wanted map[batch.ShortID]struct{}
+	wanted map[workload.ShortID]struct{}
 	reads  wire.Format // what the server was last known to read
 }
 
@@ -156,16 +157,16 @@ func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), 
 	}
 	return &Sender{
 		cfg: cfg, spool: s, server: server, clock: clock, log: log,
-		running: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[batch.ShortID]struct{}{}, reads: wire.BaseFormat(),
+		running: make(chan struct{}, 1), status: Status{Since: time.Now()}, wanted: map[workload.ShortID]struct{}{}, reads: wire.BaseFormat(),
 	}
 }
 
 // Wanted returns the workloads whose names the server asked for since the last
 // call, in no order. They go with the next window.
-func (s *Sender) Wanted() []batch.ShortID {
+func (s *Sender) Wanted() []workload.ShortID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make([]batch.ShortID, 0, len(s.wanted))
+	names := make([]workload.ShortID, 0, len(s.wanted))
 	for n := range s.wanted {
 		names = append(names, n)
 	}

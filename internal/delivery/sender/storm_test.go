@@ -123,12 +123,12 @@ func TestStorm(t *testing.T) {
 	next := func() {
 		const span = int64(10 * time.Second)
 		i++
-		w := &batch.Window{Boot: "boot", Start: (i - 1) * span, End: i * span, Offset: time.Now().UnixNano() - i*span, CPUs: 2}
-		row := batch.Row{Workload: 7, Has: usage.SetOf(usage.CPU)}
+		w := &usage.Window{Boot: "boot", Start: (i - 1) * span, End: i * span, Offset: time.Now().UnixNano() - i*span, CPUs: 2}
+		row := usage.Row{ShortID: 7, Has: usage.SetOf(usage.CPU)}
 		row.Usage.Put(usage.CPU, i, usage.Measured)
 		booked += i
 		row.Total[usage.CPU] = booked
-		w.Rows = []batch.Row{row}
+		w.Rows = []usage.Row{row}
 		if err := p.Append(w, nil, nil, func(bool) []byte { return []byte{1} }); err != nil {
 			t.Fatal(err)
 		}

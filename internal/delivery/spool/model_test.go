@@ -45,13 +45,13 @@ var started = time.Now().Truncate(time.Hour).UnixNano()
 // used is what workload w used until a time.
 func used(w int, at int64) int64 { return at / int64(time.Millisecond) * int64(w+1) / 7 }
 
-func short(w int) batch.ShortID { return batch.ShortID(100 + w) }
+func short(w int) workload.ShortID { return workload.ShortID(100 + w) }
 
 // between is the window of the machine from one instant to another.
-func between(from, to int64, opening usage.StartReason) *batch.Window {
-	w := &batch.Window{Boot: "boot", Start: from, End: to, Offset: started, Opening: opening, CPUs: 2}
+func between(from, to int64, opening usage.StartReason) *usage.Window {
+	w := &usage.Window{Boot: "boot", Start: from, End: to, Offset: started, StartReason: opening, CPUs: 2}
 	for i := range workloads {
-		row := batch.Row{Workload: short(i), Has: usage.SetOf(usage.CPU)}
+		row := usage.Row{ShortID: short(i), Has: usage.SetOf(usage.CPU)}
 		row.Usage.Put(usage.CPU, used(i, to)-used(i, from), usage.Measured)
 		row.Usage.Covered = time.Duration(to - from)
 		row.Total[usage.CPU] = used(i, to)
@@ -64,7 +64,7 @@ func between(from, to int64, opening usage.StartReason) *batch.Window {
 type agent struct {
 	now     int64 // of the machine
 	booked  int64 // end of the last window
-	pending *batch.Window
+	pending *usage.Window
 	durable int64   // end of the last window that was appended
 	tried   []int64 // ends of those since that could not be
 	opening usage.StartReason
@@ -116,7 +116,7 @@ func (a *agent) window(s *spool.Spool, ticks int64, names []batch.Name) error {
 type server struct {
 	marks  map[batch.Stream]batch.Mark
 	hashes map[string]batch.Hash
-	taken  []batch.Window
+	taken  []usage.Window
 	gaps   []usage.Gap
 	sent   map[string]batch.Hash // of all offers ever made, by anyone
 	totals map[string]int64      // by stream and workload, with the end
@@ -173,10 +173,10 @@ func (v *server) book(t tb, b *batch.Batch) {
 	}
 	for _, w := range b.Windows {
 		for i, row := range w.Rows {
-			if want := used(i, w.End) - used(i, w.Start); row.Workload != short(i) || row.Usage.Amount[usage.CPU] != want {
+			if want := used(i, w.End) - used(i, w.Start); row.ShortID != short(i) || row.Usage.Amount[usage.CPU] != want {
 				t.Fatalf("window %d-%d: row %d: %+v, want %d", w.Start, w.End, i, row, want)
 			}
-			key := fmt.Sprintf("%v/%v/", b.Stream, row.Workload)
+			key := fmt.Sprintf("%v/%v/", b.Stream, row.ShortID)
 			total, ok := v.totals[fmt.Sprint(key, w.Start)]
 			if total += row.Usage.Amount[usage.CPU]; row.Has.Has(usage.CPU) {
 				total, ok = row.Total[usage.CPU], true
@@ -207,7 +207,7 @@ func (v *server) lost(l *batch.Loss) batch.Reply {
 // in one window, or in a gap. It returns how long the gaps alone cover.
 func (v *server) check(t tb, end int64) (alone int64) {
 	t.Helper()
-	slices.SortFunc(v.taken, func(a, b batch.Window) int { return int(a.Start - b.Start) })
+	slices.SortFunc(v.taken, func(a, b usage.Window) int { return int(a.Start - b.Start) })
 	at := int64(0)
 	hole := func(to int64) {
 		for at < to {

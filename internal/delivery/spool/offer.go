@@ -14,7 +14,7 @@ import (
 )
 
 // What goes into one batch at most, besides Config.Batch, unless one window
-// alone is more. A decoded row takes about 450 bytes.
+// alone is more. A decoded row takes about 550 bytes.
 const (
 	maxWindows = 360
 	maxRows    = 10_000

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"testing"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // logIn opens the segments in a directory on the real disk, and returns the
@@ -197,7 +197,7 @@ func TestThin(t *testing.T) {
 				t.Errorf("window %d: row %d: total changed", window, i)
 			}
 			first := window == 1
-			due := (window+uint64(row.Workload))%totalInterval == 0
+			due := (window+uint64(row.ShortID))%totalInterval == 0
 			jumped := i == 1 && window == 50
 			if carries := row.Has != 0; carries != (first || due || jumped) {
 				t.Errorf("window %d: row %d: carries its total: %v", window, i, carries)
@@ -210,10 +210,10 @@ func TestThin(t *testing.T) {
 }
 
 // rowsOf are two rows whose totals follow from those before, but for a jump.
-func rowsOf(window uint64) []batch.Row {
-	rows := make([]batch.Row, 2)
+func rowsOf(window uint64) []usage.Row {
+	rows := make([]usage.Row, 2)
 	for i := range rows {
-		rows[i].Workload = batch.ShortID(i)
+		rows[i].ShortID = workload.ShortID(i)
 		rows[i].Has = usage.SetOf(usage.CPU)
 		rows[i].Usage.Put(usage.CPU, 3, usage.Measured)
 		rows[i].Total[usage.CPU] = int64(3 * window)

@@ -140,7 +140,7 @@ type Spool struct {
 	lastWindow  uint64     // number of the last window
 	lastEnd     int64      // of that, wall time in ns
 	totals      totals
-	scratch     []batch.Row
+	scratch     []usage.Row
 
 	streams     []*stream // by their windows, the live one last
 	dirty       map[batch.Stream]bool
@@ -281,7 +281,7 @@ func (s *Spool) Checkpoint() [][]byte {
 //
 // The rows have their Totals; those that follow from the rows before are not
 // kept.
-func (s *Spool) Append(w *batch.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
+func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -298,12 +298,12 @@ func (s *Spool) Append(w *batch.Window, names []batch.Name, gaps []usage.Gap, ch
 	return nil
 }
 
-func (s *Spool) append(w *batch.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
+func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
 	number := s.lastWindow + 1
 	thin := *w
 	s.scratch = s.totals.omitDerivable(s.scratch[:0], w.Rows, number)
 	thin.Rows = s.scratch
-	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []batch.Window{thin}, Gaps: gaps}
+	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []usage.Window{thin}, Gaps: gaps}
 	encoded, err := wire.Encode(nil, b)
 	if err != nil {
 		return err

@@ -2,10 +2,12 @@ package spool_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +185,47 @@ func TestOldWindowsAreMerged(t *testing.T) {
 		if from.Truncate(span).Add(span).Before(to) {
 			t.Errorf("window %v - %v crosses an edge of %v", from, to, span)
 		}
+	}
+}
+
+// Windows that became one have their rows in order of ShortIDs, whoever was there when.
+func TestMergedRowsAreInOrder(t *testing.T) {
+	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg.MaxBytes = 1 << 30
+	cfg.SegmentBytes = 4 << 10
+	s := openSpool(t, cfg)
+	defer shut(t, s)
+	at := int64(0)
+	for i := range 6 * 60 * 4 { // 4 hours of 10 s
+		w := between(at, at+tick, usage.StartContinued)
+		w.Rows = w.Rows[workloads-1-i%workloads:][:1]
+		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		at += tick
+	}
+	if err := s.Maintain(time.Unix(0, started+at)); err != nil {
+		t.Fatal(err)
+	}
+	o, ok, err := s.NextOffer(s.Streams()[0].Stream)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b, err := wire.Decode(o.Bytes, wire.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := 0
+	for _, w := range b.Windows {
+		if len(w.Rows) == workloads {
+			merged++
+		}
+		if !slices.IsSortedFunc(w.Rows, func(a, b usage.Row) int { return cmp.Compare(a.ShortID, b.ShortID) }) {
+			t.Fatalf("rows of the window of %v are out of order", w.Length())
+		}
+	}
+	if merged < 20 {
+		t.Errorf("%d windows were merged, want 20 and more", merged)
 	}
 }
 

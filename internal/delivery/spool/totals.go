@@ -3,8 +3,8 @@ package spool
 import (
 	"math/bits"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // totalInterval is after how many windows a row carries its Total although it need not.
@@ -12,7 +12,7 @@ const totalInterval = 30
 
 // totals knows what the rows that came last in the live stream said, so that
 // what a reader can add up itself is not sent.
-type totals map[batch.ShortID]lastTotal
+type totals map[workload.ShortID]lastTotal
 
 type lastTotal struct {
 	has    usage.Set
@@ -44,19 +44,19 @@ var factors = func() (f [usage.Limit]uint64) {
 
 // omitDerivable copies rows to dst without the Totals that follow from those before. What
 // it leaves in t is what the rows say.
-func (t totals) omitDerivable(dst, rows []batch.Row, window uint64) []batch.Row {
+func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row {
 	for i := range rows {
 		row := rows[i]
-		before := t[row.Workload]
+		before := t[row.ShortID]
 		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
-		follows := before.has == row.Has && row.Has != 0 && (window+uint64(row.Workload))%totalInterval != 0 &&
+		follows := before.has == row.Has && row.Has != 0 && (window+uint64(row.ShortID))%totalInterval != 0 &&
 			before.digest+digestOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.digest
-		t[row.Workload] = now
+		t[row.ShortID] = now
 		if follows {
-			row.Has, row.Total = 0, [usage.Limit]int64{}
+			row.OmitTotals()
 		}
 		if row.Ended {
-			delete(t, row.Workload)
+			delete(t, row.ShortID)
 		}
 		dst = append(dst, row)
 	}

@@ -57,7 +57,7 @@ func headOf(b *batch.Batch, first, last uint64, encoded []byte) windowHead {
 	w := &b.Windows[0]
 	h := windowHead{
 		First: first, Last: last, Boot: w.Boot, Start: w.Start, End: w.End, Offset: w.Offset,
-		Continues: w.Opening == usage.StartContinued || w.Opening == usage.StartResumed,
+		Continues: w.StartReason == usage.StartContinued || w.StartReason == usage.StartResumed,
 		Rows:      len(w.Rows), Names: len(b.Names), Wire: len(encoded),
 	}
 	h.Unmergeable = nearOverflow(&w.Total)
@@ -256,6 +256,7 @@ func (m *merger) addWindow(w window, span time.Duration) error {
 	own := m.s.findOwner(w.First)
 	if m.sum != nil && own == m.own && m.head.canMerge(&w.windowHead, span) {
 		m.sum.Windows[0].Merge(&b.Windows[0])
+		m.sum.Windows[0].SortRows()
 		addNamesAndGaps(m.sum, b)
 		m.head.Last, m.head.End, m.head.Offset = w.Last, w.End, w.Offset
 		return nil

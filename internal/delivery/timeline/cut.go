@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 const (
@@ -33,10 +34,12 @@ const (
 // grains are the distances of edges, from fine to coarse.
 var grains = [...]int64{minute, 10 * minute, hour, day}
 
-// Cuts are windows cut at minute edges, what falls together added up: one Minute
-// for each workload and minute, by minute and workload, and one NodeMinute for
-// each minute.
+// Cuts are windows cut at minute edges.
 type Cuts struct {
+	Windows []CutWindow // in the order in which they were given
+	// Minutes and Nodes are the pieces, what falls together added up: one Minute for
+	// each workload and minute, by minute and workload, and one NodeMinute for each
+	// minute.
 	Minutes []batch.Minute
 	Nodes   []batch.NodeMinute
 }
@@ -59,17 +62,17 @@ type Cuts struct {
 //
 // The error wraps fault.ErrInvalid: amounts that are negative, or larger than a
 // minute can hold. Stamps are those that Judge let pass.
-func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
-	tight := false
-	if countPieces(ws, tight) > tightPieces {
-		tight = true
-		if n := countPieces(ws, tight); n > maxPieces {
-			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", n, maxPieces, fault.ErrInvalid)
+func Cut(ws []usage.Window, by []time.Duration) (*Cuts, error) {
+	pieces := countPieces(ws, false)
+	tight := pieces > tightPieces
+	if tight {
+		if pieces = countPieces(ws, tight); pieces > maxPieces {
+			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", pieces, maxPieces, fault.ErrInvalid)
 		}
 	}
-	c := cutter{windows: make([]window, len(ws)), parts: make([]part, 0, countPieces(ws, tight)), nodes: map[int64]int{}}
+	c := cutter{Cuts: Cuts{Windows: findEdges(ws, by, tight)}, windows: make([]window, len(ws)), parts: make([]part, 0, pieces), nodes: map[int64]int{}}
 	for i := range ws {
-		if err := c.divide(i, &ws[i], int64(by[i]), tight); err != nil {
+		if err := c.divide(i); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
@@ -86,7 +89,7 @@ func Cut(ws []batch.Window, by []time.Duration) (*Cuts, error) {
 }
 
 // countPieces is about how many minutes of workloads the windows become.
-func countPieces(ws []batch.Window, tight bool) (n int64) {
+func countPieces(ws []usage.Window, tight bool) (n int64) {
 	for i := range ws {
 		w := &ws[i]
 		n += int64(len(w.Rows)+1) * ((w.End-w.Start)/grainOf(w, tight) + 1)
@@ -98,7 +101,7 @@ func countPieces(ws []batch.Window, tight bool) (n int64) {
 }
 
 // grainOf is the distance of the edges at which w is cut.
-func grainOf(w *batch.Window, tight bool) int64 {
+func grainOf(w *usage.Window, tight bool) int64 {
 	length, limit := w.End-w.Start, byMinute
 	if tight {
 		limit = byMinuteTight
@@ -121,16 +124,9 @@ func grainOf(w *batch.Window, tight bool) int64 {
 	return grains[coarsest]
 }
 
-// A piece of a window ends end ns after the window's start.
-type piece struct {
-	minute int64
-	end    int64
-}
-
 // A window that is being cut.
 type window struct {
-	*batch.Window
-	pieces  []piece
+	*CutWindow
 	shares  []usage.Shares // of all rows, by piece
 	sum     usage.Shares   // of all rows
 	covered time.Duration
@@ -140,7 +136,7 @@ type window struct {
 // in place of usages, which are ten times as large.
 type part struct {
 	minute         int64
-	workload       batch.ShortID
+	workload       workload.ShortID
 	window, row, n int32
 }
 
@@ -151,16 +147,12 @@ type cutter struct {
 	nodes   map[int64]int // where in Nodes a minute is
 }
 
-// divide finds the pieces of the i-th window, and the parts of its rows.
-func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
+// divide finds the parts of the rows of the i-th window.
+func (c *cutter) divide(i int) error {
 	w := &c.windows[i]
-	w.Window, w.covered = from, from.Total.Covered
-	past := int64(0)
-	for _, e := range appendEdges(nil, from, by, tight) {
-		w.pieces = append(w.pieces, piece{(e.At - e.Elapsed + past) / minute, e.Elapsed})
-		past = e.Elapsed
-	}
-	w.shares = make([]usage.Shares, len(w.pieces))
+	w.CutWindow = &c.Windows[i]
+	w.covered = w.Total.Covered
+	w.shares = make([]usage.Shares, len(w.Edges))
 	for j := range w.Rows {
 		r := &w.Rows[j]
 		if err := checkUsage(&r.Usage); err != nil {
@@ -178,8 +170,8 @@ func (c *cutter) divide(i int, from *batch.Window, by int64, tight bool) error {
 		if r.Usage.Present == 0 && r.Usage.Covered == 0 {
 			continue
 		}
-		for n, p := range w.pieces {
-			c.parts = append(c.parts, part{p.minute, r.Workload, int32(i), int32(j), int32(n)})
+		for n := range w.Edges {
+			c.parts = append(c.parts, part{w.minute(n), r.ShortID, int32(i), int32(j), int32(n)})
 		}
 	}
 	return nil
@@ -216,19 +208,11 @@ func (c *cutter) sumParts() error {
 
 // amountOf is what of total stands in the window's n-th piece.
 func (w *window) amountOf(total int64, n int) int64 {
-	v := w.cumulative(total, n)
+	v := w.Cumulative(total, n)
 	if n > 0 {
-		v -= w.cumulative(total, n-1)
+		v -= w.Cumulative(total, n-1)
 	}
 	return v
-}
-
-// cumulative is what of total stands in the window's pieces up to the n-th.
-func (w *window) cumulative(total int64, n int) int64 {
-	if n == len(w.pieces)-1 {
-		return total
-	}
-	return portion(total, w.pieces[n].end, w.End-w.Start)
 }
 
 // add adds the n-th piece of u to to, and to shares what of it is of the Wholes.
@@ -285,12 +269,13 @@ func (c *cutter) addNode(w *window) error {
 		violations = broken
 	}
 	covered := min(w.covered, time.Duration(w.End-w.Start))
-	for n, p := range w.pieces {
-		i, ok := c.nodes[p.minute]
+	for n := range w.Edges {
+		at := w.minute(n)
+		i, ok := c.nodes[at]
 		if !ok {
 			i = len(c.Nodes)
-			c.nodes[p.minute] = i
-			c.Nodes = append(c.Nodes, batch.NodeMinute{Minute: p.minute})
+			c.nodes[at] = i
+			c.Nodes = append(c.Nodes, batch.NodeMinute{Minute: at})
 		}
 		to := &c.Nodes[i]
 		to.CPUs = w.CPUs

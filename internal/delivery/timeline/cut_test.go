@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // drawUsage makes a usage with some resources.
@@ -29,20 +30,20 @@ func drawUsage(t *rapid.T, most int64) (u usage.Usage) {
 
 // drawWindows makes windows of one boot, closed ones: their rows sum to whole
 // and skew.
-func drawWindows(t *rapid.T) []batch.Window {
+func drawWindows(t *rapid.T) []usage.Window {
 	at := rapid.Int64Range(0, int64(time.Hour)).Draw(t, "start")
 	offset := 1_700_000_000e9 + rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "offset")
-	var ws []batch.Window
+	var ws []usage.Window
 	for range rapid.IntRange(1, 4).Draw(t, "windows") {
 		length := rapid.OneOf(
 			rapid.Just(int64(0)), rapid.Just(int64(10e9)), rapid.Just(int64(60e9)),
 			rapid.Int64Range(1, int64(3*time.Minute)), rapid.Int64Range(1, int64(9*time.Hour)), rapid.Int64Range(1, int64(20*24*time.Hour)),
 		).Draw(t, "length")
-		w := batch.Window{Boot: "b", Start: at, End: at + length, Offset: offset, CPUs: 2}
+		w := usage.Window{Boot: "b", Start: at, End: at + length, Offset: offset, CPUs: 2}
 		var sum usage.Shares
 		for range rapid.IntRange(0, 4).Draw(t, "rows") {
 			u := drawUsage(t, 1<<45)
-			w.Rows = append(w.Rows, batch.Row{Workload: batch.ShortID(rapid.IntRange(1, 3).Draw(t, "workload")), Usage: u})
+			w.Rows = append(w.Rows, usage.Row{ShortID: workload.ShortID(rapid.IntRange(1, 3).Draw(t, "workload")), Usage: u})
 			for i, r := range usage.Wholes {
 				sum[i] += u.Amount[r]
 			}
@@ -59,7 +60,7 @@ func drawWindows(t *rapid.T) []batch.Window {
 	return ws
 }
 
-func cut(t *rapid.T, ws []batch.Window, by []time.Duration) *timeline.Cuts {
+func cut(t *rapid.T, ws []usage.Window, by []time.Duration) *timeline.Cuts {
 	c, err := timeline.Cut(ws, by)
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +79,7 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 		}
 		c := cut(t, ws, by)
 
-		want, got := map[batch.ShortID]usage.Usage{}, map[batch.ShortID]usage.Usage{}
+		want, got := map[workload.ShortID]usage.Usage{}, map[workload.ShortID]usage.Usage{}
 		var wantNode, gotNode batch.NodeMinute
 		for _, w := range ws {
 			covered := w.Total.Covered
@@ -86,9 +87,9 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 				if r.Usage.Present == 0 && r.Usage.Covered == 0 {
 					continue
 				}
-				u := want[r.Workload]
+				u := want[r.ShortID]
 				u.Add(&r.Usage)
-				want[r.Workload] = u
+				want[r.ShortID] = u
 				covered = max(covered, r.Usage.Covered)
 			}
 			wantNode.Covered += min(covered, time.Duration(w.End-w.Start))
@@ -123,6 +124,25 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 				}
 			}
 		}
+		// The edges say the same: what they make of a total stands in the same minutes.
+		edges := map[int64]int64{}
+		for i := range c.Windows {
+			w, past := &c.Windows[i], int64(0)
+			at := w.Began()
+			for n, e := range w.Edges {
+				sum := w.Cumulative(w.Balance.Whole[0], n)
+				edges[at/int64(time.Minute)] += sum - past
+				at, past = e.At, sum
+			}
+			if w.Window != &ws[i] || past != w.Balance.Whole[0] || at != w.Ended() || at != timeline.End(&ws[i], by[i]).UnixNano() || w.Began() != timeline.Start(&ws[i], by[i]).UnixNano() {
+				t.Fatalf("window %d from %d to %d with %d of %d", i, w.Began(), w.Ended(), past, w.Balance.Whole[0])
+			}
+		}
+		for _, n := range c.Nodes {
+			if n.Whole[0] != edges[n.Minute] {
+				t.Fatalf("minute %d: whole %d, %d by the edges", n.Minute, n.Whole[0], edges[n.Minute])
+			}
+		}
 		if d := gocmp.Diff(want, got); d != "" {
 			t.Fatalf("rows (-want +got):\n%s", d)
 		}
@@ -141,7 +161,7 @@ func TestOrderAndMergingAreNothing(t *testing.T) {
 
 		minutes, nodes := map[[2]uint64]usage.Usage{}, map[int64]batch.NodeMinute{}
 		for _, w := range rapid.Permutation(ws).Draw(t, "order") {
-			part := cut(t, []batch.Window{w}, []time.Duration{0})
+			part := cut(t, []usage.Window{w}, []time.Duration{0})
 			for _, m := range part.Minutes {
 				k := [2]uint64{uint64(m.Minute), uint64(m.Workload)}
 				u := minutes[k]
@@ -161,9 +181,9 @@ func TestOrderAndMergingAreNothing(t *testing.T) {
 				nodes[m.Minute] = n
 			}
 		}
-		var sum timeline.Cuts
+		sum := timeline.Cuts{Windows: whole.Windows} // of which each part has its own
 		for k, u := range minutes {
-			sum.Minutes = append(sum.Minutes, batch.Minute{Minute: int64(k[0]), Workload: batch.ShortID(k[1]), Usage: u})
+			sum.Minutes = append(sum.Minutes, batch.Minute{Minute: int64(k[0]), Workload: workload.ShortID(k[1]), Usage: u})
 		}
 		for _, n := range nodes {
 			sum.Nodes = append(sum.Nodes, n)
@@ -184,9 +204,9 @@ func TestPieceIsTheFormulas(t *testing.T) {
 		start := rapid.Int64Range(0, 600e9).Draw(t, "start")
 		length := rapid.Int64Range(1, int64(2*time.Hour)).Draw(t, "length")
 		total := rapid.Int64Range(0, 1<<51).Draw(t, "total")
-		w := batch.Window{Boot: "b", Start: start, End: start + length, Rows: []batch.Row{{Workload: 1}}}
+		w := usage.Window{Boot: "b", Start: start, End: start + length, Rows: []usage.Row{{ShortID: 1}}}
 		w.Rows[0].Usage.Put(usage.CPUUser, total, usage.Measured)
-		for _, m := range cut(t, []batch.Window{w}, []time.Duration{0}).Minutes {
+		for _, m := range cut(t, []usage.Window{w}, []time.Duration{0}).Minutes {
 			upTo := func(edge int64) *big.Int {
 				x := big.NewInt(min(max(edge-start, 0), length))
 				return x.Div(x.Mul(x, big.NewInt(total)), big.NewInt(length))
@@ -210,32 +230,32 @@ func usageOf(amounts map[usage.Resource]int64, covered time.Duration) (u usage.U
 
 func TestCut(t *testing.T) {
 	const s = int64(time.Second)
-	row := func(u usage.Usage) []batch.Row { return []batch.Row{{Workload: 7, Usage: u}} }
+	row := func(u usage.Usage) []usage.Row { return []usage.Row{{ShortID: 7, Usage: u}} }
 	for _, c := range []struct {
 		name   string
-		window batch.Window
+		window usage.Window
 		by     time.Duration
 		want   []batch.Minute
 	}{
-		{"within a minute", batch.Window{Start: 70 * s, End: 80 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9))}, 0,
+		{"within a minute", usage.Window{Start: 70 * s, End: 80 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9))}, 0,
 			[]batch.Minute{{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9)}}},
-		{"over an edge; the peak stands on both sides", batch.Window{Start: 57 * s, End: 67 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 11, usage.MemoryPeak: 40}, 9))}, 0,
+		{"over an edge; the peak stands on both sides", usage.Window{Start: 57 * s, End: 67 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 11, usage.MemoryPeak: 40}, 9))}, 0,
 			[]batch.Minute{
 				{Workload: 7, Minute: 0, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 3, usage.MemoryPeak: 40}, 2)},
 				{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 8, usage.MemoryPeak: 40}, 7)},
 			}},
-		{"up to an edge", batch.Window{Start: 110 * s, End: 120 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10))}, 0,
+		{"up to an edge", usage.Window{Start: 110 * s, End: 120 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10))}, 0,
 			[]batch.Minute{{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10)}}},
-		{"of no length, on an edge, moved", batch.Window{Start: 60 * s, End: 60 * s, Offset: 60 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0))}, time.Minute,
+		{"of no length, on an edge, moved", usage.Window{Start: 60 * s, End: 60 * s, Offset: 60 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0))}, time.Minute,
 			[]batch.Minute{{Workload: 7, Minute: 3, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0)}}},
-		{"3 h stand at hours, in the first minute of each", batch.Window{Start: 1800 * s, End: 12600 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 6}, 12))}, 0,
+		{"3 h stand at hours, in the first minute of each", usage.Window{Start: 1800 * s, End: 12600 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 6}, 12))}, 0,
 			[]batch.Minute{
 				{Workload: 7, Minute: 30, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 1}, 2)},
 				{Workload: 7, Minute: 60, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 2}, 4)},
 				{Workload: 7, Minute: 120, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 2}, 4)},
 				{Workload: 7, Minute: 180, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 1}, 2)},
 			}},
-		{"8 days stand at days", batch.Window{Start: 43200 * s, End: 43200*s + 8*86400*s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 16}, 0))}, 0,
+		{"8 days stand at days", usage.Window{Start: 43200 * s, End: 43200*s + 8*86400*s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 16}, 0))}, 0,
 			func() (ms []batch.Minute) {
 				for n := range int64(9) {
 					m, v := n*1440, int64(2)
@@ -249,9 +269,9 @@ func TestCut(t *testing.T) {
 				}
 				return ms
 			}()},
-		{"nothing at all is no row", batch.Window{Start: 0, End: 10 * s, Rows: row(usage.Usage{})}, 0, nil},
+		{"nothing at all is no row", usage.Window{Start: 0, End: 10 * s, Rows: row(usage.Usage{})}, 0, nil},
 	} {
-		got, err := timeline.Cut([]batch.Window{c.window}, []time.Duration{c.by})
+		got, err := timeline.Cut([]usage.Window{c.window}, []time.Duration{c.by})
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -267,11 +287,11 @@ func TestCut(t *testing.T) {
 func TestCutOfLargeMachine(t *testing.T) {
 	const cores, bytes = 1024, 2 << 40
 	for _, length := range []time.Duration{3 * time.Hour, 6 * 24 * time.Hour, 30 * 24 * time.Hour} {
-		w := batch.Window{Boot: "b", End: int64(length), Rows: []batch.Row{{Workload: 1}}}
+		w := usage.Window{Boot: "b", End: int64(length), Rows: []usage.Row{{ShortID: 1}}}
 		w.Rows[0].Usage.Put(usage.CPU, cores*int64(length), usage.Measured)
 		w.Rows[0].Usage.Put(usage.Memory, bytes*int64(length/time.Second), usage.Measured)
 		w.Balance.Whole[0], w.Balance.Whole[1] = cores*int64(length), bytes*int64(length/time.Second)
-		if _, err := timeline.Cut([]batch.Window{w}, []time.Duration{0}); err != nil {
+		if _, err := timeline.Cut([]usage.Window{w}, []time.Duration{0}); err != nil {
 			t.Errorf("%v: %v", length, err)
 		}
 	}
@@ -279,31 +299,31 @@ func TestCutOfLargeMachine(t *testing.T) {
 
 func TestCutRefuses(t *testing.T) {
 	const big = timeline.MaxAmount
-	for name, ruin := range map[string]func(w *batch.Window){
-		"negative":             func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = -1 },
-		"too large":            func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big },
-		"too large a peak":     func(w *batch.Window) { w.Rows[0].Usage.Put(usage.MemoryPeak, big, usage.Measured) },
-		"too large together":   func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big - 1 },
-		"overflow of rows":     func(w *batch.Window) { w.Rows[0].Usage.Amount[usage.CPU] = 1<<63 - 1 },
-		"total":                func(w *batch.Window) { w.Total.Put(usage.DiskRead, -5, usage.Measured) },
-		"unknown resource":     func(w *batch.Window) { w.Rows[0].Usage.Present |= 1 << 60 },
-		"whole":                func(w *batch.Window) { w.Balance.Whole[0] = -1 },
-		"whole too large":      func(w *batch.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = big, -big },
-		"whole and skew":       func(w *batch.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = 1<<63-1, 1<<63-1 },
-		"violations":           func(w *batch.Window) { w.Balance.Violations = -1 },
-		"negative coverage":    func(w *batch.Window) { w.Rows[1].Usage.Covered = -1 },
-		"more rows than known": func(w *batch.Window) { w.End, w.Rows = w.Start+int64(20000*time.Hour), make([]batch.Row, 5000) },
+	for name, ruin := range map[string]func(w *usage.Window){
+		"negative":             func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = -1 },
+		"too large":            func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big },
+		"too large a peak":     func(w *usage.Window) { w.Rows[0].Usage.Put(usage.MemoryPeak, big, usage.Measured) },
+		"too large together":   func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big - 1 },
+		"overflow of rows":     func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = 1<<63 - 1 },
+		"total":                func(w *usage.Window) { w.Total.Put(usage.DiskRead, -5, usage.Measured) },
+		"unknown resource":     func(w *usage.Window) { w.Rows[0].Usage.Present |= 1 << 60 },
+		"whole":                func(w *usage.Window) { w.Balance.Whole[0] = -1 },
+		"whole too large":      func(w *usage.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = big, -big },
+		"whole and skew":       func(w *usage.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = 1<<63-1, 1<<63-1 },
+		"violations":           func(w *usage.Window) { w.Balance.Violations = -1 },
+		"negative coverage":    func(w *usage.Window) { w.Rows[1].Usage.Covered = -1 },
+		"more rows than known": func(w *usage.Window) { w.End, w.Rows = w.Start+int64(20000*time.Hour), make([]usage.Row, 5000) },
 	} {
-		w := batch.Window{Boot: "b", Start: 0, End: 10e9, Rows: []batch.Row{{Workload: 1}, {Workload: 1}}}
+		w := usage.Window{Boot: "b", Start: 0, End: 10e9, Rows: []usage.Row{{ShortID: 1}, {ShortID: 1}}}
 		for i := range w.Rows {
 			w.Rows[i].Usage.Put(usage.CPU, 1, usage.Measured)
 		}
 		w.Balance.Whole[0] = 2
-		if _, err := timeline.Cut([]batch.Window{w}, []time.Duration{0}); err != nil {
+		if _, err := timeline.Cut([]usage.Window{w}, []time.Duration{0}); err != nil {
 			t.Fatalf("sound window: %v", err)
 		}
 		ruin(&w)
-		if _, err := timeline.Cut([]batch.Window{w}, []time.Duration{0}); !errors.Is(err, fault.ErrInvalid) {
+		if _, err := timeline.Cut([]usage.Window{w}, []time.Duration{0}); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: error %v, want invalid", name, err)
 		}
 	}
@@ -312,10 +332,10 @@ func TestCutRefuses(t *testing.T) {
 // A window whose parts do not sum to its whole is a defect that is counted, and
 // moves no amount.
 func TestCutCountsBrokenIdentities(t *testing.T) {
-	w := batch.Window{Boot: "b", Start: 55e9, End: 65e9, Rows: []batch.Row{{Workload: 1}}}
+	w := usage.Window{Boot: "b", Start: 55e9, End: 65e9, Rows: []usage.Row{{ShortID: 1}}}
 	w.Rows[0].Usage.Put(usage.CPU, 100, usage.Measured)
 	w.Balance.Whole[0], w.Balance.Skew[0] = 90, 4
-	c, err := timeline.Cut([]batch.Window{w}, []time.Duration{0})
+	c, err := timeline.Cut([]usage.Window{w}, []time.Duration{0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,12 +354,12 @@ func BenchmarkCutBacklog(b *testing.B) { benchmarkCut(b, 450, 22, 5*time.Minute)
 // benchmarkCut cuts windows that follow one another, a row of each resource of
 // every workload in them.
 func benchmarkCut(b *testing.B, windows, rows int, length time.Duration) {
-	ws := make([]batch.Window, windows)
+	ws := make([]usage.Window, windows)
 	for n := range ws {
 		w := &ws[n]
-		*w = batch.Window{Boot: "b", Start: 45e9 + int64(n)*int64(length), End: 45e9 + int64(n+1)*int64(length)}
+		*w = usage.Window{Boot: "b", Start: 45e9 + int64(n)*int64(length), End: 45e9 + int64(n+1)*int64(length)}
 		for i := range rows {
-			r := batch.Row{Workload: batch.ShortID(i) << 50}
+			r := usage.Row{ShortID: workload.ShortID(i) << 50}
 			for res := usage.CPU; res < usage.Limit; res++ {
 				r.Usage.Put(res, int64(i)*1000, usage.Measured)
 			}

@@ -3,8 +3,16 @@ package timeline
 import (
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
 )
+
+// A CutWindow is a window and where it is cut.
+type CutWindow struct {
+	*usage.Window
+	// Edges are the ends of its pieces. There is one at least, and the last one is the
+	// end of the window.
+	Edges []Edge
+}
 
 // An Edge is an instant at which a window is cut, or its end.
 type Edge struct {
@@ -12,20 +20,49 @@ type Edge struct {
 	Elapsed int64 // ns of the window that are before it
 }
 
-// Edges appends to into the edges of each of the windows, as Cut cuts them, and
-// returns with them where each window's begin. The last edge of a window is its
-// end.
-func Edges(into []Edge, ws []batch.Window, by []time.Duration) (all []Edge, from []int) {
-	tight := countPieces(ws, false) > tightPieces
-	for i := range ws {
-		from = append(from, len(into))
-		into = appendEdges(into, &ws[i], int64(by[i]), tight)
+// Began is when the window began in wall time, in ns since 1970.
+func (w *CutWindow) Began() int64 { return w.Edges[0].At - w.Edges[0].Elapsed }
+
+// Ended is when the window ended in wall time, in ns since 1970.
+func (w *CutWindow) Ended() int64 { return w.Edges[len(w.Edges)-1].At }
+
+// Cumulative is what of a window's total stands before its n-th edge: what stands
+// between two edges is the difference.
+func (w *CutWindow) Cumulative(total int64, n int) int64 {
+	if n == len(w.Edges)-1 {
+		return total
 	}
-	return into, from
+	return portion(total, w.Edges[n].Elapsed, w.End-w.Start)
+}
+
+// minute is the first minute that the n-th piece covers, since 1970.
+func (w *CutWindow) minute(n int) int64 {
+	if n == 0 {
+		return w.Began() / minute
+	}
+	return w.Edges[n-1].At / minute
+}
+
+// findEdges finds the edges of windows, where by was added to the stamps of each.
+func findEdges(ws []usage.Window, by []time.Duration, tight bool) []CutWindow {
+	cut := make([]CutWindow, len(ws))
+	var all []Edge // of all windows
+	for i := range ws {
+		cut[i].Window = &ws[i]
+		all = appendEdges(all, &ws[i], int64(by[i]), tight)
+	}
+	for i := range ws {
+		n := 1
+		for length := ws[i].End - ws[i].Start; all[n-1].Elapsed < length; {
+			n++
+		}
+		cut[i].Edges, all = all[:n:n], all[n:]
+	}
+	return cut
 }
 
 // appendEdges appends the edges of one window.
-func appendEdges(into []Edge, w *batch.Window, by int64, tight bool) []Edge {
+func appendEdges(into []Edge, w *usage.Window, by int64, tight bool) []Edge {
 	start, length, grain := w.Start+w.Offset+by, w.End-w.Start, grainOf(w, tight)
 	for past := int64(0); ; {
 		// Wall time is never negative: Judge refuses what is before 1970.
@@ -35,13 +72,4 @@ func appendEdges(into []Edge, w *batch.Window, by int64, tight bool) []Edge {
 			return into
 		}
 	}
-}
-
-// Cumulative is what of a window's total stands before an edge, as Cut has it: what
-// stands between two edges is the difference.
-func (e Edge) Cumulative(total, length int64) int64 {
-	if e.Elapsed == length {
-		return total
-	}
-	return portion(total, e.Elapsed, length)
 }

@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -12,7 +11,7 @@ import (
 // added to the window that is nearest to it. The start of a Rebooted gap is of
 // another boot's clock, so it moves only with a window that ends there. No gap
 // ends later than Tolerance after now, or before it began.
-func MoveGaps(now time.Time, ws []batch.Window, by []time.Duration, gaps []usage.Gap) []usage.Gap {
+func MoveGaps(now time.Time, ws []usage.Window, by []time.Duration, gaps []usage.Gap) []usage.Gap {
 	moved := make([]usage.Gap, len(gaps))
 	for i, g := range gaps {
 		reach := int64(math.MaxInt64)
@@ -49,9 +48,9 @@ func ClampGap(now time.Time, g usage.Gap) usage.Gap {
 
 // moveEdge moves t by what was added to the window nearest to it, where that is
 // no further than reach.
-func moveEdge(t time.Time, ws []batch.Window, by []time.Duration, reach int64) time.Time {
+func moveEdge(t time.Time, ws []usage.Window, by []time.Duration, reach int64) time.Time {
 	if y := t.Year(); y < 1970 || y > 2261 {
-		return t // out of what nanoseconds can hold; Bound cuts it
+		return t // out of what nanoseconds can hold; ClampGap cuts it
 	}
 	at, nearest, add := t.UnixNano(), int64(math.MaxInt64), time.Duration(0)
 	for i := range ws {

@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // Judge says for each window of a batch what is to be added to its wall time,
@@ -26,7 +27,7 @@ import (
 // So nothing ends later than Tolerance after now, a batch whose clocks are right
 // is not touched, and windows that did not overlap do not overlap afterwards.
 // The error wraps fault.ErrInvalid: stamps that cannot be.
-func Judge(now time.Time, c batch.Clock, ws []batch.Window) ([]time.Duration, error) {
+func Judge(now time.Time, c batch.Clock, ws []usage.Window) ([]time.Duration, error) {
 	if err := Check(ws); err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func Judge(now time.Time, c batch.Clock, ws []batch.Window) ([]time.Duration, er
 type judgment struct {
 	now   int64
 	clock batch.Clock
-	ws    []batch.Window
+	ws    []usage.Window
 	by    []time.Duration
 }
 
@@ -143,16 +144,16 @@ func (j *judgment) move(b []int, by int64) {
 }
 
 func (j *judgment) latest(b []int) int64 {
-	return j.extreme(b, func(w *batch.Window) int64 { return w.End }, 1)
+	return j.extreme(b, func(w *usage.Window) int64 { return w.End }, 1)
 }
 
 func (j *judgment) earliest(b []int) int64 {
-	return j.extreme(b, func(w *batch.Window) int64 { return w.Start }, -1)
+	return j.extreme(b, func(w *usage.Window) int64 { return w.Start }, -1)
 }
 
 // extreme is the highest wall time of the windows' stamps, or the lowest where
 // sign is -1.
-func (j *judgment) extreme(b []int, stamp func(*batch.Window) int64, sign int64) int64 {
+func (j *judgment) extreme(b []int, stamp func(*usage.Window) int64, sign int64) int64 {
 	at := func(i int) int64 { return stamp(&j.ws[i]) + j.ws[i].Offset + int64(j.by[i]) }
 	best := at(b[0])
 	for _, i := range b[1:] {
@@ -178,7 +179,7 @@ func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 
 // Shifts says what was moved: one line for each run of windows of a boot that
 // were moved alike.
-func Shifts(now time.Time, ws []batch.Window, by []time.Duration) []batch.Shift {
+func Shifts(now time.Time, ws []usage.Window, by []time.Duration) []batch.Shift {
 	var shifts []batch.Shift
 	last := -1
 	for i := range ws {

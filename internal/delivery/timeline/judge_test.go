@@ -23,10 +23,10 @@ const minute = int64(time.Minute)
 
 // drawBoots makes a batch of windows of some boots, with clocks that are right,
 // somewhat wrong, or out of this world, and what the sender's clocks show.
-func drawBoots(t *rapid.T) (batch.Clock, []batch.Window) {
+func drawBoots(t *rapid.T) (batch.Clock, []usage.Window) {
 	c := batch.Clock{Boot: "present", Boottime: rapid.Int64Range(0, int64(500*24*time.Hour)).Draw(t, "boottime")}
 	began := now.UnixNano() - c.Boottime
-	var ws []batch.Window
+	var ws []usage.Window
 	names := []string{"a", "b", "present"}
 	for _, boot := range rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 3, rapid.ID).Draw(t, "boots") {
 		right := began
@@ -40,7 +40,7 @@ func drawBoots(t *rapid.T) (batch.Clock, []batch.Window) {
 			if rapid.IntRange(0, 4).Draw(t, "step") == 0 {
 				off = right + wrong.Draw(t, "wrong")
 			}
-			w := batch.Window{Boot: boot, Start: at, End: at + rapid.Int64Range(0, int64(5*time.Minute)).Draw(t, "length"), Offset: off}
+			w := usage.Window{Boot: boot, Start: at, End: at + rapid.Int64Range(0, int64(5*time.Minute)).Draw(t, "length"), Offset: off}
 			at = w.End + rapid.Int64Range(0, 30e9).Draw(t, "pause")
 			ws = append(ws, w)
 		}
@@ -50,7 +50,7 @@ func drawBoots(t *rapid.T) (batch.Clock, []batch.Window) {
 
 type span struct{ start, end time.Time }
 
-func spans(ws []batch.Window, by []time.Duration) []span {
+func spans(ws []usage.Window, by []time.Duration) []span {
 	s := make([]span, len(ws))
 	for i := range ws {
 		s[i] = span{timeline.Start(&ws[i], by[i]), timeline.End(&ws[i], by[i])}
@@ -113,7 +113,7 @@ func TestJudge(t *testing.T) {
 		// A boot whose clock was wrong is moved to the truth: offsets of the
 		// sender's boot agree with the server afterwards, unless they contradict
 		// its own clock.
-		sound := !slices.ContainsFunc(ws, func(w batch.Window) bool { return w.Boot == c.Boot && w.End > c.Boottime })
+		sound := !slices.ContainsFunc(ws, func(w usage.Window) bool { return w.Boot == c.Boot && w.End > c.Boottime })
 		for i := range ws {
 			if ws[i].Boot == c.Boot && sound {
 				if off := time.Duration(ws[i].Offset + int64(by[i]) - began); off.Abs() > timeline.Tolerance {
@@ -127,33 +127,33 @@ func TestJudge(t *testing.T) {
 func TestJudgeTable(t *testing.T) {
 	began := now.Add(-time.Hour).UnixNano()
 	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
-	w := func(boot string, from, to time.Duration, offset int64) batch.Window {
-		return batch.Window{Boot: boot, Start: int64(from), End: int64(to), Offset: offset}
+	w := func(boot string, from, to time.Duration, offset int64) usage.Window {
+		return usage.Window{Boot: boot, Start: int64(from), End: int64(to), Offset: offset}
 	}
 	const h, d = time.Hour, 24 * time.Hour
 	for _, c2 := range []struct {
 		name string
-		ws   []batch.Window
+		ws   []usage.Window
 		want []time.Duration
 	}{
-		{"right", []batch.Window{w("p", 10*time.Minute, 11*time.Minute, began)}, []time.Duration{0}},
-		{"within two minutes", []batch.Window{w("p", 0, time.Minute, began+2*minute)}, []time.Duration{0}},
-		{"an hour ahead", []batch.Window{w("p", 0, time.Minute, began+int64(h))}, []time.Duration{-h}},
-		{"no battery", []batch.Window{w("p", 0, time.Minute, 0)}, []time.Duration{time.Duration(began)}},
-		{"as late as a clock can be set", []batch.Window{w("p", 0, time.Minute, int64(260*365*d))}, []time.Duration{time.Duration(began) - 260*365*d}},
-		{"an earlier boot, as late", []batch.Window{w("a", 0, h, int64(260*365*d))}, []time.Duration{now.Sub(time.Unix(0, 0)) - 2*h - 260*365*d}},
-		{"set right meanwhile: one answer for all", []batch.Window{w("p", 0, time.Minute, 0), w("p", time.Minute, 2*time.Minute, began+3e9)},
+		{"right", []usage.Window{w("p", 10*time.Minute, 11*time.Minute, began)}, []time.Duration{0}},
+		{"within two minutes", []usage.Window{w("p", 0, time.Minute, began+2*minute)}, []time.Duration{0}},
+		{"an hour ahead", []usage.Window{w("p", 0, time.Minute, began+int64(h))}, []time.Duration{-h}},
+		{"no battery", []usage.Window{w("p", 0, time.Minute, 0)}, []time.Duration{time.Duration(began)}},
+		{"as late as a clock can be set", []usage.Window{w("p", 0, time.Minute, int64(260*365*d))}, []time.Duration{time.Duration(began) - 260*365*d}},
+		{"an earlier boot, as late", []usage.Window{w("a", 0, h, int64(260*365*d))}, []time.Duration{now.Sub(time.Unix(0, 0)) - 2*h - 260*365*d}},
+		{"set right meanwhile: one answer for all", []usage.Window{w("p", 0, time.Minute, 0), w("p", time.Minute, 2*time.Minute, began+3e9)},
 			[]time.Duration{time.Duration(began), -3 * time.Second}},
-		{"within two minutes, but in the future", []batch.Window{w("p", h-time.Second, h+time.Second, began+2*minute)}, []time.Duration{-2 * time.Minute}},
-		{"its end contradicts its clock", []batch.Window{w("p", 0, 2*h, began)}, []time.Duration{-h}},
-		{"an earlier boot", []batch.Window{w("a", 0, h, now.Add(-5*h).UnixNano())}, []time.Duration{0}},
-		{"an earlier boot in the future", []batch.Window{w("a", 0, h, now.Add(d).UnixNano())}, []time.Duration{-d - 2*h}},
-		{"an earlier boot without a battery", []batch.Window{w("a", 0, h, 0)}, []time.Duration{now.Sub(time.Unix(0, 0)) - 2*h}},
-		{"an earlier boot, set right meanwhile", []batch.Window{w("a", 0, h, 0), w("a", h, 2*h, now.Add(-9*h).UnixNano())},
+		{"within two minutes, but in the future", []usage.Window{w("p", h-time.Second, h+time.Second, began+2*minute)}, []time.Duration{-2 * time.Minute}},
+		{"its end contradicts its clock", []usage.Window{w("p", 0, 2*h, began)}, []time.Duration{-h}},
+		{"an earlier boot", []usage.Window{w("a", 0, h, now.Add(-5*h).UnixNano())}, []time.Duration{0}},
+		{"an earlier boot in the future", []usage.Window{w("a", 0, h, now.Add(d).UnixNano())}, []time.Duration{-d - 2*h}},
+		{"an earlier boot without a battery", []usage.Window{w("a", 0, h, 0)}, []time.Duration{now.Sub(time.Unix(0, 0)) - 2*h}},
+		{"an earlier boot, set right meanwhile", []usage.Window{w("a", 0, h, 0), w("a", h, 2*h, now.Add(-9*h).UnixNano())},
 			[]time.Duration{time.Duration(now.Add(-9 * h).UnixNano()), 0}},
-		{"all an hour ahead: boots keep their order", []batch.Window{w("a", 0, h, now.Add(-h-30*time.Minute).UnixNano()), w("p", 0, time.Minute, began+int64(h))},
+		{"all an hour ahead: boots keep their order", []usage.Window{w("a", 0, h, now.Add(-h-30*time.Minute).UnixNano()), w("p", 0, time.Minute, began+int64(h))},
 			[]time.Duration{-30 * time.Minute, -h}},
-		{"moved into the one before: that makes way", []batch.Window{w("a", 0, h, began-int64(h)+minute), w("p", 0, time.Minute, began+3*minute)},
+		{"moved into the one before: that makes way", []usage.Window{w("a", 0, h, began-int64(h)+minute), w("p", 0, time.Minute, began+3*minute)},
 			[]time.Duration{-time.Minute, -3 * time.Minute}},
 	} {
 		by, err := timeline.Judge(now, c, c2.ws)
@@ -171,19 +171,19 @@ func TestJudgeRefuses(t *testing.T) {
 	sound := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
 	for name, c := range map[string]struct {
 		clock batch.Clock
-		ws    []batch.Window
+		ws    []usage.Window
 	}{
 		"no boot":            {batch.Clock{Boottime: 1}, nil},
 		"clock below zero":   {batch.Clock{Boot: "p", Boottime: -1}, nil},
 		"clock out of reach": {batch.Clock{Boot: "p", Boottime: far}, nil},
-		"window of no boot":  {sound, []batch.Window{{End: 1}}},
-		"ends before":        {sound, []batch.Window{{Boot: "p", Start: 2, End: 1}}},
-		"below zero":         {sound, []batch.Window{{Boot: "p", Start: -2, End: 1}}},
-		"end out of reach":   {sound, []batch.Window{{Boot: "p", End: far}}},
-		"offset":             {sound, []batch.Window{{Boot: "p", End: 1, Offset: math.MaxInt64}}},
-		"offset below":       {sound, []batch.Window{{Boot: "p", End: 1, Offset: -far}}},
-		"overlap":            {sound, []batch.Window{{Boot: "p", Start: 0, End: 10}, {Boot: "p", Start: 9, End: 20}}},
-		"before 1970":        {sound, []batch.Window{{Boot: "a", End: int64(30 * 365 * 24 * time.Hour)}, {Boot: "b", End: int64(30 * 365 * 24 * time.Hour)}}},
+		"window of no boot":  {sound, []usage.Window{{End: 1}}},
+		"ends before":        {sound, []usage.Window{{Boot: "p", Start: 2, End: 1}}},
+		"below zero":         {sound, []usage.Window{{Boot: "p", Start: -2, End: 1}}},
+		"end out of reach":   {sound, []usage.Window{{Boot: "p", End: far}}},
+		"offset":             {sound, []usage.Window{{Boot: "p", End: 1, Offset: math.MaxInt64}}},
+		"offset below":       {sound, []usage.Window{{Boot: "p", End: 1, Offset: -far}}},
+		"overlap":            {sound, []usage.Window{{Boot: "p", Start: 0, End: 10}, {Boot: "p", Start: 9, End: 20}}},
+		"before 1970":        {sound, []usage.Window{{Boot: "a", End: int64(30 * 365 * 24 * time.Hour)}, {Boot: "b", End: int64(30 * 365 * 24 * time.Hour)}}},
 	} {
 		if by, err := timeline.Judge(now, c.clock, c.ws); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, %v, want invalid", name, by, err)
@@ -203,7 +203,7 @@ func TestBootStart(t *testing.T) {
 
 // A run of windows that were moved alike is one line.
 func TestShifts(t *testing.T) {
-	ws := []batch.Window{{Boot: "a", End: 1}, {Boot: "a", Start: 1, End: 2}, {Boot: "p", End: 3}, {Boot: "p", Start: 3, End: 4}, {Boot: "p", Start: 4, End: 5}, {Boot: "p", Start: 5, End: 6}}
+	ws := []usage.Window{{Boot: "a", End: 1}, {Boot: "a", Start: 1, End: 2}, {Boot: "p", End: 3}, {Boot: "p", Start: 3, End: 4}, {Boot: "p", Start: 4, End: 5}, {Boot: "p", Start: 5, End: 6}}
 	by := []time.Duration{time.Hour, time.Hour + time.Second/2, time.Hour, 2 * time.Hour, 0, 2 * time.Hour}
 	var got []string
 	for _, s := range timeline.Shifts(now, ws, by) {
@@ -224,7 +224,7 @@ func TestMoveGaps(t *testing.T) {
 	at := func(d time.Duration) time.Time { return now.Add(d) }
 	const h = time.Hour
 	// The sender's clock is an hour ahead; the boot before ended at -3 h.
-	ws := []batch.Window{{Boot: "p", Start: 0, End: int64(h), Offset: at(-h).UnixNano()}}
+	ws := []usage.Window{{Boot: "p", Start: 0, End: int64(h), Offset: at(-h).UnixNano()}}
 	by := []time.Duration{-h}
 	for _, c := range []struct {
 		name     string

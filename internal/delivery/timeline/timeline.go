@@ -12,8 +12,8 @@ import (
 	"fmt"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 const (
@@ -40,7 +40,7 @@ const (
 // Check reports what of the windows' stamps cannot be: a window that ends before
 // it starts, stamps out of all bounds, windows of one boot that overlap or are
 // out of order. The error wraps fault.ErrInvalid.
-func Check(ws []batch.Window) error {
+func Check(ws []usage.Window) error {
 	ends := make(map[string]int64, 1)
 	for i := range ws {
 		w := &ws[i]
@@ -64,11 +64,11 @@ func invalid(window int, format string, a ...any) error {
 }
 
 // Start is when w began in wall time, by added to its stamps.
-func Start(w *batch.Window, by time.Duration) time.Time {
+func Start(w *usage.Window, by time.Duration) time.Time {
 	return time.Unix(0, w.Start+w.Offset+int64(by)).UTC()
 }
 
 // End is when w ended in wall time, by added to its stamps.
-func End(w *batch.Window, by time.Duration) time.Time {
+func End(w *usage.Window, by time.Duration) time.Time {
 	return time.Unix(0, w.End+w.Offset+int64(by)).UTC()
 }

@@ -8,6 +8,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/proto"
 )
 
@@ -60,13 +61,13 @@ func fromMessage(m *proto.Batch, l Limits) (*batch.Batch, error) {
 // windowsFrom reads what windows are without their rows.
 func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 	if len(m.Windows) > 0 {
-		b.Windows = make([]batch.Window, len(m.Windows))
+		b.Windows = make([]usage.Window, len(m.Windows))
 	}
-	var last batch.Window
+	var last usage.Window
 	for i, w := range m.Windows {
-		now := batch.Window{
+		now := usage.Window{
 			Boot: last.Boot, Start: last.End + w.Start, Offset: last.Offset + w.Offset,
-			Opening: usage.StartReason(w.Opening), CPUs: int(w.Cpus),
+			StartReason: usage.StartReason(w.Opening), CPUs: int(w.Cpus),
 			Balance: usage.Balance{Violations: w.Violations, Lost: w.Lost},
 		}
 		if w.Boot != nil {
@@ -94,13 +95,13 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 	return nil
 }
 
-func balancesFrom(windows []batch.Window, m *proto.Balances) error {
+func balancesFrom(windows []usage.Window, m *proto.Balances) error {
 	if m == nil {
 		return nil
 	}
 	n := len(m.Resources) * len(windows)
 	for _, column := range [][]int64{m.Workloads, m.System, m.Idle, m.Skew, m.Rest} {
-		if len(column) != 0 && len(column) != n {
+		if !isComplete(column, n) {
 			return invalid("%d numbers for %d windows of %d resources", len(column), len(windows), len(m.Resources))
 		}
 	}
@@ -124,14 +125,6 @@ func balancesFrom(windows []batch.Window, m *proto.Balances) error {
 	return nil
 }
 
-// elementAt is one of a column, which is of zeros where it is empty.
-func elementAt(column []int64, i int) int64 {
-	if len(column) == 0 {
-		return 0
-	}
-	return column[i]
-}
-
 // rowsFrom reads the rows of all windows into one slice, of which each window
 // has its part.
 func rowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
@@ -153,7 +146,7 @@ func rowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 			return invalid("the list of workloads is not in ascending order")
 		}
 	}
-	rows, lines := make([]batch.Row, total), make([]line, total)
+	rows, lines := make([]usage.Row, total), make([]line, total)
 	last := slices.Repeat([]int{-1}, len(m.Workloads))
 	n := 0
 	for i := range b.Windows {
@@ -163,7 +156,7 @@ func rowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 			if place < 0 || place >= int64(len(last)) {
 				return invalid("row %d is of workload %d of %d", n, place, len(last))
 			}
-			rows[n].Workload = batch.ShortID(m.Workloads[place])
+			rows[n].ShortID = workload.ShortID(m.Workloads[place])
 			lines[n] = line{Row: &rows[n], length: w.End - w.Start, place: int(place), before: last[place]}
 			last[place], next = n, place+1
 			n++
@@ -183,7 +176,7 @@ func machineFrom(b *batch.Batch, m *proto.Table) error {
 	if len(m.Workload) != 0 {
 		return invalid("it names workloads")
 	}
-	rows, lines := make([]batch.Row, len(b.Windows)), make([]line, len(b.Windows))
+	rows, lines := make([]usage.Row, len(b.Windows)), make([]line, len(b.Windows))
 	for i := range lines {
 		lines[i] = line{Row: &rows[i], length: b.Windows[i].End - b.Windows[i].Start, before: i - 1}
 	}
@@ -254,23 +247,9 @@ func readAmounts(lines []line, list []*proto.Column) error {
 			return invalid("%v: values and deltas", usage.Resource(m.Resource))
 		}
 		last = m.Resource
-		r, c := usage.Resource(m.Resource), deltaReader{m.Values, m.Deltas}
-		for i := range lines {
-			u := &lines[i].Usage
-			if !u.Present.Has(r) {
-				continue
-			}
-			foretold := int64(0)
-			if len(c.deltas) > 0 {
-				foretold = predict(lines, i, r)
-			}
-			var ok bool
-			if u.Amount[r], ok = c.next(foretold); !ok {
-				return invalid("%v: row %d: the number is missing or negative", r, i)
-			}
-		}
-		if n := len(c.values) + len(c.deltas); n > 0 {
-			return invalid("%v: %d numbers too many", r, n)
+		c := amountColumn(lines, usage.Resource(m.Resource))
+		if err := c.read(m.Values, m.Deltas); err != nil {
+			return fmt.Errorf("%v: %w", usage.Resource(m.Resource), err)
 		}
 	}
 	return nil
@@ -290,24 +269,4 @@ func readTotals(lines []line, places int, list []int64) error {
 		return invalid("one is negative")
 	}
 	return nil
-}
-
-// A deltaReader is what is left of a column.
-type deltaReader struct {
-	values []uint64
-	deltas []int64
-}
-
-// next takes a number that was predicted as that off the column. It is false
-// where there is none, or none that an amount can be.
-func (c *deltaReader) next(foretold int64) (value int64, ok bool) {
-	switch {
-	case len(c.values) > 0:
-		value, c.values = int64(c.values[0]), c.values[1:]
-	case len(c.deltas) > 0:
-		value, c.deltas = foretold+c.deltas[0], c.deltas[1:]
-	default:
-		return 0, false
-	}
-	return value, value >= 0
 }

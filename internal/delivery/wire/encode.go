@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/proto"
@@ -51,7 +49,7 @@ func toMessage(b *batch.Batch) (*proto.Batch, error) {
 func workloads(b *batch.Batch) (list []uint64) {
 	for i := range b.Windows {
 		for j := range b.Windows[i].Rows {
-			list = append(list, uint64(b.Windows[i].Rows[j].Workload))
+			list = append(list, uint64(b.Windows[i].Rows[j].ShortID))
 		}
 		// Windows have about the same rows: the list stays as short as one.
 		slices.Sort(list)
@@ -60,10 +58,10 @@ func workloads(b *batch.Batch) (list []uint64) {
 	return list
 }
 
-func windowMessage(windows []batch.Window, i int) *proto.Window {
+func windowMessage(windows []usage.Window, i int) *proto.Window {
 	w := &windows[i]
 	m := &proto.Window{
-		Start: w.Start, Length: uint64(w.End - w.Start), Offset: w.Offset, Opening: proto.Opening(w.Opening),
+		Start: w.Start, Length: uint64(w.End - w.Start), Offset: w.Offset, Opening: proto.Opening(w.StartReason),
 		Cpus: uint32(max(0, w.CPUs)), Rows: uint32(len(w.Rows)),
 		Violations: w.Balance.Violations, Lost: w.Balance.Lost,
 	}
@@ -79,10 +77,10 @@ func windowMessage(windows []batch.Window, i int) *proto.Window {
 	return m
 }
 
-func balancesMessage(windows []batch.Window) *proto.Balances {
+func balancesMessage(windows []usage.Window) *proto.Balances {
 	var m proto.Balances
 	for i, r := range usage.Wholes {
-		if !slices.ContainsFunc(windows, func(w batch.Window) bool {
+		if !slices.ContainsFunc(windows, func(w usage.Window) bool {
 			b := &w.Balance
 			return b.Whole[i]|b.Workloads[i]|b.System[i]|b.Idle[i]|b.Skew[i] != 0
 		}) {
@@ -98,11 +96,8 @@ func balancesMessage(windows []batch.Window) *proto.Balances {
 	if len(m.Resources) == 0 {
 		return nil
 	}
-	for _, column := range []*[]int64{&m.Workloads, &m.System, &m.Idle, &m.Skew, &m.Rest} {
-		if !slices.ContainsFunc(*column, func(v int64) bool { return v != 0 }) {
-			*column = nil
-		}
-	}
+	m.Workloads, m.System, m.Idle = omitZeros(m.Workloads), omitZeros(m.System), omitZeros(m.Idle)
+	m.Skew, m.Rest = omitZeros(m.Skew), omitZeros(m.Rest)
 	return &m
 }
 
@@ -119,7 +114,7 @@ func linesOf(b *batch.Batch, list []uint64) []line {
 		w := &b.Windows[i]
 		lines = slices.Grow(lines, len(w.Rows))
 		for j := range w.Rows {
-			place, _ := slices.BinarySearch(list, uint64(w.Rows[j].Workload))
+			place, _ := slices.BinarySearch(list, uint64(w.Rows[j].ShortID))
 			lines = append(lines, line{Row: &w.Rows[j], length: w.End - w.Start, place: place, before: last[place]})
 			last[place] = len(lines) - 1
 		}
@@ -148,7 +143,7 @@ func placeSteps(b *batch.Batch, lines []line) []int64 {
 func machineLines(b *batch.Batch) (lines []line, ok bool) {
 	for i := range b.Windows {
 		w := &b.Windows[i]
-		lines = append(lines, line{Row: &batch.Row{Usage: w.Total}, length: w.End - w.Start, before: i - 1})
+		lines = append(lines, line{Row: &usage.Row{Usage: w.Total}, length: w.End - w.Start, before: i - 1})
 		ok = ok || w.Total.Present != 0 || w.Total.Covered != 0
 	}
 	return lines, ok
@@ -188,32 +183,14 @@ func tableMessage(lines []line, places int) *proto.Table {
 // columnMessage puts the amounts of r into a column, as values or as deltas:
 // whichever takes fewer bytes. It is nil where all are 0.
 func columnMessage(lines []line, r usage.Resource) *proto.Column {
-	n, values, deltas := 0, 0, 0
-	any := int64(0)
-	for i := range lines {
-		if amount, ok := lines[i].Usage.Get(r); ok {
-			delta := amount - predict(lines, i, r)
-			n, any = n+1, any|amount
-			values += protowire.SizeVarint(uint64(amount))
-			deltas += protowire.SizeVarint(protowire.EncodeZigZag(delta))
-		}
-	}
-	m := &proto.Column{Resource: proto.Resource(r)}
-	switch {
-	case any == 0:
+	c, m := amountColumn(lines, r), &proto.Column{Resource: proto.Resource(r)}
+	switch n, values, deltas, some := c.measure(); {
+	case !some:
 		return nil
 	case deltas < values:
-		m.Deltas = make([]int64, 0, n)
+		m.Deltas = c.deltas(n)
 	default:
-		m.Values = make([]uint64, 0, n)
-	}
-	for i := range lines {
-		switch amount, ok := lines[i].Usage.Get(r); {
-		case ok && m.Deltas != nil:
-			m.Deltas = append(m.Deltas, amount-predict(lines, i, r))
-		case ok:
-			m.Values = append(m.Values, uint64(amount))
-		}
+		m.Values = c.values(n)
 	}
 	return m
 }

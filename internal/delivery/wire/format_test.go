@@ -45,12 +45,12 @@ func TestFormatText(t *testing.T) {
 func TestFormatOf(t *testing.T) {
 	var used usage.Usage
 	used.Put(usage.PIDsPeak, 1, usage.Measured)
-	for name, w := range map[string]batch.Window{
-		"in a row":       {Rows: []batch.Row{{Usage: used}}},
-		"in totals":      {Rows: []batch.Row{{Has: usage.SetOf(usage.PIDsPeak)}}},
+	for name, w := range map[string]usage.Window{
+		"in a row":       {Rows: []usage.Row{{Usage: used}}},
+		"in totals":      {Rows: []usage.Row{{Has: usage.SetOf(usage.PIDsPeak)}}},
 		"of the machine": {Total: used},
 	} {
-		if got := wire.FormatOf(&batch.Batch{Windows: []batch.Window{{}, w}}); got != (wire.Format{Layout: 1, Resource: usage.PIDsPeak}) {
+		if got := wire.FormatOf(&batch.Batch{Windows: []usage.Window{{}, w}}); got != (wire.Format{Layout: 1, Resource: usage.PIDsPeak}) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

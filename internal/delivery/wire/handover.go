@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -130,62 +129,54 @@ type guest struct {
 	name     string
 }
 
-func handoversMessage(windows []batch.Window) (*proto.Handovers, error) {
-	if !slices.ContainsFunc(windows, func(w batch.Window) bool { return len(w.Handovers) > 0 }) {
+func handoversMessage(windows []usage.Window) (*proto.Handovers, error) {
+	if !slices.ContainsFunc(windows, func(w usage.Window) bool { return len(w.Handovers) > 0 }) {
 		return nil, nil
 	}
-	e := handoverWriter{guests: map[guest]uint32{}, epochs: map[string]uint32{}}
+	w := handoverWriter{guests: map[guest]uint32{}, epochs: map[string]uint32{}}
 	for i := range windows {
-		e.m.Counts = append(e.m.Counts, uint32(len(windows[i].Handovers)))
+		w.m.Counts = append(w.m.Counts, uint32(len(windows[i].Handovers)))
 		for j := range windows[i].Handovers {
-			if err := e.put(&windows[i].Handovers[j]); err != nil {
+			if err := w.put(&windows[i].Handovers[j]); err != nil {
 				return nil, fmt.Errorf("window %d: handover %d: %w", i, j, err)
 			}
 		}
 	}
-	if !slices.ContainsFunc(e.m.Opened, func(o proto.Opened) bool { return o != proto.Opened_OPENED_NONE }) {
-		e.m.Opened = nil
-	}
-	if !slices.ContainsFunc(e.m.Booked, func(v int64) bool { return v != 0 }) {
-		e.m.Booked = nil
-	}
-	if !slices.ContainsFunc(e.m.Epoch, func(v uint32) bool { return v != 0 }) {
-		e.m.Epoch = nil
-	}
-	return &e.m, nil
+	w.m.Opened, w.m.Booked, w.m.Epoch = omitZeros(w.m.Opened), omitZeros(w.m.Booked), omitZeros(w.m.Epoch)
+	return &w.m, nil
 }
 
-func (e *handoverWriter) put(h *usage.Handover) error {
-	at, err := e.guestIndex(h)
+func (w *handoverWriter) put(h *usage.Handover) error {
+	at, err := w.guestIndex(h)
 	if err != nil {
 		return err
 	}
-	f, opened := &e.states[at], normalizeShare(&h.Opened)
-	e.m.Guest, e.m.Shares = append(e.m.Guest, at), append(e.m.Shares, uint32(len(h.Shares)))
+	f, opened := &w.states[at], normalizeShare(&h.Opened)
+	w.m.Guest, w.m.Shares = append(w.m.Guest, at), append(w.m.Shares, uint32(len(h.Shares)))
 	switch {
 	case opened.Epoch == "":
-		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_NONE)
+		w.m.Opened = append(w.m.Opened, proto.Opened_OPENED_NONE)
 	case f.told > 0 && opened == f.last:
-		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_LAST)
+		w.m.Opened = append(w.m.Opened, proto.Opened_OPENED_LAST)
 	default:
-		e.m.Opened = append(e.m.Opened, proto.Opened_OPENED_TOLD)
-		if err := e.writeShare(f, opened); err != nil {
+		w.m.Opened = append(w.m.Opened, proto.Opened_OPENED_TOLD)
+		if err := w.writeShare(f, opened); err != nil {
 			return err
 		}
 	}
 	for i := range h.Shares {
-		if err := e.writeShare(f, normalizeShare(&h.Shares[i])); err != nil {
+		if err := w.writeShare(f, normalizeShare(&h.Shares[i])); err != nil {
 			return err
 		}
 	}
-	e.m.Booked = append(e.m.Booked, h.Booked-booked(h))
+	w.m.Booked = append(w.m.Booked, h.Booked-booked(h))
 	return nil
 }
 
 // guestIndex is the place of a handover's guest.
-func (e *handoverWriter) guestIndex(h *usage.Handover) (uint32, error) {
+func (w *handoverWriter) guestIndex(h *usage.Handover) (uint32, error) {
 	g := guest{h.Guest, h.Workload, cleanText(h.Name)}
-	at, ok := e.guests[g]
+	at, ok := w.guests[g]
 	if ok {
 		return at, nil
 	}
@@ -201,25 +192,25 @@ func (e *handoverWriter) guestIndex(h *usage.Handover) (uint32, error) {
 		}
 		m.Workload = id[:]
 	}
-	at = uint32(len(e.m.Guests))
-	e.guests[g] = at
-	e.m.Guests, e.states = append(e.m.Guests, m), append(e.states, sharePredictor{})
+	at = uint32(len(w.m.Guests))
+	w.guests[g] = at
+	w.m.Guests, w.states = append(w.m.Guests, m), append(w.states, sharePredictor{})
 	return at, nil
 }
 
-func (e *handoverWriter) writeShare(f *sharePredictor, s power.Share) error {
+func (w *handoverWriter) writeShare(f *sharePredictor, s power.Share) error {
 	if !isValidShare(&s) {
 		return invalid("share %d: %d and %d uJ of epoch %q", s.N, s.Active, s.Idle, s.Epoch)
 	}
-	at, ok := e.epochs[s.Epoch]
+	at, ok := w.epochs[s.Epoch]
 	if !ok {
-		at = uint32(len(e.m.Epochs))
-		e.epochs[s.Epoch] = at
-		e.m.Epochs = append(e.m.Epochs, s.Epoch)
+		at = uint32(len(w.m.Epochs))
+		w.epochs[s.Epoch] = at
+		w.m.Epochs = append(w.m.Epochs, s.Epoch)
 	}
 	p := f.next(s.Epoch)
-	e.m.Epoch = append(e.m.Epoch, at)
-	e.m.N, e.m.Active, e.m.Idle = append(e.m.N, s.N-p.N), append(e.m.Active, s.Active-p.Active), append(e.m.Idle, s.Idle-p.Idle)
+	w.m.Epoch = append(w.m.Epoch, at)
+	w.m.N, w.m.Active, w.m.Idle = append(w.m.N, s.N-p.N), append(w.m.Active, s.Active-p.Active), append(w.m.Idle, s.Idle-p.Idle)
 	f.update(&s)
 	return nil
 }
@@ -234,7 +225,7 @@ type handoverReader struct {
 }
 
 // handoversFrom reads the handovers of all windows.
-func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
+func handoversFrom(windows []usage.Window, m *proto.Handovers, l Limits) error {
 	if m == nil {
 		return nil
 	}
@@ -242,26 +233,25 @@ func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
 	for _, n := range m.Counts {
 		total += uint64(n)
 	}
-	n := uint64(len(m.Guest))
-	d := handoverReader{m: m, total: len(m.N)}
+	r := handoverReader{m: m, total: len(m.N)}
 	switch {
 	case total > uint64(l.Handovers):
 		return invalid("%d, more than %d", total, l.Handovers)
-	case d.total > l.Shares:
-		return invalid("%d shares, more than %d", d.total, l.Shares)
+	case r.total > l.Shares:
+		return invalid("%d shares, more than %d", r.total, l.Shares)
 	case len(m.Counts) != len(windows):
 		return invalid("counts of %d windows for %d", len(m.Counts), len(windows))
-	case n != total, uint64(len(m.Shares)) != total, len(m.Opened) > 0 && uint64(len(m.Opened)) != total, len(m.Booked) > 0 && uint64(len(m.Booked)) != total:
+	case len(m.Guest) != int(total), len(m.Shares) != int(total), !isComplete(m.Opened, int(total)), !isComplete(m.Booked, int(total)):
 		return invalid("%d do not have all columns", total)
-	case len(m.Active) != d.total || len(m.Idle) != d.total || len(m.Epoch) > 0 && len(m.Epoch) != d.total:
-		return invalid("%d shares do not have all columns", d.total)
+	case len(m.Active) != r.total || len(m.Idle) != r.total || !isComplete(m.Epoch, r.total):
+		return invalid("%d shares do not have all columns", r.total)
 	case slices.ContainsFunc(m.Epochs, func(s string) bool { return s == "" || len(s) > maxEpoch }):
 		return invalid("the name of an epoch is not of 1 to %d bytes", maxEpoch)
 	}
 	if err := checkTexts(l, m.Epochs...); err != nil {
 		return err
 	}
-	if err := d.readGuests(l); err != nil {
+	if err := r.readGuests(l); err != nil {
 		return err
 	}
 	next := 0
@@ -271,51 +261,47 @@ func handoversFrom(windows []batch.Window, m *proto.Handovers, l Limits) error {
 		}
 		list := make([]usage.Handover, count)
 		for j := range list {
-			if err := d.read(&list[j], next); err != nil {
+			if err := r.read(&list[j], next); err != nil {
 				return fmt.Errorf("window %d: %w", i, err)
 			}
 			next++
 		}
 		windows[i].Handovers = list
 	}
-	if d.at != d.total {
-		return invalid("%d shares too many", d.total-d.at)
+	if r.at != r.total {
+		return invalid("%d shares too many", r.total-r.at)
 	}
 	return nil
 }
 
 // readGuests reads who the handovers are of.
-func (d *handoverReader) readGuests(l Limits) error {
-	d.guests, d.states = make([]guest, len(d.m.Guests)), make([]sharePredictor, len(d.m.Guests))
-	for i, g := range d.m.Guests {
+func (r *handoverReader) readGuests(l Limits) error {
+	r.guests, r.states = make([]guest, len(r.m.Guests)), make([]sharePredictor, len(r.m.Guests))
+	for i, g := range r.m.Guests {
 		if len(g.Uuid) != 16 || len(g.Workload) != 16 && len(g.Workload) != 0 {
 			return invalid("guest %d: a UUID of %d and a workload of %d bytes, not 16", i, len(g.Uuid), len(g.Workload))
 		}
 		if err := checkTexts(l, g.Name); err != nil {
 			return fmt.Errorf("guest %d: %w", i, err)
 		}
-		d.guests[i] = guest{uuid: formatUUID([16]byte(g.Uuid)), name: g.Name}
+		r.guests[i] = guest{uuid: formatUUID([16]byte(g.Uuid)), name: g.Name}
 		if len(g.Workload) > 0 {
-			d.guests[i].workload = workload.IDFromBytes([16]byte(g.Workload))
+			r.guests[i].workload = workload.IDFromBytes([16]byte(g.Workload))
 		}
 	}
 	return nil
 }
 
 // read reads the i-th handover.
-func (d *handoverReader) read(h *usage.Handover, i int) error {
-	place := d.m.Guest[i]
-	if uint64(place) >= uint64(len(d.guests)) {
-		return invalid("handover %d is of guest %d of %d", i, place, len(d.guests))
+func (r *handoverReader) read(h *usage.Handover, i int) error {
+	place := r.m.Guest[i]
+	if uint64(place) >= uint64(len(r.guests)) {
+		return invalid("handover %d is of guest %d of %d", i, place, len(r.guests))
 	}
-	g, f := d.guests[place], &d.states[place]
+	g, f := r.guests[place], &r.states[place]
 	h.Guest, h.Workload, h.Name = g.uuid, g.workload, g.name
-	opened := proto.Opened_OPENED_NONE
-	if len(d.m.Opened) > 0 {
-		opened = d.m.Opened[i]
-	}
 	var err error
-	switch opened {
+	switch opened := elementAt(r.m.Opened, i); opened {
 	case proto.Opened_OPENED_NONE:
 	case proto.Opened_OPENED_LAST:
 		if f.told == 0 {
@@ -323,49 +309,43 @@ func (d *handoverReader) read(h *usage.Handover, i int) error {
 		}
 		h.Opened = f.last
 	case proto.Opened_OPENED_TOLD:
-		if h.Opened, err = d.readShare(f); err != nil {
+		if h.Opened, err = r.readShare(f); err != nil {
 			return err
 		}
 	default:
 		return invalid("handover %d: opened %d is unknown", i, opened)
 	}
-	if n := d.m.Shares[i]; n > 0 {
-		if uint64(n) > uint64(d.total-d.at) {
+	if n := r.m.Shares[i]; n > 0 {
+		if uint64(n) > uint64(r.total-r.at) {
 			return invalid("handover %d: %d shares are not there", i, n)
 		}
 		h.Shares = make([]power.Share, n)
 		for j := range h.Shares {
-			if h.Shares[j], err = d.readShare(f); err != nil {
+			if h.Shares[j], err = r.readShare(f); err != nil {
 				return err
 			}
 		}
 	}
-	h.Booked = booked(h)
-	if len(d.m.Booked) > 0 {
-		h.Booked += d.m.Booked[i]
-	}
+	h.Booked = booked(h) + elementAt(r.m.Booked, i)
 	return nil
 }
 
 // readShare reads the next share, one of the guest that f knows.
-func (d *handoverReader) readShare(f *sharePredictor) (s power.Share, err error) {
-	if d.at >= d.total {
+func (r *handoverReader) readShare(f *sharePredictor) (s power.Share, err error) {
+	if r.at >= r.total {
 		return s, invalid("shares are missing")
 	}
-	place := uint32(0)
-	if len(d.m.Epoch) > 0 {
-		place = d.m.Epoch[d.at]
+	place := elementAt(r.m.Epoch, r.at)
+	if uint64(place) >= uint64(len(r.m.Epochs)) {
+		return s, invalid("share %d is of epoch %d of %d", r.at, place, len(r.m.Epochs))
 	}
-	if uint64(place) >= uint64(len(d.m.Epochs)) {
-		return s, invalid("share %d is of epoch %d of %d", d.at, place, len(d.m.Epochs))
-	}
-	epoch := d.m.Epochs[place]
+	epoch := r.m.Epochs[place]
 	p := f.next(epoch)
-	s = power.Share{Epoch: epoch, N: p.N + d.m.N[d.at], Active: p.Active + d.m.Active[d.at], Idle: p.Idle + d.m.Idle[d.at]}
+	s = power.Share{Epoch: epoch, N: p.N + r.m.N[r.at], Active: p.Active + r.m.Active[r.at], Idle: p.Idle + r.m.Idle[r.at]}
 	if !isValidShare(&s) {
-		return s, invalid("share %d: number %d, %d and %d uJ", d.at, s.N, s.Active, s.Idle)
+		return s, invalid("share %d: number %d, %d and %d uJ", r.at, s.N, s.Active, s.Idle)
 	}
 	f.update(&s)
-	d.at++
+	r.at++
 	return s, nil
 }

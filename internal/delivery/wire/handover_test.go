@@ -56,7 +56,7 @@ func handed(seed uint64, guests, windows int) *batch.Batch {
 	}
 	at := int64(900_000_000)
 	for range windows {
-		w := batch.Window{Boot: "b", Start: at * 1e6, End: (at + 10_000) * 1e6}
+		w := usage.Window{Boot: "b", Start: at * 1e6, End: (at + 10_000) * 1e6}
 		at += 10_000
 		for i := range states {
 			h := &states[i]
@@ -115,14 +115,16 @@ func TestGoldenHandovers(t *testing.T) {
 
 // A window tells of its host's ticks, and of a guest's the last one; what no
 // server takes is not in it.
-func TestFromWindowHandovers(t *testing.T) {
+func TestPrepareHandovers(t *testing.T) {
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
 	id := workload.NewID("n", workload.VM, uuid)
 	share := func(n int64) power.Share {
 		return power.Share{Guest: uuid, Epoch: "e", N: n, At: n * 1e6, Active: 10 * n, Idle: n, Error: 3, Modelled: 2}
 	}
 	sent := func(n int64) power.Share { return power.Share{Epoch: "e", N: n, Active: 10 * n, Idle: n} }
-	w := &usage.Window{Rows: []usage.Row{{Workload: workload.Workload{ID: id, Kind: workload.VM, Name: "vm"}, Ended: true}}, Handovers: []usage.Handover{
+	vm := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: id, Kind: workload.VM, Name: "vm"}})
+	vm.Ended = true
+	w := &usage.Window{Rows: []usage.Row{vm}, Handovers: []usage.Handover{
 		{Guest: uuid, Workload: id, Name: "vm", Opened: share(1), Shares: []power.Share{share(2), {Epoch: "e", N: 3, Active: -1}, share(4)}, Booked: 33},
 		{Guest: uuid, Workload: id, Name: "other", Shares: []power.Share{share(2)}},
 		{Guest: uuid, Name: "guest", Opened: share(1), Shares: []power.Share{share(2), share(4)}, Booked: 33},
@@ -133,11 +135,11 @@ func TestFromWindowHandovers(t *testing.T) {
 		{Guest: uuid, Workload: id, Name: "other", Shares: []power.Share{sent(2)}},
 		{Guest: uuid, Opened: sent(1), Shares: []power.Share{sent(4)}, Booked: 33},
 	}
-	b := wire.FromWindow(w, nil)
+	b := wire.Prepare(w)
 	if d := cmp.Diff(want, b.Handovers); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	got := decode(t, encode(t, &batch.Batch{Windows: []batch.Window{b}}))
+	got := decode(t, encode(t, &batch.Batch{Windows: []usage.Window{b}}))
 	if d := cmp.Diff(want, got.Windows[0].Handovers); d != "" {
 		t.Errorf("sent (-want +got):\n%s", d)
 	}
@@ -193,7 +195,7 @@ func TestEncodeRefusesHandovers(t *testing.T) {
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
 	for _, h := range []usage.Handover{{Guest: "x"}, {Guest: uuid, Workload: "x"}, {Guest: uuid, Shares: []power.Share{{N: 1}}},
 		{Guest: uuid, Opened: power.Share{Epoch: "e", Idle: -1}}} {
-		if _, err := wire.Encode(nil, &batch.Batch{Windows: []batch.Window{{Handovers: []usage.Handover{h}}}}); !errors.Is(err, fault.ErrInvalid) {
+		if _, err := wire.Encode(nil, &batch.Batch{Windows: []usage.Window{{Handovers: []usage.Handover{h}}}}); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v, want fault.ErrInvalid", h, err)
 		}
 	}

@@ -102,11 +102,11 @@ func (m *machine) window() *usage.Window {
 	}
 	w.End = m.at
 	for i, s := range m.services {
-		row := usage.Row{Workload: s.workload}
+		row := usage.NewRow(&usage.Identity{Workload: s.workload})
 		row.Usage = m.use(s, ticks, w.Length())
 		row.Usage.Present.Each(func(r usage.Resource) { s.total[r] += row.Usage.Amount[r] * max(1, s.age) })
 		s.age = 1
-		row.Total = s.total
+		row.Has, row.Total = usage.All, s.total
 		b, u := &w.Balance, &row.Usage
 		for j, r := range usage.Wholes {
 			b.Whole[j] += u.Amount[r]
@@ -185,13 +185,19 @@ func (m *machine) batch(windows int) (b *batch.Batch, samples int) {
 	}
 	for range windows {
 		w := m.window()
-		b.Windows = append(b.Windows, wire.FromWindow(w, func(*usage.Row) bool { m.rows++; return m.rows%30 == 0 }))
+		sent := wire.Prepare(w)
+		for i := range sent.Rows {
+			if m.rows++; m.rows%30 != 0 {
+				sent.Rows[i].OmitTotals()
+			}
+		}
+		b.Windows = append(b.Windows, sent)
 		for i := range w.Rows {
 			if windows == 1 && i%100 == 50 {
 				b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
 			}
 		}
-		for _, r := range b.Windows[len(b.Windows)-1].Rows {
+		for _, r := range sent.Rows {
 			samples += r.Usage.Present.Len()
 		}
 	}

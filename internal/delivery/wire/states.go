@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -13,7 +12,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
-	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	pb "mete.dev/mete/proto"
 )
 
@@ -50,10 +49,10 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 		m.Workloads = append(m.Workloads, sw)
 	}
 	for v := replica.Minute; v <= replica.Day; v++ {
-		if t := usageTable(p, v); len(t.Key) > 0 {
+		if t := workloadRowsMessage(p, v); len(t.Key) > 0 {
 			m.Rows = append(m.Rows, t)
 		}
-		if t := nodeTable(p, v); len(t.Key) > 0 {
+		if t := nodeRowsMessage(p, v); len(t.Key) > 0 {
 			m.NodeRows = append(m.NodeRows, t)
 		}
 	}
@@ -86,93 +85,8 @@ func ledgerNanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// A nodeColumn is a number of a row of nodes that is none of a resource.
-type nodeColumn struct {
-	name   string
-	signed bool
-	at     func(*batch.NodeMinute) *int64
-}
-
-// nodeColumns are the columns of a node's row, by the names that they are sent under.
-var nodeColumns = func() []nodeColumn {
-	list := []nodeColumn{
-		{"violations", false, func(n *batch.NodeMinute) *int64 { return &n.Violations }},
-		{"lost", false, func(n *batch.NodeMinute) *int64 { return &n.Lost }},
-	}
-	for i, r := range usage.Wholes {
-		list = append(list,
-			nodeColumn{"whole_" + r.String(), false, func(n *batch.NodeMinute) *int64 { return &n.Whole[i] }},
-			nodeColumn{"skew_" + r.String(), true, func(n *batch.NodeMinute) *int64 { return &n.Skew[i] }})
-	}
-	return list
-}()
-
-// cpus is the name of the one number that is no int64.
-const cpus = "cpus"
-
-func usageTable(p *replica.Page, v replica.Resolution) *pb.StateTable {
-	t, last := &pb.StateTable{Level: uint32(v)}, int64(0)
-	var us []*usage.Usage
-	for i := range p.Rows {
-		if r := &p.Rows[i]; r.Resolution == v {
-			t.Minute, t.Key, last = append(t.Minute, r.Minute-last), append(t.Key, uint32(r.Workload)), r.Minute
-			us = append(us, &r.Usage)
-		}
-	}
-	usageColumns(t, us)
-	return t
-}
-
-func nodeTable(p *replica.Page, v replica.Resolution) *pb.StateTable {
-	t, last := &pb.StateTable{Level: uint32(v)}, int64(0)
-	var us []*usage.Usage
-	var rows []*replica.NodeRow
-	for i := range p.NodeRows {
-		if r := &p.NodeRows[i]; r.Resolution == v {
-			t.Minute, t.Key, last = append(t.Minute, r.Minute-last), append(t.Key, uint32(r.Node)), r.Minute
-			u := r.Total
-			u.Covered = r.Covered
-			us, rows = append(us, &u), append(rows, r)
-		}
-	}
-	usageColumns(t, us)
-	column(t, cpus, len(rows), func(i int) int64 { return int64(rows[i].CPUs) })
-	for _, part := range nodeColumns {
-		column(t, part.name, len(rows), func(i int) int64 { return *part.at(&rows[i].NodeMinute) })
-	}
-	return t
-}
-
-func usageColumns(t *pb.StateTable, us []*usage.Usage) {
-	for _, u := range us {
-		t.Present, t.Quality = append(t.Present, uint64(u.Present)), append(t.Quality, uint64(u.Quality))
-		t.Covered = append(t.Covered, uint64(u.Covered/time.Millisecond))
-	}
-	usage.All.Each(func(r usage.Resource) {
-		column(t, r.String(), len(us), func(i int) int64 {
-			v, ok := us[i].Get(r)
-			if !ok {
-				return 0
-			}
-			return v
-		})
-	})
-}
-
-// column adds a column of n numbers, unless all are 0.
-func column(t *pb.StateTable, name string, n int, at func(int) int64) {
-	values, any := make([]int64, n), int64(0)
-	for i := range values {
-		values[i] = at(i)
-		any |= values[i]
-	}
-	if any != 0 {
-		t.Columns = append(t.Columns, &pb.StateColumn{Name: name, Values: values})
-	}
-}
-
-// DecodeStates reads what EncodeStates wrote. Errors wrap fault.ErrInvalid. What
-// is read has passed [replica.Page.Check]. Of the limits, Rows counts those of
+// DecodeStates reads what EncodeStates wrote. Errors wrap fault.ErrInvalid, or
+// ErrNewer. What is read has passed [replica.Page.Check]. Of the limits, Rows counts those of
 // workloads and nodes together, and Names the workloads.
 func DecodeStates(src []byte, l Limits) (*replica.Page, error) {
 	raw, err := decompress(src, l)
@@ -224,11 +138,11 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 			if err := checkTexts(l, h.Node); err != nil {
 				return nil, fmt.Errorf("node %d: host: %w", i, err)
 			}
-			p.Nodes[i].Host = replica.Host{Node: h.Node, Workload: batch.ShortID(h.Workload), Since: timeFromNanos(h.Since), Seen: timeFromNanos(h.Seen)}
+			p.Nodes[i].Host = replica.Host{Node: h.Node, Workload: workload.ShortID(h.Workload), Since: timeFromNanos(h.Since), Seen: timeFromNanos(h.Seen)}
 		}
 	}
 	for i, sw := range m.Workloads {
-		w := replica.Workload{Node: int(sw.Node), Short: batch.ShortID(sw.Short)}
+		w := replica.Workload{Node: int(sw.Node), Short: workload.ShortID(sw.Short)}
 		if sw.Changed {
 			w.Name, w.Named, w.Namespace, w.Pod, w.Container = &batch.Name{}, timeFromNanos(sw.Named), sw.Namespace, sw.Pod, sw.Container
 			if err := checkTexts(l, sw.Namespace, sw.Pod, sw.Container); err != nil {
@@ -264,124 +178,4 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 		p.Nestings = append(p.Nestings, replica.Nesting{Node: int(n.Node), Host: int(n.Host) - 1, Workload: int(n.Workload) - 1, Minute: n.Minute})
 	}
 	return p, tablesFrom(p, m, l)
-}
-
-func tablesFrom(p *replica.Page, m *pb.States, l Limits) error {
-	total := 0
-	for _, t := range slices.Concat(m.Rows, m.NodeRows) {
-		n := len(t.Key)
-		total += n
-		switch {
-		case total > l.Rows:
-			return invalid("more than %d rows", l.Rows)
-		case t.Level > uint32(replica.Day):
-			return invalid("rows of level %d", t.Level)
-		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n:
-			return invalid("%d rows of level %d do not have all columns", n, t.Level)
-		}
-	}
-	for _, t := range m.Rows {
-		first := len(p.Rows)
-		p.Rows = append(p.Rows, make([]replica.Row, len(t.Key))...)
-		rows, last := p.Rows[first:], int64(0)
-		for i := range rows {
-			last += t.Minute[i]
-			rows[i].Resolution, rows[i].Minute, rows[i].Workload = replica.Resolution(t.Level), last, int(t.Key[i])
-		}
-		if err := columnsFrom(t, func(i int) *usage.Usage { return &rows[i].Usage }, nil); err != nil {
-			return err
-		}
-	}
-	for _, t := range m.NodeRows {
-		first := len(p.NodeRows)
-		p.NodeRows = append(p.NodeRows, make([]replica.NodeRow, len(t.Key))...)
-		rows, last := p.NodeRows[first:], int64(0)
-		for i := range rows {
-			last += t.Minute[i]
-			rows[i].Resolution, rows[i].Minute, rows[i].Node = replica.Resolution(t.Level), last, int(t.Key[i])
-		}
-		if err := columnsFrom(t, func(i int) *usage.Usage { return &rows[i].Total }, func(i int) *batch.NodeMinute { return &rows[i].NodeMinute }); err != nil {
-			return err
-		}
-		for i := range rows {
-			rows[i].Covered, rows[i].Total.Covered = rows[i].Total.Covered, 0
-		}
-	}
-	return nil
-}
-
-// columnsFrom fills rows from the columns of a table; node is nil where they are
-// of workloads.
-func columnsFrom(t *pb.StateTable, used func(int) *usage.Usage, node func(int) *batch.NodeMinute) error {
-	for i := range t.Key {
-		u := used(i)
-		u.Present, u.Quality = usage.Set(t.Present[i]), usage.Qualities(t.Quality[i])
-		if u.Present&^usage.All != 0 {
-			return newerError("a resource is unknown")
-		}
-		var q usage.Qualities
-		u.Present.Each(func(r usage.Resource) { q.Set(r, u.Quality.Get(r)) })
-		if t.Covered[i] > math.MaxInt64/uint64(time.Millisecond) || q != u.Quality {
-			return invalid("row %d: covered for %d ms, or a quality of nothing", i, t.Covered[i])
-		}
-		u.Covered = time.Duration(t.Covered[i]) * time.Millisecond
-	}
-	seen := map[string]bool{}
-	for _, c := range t.Columns {
-		at := columnSetter(c.Name, used, node)
-		switch {
-		case at == nil:
-			return newerError("column %.32q is unknown", c.Name)
-		case seen[c.Name] || len(c.Values) != len(t.Key):
-			return invalid("column %q: %d numbers for %d rows, or twice", c.Name, len(c.Values), len(t.Key))
-		}
-		seen[c.Name] = true
-		for i, v := range c.Values {
-			if err := at(i, v); err != nil {
-				return fmt.Errorf("column %q: %w", c.Name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// columnSetter says where the numbers of a column belong; nil is nowhere.
-func columnSetter(name string, used func(int) *usage.Usage, node func(int) *batch.NodeMinute) (at func(i int, v int64) error) {
-	usage.All.Each(func(r usage.Resource) {
-		if r.String() != name {
-			return
-		}
-		at = func(i int, v int64) error {
-			if u := used(i); u.Present.Has(r) {
-				u.Amount[r] = v
-			} else if v != 0 {
-				return invalid("row %d has an amount of what is absent", i)
-			}
-			return nil
-		}
-	})
-	if node == nil || at != nil {
-		return at
-	}
-	if name == cpus {
-		return func(i int, v int64) error {
-			if v < 0 || v > math.MaxInt32 {
-				return invalid("%d CPUs", v)
-			}
-			node(i).CPUs = int(v)
-			return nil
-		}
-	}
-	for _, part := range nodeColumns {
-		if part.name == name {
-			return func(i int, v int64) error {
-				if v < 0 && !part.signed {
-					return invalid("row %d: %d", i, v)
-				}
-				*part.at(node(i)) = v
-				return nil
-			}
-		}
-	}
-	return nil
 }

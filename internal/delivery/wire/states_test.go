@@ -2,11 +2,13 @@ package wire_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/delivery/wire"
@@ -16,6 +18,7 @@ import (
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
+	pb "mete.dev/mete/proto"
 )
 
 // drawPage draws a page that a ledger could make. Rows are in the order of their
@@ -30,13 +33,13 @@ func drawPage(t *rapid.T) *replica.Page {
 		})
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "workloads") {
-		w := replica.Workload{Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "node"), Short: batch.ShortID(rapid.Uint64().Draw(t, "short"))}
+		w := replica.Workload{Node: rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "node"), Short: workload.ShortID(rapid.Uint64().Draw(t, "short"))}
 		switch rapid.IntRange(0, 2).Draw(t, "name") {
 		case 1:
 			w.Name, w.Named = &batch.Name{}, at()
 		case 2:
 			id := workload.NewID("n", workload.Job, rapid.String().Draw(t, "key"))
-			w.Short, _ = batch.ShortIDOf(id)
+			w.Short, _ = workload.ShortIDOf(id)
 			w.Name, w.Named, w.Namespace = &batch.Name{ID: id, Kind: workload.Job, Name: "n", Labels: map[string]string{"a": "b"}}, at(), "ns"
 		}
 		p.Workloads = append(p.Workloads, w)
@@ -97,6 +100,77 @@ func TestStates(t *testing.T) {
 	})
 }
 
+func TestDecodeStatesRefuses(t *testing.T) {
+	used := func(of ...usage.Resource) (u usage.Usage) {
+		for _, r := range of {
+			u.Put(r, 5, usage.Apportioned)
+		}
+		return u
+	}
+	page := func() *replica.Page {
+		p := &replica.Page{To: "there", Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, Workloads: []replica.Workload{{Short: 1}}}
+		p.Rows = []replica.Row{{Minute: 1, Usage: used(usage.CPU, usage.Memory)}, {Minute: 2, Usage: used(usage.CPU)}}
+		p.NodeRows = []replica.NodeRow{{NodeMinute: batch.NodeMinute{Minute: 1, CPUs: 4, Violations: 1, Total: used(usage.DiskRead)}}}
+		p.NodeRows[0].Whole[0], p.NodeRows[0].Skew[0] = 10, -3
+		return p
+	}
+	column := func(list []*pb.StateTable, name string) *pb.StateColumn {
+		for _, c := range list[0].Columns {
+			if c.Name == name {
+				return c
+			}
+		}
+		t.Fatalf("no column %s", name)
+		return nil
+	}
+	for name, spoil := range map[string]func(*pb.States){
+		"number missing":           func(m *pb.States) { c := column(m.Rows, "cpu"); c.Values = c.Values[1:] },
+		"number too many":          func(m *pb.States) { c := column(m.Rows, "cpu"); c.Values = append(c.Values, 0) },
+		"no numbers":               func(m *pb.States) { column(m.Rows, "cpu").Values = nil },
+		"negative amount":          func(m *pb.States) { column(m.Rows, "cpu").Values[1] = -1 },
+		"amount of what is absent": func(m *pb.States) { column(m.Rows, "memory").Values[1] = 1 },
+		"column twice":             func(m *pb.States) { m.Rows[0].Columns = append(m.Rows[0].Columns, m.Rows[0].Columns[0]) },
+		"column of nodes":          func(m *pb.States) { column(m.Rows, "cpu").Name = "cpus" },
+		"newer column":             func(m *pb.States) { column(m.Rows, "cpu").Name = "gravity" },
+		"resource 0":               func(m *pb.States) { m.Rows[0].Present[0] |= 1 },
+		"newer resource":           func(m *pb.States) { m.Rows[0].Present[0] |= 1 << 40 },
+		"quality of nothing":       func(m *pb.States) { m.Rows[0].Quality[1] |= 1 << (2 * usage.Memory) },
+		"covered":                  func(m *pb.States) { m.Rows[0].Covered[0] = 1 << 62 },
+		"minute missing":           func(m *pb.States) { m.Rows[0].Minute = m.Rows[0].Minute[1:] },
+		"level":                    func(m *pb.States) { m.Rows[0].Level = 3 },
+		"CPUs":                     func(m *pb.States) { column(m.NodeRows, "cpus").Values[0] = 1 << 31 },
+		"negative CPUs":            func(m *pb.States) { column(m.NodeRows, "cpus").Values[0] = -1 },
+		"negative count":           func(m *pb.States) { column(m.NodeRows, "violations").Values[0] = -1 },
+		"negative whole":           func(m *pb.States) { column(m.NodeRows, "whole_cpu").Values[0] = -1 },
+		"none":                     func(m *pb.States) {},
+	} {
+		sent, err := wire.EncodeStates(nil, page())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m pb.States
+		if err := proto.Unmarshal(content(t, sent), &m); err != nil {
+			t.Fatal(err)
+		}
+		spoil(&m)
+		raw, err := proto.Marshal(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = wire.DecodeStates(frame(t, raw), wire.Default())
+		want := fault.ErrInvalid
+		switch {
+		case name == "none":
+			want = nil
+		case strings.HasPrefix(name, "newer") || name == "column of nodes":
+			want = wire.ErrNewer
+		}
+		if !errors.Is(err, want) || want != nil && errors.Is(err, fault.ErrInvalid) == errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("%s: error %v, want %v", name, err, want)
+		}
+	}
+}
+
 // FuzzDecodeStates feeds messages in a frame of their own: what decodes is
 // encoded to what decodes.
 func FuzzDecodeStates(f *testing.F) {
@@ -116,8 +190,8 @@ func FuzzDecodeStates(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		p, err := wire.DecodeStates(e.EncodeAll(raw, nil), l)
 		if err != nil {
-			if !errors.Is(err, fault.ErrInvalid) {
-				t.Errorf("error %v is not fault.ErrInvalid", err)
+			if !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, wire.ErrNewer) {
+				t.Errorf("error %v is neither fault.ErrInvalid nor ErrNewer", err)
 			}
 			return
 		}

@@ -4,14 +4,13 @@ import (
 	"math/bits"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/proto"
 )
 
 // A line is a row of a table together with what predicting it takes.
 type line struct {
-	*batch.Row
+	*usage.Row
 	length int64 // of its window, ns
 	place  int   // of its workload in the batch's list
 	before int   // the latest line before it of the same workload; -1 is none
@@ -23,6 +22,20 @@ func (l *line) amount(r usage.Resource) int64 {
 		return 0
 	}
 	return l.Usage.Amount[r]
+}
+
+// amountColumn is the column of a resource: of the lines that have an amount of it.
+func amountColumn(lines []line, r usage.Resource) column {
+	return column{
+		rows: len(lines),
+		at: func(i int) *int64 {
+			if u := &lines[i].Usage; u.Present.Has(r) {
+				return &u.Amount[r]
+			}
+			return nil
+		},
+		predict: func(i int) int64 { return predict(lines, i, r) },
+	}
 }
 
 // predict says what the amount of r in line i will be, from that line's
@@ -116,41 +129,26 @@ type shape struct {
 	ended, partial bool
 }
 
-func shapeOf(l *line) (s shape) {
-	s = shape{present: l.Usage.Present, has: l.Has, ended: l.Ended, partial: l.Usage.Covered != time.Duration(l.length)}
-	s.present.Each(func(r usage.Resource) { s.quality.Set(r, l.Usage.Quality.Get(r)) })
-	return s
+func shapeOf(l *line) shape {
+	return shape{present: l.Usage.Present, has: l.Has, quality: l.Usage.Quality.Only(l.Usage.Present),
+		ended: l.Ended, partial: l.Usage.Covered != time.Duration(l.length)}
 }
 
 func (s shape) message() *proto.Shape {
-	m := &proto.Shape{Present: uint64(s.present), Has: uint64(s.has), Ended: s.ended, Partial: s.partial}
-	s.present.Each(func(r usage.Resource) {
-		switch s.quality.Get(r) {
-		case usage.Measured:
-			m.Measured |= 1 << r
-		case usage.Apportioned:
-			m.Apportioned |= 1 << r
-		case usage.Modelled:
-			m.Modelled |= 1 << r
-		}
-	})
-	return m
+	measured, apportioned, modelled := s.quality.Sets()
+	return &proto.Shape{Present: uint64(s.present), Has: uint64(s.has), Ended: s.ended, Partial: s.partial,
+		Measured: uint64(measured), Apportioned: uint64(apportioned), Modelled: uint64(modelled)}
 }
 
 // shapeFrom reads a shape, or says what is wrong with it.
 func shapeFrom(m *proto.Shape) (s shape, err error) {
 	s = shape{present: usage.Set(m.Present), has: usage.Set(m.Has), ended: m.Ended, partial: m.Partial}
-	if strange := (s.present | s.has) &^ usage.All; strange != 0 {
-		return s, unknownResource(int64(bits.TrailingZeros64(uint64(strange))))
+	if err := checkPresent(s.present | s.has); err != nil {
+		return s, err
 	}
-	rated := []uint64{usage.Measured: m.Measured, usage.Apportioned: m.Apportioned, usage.Modelled: m.Modelled}
-	var seen uint64
-	for q, set := range rated {
-		if set&seen != 0 || set&^m.Present != 0 {
-			return s, invalid("qualities %x, %x, %x of %x: one resource has two, or is not there", m.Measured, m.Apportioned, m.Modelled, m.Present)
-		}
-		seen |= set
-		usage.Set(set).Each(func(r usage.Resource) { s.quality.Set(r, usage.Quality(q)) })
+	var ok bool
+	if s.quality, ok = usage.QualitiesOfSets(usage.Set(m.Measured), usage.Set(m.Apportioned), usage.Set(m.Modelled)); !ok || (m.Measured|m.Apportioned|m.Modelled)&^m.Present != 0 {
+		return s, invalid("qualities %x, %x, %x of %x: one resource has two, or is not there", m.Measured, m.Apportioned, m.Modelled, m.Present)
 	}
 	return s, nil
 }

@@ -8,6 +8,7 @@ package wire
 
 import (
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 
@@ -106,6 +107,14 @@ func unknownResource(number int64) error {
 		return invalid("resource %d is unknown here", number)
 	}
 	return newerError("resource %d is unknown", number)
+}
+
+// checkPresent refuses resources that are not known.
+func checkPresent(s usage.Set) error {
+	if strange := s &^ usage.All; strange != 0 {
+		return unknownResource(int64(bits.TrailingZeros64(uint64(strange))))
+	}
+	return nil
 }
 
 // newerError is the error of what only a newer program knows.

@@ -48,8 +48,8 @@ func drawUsage(t *rapid.T, label string) (u usage.Usage) {
 	return u
 }
 
-func drawRow(t *rapid.T) batch.Row {
-	r := batch.Row{Workload: batch.ShortID(rapid.Uint64Range(0, 8).Draw(t, "workload") << 60), Usage: drawUsage(t, "row"),
+func drawRow(t *rapid.T) usage.Row {
+	r := usage.Row{ShortID: workload.ShortID(rapid.Uint64Range(0, 8).Draw(t, "workload") << 60), Usage: drawUsage(t, "row"),
 		Ended: rapid.Bool().Draw(t, "ended")}
 	if rapid.Bool().Draw(t, "totals") {
 		r.Has = usage.Set(rapid.Uint64().Draw(t, "has")) & usage.All
@@ -58,7 +58,7 @@ func drawRow(t *rapid.T) batch.Row {
 	return r
 }
 
-func drawWindows(t *rapid.T) (list []batch.Window) {
+func drawWindows(t *rapid.T) (list []usage.Window) {
 	end, boot := int64(0), "a"
 	for range rapid.IntRange(0, 5).Draw(t, "windows") {
 		if rapid.IntRange(0, 3).Draw(t, "reboot") == 0 {
@@ -67,7 +67,7 @@ func drawWindows(t *rapid.T) (list []batch.Window) {
 				boot += "'"
 			}
 		}
-		w := batch.Window{Boot: boot, Start: end + rapid.Int64Range(0, 1<<40).Draw(t, "start"), Opening: usage.StartReason(rapid.IntRange(0, 3).Draw(t, "opening")),
+		w := usage.Window{Boot: boot, Start: end + rapid.Int64Range(0, 1<<40).Draw(t, "start"), StartReason: usage.StartReason(rapid.IntRange(0, 3).Draw(t, "opening")),
 			CPUs: rapid.IntRange(0, 1<<20).Draw(t, "cpus"), Offset: rapid.Int64Range(-1<<62, 1<<62).Draw(t, "offset"), Total: drawUsage(t, "machine")}
 		end = w.Start + rapid.Int64Range(0, 1<<40).Draw(t, "length")
 		w.End = end

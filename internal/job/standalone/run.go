@@ -223,9 +223,10 @@ func (r *Run) storeWindow(w *usage.Window) {
 		return
 	}
 	node := r.sender.id.Node()
-	work := workload.Workload{ID: workload.NewID(node, workload.Job, r.job.ID), Kind: workload.Job, Key: r.job.ID, Name: r.job.Name, Path: r.job.Path}
+	job := &usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, workload.Job, r.job.ID), Kind: workload.Job, Key: r.job.ID, Name: r.job.Name, Path: r.job.Path}}
+	short, _ := workload.ShortIDOf(job.ID)
 	for i := range w.Rows {
-		w.Rows[i].Workload = work
+		w.Rows[i].Workload, w.Rows[i].ShortID = job, short
 	}
 	var names []batch.Name
 	if !r.named || r.outcome != nil || len(r.delivery.Wanted()) > 0 {

@@ -106,6 +106,7 @@ func (s *series) close(at hostfs.Clocks, m *report.Measurement) usage.Window {
 		} else {
 			s.booked[f.res] += inc
 			row.Total[f.res] = s.booked[f.res]
+			row.Has |= usage.SetOf(f.res)
 		}
 		row.Usage.Put(f.res, inc, f.quality)
 	}

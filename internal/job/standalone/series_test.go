@@ -10,7 +10,6 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/report"
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -52,8 +51,9 @@ func TestSeries(t *testing.T) {
 				}
 			})
 			sum.Add(&w.Rows[0].Usage)
-			w.Rows[0].Workload.ID = workload.NewID("n", workload.Job, "j")
-			cuts, err := timeline.Cut([]batch.Window{wire.FromWindow(&w, nil)}, []time.Duration{0})
+			job := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID("n", workload.Job, "j")}})
+			w.Rows[0].ShortID, w.Rows[0].Workload = job.ShortID, job.Workload
+			cuts, err := timeline.Cut([]usage.Window{wire.Prepare(&w)}, []time.Duration{0})
 			if err != nil {
 				t.Fatal(err)
 			}

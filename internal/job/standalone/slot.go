@@ -129,7 +129,7 @@ func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 	if err != nil {
 		return err
 	}
-	sent := wire.FromWindow(w, func(*usage.Row) bool { return true })
+	sent := wire.Prepare(w)
 	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b })
 }
 

@@ -1,5 +1,5 @@
 // Package batch holds the nouns of the way from an agent to a server: what is
-// sent (Batch, Window, Row, Name), in which order (Stream, Mark), and what
+// sent (Batch, Name), in which order (Stream, Mark), and what
 // a server answers (Reply).
 //
 // An agent sends batches in streams. A stream is an id made at random, and a
@@ -14,7 +14,6 @@ package batch
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"time"
@@ -73,45 +72,16 @@ func (h *Hash) UnmarshalText(b []byte) error {
 // HashOf is the hash of a batch that is sent as these bytes.
 func HashOf(sent []byte) Hash { return sha256.Sum256(sent) }
 
-// A ShortID is the first 8 bytes of a workload's ID, big endian. Rows name their
-// workload by it: within one node two that are alike would need some 2^32 of
-// them.
-type ShortID uint64
-
-// ShortIDOf is the first 8 bytes of an ID, or false where it is none that
-// workload.NewID makes.
-func ShortIDOf(id workload.ID) (ShortID, bool) {
-	raw, ok := id.Bytes()
-	return ShortID(binary.BigEndian.Uint64(raw[:])), ok
-}
-
-// String writes the 16 hexadecimal digits that stand in JSON.
-func (s ShortID) String() string { return fmt.Sprintf("%016x", uint64(s)) }
-
-// MarshalText implements encoding.TextMarshaler.
-func (s ShortID) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (s *ShortID) UnmarshalText(b []byte) error {
-	var raw [8]byte
-	if len(b) != 2*len(raw) {
-		return fmt.Errorf("workload %q is not of %d hexadecimal digits: %w", b, 2*len(raw), fault.ErrInvalid)
-	}
-	if _, err := hex.Decode(raw[:], b); err != nil {
-		return fmt.Errorf("workload %q: %w: %w", b, err, fault.ErrInvalid)
-	}
-	*s = ShortID(binary.BigEndian.Uint64(raw[:]))
-	return nil
-}
-
 // A Batch is what an agent sends at once.
 type Batch struct {
 	Stream   Stream
 	Number   uint64 // from 1
 	Previous Hash   // of the batch before in this stream; zero in the first
 	Names    []Name
-	Windows  []Window // in order of time, never overlapping within a stream
-	Gaps     []usage.Gap
+	// Windows are in order of time and never overlap within a stream. The Gaps of
+	// all of them are those of the batch.
+	Windows []usage.Window
+	Gaps    []usage.Gap
 }
 
 // A Name says what a workload is called and what it belongs to. It is sent when
@@ -139,36 +109,6 @@ type Name struct {
 // MaxLabels is how many labels a name has at most: more are refused where they
 // are said.
 const MaxLabels = 32
-
-// A Window is a usage.Window as it is sent.
-type Window struct {
-	Boot       string
-	Start, End int64 // ns of CLOCK_BOOTTIME
-	Offset     int64 // wall minus boottime, ns
-	Opening    usage.StartReason
-	CPUs       int // online at its end
-	Rows       []Row
-	// Total is what the machine did as a whole: disk over leaf devices,
-	// network over its interfaces, where that is known.
-	Total   usage.Usage
-	Balance usage.Balance
-	// Handovers are as the window has them, without what is not sent: of a share
-	// there are Epoch, N, Active and Idle, and of those of a guest the one that
-	// closed its window. Name is "" where it is the workload's.
-	Handovers []usage.Handover
-}
-
-// A Row is what one workload used in a window.
-type Row struct {
-	Workload ShortID
-	Usage    usage.Usage
-	// Total holds, for the resources in Has, the cumulative amount that was
-	// booked to the workload since its life began, this window included. A row
-	// may be without: then it is that of the row before plus Usage.
-	Has   usage.Set
-	Total [usage.Limit]int64
-	Ended bool // the life ended in this window
-}
 
 // Loss is an agent's word that it cannot send batches From to To (inclusive) of
 // a stream, ever. The server books the Gap and goes on after To.

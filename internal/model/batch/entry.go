@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // An Entry is one batch, cut at minute edges, ready to be booked. It is booked
@@ -24,7 +25,7 @@ type Entry struct {
 	Gaps    []usage.Gap
 	Shifts  []Shift
 	// Handovers are in the order of their windows.
-	Handovers []Handover
+	Handovers []TimedHandover
 	// Unsampled is the time of windows that the time series database did not take; zero
 	// is none. It is kept with the entry, so that the samples are rebuilt.
 	Unsampled Span
@@ -53,16 +54,15 @@ func (s Span) Union(o Span) Span {
 	return s
 }
 
-// A Handover is the energy that a host gave a virtual machine in a window, as one
-// of the two tells.
-type Handover struct {
-	From, To time.Time // of the window, wall time
+// A TimedHandover is a handover with the wall time of its window.
+type TimedHandover struct {
+	From, To time.Time
 	usage.Handover
 }
 
 // A Minute is what one workload used in a minute, or in a part of it.
 type Minute struct {
-	Workload ShortID
+	Workload workload.ShortID
 	Minute   int64 // since 1970, UTC
 	Usage    usage.Usage
 }
@@ -77,7 +77,7 @@ type NodeMinute struct {
 	// included, once all of the minute's windows are booked.
 	Whole, Skew      usage.Shares
 	Violations, Lost int64
-	Total            usage.Usage // see batch.Window
+	Total            usage.Usage // see usage.Window
 }
 
 // A Shift says that windows of a node were stored at another time than their

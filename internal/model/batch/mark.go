@@ -1,5 +1,7 @@
 package batch
 
+import "mete.dev/mete/internal/model/workload"
+
 // A Mark is how far a server has taken a stream.
 type Mark struct {
 	Next uint64 // the number that it wants; 1 for a stream that it does not know
@@ -52,7 +54,7 @@ type Reply struct {
 	Next    uint64  `json:"next,string"` // the number that the server wants now
 	// Names are workloads whose names the server lacks: the agent sends them
 	// with its next batch.
-	Names []ShortID `json:"names,omitempty"`
+	Names []workload.ShortID `json:"names,omitempty"`
 }
 
 // Judge says what becomes of a batch that is offered where the stream stands at

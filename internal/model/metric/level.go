@@ -1,7 +1,6 @@
 package metric
 
 import (
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -26,12 +25,12 @@ func (p Part) String() string { return partNames[p] }
 type Parts [PartLimit]usage.Usage
 
 // PartsOf sums the rows of a window of a node by part.
-func PartsOf(node string, w *batch.Window) (p Parts) {
-	system, _ := batch.ShortIDOf(workload.NewID(node, workload.System, ""))
-	idle, _ := batch.ShortIDOf(workload.NewID(node, workload.Idle, ""))
+func PartsOf(node string, w *usage.Window) (p Parts) {
+	system, _ := workload.ShortIDOf(workload.NewID(node, workload.System, ""))
+	idle, _ := workload.ShortIDOf(workload.NewID(node, workload.Idle, ""))
 	for i := range w.Rows {
 		at := Workloads
-		switch w.Rows[i].Workload {
+		switch w.Rows[i].ShortID {
 		case system:
 			at = System
 		case idle:

@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Resolution is how long a row's span is.
@@ -105,7 +106,7 @@ type Node struct {
 // A Host says in which other node a node is now, and what it is there.
 type Host struct {
 	Node        string // its id; "" where the node is no guest
-	Workload    batch.ShortID
+	Workload    workload.ShortID
 	Since, Seen time.Time // when that was found first, and last
 }
 
@@ -122,7 +123,7 @@ type Nesting struct {
 // changed.
 type Workload struct {
 	Node  int // in Page.Nodes
-	Short batch.ShortID
+	Short workload.ShortID
 	// Name is nil where nothing new is said. Its ID is "" where the workload
 	// has no name yet.
 	Name                      *batch.Name
@@ -175,7 +176,7 @@ func (p *Page) Check() error {
 		if w.Name == nil || w.Name.ID == "" {
 			continue
 		}
-		if short, ok := batch.ShortIDOf(w.Name.ID); !ok || short != w.Short {
+		if short, ok := workload.ShortIDOf(w.Name.ID); !ok || short != w.Short {
 			return invalid("workload %d is %s, and its id %q", i, w.Short, w.Name.ID)
 		}
 	}

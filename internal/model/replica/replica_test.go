@@ -23,9 +23,9 @@ func page() *replica.Page {
 		ID: workload.NewID("n", workload.Job, "k"), Kind: workload.Job, Key: "secret", Name: "secret name", Path: "/secret",
 		Job: "secret job", User: "secret user", Project: "secret project", Labels: map[string]string{"secret": "secret"},
 	}
-	short, _ := batch.ShortIDOf(name.ID)
+	short, _ := workload.ShortIDOf(name.ID)
 	idle := batch.Name{ID: workload.NewID("n", workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
-	idleShort, _ := batch.ShortIDOf(idle.ID)
+	idleShort, _ := workload.ShortIDOf(idle.ID)
 	p := &replica.Page{
 		Nodes: []replica.Node{{Node: registry.Node{ID: "n", Cluster: "secret", Name: "secret", MachineID: "secret", Boot: "secret"}, Pool: "secret"}},
 		Workloads: []replica.Workload{

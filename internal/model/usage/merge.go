@@ -1,19 +1,26 @@
 package usage
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Merge adds the window after w to w, which then spans both: what workloads
-// used adds, row by row of the same workload and life, and of peaks the higher
-// stays. It shares no memory with next. Windows of two boots do not merge: that
-// is a defect, and panics.
+// Merge adds the window after w to w, which then spans both: what workloads used
+// adds, row by row of the same workload and life, and of peaks the higher stays.
+//
+// Rows that are not in next stand first, as their workloads have ended, and then
+// those of next in its order, as in any window of an agent: so system and idle
+// stay last.
+//
+// It shares no memory with next but the identities of its workloads. It panics
+// where next is of another boot or begins before w ends: the sum would overlap
+// with other windows.
 func (w *Window) Merge(next *Window) {
-	if w.Boot != next.Boot {
-		panic("meter: windows of two boots do not merge")
+	if w.Boot != next.Boot || next.Start < w.End {
+		panic("usage: merged windows are not of one boot and in order")
 	}
 	w.setOffset(next.Offset)
 	w.End, w.CPUs = next.End, next.CPUs
@@ -21,33 +28,61 @@ func (w *Window) Merge(next *Window) {
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
 	w.Handovers = MergeHandovers(w.Handovers, next.Handovers, w.End-w.Start)
+	w.Rows = mergeRows(w.Rows, next.Rows)
+}
 
-	// Who is not in next has ended. Those stand first, as they do in any
-	// window, so that system and idle stay last.
+// mergeRows adds the rows of the next window to rows, whose memory it reuses.
+func mergeRows(rows, next []Row) []Row {
 	type key struct {
-		id   workload.ID
+		id   workload.ShortID
 		life workload.Life
 	}
-	at := make(map[key]int, len(next.Rows))
-	for i := range next.Rows {
-		at[key{next.Rows[i].Workload.ID, next.Rows[i].Life}] = i
+	at := make(map[key]int, len(rows))
+	for i := range rows {
+		at[key{rows[i].ShortID, rows[i].Life()}] = i
 	}
-	before := make([]Usage, len(next.Rows))
-	rows := make([]Row, 0, len(w.Rows)+len(next.Rows))
-	for i := range w.Rows {
-		r := &w.Rows[i]
-		if j, ok := at[key{r.Workload.ID, r.Life}]; ok {
-			before[j].Add(&r.Usage)
-		} else {
-			rows = append(rows, *r)
+	// place is where a row stands in next; -1 is not at all.
+	place := slices.Repeat([]int{-1}, len(rows))
+	for j := range next {
+		k := key{next[j].ShortID, next[j].Life()}
+		i, ok := at[k]
+		if !ok {
+			at[k] = len(rows)
+			rows, place = append(rows, next[j]), append(place, j)
+			continue
+		}
+		rows[i].merge(&next[j])
+		if place[i] < 0 {
+			place[i] = j
 		}
 	}
-	for j := range next.Rows {
-		r := next.Rows[j]
-		r.Usage.Add(&before[j])
-		rows = append(rows, r)
+	if slices.IsSorted(place) {
+		return rows
 	}
-	w.Rows = rows
+	order := make([]int, len(rows))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(place[a], place[b]) })
+	sorted := make([]Row, len(rows))
+	for i, from := range order {
+		sorted[i] = rows[from]
+	}
+	return sorted
+}
+
+// merge adds what the same life of a workload used in the next window.
+func (r *Row) merge(next *Row) {
+	// A row without a total has that of the row before plus its Usage.
+	(r.Has &^ next.Has).Each(func(k Resource) {
+		if v, ok := next.Usage.Get(k); ok {
+			r.Total[k] += v
+		}
+	})
+	next.Has.Each(func(k Resource) { r.Total[k] = next.Total[k] })
+	r.Has |= next.Has
+	r.Usage.Add(&next.Usage)
+	r.Workload, r.Ended = next.Workload, next.Ended
 }
 
 // setOffset gives w another offset, by which its gaps are told too: they stay beside it.
@@ -70,7 +105,8 @@ func (w *Window) setOffset(offset int64) {
 	}
 }
 
-// Clone returns a copy of w that shares no memory with it.
+// Clone returns a copy of w that shares no memory with it but the identities of its
+// workloads.
 func (w *Window) Clone() *Window {
 	c := *w
 	c.Gaps, c.Rows, c.Handovers = slices.Clone(w.Gaps), slices.Clone(w.Rows), cloneHandovers(w.Handovers)

@@ -13,13 +13,17 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
+// of is a row of a life of a workload.
+func of(kind workload.Kind, key string, life uint64, name string) usage.Row {
+	return usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID("n", kind, key), Kind: kind, Key: key, Name: name}, Life: workload.Life{ID: life}})
+}
+
 // windows draws windows that follow each other, as books close them.
 func windows(t *rapid.T) (ws []usage.Window) {
 	life := uint64(0)
 	alive := []usage.Row{}
 	end := int64(100)
-	var idle usage.Row
-	idle.Workload = workload.Workload{ID: "idle", Kind: workload.Idle}
+	idle := of(workload.Idle, "", 0, "idle")
 	for i := range rapid.IntRange(2, 5).Draw(t, "windows") {
 		w := usage.Window{Boot: "b", Start: end, StartReason: usage.StartReason(rapid.IntRange(0, 2).Draw(t, "opening")), CPUs: i + 1, Offset: int64(i)}
 		end += rapid.Int64Range(1, 100).Draw(t, "length")
@@ -29,16 +33,17 @@ func windows(t *rapid.T) (ws []usage.Window) {
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "births") {
 			life++
-			name := workload.ID(fmt.Sprint("w", life%3)) // lives of the same workload
-			alive = append(alive, usage.Row{Workload: workload.Workload{ID: name}, Life: workload.Life{ID: life}})
+			alive = append(alive, of(workload.Service, fmt.Sprint("w", life%3), life, "")) // lives of the same workload
 		}
 		var ended, here []usage.Row
 		for _, r := range append(slices.Clone(alive), idle) {
 			r.Usage = drawUsage(t)
 			r.Usage.Covered = time.Duration(rapid.Int64Range(0, 100).Draw(t, "covered"))
-			r.Total[usage.CPU] = end
-			r.Workload.Name = fmt.Sprint("name ", i)
-			if r.Ended = r.Life.ID != 0 && rapid.Bool().Draw(t, "ends"); r.Ended {
+			r.Has, r.Total[usage.CPU] = usage.SetOf(usage.CPU), end
+			renamed := *r.Workload
+			renamed.Name = fmt.Sprint("name ", i)
+			r.Workload = &renamed
+			if r.Ended = renamed.Life.ID != 0 && rapid.Bool().Draw(t, "ends"); r.Ended {
 				ended = append(ended, r)
 			} else {
 				here = append(here, r)
@@ -79,26 +84,31 @@ func TestMerge(t *testing.T) {
 			want.Total.Add(&w.Total)
 			want.Balance.Add(&w.Balance)
 			for _, r := range w.Rows {
-				before := rows[r.Life]
+				before := rows[r.Life()]
 				r.Usage.Add(&before.Usage)
-				rows[r.Life] = r
+				rows[r.Life()] = r
 			}
 		}
 		have := map[workload.Life]usage.Row{}
 		for _, r := range got.Rows {
-			have[r.Life] = r
+			have[r.Life()] = r
 		}
 		if d := cmp.Diff(rows, have); d != "" || len(have) != len(got.Rows) {
 			t.Fatalf("%d rows of %d lives (-want +got):\n%s", len(got.Rows), len(have), d)
 		}
-		if got.Rows[len(got.Rows)-1].Workload.ID != "idle" {
-			t.Error("idle is not last")
+		// Those that ended before stand first, then those of the last window as there.
+		for i, r := range got.Rows[len(got.Rows)-len(last.Rows):] {
+			if r.Life() != last.Rows[i].Life() {
+				t.Fatalf("row %d from the last window is %v, want %v", i, r.Workload, last.Rows[i].Workload)
+			}
 		}
 		got.Rows = nil
 		if d := cmp.Diff(&want, got); d != "" {
 			t.Fatalf("window (-want +got):\n%s", d)
 		}
-		got.Merge(last.Clone()) // shares nothing with what it is made of
+		again := last.Clone()
+		again.Start, again.End = last.End, last.End+1
+		got.Merge(again) // shares nothing with what it is made of
 		if d := cmp.Diff(keep, last); d != "" {
 			t.Fatalf("a merged window changed:\n%s", d)
 		}
@@ -125,16 +135,6 @@ func TestMergeMovesGaps(t *testing.T) {
 	if d := cmp.Diff(was, w); d != "" {
 		t.Errorf("the clone's merge changed what it was cloned from:\n%s", d)
 	}
-}
-
-func TestMergeOfTwoBootsPanics(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("windows of two boots were merged")
-		}
-	}()
-	w := usage.Window{Boot: "a"}
-	w.Merge(&usage.Window{Boot: "b"})
 }
 
 // A clone stays as it is when the window is used anew.

@@ -36,7 +36,11 @@ func (q *Quality) UnmarshalText(b []byte) error {
 	return fmt.Errorf("quality %q is none of %v", b, qualityNames)
 }
 
-// Qualities holds the quality of each resource, two bits each.
+// Qualities holds the quality of each resource, two bits each. These bits are also
+// in checkpoints and in pages of states: they are never changed.
+//
+// Batches and the ledger have other forms, see [Qualities.Sets] and
+// [Qualities.Uncertainty].
 type Qualities uint64
 
 // Get returns the quality of r.
@@ -63,6 +67,55 @@ func (q Qualities) Worst(p Qualities) Qualities {
 
 // Only returns the qualities of the resources in s; all others are Absent.
 func (q Qualities) Only(s Set) Qualities { return q & (3 * s.spread()) }
+
+// Sets returns which resources are of each quality, as the shapes of a batch have it.
+func (q Qualities) Sets() (measured, apportioned, modelled Set) {
+	All.Each(func(r Resource) {
+		switch q.Get(r) {
+		case Measured:
+			measured |= 1 << r
+		case Apportioned:
+			apportioned |= 1 << r
+		case Modelled:
+			modelled |= 1 << r
+		}
+	})
+	return measured, apportioned, modelled
+}
+
+// QualitiesOfSets is the inverse of Sets. It is false where a resource is in two sets
+// or is not known.
+func QualitiesOfSets(measured, apportioned, modelled Set) (Qualities, bool) {
+	all := measured | apportioned | modelled
+	if all&^All != 0 || measured&apportioned|modelled&(measured|apportioned) != 0 {
+		return 0, false
+	}
+	return measured.spread() | apportioned.spread()<<1 | modelled.spread()*3, true
+}
+
+// Two bits for each resource fit the int64 that databases have.
+var _ [32 - Limit]struct{}
+
+// Uncertainty returns the qualities of the resources in present as the ledger has them:
+// measured 00, apportioned 01, modelled 11, so that the OR of two numbers has of
+// each resource the worse. A database that adds up rows has no other operator that
+// does so for all resources at once, and two bits hold no fourth value in such an
+// order. So absence is not in them: it is in the set of what is present, which is a
+// column beside. A resource that is present without a quality counts as modelled.
+func (q Qualities) Uncertainty(present Set) int64 {
+	const low = 0x5555555555555555
+	h, l := q>>1&low, q&low
+	absent := present.spread() &^ (h | l)
+	return int64(h | (h&l)<<1 | 3*absent)
+}
+
+// QualitiesOfUncertainty is the inverse of Uncertainty.
+func QualitiesOfUncertainty(present Set, bits int64) (q Qualities) {
+	present.Each(func(r Resource) {
+		q.Set(r, [...]Quality{Measured, Apportioned, Modelled, Modelled}[uint64(bits)>>(2*r)&3])
+	})
+	return q
+}
 
 // spread moves bit i to bit 2i.
 func (s Set) spread() Qualities {

@@ -66,7 +66,7 @@ var peaks = func() (s Set) {
 // are 292 years of one CPU; rows are closed long before.)
 func add(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
-		panic("meter: amount overflows")
+		panic("usage: amount overflows")
 	}
 	return a + b
 }

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,31 +11,67 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Row is what one workload used in a window.
-type Row struct {
-	Workload workload.Workload
-	Parent   workload.ID
-	Life     workload.Life
-	Usage    Usage
-	// Total is, for each counter and integral in Usage, the cumulative amount
-	// that was booked to this workload since its life began, this window
-	// included. It only grows, also over restarts of the meter.
-	Total [Limit]int64
-	Ended bool // the workload is gone
+// An Identity says whose use a row is: one life of a workload. Rows share it, so
+// it does not change once a row refers to it.
+type Identity struct {
+	workload.Workload
+	Life   workload.Life
+	Parent workload.ID // of the workload above; "" for those at the top
 }
+
+// A Row is what one life of a workload used in a window.
+type Row struct {
+	// ShortID is of the workload. It is 0 where the row belongs to no workload yet,
+	// or to one whose ID is malformed.
+	ShortID workload.ShortID
+	// Workload is nil where no more than the ShortID is known: in a window that came
+	// over the wire, a row is of all lives of a workload.
+	Workload *Identity
+	Usage    Usage
+	// Total is, for the counters and integrals in Has, the cumulative amount that
+	// was booked to this workload since its life began, this window included. It
+	// only grows, also over restarts of the meter. Of what is not in Has it is that
+	// of the row before plus Usage.
+	Has   Set
+	Total [Limit]int64
+	Ended bool // the life ended in this window
+}
+
+// NewRow returns a row of a workload that used nothing.
+func NewRow(of *Identity) Row {
+	short, _ := workload.ShortIDOf(of.ID)
+	return Row{ShortID: short, Workload: of}
+}
+
+// Life is the life of the workload; zero where it is not known.
+func (r *Row) Life() workload.Life {
+	if r.Workload == nil {
+		return workload.Life{}
+	}
+	return r.Workload.Life
+}
+
+// OmitTotals removes the totals.
+func (r *Row) OmitTotals() { r.Has, r.Total = 0, [Limit]int64{} }
 
 // A Window is what every workload of a machine used between two instants of
 // CLOCK_BOOTTIME. Windows of one stream never overlap.
+//
+// A window that came over the wire has its rows in order of their ShortIDs, which
+// is all that they say of their workloads. It has no Gaps, as those are in its
+// batch. Of the shares of its Handovers there are Epoch, N, Active and Idle, and of
+// those of a guest the one that closed its window; a Name is "" where it is the
+// workload's.
 type Window struct {
 	Boot        string
 	Start, End  int64 // ns of CLOCK_BOOTTIME
 	Offset      int64 // wall minus boottime at End, ns
 	StartReason StartReason
-	// Gaps are what this window's opening leaves unknown.
+	// Gaps are the times before the window of which nothing, or not all, is known.
 	Gaps []Gap
 	CPUs int // online at End
 	// Total is what the machine as a whole did: disk over leaf devices, network
-	// over the interfaces of the host's namespace without lo.
+	// over the interfaces of the host's namespace without lo, where that is known.
 	Total   Usage
 	Rows    []Row
 	Balance Balance
@@ -42,6 +79,12 @@ type Window struct {
 	// got from its host, in the window.
 	Handovers []Handover
 }
+
+// SortRows puts the rows in order of their ShortIDs. Rows of one workload keep
+// their order.
+func (w *Window) SortRows() { slices.SortStableFunc(w.Rows, compareRows) }
+
+func compareRows(a, b Row) int { return cmp.Compare(a.ShortID, b.ShortID) }
 
 // A Handover is the energy that a host gave to one virtual machine, as one of the
 // two booked it. What both booked at the share of the same epoch and number is

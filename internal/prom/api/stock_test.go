@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
@@ -37,7 +38,7 @@ import (
 
 // A fleet is some nodes whose workloads come and go.
 type fleet struct {
-	names map[batch.ShortID]batch.Name
+	names map[workload.ShortID]batch.Name
 	rand  *rand.Rand
 }
 
@@ -45,8 +46,8 @@ func (fleet) Node(_ context.Context, id string) (registry.Node, error) {
 	return registry.Node{ID: id, Name: "host-" + id, Cluster: []string{"lab", "edge"}[len(id)%2]}, nil
 }
 
-func (f fleet) Names(_ context.Context, _ string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
-	found := map[batch.ShortID]batch.Name{}
+func (f fleet) Names(_ context.Context, _ string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
+	found := map[workload.ShortID]batch.Name{}
 	for _, s := range shorts {
 		if n, ok := f.names[s]; ok {
 			found[s] = n
@@ -62,7 +63,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 	t.Helper()
 	const length = int64(10 * time.Second)
 	type one struct {
-		short      batch.ShortID
+		short      workload.ShortID
 		total      [usage.Limit]int64
 		born, dies int64
 	}
@@ -70,7 +71,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 	var names []batch.Name
 	for i := range 8 {
 		id := workload.NewID(node, workload.Container, strconv.Itoa(i))
-		short, _ := batch.ShortIDOf(id)
+		short, _ := workload.ShortIDOf(id)
 		n := batch.Name{ID: id, Kind: workload.Container, Name: "app-" + strconv.Itoa(i), Labels: map[string]string{
 			"io.kubernetes.pod.namespace": []string{"shop", "search", "batch"}[i%3], "io.kubernetes.pod.name": "pod-" + strconv.Itoa(i/2)}}
 		f.names[short], names = n, append(names, n)
@@ -81,15 +82,15 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 		}
 		list = append(list, w)
 	}
-	var ws []batch.Window
+	var ws []usage.Window
 	for at := int64(0); at < int64(to.Sub(from)); at += length {
-		w := batch.Window{Boot: "b", Start: at, End: at + length, Offset: from.UnixNano(), CPUs: 4}
+		w := usage.Window{Boot: "b", Start: at, End: at + length, Offset: from.UnixNano(), CPUs: 4}
 		for i := range list {
 			k := &list[i]
 			if at < k.born || at > k.dies || f.rand.IntN(6) == 0 { // it may use nothing
 				continue
 			}
-			row := batch.Row{Workload: k.short, Ended: at+length > k.dies}
+			row := usage.Row{ShortID: k.short, Ended: at+length > k.dies}
 			row.Usage.Covered = time.Duration(length)
 			for _, res := range []usage.Resource{usage.CPU, usage.Memory, usage.NetworkRx, usage.EnergyPackage, usage.EnergyDRAM} {
 				v := f.rand.Int64N(1 << 32)
@@ -102,7 +103,11 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 		}
 		ws = append(ws, w)
 	}
-	if _, err := store.Append(t.Context(), node, names, ws, make([]time.Duration, len(ws))); err != nil {
+	cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Append(t.Context(), node, names, cuts.Windows); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,7 +155,7 @@ func stockSet(at string) (list []string) {
 func TestStockPrometheus(t *testing.T) {
 	testkit.Stage(t, "peers", "asks a Prometheus some 500 times")
 	hosttest.Need(t, "prometheus")
-	f := fleet{map[batch.ShortID]batch.Name{}, rand.New(rand.NewPCG(1, 2))}
+	f := fleet{map[workload.ShortID]batch.Name{}, rand.New(rand.NewPCG(1, 2))}
 	cfg := tsdb.Default()
 	cfg.Dir = t.TempDir()
 	log := slog.New(slog.DiscardHandler)

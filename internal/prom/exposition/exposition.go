@@ -133,7 +133,7 @@ func (t *Accumulator) Add(host string, w *usage.Window, m *energy.Meters) *View 
 }
 
 func newRow(r *usage.Row, end int64) row {
-	n := row{Set: r.Usage.Present, workload: r.Workload, parent: r.Parent}
+	n := row{Set: r.Usage.Present, workload: r.Workload.Workload, parent: r.Workload.Parent}
 	if r.Ended {
 		n.ended = end
 	}

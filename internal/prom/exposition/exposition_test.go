@@ -58,9 +58,9 @@ func of(path string) workload.Workload {
 // use gives a workload a row: CPU s, and J of packages and of memory.
 func (m *machine) use(path, parent string, cpu, pkg, dram int64) *usage.Row {
 	w := of(path)
-	r := usage.Row{Workload: w}
+	r := usage.NewRow(&usage.Identity{Workload: w})
 	if parent != "" {
-		r.Parent = of(parent).ID
+		r.Workload.Parent = of(parent).ID
 	}
 	q := usage.Apportioned
 	if m.modeled {
@@ -273,7 +273,7 @@ func TestAbsent(t *testing.T) {
 	var tally exposition.Accumulator
 	w := &usage.Window{Start: 0, End: second}
 	for _, p := range []string{"/a", "idle"} {
-		r := usage.Row{Workload: of(p)}
+		r := usage.NewRow(&usage.Identity{Workload: of(p)})
 		r.Usage.Put(usage.CPU, second, usage.Measured)
 		w.Rows = append(w.Rows, r)
 	}

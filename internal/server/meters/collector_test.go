@@ -91,7 +91,7 @@ func (b *bench) minutes(id string, q usage.Quality, from, to int64) {
 		e.Nodes = append(e.Nodes, whole)
 		for _, k := range []workload.Kind{workload.Service, workload.Idle} {
 			name := batch.Name{ID: workload.NewID(id, k, ""), Kind: k, Name: k.String()}
-			short, _ := batch.ShortIDOf(name.ID)
+			short, _ := workload.ShortIDOf(name.ID)
 			u := usage.Usage{Covered: time.Minute}
 			u.Put(usage.CPU, 30e9, usage.Measured)
 			u.Put(res, uJ, q)

@@ -33,7 +33,7 @@ func benchmarkBook(b *testing.B, dsn string) {
 			e := ledgertest.Entry(ids[i], batch.Stream{byte(i)}, marks[i], 1, int64(n), minute)
 			e.Minutes = nil
 			for w := range workloads {
-				short, _ := batch.ShortIDOf(named(ids[i], w).ID)
+				short, _ := workload.ShortIDOf(named(ids[i], w).ID)
 				u := usage.Usage{Covered: 10 * time.Second}
 				for r := usage.Resource(1); r < usage.Limit; r++ {
 					u.Put(r, int64(n)*1e6+int64(r), usage.Measured)

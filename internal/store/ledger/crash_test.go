@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
@@ -24,7 +25,7 @@ const crashDSN = "METE_TEST_CRASH_DSN"
 // minutes run over hours, so that folds meet late ones.
 func crashEntry(n uint64) *batch.Entry {
 	minute := ledgertest.Day.Unix()/60 + int64(n*37%600)
-	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: n}, batch.ShortID(n%5), int64(n), minute, minute+60)
+	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: n}, workload.ShortID(n%5), int64(n), minute, minute+60)
 	if n > 1 {
 		e.Previous = batch.HashOf(strconv.AppendUint(nil, n-1, 10))
 	}

@@ -12,6 +12,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
@@ -47,7 +48,7 @@ func TestFull(t *testing.T) {
 	refused := 0
 	for range 50 {
 		e := &batch.Entry{Node: "a", Stream: batch.Stream{1}, Number: mark.Next, Previous: mark.Last, Hash: batch.Hash{byte(mark.Next)}}
-		for w := range batch.ShortID(40) {
+		for w := range workload.ShortID(40) {
 			var u usage.Usage
 			u.Put(usage.CPU, 1, usage.Measured)
 			e.Minutes = append(e.Minutes, batch.Minute{Workload: w, Minute: day + int64(mark.Next), Usage: u})

@@ -56,7 +56,7 @@ func machine(node string, number uint64, q usage.Quality, minutes ...int64) *bat
 		e.Nodes = append(e.Nodes, n)
 		for i, k := range []workload.Kind{workload.Service, workload.System, workload.Idle} {
 			id := workload.NewID(node, k, "")
-			short, _ := batch.ShortIDOf(id)
+			short, _ := workload.ShortIDOf(id)
 			if m == minutes[0] {
 				e.Names = append(e.Names, batch.Name{ID: id, Kind: k, Name: k.String()})
 			}

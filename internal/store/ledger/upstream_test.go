@@ -367,7 +367,7 @@ func (c *climb) entry() *batch.Entry {
 			name.Labels = map[string]string{"app": name.Job}
 			e.Names = append(e.Names, name)
 		}
-		short, _ := batch.ShortIDOf(name.ID)
+		short, _ := workload.ShortIDOf(name.ID)
 		row := batch.Minute{Workload: short, Minute: first + minutes.Draw(c.T, "minute")}
 		row.Usage.Covered = time.Second
 		row.Usage.Put(usage.CPU, amount.Draw(c.T, "cpu"), usage.Quality(rapid.IntRange(1, 3).Draw(c.T, "quality")))
@@ -382,12 +382,12 @@ func (c *climb) entry() *batch.Entry {
 	}
 	if n := rapid.Int64Range(-3, 5).Draw(c.T, "share"); n >= 0 {
 		// Node b is a guest of a, as one workload or another.
-		h := batch.Handover{From: at(n % 3 * day), To: at(n%3*day + 1)}
+		h := batch.TimedHandover{From: at(n % 3 * day), To: at(n%3*day + 1)}
 		h.Guest, h.Shares = "00112233-4455-6677-8899-aabbccddeeff", []power.Share{{Epoch: "e", N: n, Active: n}}
 		if node == "a" {
 			h.Workload = workload.NewID("a", workload.Job, rapid.SampledFrom([]string{"x", "y"}).Draw(c.T, "as"))
 		}
-		e.Handovers = []batch.Handover{h}
+		e.Handovers = []batch.TimedHandover{h}
 	}
 	if rapid.Bool().Draw(c.T, "gap") {
 		e.Gaps = []usage.Gap{{From: at(0), To: c.now(), Reason: usage.Rebooted, Detail: "d"}}

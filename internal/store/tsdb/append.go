@@ -18,11 +18,11 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Append appends the samples of the windows of a node's batch; by is what was added to the
-// stamps of each. It returns once the samples are in the database. If the database did not
+// Append appends the samples of the windows of a node's batch, one at each edge at which the
+// ledger cuts them. It returns once the samples are in the database. If the database did not
 // take all of them, also after an error, it returns the span of the windows: the caller
 // books it with them, and [Store.Run] rebuilds the samples.
-func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []batch.Window, by []time.Duration) (unsampled batch.Span, err error) {
+func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []timeline.CutWindow) (unsampled batch.Span, err error) {
 	n, err := s.node(ctx, id)
 	complete := false
 	if err == nil {
@@ -31,20 +31,20 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 		n.full = false
 		n.setNames(names)
 		if err = s.fetchNames(ctx, n, ws); err == nil {
-			complete, err = s.append(ctx, n, ws, by)
+			complete, err = s.append(ctx, n, ws)
 		}
 	}
 	if len(ws) == 0 {
 		return batch.Span{}, err
 	}
 	if err == nil {
-		s.noteResumed(n, millis(ws[0].Start+ws[0].Offset+int64(by[0])))
+		s.noteResumed(n, millis(ws[0].Began()))
 	}
 	if complete {
 		return batch.Span{}, nil
 	}
 	for i := range ws {
-		unsampled = unsampled.Union(batch.Span{From: timeline.Start(&ws[i], by[i]), To: timeline.End(&ws[i], by[i])})
+		unsampled = unsampled.Union(batch.Span{From: time.Unix(0, ws[i].Began()).UTC(), To: time.Unix(0, ws[i].Ended()).UTC()})
 	}
 	if s.history != nil {
 		s.noteUnsampled(id, unsampled)
@@ -57,15 +57,10 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 
 // append is one transaction for some windows of a node. It returns whether the database took
 // all samples: it refuses those that are too old.
-func (s *Store) append(ctx context.Context, n *node, ws []batch.Window, by []time.Duration) (complete bool, err error) {
+func (s *Store) append(ctx context.Context, n *node, ws []timeline.CutWindow) (complete bool, err error) {
 	a := &appendTx{Store: s, node: n, app: s.db.AppenderV2(ctx)}
-	edges, from := timeline.Edges(nil, ws, by)
 	for i := range ws {
-		to := len(edges)
-		if i+1 < len(ws) {
-			to = from[i+1]
-		}
-		if err := a.appendWindow(&ws[i], edges[from[i]:to]); err != nil {
+		if err := a.appendWindow(&ws[i]); err != nil {
 			return false, errors.Join(err, a.app.Rollback())
 		}
 	}
@@ -86,17 +81,15 @@ type appendTx struct {
 }
 
 // appendWindow appends the rows of one window, and what its node has.
-func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
-	length := w.End - w.Start
-	end := millis(edges[len(edges)-1].At)
-	began := millis(edges[0].At - edges[0].Elapsed)
+func (a *appendTx) appendWindow(w *timeline.CutWindow) error {
+	began, end := millis(w.Began()), millis(w.Ended())
 	late := end <= a.node.shortLived.end
-	var shortLived, overLimit []*batch.Row
-	a.node.addWindow(w, began, end)
+	var shortLived, overLimit []*usage.Row
+	a.node.addWindow(w.Window, began, end)
 	for i := range w.Rows {
 		r := &w.Rows[i]
-		k, ok := a.node.workloads[r.Workload]
-		if !ok && a.node.exceedsLimit(r.Workload) {
+		k, ok := a.node.workloads[r.ShortID]
+		if !ok && a.node.exceedsLimit(r.ShortID) {
 			overLimit = append(overLimit, r)
 			continue
 		}
@@ -104,7 +97,7 @@ func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
 			continue // nobody says what it is yet
 		}
 		if k.end == 0 && isShortLived(r) {
-			delete(a.node.workloads, r.Workload)
+			delete(a.node.workloads, r.ShortID)
 			if !late {
 				shortLived = append(shortLived, r)
 			}
@@ -113,11 +106,11 @@ func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
 		if k.end == 0 && !a.node.startsSeries(r) {
 			overLimit = append(overLimit, r)
 			if r.Ended {
-				delete(a.node.workloads, r.Workload)
+				delete(a.node.workloads, r.ShortID)
 			}
 			continue
 		}
-		if err := a.appendRow(k, r, edges, length, began); err != nil {
+		if err := a.appendRow(k, r, w); err != nil {
 			return err
 		}
 		if end >= k.end {
@@ -138,7 +131,7 @@ func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
 	if !late {
 		shortLived = append(shortLived, overLimit...)
 	}
-	if err := a.appendShortLived(shortLived, edges, length); err != nil {
+	if err := a.appendShortLived(shortLived, w); err != nil {
 		return err
 	}
 	a.node.noteEnd(end)
@@ -146,7 +139,7 @@ func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
 		return nil // of a backlog
 	}
 	a.node.end = end
-	if err := a.appendMachine(w, end); err != nil {
+	if err := a.appendMachine(w.Window, end); err != nil {
 		return err
 	}
 	for _, ref := range a.node.outdated {
@@ -159,7 +152,7 @@ func (a *appendTx) appendWindow(w *batch.Window, edges []timeline.Edge) error {
 }
 
 // isShortLived says whether all of a workload's life was in the window of the row.
-func isShortLived(r *batch.Row) bool {
+func isShortLived(r *usage.Row) bool {
 	if !r.Ended {
 		return false
 	}
@@ -172,7 +165,7 @@ func isShortLived(r *batch.Row) bool {
 // having series of its own would be all that there is on a machine that starts
 // many. They have one that grows with each of them, and with what those use that are
 // too many for series of their own.
-func (a *appendTx) appendShortLived(rows []*batch.Row, edges []timeline.Edge, length int64) error {
+func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) error {
 	b := a.node.shortLived
 	had := b.had
 	var sum [usage.Limit]int64
@@ -184,7 +177,7 @@ func (a *appendTx) appendShortLived(rows []*batch.Row, edges []timeline.Edge, le
 			}
 		})
 	}
-	end := millis(edges[len(edges)-1].At)
+	end := millis(w.Ended())
 	if b.had == 0 || end <= b.end {
 		return nil
 	}
@@ -192,7 +185,7 @@ func (a *appendTx) appendShortLived(rows []*batch.Row, edges []timeline.Edge, le
 		if !b.had.Has(res) {
 			continue
 		}
-		if at := millis(edges[0].At - edges[0].Elapsed); !had.Has(res) || b.restart {
+		if at := millis(w.Began()); !had.Has(res) || b.restart {
 			if had.Has(res) {
 				at++
 			}
@@ -200,9 +193,7 @@ func (a *appendTx) appendShortLived(rows []*batch.Row, edges []timeline.Edge, le
 				return err
 			}
 		}
-		before := b.amount(res)
-		err := a.appendEdges(b, res, edges, func(e *timeline.Edge) int64 { return before + e.Cumulative(sum[res], length) })
-		if err != nil {
+		if err := a.appendEdges(b, res, w, b.amount(res), sum[res]); err != nil {
 			return err
 		}
 	}
@@ -212,8 +203,8 @@ func (a *appendTx) appendShortLived(rows []*batch.Row, edges []timeline.Edge, le
 
 // appendRow appends what one workload used in a window. A row without totals goes on
 // from where the series is; one of the past says nothing then.
-func (a *appendTx) appendRow(k *namedWorkload, r *batch.Row, edges []timeline.Edge, length, began int64) error {
-	end := millis(edges[len(edges)-1].At)
+func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWindow) error {
+	began, end := millis(w.Began()), millis(w.Ended())
 	next := r.Has == 0 && end > k.end && k.end >= a.node.coverage.latestStart()
 	var err error
 	(r.Has | r.Usage.Present).Each(func(res usage.Resource) {
@@ -224,8 +215,7 @@ func (a *appendTx) appendRow(k *namedWorkload, r *batch.Row, edges []timeline.Ed
 		case !f.Counter:
 			err = a.appendAmount(k, res, end, amount)
 		case next && k.had.Has(res):
-			before := k.amount(res)
-			err = a.appendEdges(k, res, edges, func(e *timeline.Edge) int64 { return before + e.Cumulative(amount, length) })
+			err = a.appendEdges(k, res, w, k.amount(res), amount)
 		case !r.Has.Has(res):
 		default:
 			before := r.Total[res] - amount
@@ -234,7 +224,7 @@ func (a *appendTx) appendRow(k *namedWorkload, r *batch.Row, edges []timeline.Ed
 					return
 				}
 			}
-			err = a.appendEdges(k, res, edges, func(e *timeline.Edge) int64 { return before + e.Cumulative(amount, length) })
+			err = a.appendEdges(k, res, w, before, amount)
 		}
 	})
 	return err
@@ -253,19 +243,20 @@ func (k *namedWorkload) startSample(res usage.Resource, before, amount, began, e
 	return began + 1, amount > 0 && end > began+1
 }
 
-// appendEdges appends the value of an amount at each edge of a window.
-func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, edges []timeline.Edge, amount func(*timeline.Edge) int64) error {
-	for i := range edges {
-		at := millis(edges[i].At)
-		if i > 0 && at == millis(edges[i-1].At) {
+// appendEdges appends the value of a counter at each edge of a window, in which it grows
+// from before by amount.
+func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *timeline.CutWindow, before, amount int64) error {
+	for i := range w.Edges {
+		at, total := millis(w.Edges[i].At), before+w.Cumulative(amount, i)
+		if i > 0 && at == millis(w.Edges[i-1].At) {
 			// A window that ends less than a ms after a minute.
 			if at >= k.end {
-				k.total[res] = amount(&edges[i])
+				k.total[res] = total
 				k.last[res] = metric.FamilyOf(res).Value(k.total[res])
 			}
 			continue
 		}
-		if err := a.appendAmount(k, res, at, amount(&edges[i])); err != nil {
+		if err := a.appendAmount(k, res, at, total); err != nil {
 			return err
 		}
 	}
@@ -311,7 +302,7 @@ func (a *appendTx) appendValue(ref *storage.SeriesRef, at int64, v float64, of f
 }
 
 // appendMachine appends what there is to use on the node, and what was used of it.
-func (a *appendTx) appendMachine(w *batch.Window, end int64) error {
+func (a *appendTx) appendMachine(w *usage.Window, end int64) error {
 	n := a.node
 	if err := a.appendValue(&n.refs[cpus], end, float64(w.CPUs), func() labels.Labels { return n.nodeLabels(gauges[cpus]) }); err != nil {
 		return err

@@ -201,7 +201,7 @@ func (f *backfill) read(ctx context.Context, from, to time.Time) error {
 
 // findOlderSamples finds the last values of series that had no sample for long before a span,
 // as their workloads used nothing.
-func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map[batch.ShortID]batch.Name, oldest time.Time) error {
+func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map[workload.ShortID]batch.Name, oldest time.Time) error {
 	var ids []string
 	end := int64(0)
 	for short, t := range h.workloads {
@@ -217,7 +217,7 @@ func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map
 		return nil
 	}
 	only := labels.MustNewMatcher(labels.MatchRegexp, metric.Workload, strings.Join(ids, "|"))
-	return s.eachCounter(ctx, h.node, oldest.UnixMilli(), end, func(_ workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
+	return s.eachCounter(ctx, h.node, oldest.UnixMilli(), end, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		t := h.workloads[short]
 		if t == nil {
 			return

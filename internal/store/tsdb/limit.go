@@ -4,7 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A seriesQuota is how many names of a node begin to have series in an hour of the server's
@@ -30,20 +31,20 @@ func (q *seriesQuota) allow(now time.Time) bool {
 
 // hasRoom says whether one more workload may have series of its own. Those that ended less
 // than an hour ago count as well. The residuals have them always.
-func (n *node) hasRoom(short batch.ShortID) bool {
+func (n *node) hasRoom(short workload.ShortID) bool {
 	return len(n.workloads) < n.quota.limit || slices.Contains(n.residuals[:], short)
 }
 
 // exceedsLimit says whether a workload that is not known is one too many. Room that becomes
 // free while windows are appended is not for it: its name was not asked for.
-func (n *node) exceedsLimit(short batch.ShortID) bool {
+func (n *node) exceedsLimit(short workload.ShortID) bool {
 	return !n.hasRoom(short) || n.full && !slices.Contains(n.residuals[:], short)
 }
 
 // startsSeries says whether a workload that had no series until now has them from a row on.
 // Over the limit that is one with totals: what it used before is shown with the others'.
-func (n *node) startsSeries(r *batch.Row) bool {
-	if slices.Contains(n.residuals[:], r.Workload) {
+func (n *node) startsSeries(r *usage.Row) bool {
+	if slices.Contains(n.residuals[:], r.ShortID) {
 		return true
 	}
 	return (r.Has != 0 || !n.overLimit.Load()) && n.quota.allow(time.Now())

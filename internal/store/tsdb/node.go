@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
+	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
@@ -23,10 +24,10 @@ import (
 type node struct {
 	id            string
 	cluster, name string
-	residuals     [2]batch.ShortID // system and idle
+	residuals     [2]workload.ShortID // system and idle
 
 	mu         sync.Mutex
-	workloads  map[batch.ShortID]*namedWorkload
+	workloads  map[workload.ShortID]*namedWorkload
 	end        int64 // end of its latest window, ms since 1970
 	repeated   int64 // when last values were repeated
 	shortLived *namedWorkload
@@ -87,7 +88,7 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[batch.ShortID]*namedWorkload{},
+	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[workload.ShortID]*namedWorkload{},
 		shortLived: &namedWorkload{id: metric.ShortLived, Name: batch.Name{Name: "lived for less than a window"}},
 		levels:     make([]storage.SeriesRef, len(metric.Levels)), quota: seriesQuota{limit: s.cfg.Workloads}}
 	newest, err := s.newestSample(ctx, fresh)
@@ -113,9 +114,9 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 }
 
 // residuals are the workloads of a node that nobody runs: system and idle.
-func residuals(node string) (shorts [2]batch.ShortID) {
+func residuals(node string) (shorts [2]workload.ShortID) {
 	for i, kind := range []workload.Kind{workload.System, workload.Idle} {
-		shorts[i], _ = batch.ShortIDOf(workload.NewID(node, kind, ""))
+		shorts[i], _ = workload.ShortIDOf(workload.NewID(node, kind, ""))
 	}
 	return shorts
 }
@@ -134,7 +135,7 @@ func (k *namedWorkload) amount(res usage.Resource) int64 {
 // setNames takes what workloads are called, of as many as may have series.
 func (n *node) setNames(names []batch.Name) {
 	for i := range names {
-		short, ok := batch.ShortIDOf(names[i].ID)
+		short, ok := workload.ShortIDOf(names[i].ID)
 		if !ok {
 			continue
 		}
@@ -165,11 +166,11 @@ func (n *node) setNames(names []batch.Name) {
 
 // fetchNames asks for the names of workloads that no batch named since the start, and
 // takes up what the database shows of them.
-func (s *Store) fetchNames(ctx context.Context, n *node, ws []batch.Window) error {
-	var unknown []batch.ShortID
+func (s *Store) fetchNames(ctx context.Context, n *node, ws []timeline.CutWindow) error {
+	var unknown []workload.ShortID
 	for i := range ws {
 		for j := range ws[i].Rows {
-			short := ws[i].Rows[j].Workload
+			short := ws[i].Rows[j].ShortID
 			switch {
 			case n.workloads[short] != nil:
 			case n.hasRoom(short):
@@ -223,7 +224,7 @@ func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) err
 
 // addWindow notes a window. One that begins where the latest one ended follows it,
 // however the clock was set between.
-func (n *node) addWindow(w *batch.Window, from, to int64) {
+func (n *node) addWindow(w *usage.Window, from, to int64) {
 	if w.Boot == n.boot && w.Start == n.lastEnd {
 		from = min(from, n.end)
 	}

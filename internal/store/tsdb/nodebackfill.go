@@ -10,6 +10,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A nodeBackfill is a node whose spans are filled in.
@@ -19,7 +20,7 @@ type nodeBackfill struct {
 	spans      []span // of these, at which the node has none
 	first      int64  // minutes that are read, from first ...
 	last       int64  // ... before last
-	workloads  map[batch.ShortID]*workloadBackfill
+	workloads  map[workload.ShortID]*workloadBackfill
 	shortLived *workloadBackfill
 	untracked  map[int64]*[usage.Limit]int64 // used by those without a workloadBackfill, by minute
 	started    int                           // workloads that have no samples, in this slice
@@ -38,7 +39,7 @@ func newNodeBackfill(j backfillJob, within span, spans []span, delay time.Durati
 	h := &nodeBackfill{
 		backfillJob: j, within: within, spans: spans,
 		first: max(within.first-int64(maxSkew/time.Minute), 0), last: within.last + int64(delay/time.Minute) + 2,
-		workloads: map[batch.ShortID]*workloadBackfill{}, levels: make([]storage.SeriesRef, len(metric.Levels)),
+		workloads: map[workload.ShortID]*workloadBackfill{}, levels: make([]storage.SeriesRef, len(metric.Levels)),
 		shortLived: &workloadBackfill{labels: &namedWorkload{id: metric.ShortLived, Name: j.node.shortLived.Name}}, untracked: map[int64]*[usage.Limit]int64{},
 	}
 	for _, short := range j.node.residuals {
@@ -56,7 +57,7 @@ func (h *nodeBackfill) isUnsampled(edge int64) bool {
 func (h *nodeBackfill) contains(m int64) bool { return m >= h.first && m < h.last }
 
 // workload finds that of a workload.
-func (h *nodeBackfill) workload(short batch.ShortID) *workloadBackfill {
+func (h *nodeBackfill) workload(short workload.ShortID) *workloadBackfill {
 	if short == shortLivedID {
 		return h.shortLived
 	}
@@ -107,7 +108,7 @@ func (h *nodeBackfill) addMinute(m *batch.Minute) {
 
 // plan finds out which series there are, and how they run. What is older than all
 // that is kept is not known.
-func (h *nodeBackfill) plan(names map[batch.ShortID]batch.Name, oldest time.Time) {
+func (h *nodeBackfill) plan(names map[workload.ShortID]batch.Name, oldest time.Time) {
 	system, idle := h.node.residuals[0], h.node.residuals[1]
 	var shortLived []*workloadBackfill
 	for short, t := range h.workloads {

@@ -9,8 +9,6 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -25,13 +23,13 @@ type lastValues struct {
 }
 
 // shortLivedID stands for those that lived for less than a window.
-const shortLivedID = batch.ShortID(0)
+const shortLivedID = workload.ShortID(0)
 
 // readLastValues is what the series of a node's workloads showed last in a span, those that
 // ended in it left out.
-func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[batch.ShortID]*lastValues, error) {
-	all := map[batch.ShortID]*lastValues{}
-	err := s.eachCounter(ctx, n, from, to, func(id workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
+func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[workload.ShortID]*lastValues, error) {
+	all := map[workload.ShortID]*lastValues{}
+	err := s.eachCounter(ctx, n, from, to, func(id workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		at, v := int64(0), 0.0
 		for it.Next() == chunkenc.ValFloat {
 			at, v = it.At()
@@ -52,7 +50,7 @@ func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (ma
 
 // eachCounter calls f with the samples of each counter of a node's workloads in a span,
 // or of only some of them.
-func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func(workload.ID, batch.ShortID, usage.Resource, chunkenc.Iterator), only ...*labels.Matcher) (err error) {
+func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func(workload.ID, workload.ShortID, usage.Resource, chunkenc.Iterator), only ...*labels.Matcher) (err error) {
 	q, err := s.db.Querier(from, to)
 	if err != nil {
 		return err
@@ -68,7 +66,7 @@ func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func
 		ls := one.Labels()
 		res, ok := metric.FindResource(ls.Get(model.MetricNameLabel), ls.Get(metric.Domain))
 		id := workload.ID(ls.Get(metric.Workload))
-		short, valid := batch.ShortIDOf(id)
+		short, valid := workload.ShortIDOf(id)
 		if !ok || !valid && id != metric.ShortLived {
 			continue
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -35,7 +34,7 @@ func (s *Store) unsampledSpans(ctx context.Context, n *node, within span, end in
 	sampled, whole := make([]bool, end-within.first+1), false
 	all := make([]bool, len(sampled))
 	name := labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.FamilyOf(usage.CPU).Name)
-	err = s.eachCounter(ctx, n, within.first*minute, end*minute, func(_ workload.ID, short batch.ShortID, _ usage.Resource, it chunkenc.Iterator) {
+	err = s.eachCounter(ctx, n, within.first*minute, end*minute, func(_ workload.ID, short workload.ShortID, _ usage.Resource, it chunkenc.Iterator) {
 		residual := short == n.residuals[0] || short == n.residuals[1]
 		for it.Next() == chunkenc.ValFloat {
 			at, v := it.At()
@@ -165,7 +164,7 @@ func (c *seriesScan) touches(first, last int64) bool {
 
 // scan finds the gaps of all series of a node's workloads.
 func (s *Store) scan(ctx context.Context, h *nodeBackfill) error {
-	return s.eachCounter(ctx, h.node, h.first*minute, h.last*minute, func(_ workload.ID, short batch.ShortID, res usage.Resource, it chunkenc.Iterator) {
+	return s.eachCounter(ctx, h.node, h.first*minute, h.last*minute, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		c := seriesScan{res: res, within: h.within, spans: h.spans}
 		for it.Next() == chunkenc.ValFloat {
 			if at, v := it.At(); !c.add(at, v) {

@@ -21,7 +21,7 @@ func TestThinRows(t *testing.T) {
 	names := fakeRegistry{}
 	a, id := names.put("a")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(7, 8)), at: 10e9, totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(7, 8)), at: 10e9, totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	dir := t.TempDir()
 	s := openDB(t, dir, names)
 	var totals []int64
@@ -40,7 +40,7 @@ func TestThinRows(t *testing.T) {
 			win.Rows[0].Has, win.Rows[0].Total = 0, [usage.Limit]int64{}
 		}
 		for range 2 {
-			if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -65,7 +65,7 @@ func TestThinGoesNotBack(t *testing.T) {
 	names := fakeRegistry{}
 	a, id := names.put("a")
 	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(9, 10)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(9, 10)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
@@ -89,7 +89,7 @@ func TestThinGoesNotBack(t *testing.T) {
 		} else if i > 0 {
 			win.Rows[0].Has, win.Rows[0].Total = 0, [usage.Limit]int64{}
 		}
-		if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,16 +109,16 @@ func TestInfoAtOnce(t *testing.T) {
 	a, _ := names.put("a")
 	b, id := names.put("b")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(11, 12)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(11, 12)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	put := func(news []batch.Name, win batch.Window) {
+	put := func(news []batch.Name, win usage.Window) {
 		t.Helper()
-		if _, err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", news, cut(t, win)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestCounterStays(t *testing.T) {
 	names := fakeRegistry{}
 	a, id := names.put("a")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(13, 14)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(13, 14)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
@@ -162,7 +162,7 @@ func TestCounterStays(t *testing.T) {
 			row.Usage.Present &^= usage.SetOf(usage.EnergyRest)
 			row.Usage.Amount[usage.EnergyRest], row.Total[usage.EnergyRest] = 0, 0
 		}
-		if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -177,9 +177,9 @@ func TestLevels(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, _ := names.put("a")
-	idle, _ := batch.ShortIDOf(workload.NewID("n1", workload.Idle, ""))
-	system, _ := batch.ShortIDOf(workload.NewID("n1", workload.System, ""))
-	w := &world{rand: rand.New(rand.NewPCG(7, 8)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: time.Now().Add(-time.Hour).UnixNano()}
+	idle, _ := workload.ShortIDOf(workload.NewID("n1", workload.Idle, ""))
+	system, _ := workload.ShortIDOf(workload.NewID("n1", workload.System, ""))
+	w := &world{rand: rand.New(rand.NewPCG(7, 8)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: time.Now().Add(-time.Hour).UnixNano()}
 	s := openDB(t, t.TempDir(), names)
 	defer func() {
 		if err := s.Close(); err != nil {
@@ -188,7 +188,7 @@ func TestLevels(t *testing.T) {
 	}()
 	win := w.window(10e9, a, idle, system)
 	win.Total.Put(usage.DiskRead, 50_000, usage.Measured)
-	if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+	if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 		t.Fatal(err)
 	}
 	end := time.Unix(0, win.End+w.offset)
@@ -210,7 +210,7 @@ func TestLevels(t *testing.T) {
 	}
 	// A window in which nobody ran anything: that part is nothing, not as before.
 	end = end.Add(10 * time.Second)
-	if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{w.window(10e9, idle, system)}, []time.Duration{0}); err != nil {
+	if _, err := s.Append(t.Context(), "n1", nil, cut(t, w.window(10e9, idle, system))); err != nil {
 		t.Fatal(err)
 	}
 	if got, ok := ask(t, s, `mete_node_cpu_cores{part="workloads"}`, end); !ok || got != 0 {

@@ -26,6 +26,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A Config says what is kept.
@@ -68,7 +69,7 @@ func (c Config) Validate() error {
 // Names knows what nodes and workloads are called.
 type Names interface {
 	Node(ctx context.Context, id string) (registry.Node, error)
-	Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error)
+	Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error)
 }
 
 // A Store is a time series database.

@@ -25,7 +25,7 @@ import (
 )
 
 // fakeRegistry knows one node and its workloads.
-type fakeRegistry map[batch.ShortID]batch.Name
+type fakeRegistry map[workload.ShortID]batch.Name
 
 func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) {
 	if id != "n1" {
@@ -34,8 +34,8 @@ func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) 
 	return registry.Node{ID: id, Name: "box", Cluster: "lab"}, nil
 }
 
-func (r fakeRegistry) Names(_ context.Context, _ string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
-	found := map[batch.ShortID]batch.Name{}
+func (r fakeRegistry) Names(_ context.Context, _ string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
+	found := map[workload.ShortID]batch.Name{}
 	for _, s := range shorts {
 		if n, ok := r[s]; ok {
 			found[s] = n
@@ -44,9 +44,9 @@ func (r fakeRegistry) Names(_ context.Context, _ string, shorts []batch.ShortID)
 	return found, nil
 }
 
-func (r fakeRegistry) put(key string) (batch.ShortID, workload.ID) {
+func (r fakeRegistry) put(key string) (workload.ShortID, workload.ID) {
 	id := workload.NewID("n1", workload.Container, key)
-	short, _ := batch.ShortIDOf(id)
+	short, _ := workload.ShortIDOf(id)
 	r[short] = batch.Name{ID: id, Kind: workload.Container, Name: key}
 	return short, id
 }
@@ -67,16 +67,16 @@ type world struct {
 	rand   *rand.Rand
 	at     int64 // ns of boottime
 	offset int64
-	totals map[batch.ShortID]*[usage.Limit]int64
+	totals map[workload.ShortID]*[usage.Limit]int64
 }
 
 var used = []usage.Resource{usage.CPU, usage.Memory, usage.NetworkRx, usage.EnergyRest}
 
-func (w *world) window(length int64, shorts ...batch.ShortID) batch.Window {
-	win := batch.Window{Boot: "b", Start: w.at, End: w.at + length, Offset: w.offset, CPUs: 2}
+func (w *world) window(length int64, shorts ...workload.ShortID) usage.Window {
+	win := usage.Window{Boot: "b", Start: w.at, End: w.at + length, Offset: w.offset, CPUs: 2}
 	w.at += length
 	for _, s := range shorts {
-		row := batch.Row{Workload: s}
+		row := usage.Row{ShortID: s}
 		row.Usage.Covered = time.Duration(length)
 		t := w.totals[s]
 		if t == nil {
@@ -118,6 +118,16 @@ func ask(t *testing.T, s *tsdb.Store, query string, at time.Time) (float64, bool
 	return 0, false
 }
 
+// cut cuts windows that are where their stamps say.
+func cut(t *testing.T, ws ...usage.Window) []timeline.CutWindow {
+	t.Helper()
+	cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cuts.Windows
+}
+
 // Between two minute edges a series grows by what the ledger books, whatever the
 // windows' edges, however often they come, and in whatever order.
 func TestMinutes(t *testing.T) {
@@ -126,14 +136,13 @@ func TestMinutes(t *testing.T) {
 	a, idA := names.put("a")
 	b, _ := names.put("b")
 	begin := time.Now().Add(-2 * time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(1, 2)), at: 7e9, totals: map[batch.ShortID]*[usage.Limit]int64{}}
+	w := &world{rand: rand.New(rand.NewPCG(1, 2)), at: 7e9, totals: map[workload.ShortID]*[usage.Limit]int64{}}
 	w.offset = begin.UnixNano() - 7e9 + 13_000_000_017 // 13.000000017 s after a minute
-	var all []batch.Window
+	var all []usage.Window
 	for range 120 {
 		all = append(all, w.window(int64(5e9)+w.rand.Int64N(40e9), a, b))
 	}
-	by := make([]time.Duration, len(all))
-	cuts, err := timeline.Cut(all, by)
+	cuts, err := timeline.Cut(all, make([]time.Duration, len(all)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +150,7 @@ func TestMinutes(t *testing.T) {
 	s := openDB(t, dir, names)
 	put := func(from, to int) {
 		t.Helper()
-		if _, err := s.Append(t.Context(), "n1", nil, all[from:to], by[from:to]); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, cuts.Windows[from:to]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -202,12 +211,12 @@ func TestStill(t *testing.T) {
 	a, id := names.put("a")
 	b, _ := names.put("b")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(3, 4)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(3, 4)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	dir := t.TempDir()
 	s := openDB(t, dir, names)
-	put := func(win batch.Window) {
+	put := func(win usage.Window) {
 		t.Helper()
-		if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,7 +249,7 @@ func TestStill(t *testing.T) {
 
 	renamed := names[a]
 	renamed.Name = "a2"
-	if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed}, []batch.Window{w.window(70e9, a, b)}, []time.Duration{0}); err != nil {
+	if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed}, cut(t, w.window(70e9, a, b))); err != nil {
 		t.Fatal(err)
 	}
 	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), true)
@@ -261,7 +270,7 @@ func TestBrief(t *testing.T) {
 	names := fakeRegistry{}
 	a, _ := names.put("a")
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(5, 6)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(5, 6)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	dir := t.TempDir()
 	s := openDB(t, dir, names)
 	var want int64
@@ -271,7 +280,7 @@ func TestBrief(t *testing.T) {
 		win.Rows[1].Ended = true
 		want += win.Rows[1].Usage.Amount[usage.CPU]
 		for range 2 { // it is offered twice
-			if _, err := s.Append(t.Context(), "n1", nil, []batch.Window{win}, []time.Duration{0}); err != nil {
+			if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -303,7 +312,7 @@ func TestCrowd(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(15, 16)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(15, 16)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	var log bytes.Buffer
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 5
@@ -316,7 +325,7 @@ func TestCrowd(t *testing.T) {
 	}
 	s := open()
 	var want int64
-	put := func(shorts ...batch.ShortID) {
+	put := func(shorts ...workload.ShortID) {
 		t.Helper()
 		win := w.window(10e9, shorts...)
 		var news []batch.Name
@@ -325,7 +334,7 @@ func TestCrowd(t *testing.T) {
 			want += win.Rows[i].Usage.Amount[usage.CPU]
 		}
 		for range 2 { // it is offered twice
-			if _, err := s.Append(t.Context(), "n1", news, []batch.Window{win}, []time.Duration{0}); err != nil {
+			if _, err := s.Append(t.Context(), "n1", news, cut(t, win)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -340,7 +349,7 @@ func TestCrowd(t *testing.T) {
 			t.Errorf("%s: %v series, want those of 5 and that of the others", when, v)
 		}
 	}
-	var all []batch.ShortID
+	var all []workload.ShortID
 	for i := range 20 {
 		short, _ := names.put(fmt.Sprint("steady", i))
 		all = append(all, short)
@@ -378,7 +387,7 @@ func TestCrowdMakesRoom(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(19, 20)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 5
 	open := func() *tsdb.Store {
@@ -395,18 +404,18 @@ func TestCrowdMakesRoom(t *testing.T) {
 		}
 	}()
 	var want int64
-	var all []batch.ShortID
+	var all []workload.ShortID
 	for i := range 10 {
 		short, _ := names.put(fmt.Sprint("steady", i))
 		all = append(all, short)
 	}
-	put := func(ended int, shorts ...batch.ShortID) {
+	put := func(ended int, shorts ...workload.ShortID) {
 		t.Helper()
 		var news []batch.Name
 		for _, short := range shorts {
 			news = append(news, names[short])
 		}
-		ws := make([]batch.Window, 3)
+		ws := make([]usage.Window, 3)
 		for i := range ws {
 			ws[i] = w.window(60e9, shorts...)
 			for j := range ws[i].Rows {
@@ -416,7 +425,7 @@ func TestCrowdMakesRoom(t *testing.T) {
 		for i := range ended {
 			ws[2].Rows[i].Ended = true
 		}
-		if _, err := s.Append(t.Context(), "n1", news, ws, []time.Duration{0, 0, 0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", news, cut(t, ws...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -460,7 +469,7 @@ func TestCrowdInTurn(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
-	w := &world{rand: rand.New(rand.NewPCG(17, 18)), totals: map[batch.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
+	w := &world{rand: rand.New(rand.NewPCG(17, 18)), totals: map[workload.ShortID]*[usage.Limit]int64{}, offset: begin.UnixNano()}
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.Workloads = t.TempDir(), 10
 	s, err := tsdb.Open(cfg, names, nil, slog.New(slog.DiscardHandler))
@@ -482,7 +491,7 @@ func TestCrowdInTurn(t *testing.T) {
 		if win.Rows[1].Ended = true; i == 0 {
 			win.Rows = append(win.Rows[:1], win.Rows[2:]...)
 		}
-		if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed, names[next]}, []batch.Window{win}, []time.Duration{0}); err != nil {
+		if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed, names[next]}, cut(t, win)); err != nil {
 			t.Fatal(err)
 		}
 		before = next

@@ -6,6 +6,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // What lived for less than a window has no series of its own; what rested until after
@@ -39,7 +40,7 @@ func TestBackfillBounds(t *testing.T) {
 	h := newNodeBackfill(backfillJob{node: n}, span{1, 10 * sliceMinutes}, nil, time.Minute)
 	residuals := len(h.workloads)
 	var want, rest int64
-	next := batch.ShortID(1)
+	next := workload.ShortID(1)
 	for at := range int64(10) {
 		h.started = 0 // the next slice
 		for range 100 {

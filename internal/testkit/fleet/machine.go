@@ -51,7 +51,7 @@ func (m *machine) batches(end, now time.Time, offer func([]byte, batch.Clock) er
 	for i := range m.Windows {
 		at := boot - int64(m.Windows-i)*m.Window.Nanoseconds()
 		w := m.window(i, at, end.UnixNano()-boot)
-		b.Windows = append(b.Windows, wire.FromWindow(w, func(*usage.Row) bool { return true }))
+		b.Windows = append(b.Windows, wire.Prepare(w))
 		if len(b.Windows) < per && i < m.Windows-1 {
 			continue
 		}
@@ -77,7 +77,8 @@ func (m *machine) window(i int, at, offset int64) *usage.Window {
 	left := whole
 	for n := range m.names {
 		name := &m.names[n]
-		r := usage.Row{Workload: workload.Workload{ID: name.ID, Kind: name.Kind, Key: name.Key, Name: name.Name}, Total: m.totals[n]}
+		r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: name.ID, Kind: name.Kind, Key: name.Key, Name: name.Name}})
+		r.Total = m.totals[n]
 		wave := 1 + math.Sin(float64(i)/(9+float64(n%7))+float64(m.seed+3*n))
 		used := [3]int64{int64(wave * 0.22 * float64(whole[0]) / float64(len(m.names))), int64((0.3 + 0.05*wave) * float64(whole[1]) / float64(len(m.names))), int64(wave * 0.25 * float64(whole[6]) / float64(len(m.names)))}
 		share, of := &w.Balance.Workloads, [3]int{0, 1, 6}
@@ -125,4 +126,5 @@ func (m *machine) put(r *usage.Row, n int, res usage.Resource, v int64) {
 	r.Usage.Put(res, v, q)
 	m.totals[n][res] += v
 	r.Total[res] = m.totals[n][res]
+	r.Has |= usage.SetOf(res)
 }

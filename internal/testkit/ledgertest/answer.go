@@ -80,7 +80,7 @@ type bookMinute struct {
 
 type bookWorkload struct {
 	node  *bookNode
-	short batch.ShortID
+	short workload.ShortID
 	told  batch.Name // once known
 	name  batch.Name
 	sent  bool // the name was

@@ -117,7 +117,7 @@ func (r *inquiry) enroll() {
 				}
 			}
 			w.name.ID = workload.NewID(n.id, w.name.Kind, w.name.Key)
-			w.short, _ = batch.ShortIDOf(w.name.ID)
+			w.short, _ = workload.ShortIDOf(w.name.ID)
 			r.workloads = append(r.workloads, w)
 		}
 	}
@@ -237,7 +237,7 @@ func (r *inquiry) nest() {
 	}
 	r.told++
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
-	h := batch.Handover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
+	h := batch.TimedHandover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
 	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round), N: int64(r.told), Active: 5, Idle: 6}}
 	told := h
 	told.Workload = as.name.ID
@@ -245,7 +245,7 @@ func (r *inquiry) nest() {
 	for _, of := range rapid.Permutation([]*bookNode{host, guest}).Draw(r.T, "order") {
 		mark := r.marks[of]
 		e := &batch.Entry{Node: of.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), of.id[len(of.id)-1]}, Number: mark.Next, Previous: mark.Last,
-			Through: h.To, Handovers: []batch.Handover{told}}
+			Through: h.To, Handovers: []batch.TimedHandover{told}}
 		if of == guest {
 			e.Handovers[0] = h
 		}

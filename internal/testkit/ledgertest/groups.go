@@ -34,7 +34,7 @@ func testGroups(t *testing.T, dsn string) {
 		n := batch.Name{ID: workload.NewID("a", workload.Container, fmt.Sprint(i)), Kind: workload.Container, Name: "w"}
 		n.Labels = map[string]string{"app": "x", "io.kubernetes.pod.namespace": "s"}
 		e.Names = append(e.Names, n)
-		short, _ := batch.ShortIDOf(n.ID)
+		short, _ := workload.ShortIDOf(n.ID)
 		for _, at := range []int64{m + 1, m + 2, m + 600} {
 			var u usage.Usage
 			u.Put(usage.Memory, large, usage.Measured)

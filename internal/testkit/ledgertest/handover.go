@@ -38,7 +38,7 @@ func newStage(t *testing.T, dsn string) *stage {
 }
 
 // entry is the next of a node, of a window that ends at a time.
-func (s *stage) entry(node string, end time.Time, hs ...batch.Handover) *batch.Entry {
+func (s *stage) entry(node string, end time.Time, hs ...batch.TimedHandover) *batch.Entry {
 	m := s.marks[node]
 	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: m.Next + 1, Previous: m.Last, Through: end, Handovers: hs}
 	e.Hash = batch.HashOf(fmt.Append(nil, node, e.Number))
@@ -57,8 +57,8 @@ func vm(host string) workload.ID { return workload.NewID(host, workload.VM, gues
 // handover is of the ten seconds before a time; as is what the guest is on the host
 // that tells, "" where the guest tells. Its shares are of 7 uJ active and 3 idle a
 // number, and of more where they are off.
-func handover(end time.Time, as workload.ID, epoch string, off int64, ns ...int64) batch.Handover {
-	h := batch.Handover{From: end.Add(-10 * time.Second), To: end}
+func handover(end time.Time, as workload.ID, epoch string, off int64, ns ...int64) batch.TimedHandover {
+	h := batch.TimedHandover{From: end.Add(-10 * time.Second), To: end}
 	h.Guest, h.Workload = guestUUID, as
 	if as != "" {
 		h.Name = "vm"
@@ -177,7 +177,7 @@ func testForged(t *testing.T, dsn string) {
 	s := newStage(t, dsn)
 	at := func(seconds int) time.Time { return Day.Add(time.Duration(seconds) * time.Second) }
 	s.book(s.entry("host", at(10), handover(at(10), vm("host"), "secret", 0, 1, 2, 3)))
-	for name, h := range map[string]batch.Handover{
+	for name, h := range map[string]batch.TimedHandover{
 		"an epoch that is guessed":     handover(at(20), "", "guessed", 0, 1, 2, 3),
 		"another number":               handover(at(20), "", "secret", 0, 4),
 		"another amount":               handover(at(20), "", "secret", -1, 3),
@@ -310,7 +310,7 @@ func (s *stage) used(node, name, job, namespace string, minute int64, joules int
 		n.ID = vm(node)
 	}
 	row := batch.Minute{Minute: minute}
-	row.Workload, _ = batch.ShortIDOf(n.ID)
+	row.Workload, _ = workload.ShortIDOf(n.ID)
 	row.Usage.Covered = time.Minute
 	row.Usage.Put(usage.CPU, joules, usage.Measured)
 	row.Usage.Put(usage.EnergyRest, joules*1e6, usage.Apportioned)
@@ -325,7 +325,7 @@ func testGuests(t *testing.T, dsn string) {
 	ctx := t.Context()
 	s := newStage(t, dsn)
 	m := minuteOf(Day)
-	use := func(node, name, job, namespace string, joules int64, h batch.Handover) {
+	use := func(node, name, job, namespace string, joules int64, h batch.TimedHandover) {
 		e := s.entry(node, h.To, h)
 		if len(h.Shares) == 0 {
 			e.Handovers = nil
@@ -343,9 +343,9 @@ func testGuests(t *testing.T, dsn string) {
 	}
 	end := Day.Add(24*time.Hour + time.Minute) // the second day
 	use("host", "vm", "", "", 100, handover(end, vm("host"), "e", 0, 1))
-	use("host", "web", "build", "ns", 1000, batch.Handover{})
+	use("host", "web", "build", "ns", 1000, batch.TimedHandover{})
 	use("guest", "pod", "build", "ns", 40, handover(end, "", "e", 0, 1))
-	use("other", "pod", "build", "other", 10_000, batch.Handover{})
+	use("other", "pod", "build", "other", 10_000, batch.TimedHandover{})
 	ask := func(q query.Query) *query.Answer {
 		t.Helper()
 		q.From, q.To = Day, Day.Add(48*time.Hour)

@@ -17,6 +17,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 )
 
@@ -35,7 +36,7 @@ func testLate(t *testing.T, dsn string) {
 	// The name comes late as well, and moves the day to another group.
 	n := named("k")
 	n.Job = "j"
-	short, _ := batch.ShortIDOf(n.ID)
+	short, _ := workload.ShortIDOf(n.ID)
 	late := Entry("a", s, batch.Mark{Next: 2, Last: first.Hash}, short, 100, m+31, m+91)
 	book(t, l, batch.Accepted, late)
 	for i := 1; i <= 2; i++ { // folding twice changes nothing
@@ -53,7 +54,7 @@ func testLate(t *testing.T, dsn string) {
 	for _, c := range []struct {
 		table  string
 		minute int64
-		short  batch.ShortID
+		short  workload.ShortID
 		want   int64
 	}{
 		{table("", m), m + 31, short, 100}, {"hour", m, 1, 10}, {"hour", m, short, 100}, {"hour", m + 60, short, 100},
@@ -81,8 +82,8 @@ func testSlices(t *testing.T, dsn string) {
 	Node(t, l, "a")
 	m := minuteOf(Day)
 	mark := batch.Mark{Next: 1}
-	want := map[batch.ShortID]int64{}
-	send := func(short batch.ShortID, minutes ...int64) {
+	want := map[workload.ShortID]int64{}
+	send := func(short workload.ShortID, minutes ...int64) {
 		e := Entry("a", batch.Stream{1}, mark, short, 10, minutes...)
 		e.Nodes = []batch.NodeMinute{{Minute: minutes[0], CPUs: 1}}
 		for range minutes {
@@ -92,7 +93,7 @@ func testSlices(t *testing.T, dsn string) {
 		book(t, l, batch.Accepted, e)
 		want[short] += 10 * int64(len(minutes))
 	}
-	for short := range batch.ShortID(4) {
+	for short := range workload.ShortID(4) {
 		send(short, m+30, m+31, m+90)
 	}
 	db := reader{t, DB(t, dsn)}
@@ -108,7 +109,7 @@ func testSlices(t *testing.T, dsn string) {
 				}
 				if slices++; !ended {
 					more = !rest
-					short := batch.ShortID(slices % 4)
+					short := workload.ShortID(slices % 4)
 					// The last is for a workload whose groups were just summed.
 					if ended = slices > 50 && db.number("SELECT coalesce(max(next), 0) FROM stale_day") > 0; ended {
 						short = 0

@@ -87,7 +87,7 @@ func Node(t testing.TB, l *ledger.Ledger, id string) {
 }
 
 // Entry is an entry that uses ns of CPU in each of the minutes.
-func Entry(node string, s batch.Stream, mark batch.Mark, short batch.ShortID, ns int64, minutes ...int64) *batch.Entry {
+func Entry(node string, s batch.Stream, mark batch.Mark, short workload.ShortID, ns int64, minutes ...int64) *batch.Entry {
 	e := &batch.Entry{
 		Node: node, Stream: s, Number: mark.Next, Previous: mark.Last,
 		Sent: fmt.Appendf(nil, "%s %d %d %d %v", s, mark.Next, short, ns, minutes), Boot: "boot",
@@ -285,14 +285,14 @@ func testNames(t *testing.T, dsn string) {
 	Node(t, l, "a")
 	s, mark, m := batch.Stream{1}, batch.Mark{Next: 1}, minuteOf(Day)
 	name := named("k")
-	short, _ := batch.ShortIDOf(name.ID)
-	send := func(minute int64, names ...batch.Name) []batch.ShortID {
+	short, _ := workload.ShortIDOf(name.ID)
+	send := func(minute int64, names ...batch.Name) []workload.ShortID {
 		e := Entry("a", s, mark, short, 1, minute)
 		e.Names = names
 		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 		return book(t, l, batch.Accepted, e)[0].Names
 	}
-	if got := send(m); !slices.Equal(got, []batch.ShortID{short}) {
+	if got := send(m); !slices.Equal(got, []workload.ShortID{short}) {
 		t.Errorf("asks for names %v, want %v", got, short)
 	}
 	code := 3

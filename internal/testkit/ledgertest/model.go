@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A model is what a ledger ought to hold, as plain maps.
@@ -21,7 +22,7 @@ type model struct {
 
 type place struct {
 	node     string
-	workload batch.ShortID
+	workload workload.ShortID
 	minute   int64
 }
 
@@ -62,7 +63,7 @@ func (m *model) book(e *batch.Entry) {
 		addNode(n, &row)
 	}
 	for _, n := range e.Names {
-		short, _ := batch.ShortIDOf(n.ID)
+		short, _ := workload.ShortIDOf(n.ID)
 		if at := (place{node: e.Node, workload: short}); n.Job != "" {
 			m.jobs[at] = n.Job
 		}
@@ -135,8 +136,8 @@ type group struct {
 }
 
 // nameless are those of the entry's workloads that have no name yet, in order.
-func (m *model) nameless(e *batch.Entry, named map[place]bool) []batch.ShortID {
-	set := map[batch.ShortID]bool{}
+func (m *model) nameless(e *batch.Entry, named map[place]bool) []workload.ShortID {
+	set := map[workload.ShortID]bool{}
 	for _, row := range e.Minutes {
 		if !named[place{node: e.Node, workload: row.Workload}] {
 			set[row.Workload] = true

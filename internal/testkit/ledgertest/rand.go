@@ -170,7 +170,7 @@ func (r *walk) book() {
 	type expected struct {
 		verdict batch.Verdict // 0 is an error
 		next    uint64
-		names   []batch.ShortID
+		names   []workload.ShortID
 	}
 	var es []*batch.Entry
 	var want []expected
@@ -184,7 +184,7 @@ func (r *walk) book() {
 		case "good":
 			r.model.book(e)
 			for _, n := range e.Names {
-				short, _ := batch.ShortIDOf(n.ID)
+				short, _ := workload.ShortIDOf(n.ID)
 				r.named[place{node: e.Node, workload: short}] = true
 			}
 			x = expected{batch.Accepted, next + 1, r.model.nameless(e, r.named)}
@@ -249,7 +249,7 @@ func (r *walk) entry(s batch.Stream, m *modelStream, next uint64) *batch.Entry {
 	}
 	for range rapid.IntRange(0, 4).Draw(r.T, "rows") {
 		name := r.name(m.node)
-		short, _ := batch.ShortIDOf(name.ID)
+		short, _ := workload.ShortIDOf(name.ID)
 		row := batch.Minute{Workload: short, Minute: minutes.Draw(r.T, "minute"), Usage: usage()}
 		row.Usage.Covered = time.Duration(rapid.Int64Range(0, 1e10).Draw(r.T, "covered"))
 		e.Minutes = append(e.Minutes, row)

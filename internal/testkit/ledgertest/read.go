@@ -10,6 +10,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 const (
@@ -101,7 +102,7 @@ func (r reader) usage(tables ...string) map[place]*usage.Usage {
 	got := map[place]*usage.Usage{}
 	for _, table := range tables {
 		r.rows(func(row map[string]any) {
-			at := place{row["node_id"].(string), batch.ShortID(row["short"].(int64)), row["minute"].(int64)}
+			at := place{row["node_id"].(string), workload.ShortID(row["short"].(int64)), row["minute"].(int64)}
 			if got[at] != nil {
 				r.t.Errorf("%s has two rows of %v", table, at)
 			}
@@ -174,7 +175,7 @@ func (r reader) ids() (nodes map[string]int64, workloads map[place]int64) {
 	nodes, workloads = map[string]int64{}, map[place]int64{}
 	r.rows(func(row map[string]any) { nodes[row["node_id"].(string)] = row["id"].(int64) }, "SELECT id, node_id FROM node")
 	r.rows(func(row map[string]any) {
-		workloads[place{node: row["node_id"].(string), workload: batch.ShortID(row["short"].(int64))}] = row["id"].(int64)
+		workloads[place{node: row["node_id"].(string), workload: workload.ShortID(row["short"].(int64))}] = row["id"].(int64)
 	}, "SELECT w.id, w.short, n.node_id FROM workload w JOIN node n ON n.id = w.node")
 	return nodes, workloads
 }

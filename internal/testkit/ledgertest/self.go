@@ -67,7 +67,7 @@ func testSelf(t *testing.T, dsn string) {
 	mine, other := named("k"), named("l")
 	mine.Name, mine.Started = "mine", Day
 	theirs := mine
-	short, _ := batch.ShortIDOf(mine.ID)
+	short, _ := workload.ShortIDOf(mine.ID)
 	m, mark := minuteOf(Day), batch.Mark{Next: 1}
 	self := func(node string, id workload.ID) *query.Self {
 		t.Helper()

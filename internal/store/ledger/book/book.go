@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -150,7 +151,7 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 
 // takeEntry books an entry that is next in its stream, and returns which of its
 // workloads have no name.
-func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []batch.ShortID, err error) {
+func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.ShortID, err error) {
 	if err := moveStream(b.Tx, e.Stream, n.id, batch.Mark{Next: e.Number + 1, Last: e.Hash}, e.Boot, b.now); err != nil {
 		return nil, err
 	}
@@ -163,7 +164,7 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []batch.Sho
 			return nil, err
 		}
 	}
-	asked := map[batch.ShortID]bool{}
+	asked := map[workload.ShortID]bool{}
 	for i := range e.Minutes {
 		m := &e.Minutes[i]
 		w, err := b.Workload(n.id, m.Workload)

@@ -9,6 +9,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -61,8 +62,8 @@ func splitEpochs(shares []power.Share) func(yield func([]power.Share) bool) {
 
 // bookGiven keeps the shares of a host, all of one epoch, and compares those that
 // the guest has told of.
-func (b *booking) bookGiven(h *batch.Handover, shares []power.Share, n *bookedNode) error {
-	short, ok := batch.ShortIDOf(h.Workload)
+func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *bookedNode) error {
+	short, ok := workload.ShortIDOf(h.Workload)
 	if !ok {
 		return nil // not an id: nothing can belong to it
 	}
@@ -110,7 +111,7 @@ func (b *booking) bookGiven(h *batch.Handover, shares []power.Share, n *bookedNo
 
 // bookReceived keeps the shares that a guest closed its windows with, each once, and
 // compares those that its host has told of.
-func (b *booking) bookReceived(h *batch.Handover, shares []power.Share, n *bookedNode) error {
+func (b *booking) bookReceived(h *batch.TimedHandover, shares []power.Share, n *bookedNode) error {
 	guest, epoch := schema.Clean(h.Guest), schema.Clean(shares[0].Epoch)
 	for i := range shares {
 		c := comparison{guest: guest, epoch: epoch, n: shares[i].N, node: n.id, received: shares[i].Energy(), from: schema.Nanos(h.From), to: schema.Nanos(h.To)}

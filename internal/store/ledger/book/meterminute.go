@@ -243,7 +243,7 @@ func (s *meterMinute) idleWorkload(node int64, id string) (int64, error) {
 	if err := b.bookName(&name, node, 0); err != nil {
 		return 0, err
 	}
-	short, _ := batch.ShortIDOf(name.ID)
+	short, _ := workload.ShortIDOf(name.ID)
 	w, err := s.Workload(node, short)
 	return w.ID, err
 }

@@ -34,7 +34,7 @@ type workloadRow struct {
 // one that is older than what is known only fills in what is not. Nothing is
 // erased by a field that is empty.
 func (b *booking) bookName(n *batch.Name, node, through int64) error {
-	short, ok := batch.ShortIDOf(n.ID)
+	short, ok := workload.ShortIDOf(n.ID)
 	if !ok {
 		return nil // not an id: no row can belong to it
 	}

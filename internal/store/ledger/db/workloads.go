@@ -3,14 +3,14 @@ package db
 import (
 	"maps"
 
-	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A workloadKey finds a workload: by the surrogate id of its node, and by the
 // short id that rows carry.
 type workloadKey struct {
 	node  int64
-	short batch.ShortID
+	short workload.ShortID
 }
 
 // A Workload is a workload's surrogate id, and whether it has a name.
@@ -21,7 +21,7 @@ type Workload struct {
 
 // Workload finds a workload, and makes room for it where it is new: what it is
 // called may come later.
-func (t *Tx) Workload(node int64, short batch.ShortID) (Workload, error) {
+func (t *Tx) Workload(node int64, short workload.ShortID) (Workload, error) {
 	k := workloadKey{node, short}
 	if w, ok := t.found[k]; ok {
 		return w, nil
@@ -43,7 +43,7 @@ func (t *Tx) Workload(node int64, short batch.ShortID) (Workload, error) {
 }
 
 // NameWorkload notes that a workload has a name now.
-func (t *Tx) NameWorkload(node int64, short batch.ShortID, id int64) {
+func (t *Tx) NameWorkload(node int64, short workload.ShortID, id int64) {
 	t.found[workloadKey{node, short}] = Workload{id, true}
 }
 

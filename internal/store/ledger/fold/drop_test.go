@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
@@ -147,7 +148,7 @@ func testThin(t *testing.T, dsn string) {
 	ledgertest.Node(t, l, "a")
 	const workloads = 40
 	for i := range workloads {
-		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, batch.ShortID(i+1), 10, ledgertest.Day.Unix()/60)
+		e := ledgertest.Entry("a", batch.Stream{byte(i + 1)}, batch.Mark{Next: 1}, workload.ShortID(i+1), 10, ledgertest.Day.Unix()/60)
 		if _, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil {
 			t.Fatal(err)
 		}

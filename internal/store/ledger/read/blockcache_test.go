@@ -43,7 +43,7 @@ func (b *booker) books(minute int64) {
 		if name.Job = fmt.Sprint("job", w%3); b.IntN(10) == 0 {
 			name.Job = fmt.Sprint("job", b.IntN(5))
 		}
-		short, _ := batch.ShortIDOf(name.ID)
+		short, _ := workload.ShortIDOf(name.ID)
 		e.Names = append(e.Names, name)
 		u := usage.Usage{Covered: 10 * time.Second}
 		usage.All.Each(func(r usage.Resource) {

@@ -11,7 +11,6 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/store/ledger/schema"
 )
 
 // groupSet are the groups of an answer on their way. There may be as many as there are
@@ -130,7 +129,7 @@ func (g *group) addRow(present, rough, coveredMS int64) {
 // fillTotal writes what a group used.
 func (gs *groupSet) fillTotal(g *group, to *query.Total) {
 	*to = query.Total{Present: g.present & gs.want, Covered: g.covered, ClaimCPU: g.claimCPU, ClaimCovered: g.claimCovered}
-	to.Quality = schema.DecodeQualities(to.Present, g.uncertainty)
+	to.Quality = usage.QualitiesOfUncertainty(to.Present, g.uncertainty)
 	i := 0
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
 }

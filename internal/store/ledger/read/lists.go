@@ -12,6 +12,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -304,8 +305,8 @@ func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workl
 
 // Names returns what some workloads of a node are called. Those that have no
 // name yet are not in it.
-func (rd *Reader) Names(ctx context.Context, node string, shorts []batch.ShortID) (map[batch.ShortID]batch.Name, error) {
-	out := make(map[batch.ShortID]batch.Name, len(shorts))
+func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
+	out := make(map[workload.ShortID]batch.Name, len(shorts))
 	err := rd.db.View(ctx, func(v *db.View) error {
 		for chunk := range slices.Chunk(shorts, 500) {
 			args := arguments{schema.Clean(node)}
@@ -317,7 +318,7 @@ func (rd *Reader) Names(ctx context.Context, node string, shorts []batch.ShortID
 				var short int64
 				var r schema.NameRow
 				err := scan(append([]any{&short}, r.Targets()...)...)
-				out[batch.ShortID(short)] = r.Name()
+				out[workload.ShortID(short)] = r.Name()
 				return err
 			}, "SELECT w.short, "+schema.NameColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
 			if err != nil {

@@ -22,7 +22,7 @@ import (
 // fault.ErrNotFound. It costs as much however many other workloads there are: each
 // row is found by its key.
 func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query.Self, error) {
-	short, ok := batch.ShortIDOf(id)
+	short, ok := workload.ShortIDOf(id)
 	if !ok {
 		return nil, fmt.Errorf("workload %.40q: %w", id, fault.ErrInvalid)
 	}

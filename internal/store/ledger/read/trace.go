@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -27,9 +28,9 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 		if err := scan(into...); err != nil {
 			return err
 		}
-		m.Workload, m.Minute = batch.ShortID(short), minute
+		m.Workload, m.Minute = workload.ShortID(short), minute
 		m.Usage.Present, m.Usage.Covered = usage.Set(present), time.Duration(covered)*time.Millisecond
-		m.Usage.Quality = schema.DecodeQualities(m.Usage.Present, rough)
+		m.Usage.Quality = usage.QualitiesOfUncertainty(m.Usage.Present, rough)
 		return f(at[id], &m)
 	})
 }
@@ -57,7 +58,7 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 		}
 		m.Minute, m.Covered = minute, time.Duration(covered)*time.Millisecond
 		m.Total.Present, m.Total.Covered = usage.Set(present), m.Covered
-		m.Total.Quality = schema.DecodeQualities(m.Total.Present, rough)
+		m.Total.Quality = usage.QualitiesOfUncertainty(m.Total.Present, rough)
 		return f(at[id], &m)
 	})
 }

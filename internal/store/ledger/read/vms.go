@@ -38,7 +38,7 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 		for key, places := range list.places {
 			for _, i := range places {
 				u := &list.found[i].Usage
-				u.Quality = schema.DecodeQualities(u.Present, list.uncertainty[key.workload])
+				u.Quality = usage.QualitiesOfUncertainty(u.Present, list.uncertainty[key.workload])
 			}
 		}
 		out = list.found

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -318,7 +318,7 @@ func (f *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[i
 			var w replica.Workload
 			var r schema.NameRow
 			err := scan(append([]any{&id, &node, &short, &named, &w.Namespace, &w.Pod, &w.Container}, r.Targets()...)...)
-			w.Short = batch.ShortID(short)
+			w.Short = workload.ShortID(short)
 			if changed[id] {
 				name := r.Name()
 				w.Name, w.Named = &name, schema.FromNanos(named)
@@ -343,7 +343,7 @@ func (f *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[i
 			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute,
 				&n.Host.Node, &short, &since, &seen)
 			if n.Host.Node != "" {
-				n.Host.Workload, n.Host.Since, n.Host.Seen = batch.ShortID(short), schema.FromNanos(since), schema.FromNanos(seen)
+				n.Host.Workload, n.Host.Since, n.Host.Seen = workload.ShortID(short), schema.FromNanos(since), schema.FromNanos(seen)
 			}
 			n.At, n.Revoked, n.Through = schema.FromNanos(at), schema.FromNanos(revoked), schema.FromNanos(through).Truncate(time.Minute)
 			nodes[id] = len(f.page.Nodes)

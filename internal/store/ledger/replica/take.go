@@ -12,6 +12,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/book"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -187,7 +188,7 @@ func (t *pageTaker) takeShift(node int64, s *batch.Shift) error {
 // findHost finds in which node one is a guest, and as what; 0 is none, as it is where
 // the host is of a cluster in which the source has nothing to say. The source tells of
 // the host as well, so where that is still to come there is room made for it.
-func (t *pageTaker) findHost(id string, short batch.ShortID) (node, workload int64, err error) {
+func (t *pageTaker) findHost(id string, short workload.ShortID) (node, workload int64, err error) {
 	if id == "" {
 		return 0, 0, nil
 	}
@@ -224,7 +225,7 @@ func (t *pageTaker) takeNestings() error {
 			continue
 		}
 		var id string
-		var short batch.ShortID
+		var short workload.ShortID
 		if n.Host >= 0 && n.Workload >= 0 {
 			id, short = t.page.Nodes[n.Host].ID, t.page.Workloads[n.Workload].Short
 		}

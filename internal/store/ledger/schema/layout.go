@@ -226,32 +226,6 @@ func (s *Layout) MergeClause(table string, d *Dialect, saturates bool) string {
 	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", s.Key, strings.Join(sets, ", "))
 }
 
-// Two bits for each resource have to fit an int64.
-var _ [32 - usage.Limit]struct{}
-
-// EncodeQualities turns qualities into bits whose OR is the worse: measured 00,
-// apportioned 01, modelled 11. Absence is not in them.
-func EncodeQualities(present usage.Set, q usage.Qualities) int64 {
-	const low = 0x5555555555555555
-	h, l := uint64(q)>>1&low, uint64(q)&low
-	rough := h | (h&l)<<1
-	present.Each(func(r usage.Resource) {
-		if q.Get(r) == usage.Absent {
-			// Someone gave an amount and no quality: the worst is meant.
-			rough |= 3 << (2 * r)
-		}
-	})
-	return int64(rough)
-}
-
-// DecodeQualities is the way back.
-func DecodeQualities(present usage.Set, rough int64) (q usage.Qualities) {
-	present.Each(func(r usage.Resource) {
-		q.Set(r, [...]usage.Quality{usage.Measured, usage.Apportioned, usage.Modelled, usage.Modelled}[uint64(rough)>>(2*r)&3])
-	})
-	return q
-}
-
 // Name is the level's in the names of the columns of table counter.
 func (v Level) Name() string {
 	if v == Days {

@@ -30,7 +30,7 @@ func encodeInto(values []int64, u *usage.Usage, rev int64, first int) {
 	present := u.Present & usage.All
 	values[ColRev] = rev
 	values[ColPresent] = int64(present)
-	values[ColUncertainty] = EncodeQualities(present, u.Quality)
+	values[ColUncertainty] = u.Quality.Uncertainty(present)
 	values[ColCovered] = millis(u.Covered)
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		if present.Has(r) {
@@ -58,7 +58,7 @@ func FitsAmount(v int64) bool { return v>>MinuteBits == 0 }
 // DecodeUsage is the usage in a row of a table, whose resources begin at a column.
 func DecodeUsage(values []int64, first int) (u usage.Usage) {
 	u.Present = usage.Set(values[ColPresent])
-	u.Quality = DecodeQualities(u.Present, values[ColUncertainty])
+	u.Quality = usage.QualitiesOfUncertainty(u.Present, values[ColUncertainty])
 	u.Covered = decodeMillis(values[ColCovered])
 	u.Present.Each(func(r usage.Resource) { u.Amount[r] = values[first+int(r)-1] })
 	return u

@@ -1,4 +1,4 @@
-package batch_test
+package workload_test
 
 import (
 	"encoding/json"
@@ -12,14 +12,14 @@ import (
 
 func TestShort(t *testing.T) {
 	id := workload.IDFromBytes([16]byte{0: 0xfe, 7: 1, 8: 9})
-	s, ok := batch.ShortIDOf(id)
+	s, ok := workload.ShortIDOf(id)
 	if !ok || s != 0xfe00000000000001 {
 		t.Fatalf("%s is %v, %t", id, s, ok)
 	}
-	if _, ok := batch.ShortIDOf("no id"); ok {
+	if _, ok := workload.ShortIDOf("no id"); ok {
 		t.Error("a malformed id has a short")
 	}
-	b, err := json.Marshal(batch.Reply{Names: []batch.ShortID{s}})
+	b, err := json.Marshal(batch.Reply{Names: []workload.ShortID{s}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestShort(t *testing.T) {
 		t.Errorf("read as %v, %v", r, err)
 	}
 	for _, bad := range []string{"", "fe", "fe0000000000000g", "0xfe000000000000"} {
-		if err := new(batch.ShortID).UnmarshalText([]byte(bad)); !errors.Is(err, fault.ErrInvalid) {
+		if err := new(workload.ShortID).UnmarshalText([]byte(bad)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%q: error %v, want fault.ErrInvalid", bad, err)
 		}
 	}
