@@ -160,12 +160,12 @@ var troubles = []struct {
 	{"vanishes", "gone", "no such file or directory", func(z *zone) error { return z.stop(func(string) error { return os.RemoveAll(z.dir) }) }, false},
 	{"denied", "gone", "permission denied", nil, false}, // from the start
 	{"goes back", "went back", "it shows [0-9]+ uJ after [0-9]+", func(z *zone) error { return z.tell(anew) }, true},
-	{"is no number", "gone", "no number", func(z *zone) error { return z.stop(text("ten joules\n")) }, false},
-	{"is empty", "gone", "no number", func(z *zone) error { return z.stop(text("")) }, false},
-	{"has too many digits", "gone", "no number", func(z *zone) error { return z.stop(text(strings.Repeat("9", 30) + "\n")) }, false},
+	{"is no number", "gone", "not a number", func(z *zone) error { return z.stop(text("ten joules\n")) }, false},
+	{"is empty", "gone", "not a number", func(z *zone) error { return z.stop(text("")) }, false},
+	{"has too many digits", "gone", "not a number", func(z *zone) error { return z.stop(text(strings.Repeat("9", 30) + "\n")) }, false},
 	{"jumps", "jumped", "it shows 900000000000 uJ after [0-9]+", func(z *zone) error { return z.stop(text("900000000000\n")) }, false},
 	{"is negative", "jumped", "it shows -5 uJ after [0-9]+", func(z *zone) error { return z.stop(text("-5\n")) }, false},
-	{"is a pipe", "gone", "a pipe or a device, and no file", func(z *zone) error {
+	{"is a pipe", "gone", "a pipe or a device, not a file", func(z *zone) error {
 		return z.stop(func(file string) error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o644)) })
 	}, false},
 	{"is a link to itself", "gone", "too many levels of symbolic links", func(z *zone) error {

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Stage keeps a test out of the default gate: it skips the test unless the
-// environment variable METE_STAGE lists the stage (names separated by commas,
-// or "all"). why says in a few words what keeps the test out, such as "compares
-// with real time"; docs/testing.md lists each test with it.
+// Stage excludes a test from the default gate: it skips the test unless the environment
+// variable METE_STAGE lists the stage (names separated by commas, or "all"). why is the
+// reason in a few words, such as "compares with real time"; docs/testing.md lists each test
+// with it.
 //
 // The stages are those of `go run ./tools/gate -all -list` that run tests:
 //

@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// A recorder is a test that has a deadline and notes how it ends.
+// A recorder is a testing.TB with a deadline that records how the test ends.
 type recorder struct {
 	testing.TB
 	deadline       time.Time

@@ -28,8 +28,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// up is the address of a real mete up: of this tree, on a state of its own, and where
-// one is wanted with a job running. METE_PAGE_URL names one that runs already.
+// up starts a real mete up of this tree with a state directory of its own, and with a
+// running job if job is set, and returns its address. METE_PAGE_URL names a running one
+// instead.
 func up(t *testing.T, job bool) string {
 	t.Helper()
 	if given := os.Getenv("METE_PAGE_URL"); given != "" {
@@ -48,7 +49,7 @@ func up(t *testing.T, job bool) string {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 			_ = cmd.Wait()
 		})
 	}
@@ -58,11 +59,11 @@ func up(t *testing.T, job bool) string {
 		t.Fatal(err)
 	}
 	run(out, "up", "--listen", "127.0.0.1:0")
-	if err := out.Close(); err != nil { // it has its own
+	if err := out.Close(); err != nil { // the process has its own
 		t.Fatal(err)
 	}
 	address := ""
-	testkit.Eventually(t, "mete up says where it is", func() bool {
+	testkit.Eventually(t, "mete up prints its address", func() bool {
 		b, err := os.ReadFile(says)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +84,7 @@ func up(t *testing.T, job bool) string {
 		return address
 	}
 	run(nil, "run", "--name", "page-test", "--", "sh", "-c", "while :; do i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; sleep 0.2; done")
-	// Rates want three windows.
+	// Rates need three windows.
 	testkit.Eventually(t, "the job is in the ledger for three windows", func() bool {
 		r, err := http.Get(address + "/api/v1/query?query=" + "count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)")
 		if err != nil {
@@ -98,7 +99,7 @@ func up(t *testing.T, job bool) string {
 	return address
 }
 
-// A screen is a size and a scheme in which pages are looked at.
+// A screen is a size and a color scheme in which to open pages.
 type screen struct {
 	name          string
 	width, height int64
@@ -107,15 +108,15 @@ type screen struct {
 
 var screens = []screen{{"light", 1440, 900, false, false}, {"dark", 1440, 900, true, false}, {"phone", 390, 844, false, true}}
 
-// all keeps tests of every page on every screen, which take minutes, out of the default
-// gate. Each page on each screen is a subtest: -run chooses those that are wanted.
-func all(t *testing.T) {
+// needPagesStage keeps tests of every page on every screen, which take minutes, out of the default
+// gate. Each page on each screen is a subtest: select some with -run.
+func needPagesStage(t *testing.T) {
 	t.Helper()
-	testkit.Stage(t, "pages", "a browser looks at every page for minutes")
+	testkit.Stage(t, "pages", "a browser opens every page for minutes")
 	hosttest.Need(t, "chromium")
 }
 
-// A visit is a page, and what has to be on it.
+// A visit is a page, and a text that must be on it.
 type visit struct{ name, path, want string }
 
 func visits(host string) []visit {
@@ -137,10 +138,10 @@ func visits(host string) []visit {
 	}
 }
 
-// browser starts Chromium; what its console complains of fails the test.
+// browser starts Chromium; an error on its console fails the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
-	hosttest.LockShared(t, "interfaces") // one that comes or goes breaks off what a browser is loading
+	hosttest.LockShared(t, "interfaces") // adding or removing an interface aborts the loads of a browser
 	home := t.TempDir()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.UserDataDir(home), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Env("HOME="+home), chromedp.WSURLReadTimeout(time.Hour))
@@ -157,7 +158,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// complaints collects what the console says.
+// complaints collects the errors on the console.
 type complaints struct {
 	mu   sync.Mutex
 	list []string
@@ -171,8 +172,8 @@ func (c *complaints) take() []string {
 	return list
 }
 
-// own takes what is the page's own fault. An interface that comes or goes on this
-// machine breaks off what it is loading: it asks again.
+// own returns the errors of the page itself. It omits loads aborted by adding or removing
+// an interface of this machine, which the page retries.
 func (c *complaints) own() []string {
 	return slices.DeleteFunc(c.take(), func(text string) bool { return strings.Contains(text, "ERR_NETWORK_CHANGED") })
 }
@@ -205,11 +206,11 @@ func (c *complaints) listen(ev any) {
 	c.list = append(c.list, text)
 }
 
-// Every page opens on a real mete up, in light, dark and on a phone; the console
-// complains of nothing, and axe-core finds nothing serious. Where METE_SCREENSHOTS
-// names a directory, what was seen is written there.
+// Every page opens on a real mete up, in light, dark and on a phone, without errors on the
+// console and without serious findings of axe-core. METE_SCREENSHOTS names a directory for
+// screenshots.
 func TestPagesInChromium(t *testing.T) {
-	all(t)
+	needPagesStage(t)
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)
@@ -220,40 +221,40 @@ func TestPagesInChromium(t *testing.T) {
 	}
 	address := up(t, true)
 	ctx := browser(t)
-	said := &complaints{}
-	if err := chromedp.Listen(ctx, said.listen); err != nil {
+	console := &complaints{}
+	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range screens {
 		for _, v := range visits(host) {
-			t.Run(v.name+"-"+s.name, func(t *testing.T) { look(t, ctx, said, address, v, s, string(axe)) })
+			t.Run(v.name+"-"+s.name, func(t *testing.T) { look(t, ctx, console, address, v, s, string(axe)) })
 		}
 	}
 }
 
-// A fleet of machines, asked for with a token: whoever has none signs in, every
-// page shows what it should, and the names that people give stay text.
+// On a fleet with tokens: a user without a token signs in, every page shows its content,
+// and names with markup stay text.
 func TestFleetInChromium(t *testing.T) {
-	all(t)
+	needPagesStage(t)
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := fleet.Open(t, fleet.Config{Nodes: 24, Each: 9})
 	ctx := browser(t)
-	said := &complaints{}
-	if err := chromedp.Listen(ctx, said.listen); err != nil {
+	console := &complaints{}
+	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1440, 900)); err != nil {
 		t.Fatal(err)
 	}
-	err = chromedp.Do(within(t, ctx), chromedp.Navigate(f.URL+"/jobs?range=15m"), chromedp.WaitVisible(chromedp.CSS("#token")))
+	err = chromedp.Do(bounded(t, ctx), chromedp.Navigate(f.URL+"/jobs?range=15m"), chromedp.WaitVisible(chromedp.CSS("#token")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	picture(t, ctx, "sign-in")
-	err = chromedp.Do(within(t, ctx), chromedp.SendKeys(chromedp.CSS("#token"), "mete_wrong\r"), chromedp.WaitVisible(chromedp.CSS("[role=alert]")),
+	err = chromedp.Do(bounded(t, ctx), chromedp.SendKeys(chromedp.CSS("#token"), "mete_wrong\r"), chromedp.WaitVisible(chromedp.CSS("[role=alert]")),
 		chromedp.Sleep(time.Second), chromedp.SendKeys(chromedp.CSS("#token"), f.Viewer+"\r"), chromedp.WaitVisible(chromedp.CSS("#main")))
 	if err != nil {
 		picture(t, ctx, "sign-in-failed")
@@ -266,7 +267,7 @@ func TestFleetInChromium(t *testing.T) {
 			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "rack3-n08"},
 		} {
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {
-				look(t, ctx, said, f.URL, v, s, string(axe))
+				look(t, ctx, console, f.URL, v, s, string(axe))
 				marks, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`document.title === "pwned" || document.querySelector('img[src="x"]') !== null || document.querySelector("#app script") !== null`))
 				if err != nil || marks {
 					t.Errorf("a name became an element: %v, %v", marks, err)
@@ -276,9 +277,9 @@ func TestFleetInChromium(t *testing.T) {
 	}
 }
 
-// within bounds what is waited for by the deadline of the test binary alone, and leaves
-// time to say what is shown.
-func within(t *testing.T, ctx context.Context) context.Context {
+// bounded bounds waits by the deadline of the test binary only, and leaves time to report
+// what is shown.
+func bounded(t *testing.T, ctx context.Context) context.Context {
 	deadline, ok := t.Deadline()
 	if !ok {
 		return ctx
@@ -288,7 +289,7 @@ func within(t *testing.T, ctx context.Context) context.Context {
 	return ctx
 }
 
-// settle is how long what is drawn last may take: longer where it is to be looked at.
+// settle returns how long the last drawing may take: longer for screenshots.
 func settle() time.Duration {
 	if os.Getenv("METE_SCREENSHOTS") != "" {
 		return 700 * time.Millisecond
@@ -296,19 +297,19 @@ func settle() time.Duration {
 	return 150 * time.Millisecond
 }
 
-func look(t *testing.T, ctx context.Context, said *complaints, address string, v visit, s screen, axe string) {
+func look(t *testing.T, ctx context.Context, console *complaints, address string, v visit, s screen, axe string) {
 	t.Helper()
 	scheme := "light"
 	if s.dark {
 		scheme = "dark"
 	}
-	said.take()
+	console.take()
 	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}}
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, media); err != nil {
 		t.Fatal(err)
 	}
 	ready := `!document.querySelector(".skeleton") && document.querySelector("#main").childElementCount > 0 && document.body.innerText.includes(` + quote(v.want) + `)`
-	err := chromedp.Do(within(t, ctx),
+	err := chromedp.Do(bounded(t, ctx),
 		chromedp.EmulateViewport(s.width, s.height, func(p *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
 			p.Mobile = s.phone
 		}),
@@ -319,11 +320,11 @@ func look(t *testing.T, ctx context.Context, said *complaints, address string, v
 	)
 	if err != nil {
 		text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText`))
-		t.Errorf("%s: %v; it shows\n%s", v.path, err, text)
+		t.Errorf("%s: %v; the page shows\n%s", v.path, err, text)
 	}
 	picture(t, ctx, v.name+"-"+s.name)
-	// A wrong query is answered with 400, which the browser tells on its console.
-	for _, c := range said.own() {
+	// A wrong query gets status 400, which the browser logs on its console.
+	for _, c := range console.own() {
 		if !(v.name == "query-wrong" && strings.Contains(c, "400")) {
 			t.Errorf("%s: console: %s", v.path, c)
 		}
@@ -343,13 +344,13 @@ func look(t *testing.T, ctx context.Context, said *complaints, address string, v
 	}
 }
 
-// wider names what reaches past the right edge of the screen, where the page scrolls
-// to the side for it.
+// wider names the elements beyond the right edge of the screen if the page scrolls
+// sideways.
 const wider = `document.documentElement.scrollWidth <= document.documentElement.clientWidth ? "" :
 	[...document.querySelectorAll("#app *")].filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest(".table, .legend, .sankey, .side"))
 		.slice(0, 8).map((e) => e.tagName + "." + e.className + " " + Math.round(e.getBoundingClientRect().right) + " " + e.innerText?.slice(0, 40)).join("; ")`
 
-// picture writes what is seen to the directory of METE_SCREENSHOTS.
+// picture writes a screenshot to the directory of METE_SCREENSHOTS.
 func picture(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	dir := os.Getenv("METE_SCREENSHOTS")
@@ -372,7 +373,7 @@ func picture(t *testing.T, ctx context.Context, name string) {
 func quote(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprint("page: ", err)) // it is text
+		panic(fmt.Sprint("page: ", err)) // it is plain text
 	}
 	return string(b)
 }

@@ -18,18 +18,18 @@ import (
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
-// bound is within what each question of a page is to be answered, in 95 of 100 cases.
+// bound is the time within which 95 % of the requests of a page must be answered.
 const bound = 200 * time.Millisecond
 
-// tries is how often a question that takes longer is asked so, as others may have kept
-// the server from its CPUs.
+// tries is how often a slow request is measured again, because other processes may have
+// used the CPUs.
 const tries = 3
 
-// The pages of 1000 machines with 20,000 workloads open without a complaint. What the
-// browser asked is asked again of the handler, and answered within bound. The log says how
-// long each question takes, and when pages were painted first.
+// The pages of 1000 machines with 20,000 workloads open without errors. The requests of the
+// browser are repeated against the handler, and answered within bound. The log has the time
+// of each request and of first paint.
 func TestLargeInChromium(t *testing.T) {
-	all(t)
+	needPagesStage(t)
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)
@@ -38,8 +38,8 @@ func TestLargeInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 1000, Each: 20, Windows: 15, Window: time.Minute, Days: 1})
 	t.Logf("filled in %v", time.Since(began).Round(time.Second))
 	ctx := browser(t)
-	said := &complaints{}
-	if err := chromedp.Listen(ctx, said.listen); err != nil {
+	console := &complaints{}
+	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
 	u := &user{t, ctx}
@@ -47,7 +47,7 @@ func TestLargeInChromium(t *testing.T) {
 	u.writes("#token", f.Viewer+"\r")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	f.Requests()
-	questions := map[string]string{} // and the page that asked first
+	questions := map[string]string{} // to the page that sent it first
 	var painted []string
 	for _, v := range []visit{
 		{"overview", "/?range=1h", "Parts and whole"}, {"jobs", "/jobs?range=1h", "postgres-main"}, {"job", "/job?job=postgres-main&range=1h", "All figures"},
@@ -56,7 +56,7 @@ func TestLargeInChromium(t *testing.T) {
 		{"day", "/?range=24h", "Parts and whole"},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			look(t, ctx, said, f.URL, visit{"large-" + v.name, v.path, v.want}, screens[0], string(axe))
+			look(t, ctx, console, f.URL, visit{"large-" + v.name, v.path, v.want}, screens[0], string(axe))
 			ms, err := chromedp.Run(ctx, chromedp.Evaluate[float64](`performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`))
 			if err != nil || ms < 0 {
 				t.Errorf("first paint: %v, %v", ms, err)
@@ -79,8 +79,8 @@ func TestLargeInChromium(t *testing.T) {
 	}
 }
 
-// answers asks questions, which have the page that asks each, and looks again at those
-// that took longer than bound, after all others.
+// answers measures requests, whose values are the pages that send them, and measures those
+// slower than bound again after all others.
 func answers(t *testing.T, f *fleet.Fleet, questions map[string]string) {
 	t.Helper()
 	h := f.Server.Handler()
@@ -95,7 +95,7 @@ func answers(t *testing.T, f *fleet.Fleet, questions map[string]string) {
 				lines = append(lines, line)
 			case try < tries:
 				again[q] = page
-				t.Logf("OVER, is asked again: %s", line)
+				t.Logf("OVER, measured again: %s", line)
 			default:
 				t.Errorf("not within %v, %d times: %s", bound, tries, line)
 			}
@@ -108,10 +108,10 @@ func answers(t *testing.T, f *fleet.Fleet, questions map[string]string) {
 	}
 }
 
-// A spent is what some answers to one question took.
+// A spent holds the times of some answers to one request.
 type spent struct {
-	p50, p95, cpu95, first time.Duration // cpu95 is of CPU time of this process
-	others                 float64       // part of the machine's CPU time that was not this process's meanwhile
+	p50, p95, cpu95, first time.Duration // cpu95 is CPU time of this process
+	others                 float64       // share of the machine's CPU time used by other processes meanwhile
 	bytes                  int
 }
 
@@ -120,9 +120,9 @@ func (s spent) String() string {
 		s.p95.Milliseconds(), s.cpu95.Milliseconds(), s.p50.Milliseconds(), s.first.Milliseconds(), 100*s.others, s.bytes)
 }
 
-// judged is the time that the server needs. Where others had more of the machine than a
-// twentieth it is not more than the CPU time: that does not count how long the server
-// had to wait for a CPU.
+// judged returns the time that the server needs. If other processes used more than a
+// twentieth of the machine it is at most the CPU time, which does not include waiting for a
+// CPU.
 func (s spent) judged() time.Duration {
 	if s.others > 0.05 {
 		return min(s.p95, s.cpu95)
@@ -130,7 +130,7 @@ func (s spent) judged() time.Duration {
 	return s.p95
 }
 
-// times asks a question 50 times of the handler, or for three seconds where that is less.
+// times sends a request to the handler 50 times, or for three seconds if that is less.
 func times(t *testing.T, h http.Handler, question, token string) (out spent) {
 	t.Helper()
 	var took, cpu []time.Duration
@@ -160,7 +160,7 @@ func times(t *testing.T, h http.Handler, question, token string) (out spent) {
 	return out
 }
 
-// processor is the CPU time of this process.
+// processor returns the CPU time of this process.
 func processor(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
@@ -170,8 +170,7 @@ func processor(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// machine is the CPU time of all CPUs in which they were not idle, steal included, and
-// all of it, since the machine's start.
+// machine returns the busy CPU time of all CPUs, steal included, and the total, since boot.
 func machine(t *testing.T) (busy, all time.Duration) {
 	t.Helper()
 	stat, err := os.ReadFile("/proc/stat")
@@ -179,7 +178,7 @@ func machine(t *testing.T) (busy, all time.Duration) {
 		t.Fatal(err)
 	}
 	first, _, _ := strings.Cut(string(stat), "\n")
-	for i, s := range strings.Fields(first)[1:9] { // guests are within user and nice
+	for i, s := range strings.Fields(first)[1:9] { // user and nice include guests
 		ticks, err := strconv.Atoi(s)
 		if err != nil {
 			t.Fatal(err)

@@ -11,13 +11,13 @@ import (
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
-// The pictures of the README are of a fleet that is made up. Where METE_PICTURES names a
-// directory they are taken anew.
+// The pictures of the README show a simulated fleet. The test retakes them into the
+// directory METE_PICTURES.
 func TestReadmeInChromium(t *testing.T) {
-	all(t)
+	needPagesStage(t)
 	dir := os.Getenv("METE_PICTURES")
 	if dir == "" {
-		t.Skip("takes pictures: METE_PICTURES=DIRECTORY wants them")
+		t.Skip("takes pictures if METE_PICTURES names a directory")
 	}
 	f := fleet.Open(t, fleet.Config{Nodes: 24, Each: 9, Tame: true})
 	u := &user{t, browser(t)}

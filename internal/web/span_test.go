@@ -12,33 +12,32 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// One page in a browser: who has no token signs in, and sees what was used a moment ago
-// in the longest range too. The console complains of nothing.
+// In a browser, a user without a token signs in, and the longest range includes the latest
+// use. The console has no errors.
 func TestPage(t *testing.T) {
 	hosttest.Need(t, "chromium")
 	f := fleet.Open(t, fleet.Config{Nodes: 2, Each: 8, Tame: true})
 	ctx := browser(t)
-	said := &complaints{}
-	if err := chromedp.Listen(ctx, said.listen); err != nil {
+	console := &complaints{}
+	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
 	u := &user{t, ctx}
 	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/jobs?range=30d"))
 	u.writes("#token", f.Viewer+"\r")
 	u.sees("the jobs", `document.body.innerText.includes("postgres-main") && document.querySelectorAll("tbody tr").length >= 8`)
-	said.take() // that it wants a token
+	console.take() // the missing token
 	u.clicks("tbody tr:first-child a")
 	u.sees("a job", `location.pathname === "/job" && document.body.innerText.includes("All figures") && document.querySelectorAll(".uplot canvas").length > 2 && !document.querySelector(".skeleton")`)
-	for _, c := range said.own() {
+	for _, c := range console.own() {
 		t.Errorf("console: %s", c)
 	}
 	ranges(t, ctx)
 }
 
-// ranges holds what the page makes of ranges against the times of which they are asked.
-// One that goes on ends now, at whatever time it is looked at: the last value of a chart
-// is of the latest readings, and the ledger is asked for all up to now. One with both
-// ends has all between them.
+// ranges checks the times that the page requests for its ranges. An open range ends now, at
+// any time of viewing: the last value of a chart is that of the latest readings, and the
+// ledger is queried up to now. A range with two ends has everything between them.
 func ranges(t *testing.T, ctx context.Context) {
 	t.Helper()
 	const script = `(async () => {

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A user does things with the page, and looks whether they happened.
+// A user operates the page and checks the results.
 type user struct {
 	t   *testing.T
 	ctx context.Context
@@ -22,17 +22,17 @@ type user struct {
 // sees waits until an expression is true.
 func (u *user) sees(what, expression string) {
 	u.t.Helper()
-	err := chromedp.Do(within(u.t, u.ctx), chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
+	err := chromedp.Do(bounded(u.t, u.ctx), chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
 	if err != nil {
 		picture(u.t, u.ctx, "use-failed")
 		u.t.Fatalf("%s: %v: %s", what, err, expression)
 	}
 }
 
-// opens goes to a page, and waits until it is drawn.
+// opens opens a page, and waits until it is drawn.
 func (u *user) opens(url string) {
 	u.t.Helper()
-	if err := chromedp.Do(within(u.t, u.ctx), chromedp.Navigate(url)); err != nil {
+	if err := chromedp.Do(bounded(u.t, u.ctx), chromedp.Navigate(url)); err != nil {
 		u.t.Fatal(err)
 	}
 	u.sees(url, `!document.querySelector(".skeleton") && document.querySelector("#main")?.childElementCount > 0`)
@@ -41,7 +41,7 @@ func (u *user) opens(url string) {
 // does runs steps that return nothing.
 func (u *user) does(steps ...chromedp.Action[chromedp.Void]) {
 	u.t.Helper()
-	if err := chromedp.Do(within(u.t, u.ctx), steps...); err != nil {
+	if err := chromedp.Do(bounded(u.t, u.ctx), steps...); err != nil {
 		picture(u.t, u.ctx, "use-failed")
 		u.t.Fatal(err)
 	}
@@ -49,15 +49,15 @@ func (u *user) does(steps ...chromedp.Action[chromedp.Void]) {
 
 func (u *user) presses(keys string) { u.t.Helper(); u.does(chromedp.KeyEvent(keys)) }
 
-// clicks waits for what a selector finds, and clicks it in one go, so that nothing is
-// drawn anew in between: a node that was looked up before may be gone.
+// clicks waits for an element and clicks it in one step, because a redraw in between could
+// replace the element.
 func (u *user) clicks(css string) {
 	u.t.Helper()
 	u.sees("something to click", fmt.Sprintf(`(() => { const e = document.querySelector(%s); if (!e || e.disabled || e.getClientRects().length === 0) return false; e.scrollIntoView({block: "center"}); e.focus(); e.click(); return true; })()`, quote(css)))
 }
 
-// filters types into the field that the key / leads to. The keys that are played here
-// arrive twice, as a press and as a letter, which the / would leave in the field.
+// filters types into the field that the key / focuses. Synthetic keys arrive twice, as a
+// press and as a letter, which would leave the / in the field.
 func (u *user) filters(text string) {
 	u.t.Helper()
 	u.presses("/")
@@ -72,37 +72,35 @@ func (u *user) button(text string) {
 	u.sees("button "+text, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("button, a.button")].find((b) => b.innerText.trim() === %s); if (b) b.click(); return Boolean(b); })()`, quote(text)))
 }
 
-// writes types into a field that may be drawn anew until it has the focus.
+// writes types into a field once it has the focus; a redraw may replace it before.
 func (u *user) writes(css, text string) {
 	u.t.Helper()
 	u.sees("a field", fmt.Sprintf(`(() => { const e = document.querySelector(%[1]s); if (e) e.focus(); return Boolean(e) && document.activeElement === e; })()`, quote(css)))
 	u.presses(text)
 }
 
-// What people do on the pages of a fleet works, by mouse and by keys, and stands in
-// the address.
+// Operations on the pages of a fleet work by mouse and by keys, and change the address.
 func TestUse(t *testing.T) {
-	testkit.Stage(t, "pages", "a browser is used for half a minute")
+	testkit.Stage(t, "pages", "a browser is operated for half a minute")
 	hosttest.Need(t, "chromium")
 	f := fleet.Open(t, fleet.Config{Nodes: 12, Each: 9})
 	ctx := browser(t)
-	said := &complaints{}
-	if err := chromedp.Listen(ctx, said.listen); err != nil {
+	console := &complaints{}
+	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
 	u := &user{t, ctx}
 	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/?range=15m"))
 	u.writes("#token", f.Viewer+"\r")
 	u.sees("the page", `document.querySelector("#main") !== null`)
-	said.take() // that it wants a token
+	console.take() // the missing token
 	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
 
-	// A chart tells what is under the mouse, and is zoomed by drawing across it.
+	// A chart shows the value under the mouse, and dragging zooms.
 	over := `(() => { const r = document.querySelector(".u-over").getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()`
-	// What is above a chart may still come and move it: whoever misses it points again,
-	// and draws again.
+	// Elements above a chart may still appear and move it: then point and drag again.
 	tip := `[...document.querySelectorAll(".tip")].some((t) => !t.hidden && t.innerText.includes("cores"))`
-	testkit.Eventually(t, "a chart tells what is under the mouse", func() bool {
+	testkit.Eventually(t, "a chart shows the value under the mouse", func() bool {
 		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](over))
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +113,7 @@ func TestUse(t *testing.T) {
 		}
 		return seen
 	})
-	// It stays under a mouse that rests, also where the chart is made anew.
+	// The tip stays under a resting mouse, even if the chart is redrawn.
 	scheme := `document.documentElement.dataset.theme`
 	first, err := chromedp.Run(ctx, chromedp.Evaluate[string](scheme))
 	if err != nil {
@@ -142,11 +140,11 @@ func TestUse(t *testing.T) {
 	})
 	u.sees("the zoom in the address", `location.search.includes("from=") && location.search.includes("to=")`)
 	u.button("Back to now")
-	u.sees("the range of before", `!location.search.includes("from=")`)
+	u.sees("the previous range", `!location.search.includes("from=")`)
 	u.does(chromedp.NavigateBack())
 	u.sees("the zoom again", `location.search.includes("from=")`)
 
-	// Keys lead everywhere.
+	// Keys open every page.
 	u.presses("?")
 	u.sees("keys", `document.querySelector("dialog[open]") !== null`)
 	u.presses("\x1b")
@@ -156,7 +154,7 @@ func TestUse(t *testing.T) {
 	u.filters("kafka")
 	u.sees("the filter", `location.search.includes("q=kafka") && [...document.querySelectorAll("tbody tr td:first-child")].every((td) => td.innerText.includes("kafka"))`)
 
-	// A table is sorted by its heads, and has the columns that are chosen.
+	// A table sorts by its headings, and shows the selected columns.
 	u.opens(f.URL + "/jobs?range=15m")
 	u.clicks("th:nth-child(5) button")
 	u.sees("sorted", `document.querySelector("th[aria-sort]")?.innerText.includes("Memory")`)
@@ -166,7 +164,7 @@ func TestUse(t *testing.T) {
 	picture(t, ctx, "use-columns")
 	u.presses("\x1b")
 
-	// The legend takes a line away; a link leads to the job and to its node.
+	// The legend hides a line; a link opens the job and its node.
 	u.clicks("tbody tr:first-child a")
 	u.sees("a job", `location.pathname === "/job" && document.querySelectorAll(".uplot canvas").length > 2 && !document.querySelector(".skeleton")`)
 	u.clicks(".legend button")
@@ -174,20 +172,20 @@ func TestUse(t *testing.T) {
 	u.clicks("#main .table a")
 	u.sees("a node", `location.pathname.startsWith("/node/")`)
 
-	// A query is asked, and what is wrong with one is shown where it is.
+	// A query is answered, and an error in a query is marked.
 	u.opens(f.URL + "/query")
 	u.writes("#expr", "sum(mete_node_cpus) by (cluster)\r")
 	u.sees("an answer", `document.querySelector(".legend") !== null && document.body.innerText.includes("north")`)
 	u.opens(f.URL + "/flow?range=15m")
 	u.sees("a flow", `document.querySelector(".sankey canvas") !== null`)
-	for _, c := range said.own() {
+	for _, c := range console.own() {
 		t.Errorf("console: %s", c)
 	}
 }
 
-// The live page of this machine folds, filters, pauses and tells of each workload.
+// The live page of this machine folds, filters, pauses and shows details of each workload.
 func TestLive(t *testing.T) {
-	testkit.Stage(t, "pages", "builds mete up and looks at it in a browser")
+	testkit.Stage(t, "pages", "builds mete up and opens it in a browser")
 	hosttest.Need(t, "chromium")
 	address := up(t, false)
 	u := &user{t, browser(t)}
@@ -196,7 +194,7 @@ func TestLive(t *testing.T) {
 	u.sees("the machine", `document.querySelector("tfoot")?.innerText.includes("Total = the machine")`)
 	u.filters("idle")
 	u.sees("the filter", `location.search.includes("q=idle") && [...document.querySelectorAll("tbody tr:not(.gap)")].some((r) => r.innerText.startsWith("idle"))`)
-	u.sees("what is left out", `document.querySelector("tfoot")?.innerText.includes("not shown")`)
+	u.sees("the line of what is not shown", `document.querySelector("tfoot")?.innerText.includes("not shown")`)
 	u.clicks("tr.residual .label")
 	u.sees("details", `document.querySelector("dialog[open]")?.innerText.includes("Since first seen")`)
 	u.presses("\x1b")
@@ -210,7 +208,7 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.does(chromedp.Sleep(2500 * time.Millisecond))
-	u.sees("that it stands still", still+` === `+quote(at))
+	u.sees("that it is paused", still+` === `+quote(at))
 	u.clicks("#pause")
-	u.sees("that it goes on", still+` !== `+quote(at))
+	u.sees("that it continues", still+` !== `+quote(at))
 }

@@ -1,8 +1,8 @@
-// Package web serves the dashboard: a page without a build step that asks this
-// server alone.
+// Package web serves the dashboard: a page without a build step that sends requests only to
+// this server.
 //
-// Its files lie below one path that names their content, so that a browser keeps
-// them for good and never mixes two versions.
+// The paths of its files contain a hash of their content, so that browsers cache them
+// forever and never mix two versions.
 package web
 
 import (
@@ -24,21 +24,21 @@ import (
 //go:embed static
 var static embed.FS
 
-// Policy lets the page load nothing but itself from here, and nobody frame it.
-// Trusted Types forbid it to make elements of text, so that no workload's name
-// can become one; a policy of the page's own allows what is empty.
+// Policy allows the page to load only its own files, and forbids embedding it. Trusted
+// Types prevent text from becoming elements, so that the name of a workload cannot inject
+// any; the page's own policy allows only empty text.
 const Policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types default"
 
-// Paths are those of the page, as patterns of http.ServeMux. Of one that ends in a
-// slash all below it are.
+// Paths are those of the page, as patterns of http.ServeMux. A pattern that ends in a slash
+// includes all paths below.
 var Paths = []string{"/{$}", "/live", "/jobs", "/job", "/nodes", "/node/", "/flow", "/query", "/alerts", "/health", "/static/", "/icon.svg"}
 
-// A file is one that is served.
+// A file is a static file.
 type file struct {
 	body       []byte
 	kind       string
 	tag        string
-	compressed func() []byte // by gzip
+	compressed func() []byte // gzip
 }
 
 // A Page is the dashboard.
@@ -48,8 +48,8 @@ type Page struct {
 	index   *file
 }
 
-// New returns the page. live says that there is /api/v0/snapshot, with the latest
-// second of this machine.
+// New returns the page. live means that /api/v0/snapshot has the latest second of this
+// machine.
 func New(live bool) *Page {
 	p := &Page{files: map[string]*file{}}
 	all := sha256.New()
@@ -64,7 +64,7 @@ func New(live bool) *Page {
 		return err
 	})
 	if err != nil {
-		panic(err) // they are part of the program
+		panic(err) // embedded in the program
 	}
 	p.version = hex.EncodeToString(all.Sum(nil)[:6])
 	text := strings.ReplaceAll(string(p.files["index.html"].body), "/static/-/", "/static/"+p.version+"/")
@@ -80,7 +80,7 @@ func newFile(name string, body []byte) *file {
 	return &file{body, contentType(name), `"` + hex.EncodeToString(sum[:12]) + `"`, sync.OnceValue(func() []byte { return compress(body) })}
 }
 
-// contentType is by the file's name, and not by what the machine thinks of it.
+// contentType depends on the file's name only, not on the machine's MIME tables.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".html":
@@ -100,20 +100,20 @@ func contentType(name string) string {
 func compress(body []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, _ = w.Write(body) // into memory
+	_, _ = w.Write(body) // into memory, cannot fail
 	_ = w.Close()
 	return b.Bytes()
 }
 
-// Mount has mux answer the paths of the page with it.
+// Mount adds the paths of the page to mux.
 func (p *Page) Mount(mux *http.ServeMux) {
 	for _, pattern := range Paths {
 		mux.Handle(pattern, p)
 	}
 }
 
-// ServeHTTP answers with a file of the page, and with the page itself at all of its
-// paths: what is shown there it finds in its address.
+// ServeHTTP serves a file of the page, and the page itself at all of its paths: the page
+// reads the address to decide what to show.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	SetHeaders(h)
@@ -142,8 +142,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// NotFoundHandler answers a browser at a path that nobody has with the page, which says
-// so and leads on; whoever else asks gets what next answers.
+// NotFoundHandler serves the page, which shows an error with links, to browsers at unknown
+// paths, and calls next for all other requests.
 func (p *Page) NotFoundHandler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || !accepts(r.Header.Get("Accept"), "text/html") {
@@ -153,11 +153,11 @@ func (p *Page) NotFoundHandler(next http.Handler) http.Handler {
 		SetHeaders(w.Header())
 		w.Header().Set("Content-Type", p.index.kind)
 		w.WriteHeader(http.StatusNotFound)
-		_, _ = w.Write(p.index.body) // who asked may have left
+		_, _ = w.Write(p.index.body) // the client may be gone
 	})
 }
 
-// SetHeaders says what a browser may do with an answer.
+// SetHeaders sets the security headers of an answer.
 func SetHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", Policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -168,10 +168,10 @@ func SetHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-cache")
 }
 
-// minCompress is the size in bytes below which packing saves nothing.
+// minCompress is the size in bytes below which compression does not pay.
 const minCompress = 1 << 10
 
-// serve answers with the file, or that it has not changed.
+// serve serves the file, or 304 if it is unchanged.
 func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.kind)
@@ -188,7 +188,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 }
 
-// accepts says whether a header that lists what is accepted names one.
+// accepts reports whether a header that lists accepted values contains one.
 func accepts(header, one string) bool {
 	return slices.ContainsFunc(strings.Split(header, ","), func(s string) bool {
 		name, q, _ := strings.Cut(strings.TrimSpace(s), ";")

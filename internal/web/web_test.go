@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/web"
 )
 
-// ask asks the page as it is mounted.
+// ask sends a request to the mounted page.
 func ask(method, url string, header ...string) *http.Response {
 	mux := http.NewServeMux()
 	web.New(false).Mount(mux)
@@ -42,7 +42,7 @@ func read(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// What others made is as they released it.
+// Vendored files are as released.
 func TestSums(t *testing.T) {
 	for _, dir := range []string{"static/vendor", "testdata"} {
 		text, err := os.ReadFile(filepath.Join(dir, "SUMS"))
@@ -56,7 +56,7 @@ func TestSums(t *testing.T) {
 			}
 			f := strings.Fields(line)
 			if len(f) < 4 {
-				t.Fatalf("%s: %q says too little", dir, line)
+				t.Fatalf("%s: %q is incomplete", dir, line)
 			}
 			listed = append(listed, f[1])
 			body, err := os.ReadFile(filepath.Join(dir, f[1]))
@@ -79,8 +79,8 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// Each address of the page answers with the page, and what is no address of it with
-// nothing, so that other paths stay free.
+// Each path of the page serves the page, and other paths get 404, so that they stay
+// available.
 func TestPaths(t *testing.T) {
 	index := read(t, ask("GET", "/"))
 	for _, p := range []string{"/", "/live", "/jobs", "/job", "/nodes", "/node/a", "/node/a%2Fb", "/flow", "/query", "/alerts", "/health"} {
@@ -90,20 +90,19 @@ func TestPaths(t *testing.T) {
 	}
 	for _, p := range []string{"/none", "/index.html", "/static/-/index.html", "/static/", "/static/-/none.js", "/static/-/../page.go", "/js/app.js"} {
 		if r := ask("GET", p); r.StatusCode != 404 && r.StatusCode != 301 && r.StatusCode != 307 {
-			t.Errorf("%s: %s, want nothing there", p, r.Status)
+			t.Errorf("%s: %s, want 404", p, r.Status)
 		}
 	}
 	if r := ask("POST", "/jobs"); r.StatusCode != 405 || r.Header.Get("Allow") == "" {
 		t.Errorf("POST: %s", r.Status)
 	}
 	if strings.Contains(index, "data-live") {
-		t.Error("a page without a snapshot says that there is one")
+		t.Error("a page without a snapshot claims to have one")
 	}
 }
 
-// A browser that is led astray is told so by the page; a program by who would have
-// answered it.
-func TestElsewhere(t *testing.T) {
+// A browser at an unknown path gets the page; a program gets the next handler's answer.
+func TestNotFoundHandler(t *testing.T) {
 	h := web.New(false).NotFoundHandler(http.NotFoundHandler())
 	for _, tc := range []struct {
 		method, accept string
@@ -125,8 +124,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// All that the page names is there and is kept for good; the page itself is asked
-// for anew.
+// All files of the page exist and are cached forever; the page itself is revalidated.
 func TestCaching(t *testing.T) {
 	r := ask("GET", "/")
 	if c := r.Header.Get("Cache-Control"); c != "no-cache" {
@@ -147,7 +145,7 @@ func TestCaching(t *testing.T) {
 		if again := ask("GET", m[1], "If-None-Match", f.Header.Get("ETag")); again.StatusCode != 304 {
 			t.Errorf("%s again: %s", m[1], again.Status)
 		}
-		// A tab of before an update still finds its files, and does not keep them.
+		// A tab opened before an update still finds its files, and does not cache them.
 		old := "/static/0123456789ab/" + strings.SplitN(m[1], "/", 4)[3]
 		if f := ask("GET", old); f.StatusCode != 200 || f.Header.Get("Cache-Control") != "no-cache" {
 			t.Errorf("%s: %s, Cache-Control %q", old, f.Status, f.Header.Get("Cache-Control"))
@@ -155,13 +153,13 @@ func TestCaching(t *testing.T) {
 	}
 }
 
-func TestPacked(t *testing.T) {
+func TestCompressed(t *testing.T) {
 	name := "/static/-/vendor/echarts.mjs"
 	plain := read(t, ask("GET", name))
 	for accept, want := range map[string]bool{"gzip": true, "br, gzip;q=0.5": true, "gzip;q=0": false, "": false} {
 		r := ask("GET", name, "Accept-Encoding", accept)
 		if got := r.Header.Get("Content-Encoding") == "gzip"; got != want || r.Header.Get("Vary") != "Accept-Encoding" {
-			t.Errorf("%q: packed %t, Vary %q", accept, got, r.Header.Get("Vary"))
+			t.Errorf("%q: compressed %t, Vary %q", accept, got, r.Header.Get("Vary"))
 		}
 		body := []byte(read(t, r))
 		if want {
@@ -178,7 +176,7 @@ func TestPacked(t *testing.T) {
 		}
 	}
 	if a, b := ask("GET", name).Header.Get("ETag"), ask("GET", name, "Accept-Encoding", "gzip").Header.Get("ETag"); a == b {
-		t.Errorf("both forms are tagged %s", a)
+		t.Errorf("both encodings have the tag %s", a)
 	}
 }
 
@@ -200,8 +198,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Own files ask no other machine, make no elements of text, and import only what
-// is there.
+// Own files load from no other machine, make no elements of text, and import only existing
+// files.
 func TestFiles(t *testing.T) {
 	imports := regexp.MustCompile(`(?m)^import .*from "([^"]+)";$|import\("([^"]+)"\)`)
 	err := filepath.WalkDir("static", func(name string, d fs.DirEntry, err error) error {
@@ -219,7 +217,7 @@ func TestFiles(t *testing.T) {
 			}
 		}
 		if path.Ext(name) != ".html" && len(text) > 40<<10 {
-			t.Errorf("%s has %d bytes: cut it", name, len(text))
+			t.Errorf("%s has %d bytes: split it", name, len(text))
 		}
 		for _, m := range imports.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1]+m[2])); err != nil {

@@ -16,10 +16,10 @@ const (
 	module = "mete.dev/mete/"
 )
 
-// TestArchitecture holds the code to the plan in ARCHITECTURE.md.
+// TestArchitecture checks the code against the plan in ARCHITECTURE.md.
 //
-// It reads the tree itself, so that the go command knows what the result
-// depends on and never shows a stale one.
+// It reads the tree itself, so that the go command knows its inputs and never caches a
+// stale result.
 func TestArchitecture(t *testing.T) {
 	plan := readPlan(t)
 	var pkgs []arch.Package
@@ -38,14 +38,14 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestLinked holds packages to what they may link.
+// TestLinked checks what packages link.
 func TestLinked(t *testing.T) {
 	plan := readPlan(t)
 	for _, name := range []string{"go.mod", "go.sum"} { // for the go command's cache
 		read(t, filepath.Join(root, name))
 	}
 	if len(plan.Rules) == 0 {
-		t.Fatal("ARCHITECTURE.md has no lines never and only")
+		t.Fatal("ARCHITECTURE.md has no never or only lines")
 	}
 	for _, rule := range plan.Rules {
 		dir := rule.Package
@@ -83,7 +83,7 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
-// dirs lists dir and what is below it that the go command looks at.
+// dirs returns dir and the directories below it that the go command reads.
 func dirs(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -101,8 +101,8 @@ func dirs(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// load reads the package in dir, and reports what a pure one may not do. It is
-// false for a folder without Go code.
+// load reads the package in dir, and reports violations of purity. It returns false for a
+// directory without Go code.
 func load(t *testing.T, plan arch.Plan, dir string) (arch.Package, bool) {
 	t.Helper()
 	pkg, err := build.Default.ImportDir(dir, 0)
@@ -136,5 +136,5 @@ func load(t *testing.T, plan arch.Plan, dir string) (arch.Package, bool) {
 	return p, true
 }
 
-// name turns a path below the module's root into the name in the plan.
+// name converts a path below the module's root into a name of the plan.
 func name(path string) string { return strings.TrimPrefix(path, "internal/") }

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// A Package is one package of the module as the tree has it.
+// A Package is one package of the module in the tree.
 type Package struct {
 	Name    string   // as in Line
-	Imports []string // of its code without tests: names as in Line, import paths for what is not the module's
+	Imports []string // without tests: names as in Line, import paths for other modules
 }
 
-// Check compares the packages with the plan, and says in one sentence each
-// where they differ. The order of the findings is that of pkgs, then of the plan.
+// Check compares the packages with the plan, and returns one sentence for each difference,
+// in the order of pkgs, then of the plan.
 func (p *Plan) Check(pkgs []Package) []string {
 	var found []string
 	exists := map[string]bool{}
@@ -40,7 +40,7 @@ func (p *Plan) Check(pkgs []Package) []string {
 	return found
 }
 
-// forbids returns the reason for which a package may not import another, or "".
+// forbids returns why a package may not import another, or "".
 func (p *Plan) forbids(from Line, name string, exists map[string]bool) string {
 	for _, l := range p.Limits {
 		if hasPrefix(name, []string{l.Prefix}) && !hasPrefix(from.Name, append(l.Allowed, l.Prefix)) {
@@ -56,7 +56,7 @@ func (p *Plan) forbids(from Line, name string, exists map[string]bool) string {
 	to, ok := p.find(name)
 	switch {
 	case !ok:
-		return "" // the package's own finding says it
+		return "" // the package has a finding of its own
 	case from.Pure && !to.Pure:
 		return "a pure package imports pure packages only"
 	case to.Room < from.Room, isBelow(name, from.Name), p.lists(from.Name, name):
@@ -69,17 +69,17 @@ func (p *Plan) forbids(from Line, name string, exists map[string]bool) string {
 	return `packages of one room import each other only where the line says so after "<"`
 }
 
-// lists reports whether the line of a package, or of a parent, names an import.
+// lists reports whether the line of a package, or of a parent, lists an import.
 func (p *Plan) lists(from, name string) bool {
 	return slices.ContainsFunc(p.Lines, func(l Line) bool {
 		return (l.Name == from || isBelow(from, l.Name)) && slices.Contains(l.Imports, name)
 	})
 }
 
-// isBelow reports whether child stands below parent in the tree.
+// isBelow reports whether child is below parent in the tree.
 func isBelow(child, parent string) bool { return strings.HasPrefix(child, parent+"/") }
 
-// outside lists the import paths that reach outside the process, or wait.
+// outside lists the import paths that do I/O, or wait.
 var outside = []string{"os", "net", "log", "syscall", "context", "plugin", "io/ioutil", "database/sql", "runtime/debug", "golang.org/x/sys", "github.com/cilium/ebpf"}
 
 func doesIO(importPath string) bool { return hasPrefix(importPath, outside) }
@@ -89,8 +89,8 @@ func hasPrefix(importPath string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return importPath == p || isBelow(importPath, p) })
 }
 
-// CheckLinked compares what a rule's package links with the rule. The paths
-// are those of the packages that it depends on, without the standard library.
+// CheckLinked checks the packages that a rule's package links. paths are the import paths
+// of its dependencies without the standard library.
 func (r Rule) CheckLinked(paths []string) []string {
 	var found []string
 	for _, p := range paths {

@@ -1,7 +1,7 @@
-// Package arch reads the import plan of ARCHITECTURE.md and finds where the
-// code departs from it.
+// Package arch reads the import plan of ARCHITECTURE.md and finds where the code violates
+// it.
 //
-// It is pure: its test reads the tree and hands it over.
+// It does no I/O: its test reads the tree.
 package arch
 
 import (
@@ -11,50 +11,48 @@ import (
 	"strings"
 )
 
-// A Line is what the plan says of one package.
+// A Line is the plan's line of one package.
 type Line struct {
 	Name string // below internal/, or from the root for cmd/ and tools/
 	Room int    // the number of its heading, from 1; a package imports from rooms of lower numbers
 	Pure bool
 	// Imports are the packages of its own room that it and its children may import.
 	Imports []string
-	Owns    string // what it is for
+	Owns    string // its purpose
 	Number  int    // in ARCHITECTURE.md, from 1
 }
 
-// A Rule limits what a package links, all the way down.
+// A Rule limits what a package links, directly or indirectly.
 type Rule struct {
 	Package string
-	// Only turns the rule around: nothing else may be linked, the standard
-	// library apart.
+	// Only inverts the rule: the package may link nothing else but the standard library.
 	Only     bool
-	Prefixes []string // of import paths, at element borders
+	Prefixes []string // of import paths, matching whole elements
 	Number   int      // line in ARCHITECTURE.md
 }
 
-// A Limit names the packages that alone may import something.
+// A Limit names the only packages that may import something.
 type Limit struct {
-	Prefix  string   // of import paths, or a package of the plan and what is below it
-	Allowed []string // packages of the plan, and what is below them
+	Prefix  string   // of import paths, or a package of the plan and the packages below it
+	Allowed []string // packages of the plan, and the packages below them
 	Number  int      // line in ARCHITECTURE.md
 }
 
 // A Plan is the whole import plan.
 type Plan struct {
-	Rooms  []string // in their order
-	Lines  []Line   // in their order
+	Rooms  []string // in order
+	Lines  []Line   // in order
 	Rules  []Rule
 	Limits []Limit
 }
 
-// Parse reads the plan from the text of ARCHITECTURE.md: the block fenced by
-// ```arch. An error wraps one error for each malformed line, which names it by
-// number.
+// Parse parses the plan from the text of ARCHITECTURE.md: the block fenced by ```arch. The
+// error wraps one error with its line number for each malformed line.
 //
 // A heading "# ROOM | purpose" opens a room. A line below it is "NAMES * < IMPORTS |
-// purpose": several packages may share a line, "*" stands for pure, and imports are
-// packages of the same room on lines above. Further lines are "never PACKAGE:
-// PREFIXES", "only PACKAGE: PREFIXES" and "within PACKAGES: PREFIX".
+// purpose": several packages may share a line, "*" means pure, and imports are packages of
+// the same room on earlier lines. Other lines are "never PACKAGE: PREFIXES", "only PACKAGE:
+// PREFIXES" and "within PACKAGES: PREFIX".
 func Parse(markdown string) (Plan, error) {
 	var (
 		plan   Plan
@@ -118,7 +116,7 @@ func (p *Plan) parseLine(text string, number int) error {
 		return nil
 	}
 	if len(p.Rooms) == 0 {
-		return fmt.Errorf("%q stands before any heading", first)
+		return fmt.Errorf("%q precedes all headings", first)
 	}
 	return p.parsePackages(text, number)
 }
@@ -139,9 +137,9 @@ func (p *Plan) parsePackages(text string, number int) error {
 		above, ok := p.find(name)
 		switch {
 		case !ok:
-			return fmt.Errorf("%s < %s: only a line above can be named", fields[0], name)
+			return fmt.Errorf("%s < %s: only packages of earlier lines can be listed", fields[0], name)
 		case above.Room != line.Room:
-			return fmt.Errorf("%s < %s: what is in a room above is not listed", fields[0], name)
+			return fmt.Errorf("%s < %s: packages of earlier rooms are not listed", fields[0], name)
 		}
 	}
 	for _, name := range fields {
@@ -149,7 +147,7 @@ func (p *Plan) parsePackages(text string, number int) error {
 			return fmt.Errorf("%s has a line already, %d", name, before.Number)
 		}
 		if name != room && !isBelow(name, room) {
-			return fmt.Errorf("%s is not in the room %s, under whose heading it stands", name, room)
+			return fmt.Errorf("%s is not in the room %s of its heading", name, room)
 		}
 		line.Name = name
 		p.Lines = append(p.Lines, line)
@@ -166,7 +164,7 @@ func (p *Plan) find(name string) (Line, bool) {
 	return p.Lines[i], true
 }
 
-// IsPure reports whether the plan has a package that it calls pure.
+// IsPure reports whether the plan marks the package as pure.
 func (p *Plan) IsPure(name string) bool {
 	line, ok := p.find(name)
 	return ok && line.Pure

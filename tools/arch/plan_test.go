@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/tools/arch"
 )
 
-// small is a plan that has one of everything.
+// small is a plan with one of everything.
 const small = "# mete\n```arch\n" + `# model | nouns
 model/unit *  | quantities
 model/usage * < model/unit | what was used
@@ -73,11 +73,11 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ block, want string }{
-		{"unit * | early", "ARCHITECTURE.md:2: \"unit\" stands before any heading"},
+		{"unit * | early", "ARCHITECTURE.md:2: \"unit\" precedes all headings"},
 		{"# host\nhost\nhost", "ARCHITECTURE.md:4: host has a line already, 3"},
 		{"# host\n# host", "ARCHITECTURE.md:3: room host has a heading already"},
-		{"# host\nhost/a < host/b\nhost/b", "ARCHITECTURE.md:3: host/a < host/b: only a line above can be named"},
-		{"# model\nmodel/unit *\n# host\nhost/a < model/unit", "host/a < model/unit: what is in a room above is not listed"},
+		{"# host\nhost/a < host/b\nhost/b", "ARCHITECTURE.md:3: host/a < host/b: only packages of earlier lines can be listed"},
+		{"# model\nmodel/unit *\n# host\nhost/a < model/unit", "host/a < model/unit: packages of earlier rooms are not listed"},
 		{"# host\ncollect/net", "collect/net is not in the room host"},
 		{"# host\nhosts", "hosts is not in the room host"},
 		{"# host/a\nhost", `wants the form "# ROOM | purpose"`},
@@ -96,7 +96,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// whole is a tree that keeps to the small plan.
+// whole is a tree that follows the small plan.
 func whole() []arch.Package {
 	return []arch.Package{
 		{Name: "model/unit"},
@@ -123,7 +123,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := plan.Check(whole()); len(got) > 0 {
-		t.Errorf("a tree that keeps to the plan: %q", got)
+		t.Errorf("a tree that follows the plan: %q", got)
 	}
 	for _, c := range []struct{ from, imports, want string }{
 		{"model/unit", "model/usage", "packages of one room import each other only where"},
@@ -216,6 +216,6 @@ func f(t clock.Time) {
 		t.Errorf("Impure (-want +got):\n%s", d)
 	}
 	if _, err := arch.Impure("p.go", []byte("package")); err == nil {
-		t.Error("Impure reads a broken file without an error")
+		t.Error("Impure parses a broken file without an error")
 	}
 }

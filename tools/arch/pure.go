@@ -9,23 +9,23 @@ import (
 	"strconv"
 )
 
-// impure lists what a pure package may not name of packages that it may
-// otherwise import: clocks, waiting, the terminal.
+// impure lists what a pure package may not use of packages that it may import: clocks,
+// waiting, the terminal.
 var impure = map[string][]string{
 	"time": {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
 	"fmt":  {"Print", "Printf", "Println", "Scan", "Scanf", "Scanln"},
 }
 
-// Impure reads one Go file and says in one sentence each where a pure package
-// may not do what it does: read a clock, wait, print, start a goroutine.
-// Imports are left to Check. The error is the parser's.
+// Impure parses one Go file and returns one sentence for each violation of purity: reading
+// a clock, waiting, printing, starting a goroutine. Check handles imports. The error is the
+// parser's.
 func Impure(file string, src []byte) ([]string, error) {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]string{} // as the file calls them, to import paths
+	names := map[string]string{} // names in the file to import paths
 	for _, spec := range f.Imports {
 		path, err := strconv.Unquote(spec.Path.Value)
 		if err != nil || impure[path] == nil {

@@ -19,12 +19,12 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// A result is what one reader cost.
+// A runResult is the cost of one reader.
 type runResult struct {
 	Groups     int     `json:"groups"`
 	Reader     string  `json:"reader"`
 	CPU        float64 `json:"cpu_seconds_per_minute"`
-	Floor      float64 `json:"floor_cpu_seconds_per_minute"` // of bare reading
+	Floor      float64 `json:"floor_cpu_seconds_per_minute"` // of only reading the groups
 	TickUS     float64 `json:"cpu_us_per_tick"`
 	RSS        int64   `json:"rss_bytes"`
 	PeakRSS    int64   `json:"peak_rss_bytes"`
@@ -33,8 +33,8 @@ type runResult struct {
 	OverBudget bool    `json:"over_budget"`
 }
 
-// A budget is the most that an agent may cost, for ticks of a second and up to
-// so many groups: CPU seconds a minute and resident bytes.
+// A budget is the maximum cost of an agent with ticks of a second and up to the given
+// number of groups: CPU seconds per minute and resident bytes.
 type budget struct {
 	groups int
 	reader string
@@ -55,7 +55,7 @@ func agent(args []string) (over bool, err error) {
 	length := fs.Duration("for", time.Minute, "how long to measure")
 	readers := fs.String("reader", "bpf,files", "readers to measure, one after the other")
 	alone := fs.Bool("alone", false, "measure only, without a spool and a server to send to")
-	packages := fs.Int("zones", 2, "CPU packages of which a simulated powercap tree shows the energy, and that of their memory; 0 is what this machine has")
+	packages := fs.Int("zones", 2, "CPU packages, with memory, of a simulated powercap tree; 0 uses this machine's meters")
 	given := fs.String("bin", "", "measure this program instead of building ./cmd/mete-agent")
 	output := fs.String("o", "text", "text or json")
 	if err := fs.Parse(args); err != nil {
@@ -86,7 +86,7 @@ func agent(args []string) (over bool, err error) {
 
 	var power []string
 	if *packages > 0 {
-		z, err := plantZones(filepath.Join(dir, "powercap"), *packages)
+		z, err := createZones(filepath.Join(dir, "powercap"), *packages)
 		if err != nil {
 			return false, err
 		}
@@ -146,10 +146,10 @@ func show(results []runResult) error {
 	return w.Flush()
 }
 
-// measure runs the agent and reads what it costs once it is under way.
+// measure runs the agent and measures its cost after the start.
 func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r runResult, err error) {
 	cmd.Stderr = os.Stderr
-	cmd.Env = append(cmd.Environ(), "METE_HOST_VSOCK=false") // that is not what is measured
+	cmd.Env = append(cmd.Environ(), "METE_HOST_VSOCK=false") // not part of the measurement
 	if err := cmd.Start(); err != nil {
 		return r, err
 	}
@@ -174,8 +174,8 @@ func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r runRes
 	return r, err
 }
 
-// cpuOf is the CPU time of another process, by its CPU clock: the clock id of
-// process pid is ~pid<<3 | 2 (CPUCLOCK_SCHED of linux/posix-timers.h).
+// cpuOf returns the CPU time of another process: the clock id of process pid is ~pid<<3 | 2
+// (CPUCLOCK_SCHED of linux/posix-timers.h).
 func cpuOf(pid int) time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(int32(^pid<<3|2), &ts) != nil {
@@ -201,8 +201,8 @@ func memoryOf(pid int) (rss, peak int64, err error) {
 	return rss, peak, nil
 }
 
-// measureBare is the CPU time of one pass that reads CPU and memory of all groups and
-// does nothing with them.
+// measureBare returns the CPU time of one pass that only reads CPU and memory of all
+// groups.
 func measureBare(h *hostfs.FS, f *farm, reader string) (cost time.Duration, err error) {
 	const passes = 30
 	var pass func() error
@@ -215,8 +215,8 @@ func measureBare(h *hostfs.FS, f *farm, reader string) (cost time.Duration, err 
 		}()
 		var buf [4096]byte
 		for i := range f.cpu {
-			for _, p := range []string{oneOf(h, f.cpu[i]+"/cpuacct.usage", f.cpu[i]+"/cpu.stat"),
-				oneOf(h, f.mem[i]+"/memory.usage_in_bytes", f.mem[i]+"/memory.current")} {
+			for _, p := range []string{firstExisting(h, f.cpu[i]+"/cpuacct.usage", f.cpu[i]+"/cpu.stat"),
+				firstExisting(h, f.mem[i]+"/memory.usage_in_bytes", f.mem[i]+"/memory.current")} {
 				file, err := h.Open(p)
 				if err != nil {
 					return 0, err
@@ -272,8 +272,8 @@ func measureBare(h *hostfs.FS, f *farm, reader string) (cost time.Duration, err 
 	return (cpuOf(os.Getpid()) - from) / passes, nil
 }
 
-// oneOf is the first of the files that exists.
-func oneOf(h *hostfs.FS, paths ...string) string {
+// firstExisting returns the first of the files that exists.
+func firstExisting(h *hostfs.FS, paths ...string) string {
 	for _, p := range paths {
 		if _, err := h.ReadFile(p); err == nil {
 			return p

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// An asked is what one question cost.
-type asked struct {
+// A queryCost is the cost of one query.
+type queryCost struct {
 	What    string  `json:"what"`
 	Seconds float64 `json:"seconds"` // median of 3
 	CPU     float64 `json:"server_cpu_seconds"`
@@ -22,28 +22,28 @@ type asked struct {
 	Budget  float64 `json:"budget_seconds,omitempty"`
 }
 
-// ask measures questions to a ledger that has a month of many workloads.
-func (c *serverFlags) ask(ctx context.Context, dir string) (out []asked, err error) {
+// measureQueries measures queries to a ledger with a month of many workloads.
+func (s *serverFlags) measureQueries(ctx context.Context, dir string) (out []queryCost, err error) {
 	if dir, err = sub(dir, "ask"); err != nil {
 		return nil, err
 	}
-	d, err := openDatabase(dir, c.database)
+	d, err := openDatabase(dir, s.database)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	h := c.history
+	h := s.history
 	h.days, h.nodes, h.end = 30, max(h.workloads/100, 1), time.Now().UTC().Truncate(24*time.Hour)
-	c.logf("writing %d days of %d workloads", h.days, h.workloads)
+	s.logf("writing %d days of %d workloads", h.days, h.workloads)
 	if err := seed(ctx, d.dsn, h); err != nil {
 		return nil, err
 	}
-	c.logf("asking")
+	s.logf("asking")
 	for _, q := range []struct {
 		by     query.Dimension
 		budget float64
 	}{{query.ByNamespace, budgetGroups}, {query.ByLabel + "app", budgetLabel}, {query.ByJob, 0}} {
-		a, err := c.question(ctx, dir, d, h, q.by)
+		a, err := s.measureQuery(ctx, dir, d, h, q.by)
 		if err != nil {
 			return nil, err
 		}
@@ -53,12 +53,12 @@ func (c *serverFlags) ask(ctx context.Context, dir string) (out []asked, err err
 	return out, nil
 }
 
-// question asks one, of a server of its own, so that its memory is known.
-func (c *serverFlags) question(ctx context.Context, dir string, d *database, h history, by query.Dimension) (a asked, err error) {
+// measureQuery measures a query on a server of its own, so that its memory is known.
+func (s *serverFlags) measureQuery(ctx context.Context, dir string, d *database, h history, by query.Dimension) (a queryCost, err error) {
 	if dir, err = os.MkdirTemp(dir, "question-"); err != nil {
 		return a, err
 	}
-	t, err := openTarget(ctx, c.bin, dir, d)
+	t, err := openTarget(ctx, s.bin, dir, d)
 	if err != nil {
 		return a, err
 	}

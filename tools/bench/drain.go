@@ -15,16 +15,16 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A drain is what the backlogs of machines cost that a server did not hear of for
-// a day, while they go on measuring.
-type drain struct {
+// A drainCost is the cost of the backlogs of machines that were disconnected for a day and
+// keep measuring.
+type drainCost struct {
 	load
 	BacklogRows int64 `json:"backlog_rows"`
 	Retries     int64 `json:"retries"`
 }
 
-// backlog encodes a day of windows as an agent keeps them: of 10 s for the last
-// two hours, of 5 minutes before. They are in a stream of their own.
+// backlog encodes a day of windows as an agent keeps them: of 10 s for the last two hours,
+// of 5 minutes before, in a stream of their own.
 func (f *fleet) backlog(o *origin, now time.Time) (sent [][]byte, rows int, err error) {
 	const day, fine, coarse = 24 * time.Hour, 2 * time.Hour, 5 * time.Minute
 	most := min(360, 10_000/len(f.names))
@@ -54,8 +54,8 @@ func (f *fleet) backlog(o *origin, now time.Time) (sent [][]byte, rows int, err 
 	return sent, rows * len(f.names), flush()
 }
 
-// A draining is a drain on its way.
-type draining struct {
+// A drainRun is a running measurement of a drain.
+type drainRun struct {
 	*serverFlags
 	t        *target
 	f        *fleet
@@ -63,32 +63,32 @@ type draining struct {
 	rows     int64      // in them
 	left     atomic.Int64
 	lives    atomic.Int64 // windows
-	// How long windows of machines took to be booked, and those of one that
-	// looks to be seen.
+	// How long it took to book windows of the machines, and to see those of one machine in
+	// answers.
 	answers, visible stopwatch
 }
 
-// drain measures how backlogs are taken in.
-func (c *serverFlags) drain(ctx context.Context, dir string) (out *drain, err error) {
+// drain measures the draining of backlogs.
+func (s *serverFlags) drain(ctx context.Context, dir string) (out *drainCost, err error) {
 	if dir, err = sub(dir, "drain"); err != nil {
 		return nil, err
 	}
-	db, err := openDatabase(dir, c.database)
+	db, err := openDatabase(dir, s.database)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.close()) }()
-	t, err := openTarget(ctx, c.bin, dir, db)
+	t, err := openTarget(ctx, s.bin, dir, db)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	c.logf("enrolling %d machines, and writing the backlog of each", c.backlog)
-	f, err := openFleet(ctx, t, dir, c.backlog, c.workloads, time.Now())
+	s.logf("enrolling %d machines, and writing the backlog of each", s.backlog)
+	f, err := openFleet(ctx, t, dir, s.backlog, s.workloads, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	d := &draining{serverFlags: c, t: t, f: f, backlogs: make([][][]byte, c.backlog)}
+	d := &drainRun{serverFlags: s, t: t, f: f, backlogs: make([][][]byte, s.backlog)}
 	now := time.Now()
 	for i := range d.backlogs {
 		var rows int
@@ -98,22 +98,22 @@ func (c *serverFlags) drain(ctx context.Context, dir string) (out *drain, err er
 		d.rows += int64(rows)
 		d.left.Add(int64(len(d.backlogs[i])))
 	}
-	c.logf("%d rows to drain, in %d batches", d.rows, d.left.Load())
+	s.logf("%d rows to drain, in %d batches", d.rows, d.left.Load())
 	own := cpuOf(os.Getpid())
 	server, database := t.cpu()
 	start := time.Now()
 	if err := d.run(ctx, start); err != nil {
 		return nil, err
 	}
-	l, err := t.load(c.backlog, d.lives.Load()*int64(len(f.names))+d.rows, start, own, server, database, &d.answers, &d.visible)
+	l, err := t.load(s.backlog, d.lives.Load()*int64(len(f.names))+d.rows, start, own, server, database, &d.answers, &d.visible)
 	if err != nil {
 		return nil, err
 	}
-	return &drain{*l, d.rows, f.retries.Load()}, nil
+	return &drainCost{*l, d.rows, f.retries.Load()}, nil
 }
 
-// run drains, while everyone goes on measuring.
-func (d *draining) run(ctx context.Context, start time.Time) error {
+// run drains the backlogs, while all machines keep measuring.
+func (d *drainRun) run(ctx context.Context, start time.Time) error {
 	ctx, fail := context.WithCancel(ctx)
 	defer fail()
 	live, drained := context.WithCancel(ctx)
@@ -122,7 +122,7 @@ func (d *draining) run(ctx context.Context, start time.Time) error {
 		g.Go(func() error { return d.measure(ctx, live, i, start) })
 	}
 	g.Go(func() error { return d.t.watch(live, d.f, start.Add(time.Hour), &d.visible) })
-	g.Go(func() error { return d.tell(live) })
+	g.Go(func() error { return d.logProgress(live) })
 	g.Go(func() error {
 		defer drained()
 		old, ctx := errgroup.WithContext(ctx)
@@ -135,7 +135,7 @@ func (d *draining) run(ctx context.Context, start time.Time) error {
 }
 
 // send sends the backlog of the i-th machine.
-func (d *draining) send(ctx context.Context, i int) error {
+func (d *drainRun) send(ctx context.Context, i int) error {
 	pause := time.Duration(float64(time.Second) / sender.Default().DrainRate)
 	for k, b := range d.backlogs[i] {
 		from := time.Now()
@@ -148,8 +148,8 @@ func (d *draining) send(ctx context.Context, i int) error {
 	return nil
 }
 
-// measure sends the windows of the i-th machine as they come, until live ends.
-func (d *draining) measure(ctx, live context.Context, i int, start time.Time) error {
+// measure sends the windows of the i-th machine as they are due, until live ends.
+func (d *drainRun) measure(ctx, live context.Context, i int, start time.Time) error {
 	o := d.f.origins[i]
 	for k := 0; ; k++ {
 		closed := start.Add(window*time.Duration(k) + window*time.Duration(i)/time.Duration(len(d.backlogs)))
@@ -168,8 +168,8 @@ func (d *draining) measure(ctx, live context.Context, i int, start time.Time) er
 	}
 }
 
-// tell says now and then how far it is.
-func (d *draining) tell(ctx context.Context) error {
+// logProgress logs the progress at intervals.
+func (d *drainRun) logProgress(ctx context.Context) error {
 	for ctx.Err() == nil {
 		sleepUntil(ctx, time.Now().Add(15*time.Second))
 		rss, peak, err := memoryOf(d.t.cmd.Process.Pid)

@@ -25,14 +25,14 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// A fleet is simulated machines that send to a server as agents do: enrolled,
-// each on a connection of its own, by the agents' own code.
+// A fleet is simulated machines that send to a server like agents: enrolled, each on a
+// connection of its own, with the agents' own code.
 type fleet struct {
 	origins []*origin
-	windows []usage.Window // to choose among; their times are set when they are sent
+	windows []usage.Window // to choose from; the time is set when one is sent
 	names   []batch.Name
 	samples int       // in one of the windows, on average
-	since   time.Time // when their first window ended
+	since   time.Time // end of the first window
 	dir     string
 	retries atomic.Int64
 }
@@ -43,7 +43,7 @@ type origin struct {
 	node  string
 	way   *sender.HTTP
 	boot  string
-	up    time.Time // when it booted
+	up    time.Time // boot time
 	live  stream
 }
 
@@ -57,9 +57,9 @@ type stream struct {
 // window is the length of a window.
 const window = 10 * time.Second
 
-// openFleet enrolls n machines with so many workloads each, and one more for
-// whoever watches. It introduces them: each sends the names of its workloads, with
-// a window that ended at since.
+// openFleet enrolls n machines with the given number of workloads each, and one more for
+// the measurement of visibility. Each machine sends the names of its workloads with a
+// window that ended at since.
 func openFleet(ctx context.Context, t *target, dir string, n, workloads int, since time.Time) (*fleet, error) {
 	f := &fleet{since: since, dir: dir}
 	f.make(workloads)
@@ -103,7 +103,7 @@ func newStream() (s stream) {
 	return s
 }
 
-// encode gives a batch its place in the stream.
+// encode assigns a batch its number in the stream and encodes it.
 func (s *stream) encode(b *batch.Batch) ([]byte, error) {
 	s.number++
 	b.Stream, b.Number, b.Previous = s.id, s.number, s.last
@@ -112,13 +112,13 @@ func (s *stream) encode(b *batch.Batch) ([]byte, error) {
 	return sent, err
 }
 
-// clock is what the machine's clocks show.
+// clock returns the machine's clocks.
 func (o *origin) clock() batch.Clock {
 	now := time.Now()
 	return batch.Clock{Boot: o.boot, Boottime: int64(now.Sub(o.up)), Wall: now.UnixNano()}
 }
 
-// send offers a batch until it is taken, and waits between as an agent does.
+// send offers a batch until it is accepted, with an agent's delays in between.
 func (o *origin) send(ctx context.Context, sent []byte) error {
 	for try := 0; ; try++ {
 		r, err := o.way.Offer(ctx, o.clock(), sent)
@@ -127,7 +127,7 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 		case err == nil && r.Verdict == batch.Accepted:
 			return nil
 		case err == nil:
-			return fmt.Errorf("%s: %s, it wants %d", o.node, r.Verdict, r.Next)
+			return fmt.Errorf("%s: %s, server expects %d", o.node, r.Verdict, r.Next)
 		case try == 100 || ctx.Err() != nil:
 			return errors.Join(err, ctx.Err())
 		}
@@ -138,7 +138,7 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 	}
 }
 
-// window is the i-th window, of so long from a wall time on.
+// window returns the i-th window, of the given length, from a wall time on.
 func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) usage.Window {
 	w := f.windows[i%len(f.windows)]
 	w.Boot, w.Start = o.boot, int64(from.Sub(o.up))
@@ -146,7 +146,7 @@ func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) u
 	return w
 }
 
-// A kind of workload, by what it uses: see fleet.make.
+// A service is the use of one kind of workload: see fleet.make.
 type service struct {
 	short                  workload.ShortID
 	present                usage.Set
@@ -155,8 +155,8 @@ type service struct {
 	pids                   int64
 }
 
-// make makes windows as a machine would: some workloads are busy, most do
-// little, and memory moves slowly. A third has network, a quarter pressure.
+// make makes realistic windows: some workloads are busy, most do little, and memory changes
+// slowly. A third has network traffic, a quarter pressure.
 func (f *fleet) make(n int) {
 	r := rand.New(rand.NewPCG(1, 7))
 	basic := usage.SetOf(usage.CPU, usage.CPUUser, usage.CPUSystem, usage.Memory, usage.MemoryPeak, usage.MemoryAnon,
@@ -192,7 +192,8 @@ func (f *fleet) make(n int) {
 		services, f.names = append(services, s), append(f.names, name)
 	}
 	slices.SortFunc(services, func(a, b *service) int { return int(min(max(int64(a.short>>1)-int64(b.short>>1), -1), 1)) })
-	// More of them than a batch has, or it would squeeze better than any real one.
+	// More different windows than a batch has, so that it does not compress better than a
+	// real one.
 	for range 400 {
 		w := usage.Window{CPUs: 8}
 		w.Total.Covered = window
@@ -217,7 +218,7 @@ func (f *fleet) make(n int) {
 	f.samples /= len(f.windows)
 }
 
-// use is what a service uses in a window.
+// use returns what a service uses in a window.
 func (s *service) use(r *rand.Rand) (u usage.Usage) {
 	u.Covered = window
 	noise := func(mean float64) int64 { return max(0, int64(mean*(1+r.NormFloat64()/5))) }
@@ -242,7 +243,7 @@ func (s *service) use(r *rand.Rand) (u usage.Usage) {
 	return u
 }
 
-// A stopwatch collects lengths of time.
+// A stopwatch collects durations.
 type stopwatch struct {
 	mu    sync.Mutex
 	times []time.Duration
@@ -254,7 +255,7 @@ func (s *stopwatch) add(d time.Duration) {
 	s.times = append(s.times, d)
 }
 
-// quantile is the time that a share of them did not exceed, in ms.
+// quantile returns the given quantile in ms.
 func (s *stopwatch) quantile(share float64) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

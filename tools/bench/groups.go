@@ -21,11 +21,11 @@ type farm struct {
 	mem   []string // in the one that charges memory
 }
 
-// controllers whose groups the farm makes, as a container runtime would.
+// controllers are those in which the farm creates groups, as a container runtime would.
 var controllers = []string{"cpuacct", "cpu", "memory", "pids", "blkio"}
 
-// newFarm makes n groups: sleepers, and the first five busy: four that compute
-// and one that forks.
+// newFarm creates n groups: most sleep, and the first five are busy: four compute and one
+// forks.
 func newFarm(h *hostfs.FS, n int) (f *farm, err error) {
 	f = &farm{name: fmt.Sprintf("mete-bench-%d", os.Getpid())}
 	defer func() {
@@ -107,7 +107,7 @@ func (f *farm) clear() (err error) {
 		_ = p.Process.Kill()
 	}
 	for _, p := range f.procs {
-		_ = p.Wait() // killed: its error says just that
+		_ = p.Wait() // killed, so an error is expected
 	}
 	for i := len(f.dirs) - 1; i >= 0; i-- {
 		for try := 0; ; try++ {
@@ -116,14 +116,14 @@ func (f *farm) clear() (err error) {
 				err = errors.Join(err, e)
 				break
 			}
-			time.Sleep(10 * time.Millisecond) // a forked child is still on its way out
+			time.Sleep(10 * time.Millisecond) // a forked child is still exiting
 		}
 	}
 	return err
 }
 
-// child is a load: a duty cycle of 10 % of a CPU, so that the machine is not
-// full, or a process that forks twenty times a second.
+// child runs a load: 10 % of a CPU, so that the machine is not saturated, or twenty forks
+// per second.
 func child(args []string) error {
 	if len(args) == 1 && args[0] == "fork" {
 		for {

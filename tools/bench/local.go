@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// A sink is a real server on this machine, for agents to send to.
+// A sink is a real server on this machine for agents to send to.
 type sink struct {
 	url string
 	cmd *exec.Cmd
@@ -34,7 +34,7 @@ func openSink(dir string) (*sink, error) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "mete server: ")
 	if err != nil || !ok {
-		return nil, errors.Join(fmt.Errorf("mete server says %q, not where it is", line), err, s.close())
+		return nil, errors.Join(fmt.Errorf("mete server prints %q instead of its address", line), err, s.close())
 	}
 	s.url = url
 	return s, nil
@@ -47,8 +47,8 @@ func (s *sink) close() error {
 	return s.cmd.Wait()
 }
 
-// flags are those of an agent that sends to s and keeps its things in dir. With
-// no sink it keeps nothing.
+// flags returns the flags of an agent that sends to s and keeps its state in dir. Without a
+// sink it has no spool.
 func (s *sink) flags(dir string) []string {
 	if s == nil {
 		return []string{"-server", ""}

@@ -1,10 +1,9 @@
-// Bench measures what mete itself costs, on this machine, and compares it with
-// the budgets.
+// Bench measures the cost of mete itself on this machine, and compares it with the budgets.
 //
 //	go run ./tools/bench agent -n 500 -tick 1s -for 60s
 //
-// Figures are CPU time by the kernel's clocks, so that a busy machine changes
-// them little; wall time is never judged.
+// Figures are CPU time by the kernel's clocks, on which other load has little influence;
+// wall time is never judged.
 package main
 
 import (

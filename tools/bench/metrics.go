@@ -29,58 +29,58 @@ import (
 	"mete.dev/mete/internal/prom/result"
 )
 
-// budgetPrometheus is what a sample may cost a server, which books it too, times
-// what it costs a Prometheus.
+// budgetPrometheus is the maximum cost of a sample on a server, which also books it,
+// relative to its cost on a Prometheus.
 const budgetPrometheus = 1.2
 
-// A compared is what the same use cost a server and a Prometheus. A sample is one
+// A comparison is the cost of the same use on a server and a Prometheus. A sample is one
 // amount of one row of one window: the server books it, and keeps a series of it;
-// Prometheus takes it by remote write, a request for each window.
-type compared struct {
-	Samples int64   `json:"samples"`
-	Series  int64   `json:"series"`
-	Kept    int64   `json:"kept"` // samples that the server's database took
-	Ratio   float64 `json:"cpu_ratio"`
-	Server  taker   `json:"server"`
-	Other   taker   `json:"prometheus"`
+// Prometheus receives it by remote write, a request for each window.
+type comparison struct {
+	Samples int64      `json:"samples"`
+	Series  int64      `json:"series"`
+	Kept    int64      `json:"kept"` // samples that the server's database stored
+	Ratio   float64    `json:"cpu_ratio"`
+	Server  ingestCost `json:"server"`
+	Other   ingestCost `json:"prometheus"`
 
-	Queries []raced `json:"queries"`
+	Queries []queryTimes `json:"queries"`
 }
 
-// A taker is what taking samples cost one of the two.
-type taker struct {
+// An ingestCost is the cost of ingesting samples on one of the two.
+type ingestCost struct {
 	CPU       float64 `json:"cpu_us_per_sample"`
 	PerSecond float64 `json:"samples_per_second"`
-	Bytes     float64 `json:"rss_bytes_per_series"` // that it grew by
+	Bytes     float64 `json:"rss_bytes_per_series"` // growth
 	Peak      int64   `json:"peak_rss_bytes"`
 }
 
-// A raced is how long a query took of both, in ms.
-type raced struct {
+// A queryTimes is the time of a query on both, in ms.
+type queryTimes struct {
 	What               string  `json:"query"`
 	P50, P99           float64 // of the server
 	OtherP50, OtherP99 float64
 }
 
-// How the two are compared: windows of each machine, one after another, and how
-// long each may go on with what it took.
+// Number of windows of each machine, sent one after another, and how long each of the two
+// may process them afterwards.
 const (
 	comparedWindows = 120
 	comparedRest    = 5 * time.Second
 )
 
-// compare has a server and a Prometheus take the same, one after the other.
-func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *report) error {
+// compare makes a server and a Prometheus ingest the same samples, one after the other.
+func (s *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *report) error {
 	began := f.since
 	at := func(_, k int) (time.Time, time.Duration) { return began.Add(time.Duration(k) * window), window }
-	out := &compared{Samples: int64(c.origins) * comparedWindows * int64(f.samples)}
+	out := &comparison{Samples: int64(s.origins) * comparedWindows * int64(f.samples)}
 	rss, _, err := memoryOf(t.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
-	c.logf("%d windows of each machine to the server", comparedWindows)
+	s.logf("%d windows of each machine to the server", comparedWindows)
 	before, start := cpuOf(t.cmd.Process.Pid), time.Now()
-	if _, err := t.paced(ctx, f, pace{n: c.origins, each: comparedWindows, at: at}); err != nil {
+	if _, err := t.sendPaced(ctx, f, pace{n: s.origins, each: comparedWindows, at: at}); err != nil {
 		return err
 	}
 	took := time.Since(start)
@@ -90,7 +90,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 		return err
 	}
 
-	// The server notes its own metrics every quarter of a minute.
+	// The server records its own metrics every 15 seconds.
 	sleepUntil(ctx, time.Now().Add(16*time.Second))
 	kept, err := t.reader.Query(ctx, "mete_server_metrics_samples_total", time.Now())
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 		return err
 	}
 	defer func() { err = errors.Join(err, end(p.cmd, syscall.SIGTERM)) }()
-	sent, n, err := f.requests(c.origins, began)
+	sent, n, err := f.requests(s.origins, began)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 	if rss, _, err = memoryOf(p.cmd.Process.Pid); err != nil {
 		return err
 	}
-	c.logf("the same to Prometheus")
+	s.logf("the same to Prometheus")
 	before, start = cpuOf(p.cmd.Process.Pid), time.Now()
 	if err := p.take(ctx, sent); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 	out.Server.Bytes /= float64(n)
 	out.Other.Bytes /= float64(n)
 	out.Ratio = out.Server.CPU / out.Other.CPU
-	c.logf("queries of both")
+	s.logf("queries of both")
 	if out.Queries, err = race(ctx, t, p, began.Add(comparedWindows*window)); err != nil {
 		return err
 	}
@@ -135,14 +135,14 @@ func (c *serverFlags) compare(ctx context.Context, t *target, f *fleet, r *repor
 	return nil
 }
 
-// spent is what taking all samples cost a process.
-func spent(pid int, rss int64, cpu, took time.Duration, c *compared) (k taker, err error) {
+// spent returns the cost of ingesting all samples in a process.
+func spent(pid int, rss int64, cpu, took time.Duration, c *comparison) (k ingestCost, err error) {
 	now, peak, err := memoryOf(pid)
-	return taker{CPU: cpu.Seconds() * 1e6 / float64(c.Samples), PerSecond: float64(c.Samples) / took.Seconds(), Bytes: float64(now - rss), Peak: peak}, err
+	return ingestCost{CPU: cpu.Seconds() * 1e6 / float64(c.Samples), PerSecond: float64(c.Samples) / took.Seconds(), Bytes: float64(now - rss), Peak: peak}, err
 }
 
-// requests are the windows of n machines as requests of remote write, by machine,
-// and how many series they have. Values are cumulative, as those of the server's are.
+// requests returns the windows of n machines as remote write requests, by machine, and the
+// number of series. Values are cumulative, like the server's.
 func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, err error) {
 	sent = make([][][]byte, n)
 	names := map[workload.ShortID]*batch.Name{}
@@ -206,13 +206,13 @@ func seriesLabels(name, domain, node, id string) []prompb.Label {
 	return append(ls, prompb.Label{Name: metric.Node, Value: node}, prompb.Label{Name: metric.Workload, Value: id})
 }
 
-// A prom is a Prometheus that takes samples by remote write.
-type prom struct {
+// A prometheus is a Prometheus that ingests samples by remote write.
+type prometheus struct {
 	url string
 	cmd *exec.Cmd
 }
 
-func openPrometheus(ctx context.Context, dir string) (p *prom, err error) {
+func openPrometheus(ctx context.Context, dir string) (p *prometheus, err error) {
 	if dir, err = sub(dir, "prometheus"); err != nil {
 		return nil, err
 	}
@@ -228,10 +228,10 @@ func openPrometheus(ctx context.Context, dir string) (p *prom, err error) {
 	if err := ln.Close(); err != nil {
 		return nil, err
 	}
-	p = &prom{url: "http://" + addr, cmd: exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	p = &prometheus{url: "http://" + addr, cmd: exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+addr, "--web.enable-remote-write-receiver", "--log.level=error")}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%w: Debian's package prometheus has it", err)
+		return nil, fmt.Errorf("%w: install Debian's package prometheus", err)
 	}
 	for range 300 {
 		if err = p.ask(ctx, http.MethodGet, "/-/ready", nil); err == nil {
@@ -243,7 +243,7 @@ func openPrometheus(ctx context.Context, dir string) (p *prom, err error) {
 }
 
 // take sends all requests: those of one machine one after another.
-func (p *prom) take(ctx context.Context, sent [][][]byte) error {
+func (p *prometheus) take(ctx context.Context, sent [][][]byte) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, of := range sent {
 		g.Go(func() error {
@@ -258,10 +258,10 @@ func (p *prom) take(ctx context.Context, sent [][][]byte) error {
 	return g.Wait()
 }
 
-// promClient keeps the connections that it has.
+// promClient keeps its connections.
 var promClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2000}}
 
-func (p *prom) ask(ctx context.Context, method, path string, body []byte) (err error) {
+func (p *prometheus) ask(ctx context.Context, method, path string, body []byte) (err error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.url+path, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -287,9 +287,9 @@ func (p *prom) ask(ctx context.Context, method, path string, body []byte) (err e
 	return err
 }
 
-// race asks both the same, in turn. An answer without series is an error: it would
-// be the fastest.
-func race(ctx context.Context, t *target, p *prom, at time.Time) (all []raced, err error) {
+// race queries both, in turn. An answer without series is an error: it would be the
+// fastest.
+func race(ctx context.Context, t *target, p *prometheus, at time.Time) (all []queryTimes, err error) {
 	at = at.Add(-time.Minute)
 	from := at.Add(-15 * time.Minute)
 	const step = 15 * time.Second
@@ -297,7 +297,7 @@ func race(ctx context.Context, t *target, p *prom, at time.Time) (all []raced, e
 		what, text string
 		rng        bool
 	}{
-		{"CPU of all, 15 min by 15 s", "sum by (cluster) (rate(mete_workload_cpu_seconds_total[5m]))", true},
+		{"total CPU, 15 min by 15 s", "sum by (cluster) (rate(mete_workload_cpu_seconds_total[5m]))", true},
 		{"the ten busiest, now", "topk(10, rate(mete_workload_cpu_seconds_total[5m]))", false},
 		{"memory by namespace, now", "sum by (namespace) (rate(mete_workload_memory_byte_seconds_total[5m]) * on (cluster, node, workload) group_left (namespace) mete_workload_info)", false},
 	} {
@@ -329,12 +329,12 @@ func race(ctx context.Context, t *target, p *prom, at time.Time) (all []raced, e
 			}
 			own.add(time.Since(begin))
 		}
-		all = append(all, raced{q.what, own.quantile(0.5), own.quantile(0.99), other.quantile(0.5), other.quantile(0.99)})
+		all = append(all, queryTimes{q.what, own.quantile(0.5), own.quantile(0.99), other.quantile(0.5), other.quantile(0.99)})
 	}
 	return all, nil
 }
 
-func (c *compared) show() {
+func (c *comparison) show() {
 	fmt.Printf("%d samples of %d series, of which the server keeps %d: server %.2f us of CPU each, Prometheus %.2f: ratio %.2f; %.0f and %.0f samples/s; RSS %.0f and %.0f bytes a series, peak %d and %d MiB\n",
 		c.Samples, c.Series, c.Kept, c.Server.CPU, c.Other.CPU, c.Ratio, c.Server.PerSecond, c.Other.PerSecond, c.Server.Bytes, c.Other.Bytes, c.Server.Peak>>20, c.Other.Peak>>20)
 	for _, q := range c.Queries {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A cost is what mete run adds to a command that does nothing: medians.
+// A cost is what mete run adds to a trivial command: medians.
 type cost struct {
 	Reader     string  `json:"reader"`
 	Runs       int     `json:"runs"`
@@ -26,7 +26,7 @@ type cost struct {
 	OverBudget bool    `json:"over_budget"`
 }
 
-// The budget of `mete run -- true`, over bare.
+// The budget of `mete run -- true` above the bare command.
 const (
 	budgetRunMS  = 40
 	budgetRunRSS = 40 << 20

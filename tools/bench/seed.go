@@ -18,16 +18,14 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// A history is what a ledger holds of the past: workloads that each have a row
-// for every day.
+// A history is the content of a ledger: workloads with a row for each day.
 type history struct {
 	workloads, nodes, days int
 	end                    time.Time // midnight after the last day
 }
 
-// seed writes h into the ledger that dsn names, where the tables are, so that it
-// takes minutes and not days. Then the ledger sums up its groups, as it does
-// when a day is over.
+// seed writes h into the ledger dsn by SQL, which takes minutes instead of days. Then the
+// ledger sums its groups as at the end of a day.
 func seed(ctx context.Context, dsn string, h history) (err error) {
 	l, err := ledger.Open(ctx, dsn, ledger.Default(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -53,7 +51,7 @@ func seed(ctx context.Context, dsn string, h history) (err error) {
 		fmt.Sprintf(`INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, through_ns, cpus, rev)
 			WITH RECURSIVE s(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM s WHERE i < %d)
 			SELECT 'seed' || i, 'c' || (i %% 4), 'host' || i, 'm' || i, 'b', 1, %d, 64, 0 FROM s`, h.nodes-1, h.end.UnixNano()),
-		// Some 2000 jobs in 100 namespaces, of 50 users and 20 projects.
+		// About 2000 jobs in 100 namespaces, of 50 users and 20 projects.
 		fmt.Sprintf(`INSERT INTO workload (node, short, wid, kind, key, name, job, username, project, namespace, pod, container, first_minute, last_minute, rev)
 			WITH RECURSIVE s(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM s WHERE i < %d)
 			SELECT n.id, s.i, 'seed' || s.i, 'container', 'k' || s.i, 'w' || s.i, 'job' || (s.i %% 2000), 'user' || (s.i %% 50), 'project' || (s.i %% 20),

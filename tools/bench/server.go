@@ -25,9 +25,9 @@ import (
 
 // The budgets of a server.
 const (
-	budgetRows    = 20_000 // window rows a second, SQLite, ...
-	budgetCores   = 1      // ... on so many cores
-	budgetFlat    = 0.2    // CPU a row, from 10 to 1000 origins
+	budgetRows    = 20_000 // window rows per second with SQLite, ...
+	budgetCores   = 1      // ... on this number of cores
+	budgetFlat    = 0.2    // relative increase of CPU per row, from 10 to 1000 origins
 	budgetSample  = 5      // bytes
 	budgetGroups  = 1.0    // s, a month by namespace
 	budgetLabel   = 5.0    // s, a month by label
@@ -35,7 +35,7 @@ const (
 	budgetVisible = 15_000 // ms, of live windows while backlogs drain
 )
 
-// A load is what booking cost over some time.
+// A load is the cost of booking over some time.
 type load struct {
 	Origins       int     `json:"origins"`
 	Seconds       float64 `json:"seconds"`
@@ -53,19 +53,19 @@ type load struct {
 	PeakRSS       int64   `json:"server_peak_rss_bytes"`
 }
 
-// A report is what a server cost with one database.
+// A report is the cost of a server with one database.
 type report struct {
-	Database  string  `json:"database"`
-	Workloads int     `json:"workloads"`
-	Sample    float64 `json:"wire_bytes_per_sample,omitempty"`
-	Live      *load   `json:"live,omitempty"`
-	Full      *load   `json:"full,omitempty"`
-	Scale     []load  `json:"scale,omitempty"`
-	Flat      float64 `json:"cpu_per_row_1000_to_10_origins,omitempty"`
-	Queries   []asked `json:"queries,omitempty"`
-	Drain     *drain  `json:"drain,omitempty"`
+	Database  string      `json:"database"`
+	Workloads int         `json:"workloads"`
+	Sample    float64     `json:"wire_bytes_per_sample,omitempty"`
+	Live      *load       `json:"live,omitempty"`
+	Full      *load       `json:"full,omitempty"`
+	Scale     []load      `json:"scale,omitempty"`
+	Flat      float64     `json:"cpu_per_row_1000_to_10_origins,omitempty"`
+	Queries   []queryCost `json:"queries,omitempty"`
+	Drain     *drainCost  `json:"drain,omitempty"`
 
-	Compared *compared `json:"metrics,omitempty"`
+	Compared *comparison `json:"metrics,omitempty"`
 
 	OverBudget []string `json:"over_budget"`
 }
@@ -117,81 +117,81 @@ func serve(args []string) (over bool, err error) {
 	return over, nil
 }
 
-func (c *serverFlags) has(part string) bool {
-	return slices.Contains(strings.Split(c.parts, ","), part)
+func (s *serverFlags) has(part string) bool {
+	return slices.Contains(strings.Split(s.parts, ","), part)
 }
 
-// logf tells how far it is.
-func (c *serverFlags) logf(format string, args ...any) {
-	name, _, _ := strings.Cut(c.database, ":")
+// logf logs the progress.
+func (s *serverFlags) logf(format string, args ...any) {
+	name, _, _ := strings.Cut(s.database, ":")
 	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), name, fmt.Sprintf(format, args...))
 }
 
-func (c *serverFlags) run(ctx context.Context) (r *report, err error) {
+func (s *serverFlags) run(ctx context.Context) (r *report, err error) {
 	dir, err := os.MkdirTemp("", "mete-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if c.bin == "" {
-		if c.bin, err = build(dir, "mete-server"); err != nil {
+	if s.bin == "" {
+		if s.bin, err = build(dir, "mete-server"); err != nil {
 			return nil, err
 		}
-		defer func() { c.bin = "" }()
+		defer func() { s.bin = "" }()
 	}
-	name, _, _ := strings.Cut(c.database, ":")
-	r = &report{Database: name, Workloads: c.workloads, OverBudget: []string{}}
-	// The comparison has a server of its own: what it finds depends on how much
-	// was booked before.
+	name, _, _ := strings.Cut(s.database, ":")
+	r = &report{Database: name, Workloads: s.workloads, OverBudget: []string{}}
+	// The comparison has a server of its own: its result depends on how much was booked
+	// before.
 	for _, part := range []struct {
 		run  bool
 		name string
-		ago  time.Duration // that its machines begin
+		ago  time.Duration // how long ago its machines begin
 		do   func(context.Context, *target, *fleet, *report) error
-	}{{c.has("live") || c.has("full"), "book", 0, c.book}, {c.has("scale"), "scale", 0, c.scale}, {c.has("metrics"), "metrics", comparedWindows * window, c.compare}} {
+	}{{s.has("live") || s.has("full"), "book", 0, s.book}, {s.has("scale"), "scale", 0, s.scale}, {s.has("metrics"), "metrics", comparedWindows * window, s.compare}} {
 		if !part.run {
 			continue
 		}
-		if err := c.with(ctx, dir, part.name, part.ago, r, part.do); err != nil {
+		if err := s.with(ctx, dir, part.name, part.ago, r, part.do); err != nil {
 			return nil, err
 		}
 	}
-	if c.has("query") {
-		if r.Queries, err = c.ask(ctx, dir); err != nil {
+	if s.has("query") {
+		if r.Queries, err = s.measureQueries(ctx, dir); err != nil {
 			return nil, err
 		}
 	}
-	if c.has("drain") {
-		if r.Drain, err = c.drain(ctx, dir); err != nil {
+	if s.has("drain") {
+		if r.Drain, err = s.drain(ctx, dir); err != nil {
 			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// sub makes a directory of its own for a part.
+// sub creates a directory for a part.
 func sub(dir, part string) (string, error) {
 	dir = filepath.Join(dir, part)
 	return dir, os.Mkdir(dir, 0o755)
 }
 
 // with starts a server and its machines for a part.
-func (c *serverFlags) with(ctx context.Context, dir, part string, ago time.Duration, r *report, do func(context.Context, *target, *fleet, *report) error) (err error) {
+func (s *serverFlags) with(ctx context.Context, dir, part string, ago time.Duration, r *report, do func(context.Context, *target, *fleet, *report) error) (err error) {
 	if dir, err = sub(dir, part); err != nil {
 		return err
 	}
-	d, err := openDatabase(dir, c.database)
+	d, err := openDatabase(dir, s.database)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	t, err := openTarget(ctx, c.bin, dir, d)
+	t, err := openTarget(ctx, s.bin, dir, d)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	c.logf("enrolling %d machines", c.origins)
-	f, err := openFleet(ctx, t, dir, c.origins, c.workloads, time.Now().Add(-ago))
+	s.logf("enrolling %d machines", s.origins)
+	f, err := openFleet(ctx, t, dir, s.origins, s.workloads, time.Now().Add(-ago))
 	if err != nil {
 		return err
 	}
@@ -202,22 +202,21 @@ func (c *serverFlags) with(ctx context.Context, dir, part string, ago time.Durat
 }
 
 // book measures booking.
-func (c *serverFlags) book(ctx context.Context, t *target, f *fleet, r *report) (err error) {
-	if c.has("live") {
-		c.logf("a window of each every %v, for %v", window, c.length)
-		if r.Live, err = t.paced(ctx, f, pace{n: c.origins, rate: float64(c.origins) / window.Seconds(), length: c.length, probe: true}); err != nil {
+func (s *serverFlags) book(ctx context.Context, t *target, f *fleet, r *report) (err error) {
+	if s.has("live") {
+		s.logf("one window per machine every %v, for %v", window, s.length)
+		if r.Live, err = t.sendPaced(ctx, f, pace{n: s.origins, rate: float64(s.origins) / window.Seconds(), length: s.length, probe: true}); err != nil {
 			return err
 		}
 	}
-	if c.has("full") {
-		c.logf("as much as it takes, for %v", c.length)
-		r.Full, err = t.paced(ctx, f, pace{n: c.origins, length: c.length})
+	if s.has("full") {
+		s.logf("full load, for %v", s.length)
+		r.Full, err = t.sendPaced(ctx, f, pace{n: s.origins, length: s.length})
 	}
 	return err
 }
 
-// sample is the bytes of a sample in live batches, which is one amount of one
-// row.
+// sample returns the bytes per sample in live batches. A sample is one amount of one row.
 func (f *fleet) sample() (float64, error) {
 	s, bytes := newStream(), 0
 	for i := range f.windows[:50] {
@@ -230,19 +229,19 @@ func (f *fleet) sample() (float64, error) {
 	return float64(bytes) / float64(f.samples*50), nil
 }
 
-// scale compares the CPU time of a row as ever more machines send the same
-// number of batches. So that the rows that are written are as new or as old for
-// each number of machines, all are there already: of the same four minutes.
-func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report) error {
-	// One batch of each where they are most, and within what a server lets a
-	// machine send where they are fewest.
+// scale compares the CPU time per row as more and more machines send the same number of
+// batches. All rows exist already, of the same four minutes, so that the written rows are
+// equally old for each number of machines.
+func (s *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report) error {
+	// One batch each with the most machines, and within the server's rate limit per machine
+	// with the fewest.
 	const rounds, rate, length, minutes = 5, 250, 4 * time.Second, 4
 	began := time.Now().Truncate(time.Minute).Add(-minutes * time.Minute)
 	at := func(i, k int) (time.Time, time.Duration) {
 		return began.Add(time.Duration((i+k)%minutes)*time.Minute + time.Duration(k%5)*window), window
 	}
-	c.logf("booking each row once")
-	if _, err := t.paced(ctx, f, pace{n: len(f.origins) - 1, each: minutes, at: at}); err != nil {
+	s.logf("booking each row once")
+	if _, err := t.sendPaced(ctx, f, pace{n: len(f.origins) - 1, each: minutes, at: at}); err != nil {
 		return err
 	}
 	counts := []int{10, 100, 1000}
@@ -250,10 +249,10 @@ func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report)
 	loads := make([]load, len(counts))
 	for round := range rounds {
 		for i := range counts {
-			k := (i + round) % len(counts) // so that none is always the first
+			k := (i + round) % len(counts) // rotate, so that none is always first
 			n := min(counts[k], len(f.origins)-1)
-			c.logf("round %d of %d: %d batches/s of %d machines", round+1, rounds, rate, n)
-			l, err := t.paced(ctx, f, pace{n: n, rate: rate, length: length, at: at})
+			s.logf("round %d of %d: %d batches/s of %d machines", round+1, rounds, rate, n)
+			l, err := t.sendPaced(ctx, f, pace{n: n, rate: rate, length: length, at: at})
 			if err != nil {
 				return err
 			}
@@ -267,46 +266,46 @@ func (c *serverFlags) scale(ctx context.Context, t *target, f *fleet, r *report)
 	return nil
 }
 
-// An offered is a batch ready to be sent, and the stream as it is before.
-type offered struct {
+// A preparedBatch is a batch ready to be sent, and the stream before it.
+type preparedBatch struct {
 	bytes  []byte
 	before stream
 }
 
-// A pace is how machines send batches, each of one window.
+// A pace is how machines send batches of one window each.
 type pace struct {
 	n      int
-	rate   float64 // batches a second in all; 0 is as many as the server takes
+	rate   float64 // batches per second in total; 0 means as many as the server takes
 	length time.Duration
-	each   int // batches of each, where there is no length
+	each   int // batches of each machine, if there is no length
 	probe  bool
-	// at is when the k-th window of the i-th machine begins, and how long it is.
-	// Without it, windows follow one another up to now.
+	// at returns the begin of the k-th window of the i-th machine, and its length. Without
+	// it, windows follow one another up to now.
 	at func(i, k int) (time.Time, time.Duration)
 }
 
-// most is how many batches a second are prepared for full load, and atOnce how
-// many wait for their answer then.
-const most, atOnce = 3000, 400
+// maxRate is how many batches per second are prepared for full load, and maxInFlight how
+// many wait for their answer at a time.
+const maxRate, maxInFlight = 3000, 400
 
-// paced has machines send.
-func (t *target) paced(ctx context.Context, f *fleet, p pace) (*load, error) {
+// sendPaced makes the machines send.
+func (t *target) sendPaced(ctx context.Context, f *fleet, p pace) (*load, error) {
 	n, each := p.n, p.each
 	switch {
 	case p.rate > 0:
 		each = (int(p.rate*p.length.Seconds()) + n - 1) / n
 	case p.length > 0:
-		each = int(most*p.length.Seconds())/n + 1
+		each = int(maxRate*p.length.Seconds())/n + 1
 	default:
 		p.length = time.Hour
 	}
 	if p.at == nil {
-		// They do not begin before what is late.
+		// They do not begin before the oldest accepted time.
 		step := min(window, 4*time.Minute/time.Duration(each))
 		began := time.Now().Add(-step * time.Duration(each))
 		p.at = func(_, k int) (time.Time, time.Duration) { return began.Add(step * time.Duration(k)), step }
 	}
-	sent := make([][]offered, n)
+	sent := make([][]preparedBatch, n)
 	for i, o := range f.origins[:n] {
 		for k := range each {
 			from, length := p.at(i, k)
@@ -316,7 +315,7 @@ func (t *target) paced(ctx context.Context, f *fleet, p pace) (*load, error) {
 			if err != nil {
 				return nil, err
 			}
-			sent[i] = append(sent[i], offered{b, before})
+			sent[i] = append(sent[i], preparedBatch{b, before})
 		}
 	}
 	var answers, visible stopwatch
@@ -338,10 +337,10 @@ func (t *target) paced(ctx context.Context, f *fleet, p pace) (*load, error) {
 		return nil
 	}
 	if p.rate == 0 {
-		for w := range atOnce {
+		for w := range maxInFlight {
 			g.Go(func() error {
 				for k := range each {
-					for i := w; i < n; i += atOnce {
+					for i := w; i < n; i += maxInFlight {
 						if time.Now().After(end) {
 							return nil
 						}
@@ -373,14 +372,14 @@ func (t *target) paced(ctx context.Context, f *fleet, p pace) (*load, error) {
 		return nil, err
 	}
 	for i, k := range taken {
-		if k < each { // what was not sent never was
+		if k < each { // unsent batches leave no gap in the stream
 			f.origins[i].live = sent[i][k].before
 		}
 	}
 	return t.load(n, batches.Load()*int64(len(f.names)), start, own, server, database, &answers, &visible)
 }
 
-// load is what was measured since a moment.
+// load returns what was measured since start.
 func (t *target) load(n int, rows int64, start time.Time, own, server, database time.Duration, answers, visible *stopwatch) (*load, error) {
 	took := time.Since(start)
 	server2, database2 := t.cpu()
@@ -403,8 +402,8 @@ func sleepUntil(ctx context.Context, t time.Time) {
 	}
 }
 
-// watch sends a window of one machine now and then, and asks for it until it is
-// there: how long that takes from when the window was closed.
+// watch sends windows of one machine at intervals, and queries each until it is visible:
+// the delay from the end of the window.
 func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *stopwatch) error {
 	o := f.origins[len(f.origins)-1]
 	live := newStream()
@@ -461,10 +460,10 @@ func (r *report) checkBudgets() {
 		}
 	}
 	if r.Sample > 0 {
-		fail(r.Sample > budgetSample, "%.1f bytes a sample, budget %d", r.Sample, budgetSample)
+		fail(r.Sample > budgetSample, "%.1f bytes per sample, budget %d", r.Sample, budgetSample)
 	}
 	if r.Full != nil && lite {
-		// What a core would book: the machine is shared with who sends.
+		// Rows per core: the machine is shared with the senders.
 		perCore := r.Full.RowsPerSecond / r.Full.Cores * budgetCores
 		fail(perCore < budgetRows, "%.0f rows/s a core, budget %d", perCore, budgetRows)
 	}

@@ -30,8 +30,7 @@ type target struct {
 	reader   *client.Client
 }
 
-// openTarget starts the server that bin is, with its state in dir and its ledger
-// in d.
+// openTarget starts the server bin, with its state in dir and its ledger in d.
 func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, err error) {
 	t = &target{database: d}
 	defer func() {
@@ -59,8 +58,8 @@ func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, e
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "mete server: ")
 	if err != nil || !ok {
-		b, _ := os.ReadFile(log.Name()) // it is to explain an error
-		return t, fmt.Errorf("mete server says %q, not where it is\n%s", line, b)
+		b, _ := os.ReadFile(log.Name()) // for the error text
+		return t, fmt.Errorf("mete server prints %q instead of its address\n%s", line, b)
 	}
 	t.url = url
 	admin := client.NewLocal(state)
@@ -83,17 +82,17 @@ func newToken(ctx context.Context, admin *client.Local, want registry.Token) (to
 	return token.Parse(text)
 }
 
-// cpu is the server's CPU time so far, and its database's.
+// cpu returns the CPU time of the server and of its database so far.
 func (t *target) cpu() (server, database time.Duration) {
 	server = cpuOf(t.cmd.Process.Pid)
 	if t.database.cmd != nil {
-		database = treeOf(t.database.cmd.Process.Pid)
+		database = treeCPU(t.database.cmd.Process.Pid)
 	}
 	return server, database
 }
 
-// treeOf is the CPU time of a process and its children, the ended ones included.
-func treeOf(pid int) time.Duration {
+// treeCPU returns the CPU time of a process and its children, ended ones included.
+func treeCPU(pid int) time.Duration {
 	sum := cpuOf(pid)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
@@ -101,7 +100,7 @@ func treeOf(pid int) time.Duration {
 		if err != nil {
 			continue // it has ended
 		}
-		// The name, in parentheses, may hold anything: proc(5).
+		// The name, in parentheses, may contain anything: proc(5).
 		text := string(b)
 		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
@@ -114,7 +113,7 @@ func treeOf(pid int) time.Duration {
 		}
 		if child == pid {
 			for _, i := range []int{cutime, cstime} {
-				ticks, _ := strconv.ParseInt(f[i], 10, 64) // a number by proc(5)
+				ticks, _ := strconv.ParseInt(f[i], 10, 64) // always a number: proc(5)
 				sum += time.Duration(ticks) * (time.Second / 100)
 			}
 		}
@@ -139,12 +138,12 @@ func end(cmd *exec.Cmd, by syscall.Signal) error {
 // A database is where a server keeps its ledger.
 type database struct {
 	dsn string
-	cmd *exec.Cmd // of a PostgreSQL that was started for it
-	dir string    // where that is
+	cmd *exec.Cmd // of a PostgreSQL started for it
+	dir string    // its directory
 }
 
-// openDatabase opens what name says: "sqlite" is a file in dir, "postgres" one
-// that is started, and what else is a URL.
+// openDatabase opens the database name: "sqlite" is a file in dir, "postgres" is started,
+// and anything else is a URL.
 func openDatabase(dir, name string) (d *database, err error) {
 	switch name {
 	case "sqlite":
@@ -154,7 +153,7 @@ func openDatabase(dir, name string) (d *database, err error) {
 		return &database{dsn: name}, nil
 	}
 	d = &database{}
-	// Not in dir, which only its owner enters: PostgreSQL refuses root.
+	// Not in dir, which is closed to other users: PostgreSQL refuses to run as root.
 	if d.dir, err = os.MkdirTemp("", "mete-pg-"); err != nil {
 		return nil, err
 	}
@@ -164,7 +163,7 @@ func openDatabase(dir, name string) (d *database, err error) {
 	return d, nil
 }
 
-// close ends the database, and removes it where it was made for this.
+// close ends the database, and removes it if it was created here.
 func (d *database) close() error {
 	if d.dir == "" {
 		return nil
@@ -172,7 +171,7 @@ func (d *database) close() error {
 	return errors.Join(end(d.cmd, syscall.SIGINT), os.RemoveAll(d.dir))
 }
 
-// startPostgres starts a PostgreSQL as it is delivered, on a unix socket in dir.
+// startPostgres starts a PostgreSQL with default settings on a unix socket in dir.
 func startPostgres(dir string) (_ *exec.Cmd, dsn string, err error) {
 	bin, err := postgres.Programs()
 	if err != nil {
@@ -184,7 +183,7 @@ func startPostgres(dir string) (_ *exec.Cmd, dsn string, err error) {
 		if err != nil {
 			return nil, "", err
 		}
-		uid, _ := strconv.Atoi(u.Uid) // numbers on Linux
+		uid, _ := strconv.Atoi(u.Uid) // numeric on Linux
 		gid, _ := strconv.Atoi(u.Gid)
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 		if err := os.Chown(dir, uid, gid); err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// zones is a tree of counters like /sys/class/powercap, which count: packages, each
-// with its memory.
+// zones is a tree of moving counters like /sys/class/powercap: packages, each with its
+// memory.
 type zones struct {
 	dir   string
 	files []*os.File
@@ -17,13 +17,13 @@ type zones struct {
 	err   chan error
 }
 
-// zoneEvery is how often the counters move.
+// zoneEvery is the update interval of the counters.
 const zoneEvery = 20 * time.Millisecond
 
-// plantZones makes a tree of n packages in a directory, and has it count until it
-// is closed. The load of the machine is no part of it: an agent does the same with
-// any numbers.
-func plantZones(dir string, n int) (*zones, error) {
+// createZones creates a tree of n packages in a directory, and updates it until it is
+// closed. It does not follow the machine's load, since the cost of an agent does not depend
+// on the numbers.
+func createZones(dir string, n int) (*zones, error) {
 	z := &zones{dir: dir, stop: make(chan struct{}), err: make(chan error, 1)}
 	for i := range n {
 		id := filepath.Join(dir, fmt.Sprintf("intel-rapl:%d", i))
@@ -47,7 +47,7 @@ func plantZones(dir string, n int) (*zones, error) {
 	return z, nil
 }
 
-// count moves the counters: 40 W each.
+// count advances the counters at 40 W each.
 func (z *zones) count() {
 	start := time.Now()
 	t := time.NewTicker(zoneEvery)
@@ -75,7 +75,7 @@ func (z *zones) write(uJ int64) error {
 	return nil
 }
 
-// close ends the count.
+// close stops the counters.
 func (z *zones) close() error {
 	close(z.stop)
 	err := <-z.err

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// scope returns the packages that the run is about: all of them, or with fast
-// those that changed, and their direct importers. What changed is what differs from
-// the last commit, or where nothing does, what that commit changed.
+// scope returns the packages of the run: all of them, or with fast those that changed and
+// their direct importers. The changes are those since the last commit or, without any,
+// those of that commit.
 func scope(ctx context.Context, fast bool) ([]string, error) {
 	if !fast {
 		return []string{"./..."}, nil
@@ -36,15 +36,15 @@ func scope(ctx context.Context, fast bool) ([]string, error) {
 	}
 	packages := affected(files, list, hasGo)
 	fmt.Printf("fast: %d of %d packages, those that changed and their direct importers; left out: the tests of all others, and the stages %s\n",
-		len(packages), len(list), strings.Join(wider(), ", "))
+		len(packages), len(list), strings.Join(omittedByFast(), ", "))
 	if len(packages) == 0 {
-		packages = []string{"./tools/arch"} // whose test reads the plan
+		packages = []string{"./tools/arch"} // its test reads the plan
 	}
 	return packages, nil
 }
 
-// wider names the stages of the default gate that -fast leaves out.
-func wider() (names []string) {
+// omittedByFast returns the stages of the default gate that -fast leaves out.
+func omittedByFast() (names []string) {
 	for _, s := range stages() {
 		if s.when == landing {
 			names = append(names, s.name)
@@ -53,10 +53,9 @@ func wider() (names []string) {
 	return names
 }
 
-// affected returns the packages that files belong to, and the packages that import
-// one of those, as patterns of the go command. list has a line for each package: its
-// import path, and those that it and its tests import. A file belongs to the nearest
-// folder above it that has Go files.
+// affected returns the packages of the given files, and their importers, as patterns of the
+// go command. list has a line for each package: its import path, and the imports of it and
+// its tests. A file belongs to the nearest directory above it that has Go files.
 func affected(files, list []string, hasGo func(dir string) bool) []string {
 	changed := map[string]bool{}
 	for _, file := range files {
@@ -79,7 +78,7 @@ func affected(files, list []string, hasGo func(dir string) bool) []string {
 	return packages
 }
 
-// hasGo reports whether a folder has Go files.
+// hasGo reports whether a directory has Go files.
 func hasGo(dir string) bool {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	return err == nil && len(files) > 0

@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// compiled are the packages whose generated files are made by compilers that are
-// not Go's. Each has a file generated.sum with the checksums of what they read and
-// made, so that they need not be installed where nothing changed.
+// compiled are the packages whose generated files need compilers other than Go's. Each has
+// a file generated.sum with the checksums of the compilers' inputs and outputs, so that the
+// compilers are needed only after a change.
 var compiled = []string{"./internal/host/bpf", "./proto"}
 
-// compilers are the Debian packages of those.
+// compilers are the Debian packages of those compilers.
 var compilers = []string{"clang-19", "libbpf-dev", "llvm-19", "protobuf-compiler"}
 
-// generated makes the generated files again and compares. It leaves the new ones,
-// which are those to commit. What is compiled is made again only where its sources
-// or results changed.
+// generated generates the files again and compares. It keeps the new ones, ready to commit.
+// Compiled files are generated only if their sources or results changed.
 func generated(sh *shell) error {
 	var packages []string
 	for _, dir := range compiled {
@@ -48,7 +47,7 @@ func generated(sh *shell) error {
 	return generate(sh, packages)
 }
 
-// regenerate makes all generated files again, the compiled ones too.
+// regenerate generates all files again, including compiled ones.
 func regenerate(sh *shell) error { return generate(sh, []string{"./..."}) }
 
 func generate(sh *shell, packages []string) error {
@@ -71,7 +70,7 @@ func generate(sh *shell, packages []string) error {
 	}
 	slices.Sort(changed)
 	if len(changed) > 0 {
-		return fmt.Errorf("go generate changed %s; commit what it made", strings.Join(changed, ", "))
+		return fmt.Errorf("go generate changed %s; commit the result", strings.Join(changed, ", "))
 	}
 	return nil
 }
@@ -86,7 +85,7 @@ func hashes(sh *shell) (map[string][sha256.Size]byte, error) {
 	for name := range strings.SplitSeq(strings.TrimRight(list, "\x00"), "\x00") {
 		b, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed, but not yet from the index
+			continue // removed, but still in the index
 		} else if err != nil {
 			return nil, err
 		}

@@ -8,28 +8,28 @@ import (
 	"strings"
 )
 
-// fileOf is a file of each Debian package that a stage may need: where it is, the
-// package need not be installed.
+// fileOf is a file of each Debian package that a stage may need: if it exists, the package
+// counts as installed.
 var fileOf = map[string]string{
 	"chromium":                "/usr/bin/chromium",                   // the dashboard
-	"clang-19":                "/usr/bin/clang-19",                   // programs in the kernel
+	"clang-19":                "/usr/bin/clang-19",                   // BPF programs
 	"dbus-daemon":             "/usr/bin/dbus-daemon",                // the scopes of systemd
 	"gcc":                     "/usr/bin/gcc",                        // the race detector; a stub of NVIDIA's library
 	"iproute2":                "/usr/sbin/ip",                        // network namespaces and interfaces
-	"libbpf-dev":              "/usr/include/bpf/bpf_helpers.h",      // programs in the kernel
+	"libbpf-dev":              "/usr/include/bpf/bpf_helpers.h",      // BPF programs
 	"libc6-dev":               "/usr/include/stdlib.h",               // the race detector; a stub of NVIDIA's library
-	"llvm-19":                 "/usr/bin/llvm-strip-19",              // programs in the kernel
+	"llvm-19":                 "/usr/bin/llvm-strip-19",              // BPF programs
 	"mosquitto":               "/usr/sbin/mosquitto",                 // meters that publish by MQTT
 	"mosquitto-clients":       "/usr/bin/mosquitto_pub",              // the same
 	"postgresql-15":           "/usr/lib/postgresql/15/bin/postgres", // the ledger on PostgreSQL
-	"prometheus":              "/usr/bin/promtool",                   // the shipped rules; a stock Prometheus
+	"prometheus":              "/usr/bin/promtool",                   // the shipped rules; the Prometheus server
 	"prometheus-alertmanager": "/usr/bin/prometheus-alertmanager",    // alerts
 	"protobuf-compiler":       "/usr/bin/protoc",                     // the generated code of the wire
 	"qemu-system-x86":         "/usr/bin/qemu-system-x86_64",         // virtual machines
 }
 
-// install installs those of the Debian packages that are missing. Where it cannot,
-// as without root, it fails with the command that does.
+// install installs the missing Debian packages. If it cannot, for example without root, the
+// error has the command to run.
 func install(sh *shell, packages []string) error {
 	missing := slices.DeleteFunc(slices.Clone(packages), func(p string) bool {
 		_, err := os.Stat(fileOf[p])

@@ -1,9 +1,9 @@
 // Command gate checks the whole project.
 //
-//	go run ./tools/gate            what every landing needs, here and in CI
-//	go run ./tools/gate -fast      what a commit needs: changed packages and their direct importers
+//	go run ./tools/gate            the checks before a change lands, also run by CI
+//	go run ./tools/gate -fast      the checks before a commit: changed packages and their direct importers
 //	go run ./tools/gate -all       everything: load, races, other programs, virtual machines, benchmarks
-//	go run ./tools/gate -stage A,B these stages alone
+//	go run ./tools/gate -stage A,B only these stages
 //	go run ./tools/gate -slow 5    the same on a fifth of the machine's CPU time
 //	go run ./tools/gate -list      the stages; with -all all of them
 //
@@ -33,15 +33,15 @@ type stage struct {
 	name string
 	what string // for -list
 	when schedule
-	// budget is the wall time that the stage should need on two idle cores with
-	// warm caches. It is shown, and fails nothing: wall time says as much of the
-	// machine's other users as of the code.
+	// budget is the wall time that the stage should need on two idle cores with warm
+	// caches. It is displayed but not enforced, because wall time depends on other load of
+	// the machine too.
 	budget time.Duration
 	needs  []string // Debian packages
 	run    func(*shell) error
 }
 
-// schedule is the widest run that leaves a stage out.
+// schedule is the smallest run that includes a stage.
 type schedule uint8
 
 const (
@@ -50,20 +50,20 @@ const (
 	release                 // runs with -all only
 )
 
-// A skip is why a stage could not be run here. It fails nothing.
+// A skip is the reason why a stage cannot run here. It is not a failure.
 type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// A result is how a stage went.
+// A result is the outcome of a stage.
 type result struct {
 	stage
 	err       error
 	wall, cpu time.Duration
 }
 
-// The limits on a whole run, after which it counts as hanging. CI ends a run
-// after 90 minutes without a word.
+// Time limits of a whole run, after which it counts as hanging. CI ends a run after 90
+// minutes without output.
 const (
 	limit    = 85 * time.Minute
 	allLimit = 12 * time.Hour
@@ -73,11 +73,11 @@ func main() { os.Exit(gate()) }
 
 func gate() int {
 	var (
-		fast = flag.Bool("fast", false, "only what a commit needs")
+		fast = flag.Bool("fast", false, "only the checks before a commit")
 		all  = flag.Bool("all", false, "all stages")
 		only = flag.String("stage", "", "only these `stages`, separated by commas")
 		slow = flag.Float64("slow", 1, "run on 1/`N` of the machine's CPU time (needs root)")
-		list = flag.Bool("list", false, "list the stages and end")
+		list = flag.Bool("list", false, "list the stages and exit")
 	)
 	flag.Parse()
 	wrong := func(err error) int {
@@ -125,8 +125,7 @@ func gate() int {
 	return 0
 }
 
-// choose returns those of all stages that are wanted, and fails on a name that no
-// stage has.
+// choose selects the stages to run, and fails on an unknown name.
 func choose(all []stage, fast, every bool, only string) ([]stage, error) {
 	if only == "" {
 		widest := landing
@@ -149,9 +148,9 @@ func choose(all []stage, fast, every bool, only string) ([]stage, error) {
 	return slices.DeleteFunc(all, func(s stage) bool { return !slices.Contains(names, s.name) }), nil
 }
 
-// prepare makes the module's root the working directory, and has the go command
-// leave paths and commits out of what it builds: so what it cached in another
-// directory, or before a commit, serves here too.
+// prepare changes to the module's root, and sets flags of the go command that keep paths
+// and commits out of its builds, so that its cache is valid in other directories and after
+// a commit.
 func prepare() error {
 	sh := shell{ctx: context.Background()}
 	out, err := sh.output("go", "env", "GOMOD", "GOFLAGS")
@@ -166,8 +165,8 @@ func prepare() error {
 	return errors.Join(os.Chdir(dir), os.Setenv("GOFLAGS", strings.TrimSpace(strings.TrimSpace(flags)+" -trimpath -buildvcs=false")))
 }
 
-// run runs the stages over the packages, prints how they went and returns how
-// many failed.
+// run runs the stages over the packages, prints the results and returns the number of
+// failures.
 func run(ctx context.Context, stages []stage, packages []string, out io.Writer) (failed int) {
 	results := make([]result, 0, len(stages))
 	start := time.Now()
@@ -215,7 +214,7 @@ func (r result) skipped() bool {
 
 func (r result) failed() bool { return r.err != nil && !r.skipped() }
 
-// String is a result's line: verdict, name, times, and why.
+// String returns a result's line: verdict, name, times, and the reason.
 func (r result) String() string {
 	verdict := "ok  "
 	switch {

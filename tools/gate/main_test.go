@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// named makes stages; the first letter of a name says when one runs.
+// named makes stages; the first letter of a name selects the schedule.
 func named(names ...string) (list []stage) {
 	for _, name := range names {
 		w := map[byte]schedule{'c': commit, 'l': landing, 'r': release}[name[0]]
@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	if strings.Contains(got, "unseen") {
-		t.Errorf("the output shows what a good stage printed:\n%s", got)
+		t.Errorf("the output includes the output of a good stage:\n%s", got)
 	}
 	if !strings.HasSuffix(got, "failed\n") {
 		t.Errorf("the output does not end with the count:\n%s", got)
@@ -87,7 +87,7 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// A budget is shown and fails nothing.
+// A budget is displayed but not enforced.
 func TestResult(t *testing.T) {
 	s := stage{name: "s", budget: 10 * time.Second}
 	for _, c := range []struct {
@@ -119,17 +119,17 @@ func TestShellCountsChildren(t *testing.T) {
 	}
 }
 
-// Documents and CI name the stages.
+// Documents and CI name existing stages.
 func TestStages(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range stages() {
 		if seen[s.name] || s.what == "" || s.budget <= 0 || s.run == nil {
-			t.Errorf("stage %q is there twice, or lacks a field", s.name)
+			t.Errorf("stage %q is a duplicate, or lacks a field", s.name)
 		}
 		seen[s.name] = true
 		for _, p := range s.needs {
 			if fileOf[p] == "" {
-				t.Errorf("stage %s needs package %s, of which no file is known", s.name, p)
+				t.Errorf("stage %s needs package %s, which has no entry in fileOf", s.name, p)
 			}
 		}
 	}
@@ -144,7 +144,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// Only what Go's fuzzer makes up is run again; what an input did is not.
+// Only the fuzzer's own deadline is retried; a failing input is not.
 func TestLateStop(t *testing.T) {
 	const head = "fuzz: elapsed: 10s, execs: 455138 (44279/sec), new interesting: 27 (total: 203)\n--- FAIL: FuzzDevice (10.11s)\n"
 	for _, c := range []struct {

@@ -14,8 +14,8 @@ import (
 // readmeCommands are the commands that the README must name.
 var readmeCommands = []string{"go run ./cmd/mete run", "go run ./cmd/mete top", "go run ./cmd/mete up", "go run ./cmd/mete usage", "go run ./cmd/mete gaps", "go run ./tools/gate"}
 
-// readme runs what the README tells a newcomer to run, as far as it ends by
-// itself, with a home of its own.
+// readme runs the commands of the README that end by themselves, with a home directory of
+// their own.
 func readme(sh *shell) error {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -57,7 +57,7 @@ func readme(sh *shell) error {
 	return end()
 }
 
-// up starts mete up on a free port and returns its URL, and what ends it.
+// up starts mete up on a free port and returns its URL, and a function that ends it.
 func (sh *shell) up(mete string) (url string, end func() error, err error) {
 	cmd := sh.command(mete, "up", "--listen", "127.0.0.1:0")
 	cmd.Stderr = &sh.out
@@ -69,7 +69,7 @@ func (sh *shell) up(mete string) (url string, end func() error, err error) {
 		return "", nil, err
 	}
 	end = func() error {
-		// One that has ended by itself already is an error of Wait.
+		// Wait reports an earlier exit.
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		return cmd.Wait()
 	}

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// A shell runs the commands of one stage, one after another, and keeps what
-// they print and the CPU time that they and their children took.
+// A shell runs the commands of one stage one after another, and keeps their output and the
+// CPU time of them and their children.
 type shell struct {
 	ctx      context.Context
-	packages []string  // those that the run is about: ./... or a list
-	progress io.Writer // takes the lines of go test about each package as they come
-	env      []string  // beside the gate's own
+	packages []string  // of the run: ./... or a list
+	progress io.Writer // receives the package lines of go test as they come
+	env      []string  // in addition to the gate's own
 	out      bytes.Buffer
 	cpu      time.Duration
 }
@@ -26,11 +26,11 @@ type shell struct {
 // do runs a command.
 func (sh *shell) do(name string, args ...string) error { return sh.show(&sh.out, name, args...) }
 
-// show runs a command whose output goes to w.
+// show runs a command with its output written to w.
 func (sh *shell) show(w io.Writer, name string, args ...string) error {
 	fmt.Fprintf(&sh.out, "$ %s\n", strings.Join(append(append([]string{}, sh.env...), append([]string{name}, args...)...), " "))
 	cmd := sh.command(name, args...)
-	cmd.Stdout, cmd.Stderr = w, w // one writer, so that nothing writes beside it
+	cmd.Stdout, cmd.Stderr = w, w // one writer for both, so that writes do not interleave
 	return sh.wait(cmd)
 }
 
@@ -39,8 +39,8 @@ func (sh *shell) test(args ...string) error {
 	return sh.show(io.MultiWriter(&sh.out, &verdicts{to: sh.progress}), "go", append([]string{"test", "-count=1", "-vet=off"}, args...)...)
 }
 
-// verdicts passes on the lines in which go test gives the verdict of a package,
-// but for packages without tests.
+// verdicts passes on the lines of go test with the verdict of a package, except for
+// packages without tests.
 type verdicts struct {
 	to   io.Writer
 	line []byte
@@ -62,7 +62,7 @@ func (v *verdicts) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// quiet runs a command that must print nothing: what it prints is what is wrong.
+// quiet runs a command that prints only problems: any output is a failure.
 func (sh *shell) quiet(name string, args ...string) error {
 	out, err := sh.output(name, args...)
 	if err != nil {
@@ -87,11 +87,10 @@ func (sh *shell) output(name string, args ...string) (string, error) {
 	return stdout.String(), err
 }
 
-// command makes a command that is killed with all its children when the run is
-// stopped.
+// command creates a command that is killed with all its children when the run is stopped.
 func (sh *shell) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(sh.ctx, name, args...)
-	// Where this machine is a virtual one itself, nothing here asks its host.
+	// On a virtual machine, do not connect to its host.
 	cmd.Env = append(append(os.Environ(), "METE_HOST_VSOCK=false"), sh.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

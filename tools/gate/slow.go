@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// slowDown moves this process, and so all that it starts from now on, into a new
-// control group that may use 1/n of the CPU time of the machine's processors. end
-// moves it back and removes the group.
+// slowDown moves this process, and so all processes that it starts, into a new control
+// group limited to 1/n of the machine's CPU time. end moves it back and removes the group.
 func slowDown(n float64) (end func(), err error) {
 	if n < 1 {
-		return nil, errors.New("the factor is 1 or more")
+		return nil, errors.New("the factor must be 1 or more")
 	}
 	mount, v2, err := cpuController("/proc/self/mountinfo")
 	if err != nil {
@@ -50,14 +49,15 @@ func slowDown(n float64) (end func(), err error) {
 	}, nil
 }
 
-// cpuController finds where the CPU controller is mounted, and whether by cgroup v2.
+// cpuController returns the mount point of the CPU controller, and whether it is in cgroup
+// v2.
 func cpuController(mountinfo string) (dir string, v2 bool, err error) {
 	text, err := os.ReadFile(mountinfo)
 	if err != nil {
 		return "", false, err
 	}
-	// Fields after " - " are type, source and options; the mount point is the fifth
-	// before (proc(5)).
+	// The fields after " - " are type, source and options; the fifth field is the mount
+	// point (proc(5)).
 	for line := range strings.Lines(string(text)) {
 		before, after, _ := strings.Cut(line, " - ")
 		left, right := strings.Fields(before), strings.Fields(after)

@@ -20,24 +20,24 @@ import (
 // module is the module's path.
 const module = "mete.dev/mete/"
 
-// A stagedTest is a test that runs in a stage of its own, as it calls
-// testkit.Stage or reaches a function that does.
+// A stagedTest is a test of a stage of its own: it calls testkit.Stage, directly or
+// indirectly.
 type stagedTest struct {
 	dir, name  string // ./internal/x, TestX
 	stage, why string
 }
 
-// A function is what the search for staged tests knows of one. Methods count by
-// their name alone, and an identifier that is spelled as a function counts as one.
+// A function is the node of one function in the search for staged tests. Methods are
+// matched by name only, and an identifier with the name of a function counts as that
+// function.
 type function struct {
 	uses   []string // keys of other functions
 	stages []stagedTest
 }
 
-// stagedTests finds the staged tests below root. It follows references between
-// functions, within and across the module's packages, from each test to the calls
-// of testkit.Stage; a reference counts as a call. Methods of other packages are not
-// followed.
+// stagedTests finds the staged tests below root. It follows references between functions,
+// within and across the module's packages, from each test to the calls of testkit.Stage; a
+// reference counts as a call. It does not follow methods of other packages.
 func stagedTests(root string) ([]stagedTest, error) {
 	functions := map[string]*function{}
 	fset := token.NewFileSet()
@@ -79,8 +79,8 @@ func stagedTests(root string) ([]stagedTest, error) {
 	return tests, nil
 }
 
-// files calls visit for the files below root whose names end so, but for those that
-// the go command leaves out.
+// files calls visit for the files below root with the given ending, except those that the
+// go command ignores.
 func files(root, end string, visit func(file string) error) error {
 	return filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		switch {
@@ -95,14 +95,14 @@ func files(root, end string, visit func(file string) error) error {
 	})
 }
 
-// inTests ends the folder in the keys of functions of test files, which only test
-// files of the same folder can use.
+// inTests ends the directory in the keys of functions of test files, which only test files
+// of the same directory can use.
 const inTests = "_test"
 
 // collect adds the functions of a file under the keys "dir name", and its methods
 // under "dir .name".
 func collect(functions map[string]*function, fset *token.FileSet, f *ast.File, dir string, test bool) error {
-	imports := map[string]string{} // name in the file to folder in the module
+	imports := map[string]string{} // name in the file to directory in the module
 	for _, spec := range f.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -159,7 +159,7 @@ func collect(functions map[string]*function, fset *token.FileSet, f *ast.File, d
 				}
 				uses("." + n.Sel.Name)
 			case *ast.Ident:
-				if n.Obj == nil || n.Obj.Kind == ast.Fun { // no variable of this file
+				if n.Obj == nil || n.Obj.Kind == ast.Fun { // not a variable of this file
 					uses(n.Name)
 				}
 			}
@@ -187,7 +187,7 @@ func stageCall(call *ast.CallExpr) (s stagedTest, err error) {
 	for i, to := range []*string{&s.stage, &s.why} {
 		lit, ok := call.Args[i+1].(*ast.BasicLit)
 		if !ok {
-			return s, fmt.Errorf("argument %d of testkit.Stage is no string constant, which docs/testing.md needs", i+2)
+			return s, fmt.Errorf("argument %d of testkit.Stage is not a string constant, as docs/testing.md needs", i+2)
 		}
 		if *to, err = strconv.Unquote(lit.Value); err != nil {
 			return s, err
@@ -196,7 +196,7 @@ func stageCall(call *ast.CallExpr) (s stagedTest, err error) {
 	return s, nil
 }
 
-// reached returns the stages that a function names, itself or through others.
+// reached returns the stages that a function calls, directly or indirectly.
 func reached(functions map[string]*function, key string, seen map[string]bool) (stages []stagedTest) {
 	fn := functions[key]
 	if fn == nil || seen[key] {
@@ -210,8 +210,7 @@ func reached(functions map[string]*function, key string, seen map[string]bool) (
 	return stages
 }
 
-// only returns the tests of one stage as a pattern for go test -run, and their
-// packages.
+// only returns the tests of one stage as a pattern for go test -run, and their packages.
 func only(tests []stagedTest, stage string) (pattern string, packages []string) {
 	var names []string
 	for _, t := range tests {
@@ -225,8 +224,8 @@ func only(tests []stagedTest, stage string) (pattern string, packages []string) 
 	return "^(" + strings.Join(slices.Compact(names), "|") + ")$", slices.Compact(packages)
 }
 
-// packagesOf finds the test functions of each package whose names have a prefix, a
-// regular expression, in files that contain a text.
+// packagesOf finds the test functions of each package with a prefix, a regular expression,
+// in files that contain a text.
 func packagesOf(prefix, text string) (map[string][]string, error) {
 	declared := regexp.MustCompile(`(?m)^func (` + prefix + `\w*)\(`)
 	packages := map[string][]string{}

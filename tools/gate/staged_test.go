@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/testing.md anew")
+var update = flag.Bool("update", false, "rewrite docs/testing.md")
 
-// tree writes files below a new folder.
+// tree writes files below a new directory.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -40,7 +40,7 @@ func TestPassed(t *testing.T) { t.Run("a", helper) }
 func TestOther(t *testing.T) { db.Start(t) }
 func TestMethod(t *testing.T) { var r rig; r.load() }
 func TestPlain(t *testing.T) { plain(t) }
-func Testimony(t *testing.T) { testkit.Stage(t, "timing", "is no test") }
+func Testimony(t *testing.T) { testkit.Stage(t, "timing", "is not a test") }
 func helper(t *testing.T) { testkit.Stage(t, "accuracy", "compares with an oracle") }
 func TestVariable(t *testing.T) { helper := 1; _ = helper }
 func (r rig) load() { testkit.Stage(r, "torture", "kills") }
@@ -78,11 +78,11 @@ vm ./internal/x TestSub: boots
 	}
 	bad := tree(t, map[string]string{"x_test.go": "package x\nfunc TestA(t *testing.T) { testkit.Stage(t, stage, \"why\") }"})
 	if _, err := stagedTests(bad); err == nil || !strings.Contains(err.Error(), "x_test.go:2") {
-		t.Errorf("a stage that is no constant: %v, want an error with file and line", err)
+		t.Errorf("a stage that is not a constant: %v, want an error with file and line", err)
 	}
 }
 
-// TestDocument holds the table of docs/testing.md to the code.
+// TestDocument checks the table of docs/testing.md against the code.
 func TestDocument(t *testing.T) {
 	const file, begin, end = "../../docs/testing.md", "<!-- begin staged -->\n", "<!-- end staged -->\n"
 	text, err := os.ReadFile(file)
@@ -110,7 +110,7 @@ func TestDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(text) {
-		t.Errorf("the table of %s is not what the tests say; go generate ./tools/gate makes it", file)
+		t.Errorf("the table of %s is stale; run go generate ./tools/gate", file)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// What go test prints is kept whole, on both of its outputs.
+// The output of go test is kept completely, both stdout and stderr.
 func TestShellKeepsOutput(t *testing.T) {
 	root := tree(t, map[string]string{
 		"go.mod": "module x\ngo 1.24\n",

@@ -13,21 +13,20 @@ import (
 	"github.com/cilium/ebpf/features"
 )
 
-// stages returns all checks in the order in which they run: what is quick and
-// often wrong first.
+// stages returns all checks in their order: quick and frequently failing ones first.
 func stages() []stage {
 	const s, m = time.Second, time.Minute
 	tested := []string{"chromium", "dbus-daemon", "gcc", "iproute2", "libc6-dev", "prometheus", "qemu-system-x86"}
 	return []stage{
 		{"format", "code is formatted", commit, 10 * s, nil, func(sh *shell) error { return sh.quiet("gofmt", "-l", ".") }},
-		{"prose", "code and documents follow the rules of spelling", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./tools/prose") }},
+		{"prose", "code and documents follow the rules for spelling and wording", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./tools/prose") }},
 		{"tidy", "go.mod lists what is used", commit, 10 * s, nil, func(sh *shell) error { return sh.do("go", "mod", "tidy", "-diff") }},
 		{"build", "every program builds", commit, 1 * m, nil, func(sh *shell) error { return sh.do("go", "build", "./cmd/...") }},
 		{"arch", "packages import what the plan allows", commit, 10 * s, nil, func(sh *shell) error { return sh.test("./tools/arch") }},
 		{"vet", "go vet", commit, 30 * s, nil, func(sh *shell) error { return sh.do("go", append([]string{"vet"}, sh.packages...)...) }},
 		{"static", "staticcheck, and no error is dropped", commit, 1 * m, nil, static},
-		{"fix", "the code uses the language as it is today", landing, 30 * s, nil, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},
-		{"generated", "generated files are what their sources make", landing, 30 * s, nil, generated},
+		{"fix", "the code uses current language features", landing, 30 * s, nil, func(sh *shell) error { return sh.do("go", "fix", "-diff", "./...") }},
+		{"generated", "generated files match their sources", landing, 30 * s, nil, generated},
 		{"test", "tests whose verdict does not depend on time", commit, 5 * m, tested, func(sh *shell) error {
 			sh.env = must()
 			return sh.test(append([]string{"-timeout=60m"}, sh.packages...)...)
@@ -35,9 +34,9 @@ func stages() []stage {
 		{"torture-short", "the ledger against the kernel's counters, with a fixed number of faults", landing, 2 * m, []string{"iproute2"}, staged("torture-short", "-v")},
 		{"readme", "the commands of the README", landing, 30 * s, nil, readme},
 
-		{"compile", "generated files, compiled anew", release, 1 * m, compilers, regenerate},
+		{"compile", "generated files, compiled again", release, 1 * m, compilers, regenerate},
 		{"accuracy", "figures against real load on this kernel, one test at a time", release, 10 * m, []string{"iproute2"}, staged("accuracy", "-v", "-p=1", "-parallel=1")},
-		{"timing", "what depends on wall time or on a share of CPU", release, 5 * m, []string{"chromium", "iproute2", "prometheus"}, staged("timing", "-p=1")},
+		{"timing", "tests that depend on wall time or on a share of CPU", release, 5 * m, []string{"chromium", "iproute2", "prometheus"}, staged("timing", "-p=1")},
 		{"torture", "the ledger against the kernel's counters, while everything is killed at random", release, 8 * m, []string{"iproute2", "postgresql-15"}, staged("torture,postgres", "-v")},
 		{"drawn", "properties, with many drawn cases", release, 10 * m, nil, drawn},
 		{"race", "the tests with the race detector, in random order", release, 20 * m, tested, func(sh *shell) error {
@@ -46,10 +45,10 @@ func stages() []stage {
 		}},
 		{"postgres", "the ledger on PostgreSQL", release, 3 * m, []string{"postgresql-15"}, staged("postgres")},
 		{"peers", "beside a stock Prometheus, Alertmanager and MQTT broker", release, 5 * m, []string{"mosquitto", "mosquitto-clients", "prometheus", "prometheus-alertmanager"}, staged("peers", "-v", "-p=1")},
-		{"vm", "virtual machines and what their host gives them", release, 8 * m, []string{"qemu-system-x86"}, staged("vm", "-v", "-p=1")},
+		{"vm", "virtual machines and their shares of energy", release, 8 * m, []string{"qemu-system-x86"}, staged("vm", "-v", "-p=1")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},
 		{"fuzz", "each fuzz target for 10 s", release, 20 * m, nil, fuzz},
-		{"bench", "what measuring and the ledger cost, against their budgets", release, 10 * m, []string{"prometheus"}, bench},
+		{"bench", "the cost of measuring and of the ledger, against their budgets", release, 10 * m, []string{"prometheus"}, bench},
 	}
 }
 
@@ -68,9 +67,8 @@ func static(sh *shell) error {
 	return sh.do("go", append([]string{"vet", "-vettool=" + tool}, sh.packages...)...)
 }
 
-// staged returns the run of a stage that consists of the tests that name it by
-// testkit.Stage. Further names, after commas, are of stages that these tests have
-// cases in.
+// staged returns the run of a stage that consists of the tests with that name in
+// testkit.Stage. Further names, after commas, are stages in which these tests have cases.
 func staged(names string, flags ...string) func(*shell) error {
 	name, _, _ := strings.Cut(names, ",")
 	return func(sh *shell) error {
@@ -87,8 +85,8 @@ func staged(names string, flags ...string) func(*shell) error {
 	}
 }
 
-// drawn runs the tests of the stage, which draw many histories, and the properties of
-// the packages without such tests with more cases than the default gate draws.
+// drawn runs the tests of the stage, which draw many histories, and the properties of all
+// other packages with more cases than the default gate.
 func drawn(sh *shell) error {
 	tests, err := stagedTests(".")
 	if err != nil {
@@ -108,8 +106,8 @@ func drawn(sh *shell) error {
 	return errors.Join(err, sh.test(append([]string{"-timeout=60m", "-rapid.checks=2000"}, sorted(packages)...)...))
 }
 
-// must is the setting that makes tests fail that would skip although what they
-// need can be had here. A METE_MUST that is set already stands.
+// must returns the setting that makes tests fail instead of skip if their requirements can
+// be met here. An existing METE_MUST takes precedence.
 func must() []string {
 	if os.Getenv("METE_MUST") != "" {
 		return nil
@@ -117,7 +115,7 @@ func must() []string {
 	return []string{"METE_MUST=" + strings.Join(able(), ",")}
 }
 
-// able lists what tests can have here, in the words of METE_MUST.
+// able lists the requirements that can be met here, in the words of METE_MUST.
 func able() (things []string) {
 	for thing, program := range map[string]string{"chromium": "chromium", "dbus": "dbus-daemon", "qemu": "qemu-system-x86_64", "promtool": "promtool", "prometheus": "prometheus", "gcc": "gcc", "alertmanager": "prometheus-alertmanager"} {
 		if _, err := exec.LookPath(program); err == nil {
@@ -141,9 +139,9 @@ func able() (things []string) {
 	}
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
 		things = append(things, "kvm")
-		_ = f.Close() // opening it was the question
+		_ = f.Close() // only opening it matters
 	}
-	// A mount of cgroup v1 has one of these in each directory.
+	// Each directory of a cgroup v1 mount has this file.
 	for thing, file := range map[string]string{"cgroup1": "cpuacct/cpuacct.usage", "memcg1": "memory/memory.usage_in_bytes"} {
 		if _, err := os.Stat("/sys/fs/cgroup/" + file); err == nil {
 			things = append(things, thing)
@@ -172,7 +170,7 @@ func fuzz(sh *shell) error {
 	return errors.Join(errs...)
 }
 
-// fuzz runs one target, and once again where only Go's own fuzzer failed.
+// fuzz runs one target, and again if only Go's own fuzzer failed.
 func (sh *shell) fuzz(dir, target string) error {
 	args := []string{"test", "-run=^$", "-fuzz=^" + target + "$", "-fuzztime=10s", "-fuzzminimizetime=10x", dir}
 	from := sh.out.Len()
@@ -184,26 +182,25 @@ func (sh *shell) fuzz(dir, target string) error {
 	return err
 }
 
-// lateStop reports whether what a fuzz target printed is the failure that Go's
-// fuzzer before 1.27 reports when its time ends while it tries an input
-// (go.dev/issue/75804): a deadline, no panic, no error of a test, and no input
-// kept.
+// lateStop reports whether the output of a fuzz target is the failure that Go's fuzzer
+// before 1.27 reports when its time ends while it runs an input (go.dev/issue/75804): a
+// deadline, no panic, no error of a test, and no input kept.
 func lateStop(out string) bool {
 	_, failure, found := strings.Cut(out, "--- FAIL: ")
 	lines := strings.Split(failure, "\n")
 	return found && len(lines) > 2 && strings.TrimSpace(lines[1]) == "context deadline exceeded" && lines[2] == "FAIL"
 }
 
-// bench holds the agent to its budgets with 500 groups, and the server with 100
-// machines: bytes on the wire, CPU time of a row, and memory and the delay of live
-// windows while the backlogs of a day drain.
+// bench checks the agent against its budgets with 500 groups, and the server with 100
+// machines: bytes on the wire, CPU time per row, and memory and the delay of live windows
+// while the backlogs of a day drain.
 func bench(sh *shell) error {
 	twice := func(args ...string) error {
 		args = append([]string{"run", "./tools/bench"}, args...)
 		err := sh.do("go", args...)
 		if err != nil {
-			// The same work costs some percent more beside busy neighbors: what is over a
-			// budget twice is over it.
+			// The same work costs some percent more beside busy neighbors: only two results
+			// over a budget are a failure.
 			fmt.Fprintln(&sh.out, "once more")
 			err = sh.do("go", args...)
 		}

@@ -9,29 +9,29 @@ import (
 // A board is a dashboard.
 type board struct {
 	uid, title, about string
-	choices           []choice
+	choices           []variable
 	panels            []panel
 }
 
-// A choice is a variable: of which values of a label a dashboard tells. Its query
-// may hold the choices before it.
-type choice struct{ name, title, query string }
+// A variable is a dashboard variable: the values of a label to show. Its query may refer to
+// earlier variables.
+type variable struct{ name, title, query string }
 
 // A panel shows queries.
 type panel struct {
 	title, about, kind, unit string
 	width, height            int // of 24 columns, and of rows
 	stack                    bool
-	queries                  []ask
-	// quiet says that it is right where nothing is found: that is good news, or the
-	// machine has no such thing.
+	queries                  []query
+	// quiet means that an empty panel is normal: it is good news, or the machine lacks the
+	// resource.
 	quiet bool
 }
 
-// An ask is a query, and how its lines are called.
-type ask struct{ expr, legend string }
+// A query is a PromQL query and the legend of its lines.
+type query struct{ expr, legend string }
 
-// Kinds of panels, as Grafana calls them.
+// Kinds of panels, by Grafana's names.
 const (
 	graph  = "timeseries"
 	stat   = "stat"
@@ -39,7 +39,7 @@ const (
 	gauges = "bargauge"
 )
 
-// Units, as Grafana calls them.
+// Units, by Grafana's names.
 const (
 	plain   = "short"
 	cores   = "suffix: cores"
@@ -54,13 +54,13 @@ const (
 // object is a JSON object.
 type object = map[string]any
 
-// instant reports that a panel shows one moment: the end of the range.
+// instant reports whether a panel shows one moment: the end of the range.
 func (p *panel) instant() bool { return p.kind == table || p.kind == gauges }
 
-// used are the choices that an expression holds.
-var used = regexp.MustCompile(`\$[a-z]+`)
+// variablePattern matches the variables in an expression.
+var variablePattern = regexp.MustCompile(`\$[a-z]+`)
 
-// render is the dashboard as Grafana reads it, schema version 39.
+// render returns the dashboard as JSON of Grafana's schema version 39.
 func (b *board) render() ([]byte, error) {
 	source := object{"type": "prometheus", "uid": uid}
 	var panels []object
@@ -81,9 +81,9 @@ func (b *board) render() ([]byte, error) {
 	}
 	for i := range b.panels {
 		for _, q := range b.panels[i].queries {
-			for _, name := range used.FindAllString(q.expr, -1) {
+			for _, name := range variablePattern.FindAllString(q.expr, -1) {
 				if !b.knows(name[1:]) {
-					return nil, fmt.Errorf("%s, %s: there is no choice %s", b.title, b.panels[i].title, name)
+					return nil, fmt.Errorf("%s, %s: unknown variable %s", b.title, b.panels[i].title, name)
 				}
 			}
 		}

@@ -1,6 +1,5 @@
-// Command grafana makes the files that Grafana is provisioned with, below the
-// directory that it is given: a data source, where dashboards are, and the
-// dashboards.
+// Command grafana generates the files that provision Grafana, below the given directory: a
+// data source, the location of dashboards, and the dashboards.
 package main
 
 import (
@@ -40,7 +39,7 @@ func write(dir string) error {
 	return nil
 }
 
-// files are the contents of all files, by their paths.
+// files returns the contents of all files, by path.
 func files() (map[string][]byte, error) {
 	all := map[string][]byte{
 		"provisioning/datasources/mete.yaml": []byte(dataSource),
@@ -56,13 +55,13 @@ func files() (map[string][]byte, error) {
 	return all, nil
 }
 
-// uid is how dashboards name the data source.
+// uid is the data source's id in the dashboards.
 const uid = "mete"
 
-const made = "# Made by: go generate ./tools/grafana\n"
+const header = "# Made by: go generate ./tools/grafana\n"
 
 // dataSource reads address, token and certificate from Grafana's environment.
-const dataSource = made + `apiVersion: 1
+const dataSource = header + `apiVersion: 1
 datasources:
   - name: mete
     uid: ` + uid + `
@@ -81,7 +80,7 @@ datasources:
       tlsCACert: $METE_CA
 `
 
-const provider = made + `apiVersion: 1
+const provider = header + `apiVersion: 1
 providers:
   - name: mete
     folder: mete

@@ -26,8 +26,8 @@ import (
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
-// What is in deploy is what is made.
-func TestMade(t *testing.T) {
+// The files in deploy are up to date.
+func TestUpToDate(t *testing.T) {
 	t.Parallel()
 	all, err := files()
 	if err != nil {
@@ -36,33 +36,33 @@ func TestMade(t *testing.T) {
 	for name, want := range all {
 		have, err := os.ReadFile(filepath.Join("../../deploy/grafana", name))
 		if err != nil || !bytes.Equal(have, want) {
-			t.Errorf("deploy/grafana/%s is stale (%v): go generate ./tools/grafana writes it anew", name, err)
+			t.Errorf("deploy/grafana/%s is stale (%v): run go generate ./tools/grafana", name, err)
 		}
 	}
 }
 
-// A dashboard that asks for what nobody can choose is refused.
-func TestUnknownChoice(t *testing.T) {
+// A dashboard with an unknown variable is refused.
+func TestUnknownVariable(t *testing.T) {
 	t.Parallel()
-	b := board{"x", "x", "", nil, []panel{{title: "p", queries: []ask{{`up{cluster=~"$cluster"}`, ""}}}}}
+	b := board{"x", "x", "", nil, []panel{{title: "p", queries: []query{{`up{cluster=~"$cluster"}`, ""}}}}}
 	if _, err := b.render(); err == nil || !strings.Contains(err.Error(), "$cluster") {
 		t.Errorf("rendered: %v", err)
 	}
-	b.panels[0].queries[0].expr = `rate(x[$__rate_interval])` // Grafana's own
+	b.panels[0].queries[0].expr = `rate(x[$__rate_interval])` // a variable of Grafana
 	if _, err := b.render(); err != nil {
 		t.Error(err)
 	}
 }
 
-// A server answers as Grafana asks it: over TLS, with the header of the data source.
+// A server answers like Grafana's data source: over TLS, with its header.
 type server struct {
 	t   *testing.T
 	f   *fleet.Fleet
 	c   http.Client
-	now time.Time // at which panels are looked at
+	now time.Time // evaluation time of panels
 }
 
-// ask is the result of a question: values, series, or streams of samples.
+// ask returns the result of a query: values, series, or streams of samples.
 func (s *server) ask(path string, form url.Values) []any {
 	s.t.Helper()
 	q, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.f.URL+path+"?"+form.Encode(), nil)
@@ -95,7 +95,7 @@ func (s *server) ask(path string, form url.Values) []any {
 	return found.Result
 }
 
-// query asks as a panel does.
+// query queries like a panel.
 func (s *server) query(p *panel, expr string) []any {
 	s.t.Helper()
 	now := s.now.Unix()
@@ -105,8 +105,8 @@ func (s *server) query(p *panel, expr string) []any {
 	return s.ask("/api/v1/query_range", url.Values{"query": {expr}, "start": {strconv.FormatInt(now-900, 10)}, "end": {strconv.FormatInt(now, 10)}, "step": {"15"}})
 }
 
-// Every query of every dashboard can be read, and asks for metrics that there are: of a
-// server, of the windows of its nodes, or recorded by the rules that are shipped.
+// Every query of every dashboard parses, and uses metrics that exist: of a server, of its
+// nodes' windows, or recorded by the shipped rules.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	s := &server{t, fleet.Open(t, fleet.Config{Nodes: 2, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
@@ -124,7 +124,7 @@ func TestNames(t *testing.T) {
 	for _, m := range metric.Metrics() {
 		known[m.Name] = true
 	}
-	for _, one := range s.ask("/api/v1/label/__name__/values", nil) { // levels of the nodes
+	for _, one := range s.ask("/api/v1/label/__name__/values", nil) { // gauges of the nodes
 		known[fmt.Sprint(one)] = true
 	}
 	w := httptest.NewRecorder()
@@ -153,7 +153,7 @@ func TestNames(t *testing.T) {
 		}
 		parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
 			if v, ok := n.(*parser.VectorSelector); ok && !known[v.Name] {
-				t.Errorf("%s: no metric is called %q: %s", of, v.Name, expr)
+				t.Errorf("%s: unknown metric %q: %s", of, v.Name, expr)
 			}
 			return nil
 		})
@@ -173,18 +173,18 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Every query of every dashboard, and what its choices offer, is answered by a real
-// server, and finds what must be there: of all, and of each first choice.
+// A real server answers every query of every dashboard, including variables, with a
+// non-empty result for all values and for each first value, except quiet panels.
 func TestQueries(t *testing.T) {
-	testkit.Stage(t, "timing", "looks at the last minute, and waits half of one for what a server says of itself")
+	testkit.Stage(t, "timing", "queries the last minute, and waits half a minute for a server's own metrics")
 	t.Parallel()
 	const nodes = 6
 	s := &server{t, fleet.Open(t, fleet.Config{Nodes: nodes, Each: 5}), http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, time.Now()}
-	// What a server says of itself, and of each node that it knows by then, comes every
-	// quarter of a minute. All panels are looked at as of the moment at which there
-	// are two samples of each node, the one that came last too.
+	// A server writes its own metrics, and those of its nodes, every 15 seconds. All panels
+	// are evaluated at the time at which each node has two samples, including the node that
+	// came last.
 	moment := &panel{kind: table}
-	testkit.Eventually(t, "the server says how all nodes are doing", func() bool {
+	testkit.Eventually(t, "the server has metrics of all nodes", func() bool {
 		s.now = time.Now()
 		return len(s.query(moment, "rate(mete_node_gap_seconds_total[1m])")) == nodes
 	})
@@ -197,7 +197,7 @@ func TestQueries(t *testing.T) {
 			expr, label := strings.TrimPrefix(c.query[:at], "label_values("), strings.TrimSuffix(c.query[at+2:], ")")
 			found := s.ask("/api/v1/label/"+label+"/values", url.Values{"match[]": {strings.NewReplacer(first...).Replace(expr)}})
 			if len(found) == 0 {
-				t.Fatalf("%s: nothing to choose for %s", b.title, c.name)
+				t.Fatalf("%s: no values for the variable %s", b.title, c.name)
 			}
 			all = append(all, "$"+c.name, ".*")
 			first = append(first, "$"+c.name, quoted(fmt.Sprint(found[len(found)-1])))
@@ -209,7 +209,7 @@ func TestQueries(t *testing.T) {
 					asked++
 					found := s.query(p, strings.NewReplacer(values...).Replace(q.expr))
 					if len(found) == 0 && !p.quiet {
-						t.Errorf("%s, %s: nothing found by %s with %q", b.title, p.title, q.expr, values)
+						t.Errorf("%s, %s: empty result of %s with %q", b.title, p.title, q.expr, values)
 					}
 				}
 			}
@@ -218,7 +218,7 @@ func TestQueries(t *testing.T) {
 	t.Logf("%d queries", asked)
 }
 
-// quoted is a value as Grafana puts it into a regular expression in a string.
+// quoted returns a value as Grafana quotes it in a regular expression in a string.
 func quoted(v string) string {
 	var out strings.Builder
 	for _, r := range v {

@@ -3,9 +3,8 @@
 //
 //	go build -o lint ./tools/lint && go vet -vettool=./lint ./...
 //
-// Run by go vet, their results are kept in the go command's build cache for each
-// package, so that a package is analyzed anew only where it, or what it imports,
-// changed.
+// With go vet, the results are kept in the go command's build cache for each package, so
+// that a package is analyzed again only if it or its imports changed.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 
 func main() { unitchecker.Main(analyzers()...) }
 
-// analyzers returns what staticcheck runs by default, and errcheck.
+// analyzers returns the default analyzers of staticcheck, and errcheck.
 func analyzers() []*analysis.Analyzer {
 	list := []*analysis.Analyzer{droppedError, unusedCode}
 	for _, group := range [][]*lint.Analyzer{simple.Analyzers, staticcheck.Analyzers, stylecheck.Analyzers} {
@@ -37,15 +36,15 @@ func analyzers() []*analysis.Analyzer {
 	return list
 }
 
-// mayDrop are the functions whose errors may be dropped, beside those that
-// errcheck lists itself.
+// mayDrop are the functions whose errors may be dropped, in addition to errcheck's own
+// list.
 var mayDrop = []string{
 	"fmt.Fprint", "fmt.Fprintf", "fmt.Fprintln",
 	"(*strings.Builder).WriteByte",
 	"(hash.Hash).Write",
 }
 
-// droppedError reports what errcheck finds, but for the functions of mayDrop.
+// droppedError reports the findings of errcheck, except for the functions of mayDrop.
 var droppedError = &analysis.Analyzer{
 	Name:     "droppederror",
 	Doc:      "report errors that are dropped (errcheck)",
@@ -60,8 +59,8 @@ var droppedError = &analysis.Analyzer{
 	},
 }
 
-// unusedCode reports what staticcheck's analyzer of unused code only returns. go vet
-// analyzes a package together with its tests, so what only tests use counts as used.
+// unusedCode reports the results of staticcheck's analyzer of unused code. go vet analyzes
+// a package together with its tests, so code used only by tests counts as used.
 var unusedCode = &analysis.Analyzer{
 	Name:     "unusedcode",
 	Doc:      "report unused code (U1000)",
@@ -74,8 +73,8 @@ var unusedCode = &analysis.Analyzer{
 	},
 }
 
-// position returns where in the files of the pass p is; the package clause of the
-// first file where p is in none of them.
+// position returns the position p in the files of the pass; if p is in none of them, the
+// package clause of the first file.
 func position(pass *analysis.Pass, p token.Position) token.Pos {
 	for _, f := range pass.Files {
 		if file := pass.Fset.File(f.FileStart); file.Name() == p.Filename && p.Offset <= file.Size() {

@@ -1,6 +1,7 @@
-// Package prose checks the English of code, comments and documents.
+// Package prose checks the spelling of all text, and the wording of comments and string
+// literals of Go files.
 //
-// It is pure: its test reads the tree and hands it over.
+// It does no I/O: its test reads the tree.
 package prose
 
 import (
@@ -12,7 +13,7 @@ import (
 // british are beginnings of words in British spelling.
 var british = regexp.MustCompile(`(?i:enrol)(?:[^l]|$)|(?i)(?:behaviour|colour|neighbour|favour|honour|cancelled|labelled|signalled|travelled|recognis|initialis|normalis|summaris|organis|serialis|synchronis|authoris|minimis(?:e|ing)|maximis(?:e|ing)|optimis(?:e|ing|ation)|prioritis|analys(?:e[ds]?\b|ing)|\bgrey|judgement|artefact|catalogue|\bcentred?\b|licence|fulfils|per cent\b)`)
 
-// kept are words of stored data and of other programs. Their spelling is not ours.
+// kept are words of stored data and of other programs, whose spelling is fixed.
 var kept = regexp.MustCompile(`node\.enrol\b|enrol\.denied|cancelled_write_bytes|ErrRefusedNotAuthorised`)
 
 // A Finding is a place whose words break a rule.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
@@ -170,11 +170,11 @@ func TestParseWish(t *testing.T) {
 
 func TestTokenText(t *testing.T) {
 	for want, tok := range map[string]registry.Token{
-		"token x enrolls 1 machine into the server's cluster, without end; it is shown this once":                 {ID: "x", Role: registry.Agent, Uses: 1},
-		"token x enrolls any number of servers into cluster lab, without end; it is shown this once":              {ID: "x", Role: registry.Upstream, Uses: -1, Cluster: "lab"},
-		"token x lets who has it read all clusters, until 2026-03-01 12:00:00; it is shown this once":             {ID: "x", Role: registry.Viewer, Uses: -1, Expires: noon},
-		"token x lets who has it write series into cluster lab, until 2026-03-01 12:00:00; it is shown this once": {ID: "x", Role: registry.Writer, Cluster: "lab", Uses: -1, Expires: noon},
-		"token x lets who has it read cluster \uFFFDlab, until 2026-03-01 12:00:00; it is shown this once":        {ID: "x", Role: registry.Viewer, Cluster: "\rlab", Expires: noon},
+		"token x enrolls 1 machine into the server's cluster, without expiry; it is shown only once":              {ID: "x", Role: registry.Agent, Uses: 1},
+		"token x enrolls any number of servers into cluster lab, without expiry; it is shown only once":           {ID: "x", Role: registry.Upstream, Uses: -1, Cluster: "lab"},
+		"token x lets its holder read all clusters, until 2026-03-01 12:00:00; it is shown only once":             {ID: "x", Role: registry.Viewer, Uses: -1, Expires: noon},
+		"token x lets its holder write series into cluster lab, until 2026-03-01 12:00:00; it is shown only once": {ID: "x", Role: registry.Writer, Cluster: "lab", Uses: -1, Expires: noon},
+		"token x lets its holder read cluster \uFFFDlab, until 2026-03-01 12:00:00; it is shown only once":        {ID: "x", Role: registry.Viewer, Cluster: "\rlab", Expires: noon},
 	} {
 		if got := table.TokenText(tok, utc); got != want {
 			t.Errorf("TokenText = %q, want %q", got, want)

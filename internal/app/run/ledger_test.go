@@ -530,7 +530,7 @@ func TestServerForeignClaim(t *testing.T) {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	b.equal("booked", r)
-	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, exclusivetest.Nobody); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, exclusivetest.OtherUID); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
 		t.Errorf("notes %q, want %q", r.Notes, want)
 	}
 

@@ -71,7 +71,7 @@ func TestFromALedger(t *testing.T) {
 	defer s.Close()
 	t.Setenv("METE_SERVER", s.URL)
 	for line, want := range map[string][]string{
-		"usage":                     {"build ", "nginx.service ", " (1 day), averages over the 1m that there are", "SUM", "120.000 s", "the rows add up to the machine", "gaps: 1 in this range"},
+		"usage":                     {"build ", "nginx.service ", " (1 day), averages over 1m with data", "SUM", "120.000 s", "the rows add up to the machine", "gaps: 1 in this range"},
 		"usage --idle used":         {"≈600 J + 338 J ±25%", "≈15.6 W", "≈800 J + 400 J ±25%", "≈1.20 kJ ", "≈20.0 W", "the rows add up to the machine"},
 		"usage --idle used -o json": {`"job":"build"`, `"energy_joules":600,"energy_idle_joules":338.028169,"energy_idle_error_joules":84.507042,"energy_average_watts":15.633803,`, `"idle":"used"`},
 		"usage --idle used --where job=build -o csv": {",600,338.028169,84.507042,15.633803,"},

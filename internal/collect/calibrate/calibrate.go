@@ -1,5 +1,5 @@
-// Package calibrate steps the load of this machine from nothing to all of it,
-// and measures with its energy meters what power each load takes.
+// Package calibrate steps the load of this machine from idle to full and measures the power
+// at each step with the machine's energy meters.
 package calibrate
 
 import (
@@ -19,46 +19,45 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// A Config says how to calibrate.
+// A Config configures a calibration.
 type Config struct {
-	// Machine says which meters to open; how often to read them follows from Step.
+	// Machine configures the meters; Run derives the sampling interval from Step.
 	Machine machine.Config
-	Step    time.Duration // for which each load is measured
-	Steps   int           // from nothing to all, besides nothing
+	Step    time.Duration // how long to measure each load
+	Steps   int           // load steps above idle
 }
 
-// Default takes eleven loads, for five seconds each.
+// Default returns eleven loads of five seconds each.
 func Default() Config {
 	return Config{Machine: machine.Config{Reader: machine.Files}, Step: 5 * time.Second, Steps: 10}
 }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	switch {
 	case c.Step < time.Second || c.Step > 10*time.Minute:
-		return fmt.Errorf("%v for each load is not between 1s and 10m: %w", c.Step, fault.ErrInvalid)
+		return fmt.Errorf("step %v is not between 1s and 10m: %w", c.Step, fault.ErrInvalid)
 	case c.Steps < 2 || c.Steps > 100:
-		return fmt.Errorf("%d steps are not 2 to 100: %w", c.Steps, fault.ErrInvalid)
+		return fmt.Errorf("steps %d is not between 2 and 100: %w", c.Steps, fault.ErrInvalid)
 	}
 	return nil
 }
 
-// A Result is what was measured.
+// A Result holds the measured samples.
 type Result struct {
-	Processor string // the machine's CPUs, and how many threads there are
+	Processor string // the machine's CPU model and number of threads
 	Threads   int
 	Domain    power.Domain // of the samples: Package, or Rest for the whole machine
-	Meters    []string     // that measured it
-	ClassPPM  int64        // by how much those may be off
+	Meters    []string     // the meters that measured it
+	ClassPPM  int64        // the error of those meters
 	Samples   []energy.Sample
 }
 
-// Run steps the load, and calls step with what was measured at each: the mean
-// load, in ppm of all CPUs, and the mean power. A load is what the machine as a
-// whole used, whoever used it: on a busy machine the lowest loads are missing,
-// which is an error wrapping fault.ErrUnavailable where too few are left. Samples
-// whose load is not like the others' of its step are left out. It wraps
-// fault.ErrUnsupported where no meter shows what the CPUs take.
+// Run steps the load, and calls step with the mean load of each step, in ppm of all CPUs,
+// and the mean power. The load is that of the whole machine: on a busy machine the lowest
+// loads are missing, and the error wraps fault.ErrUnavailable if too few remain. Run drops
+// samples whose load differs from the others of their step. The error wraps
+// fault.ErrUnsupported if no meter measures the CPUs.
 func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Logger) (_ *Result, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -97,9 +96,8 @@ func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Lo
 	return r, r.check()
 }
 
-// choose takes the meters to go by: those that see the whole machine, where there
-// are such, else those of the packages. It returns for how long a new load has to
-// last before they show it.
+// choose selects the meters: those that cover the whole machine if there are any, else
+// those of the packages. It returns how long a new load takes to show in their readings.
 func (r *Result) choose(p *machine.Power) (settle time.Duration, err error) {
 	settle = time.Second
 	meters := p.Meters.Meters()
@@ -120,15 +118,15 @@ func (r *Result) choose(p *machine.Power) (settle time.Duration, err error) {
 	if len(r.Meters) == 0 {
 		why := errors.Join(p.Meters.OpenErrors()...)
 		if why == nil {
-			return 0, fault.WithHint(fmt.Errorf("no meter shows the power of this machine or of its CPU packages: %w", fault.ErrUnsupported),
-				"calibrate a machine of the same make that has one, and give its file to mete-agent -power-curve here")
+			return 0, fault.WithHint(fmt.Errorf("no meter measures the power of this machine or of its CPU packages: %w", fault.ErrUnsupported),
+				"calibrate a machine of the same model that has one, and pass its file to mete-agent -power-curve on this machine")
 		}
 		return 0, fault.WithHint(fmt.Errorf("no meter can be read: %w", why), fault.Hint(why))
 	}
 	return settle, nil
 }
 
-// span is the part of the loads that has to be seen, at least, for a curve.
+// span is the minimum range of loads for a curve.
 const span = power.PPM / 2
 
 func (r *Result) check() error {
@@ -137,34 +135,34 @@ func (r *Result) check() error {
 		low, high = min(low, s.Load), max(high, s.Load)
 	}
 	if high-low < span {
-		return fault.WithHint(fmt.Errorf("the load went from %d %% to %d %%, too little for a curve: %w", low*100/power.PPM, high*100/power.PPM, fault.ErrUnavailable),
-			"try again when the machine has little else to do, or for longer with --for")
+		return fault.WithHint(fmt.Errorf("loads from %d %% to %d %% are too few for a curve: %w", low*100/power.PPM, high*100/power.PPM, fault.ErrUnavailable),
+			"try again while the machine is less busy, or longer with --for")
 	}
 	return nil
 }
 
-// A gatherer takes samples.
+// A collector collects samples.
 type collector struct {
 	machine *machine.Machine
 	every   time.Duration
 	domain  power.Domain
-	at      int64           // of the tick before, ns of CLOCK_BOOTTIME
+	at      int64           // of the previous tick, ns of CLOCK_BOOTTIME
 	broken  map[string]bool // meters that are not used at present
 
 	readings, now []power.Reading // see waitForStep
 }
 
-// collect takes samples for some time. Those in which a meter is not used, and
-// what is booked is not measured, are left out.
-func (g *collector) collect(ctx context.Context, length time.Duration) (list []energy.Sample, err error) {
-	if _, _, err := g.tick(ctx); err != nil {
+// collect collects samples for the given time. It leaves out samples during which a meter
+// is not used, because those book modelled energy.
+func (c *collector) collect(ctx context.Context, length time.Duration) (list []energy.Sample, err error) {
+	if _, _, err := c.tick(ctx); err != nil {
 		return nil, err
 	}
-	for range length / g.every {
-		if err := sleep.For(ctx, g.every); err != nil {
+	for range length / c.every {
+		if err := sleep.For(ctx, c.every); err != nil {
 			return nil, err
 		}
-		s, ok, err := g.tick(ctx)
+		s, ok, err := c.tick(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -175,11 +173,11 @@ func (g *collector) collect(ctx context.Context, length time.Duration) (list []e
 	return list, nil
 }
 
-// waitForStep returns just after a counter moved, so that a sample has whole steps of it:
-// one that moves every 20 ms would be off by 2 % of a second else. One that does
-// not move is waited for no longer than its step.
-func (g *collector) waitForStep(ctx context.Context) error {
-	src := g.machine.Power().Meters
+// waitForStep returns just after a counter moved, so that a sample covers whole update
+// intervals: with a counter that updates every 20 ms, a sample of a second would otherwise
+// be off by 2 %. It waits no longer than one interval for each counter.
+func (c *collector) waitForStep(ctx context.Context) error {
+	src := c.machine.Power().Meters
 	step := time.Duration(0)
 	for _, m := range src.Meters() {
 		if m.Kind == power.Energy {
@@ -187,19 +185,19 @@ func (g *collector) waitForStep(ctx context.Context) error {
 		}
 	}
 	var err error
-	if g.readings, err = src.Read(g.readings[:0]); err != nil {
+	if c.readings, err = src.Read(c.readings[:0]); err != nil {
 		return err
 	}
 	for begin := time.Now(); time.Since(begin) < step; {
 		if err := sleep.For(ctx, pollInterval); err != nil {
 			return err
 		}
-		g.now, err = src.Read(g.now[:0])
+		c.now, err = src.Read(c.now[:0])
 		if err != nil {
 			return err
 		}
-		for i, r := range g.now {
-			if r.Value != g.readings[i].Value {
+		for i, r := range c.now {
+			if r.Value != c.readings[i].Value {
 				return nil
 			}
 		}
@@ -207,27 +205,27 @@ func (g *collector) waitForStep(ctx context.Context) error {
 	return nil
 }
 
-// pollInterval is the time between two looks at whether a counter moved.
+// pollInterval is the interval between checks whether a counter moved.
 const pollInterval = 500 * time.Microsecond
 
-// tick reads the machine, and returns its mean load and power since the last time.
-func (g *collector) tick(ctx context.Context) (s energy.Sample, ok bool, err error) {
-	if err := g.waitForStep(ctx); err != nil {
+// tick reads the machine and returns its mean load and power since the previous tick.
+func (c *collector) tick(ctx context.Context) (s energy.Sample, ok bool, err error) {
+	if err := c.waitForStep(ctx); err != nil {
 		return s, false, err
 	}
-	b, err := g.machine.Tick()
+	b, err := c.machine.Tick()
 	if err != nil {
 		return s, false, err
 	}
-	for _, e := range g.machine.Accounts().Events() {
-		g.broken[e.Meter] = e.To == 0
+	for _, e := range c.machine.Accounts().Events() {
+		c.broken[e.Meter] = e.To == 0
 	}
-	at := g.machine.Snapshot().At
-	elapsed := at - g.at
-	g.at = at
+	at := c.machine.Snapshot().At
+	elapsed := at - c.at
+	c.at = at
 	var uJ int64
 	for _, res := range usage.Energies {
-		if g.domain == power.Rest || res == usage.EnergyOf(g.domain) {
+		if c.domain == power.Rest || res == usage.EnergyOf(c.domain) {
 			uJ += b.Whole.Get(res)
 		}
 	}
@@ -235,7 +233,7 @@ func (g *collector) tick(ctx context.Context) (s energy.Sample, ok bool, err err
 	if whole <= 0 || elapsed <= 0 || uJ <= 0 {
 		return s, false, nil
 	}
-	for _, is := range g.broken {
+	for _, is := range c.broken {
 		if is {
 			return s, false, nil
 		}
@@ -247,14 +245,13 @@ func (g *collector) tick(ctx context.Context) (s energy.Sample, ok bool, err err
 	}, true, nil
 }
 
-// maxLoadDeviation is by how much a sample's load may stray from the others of its step, in
+// maxLoadDeviation is how much a sample's load may differ from the others of its step, in
 // ppm of all CPUs.
 const maxLoadDeviation = power.PPM / 100
 
-// steadySamples returns the samples whose load is near the median, and half of them at
-// least, the nearest. What else runs in bursts raises the mean load of a sample,
-// but along a chord of the curve: where that bends, the power is too low for the
-// load. They stay in their order.
+// steadySamples returns, in order, the samples whose load is near the median, and at least
+// the nearest half of them. A burst of other load raises the mean load of a sample along a
+// chord of the curve, so that its power is too low where the curve bends.
 func steadySamples(list []energy.Sample) []energy.Sample {
 	if len(list) < 3 {
 		return list
@@ -273,7 +270,7 @@ func steadySamples(list []energy.Sample) []energy.Sample {
 	return slices.DeleteFunc(list, func(s energy.Sample) bool { return max(s.Load-median, median-s.Load) > most })
 }
 
-// mean is the mean of samples.
+// mean returns the mean of samples.
 func mean(list []energy.Sample) (m energy.Sample) {
 	for _, s := range list {
 		m.Load += s.Load
@@ -284,7 +281,7 @@ func mean(list []energy.Sample) (m energy.Sample) {
 	return m
 }
 
-// Fit makes the curve of what was measured.
+// Fit fits the curve to the samples.
 func (r *Result) Fit(day time.Time) *energy.Calibration {
 	source := fmt.Sprintf("calibrated %s on %s with %s", day.UTC().Format(time.DateOnly), r.Processor, strings.Join(r.Meters, " + "))
 	return energy.Calibrate(r.Processor, r.Threads, r.Domain, r.ClassPPM, source, r.Samples)

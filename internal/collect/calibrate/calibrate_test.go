@@ -32,16 +32,16 @@ var quiet = slog.New(slog.DiscardHandler)
 
 const watt = 1_000_000
 
-// simulate plays a machine of a power model, whose loads are all that this one does, and
-// returns how to calibrate it.
-func simulate(t *testing.T, law powersim.PowerModel) calibrate.Config {
+// simulate starts the simulator of a machine with a power model, whose load is that of this
+// machine, and returns the configuration to calibrate it.
+func simulate(t *testing.T, model powersim.PowerModel) calibrate.Config {
 	t.Helper()
 	hosttest.Need(t, "root", "cgroup1")
 	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = h.Close() }() // of this machine there is nothing to give back
+	defer func() { _ = h.Close() }() // nothing was written
 	ys, err := h.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func simulate(t *testing.T, law powersim.PowerModel) calibrate.Config {
 		}
 	}
 	sim.Zones = []powersim.Zone{
-		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: law},
+		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: model},
 		{ID: "intel-rapl:0:0", Name: "dram", Domain: power.DRAM, Model: powersim.PowerModel{Idle: watt}},
 	}
 	p, err := powersim.Start(sim)
@@ -71,24 +71,24 @@ func simulate(t *testing.T, law powersim.PowerModel) calibrate.Config {
 	return cfg
 }
 
-// A calibration finds the power model of a simulated machine, within 1 % at every load.
-// It wants a machine that is left alone: where the hypervisor took some of it
-// meanwhile, or others much, it is run once more, and then once more.
+// A calibration finds the power model of a simulated machine, within 1 % at every load. It
+// needs an otherwise idle machine: if the hypervisor or other processes took too much CPU
+// time, it runs up to three times.
 func TestAccuracyCalibrate(t *testing.T) {
-	testkit.Stage(t, "accuracy", "loads the machine, which has to be left alone")
-	for name, law := range map[string]powersim.PowerModel{
+	testkit.Stage(t, "accuracy", "loads the machine, which must be otherwise idle")
+	for name, model := range map[string]powersim.PowerModel{
 		"linear":  {Idle: 20 * watt, Core: 20 * watt},
 		"concave": {Idle: 20 * watt, Core: 20 * watt, Exponent: .7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := simulate(t, law)
+			cfg := simulate(t, model)
 			for again := range 3 {
 				steal0, busy0, all0 := stolen(t)
-				worst, at, low, err := off(t, cfg, law)
+				worst, at, low, err := curveError(t, cfg, model)
 				steal1, busy1, all1 := stolen(t)
 				all := float64(max(1, all1-all0))
 				steal, others := float64(steal1-steal0)/all, float64(busy1-busy0)/all
-				t.Logf("off by %.2f %% at most, at a load of %d %%; the lowest load that was seen is %.1f %%; steal %.1f %%; others used %.1f %% of the CPU time; %v", 100*worst, at, 100*low, 100*steal, 100*others, err)
+				t.Logf("off by %.2f %% at most, at a load of %d %%; the lowest load was %.1f %%; steal %.1f %%; others used %.1f %% of the CPU time; %v", 100*worst, at, 100*low, 100*steal, 100*others, err)
 				switch {
 				case err == nil && worst <= .01:
 					return
@@ -98,15 +98,15 @@ func TestAccuracyCalibrate(t *testing.T) {
 				case err != nil && !errors.Is(err, fault.ErrUnavailable):
 					t.Fatal(err)
 				case again == 2:
-					t.Fatal("the machine is not left alone: it was never nearly idle")
+					t.Fatal("the machine is not idle enough: its load was never near 0")
 				}
 			}
 		})
 	}
 }
 
-// stolen returns the machine's steal time, for how long others than this process kept
-// it busy, and all time since boot, in ns.
+// stolen returns the machine's steal time, how long other processes kept it busy, and the
+// total time since boot, in ns.
 func stolen(t *testing.T) (steal, busy, all int64) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/stat")
@@ -125,9 +125,9 @@ func stolen(t *testing.T) (steal, busy, all int64) {
 	return s.Steal, busy - u.Utime.Nano() - u.Stime.Nano(), busy + s.Idle + s.IOWait + s.Steal
 }
 
-// off calibrates, and returns by how much the curve is off the power model at most, at
-// which load in percent, and the lowest load that was seen.
-func off(t *testing.T, cfg calibrate.Config, law powersim.PowerModel) (worst float64, at int, low float64, err error) {
+// curveError calibrates, and returns the largest deviation of the curve from the power
+// model, the load in percent at which it occurs, and the lowest load.
+func curveError(t *testing.T, cfg calibrate.Config, model powersim.PowerModel) (worst float64, at int, low float64, err error) {
 	t.Helper()
 	steps := 0
 	r, err := calibrate.Run(t.Context(), cfg, func(energy.Sample) { steps++ }, quiet)
@@ -143,7 +143,7 @@ func off(t *testing.T, cfg calibrate.Config, law powersim.PowerModel) (worst flo
 	}
 	c := r.Fit(time.Now())
 	for i := range 101 {
-		idle, active := law.Power(float64(i) / 100 * float64(r.Threads))
+		idle, active := model.Power(float64(i) / 100 * float64(r.Threads))
 		is := float64(energy.CurvePower(&c.Curve, int64(i)*power.PPM/100))
 		if d := math.Abs(is-idle-active) / (idle + active); d > worst {
 			worst, at = d, i
@@ -157,7 +157,7 @@ func TestRunRefuses(t *testing.T) {
 	cfg := calibrate.Default()
 	cfg.Step = time.Millisecond
 	if _, err := calibrate.Run(t.Context(), cfg, nil, quiet); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("steps of a millisecond: %v, want ErrInvalid", err)
+		t.Errorf("a step of a millisecond: %v, want ErrInvalid", err)
 	}
 	cfg = calibrate.Default()
 	cfg.Machine.Energy.Powercap = t.TempDir()
@@ -166,12 +166,12 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// Who ends it waits for nothing.
+// Canceling the context ends Run.
 func TestRunEnds(t *testing.T) {
 	cfg := simulate(t, powersim.PowerModel{Idle: watt})
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, stop)
 	if _, err := calibrate.Run(ctx, cfg, nil, quiet); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want that it was ended", err)
+		t.Errorf("Run = %v, want context.Canceled", err)
 	}
 }

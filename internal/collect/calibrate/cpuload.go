@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// period is the time in which each thread is busy once and rests once: short, so
-// that a meter sees the mean of both.
+// period is the length of a busy phase plus an idle phase of each thread: short, so that a
+// meter sees the mean of both.
 const period = 10 * time.Millisecond
 
-// A cpuLoad keeps every CPU busy for the same share of its time: a thread for
-// each, bound to it.
+// A cpuLoad keeps every CPU busy for the same share of its time, with one thread pinned to
+// each.
 type cpuLoad struct {
 	share   atomic.Uint64 // bits of a float64
 	stopped atomic.Bool
 	done    sync.WaitGroup
 }
 
-// newCPULoad returns one that does nothing yet.
+// newCPULoad returns an idle cpuLoad.
 func newCPULoad(threads int) *cpuLoad {
 	l := &cpuLoad{}
 	var may unix.CPUSet
@@ -39,16 +39,16 @@ func newCPULoad(threads int) *cpuLoad {
 	return l
 }
 
-// runThread is one thread of it. They begin apart from each other, so that they are
-// not all busy at the same time.
+// runThread is one thread of the load. Threads start with different delays, so that they
+// are not all busy at the same time.
 func (l *cpuLoad) runThread(cpu int, apart time.Duration) {
 	defer l.done.Done()
-	// The thread is not unlocked, so that it ends with the goroutine: no other
-	// gets one that is bound.
+	// The thread stays locked, so that it ends with the goroutine and no other goroutine
+	// gets a pinned thread.
 	runtime.LockOSThread()
 	var own unix.CPUSet
 	own.Set(cpu)
-	// A thread that cannot be bound is as good where the kernel spreads them.
+	// If a thread cannot be pinned, the scheduler spreads the threads.
 	_ = unix.SchedSetaffinity(0, &own)
 	time.Sleep(apart)
 	for !l.stopped.Load() {
@@ -63,7 +63,7 @@ func (l *cpuLoad) runThread(cpu int, apart time.Duration) {
 // setShare sets the share, 0 to 1.
 func (l *cpuLoad) setShare(share float64) { l.share.Store(math.Float64bits(share)) }
 
-// close ends it.
+// close ends the load.
 func (l *cpuLoad) close() {
 	l.stopped.Store(true)
 	l.done.Wait()

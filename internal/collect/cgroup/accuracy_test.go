@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// accuracy skips unless the accuracy tests are wanted: they load the machine.
+// accuracy skips the test unless the accuracy stage runs: it loads the machine.
 func accuracy(t *testing.T) {
 	t.Helper()
 	testkit.Stage(t, "accuracy", "loads the machine")
@@ -50,7 +50,7 @@ func TestAccuracyManyGroups(t *testing.T) {
 			for range ticks {
 				s.tick()
 			}
-			t.Logf("a tick: %v CPU, books and checks of the test included", (spent()-begun)/ticks)
+			t.Logf("a tick: %v CPU, including the accounting and checks of the test", (spent()-begun)/ticks)
 			for g, ns := range want {
 				if s.booked[g] != ns {
 					t.Errorf("%s: booked %d ns, its counter gained %d", g, s.booked[g], ns)
@@ -68,14 +68,14 @@ func TestAccuracyManyGroups(t *testing.T) {
 				s.tick()
 			}
 			if k := s.table.Entries(p + "/s7"); k > 0 || s.lost > 0 {
-				t.Errorf("%d entries are left of 100 groups that are gone, %d events lost", k, s.lost)
+				t.Errorf("%d entries remain of 100 removed groups, %d events lost", k, s.lost)
 			}
 		})
 	}
 }
 
-// More births and deaths than the kernel queues for one reader: a search finds
-// what is there.
+// After more births and deaths than the kernel queues for one reader, a search finds the
+// existing groups.
 func TestAccuracyEventOverflow(t *testing.T) {
 	accuracy(t)
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")

@@ -1,11 +1,10 @@
-// Package cgroup reads what the control groups of a machine show: it finds the
-// hierarchies, follows the births and deaths of groups, and fills a snapshot
-// with every workload's counters.
+// Package cgroup reads the control groups of a machine: it finds the hierarchies, follows
+// the births and deaths of groups, and fills a snapshot with every workload's counters.
 //
-// Two readers of one interface fill it: bpf asks the kernel for all groups at
-// once and is told of births and exact deaths; files keeps descriptors and
-// reads each group's files, and leaves what a group used after its last reading
-// in its parent's remainder, where the kernel keeps it.
+// There are two readers. bpf reads all groups in the kernel at once and receives their
+// births and exact deaths. files keeps descriptors and reads each group's files; what a
+// group used after its last reading stays in its parent's remainder, where the kernel adds
+// it.
 package cgroup
 
 import (
@@ -20,32 +19,32 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Config says how a table reads.
+// A Config configures a Table.
 type Config struct {
 	Node string // node id, part of workload ids
 	Boot string // boot id
-	// Every is the number of ticks over which the slow set is spread.
+	// Every is the number of ticks over which reading the slow set is spread.
 	Every int
-	// Files is how many descriptors may be kept open for groups.
+	// Files is how many descriptors may stay open for groups.
 	Files int
 }
 
 // A reader follows one machine's groups.
 type reader interface {
-	// followChanges tells the table of births and deaths since the call before.
+	// followChanges applies the births and deaths since the last call to the table.
 	followChanges(t *Table) error
-	// read puts the fast set into the readings of all workloads.
+	// read puts the fast set of all workloads into their readings.
 	read(t *Table) error
-	// roles says which roles' hierarchies the reader needs to know groups of.
+	// roles returns the roles whose hierarchies the reader needs.
 	roles() []role
-	// identifiesByID says whether it names groups by id, else by path.
+	// identifiesByID reports whether it identifies groups by id instead of path.
 	identifiesByID() bool
-	// countsRoot says whether its reading of a version 2 root holds all tasks.
+	// countsRoot reports whether its reading of a version 2 root includes all tasks.
 	countsRoot() bool
 	Close() error
 }
 
-// A role is a reason to look at a hierarchy.
+// A role is a purpose for which a hierarchy is read.
 type role uint8
 
 const (
@@ -58,14 +57,14 @@ const (
 	roleCount
 )
 
-// sources is the hierarchy that serves each role; nil where none does.
+// sources is the hierarchy for each role, nil if there is none.
 type sources [roleCount]*hostfs.Hierarchy
 
-// chooseHierarchies chooses the hierarchy for each role. A controller is in one hierarchy
-// only: v1 if it is mounted there, else v2. CPU time and pressure are in every
-// group of v2 whether or not a controller is there, so a bare v2 hierarchy
-// beside v1 controllers serves pressure, and CPU time only where v1 has no
-// cpuacct: groups are commonly made in v1 alone.
+// chooseHierarchies selects the hierarchy for each role. A controller is in one hierarchy
+// only: v1 if it is mounted there, else v2. CPU time and pressure are in every v2 group
+// regardless of controllers. So a v2 hierarchy without controllers beside v1 serves
+// pressure, and CPU time only if v1 has no cpuacct, because groups are commonly created in
+// v1 only.
 func chooseHierarchies(ys []hostfs.Hierarchy) (s sources, err error) {
 	byController := func(name string) *hostfs.Hierarchy {
 		for i := range ys {
@@ -100,8 +99,8 @@ func chooseHierarchies(ys []hostfs.Hierarchy) (s sources, err error) {
 	return s, nil
 }
 
-// A Table holds every group of a machine and what it showed last. One goroutine
-// uses it.
+// A Table holds every group of a machine and its last readings. Only one goroutine may use
+// it.
 type Table struct {
 	cfg    Config
 	host   *hostfs.FS
@@ -109,7 +108,7 @@ type Table struct {
 	src    sources
 	reader reader
 	disk   diskSource
-	trees  []*tree // the hierarchies that are followed
+	trees  []*tree // the hierarchies in use
 	byRole [roleCount]*tree
 
 	byKey     map[key]*node
@@ -117,13 +116,13 @@ type Table struct {
 	bySlot    []*node // of workloads
 	workloads []*node // workloads, parents before children
 	free      []usage.Slot
-	freed     []usage.Slot // by the latest dropEnded; free one snapshot later
+	freed     []usage.Slot // slots freed by the latest dropEnded, reusable one snapshot later
 	removed   []removedGroup
 	ticks     int
 	first     bool
-	foundLate bool  // what is found now may have been there at earlier ticks
-	needsSort bool  // live may hold a child before its parent
-	lost      int64 // births and deaths not seen, since the snapshot before
+	foundLate bool  // groups found in this pass may have existed at earlier ticks
+	needsSort bool  // workloads may hold a child before its parent
+	lost      int64 // births and deaths missed since the previous snapshot
 	fakeIDs   uint64
 
 	buf      []byte
@@ -132,7 +131,7 @@ type Table struct {
 	notes    []string
 }
 
-// newTable makes the table around a reader and finds the groups that are there.
+// newTable creates the table for a reader and finds the existing groups.
 func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
@@ -168,7 +167,7 @@ func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, err
 	return t, nil
 }
 
-// OpenFiles returns a table that reads files. The caller closes it.
+// OpenFiles returns a table with the files reader. The caller closes it.
 func OpenFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	r, err := newFiles(h, cfg, log)
 	if err != nil {
@@ -183,7 +182,7 @@ func OpenFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	return t.findAllOrClose()
 }
 
-// findAllOrClose is t with the groups that are there.
+// findAllOrClose finds the existing groups and returns t.
 func (t *Table) findAllOrClose() (*Table, error) {
 	if err := t.findAll(); err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -191,7 +190,7 @@ func (t *Table) findAllOrClose() (*Table, error) {
 	return t, nil
 }
 
-// Close gives back what the table holds of the kernel.
+// Close releases the table's kernel resources.
 func (t *Table) Close() error {
 	for _, n := range t.workloads {
 		n.closeFiles()
@@ -199,8 +198,8 @@ func (t *Table) Close() error {
 	return t.reader.Close()
 }
 
-// UnifiedID returns the kernfs id of a workload's group in the cgroup v2
-// hierarchy, 0 where it has none there.
+// UnifiedID returns the kernfs id of a workload's group in the cgroup v2 hierarchy, 0 if it
+// has none there.
 func (t *Table) UnifiedID(slot usage.Slot) uint64 {
 	y := t.src[rolePSI]
 	if y == nil || int(slot) >= len(t.bySlot) || t.bySlot[slot] == nil {
@@ -222,19 +221,18 @@ func (t *Table) UnifiedID(slot usage.Slot) uint64 {
 // HasUnified reports whether cgroup v2 is mounted, with or without controllers.
 func (t *Table) HasUnified() bool { return t.src[rolePSI] != nil }
 
-// CountsRoot reports whether the root group's CPU reading holds all tasks of
-// the machine: version 1 has such a counter, version 2 only inside the kernel.
+// CountsRoot reports whether the root group's CPU reading includes all tasks of the
+// machine: version 1 has such a counter, version 2 only inside the kernel.
 func (t *Table) CountsRoot() bool { return !t.src[roleCPU].V2 || t.reader.countsRoot() }
 
-// Notes says what cannot be seen on this machine, and why.
+// Notes returns what is absent on this machine, and why.
 func (t *Table) Notes() []string { return t.notes }
 
 func (t *Table) note(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Sprintf(format, args...))
 }
 
-// Read fills s.Groups with every workload that is there or has just ended, the
-// root first.
+// Read fills s.Groups with every workload that exists or has just ended, the root first.
 func (t *Table) Read(s *usage.Snapshot) error {
 	t.dropEnded()
 	if err := t.reader.followChanges(t); err != nil {
@@ -260,8 +258,8 @@ func (t *Table) Read(s *usage.Snapshot) error {
 	return nil
 }
 
-// dropEnded forgets the groups that ended in the snapshot before, and marks all
-// others that were in it as seen.
+// dropEnded drops the groups that ended in the previous snapshot, and marks all others in
+// it as known.
 func (t *Table) dropEnded() {
 	t.free = append(t.free, t.freed...)
 	t.freed = t.freed[:0]
@@ -282,7 +280,7 @@ func (t *Table) dropEnded() {
 	if len(t.freed) == 0 {
 		return
 	}
-	for _, n := range t.workloads { // who outlives a group above it stands below the next
+	for _, n := range t.workloads { // a group that outlives its parent moves below the next one up
 		if n != t.root && !n.dead && (t.bySlot[n.group.Parent] == nil || t.bySlot[n.group.MemoryParent] == nil) {
 			t.setParents(n)
 		}

@@ -14,8 +14,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// What a group uses that is made while groups are read, below it and in itself,
-// is booked once: to itself, or above it where it was found too late to be read.
+// The use of a group that is created while groups are read counts once: for itself, or for
+// its parent if it was found too late.
 func TestCreatedWhileReading(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1")
 	for _, looks := range []int{0, 1, 2, 4} { // 0 is without directory events
@@ -47,7 +47,7 @@ func TestCreatedWhileReading(t *testing.T) {
 			want[p+"/a"] = usageOf(t, p+"/a") - want[p+"/a/b"]
 			for g, ns := range want {
 				if s.booked[g] != ns && looks > 1 {
-					t.Errorf("%s: booked %d ns, its own counter said %d", g, s.booked[g], ns)
+					t.Errorf("%s: booked %d ns, its counter shows %d", g, s.booked[g], ns)
 				}
 			}
 			if got, all := s.below(p), usageOf(t, p)-before; got != all {
@@ -57,7 +57,7 @@ func TestCreatedWhileReading(t *testing.T) {
 	}
 }
 
-// work uses CPU time in a group, and returns what its counter shows then.
+// work uses CPU time in a group and returns its counter afterwards.
 func work(t *testing.T, p, work string) int64 {
 	t.Helper()
 	l := newLoad(t, in(p)...)
@@ -66,9 +66,9 @@ func work(t *testing.T, p, work string) int64 {
 	return usageOf(t, p)
 }
 
-// What a group uses that is made after the walk, with one below it that has ended
-// before births and deaths are taken over, is booked once, and to each its own.
-func TestCreatedAfterTheWalk(t *testing.T) {
+// The use of a group that is created after the walk, with a child that ends before the
+// events are drained, counts once and for the right group.
+func TestCreatedAfterWalk(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "bpf")
 	p := top(t)
 	s := openFixture(t, "bpf", config(), bpf.Default())
@@ -87,7 +87,7 @@ func TestCreatedAfterTheWalk(t *testing.T) {
 	s.tick()
 	for g, ns := range want {
 		if s.booked[g] != ns {
-			t.Errorf("%s: booked %d ns, its own counter said %d", g, s.booked[g], ns)
+			t.Errorf("%s: booked %d ns, its counter shows %d", g, s.booked[g], ns)
 		}
 	}
 	if got, all := s.below(p), usageOf(t, p); got != all {
@@ -95,10 +95,9 @@ func TestCreatedAfterTheWalk(t *testing.T) {
 	}
 }
 
-// Births and deaths that were told of before the groups were searched for: of a
-// group under whose path another one is by then, and of those below it. None of
-// them is taken for one below that other.
-func TestCreatedBeforeTheSearch(t *testing.T) {
+// Births and deaths that were reported before the search, of a group that another one has
+// replaced under its path and of groups below it, are not applied to the replacement.
+func TestCreatedBeforeSearch(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
 	p := top(t)
 	cfg := bpf.Default()
@@ -130,14 +129,14 @@ func TestCreatedBeforeTheSearch(t *testing.T) {
 	}
 	for _, g := range snap.Groups {
 		if strings.HasPrefix(g.Workload.Path, p+"/a/") {
-			t.Errorf("%s is shown, and went before the group above it was made", g.Workload.Path)
+			t.Errorf("%s is in the snapshot although it ended before its parent was created", g.Workload.Path)
 		}
 	}
 }
 
-// A group of which the birth was lost, and that a search finds in the same tick,
-// is booked what it used by then, and nobody above it is; the other way round
-// where births of others were lost at earlier ticks.
+// If the birth of a group was lost and a search finds it in the same tick, its use until
+// then counts for itself and not for its parent; if births were lost at earlier ticks, for
+// its parent.
 func TestBirthLost(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
 	p := top(t)
@@ -152,11 +151,11 @@ func TestBirthLost(t *testing.T) {
 	work(t, g, "5ms")
 	s.tick()
 	if s.lost == 0 {
-		t.Fatal("120 events found room in a ring of a page")
+		t.Fatal("120 events fit into a ring of one page")
 	}
 	s.tick()
 	if got, want := s.booked[g], usageOf(t, g); got != want && got != 0 {
-		t.Errorf("booked %d ns, its own counter said %d", got, want)
+		t.Errorf("booked %d ns, its counter shows %d", got, want)
 	}
 	if got, want := s.below(p), usageOf(t, p); got != want {
 		t.Errorf("booked %d ns below %s, its counter gained %d", got, p, want)

@@ -9,19 +9,19 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A diskSource says who counts block I/O by group on this machine.
+// A diskSource is the source of block I/O by group on this machine.
 type diskSource uint8
 
 const (
-	diskNone  diskSource = iota // nobody: absent
+	diskNone  diskSource = iota // absent
 	diskV2                      // io.stat
 	diskBlkio                   // v1 blkio.throttle
 	diskBPF                     // the block layer's own tracepoint
 )
 
-// chooseDisk finds who counts block I/O. Files of v1 read zero until a throttle
-// rule exists on a device, which cannot be told from no I/O, so they count only
-// where the root's file names every leaf device that did I/O.
+// chooseDisk selects the source of block I/O. Files of v1 read zero until a device has a
+// throttle rule, like those of a group without I/O. So they count only if the root's file
+// lists every leaf device that did I/O.
 func chooseDisk(t *Table, bpf bool) diskSource {
 	io := t.src[roleIO]
 	switch {
@@ -117,8 +117,7 @@ func putDisk(r *usage.Reading, readBytes, writtenBytes, reads, writes int64) {
 	r.Put(usage.DiskWrites, writes)
 }
 
-// leafDevices lists the devices over which totals are made, looked for once a
-// window.
+// leafDevices returns the devices to sum totals over, refreshed once a window.
 func (t *Table) leafDevices() map[procfmt.Dev]string {
 	every := max(1, t.cfg.Every)
 	if t.leaves == nil || t.ticks >= t.leavesAt+every {

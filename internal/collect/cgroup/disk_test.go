@@ -15,13 +15,13 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// blkioMount is where disk I/O is counted by group.
+// blkioMount is the hierarchy that counts disk I/O by group.
 const blkioMount = "/sys/fs/cgroup/blkio"
 
-// writeDirect writes to a file around the page cache, so that the disk is told
-// at once, in the name of the group that this process is in.
+// writeDirect writes to a file with direct I/O, so that the write reaches the disk at once
+// on behalf of this process's group.
 func writeDirect(file string, size int) error {
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // aligned
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // mmap aligns the buffer
 	if err != nil {
 		return err
 	}
@@ -35,10 +35,9 @@ func writeDirect(file string, size int) error {
 	return f.Close()
 }
 
-// What a group did on a disk is its own, also where it was born after one tick
-// and gone before the next, and from there before anywhere else. A file system
-// may write a little more in the name of a process, and the kernel reads its
-// program for it.
+// The disk I/O of a group counts for itself, even if it lives between two ticks and leaves
+// the blkio hierarchy first. The file system may write slightly more on behalf of a
+// process, and the kernel reads its program file.
 func TestDiskOfShortLives(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
 	const size = 2 << 20
@@ -60,7 +59,7 @@ func TestDiskOfShortLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	if unix.Major(st.Dev) == 0 {
-		t.Skipf("%s is upon no disk", file.Name())
+		t.Skipf("%s is not on a disk", file.Name())
 	}
 	p := top(t)
 	t.Cleanup(func() { removeAll(t, blkioMount+p) })
@@ -86,7 +85,7 @@ func TestDiskOfShortLives(t *testing.T) {
 	live(p+"/long", s.tick)
 	for _, g := range []string{p + "/short", p + "/long"} {
 		if u := s.used[g]; u.Amount[usage.DiskWritten] < 2*size || u.Amount[usage.DiskWritten] >= 3*size || u.Amount[usage.DiskRead] >= size || !u.Present.Has(usage.DiskRead) {
-			t.Errorf("%s: %d bytes written and %d read are booked (%v), want %d and none", g,
+			t.Errorf("%s: booked %d bytes written and %d read (%v), want %d and none", g,
 				u.Amount[usage.DiskWritten], u.Amount[usage.DiskRead], u.Present.Has(usage.DiskRead), 2*size)
 		}
 	}

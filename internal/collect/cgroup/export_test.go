@@ -2,8 +2,8 @@ package cgroup
 
 import "strings"
 
-// Entries counts what a table holds of the groups below a path: workloads,
-// entries by path, id and key, removed groups and watches.
+// Entries counts what a table holds of the groups below a path: workloads, entries by path,
+// id and key, removed groups and watches.
 func (t *Table) Entries(below string) (k int) {
 	in := func(path string) {
 		if strings.HasPrefix(path, below+"/") {
@@ -43,13 +43,13 @@ func (t *Table) Entries(below string) (k int) {
 	return k
 }
 
-// SlotsLost is how many slots are neither taken nor free.
+// SlotsLost returns how many slots are neither in use nor free.
 func (t *Table) SlotsLost() int { return len(t.bySlot) - len(t.workloads) - len(t.free) - len(t.freed) }
 
-// ByName says whether what a group used up to its end is booked to itself.
+// ByName reports whether the use of a group until its end is booked to itself.
 func (t *Table) ByName() bool { return t.reader.identifiesByID() }
 
-// Kept is how many descriptors are kept for each group.
+// Kept returns how many descriptors are kept for each group.
 func (t *Table) Kept() map[string]int {
 	kept := map[string]int{}
 	for _, n := range t.workloads {
@@ -60,40 +60,40 @@ func (t *Table) Kept() map[string]int {
 	return kept
 }
 
-// Blind takes the directory events away, as where the kernel has no more.
+// Blind disables directory events, as when the kernel has no more watches.
 func (t *Table) Blind() { t.reader.(*files).incomplete = true }
 
-// BeforeReading has f called after the first look for groups that were made,
-// before those that are known are read. Each reading then looks so often again.
+// BeforeReading makes each reading look for new groups at most looks times, and calls f
+// after the first look, before the known groups are read.
 func (t *Table) BeforeReading(looks int, f func()) {
 	r := t.reader.(*files)
 	r.maxPasses = looks
-	t.reader = &interrupted{r, f}
+	t.reader = &beforeReading{r, f}
 }
 
-type interrupted struct {
+type beforeReading struct {
 	*files
 	f func()
 }
 
-func (i *interrupted) read(t *Table) error {
-	i.f()
-	return i.files.read(t)
+func (b *beforeReading) read(t *Table) error {
+	b.f()
+	return b.files.read(t)
 }
 
-// AfterWalk has f called after each walk, before births and deaths are taken over.
-func (t *Table) AfterWalk(f func()) { t.reader = &walked{t.reader.(*kernel), f} }
+// AfterWalk calls f after each walk, before the events are drained.
+func (t *Table) AfterWalk(f func()) { t.reader = &afterWalk{t.reader.(*kernel), f} }
 
-type walked struct {
+type afterWalk struct {
 	*kernel
 	f func()
 }
 
-func (w *walked) followChanges(t *Table) error {
-	if err := w.walk(t); err != nil {
+func (a *afterWalk) followChanges(t *Table) error {
+	if err := a.walk(t); err != nil {
 		return err
 	}
-	w.f()
-	w.drain(t)
+	a.f()
+	a.drain(t)
 	return nil
 }

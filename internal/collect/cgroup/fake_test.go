@@ -18,8 +18,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// What a machine needs to have groups: version 1 with two hierarchies, or
-// version 2.
+// Files of a machine with groups: version 1 with two hierarchies, or version 2.
 const (
 	fakeV1 = `-- mete/clocks --
 boottime 1000000000
@@ -61,7 +60,7 @@ system_usec 0
 `
 )
 
-// A fakeMachine is a machine of files, whose groups the test makes, uses and removes.
+// A fakeMachine is a machine of files, whose groups the test creates, uses and removes.
 type fakeMachine struct {
 	t      *rapid.T
 	h      *hostfs.FS
@@ -81,13 +80,13 @@ type fakeMachine struct {
 type fakeGroup struct {
 	path    string
 	parent  *fakeGroup
-	cpu     int64 // us, with all below, dead ones too
+	cpu     int64 // us, with all groups below, dead ones included
 	since   int64 // CPU when it was first seen
-	steady  bool  // there all the time, and readable
-	garbage bool  // its file cannot be understood just now
+	steady  bool  // exists all the time and is readable
+	garbage bool  // its file is malformed now
 }
 
-// dirs are the directories of a group, the one that counts CPU first.
+// dirs returns the directories of a group, the one that counts CPU first.
 func (f *fakeMachine) dirs(p string) []string {
 	if f.v2 {
 		return []string{f.h.Path("/cg" + p)}
@@ -149,7 +148,7 @@ func (f *fakeMachine) use(g *fakeGroup, us int64) {
 	}
 }
 
-// live lets the machine live for a while.
+// live changes the machine at random.
 func (f *fakeMachine) live() {
 	t := f.t
 	f.now += 1e9
@@ -215,10 +214,10 @@ func (f *fakeMachine) tick() usage.Balance {
 	return b
 }
 
-// Whatever is made, used and removed in whatever order, readable or not, with
-// directory events or without: in every tick what is booked is what the
-// machine's counter gained, and each group that was there all the time has,
-// with all below, what its own counter gained.
+// For any sequence of creation, use and removal of groups, readable or not, with directory
+// events or without: in every tick the booked sum is the increase of the machine's counter,
+// and each group that existed all the time, with all groups below it, has the increase of
+// its own counter.
 func TestFilesBookAll(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) { testFilesBookAll(t, r) })
 }

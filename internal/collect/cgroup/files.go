@@ -12,15 +12,15 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// files reads groups by their files, through kept descriptors: a read through
-// one costs a fifteenth of opening the file anew.
+// files reads groups through their files, with kept descriptors: that costs a fifteenth of
+// opening the file each time.
 type files struct {
 	host *hostfs.FS
 	log  *slog.Logger
-	dirs *watches // nil where the kernel gives no directory events
-	// incomplete says that not all directories are watched, so that none is to be.
+	dirs *watches // nil if the kernel provides no directory events
+	// incomplete is true if not all directories can be watched, so that none is.
 	incomplete      bool
-	maxPasses       int // how often at most a reading looks for groups that were made meanwhile
+	maxPasses       int // how often at most a reading looks for groups created meanwhile
 	maxDescriptors  int // descriptors that may be kept
 	openDescriptors int
 	tick            int
@@ -32,7 +32,7 @@ func newFiles(h *hostfs.FS, cfg Config, log *slog.Logger) (*files, error) {
 	w, err := newWatches(h)
 	switch {
 	case errors.Is(err, fault.ErrUnavailable):
-		log.Warn("no directory events; groups are searched for every window", "err", err)
+		log.Warn("no directory events: searching for groups every window", "err", err)
 	case err != nil:
 		return nil, err
 	}
@@ -52,27 +52,27 @@ func (f *files) Close() error {
 	return f.dirs.Close()
 }
 
-// watch is called for each directory that the table finds.
+// watch watches a directory that the table found.
 func (f *files) watch(t *Table, tr *tree, path string) {
 	if f.dirs == nil || f.incomplete {
 		return
 	}
 	if err := f.dirs.add(tr, path); err != nil && !errors.Is(err, fault.ErrNotFound) {
-		f.log.Warn("no more directory events; groups are searched for every window", "path", path, "err", err)
+		f.log.Warn("no more directory events: searching for groups every window", "path", path, "err", err)
 		f.incomplete = true
 	}
 }
 
-// unwatch is called for each directory that is gone.
+// unwatch ends the watch of a removed directory.
 func (f *files) unwatch(tr *tree, path string) {
 	if f.dirs != nil {
 		f.dirs.remove(tr, path)
 	}
 }
 
-// followChanges follows what was made and removed.
+// followChanges applies the creation and removal of groups.
 func (f *files) followChanges(t *Table) error {
-	if f.tick == 0 && f.dirs != nil { // the root's own directories
+	if f.tick == 0 && f.dirs != nil { // changes before the watch of the root
 		for _, tr := range t.trees {
 			f.watch(t, tr, "/")
 			if err := t.scan(tr, "/"); err != nil {
@@ -84,7 +84,7 @@ func (f *files) followChanges(t *Table) error {
 		if f.tick%max(1, t.cfg.Every) != 0 {
 			return nil
 		}
-		t.foundLate = true // also at the tick before, after the search
+		t.foundLate = true // or at the previous tick, after its search
 		defer func() { t.foundLate = false }()
 		return f.search(t)
 	}
@@ -110,7 +110,8 @@ func (f *files) followChanges(t *Table) error {
 	return err
 }
 
-// applyChange follows one event. It may be old: what counts is what is there now.
+// applyChange applies one event. It may be outdated: the current state of the directory
+// decides.
 func (f *files) applyChange(t *Table, tr *tree, path string, made bool) error {
 	id, err := f.host.ID(tr.dir(path))
 	if !made {
@@ -120,14 +121,14 @@ func (f *files) applyChange(t *Table, tr *tree, path string, made bool) error {
 		return nil
 	}
 	if err != nil && f.host.Live() {
-		return nil // gone again: what it used is in its parent
+		return nil // removed again: its use is in its parent
 	}
 	t.addGroup(tr, path, id)
 	f.watch(t, tr, path)
-	return t.scan(tr, path) // what was made in it before it was watched
+	return t.scan(tr, path) // groups created in it before the watch
 }
 
-// search compares the groups that are known with those that are there.
+// search compares the known groups with the existing ones.
 func (f *files) search(t *Table) error {
 	for _, tr := range t.trees {
 		for _, n := range tr.byPath {
@@ -146,10 +147,10 @@ func (f *files) search(t *Table) error {
 
 // read reads CPU time and memory of every workload.
 //
-// What a group used that was made since the look for such is in the readings
-// above it already. So it is looked for again and read as well, or that would be
-// booked above it now, and to itself at the next tick. What is found by the last
-// look begins with the next tick: until then its use is that of the group above.
+// The readings of a parent include the use of groups created since the last search. Such
+// groups are found and read too; otherwise their use would be booked to the parent now, and
+// to themselves at the next tick. A group found in the last pass starts with the next tick:
+// until then its use counts for its parent.
 func (f *files) read(t *Table) error {
 	f.tick++
 	done := 0
@@ -215,7 +216,7 @@ func (f *files) readCPU(t *Table, n *node, tr *tree) {
 	}
 }
 
-// putCPU takes over what cpu.stat shows.
+// putCPU stores the values of cpu.stat.
 func putCPU(r *usage.Reading, c procfmt.CPU, used bool) {
 	if used && c.HasUsage {
 		r.Put(usage.CPU, c.Usage)
@@ -244,8 +245,8 @@ func (f *files) readMemory(t *Table, n *node, tr *tree) {
 	f.handleReadError(t, n, tr, usage.Memory, err)
 }
 
-// handleReadError judges the reading of one group: gone is its end, anything else makes
-// this resource absent.
+// handleReadError handles the error of reading one group: ENODEV and the like end the
+// group, any other error makes the resource absent.
 func (f *files) handleReadError(t *Table, n *node, tr *tree, r usage.Resource, err error) {
 	switch {
 	case err == nil:
@@ -257,12 +258,12 @@ func (f *files) handleReadError(t *Table, n *node, tr *tree, r usage.Resource, e
 		}
 		n.group.Has &^= usage.SetOf(r)
 		if r == usage.CPU {
-			n.group.Born = false // what it shows later is in the group above by then
+			n.group.Born = false // its use until then counts for its parent
 		}
 	}
 }
 
-// isGone reports whether the group is no longer in the tree, or is another.
+// isGone reports whether the group was removed from the tree or replaced.
 func (f *files) isGone(n *node, tr *tree) bool {
 	dir := tr.dir(n.paths[tr.index])
 	if n.id[tr.index] >= fakeID {
@@ -273,12 +274,12 @@ func (f *files) isGone(n *node, tr *tree) bool {
 	return errors.Is(err, fault.ErrNotFound) || err == nil && id != n.id[tr.index]
 }
 
-// pread reads one of a node's files, through a kept descriptor if it may.
+// pread reads one of a node's files, through a kept descriptor if allowed.
 func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error) {
 	file := n.files[which]
 	if file == nil {
 		if f.dirs == nil && f.isGone(n, tr) {
-			// Nobody told that there may be another group under the path.
+			// Without events, the path may belong to another group already.
 			return nil, fmt.Errorf("%s: %w", n.path, fault.ErrNotFound)
 		}
 		var err error
@@ -287,7 +288,7 @@ func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error)
 		}
 		if n.noDescriptors || f.openDescriptors >= f.maxDescriptors {
 			n.noDescriptors = true
-			defer func() { _ = file.Close() }() // it was only read
+			defer func() { _ = file.Close() }() // nothing was written
 		} else {
 			f.openDescriptors++
 			n.files[which] = file
@@ -295,14 +296,14 @@ func (f *files) pread(n *node, which int, tr *tree, name string) ([]byte, error)
 	}
 	k, err := file.Pread(f.buf[:])
 	if err != nil {
-		// The file may come back as another one.
+		// The file may come back as a different one.
 		n.closeFile(which)
 		return nil, hostfs.Kind(name, err)
 	}
 	return f.buf[:k], nil
 }
 
-// assignDescriptors gives the descriptors to the busiest groups when there are not enough.
+// assignDescriptors gives the descriptors to the busiest groups if there are not enough.
 func (f *files) assignDescriptors(t *Table) {
 	f.openDescriptors = 0
 	short := false
@@ -324,7 +325,7 @@ func (f *files) assignDescriptors(t *Table) {
 	}
 }
 
-// countOpen is how many descriptors n holds.
+// countOpen returns how many descriptors n holds.
 func countOpen(n *node) (k int) {
 	for _, f := range n.files {
 		if f != nil {

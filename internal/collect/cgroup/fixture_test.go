@@ -26,9 +26,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestMain lets the test binary be the load in a group: for each line that it
-// is given it uses that much CPU time, and says so; "N MB" touches memory, and
-// "write N FILE" writes bytes to a file upon a disk.
+// TestMain makes the test binary the load in a group: for each input line it uses that much
+// CPU time and prints a line; "N MB" touches memory, and "write N FILE" writes bytes to a
+// file on a disk.
 func TestMain(m *testing.M) {
 	if os.Getenv("METE_TEST_LOAD") == "" {
 		os.Exit(m.Run())
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	_ = held
 }
 
-// spent is the CPU time of this process.
+// spent returns the CPU time of this process.
 func spent() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -77,7 +77,7 @@ type load struct {
 	dirs []string // its groups
 }
 
-// newLoad starts a process in the groups whose directories are given.
+// newLoad starts a process in the groups with the given directories.
 func newLoad(t *testing.T, dirs ...string) *load {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -101,7 +101,7 @@ func newLoad(t *testing.T, dirs ...string) *load {
 	return l
 }
 
-// do gives the process one line of work and waits until it is done.
+// do sends the process one line of work and waits until it is done.
 func (l *load) do(work string) {
 	l.t.Helper()
 	if _, err := fmt.Fprintln(l.in, work); err != nil {
@@ -112,13 +112,13 @@ func (l *load) do(work string) {
 	}
 }
 
-// stop stops the process, and returns when each of its threads stands still.
+// stop stops the process, and returns once each of its threads has stopped.
 func (l *load) stop() {
 	l.t.Helper()
 	if err := l.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		l.t.Fatal(err)
 	}
-	testkit.Eventually(l.t, "a load stands still", func() bool {
+	testkit.Eventually(l.t, "a load is stopped", func() bool {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", l.cmd.Process.Pid))
 		if err != nil {
 			l.t.Fatal(err)
@@ -130,7 +130,7 @@ func (l *load) stop() {
 	})
 }
 
-// enter puts the process into the groups whose directories are given.
+// enter moves the process into the groups with the given directories.
 func (l *load) enter(dirs ...string) {
 	l.t.Helper()
 	for _, d := range dirs {
@@ -140,15 +140,15 @@ func (l *load) enter(dirs ...string) {
 	}
 }
 
-// leave takes the process out of its groups, whose counters rest from then on.
-// They would not while it sleeps, stands still or has just ended: on a busy
-// machine it may stay on its CPU for a while after others can see that.
+// leave moves the process out of its groups, so that their counters do not change any more.
+// They might while it sleeps, is stopped or has just ended: on a busy machine it may stay
+// on its CPU for a while after its state has changed.
 func (l *load) leave() {
 	l.t.Helper()
 	l.enter(mounts...)
 }
 
-// end takes the process out of its groups, ends it and waits for it.
+// end moves the process out of its groups, ends it and waits for it.
 func (l *load) end() {
 	if l.in == nil {
 		return
@@ -178,7 +178,7 @@ type fixture struct {
 	rows   map[string]int   // in how many windows
 }
 
-// both runs a test with both readers on this machine.
+// both runs a test with each reader on this machine.
 func both(t *testing.T, f func(t *testing.T, open func(cgroup.Config) *fixture)) {
 	for _, reader := range []string{"bpf", "files"} {
 		t.Run(reader, func(t *testing.T) {
@@ -228,97 +228,97 @@ func openFixture(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Conf
 	return s
 }
 
-func (s *fixture) start() {
-	s.books = attribute.New("node")
-	s.booked, s.level, s.rows = map[string]int64{}, map[string]int64{}, map[string]int{}
-	s.used = map[string]usage.Usage{}
-	s.tick()
+func (f *fixture) start() {
+	f.books = attribute.New("node")
+	f.booked, f.level, f.rows = map[string]int64{}, map[string]int64{}, map[string]int{}
+	f.used = map[string]usage.Usage{}
+	f.tick()
 }
 
-// tick reads the machine and keeps its accounts, which must close.
-func (s *fixture) tick() {
-	s.t.Helper()
-	c, err := s.h.Clocks()
+// tick reads the machine and books the snapshot, which must balance.
+func (f *fixture) tick() {
+	f.t.Helper()
+	c, err := f.h.Clocks()
 	if err != nil {
-		s.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	s.snap = usage.Snapshot{Boot: "boot", At: c.Boottime, Mono: c.Monotonic, Groups: s.snap.Groups}
-	s.snap.Node = usage.Node{CPUs: 4096, MemTotal: 1 << 45, MemFree: 1 << 44}
-	if err := s.table.Read(&s.snap); err != nil {
-		s.t.Fatal(err)
+	f.snap = usage.Snapshot{Boot: "boot", At: c.Boottime, Mono: c.Monotonic, Groups: f.snap.Groups}
+	f.snap.Node = usage.Node{CPUs: 4096, MemTotal: 1 << 45, MemFree: 1 << 44}
+	if err := f.table.Read(&f.snap); err != nil {
+		f.t.Fatal(err)
 	}
-	s.lost += s.snap.Lost
-	s.checkOrder()
-	b := s.books.Tick(&s.snap)
+	f.lost += f.snap.Lost
+	f.checkOrder()
+	b := f.books.Tick(&f.snap)
 	if !b.IsBalanced(usage.CPU) || !b.IsBalanced(usage.Memory) {
-		s.t.Errorf("the books do not close: %+v", b)
+		f.t.Errorf("the accounts do not balance: %+v", b)
 	}
-	clear(s.level)
-	for _, r := range s.books.Live().Rows {
+	clear(f.level)
+	for _, r := range f.books.Live().Rows {
 		if r.Memory != nil {
-			s.level[r.Path] += *r.Memory
+			f.level[r.Path] += *r.Memory
 		}
 	}
-	s.books.CloseWindow(&s.window)
-	if s.window.Balance.Violations > 0 {
-		s.t.Errorf("%d violations", s.window.Balance.Violations)
+	f.books.CloseWindow(&f.window)
+	if f.window.Balance.Violations > 0 {
+		f.t.Errorf("%d violations", f.window.Balance.Violations)
 	}
-	for _, r := range s.window.Rows {
-		s.booked[r.Workload.Path] += r.Usage.Amount[usage.CPU]
-		s.rows[r.Workload.Path]++
-		sum := s.used[r.Workload.Path]
+	for _, r := range f.window.Rows {
+		f.booked[r.Workload.Path] += r.Usage.Amount[usage.CPU]
+		f.rows[r.Workload.Path]++
+		sum := f.used[r.Workload.Path]
 		sum.Add(&r.Usage)
-		s.used[r.Workload.Path] = sum
+		f.used[r.Workload.Path] = sum
 	}
 }
 
-// rest takes a tick while the loads are out of their groups, so that no counter
-// moves while it is read.
-func (s *fixture) rest(loads ...*load) {
-	s.t.Helper()
+// rest takes a tick while the loads are out of their groups, so that no counter changes
+// during the reading.
+func (f *fixture) rest(loads ...*load) {
+	f.t.Helper()
 	for _, l := range loads {
 		l.leave()
 	}
-	s.tick()
+	f.tick()
 	for _, l := range loads {
 		l.enter(l.dirs...)
 	}
 }
 
-// checkOrder checks what every snapshot promises.
-func (s *fixture) checkOrder() {
-	s.t.Helper()
+// checkOrder checks the guarantees of every snapshot.
+func (f *fixture) checkOrder() {
+	f.t.Helper()
 	seen := map[usage.Slot]bool{usage.NoSlot: true}
 	slots := map[usage.Slot]string{}
-	for _, g := range s.snap.Groups {
+	for _, g := range f.snap.Groups {
 		if old, twice := slots[g.Slot]; twice {
-			s.t.Errorf("%s has the slot of %s", g.Workload.Path, old)
+			f.t.Errorf("%s has the slot of %s", g.Workload.Path, old)
 		}
 		slots[g.Slot] = g.Workload.Path
 		if !seen[g.Parent] {
-			s.t.Errorf("%s stands before its parent", g.Workload.Path)
+			f.t.Errorf("%s precedes its parent", g.Workload.Path)
 		}
 		seen[g.Slot] = true
 	}
-	for _, g := range s.snap.Groups {
+	for _, g := range f.snap.Groups {
 		if _, ok := slots[g.MemoryParent]; !ok && g.MemoryParent != usage.NoSlot {
-			s.t.Errorf("%s: its memory is below slot %d, which nobody has", g.Workload.Path, g.MemoryParent)
+			f.t.Errorf("%s: its memory parent is slot %d, which is not in use", g.Workload.Path, g.MemoryParent)
 		}
 	}
 }
 
-// group returns the group of the latest snapshot at a path, nil where it is not.
-func (s *fixture) group(p string) *usage.Group {
-	i := slices.IndexFunc(s.snap.Groups, func(g *usage.Group) bool { return g.Workload.Path == p && !g.Final })
+// group returns the group of the latest snapshot at a path, nil if there is none.
+func (f *fixture) group(p string) *usage.Group {
+	i := slices.IndexFunc(f.snap.Groups, func(g *usage.Group) bool { return g.Workload.Path == p && !g.Final })
 	if i < 0 {
 		return nil
 	}
-	return s.snap.Groups[i]
+	return f.snap.Groups[i]
 }
 
-// below sums what was booked to the group at p and all below.
-func (s *fixture) below(p string) (ns int64) {
-	for q, v := range s.booked {
+// below returns the sum booked to the group at p and all groups below it.
+func (f *fixture) below(p string) (ns int64) {
+	for q, v := range f.booked {
 		if q == p || strings.HasPrefix(q, p+"/") {
 			ns += v
 		}
@@ -326,7 +326,7 @@ func (s *fixture) below(p string) (ns int64) {
 	return ns
 }
 
-// The hierarchies in which these tests make groups.
+// The hierarchies in which these tests create groups.
 const (
 	cpuMount    = "/sys/fs/cgroup/cpuacct"
 	memoryMount = "/sys/fs/cgroup/memory"
@@ -334,7 +334,7 @@ const (
 
 var mounts = []string{cpuMount, memoryMount}
 
-// top makes a group for a test in each hierarchy and returns its path.
+// top creates a group for a test in each hierarchy and returns its path.
 func top(t *testing.T) string {
 	t.Helper()
 	name := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
@@ -358,7 +358,7 @@ func mkdir(t *testing.T, dirs ...string) {
 	}
 }
 
-// rmdir removes groups; the kernel may need a moment to let the last process go.
+// rmdir removes groups; the kernel may need a moment after the last process has ended.
 func rmdir(t *testing.T, dirs ...string) {
 	t.Helper()
 	for _, d := range dirs {
@@ -379,13 +379,13 @@ func removeAll(t *testing.T, dir string) {
 		if err == nil && e.IsDir() {
 			dirs = append(dirs, p)
 		}
-		return nil // what has just gone need not be removed
+		return nil // it was just removed
 	})
 	slices.Reverse(dirs)
 	rmdir(t, dirs...)
 }
 
-// in are the directories of a group in all hierarchies of the tests.
+// in returns the directories of a group in all hierarchies of the tests.
 func in(p string) (dirs []string) {
 	for _, m := range mounts {
 		dirs = append(dirs, m+p)
@@ -412,7 +412,7 @@ func usageOf(t *testing.T, p string) int64 {
 	return number(t, cpuMount+p+"/cpuacct.usage")
 }
 
-// life lets a group be born, use CPU time and die, and returns what it used.
+// life creates a group, uses CPU time in it and removes it; it returns the CPU time.
 func life(t *testing.T, p, work string) int64 {
 	t.Helper()
 	mkdir(t, in(p)...)

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Each role is served by the hierarchy that has the controller, and what every
-// group of version 2 shows by version 2, but not CPU time where v1 counts it.
+// Each role uses the hierarchy that has the controller, and for values in every group of
+// version 2 that one, except CPU time if v1 counts it.
 func TestChooseHierarchies(t *testing.T) {
 	v1 := func(mount string, controllers ...string) hostfs.Hierarchy {
 		return hostfs.Hierarchy{ID: 1, Mount: mount, Controllers: controllers}
@@ -41,7 +41,7 @@ func TestChooseHierarchies(t *testing.T) {
 				got = y.Mount
 			}
 			if got != c.want[role] {
-				t.Errorf("%s: role %d is served by %q, want %q", name, role, got, c.want[role])
+				t.Errorf("%s: role %d uses %q, want %q", name, role, got, c.want[role])
 			}
 		}
 	}
@@ -54,11 +54,11 @@ func TestPutCPU(t *testing.T) {
 	var r usage.Reading
 	putCPU(&r, procfmt.CPU{Usage: 30, HasUsage: true, User: 10, HasUser: true, System: 20, HasSystem: true, ThrottledTime: 5, HasThrottledTime: true}, true)
 	if want := usage.SetOf(usage.CPU, usage.CPUUser, usage.CPUSystem, usage.CPUThrottled); r.Has != want || r.Value[usage.CPU] != 30 || r.Value[usage.CPUSystem] != 20 || r.Value[usage.CPUThrottled] != 5 {
-		t.Errorf("a whole cpu.stat: %+v", r)
+		t.Errorf("a complete cpu.stat: %+v", r)
 	}
 	r = usage.Reading{}
 	putCPU(&r, procfmt.CPU{Usage: 30, HasUsage: true, User: 10, HasUser: true}, false)
 	if r.Has != 0 {
-		t.Errorf("user without system, for limits alone: %+v", r)
+		t.Errorf("user without system, for limits only: %+v", r)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// kernel reads groups by BPF: one walk over each hierarchy, and the births and
-// deaths that tracepoints noted.
+// kernel reads groups by BPF: one walk over each hierarchy, and the births and deaths
+// recorded by tracepoints.
 //
-// A tick walks first and drains the events after, so that each row's birth is
-// known and each death's final value is at least what the walk showed above it:
-// nothing is booked both to a group that ended and to its parent.
+// A tick walks first and drains the events afterwards, so that each row's birth is known
+// and each death's final value is at least what the walk saw in its parent: nothing is
+// booked to both an ended group and its parent.
 type kernel struct {
 	k       *bpf.Kernel
 	log     *slog.Logger
@@ -27,12 +27,12 @@ type kernel struct {
 	full    uint32
 	tick    int
 
-	unknownSince int // tick since which walks show groups that are not known, 0 where none
+	unknownSince int // tick since which walks show unknown groups, 0 if none
 	searchedAt   int // tick of the latest search
 }
 
-// OpenBPF returns a table that reads by BPF. The kernel stays the caller's, who
-// closes it after the table.
+// OpenBPF returns a table with the BPF reader. The caller still owns the kernel and closes
+// it after the table.
 func OpenBPF(h *hostfs.FS, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table, error) {
 	if err := errors.Join(k.Err(bpf.Walks), k.Err(bpf.Events)); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (r *kernel) open(h *hostfs.FS, tr *tree, flush bool) error {
 func (r *kernel) roles() []role        { return []role{roleCPU, roleMemory, rolePIDs, roleIO} }
 func (r *kernel) identifiesByID() bool { return true }
 
-// countsRoot asks the first walk, whose first row is the root's.
+// countsRoot does a walk: its first row is the root's.
 func (r *kernel) countsRoot() bool {
 	for _, w := range r.walkers {
 		if w == nil {
@@ -96,7 +96,7 @@ func (r *kernel) Close() (err error) {
 	return err
 }
 
-// followChanges walks all hierarchies, then takes over births and deaths.
+// followChanges walks all hierarchies, then applies births and deaths.
 func (r *kernel) followChanges(t *Table) error {
 	if err := r.walk(t); err != nil {
 		return err
@@ -132,8 +132,8 @@ func (r *kernel) drain(t *Table) {
 	})
 }
 
-// walksPIDsSeldom reports whether tasks are counted in a hierarchy of their own: that is
-// walked once a window, as a walk costs as much there as for CPU time.
+// walksPIDsSeldom reports whether tasks are counted in a hierarchy of their own. That is
+// walked once a window only, because a walk costs as much as one for CPU time.
 func (r *kernel) walksPIDsSeldom(t *Table) bool {
 	pids := t.byRole[rolePIDs]
 	return pids != t.byRole[roleCPU] && pids != t.byRole[roleMemory]
@@ -152,7 +152,7 @@ func (r *kernel) applyEvent(t *Table, tr *tree, e *bpf.Event) {
 	}
 	n := tr.byID[e.ID]
 	if n == nil {
-		return // outside of what is mounted here, or its birth was lost
+		return // outside the mount, or its birth was lost
 	}
 	if tr == t.byRole[roleCPU] && !n.dead {
 		r.setFinalCPU(n, e)
@@ -160,10 +160,10 @@ func (r *kernel) applyEvent(t *Table, tr *tree, e *bpf.Event) {
 	t.removeGroup(tr, n, tr == t.byRole[roleCPU])
 }
 
-// isOutdated reports whether a birth that is told of now was followed by others
-// under its path, of which a search found a later one: a hierarchy's ids rise. Or
-// under that of the group above it, or that one has gone unseen: what it used is
-// above them both, and no part of what another one shows that is there now.
+// isOutdated reports whether a newer group has replaced the one of a birth event: a search
+// found a later id under its path, since ids of a hierarchy rise, or another group as its
+// parent, or no parent. The use of the outdated group is in its ancestors, not in the
+// groups that exist now.
 func isOutdated(tr *tree, p string, id, parent uint64) bool {
 	if n := tr.byPath[p]; n != nil && n.id[tr.index] < fakeID && id < n.id[tr.index] {
 		return true
@@ -172,10 +172,9 @@ func isOutdated(tr *tree, p string, id, parent uint64) bool {
 	return up == nil || up.id[tr.index] < fakeID && up.id[tr.index] != parent
 }
 
-// setFinalCPU sets the last CPU time of a group. Version 1 gives it. In version 2 the
-// sum over a group and its children is as old as the latest flush: what the
-// group itself used is exact, and what children used since that flush is known
-// from their own ends.
+// setFinalCPU sets the final CPU time of a group. Version 1 provides it. In version 2 the
+// sum over a group and its children is as old as the latest flush: the group's own use is
+// exact, and the use of children since that flush comes from their own ends.
 func (r *kernel) setFinalCPU(n *node, e *bpf.Event) {
 	last := n.walked
 	cpu := last + n.endedCPU
@@ -193,8 +192,7 @@ func (r *kernel) setFinalCPU(n *node, e *bpf.Event) {
 	}
 }
 
-// pathBelowMount turns a group's path as the kernel writes it into the path below the
-// mount.
+// pathBelowMount converts a kernel path of a group into the path below the mount.
 func (tr *tree) pathBelowMount(p string) (string, bool) {
 	if tr.Root == "/" {
 		return p, true
@@ -205,7 +203,7 @@ func (tr *tree) pathBelowMount(p string) (string, bool) {
 	return "", false
 }
 
-// read takes over the rows of the walks and what was counted.
+// read applies the rows of the walks and the counts.
 func (r *kernel) read(t *Table) error {
 	unknown := r.applyRows(t)
 	r.applyCounts(t)
@@ -218,7 +216,7 @@ func (r *kernel) read(t *Table) error {
 	}
 	if lost := r.k.Lost() - r.lost; lost > 0 || unknown && (r.searchedAt == 0 || r.tick >= r.searchedAt+t.cfg.Every) {
 		if lost > 0 {
-			r.log.Warn("births or deaths of groups were not seen; searching", "lost", lost)
+			r.log.Warn("missed births or deaths of groups; searching", "lost", lost)
 		}
 		t.lost += int64(lost)
 		r.lost += lost
@@ -226,15 +224,16 @@ func (r *kernel) read(t *Table) error {
 		if err := r.search(t); err != nil {
 			return err
 		}
-		// What they used is in the rows above them, and is booked there otherwise.
+		// The rows of their parents include their use, which would otherwise be booked
+		// there.
 		r.applyRows(t)
 	}
 	r.startUnwalked(t)
 	return nil
 }
 
-// applyRows takes over the rows that were not yet. It reports whether some are of
-// groups that are not known.
+// applyRows applies the rows not applied yet. It reports whether some belong to unknown
+// groups.
 func (r *kernel) applyRows(t *Table) (unknown bool) {
 	for i, tr := range t.trees {
 		rows := r.rows[i]
@@ -253,9 +252,9 @@ func (r *kernel) applyRows(t *Table) (unknown bool) {
 	return unknown
 }
 
-// startUnwalked puts the CPU time of groups that were made after the walk, which are in
-// no row: it began at zero. So what groups below them used that have ended by now
-// is taken from theirs, and not booked again at the next tick, when they show it.
+// startUnwalked sets the CPU time of groups that were created after the walk, and have no
+// row, to zero, where they began. So the use of groups below them that have ended by now is
+// subtracted from theirs at the next tick, not booked twice.
 func (r *kernel) startUnwalked(t *Table) {
 	cpu := t.byRole[roleCPU]
 	for _, n := range t.workloads {
@@ -284,12 +283,12 @@ func (r *kernel) applyRow(t *Table, tr *tree, n *node, row *bpf.Row) {
 	}
 }
 
-// applyCounts adds what groups did since the tick before to the workloads that they
-// count for.
+// applyCounts adds each group's counts since the previous tick to the workload that it
+// counts for.
 func (r *kernel) applyCounts(t *Table) {
 	disk := t.disk == diskBPF
 	forks := r.k.Err(bpf.Forks) == nil
-	for _, n := range t.workloads { // nothing counted is zero, not absent
+	for _, n := range t.workloads { // nothing counted means zero, not absent
 		if n == t.root {
 			continue
 		}
@@ -297,7 +296,7 @@ func (r *kernel) applyCounts(t *Table) {
 			n.group.Has |= usage.SetOf(usage.Processes)
 			n.group.Counted |= usage.SetOf(usage.Processes)
 		}
-		// One that was removed there first may have been there for a part of the tick.
+		// A group removed there may have existed for part of the tick.
 		if io := t.byRole[roleIO]; disk && io != nil && (n.id[io.index] != 0 || n.removed[io.index]) {
 			n.group.Has |= diskSet
 			n.group.Own |= diskSet
@@ -326,13 +325,13 @@ func (r *kernel) applyCounts(t *Table) {
 	}
 	if full := r.k.Full(); full != r.full {
 		r.full = full
-		r.log.Warn("too many groups to count processes and block I/O of each; some of it goes to system")
+		r.log.Warn("too many groups to count processes and block I/O separately: some of it counts for system")
 	}
 }
 
 var diskSet = usage.SetOf(usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites)
 
-// rememberCounts remembers which of the counts were taken over, each by its tree.
+// rememberCounts stores the counts that were applied, by tree.
 func (n *node) rememberCounts(tr *tree, t *Table, c *bpf.Counts) {
 	if tr == t.byRole[roleCPU] {
 		n.counts.Forks = c.Forks
@@ -343,7 +342,7 @@ func (n *node) rememberCounts(tr *tree, t *Table, c *bpf.Counts) {
 	}
 }
 
-// releaseRemoved gives back the places of groups that ended two ticks ago.
+// releaseRemoved frees the slots of groups that ended two ticks ago.
 func (r *kernel) releaseRemoved(t *Table) {
 	kept := t.removed[:0]
 	for _, g := range t.removed {
@@ -362,8 +361,8 @@ func (r *kernel) releaseRemoved(t *Table) {
 	t.removed = kept
 }
 
-// search finds births and deaths by comparing what is known with what is there.
-// A walk shows most of that; what it does not show may have been born after it.
+// search finds births and deaths by comparing the known groups with the existing ones. A
+// walk shows most of them; a group missing in the walk may be newer than it.
 func (r *kernel) search(t *Table) error {
 	for i, tr := range t.trees {
 		walked := r.rows[i] != nil

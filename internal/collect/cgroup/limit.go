@@ -7,11 +7,11 @@ import (
 	"mete.dev/mete/internal/host/procfmt"
 )
 
-// noLimit is from where a memory limit of version 1 means none: the kernel
-// writes 2^63 rounded down to a page.
+// noLimit and above means unlimited memory in version 1: the kernel writes 2^63 rounded
+// down to a page.
 const noLimit = 1 << 62
 
-// slowLimits reads what the group may use at most.
+// slowLimits reads the limits of the group.
 func (t *Table) slowLimits(n *node) {
 	n.group.CPULimit = t.cpuLimit(n, t.src[roleLimit])
 	n.group.MemoryLimit = 0
@@ -28,7 +28,7 @@ func (t *Table) slowLimits(n *node) {
 	}
 }
 
-// cpuLimit is in ns of CPU time a second, 0 for none.
+// cpuLimit returns ns of CPU time per second, 0 without a limit.
 func (t *Table) cpuLimit(n *node, y *hostfs.Hierarchy) int64 {
 	if y == nil {
 		return 0
@@ -56,7 +56,7 @@ func (t *Table) cpuLimit(n *node, y *hostfs.Hierarchy) int64 {
 	}
 	hi, lo := bits.Mul64(uint64(quota), 1e9)
 	if hi >= uint64(period) {
-		return 0 // more than 2^63 ns a second is none
+		return 0 // more than 2^63 ns per second is unlimited
 	}
 	limit, _ := bits.Div64(hi, lo, uint64(period))
 	return int64(min(limit, 1<<62))

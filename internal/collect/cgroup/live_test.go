@@ -16,8 +16,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// Both readers read the same of groups that have worked and rest: their processes
-// are elsewhere while they are read, so that no counter moves.
+// Both readers agree on idle groups: their processes are in other groups during the
+// reading, so that no counter changes.
 func TestReadersAgree(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
 	p := top(t)
@@ -37,8 +37,8 @@ func TestReadersAgree(t *testing.T) {
 			l.do(fmt.Sprintf("%dms", 5+i))
 			l.leave()
 		}
-		// The kernel charges memory ahead, and may take that back at any time from a
-		// group that does nothing: so files are read between two readings by bpf.
+		// The kernel charges memory ahead, and may undo that at any time for an idle group:
+		// so read by files between two readings by bpf.
 		byBPF.tick()
 		first := map[string]int64{}
 		for _, g := range append(paths, p) {
@@ -55,7 +55,7 @@ func TestReadersAgree(t *testing.T) {
 			}
 			for _, r := range []usage.Resource{usage.CPU, usage.Memory} {
 				if !a.Has.Has(r) || !b.Has.Has(r) {
-					t.Errorf("%s: %v: not there", g, r)
+					t.Errorf("%s: %v: absent", g, r)
 				}
 			}
 			if off := a.Value[usage.CPU] - b.Value[usage.CPU]; off > 1000 || off < -1000 {
@@ -72,9 +72,9 @@ func TestReadersAgree(t *testing.T) {
 	}
 }
 
-// Groups that are born and die between two ticks, below each other and again
-// under the same path: by BPF each has what its own counter said, by files the
-// group above them all has; what was used before is nobody's.
+// Groups that live between two ticks, nested and repeatedly under the same path: by BPF
+// each has the value of its own counter, by files their common parent has it. Use before
+// the first tick is not booked.
 func TestLives(t *testing.T) {
 	hosttest.LockShared(t, "cut-paths")
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
@@ -110,7 +110,7 @@ func TestLives(t *testing.T) {
 		if s.table.ByName() {
 			for g, ns := range want {
 				if s.booked[g] != ns {
-					t.Errorf("%s: booked %d ns, its own counter said %d", g, s.booked[g], ns)
+					t.Errorf("%s: booked %d ns, its counter shows %d", g, s.booked[g], ns)
 				}
 			}
 		}
@@ -120,7 +120,7 @@ func TestLives(t *testing.T) {
 	})
 }
 
-// What a container's own groups use is the container's.
+// The use of groups inside a container counts for the container.
 func TestFolding(t *testing.T) {
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
@@ -140,12 +140,12 @@ func TestFolding(t *testing.T) {
 		l.end()
 		s.tick()
 		if got, want := s.booked[box], usageOf(t, box); got != want || s.rows[box+"/inner"] > 0 {
-			t.Errorf("booked %d ns to the container, %d rows for what is in it; want %d and none", got, s.rows[box+"/inner"], want)
+			t.Errorf("booked %d ns to the container, %d rows for the group in it; want %d and none", got, s.rows[box+"/inner"], want)
 		}
 		if g := s.group(box); g == nil || g.Workload.Kind != workload.Container {
 			t.Errorf("%s: %+v", box, g)
 		}
-		// It all ends at once, and another one begins.
+		// Everything ends at once, and another container begins.
 		rmdir(t, in(box+"/inner")...)
 		rmdir(t, in(box)...)
 		again := life(t, box, "4ms")
@@ -161,9 +161,9 @@ func TestFolding(t *testing.T) {
 	})
 }
 
-// A job of mete run has its groups where the caller's were: in each hierarchy at
-// another depth. It is one workload all the same.
-func TestKeyedAtDepths(t *testing.T) {
+// A job of mete run has its groups below those of the caller, at different depths in each
+// hierarchy, and is one workload.
+func TestKeyedWorkloadDepths(t *testing.T) {
 	const id = "mete-run-01k5x3v7qz8r9s0t1v2w3x4y5z"
 	for _, order := range []string{"cpu first", "memory first", "memory a tick later", "cpu a tick later"} {
 		t.Run(order, func(t *testing.T) {
@@ -188,13 +188,13 @@ func TestKeyedAtDepths(t *testing.T) {
 				s.rest(l)
 				l.do("5ms")
 				l.stop()
-				l.enter(cpuMount) // its memory stays
-				// What a CPU holds back for a group may be given back at any time.
+				l.enter(cpuMount) // its memory charge remains
+				// The kernel may undo a CPU's memory charged ahead at any time.
 				charged := func() [2]int64 {
 					return [2]int64{number(t, memoryMount+deep+"/memory.usage_in_bytes"), number(t, memoryMount+memoryPath+"/memory.usage_in_bytes")}
 				}
 				var held [2]int64
-				testkit.Eventually(t, "memory rests while it is read", func() bool {
+				testkit.Eventually(t, "memory does not change while it is read", func() bool {
 					held = charged()
 					s.tick()
 					return held == charged()
@@ -220,7 +220,7 @@ func TestKeyedAtDepths(t *testing.T) {
 					t.Errorf("holds %d bytes, its counter shows %d", mem, whole)
 				}
 				if want := held[0] - whole; s.level[deep] != want {
-					t.Errorf("the group above its memory holds %d bytes itself, want %d", s.level[deep], want)
+					t.Errorf("the memory parent of the job has %d bytes of its own, want %d", s.level[deep], want)
 				}
 				if err := l.cmd.Process.Signal(unix.SIGCONT); err != nil {
 					t.Fatal(err)
@@ -237,8 +237,8 @@ func TestKeyedAtDepths(t *testing.T) {
 	}
 }
 
-// A group may leave one hierarchy before the other, and be made anew in one only.
-func TestPartingHierarchies(t *testing.T) {
+// A group may leave one hierarchy before the other, and be created again in only one.
+func TestHierarchiesDiverge(t *testing.T) {
 	hosttest.LockShared(t, "cut-paths")
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
@@ -251,33 +251,33 @@ func TestPartingHierarchies(t *testing.T) {
 		if !s.group(g).Has.Has(usage.Memory) {
 			t.Error("no memory while it is in both hierarchies")
 		}
-		// Memory goes first.
+		// Memory first.
 		rmdir(t, memoryMount+g)
 		l.do("4ms")
 		s.rest(l)
 		if r := s.group(g); r == nil || r.Has.Has(usage.Memory) || !r.Has.Has(usage.CPU) {
 			t.Errorf("without its memory group: %+v", r)
 		}
-		// And comes back.
+		// Then again with memory.
 		mkdir(t, memoryMount+g)
 		s.rest(l)
 		if !s.group(g).Has.Has(usage.Memory) {
 			t.Error("no memory although it is in both hierarchies again")
 		}
-		// CPU goes first, with a group left below in memory.
+		// CPU first, with a group below it left in memory.
 		l.end()
 		mkdir(t, memoryMount+g+"/left")
 		s.tick()
 		rmdir(t, cpuMount+g)
 		s.tick()
 		if r := s.group(g); r != nil {
-			t.Errorf("it ended, and is still there: %+v", r)
+			t.Errorf("an ended group is still in the snapshot: %+v", r)
 		}
 		s.tick()
 		mkdir(t, memoryMount+g+"/left/more")
 		other := life(t, p+"/other", "3ms")
 		s.tick()
-		mkdir(t, cpuMount+g) // memory was there all the time
+		mkdir(t, cpuMount+g) // memory existed all the time
 		l = newLoad(t, cpuMount+g)
 		l.do("3ms")
 		l.end()
@@ -296,8 +296,8 @@ func TestPartingHierarchies(t *testing.T) {
 	})
 }
 
-// More births and deaths than the ring holds: that is known and counted, a
-// search finds what is there, and what nobody saw is the group's above.
+// After more births and deaths than the ring holds, the loss is counted, a search finds the
+// existing groups, and missed use counts for the parent.
 func TestRingOverflow(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
 	p := top(t)
@@ -317,7 +317,7 @@ func TestRingOverflow(t *testing.T) {
 		}
 		s.tick()
 		if s.lost == 0 {
-			t.Fatal("180 events found room in a ring of a page")
+			t.Fatal("180 events fit into a ring of one page")
 		}
 		s.tick()
 		for i := range 60 {
@@ -343,12 +343,12 @@ func TestRingOverflow(t *testing.T) {
 			s.tick()
 		}
 		if k := s.table.Entries(p); k > 0 {
-			t.Errorf("round %d: %d entries are left of groups that are gone", round, k)
+			t.Errorf("round %d: %d entries remain of removed groups", round, k)
 		}
 	}
 }
 
-// Few descriptors: the busiest groups keep theirs, and all is read all the same.
+// With few descriptors the busiest groups keep theirs, and all groups are still read.
 func TestFewDescriptors(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1")
 	p := top(t)
@@ -358,9 +358,9 @@ func TestFewDescriptors(t *testing.T) {
 		g := fmt.Sprintf("%s/g%d", p, i)
 		mkdir(t, in(g)...)
 		loads = append(loads, newLoad(t, in(g)...))
-		loads[i].do("0s") // it has begun
+		loads[i].do("0s") // it has started
 	}
-	cfg.Files = 7 // of the root, the group of all, and one more
+	cfg.Files = 7 // for the root, the parent of all, and one more
 	s := openFixture(t, "files", cfg, bpf.Default())
 	before := s.group(p).Value[usage.CPU]
 	for range 7 {
@@ -390,8 +390,8 @@ func TestFewDescriptors(t *testing.T) {
 	}
 }
 
-// Without directory events groups are searched for once a window. What a group
-// used before it was found stays where it was booked, and none is booked twice.
+// Without directory events the table searches for groups once a window. The use of a group
+// before it was found stays in its parent, and nothing is booked twice.
 func TestWithoutEvents(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1")
 	p := top(t)
@@ -430,12 +430,12 @@ func TestWithoutEvents(t *testing.T) {
 		s.tick()
 	}
 	if s.group(g) != nil {
-		t.Error("it is gone, and still there")
+		t.Error("a removed group is still in the snapshot")
 	}
 }
 
-// Groups come and go all the time while the machine is read: nothing stays of
-// them, and nothing is lost of what they used.
+// While groups come and go during readings, no entry remains of them and nothing of their
+// use is lost.
 func TestChurn(t *testing.T) {
 	hosttest.LockShared(t, "cut-paths")
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
@@ -448,7 +448,7 @@ func TestChurn(t *testing.T) {
 			for i := range 100 {
 				g := fmt.Sprintf("%s/g%d", p, i%7)
 				if os.Mkdir(memoryMount+g, 0o755) != nil || os.Mkdir(cpuMount+g, 0o755) != nil {
-					continue // its process was not gone the last time
+					continue // its process was still there the last time
 				}
 				if i%3 == 0 {
 					for _, d := range in(g + "/docker") {
@@ -482,7 +482,7 @@ func TestChurn(t *testing.T) {
 			t.Errorf("%d births or deaths lost", s.lost)
 		}
 		if k := s.table.Entries(p); k > 0 || s.table.SlotsLost() != 0 {
-			t.Errorf("%d entries are left of groups that are gone; %d slots lost", k, s.table.SlotsLost())
+			t.Errorf("%d entries remain of removed groups; %d slots lost", k, s.table.SlotsLost())
 		}
 	})
 }

@@ -11,19 +11,18 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// maxTrees is how many hierarchies a table follows at once: one for each
-// controller that it counts by.
+// maxTrees is how many hierarchies a table follows at most: one for each controller in use.
 const maxTrees = 4
 
-// A tree is one hierarchy that is followed.
+// A tree is one followed hierarchy.
 type tree struct {
 	hostfs.Hierarchy
 	index  int
 	byPath map[string]*node
-	byID   map[uint64]*node // nil where the reader goes by path
+	byID   map[uint64]*node // nil if the reader identifies groups by path
 }
 
-// dir is the directory of a group.
+// dir returns the directory of a group.
 func (tr *tree) dir(path string) string {
 	return joinPath(tr.Mount, path)
 }
@@ -36,42 +35,41 @@ func joinPath(mount, group string) string {
 	return mount + group
 }
 
-// fakeID marks the id of a group whose real one is not known: of a captured
-// machine without ids, or of a group that is only known as a parent. Ids of the
-// kernel stay below.
+// fakeID marks the id of a group whose real id is unknown: on a captured machine without
+// ids, or of a group known as a parent only. Kernel ids are lower.
 const fakeID = 1 << 63
 
-// A node is one life of a group, joined over hierarchies by its path, or by its
-// key where the hierarchies are used at different depths.
+// A node is one life of a group, matched across hierarchies by its path, or by its key if
+// the hierarchies are used at different depths.
 type node struct {
 	path           string           // in the primary tree
 	parent         *node            // there
-	paths          [maxTrees]string // its path in each tree, "" where it is not there
-	id             [maxTrees]uint64 // its kernfs id in each tree, 0 where it is not there
+	paths          [maxTrees]string // its path in each tree, "" if it is not in the tree
+	id             [maxTrees]uint64 // its kernfs id in each tree, 0 if it is not in the tree
 	removed        [maxTrees]bool   // it was removed from the tree
-	lastSeen       [maxTrees]int    // tick of the latest walk that saw it there
+	lastSeen       [maxTrees]int    // tick of the latest walk that saw it in the tree
 	primary        int              // the tree whose rmdir ends it
-	owner          *node            // the workload that it counts for: itself, or one above
-	parentWorkload *node            // of an owner, the workload that has it among its children
+	owner          *node            // the workload that it counts for: itself or an ancestor
+	parentWorkload *node            // of an owner, its parent among the workloads
 	children       int              // workloads directly below
 	dead           bool
-	reported       bool // it was in a snapshot, as it is now
+	reported       bool // it was in a snapshot in its current state
 
 	group       usage.Group // of an owner
-	walked      int64       // CPU of the group and all below at the latest walk
-	endedCPU    int64       // CPU of groups below that ended since
-	hadChildren bool        // groups were below it
+	walked      int64       // CPU of the group and all groups below it at the latest walk
+	endedCPU    int64       // CPU of groups below it that ended since
+	hadChildren bool        // it had groups below it
 	counts      bpf.Counts
 
-	cpu           int64 // latest cumulative CPU, for what moves
-	slowMark      int64 // CPU plus memory when the slow set was read: what moves changes
+	cpu           int64 // latest cumulative CPU, to detect activity
+	slowMark      int64 // CPU plus memory when the slow set was read, to detect activity
 	slowUnread    bool  // the slow set was never read
 	files         [2]*hostfs.File
-	noDescriptors bool // may not keep descriptors: others are busier
+	noDescriptors bool // others are busier and get the descriptors
 	recentCPU     int64
 }
 
-// workloadAbove is the nearest living workload above n.
+// workloadAbove returns the nearest living workload above n.
 func (n *node) workloadAbove() *node {
 	p := n.parent
 	for p.parent != nil && p.owner.dead {
@@ -80,7 +78,7 @@ func (n *node) workloadAbove() *node {
 	return p.owner
 }
 
-// depth is how many groups are above n.
+// depth returns how many groups are above n.
 func (n *node) depth() (d int) {
 	for ; n.parent != nil; n = n.parent {
 		d++
@@ -88,7 +86,7 @@ func (n *node) depth() (d int) {
 	return d
 }
 
-// findAll finds the groups that are there, the root first.
+// findAll finds the existing groups, the root first.
 func (t *Table) findAll() error {
 	t.root = &node{path: "/"}
 	t.root.group = usage.Group{Slot: t.slot(t.root), Parent: usage.NoSlot, MemoryParent: usage.NoSlot, New: true}
@@ -114,8 +112,7 @@ func (t *Table) findAll() error {
 	return nil
 }
 
-// scan finds the groups below path that are not known yet. One that vanishes
-// meanwhile is no error.
+// scan finds unknown groups below path. A group that vanishes meanwhile is not an error.
 func (t *Table) scan(tr *tree, at string) error {
 	entries, err := t.host.ReadDir(tr.dir(at))
 	switch {
@@ -134,7 +131,7 @@ func (t *Table) scan(tr *tree, at string) error {
 		p := path.Join(at, e.Name())
 		id, err := t.host.ID(tr.dir(p))
 		if err != nil && t.host.Live() {
-			continue // it has just gone
+			continue // it was just removed
 		}
 		t.addGroup(tr, p, id)
 		if w, ok := t.reader.(watcher); ok {
@@ -147,13 +144,13 @@ func (t *Table) scan(tr *tree, at string) error {
 	return nil
 }
 
-// A watcher wants to know each directory that is found, and that is gone.
+// A watcher is notified of each directory that is found or gone.
 type watcher interface {
 	watch(t *Table, tr *tree, path string)
 	unwatch(tr *tree, path string)
 }
 
-// addGroup takes note of a group in a tree. It returns the node.
+// addGroup adds a group of a tree and returns its node.
 func (t *Table) addGroup(tr *tree, p string, id uint64) *node {
 	n := tr.byPath[p]
 	switch {
@@ -164,14 +161,14 @@ func (t *Table) addGroup(tr *tree, p string, id uint64) *node {
 		t.identify(n, tr, id)
 		return n
 	default:
-		// Another life under the old path: the end of the one before was missed.
+		// A new life under an old path: the end of the previous one was missed.
 		t.lost++
 		t.log.Debug("life replaced", "path", p, "tree", tr.Mount, "had", n.id[tr.index], "now", id)
 		t.removeGroup(tr, n, false)
 	}
 	parent := tr.byPath[path.Dir(p)]
 	if parent == nil {
-		// Its birth was missed, or it is being removed already.
+		// The parent's birth was missed, or its removal has begun.
 		parent = t.addGroup(tr, path.Dir(p), 0)
 	}
 	if n = t.findInOtherTree(tr, p); n != nil {
@@ -184,7 +181,7 @@ func (t *Table) addGroup(tr *tree, p string, id uint64) *node {
 	return n
 }
 
-// identify gives a node the real id for a fake one.
+// identify replaces a node's fake id by the real one.
 func (t *Table) identify(n *node, tr *tree, id uint64) {
 	if tr.byID != nil {
 		delete(tr.byID, n.id[tr.index])
@@ -196,8 +193,8 @@ func (t *Table) identify(n *node, tr *tree, id uint64) {
 	}
 }
 
-// findInOtherTree finds the node of the group that is at p in a tree, if it is known
-// from another one: under the same path, or as the same keyed workload.
+// findInOtherTree finds the node of the group at path p of tr if another tree has it: under
+// the same path, or as the same keyed workload.
 func (t *Table) findInOtherTree(tr *tree, p string) *node {
 	for _, other := range t.trees {
 		if n := other.byPath[p]; n != nil && !n.dead && n.id[tr.index] == 0 {
@@ -212,14 +209,14 @@ func (t *Table) findInOtherTree(tr *tree, p string) *node {
 	return nil
 }
 
-// A key tells a workload whose maker gave it a name of its own.
+// A key identifies a workload that its maker named.
 type key struct {
 	kind workload.Kind
 	key  string
 }
 
-// attach gives n a life in a tree. Of several trees the first, by role, names the
-// life and says when it ends.
+// attach gives n a life in a tree. Of several trees the first, by role, identifies the life
+// and its end.
 func (t *Table) attach(n *node, tr *tree, p string, id uint64) {
 	if id == 0 {
 		t.fakeIDs++
@@ -242,8 +239,8 @@ func (t *Table) attach(n *node, tr *tree, p string, id uint64) {
 	}
 }
 
-// setParents tells the group where it stands: below what in the tree that names it,
-// and below what in the memory hierarchy, where that is used at another depth.
+// setParents sets the group's parent in its primary tree, and in the memory hierarchy if
+// that has another structure.
 func (t *Table) setParents(n *node) {
 	up := n.workloadAbove()
 	if n.parentWorkload != up {
@@ -266,7 +263,7 @@ func (t *Table) setParents(n *node) {
 	}
 }
 
-// identifyWorkload finds out which workload n counts for.
+// identifyWorkload determines the workload that n counts for.
 func (t *Table) identifyWorkload(n *node) {
 	name, ok := workload.Recognize(n.path)
 	if !ok {
@@ -302,7 +299,7 @@ func (t *Table) slot(n *node) usage.Slot {
 	return usage.Slot(len(t.bySlot) - 1)
 }
 
-// removeGroup takes note that a group of a tree was removed.
+// removeGroup handles the removal of a group from a tree.
 func (t *Table) removeGroup(tr *tree, n *node, exact bool) {
 	if n.removed[tr.index] || n == t.root {
 		return
@@ -327,7 +324,7 @@ func (t *Table) removeGroup(tr *tree, n *node, exact bool) {
 	}
 }
 
-// clearReadings makes absent what a node's group in a tree showed.
+// clearReadings makes the readings of a node's group in a tree absent.
 func (n *node) clearReadings(t *Table, tr *tree) {
 	if tr == t.byRole[roleMemory] {
 		n.group.Has &^= usage.SetOf(usage.Memory)
@@ -338,8 +335,8 @@ func (n *node) clearReadings(t *Table, tr *tree) {
 	}
 }
 
-// endNode closes a node's life. Its group is in the coming snapshot for the last
-// time. What is left of it in other trees goes in its own time.
+// endNode ends a node's life. Its group is in the next snapshot for the last time. Its
+// groups in other trees are removed on their own.
 func (t *Table) endNode(n *node, exact bool) {
 	n.dead, n.reported = true, false
 	n.closeFiles()
@@ -353,8 +350,7 @@ func (t *Table) endNode(n *node, exact bool) {
 	}
 }
 
-// A removedGroup is a group that was removed, kept a little for what is counted for it
-// after its end.
+// A removedGroup is a removed group, kept for a while for late counts.
 type removedGroup struct {
 	tr   *tree
 	n    *node
@@ -362,7 +358,7 @@ type removedGroup struct {
 	tick int
 }
 
-// The places of a node's descriptors.
+// Indexes of a node's descriptors.
 const (
 	cpuFile = iota
 	memoryFile
@@ -375,7 +371,7 @@ func (n *node) closeFiles() {
 
 func (n *node) closeFile(which int) {
 	if f := n.files[which]; f != nil {
-		_ = f.Close() // it was only read
+		_ = f.Close() // nothing was written
 		n.files[which] = nil
 	}
 }

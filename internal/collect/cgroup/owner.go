@@ -2,9 +2,8 @@ package cgroup
 
 import "mete.dev/mete/internal/model/usage"
 
-// Owner returns the workload that a process counts for, given its group's path
-// in the hierarchy that counts CPU time, as kernel files write it; nil where
-// the group is not known, or no longer.
+// Owner returns the workload that a process counts for, given its group's path, as in
+// kernel files, in the hierarchy that counts CPU time; nil if the group is not known.
 func (t *Table) Owner(path string) *usage.Group {
 	tr := t.byRole[roleCPU]
 	p, ok := tr.pathBelowMount(path)

@@ -9,9 +9,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// readSlow reads the slow set: what changes slowly or costs much. Each group
-// has its turn once in Every ticks, and is passed over while it does not move;
-// a new one is read at once.
+// readSlow reads the slow set: values that change slowly or cost much to read. Each group
+// has its turn once in Every ticks, and is skipped while it is inactive; a new one is read
+// at once.
 func (t *Table) readSlow() {
 	every := max(1, t.cfg.Every)
 	for _, n := range t.workloads {
@@ -41,7 +41,7 @@ func (t *Table) readSlowOf(n *node) {
 		})
 	}
 	if n == t.root {
-		return // limits, tasks and memory of the root are the machine's
+		return // limits, tasks and memory of the root are those of the machine
 	}
 	t.slowFile(n, limit, "/cpu.stat", func(b []byte) error {
 		c, err := procfmt.CPUStat(b)
@@ -50,7 +50,7 @@ func (t *Table) readSlowOf(n *node) {
 		}
 		return err
 	})
-	// With children its file holds theirs too, who are read at other times.
+	// With children, its file includes theirs, which are read at other times.
 	if n.children > 0 || !t.slowMemory(n, memory) {
 		r.Has &^= usage.SetOf(usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 	}
@@ -59,8 +59,8 @@ func (t *Table) readSlowOf(n *node) {
 	t.slowLimits(n)
 }
 
-// readWindow reads, once in Every ticks, what is inclusive but not in the fast
-// set. All groups are read in one go, as parents' remainders are differences.
+// readWindow reads, once in Every ticks, the inclusive values outside the fast set. It
+// reads all groups at once, since parents' remainders are differences.
 func (t *Table) readWindow() {
 	if t.ticks%max(1, t.cfg.Every) != 0 {
 		return
@@ -146,9 +146,8 @@ func (t *Table) slowPressure(n *node) {
 	}
 }
 
-// slowFile reads one file of a group, where there is one, and reports whether
-// there was. A file that cannot be read or understood leaves what it tells
-// absent, and is mentioned.
+// slowFile reads one file of a group, if it exists, and reports whether it does. If the
+// file cannot be read or parsed, its values are absent and the error is logged.
 func (t *Table) slowFile(n *node, y *hostfs.Hierarchy, name string, take func([]byte) error) bool {
 	if y == nil {
 		return false

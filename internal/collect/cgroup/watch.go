@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// watches tells of directories that are made and removed, by inotify.
+// watches reports the creation and removal of directories, by inotify.
 type watches struct {
 	host    *hostfs.FS
 	fd      int
@@ -37,7 +37,7 @@ func newWatches(h *hostfs.FS) (*watches, error) {
 
 func (w *watches) Close() error { return unix.Close(w.fd) }
 
-// add watches one group's directory. fault.ErrNotFound says that it has gone.
+// add watches one group's directory. The error is fault.ErrNotFound if it is gone.
 func (w *watches) add(tr *tree, group string) error {
 	dir := tr.dir(group)
 	wd, err := unix.InotifyAddWatch(w.fd, w.host.Path(dir), unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR)
@@ -52,8 +52,8 @@ func (w *watches) add(tr *tree, group string) error {
 	return nil
 }
 
-// remove ends the watch of a group that was removed: the kernel keeps the
-// directory of a cgroup file system as long as it is watched.
+// remove ends the watch of a removed group: the kernel keeps the directory of a cgroup file
+// system while it is watched.
 func (w *watches) remove(tr *tree, group string) {
 	at := watchedDir{tr, group}
 	wd, ok := w.watchOf[at]
@@ -62,12 +62,12 @@ func (w *watches) remove(tr *tree, group string) {
 	}
 	delete(w.watchOf, at)
 	delete(w.dirOf, wd)
-	// EINVAL says that the kernel was faster.
+	// EINVAL: the kernel has removed the watch already.
 	_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
 }
 
-// drain calls f for each directory that was made or removed since the last
-// call, in order. It reports whether the kernel dropped events.
+// drain calls f for each directory created or removed since the last call, in order. It
+// reports whether the kernel dropped events.
 func (w *watches) drain(f func(tr *tree, path string, made bool) error) (overflow bool, err error) {
 	for {
 		n, err := unix.Read(w.fd, w.buf)

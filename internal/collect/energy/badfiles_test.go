@@ -14,10 +14,10 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// TestNoFiles has in a directory what is no zone's file: pipes that nobody writes
-// to, devices that never end, links in a circle. None is waited for, each but the
-// good one says why it is not read.
-func TestNoFiles(t *testing.T) {
+// TestNotFiles reads a directory with entries that are not zone files: pipes without a
+// writer, endless devices, cyclic links. No read blocks, and each entry but the good one
+// has an error.
+func TestNotFiles(t *testing.T) {
 	dir := t.TempDir()
 	zone := func(id string) string {
 		p := filepath.Join(dir, "intel-rapl:"+id)
@@ -49,15 +49,15 @@ func TestNoFiles(t *testing.T) {
 	h, err := hostfs.Open("/")
 	must(err)
 	s := open(t, h, energy.Config{Powercap: dir})
-	got := show(t, s) // for ever, if it waited for somebody
-	want := []string{"rapl/package-0 123", ": a pipe or a device, and no file: invalid", ": a pipe or a device, and no file: invalid",
-		": too many levels of symbolic links", ": no number: invalid", ": no number: invalid", ": no number: invalid"}
+	got := show(t, s) // a blocking read would hang here
+	want := []string{"rapl/package-0 123", ": a pipe or a device, not a file: invalid", ": a pipe or a device, not a file: invalid",
+		": too many levels of symbolic links", ": not a number: invalid", ": not a number: invalid", ": not a number: invalid"}
 	if len(got) != len(want) {
 		t.Fatalf("%d meters, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
 	}
 	for i := range want {
 		if !strings.HasSuffix(got[i], want[i]) {
-			t.Errorf("%q, want %q at its end", got[i], want[i])
+			t.Errorf("%q, want suffix %q", got[i], want[i])
 		}
 	}
 	if errs := s.OpenErrors(); len(errs) != 9 { // all but the good one
@@ -65,8 +65,7 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestReplaced puts new files in the place of old ones, as a simulator may, where
-// the kernel would not.
+// TestReplaced replaces files by new ones, as a simulator may, unlike the kernel.
 func TestReplaced(t *testing.T) {
 	dir := t.TempDir()
 	p := filepath.Join(dir, "intel-rapl:0", "energy_uj")
@@ -94,7 +93,7 @@ func TestReplaced(t *testing.T) {
 	replace("2\n")
 	expect("2")
 	replace("nothing\n")
-	expect("0 " + p + ": no number: invalid")
+	expect("0 " + p + ": not a number: invalid")
 	replace("3\n")
 	expect("3")
 	if err := os.Remove(p); err != nil {
@@ -103,8 +102,7 @@ func TestReplaced(t *testing.T) {
 	expect("0 " + p + ": no such file or directory")
 }
 
-// TestNoCounters names a directory that has no counters in it: that is told, as who
-// names one wants them.
+// A directory without counters is an error, since the operator named it.
 func TestNoCounters(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A controller answers what it is told to, and keeps what it was asked.
+// A controller gives a fixed answer and records the request.
 type controller struct {
 	answer []byte
 	err    error
@@ -23,8 +23,8 @@ func (c *controller) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
 
 func (c *controller) Close() error { return nil }
 
-// answer is one of 214 W now, 2 W at least, 468 W at most, 184 W on average,
-// over a second, measuring.
+// answer returns an answer with 214 W now, 2 W minimum, 468 W maximum, 184 W mean over a
+// second, measuring.
 func answer() []byte {
 	return []byte{0, 0xdc, 214, 0, 2, 0, 0xd4, 1, 184, 0, 0x0e, 0x80, 0x37, 0x66, 0xe8, 3, 0, 0, 0x40}
 }
@@ -84,9 +84,9 @@ func TestDCMIMeter(t *testing.T) {
 
 func TestNoIPMI(t *testing.T) {
 	if _, err := openIPMI("/dev/no-such-ipmi"); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("openIPMI of nothing: %v", err)
+		t.Errorf("openIPMI of a missing device: %v", err)
 	}
-	// A device of another kind knows no such request.
+	// Another kind of device does not support the request.
 	b, err := openIPMI("/dev/null")
 	if err != nil {
 		t.Fatal(err)

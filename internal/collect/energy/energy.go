@@ -1,15 +1,14 @@
-// Package energy reads the meters inside a machine: RAPL by the kernel's
-// powercap files, the sensors of hwmon, and the management controller by DCMI; in
-// a virtual machine, what its host gives it. Accelerators are read by collect/gpu.
+// Package energy reads the meters inside a machine: RAPL through the kernel's powercap
+// files, the sensors of hwmon, and the management controller by DCMI; in a virtual machine
+// also the share from its host. Package gpu reads accelerators.
 //
-// [Source.Read] belongs before and after a snapshot. It reads the meters that
-// count energy. Those that show present power may take many milliseconds to
-// answer, so [Source.Run] asks them at its own pace, and Read hands over what
-// they showed last.
+// Call [Source.Read] before and after a snapshot. It reads the meters that count energy.
+// Meters of present power may take many milliseconds to answer, so [Source.Run] polls them
+// at its own pace, and Read returns their latest values.
 //
-// Nothing is judged here. A meter that cannot be read gives a reading that says
-// why, and the rest live. Where two interfaces show the same counter, one of
-// them is opened.
+// The package judges no values. A meter that cannot be read gives a reading with the error
+// and does not affect the others. If two interfaces show the same counter, only one of them
+// is opened.
 package energy
 
 import (
@@ -27,41 +26,38 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Config says what to open.
+// A Config configures which meters to open.
 type Config struct {
-	// Powercap is a directory of this process to read in place of the machine's
-	// /sys/class/powercap and hwmon, such as a simulated one; "" is the
-	// machine's own.
+	// Powercap is a directory to read instead of /sys/class/powercap and hwmon, such as a
+	// simulated one; "" means the machine's own.
 	Powercap string
-	// Every is the time between two updates of the counters in Powercap; 0 is
-	// RAPL's millisecond.
+	// Every is the update interval of the counters in Powercap; 0 means RAPL's millisecond.
 	Every time.Duration
-	// ErrorPPM is by how much the counters in Powercap may be off; 0 is RAPL's
-	// class. A simulated counter is exact.
+	// ErrorPPM is the error of the counters in Powercap; 0 means RAPL's class. A simulated
+	// counter is exact.
 	ErrorPPM int64
-	// IPMI is the device of the management controller, such as /dev/ipmi0, which
-	// takes some 10 ms to answer when it is opened, at most two seconds. "" leaves
-	// it alone.
+	// IPMI is the device of the management controller, such as /dev/ipmi0. Opening it takes
+	// about 10 ms, at most two seconds. "" means none.
 	IPMI string
-	// NVML says whether to read the accelerators of NVIDIA: gpu.Auto, gpu.On, gpu.Off,
-	// or the path of mete-nvml; "" leaves them alone.
+	// NVML selects NVIDIA's accelerators: gpu.Auto, gpu.On, gpu.Off, or the path of
+	// mete-nvml; "" means none.
 	NVML string
-	// Sample is the time between two looks at meters that show present power; 0
-	// is a second, as sensors and controllers have nothing newer to show.
+	// Sample is the sampling interval of meters of present power; 0 means a second, the
+	// update interval of sensors and controllers.
 	Sample time.Duration
-	// Shares is the directory in which the host puts what it gives this machine,
-	// where it is a virtual one; "" is none.
+	// Shares is the directory into which the host writes the share of this virtual machine;
+	// "" means none.
 	Shares string
-	// VSock says to ask the host for that by AF_VSOCK too.
+	// VSock also connects to the host by AF_VSOCK.
 	VSock bool
-	// Dial connects to the host in place of AF_VSOCK; nil is that.
+	// Dial connects to the host; nil means AF_VSOCK.
 	Dial func(context.Context) (net.Conn, error)
 }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	if c.Sample != 0 && (c.Sample < 10*time.Millisecond || c.Sample > time.Minute) {
-		return fmt.Errorf("power samples each %v: not between 10ms and a minute: %w", c.Sample, fault.ErrInvalid)
+		return fmt.Errorf("power sample interval %v is not between 10ms and a minute: %w", c.Sample, fault.ErrInvalid)
 	}
 	if err := gpu.Validate(c.NVML); err != nil {
 		return err
@@ -69,31 +65,31 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// A Source reads the meters of one machine. Read and Run may be called at the
-// same time, each by one goroutine.
+// A Source reads the meters of one machine. One goroutine may call Read while another runs
+// Run.
 type Source struct {
 	host    *hostfs.FS // has the clock
 	sample  time.Duration
 	meters  []power.Meter
 	closers []func() error
-	// openErrors says what there is that Open made no meter of.
+	// openErrors are the errors of meters that Open found but could not open.
 	openErrors []error
-	simulated  string // what the meters are called where they are; else ""
+	simulated  string // label of simulated meters, "" if they are real
 
-	counters  []*fileMeter // Energy meters: the first of meters
-	sensors   []*fileMeter // Power meters in files: the next ones
-	dcmi      *dcmi        // the next one; nil where there is none
-	hostMeter *hostMeter   // the next one; nil where this is no virtual machine
+	counters  []*fileMeter // Energy meters, first in meters
+	sensors   []*fileMeter // Power meters in files, next in meters
+	dcmi      *dcmi        // next in meters; nil if there is none
+	hostMeter *hostMeter   // next in meters; nil outside a virtual machine
 	gpus      *gpu.Reader
-	gpu       int // index of its first meter: they are the last ones
+	gpu       int // index of the first accelerator; those are last in meters
 
 	mu     sync.Mutex
 	latest []power.Reading // of levels and dcmi
 }
 
-// Open opens the meters that the machine has; none at all is no error. What is
-// there but cannot be read is told by [Source.OpenErrors]. Meters of power are asked
-// for a first value. The caller closes it.
+// Open opens the meters of the machine; none is not an error. [Source.OpenErrors] returns
+// the errors of meters that cannot be read. Open takes a first sample of power meters. The
+// caller closes the Source.
 func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -129,7 +125,7 @@ func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 	}
 	for i := range s.meters {
 		if m := &s.meters[i]; m.Kind == power.Power {
-			m.Every += s.sample.Nanoseconds() // a value grows old here too
+			m.Every += s.sample.Nanoseconds() // the share may be one sample old
 		}
 	}
 	s.latest = make([]power.Reading, len(s.meters)-len(s.counters))
@@ -145,7 +141,7 @@ func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// findFiles finds the meters that are files: the machine's, or those of a directory.
+// findFiles finds the file meters of the machine, or of a directory.
 func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 	if cfg.Powercap != "" {
 		h, err := hostfs.Open("/")
@@ -184,10 +180,10 @@ func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 	return deduplicate(zones, sensors), nil
 }
 
-// layoutHint is what a directory of counters has in it.
-const layoutHint = "it takes a directory that is like /sys/class/powercap: with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
+// layoutHint describes a directory of counters.
+const layoutHint = "the directory must be laid out like /sys/class/powercap, with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
 
-// openDCMI opens the management controller, and keeps it where it answers.
+// openDCMI opens the management controller, and keeps it if it answers.
 func (s *Source) openDCMI(device string) {
 	b, err := openIPMI(s.host.Path(device))
 	if errors.Is(err, fault.ErrNotFound) {
@@ -212,13 +208,13 @@ func (s *Source) openDCMI(device string) {
 	}
 }
 
-// Meters lists what is read. Readings name their meter by its place here. The
-// list stays as it is, and callers leave it so.
+// Meters returns the meters. Readings refer to a meter by its index here. The list does not
+// change, and callers must not modify it.
 func (s *Source) Meters() []power.Meter { return s.meters }
 
-// OpenErrors says of each meter that is there and that Open could not open why,
-// with a hint at what to grant. Each but the management controller is tried
-// again every ten seconds. It is for the time before the first Read and Run.
+// OpenErrors returns, for each meter that Open could not open, the error, with a hint. All
+// but the management controller are retried every ten seconds. Call it before the first
+// Read and Run.
 func (s *Source) OpenErrors() []error {
 	errs := slices.Clone(s.openErrors)
 	for _, list := range [][]*fileMeter{s.counters, s.sensors} {
@@ -236,16 +232,16 @@ func (s *Source) OpenErrors() []error {
 	return errs
 }
 
-// grantHint is what lets one read energy counters. They are for root alone since
-// one can learn secrets from them (CVE-2020-8694, CVE-2020-12912).
-const grantHint = "energy counters are readable by root alone: run as root, or grant CAP_DAC_READ_SEARCH (in a systemd unit: AmbientCapabilities=CAP_DAC_READ_SEARCH)"
+// grantHint says how to get access to energy counters. Only root may read them because they
+// can leak secrets (CVE-2020-8694, CVE-2020-12912).
+const grantHint = "only root can read energy counters: run as root, or grant CAP_DAC_READ_SEARCH (in a systemd unit: AmbientCapabilities=CAP_DAC_READ_SEARCH)"
 
-// Read appends to into a reading of each meter, in their order. It allocates
-// nothing where into has the room and the meters answer as they did before.
+// Read appends to into a reading of each meter, in their order. It does not allocate if
+// into has capacity and the meters answer as before.
 //
-// What a Power meter showed last is given as of now: how old that can be is the
-// meter's Every. Where it is older, as Run does not run or the meter does not
-// answer, there is no value.
+// The latest value of a Power meter is returned as of now: its age is at most the meter's
+// Every. If it is older, because Run is not running or the meter does not answer, there is
+// no value.
 func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 	now, err := s.host.Boottime()
 	if err != nil {
@@ -257,7 +253,7 @@ func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 		if err != nil {
 			return into, err
 		}
-		// The counter was read somewhere between the two.
+		// The counter was read between the two times.
 		r.At = now + (after-now)/2
 		into = append(into, r)
 		now = after
@@ -265,7 +261,7 @@ func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.latest {
-		// Twice as old is late, not missing: samples do not come on the dot.
+		// Twice as old is late, not missing, since samples have jitter.
 		if now-r.At > 2*s.meters[r.Meter].Every && r.Err == "" {
 			r.Value, r.Err = 0, "no new sample"
 		}
@@ -278,7 +274,7 @@ func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
 	return s.gpus.Read(into, s.gpu, now), nil
 }
 
-// Run samples the Power meters until ctx ends, and hears what the host gives.
+// Run samples the Power meters and receives the host's shares until ctx ends.
 func (s *Source) Run(ctx context.Context) error {
 	if s.hostMeter != nil {
 		ended := make(chan struct{})
@@ -319,7 +315,7 @@ func (s *Source) sampleSensors() error {
 	return nil
 }
 
-// storeSample keeps what read says, stamped with the middle of the time that it took.
+// storeSample stores the result of read, timed at the middle of the call.
 func (s *Source) storeSample(i int, read func(now int64) power.Reading) error {
 	before, err := s.host.Boottime()
 	if err != nil {
@@ -337,7 +333,7 @@ func (s *Source) storeSample(i int, read func(now int64) power.Reading) error {
 	return nil
 }
 
-// Close closes what is open. Run has returned by then.
+// Close closes all meters. Call it after Run has returned.
 func (s *Source) Close() error {
 	var err error
 	for _, list := range [][]*fileMeter{s.counters, s.sensors} {
@@ -355,8 +351,8 @@ func (s *Source) Close() error {
 	return err
 }
 
-// deduplicate leaves out what is shown twice: of two zones the second, and sensors
-// that show what a zone does. It makes names differ.
+// deduplicate drops the second of two equal zones, and sensors that show the same as a
+// zone. It makes names unique.
 func deduplicate(zones, sensors []*fileMeter) (list []*fileMeter) {
 	seen, names := map[string]bool{}, map[string]int{}
 	for i, m := range append(zones, sensors...) {

@@ -46,7 +46,7 @@ func open(t *testing.T, h *hostfs.FS, cfg energy.Config) *energy.Source {
 	return s
 }
 
-// show is what a source shows, a line for each reading.
+// show returns the readings of a source, one per line.
 func show(t *testing.T, s *energy.Source) (lines []string) {
 	t.Helper()
 	rs, err := s.Read(nil)
@@ -106,7 +106,7 @@ func TestMachines(t *testing.T) {
 				t.Errorf("Meters() (-want +got):\n%s", diff)
 			}
 			if errs := s.OpenErrors(); len(errs) > 0 {
-				t.Errorf("Refused() = %v, want none", errs)
+				t.Errorf("OpenErrors() = %v, want none", errs)
 			}
 			if diff := cmp.Diff(tt.shown, show(t, s)); diff != "" {
 				t.Errorf("Read() (-want +got):\n%s", diff)
@@ -130,14 +130,14 @@ func TestWrap(t *testing.T) {
 	if a[0].At != 5e9 || b[0].At != 6e9 {
 		t.Errorf("read at %d and %d, want 5 s and 6 s", a[0].At, b[0].At)
 	}
-	// The second tick shows 1 J more, a wrap between.
+	// The second tick shows 1 J more, across a wrap.
 	if used := b[0].Value - a[0].Value + s.Meters()[0].Wrap; used != 1000061 {
 		t.Errorf("across the wrap: %d uJ, want 1000061", used)
 	}
 }
 
-// TestSampled sees that present power is sampled each interval, and what is told
-// of it in between and when no new sample comes.
+// Present power is sampled once per interval; between samples the last one holds, and a
+// missing sample is an error.
 func TestSampled(t *testing.T) {
 	h := machine(t, "acpi")
 	p := h.Path("/sys/class/hwmon/hwmon0/device/power1_average")
@@ -164,7 +164,7 @@ func TestSampled(t *testing.T) {
 		expect("after an interval", 6, "220000000")
 		put(t, p, "no\n")
 		time.Sleep(time.Second)
-		expect("not to be read", 6, "0 /sys/class/hwmon/hwmon0/device/power1_average: no number: invalid")
+		expect("malformed", 6, "0 /sys/class/hwmon/hwmon0/device/power1_average: not a number: invalid")
 		put(t, p, "230000000\n")
 		time.Sleep(time.Second)
 		cancel()
@@ -178,7 +178,7 @@ func TestSampled(t *testing.T) {
 	})
 }
 
-// clock sets the boottime of a captured machine, in s.
+// clock sets CLOCK_BOOTTIME of a captured machine, in s.
 func clock(t *testing.T, h *hostfs.FS, sec int) {
 	t.Helper()
 	put(t, h.Path("/mete/clocks"), fmt.Sprintf("boottime %d000000000\nmonotonic 1\nrealtime 1\n", sec))
@@ -194,8 +194,8 @@ func put(t *testing.T, p, text string) {
 	}
 }
 
-// TestTrouble takes one zone through all that can befall it, while the others
-// live.
+// TestTrouble takes one zone through all kinds of trouble, while the others remain
+// readable.
 func TestTrouble(t *testing.T) {
 	h := machine(t, "intel-2s")
 	s := open(t, h, energy.Config{})
@@ -205,33 +205,33 @@ func TestTrouble(t *testing.T) {
 		t.Helper()
 		got := show(t, s)
 		if len(got) != 6 || got[0] != "rapl/package-0 1000000" || got[4] != "rapl/psys 7000000" {
-			t.Fatalf("%s: %q, want six meters, the others as ever", when, got)
+			t.Fatalf("%s: %q, want six meters, the others unchanged", when, got)
 		}
 		if got[2] != "rapl/package-1 "+want {
 			t.Errorf("%s: %q, want %q", when, got[2], want)
 		}
 	}
 	expect("at first", "2000000")
-	put(t, p, "no number\n")
-	expect("garbage", "0 "+zone+": no number: invalid")
+	put(t, p, "not a number\n")
+	expect("garbage", "0 "+zone+": not a number: invalid")
 	put(t, p, "")
-	expect("empty", "0 "+zone+": no number: invalid")
+	expect("empty", "0 "+zone+": not a number: invalid")
 	put(t, p, "18446744073709551615\n")
-	expect("above 2^63", "0 "+zone+": no number: invalid")
+	expect("above 2^63", "0 "+zone+": not a number: invalid")
 	put(t, p, "2000001\n")
-	expect("well again", "2000001")
+	expect("repaired", "2000001")
 	if err := os.Remove(p); err != nil {
 		t.Fatal(err)
 	}
 	expect("gone", "0 "+zone+": no such device")
 	put(t, p, "7\n")
 	clock(t, h, 14)
-	expect("made anew, a moment ago", "0 "+zone+": no such device")
+	expect("recreated, too soon", "0 "+zone+": no such device")
 	clock(t, h, 15)
-	expect("made anew", "7")
+	expect("recreated", "7")
 }
 
-// TestNoDirectory sees that a directory that was asked for must be there.
+// A configured directory must exist.
 func TestNoDirectory(t *testing.T) {
 	cfg := energy.Config{}
 	cfg.Powercap = filepath.Join(t.TempDir(), "none")
@@ -245,7 +245,7 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
-// TestDirectory reads another tree in place of the machine's.
+// TestDirectory reads another tree instead of the machine's.
 func TestDirectory(t *testing.T) {
 	h := machine(t, "intel-2s")
 	dir := t.TempDir()
@@ -258,18 +258,18 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if m := s.Meters()[0]; m.Wrap != 0 || m.Step != 1 || m.Every != 20e6 {
-		t.Errorf("without a range: %+v, want no wrap, renewed each 20 ms", m)
+		t.Errorf("without a range: %+v, want no wrap, updated every 20 ms", m)
 	}
 }
 
-// TestNoAllocation reads a tree of this machine, as the kernel's would be.
+// TestNoAllocation reads a tree on this machine like the kernel's.
 func TestNoAllocation(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 2 {
 		put(t, filepath.Join(dir, fmt.Sprintf("intel-rapl:%d", i), "name"), fmt.Sprintf("package-%d\n", i))
 	}
 	put(t, filepath.Join(dir, "intel-rapl:0", "energy_uj"), "1234567\n")
-	// A directory opens and does not read, like a zone that fails.
+	// A directory opens and cannot be read, like a failing zone.
 	if err := os.Mkdir(filepath.Join(dir, "intel-rapl:1", "energy_uj"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -292,11 +292,11 @@ func TestNoAllocation(t *testing.T) {
 		t.Errorf("Read() = %+v, want 1234567 and %q", rs, want)
 	}
 	if rs[1].At < rs[0].At || rs[0].At == 0 {
-		t.Errorf("read at %d and %d, want one after the other", rs[0].At, rs[1].At)
+		t.Errorf("read at %d and %d, want increasing times", rs[0].At, rs[1].At)
 	}
 }
 
-// TestDenied opens a zone that is for root alone as somebody else.
+// TestDenied opens a zone for root only as another user.
 func TestDenied(t *testing.T) {
 	h := machine(t, "intel-2s")
 	p := h.Path("/sys/devices/virtual/powercap/intel-rapl/intel-rapl:1/energy_uj")
@@ -304,27 +304,27 @@ func TestDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	var s *energy.Source
-	nobody(t, func() { s = open(t, h, energy.Config{}) })
+	unprivileged(t, func() { s = open(t, h, energy.Config{}) })
 	errs := s.OpenErrors()
 	if len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.HasPrefix(errs[0].Error(), "rapl/package-1: /sys/class/powercap/intel-rapl:1/energy_uj: permission denied") {
-		t.Fatalf("Refused() = %v, want one zone, denied", errs)
+		t.Fatalf("OpenErrors() = %v, want one zone, denied", errs)
 	}
 	if hint := fault.Hint(errs[0]); !strings.Contains(hint, "CAP_DAC_READ_SEARCH") {
-		t.Errorf("hint %q does not say what to grant", hint)
+		t.Errorf("hint %q does not name the capability", hint)
 	}
 	if got := show(t, s); len(got) != 6 || !strings.Contains(got[2], "permission denied") || got[3] != "rapl/package-1/dram 100000" {
-		t.Errorf("Read() = %q, want the reason for one zone and the others", got)
+		t.Errorf("Read() = %q, want the error of one zone and the values of the others", got)
 	}
 	if err := os.Chmod(p, 0o400); err != nil {
 		t.Fatal(err)
 	}
 	clock(t, h, 15)
 	if got := show(t, s); got[2] != "rapl/package-1 2000000" {
-		t.Errorf("granted: %q, want a value", got[2])
+		t.Errorf("with the capability: %q, want a value", got[2])
 	}
 }
 
-// TestThisMachine opens what this machine has, which may be nothing.
+// TestThisMachine opens the meters of this machine, if any.
 func TestThisMachine(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -337,8 +337,7 @@ func TestThisMachine(t *testing.T) {
 	t.Log(show(t, s), s.OpenErrors())
 }
 
-// TestHidden sees what container runtimes do: the zones are listed, and their
-// files are not there.
+// Container runtimes hide the files of the listed zones.
 func TestHidden(t *testing.T) {
 	h := machine(t, "intel-2s")
 	if err := os.RemoveAll(h.Path("/sys/devices/virtual/powercap")); err != nil {
@@ -346,16 +345,16 @@ func TestHidden(t *testing.T) {
 	}
 	s := open(t, h, energy.Config{})
 	if got := show(t, s); len(got) != 1 {
-		t.Errorf("Read() = %q, want the board's sensor alone", got)
+		t.Errorf("Read() = %q, want only the board's sensor", got)
 	}
 	errs := s.OpenErrors()
 	if len(errs) != 5 || !errors.Is(errs[0], fault.ErrNotFound) || !strings.Contains(fault.Hint(errs[0]), "container") {
-		t.Errorf("Refused() = %v, want five zones and what hides them", errs)
+		t.Errorf("OpenErrors() = %v, want five zones with the likely cause", errs)
 	}
 }
 
-// nobody runs f without the rights of root on files.
-func nobody(t *testing.T, f func()) {
+// unprivileged runs f without root's file capabilities.
+func unprivileged(t *testing.T, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		f()
@@ -364,8 +363,8 @@ func nobody(t *testing.T, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// The kernel takes the rights from one thread, which ends with its
-		// goroutine as it stays locked to it.
+		// Capabilities are per thread. This one ends with its goroutine because it stays
+		// locked to it.
 		runtime.LockOSThread()
 		if err := unix.Setfsuid(65534); err != nil {
 			t.Error(err)

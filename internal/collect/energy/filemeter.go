@@ -13,39 +13,38 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// reopenEvery is the shortest time between two tries to open a meter that has
-// none open, in ns.
+// reopenEvery is the shortest interval between attempts to open a closed meter, in ns.
 const reopenEvery = int64(10 * time.Second)
 
-// maxValue is the highest value that is believed to be one: the kernel's numbers
-// have 64 bits, and what is written above 63 is nothing that counts joules.
+// maxValue is the highest valid value: the kernel's numbers have 64 bits, and higher values
+// are not energies.
 const maxValue = 1 << 62
 
-// errText is what a meter's file holds where that is no number, and errKind is
-// what stands in its place where that cannot be read as one is.
+// errText is the error of a file without a number, errKind the error of a file that is not
+// regular.
 var (
-	errText = fmt.Errorf("no number: %w", fault.ErrInvalid)
-	errKind = fmt.Errorf("a pipe or a device, and no file: %w", fault.ErrInvalid)
+	errText = fmt.Errorf("not a number: %w", fault.ErrInvalid)
+	errKind = fmt.Errorf("a pipe or a device, not a file: %w", fault.ErrInvalid)
 )
 
-// A fileMeter is a meter that is a file with a number in it.
+// A fileMeter is a meter in a file with one number.
 type fileMeter struct {
 	meter  power.Meter
 	index  int
 	host   *hostfs.FS
 	path   string
-	zoneID string // the zone that shows the same thing, or the zone itself
+	zoneID string // the zone with the same energy, or the zone itself
 
 	file    *hostfs.File
-	value   int64 // that it showed last
-	triedAt int64 // when it was opened or tried to be, ns
-	lastErr error // of reading the file, as the operating system says it
-	reason  error // last, or why the file could not be opened, with path and kind
+	value   int64 // latest value
+	triedAt int64 // time of the latest attempt to open, ns
+	lastErr error // of reading the file, bare
+	reason  error // the latest error of reading or opening, with path and kind
 	text    string
 	buf     [64]byte
 }
 
-// open opens the file, or keeps why it could not.
+// open opens the file, or keeps the error.
 func (m *fileMeter) open(now int64) (ok bool) {
 	m.triedAt = now
 	f, err := m.host.Open(m.path)
@@ -61,14 +60,14 @@ func (m *fileMeter) open(now int64) (ok bool) {
 	return true
 }
 
-// fileStat is what the operating system says of an open file; nothing where it fails.
+// fileStat stats an open file; the result is zero on error.
 func fileStat(f *hostfs.File) (st unix.Stat_t) {
-	_ = unix.Fstat(f.Fd(), &st) // of an open descriptor
+	_ = unix.Fstat(f.Fd(), &st) // cannot fail for an open descriptor
 	return st
 }
 
-// errorReading is the reading that says why there is no value. The text is made when
-// the reason changes.
+// errorReading returns a reading with the error. It formats the text only when the error
+// changes.
 func (m *fileMeter) errorReading(err error) power.Reading {
 	if m.lastErr != err {
 		m.lastErr = err
@@ -78,8 +77,8 @@ func (m *fileMeter) errorReading(err error) power.Reading {
 	return power.Reading{Meter: m.index, Err: m.text}
 }
 
-// read reads the file. It leaves the time to the caller: now says when to try
-// again to open what is not open.
+// read reads the file; the caller sets the time. now decides whether to retry opening a
+// closed file.
 func (m *fileMeter) read(now int64) power.Reading {
 	if m.file == nil && now-m.triedAt >= reopenEvery {
 		m.open(now)
@@ -90,16 +89,15 @@ func (m *fileMeter) read(now int64) power.Reading {
 	v, err := m.readValue()
 	gone := errors.Is(err, unix.ENODEV)
 	if !gone && (err != nil || v == m.value) && fileStat(m.file).Nlink == 0 {
-		// In a directory that is not the kernel's a new file may have taken the
-		// place of this one, which stands still for ever.
+		// Outside the kernel's file systems a new file may have replaced this one, whose
+		// content then never changes.
 		if m.closeFile(); !m.open(now) {
 			return power.Reading{Meter: m.index, Err: m.text}
 		}
 		v, err = m.readValue()
 	}
 	if gone {
-		// A descriptor of a zone that was taken away stays dead when the zone
-		// comes back.
+		// The descriptor of a removed zone stays invalid when the zone comes back.
 		m.closeFile()
 		m.triedAt = now
 	}

@@ -14,13 +14,13 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// answers stands in for mete-nvml: one device, at 5 J always.
+// answers stands in for mete-nvml: one device, always at 5 J.
 const answers = `#!/bin/sh
 printf 'meters\tenergy GPU-1\t!GPU-2 shows nothing\n'
 while read -r line; do echo 5000; done
 `
 
-// Accelerators are the last meters, read with all others.
+// Accelerators are the last meters and are read with the others.
 func TestGPUs(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "mete-nvml")
@@ -50,18 +50,18 @@ func TestGPUs(t *testing.T) {
 		t.Fatalf("meters %+v", ms)
 	}
 	var got string
-	// A tick waits for an answer for a moment only: one that comes late is of a later one.
+	// A tick waits for an answer only briefly; a later tick uses a late answer.
 	testkit.Eventually(t, "an answer", func() bool {
 		got = strings.Join(show(t, s), ", ")
 		return !strings.Contains(got, "not read yet") && !strings.Contains(got, "no answer")
 	})
 	if got != "rapl/package-0 1000, gpu/GPU-1 5000000" {
-		t.Errorf("they show %s", got)
+		t.Errorf("readings %s", got)
 	}
 	if errs := s.OpenErrors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-2") {
-		t.Errorf("refused %v, want the other one", errs)
+		t.Errorf("OpenErrors() = %v, want the other device", errs)
 	}
 	if err := (energy.Config{NVML: "often"}).Validate(); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
-		t.Errorf("a mode that is none: %v", err)
+		t.Errorf("an invalid mode: %v", err)
 	}
 }

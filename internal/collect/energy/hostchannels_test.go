@@ -6,8 +6,8 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// A share that came by one channel and is found by the other one later is as old as it
-// was: a host that is gone is not believed for longer since it left a file.
+// A share that the second channel delivers later keeps its time from the first: a file left
+// by a dead host does not extend the validity.
 func TestHostChannels(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -26,7 +26,7 @@ func TestHostChannels(t *testing.T) {
 	}
 	stream, file := hm.channels[viaStream], hm.channels[viaFile]
 	if file.changedAt != stream.changedAt || file.interval != stream.interval || stream.interval != 1e9 || *file.share != *stream.share {
-		t.Errorf("by file %+v\nby stream %+v\nwant one and the same, a second after the one before", file, stream)
+		t.Errorf("by file %+v\nby stream %+v\nwant the same share, a second after the previous one", file, stream)
 	}
 	late := stream.changedAt + staleFor + 1
 	if file.isFresh(late) || stream.isFresh(late) || !file.isFresh(late-1) {

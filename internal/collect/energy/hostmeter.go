@@ -22,73 +22,71 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// HostName is what the meter is called that shows what the host gives this
-// virtual machine.
+// HostName is the name of the meter with the host's share for this virtual machine.
 const HostName = "host"
 
-// DefaultShares is where a virtual machine has what its host gives it, if it is
-// shared with it as for Scaphandre.
+// DefaultShares is the directory of the host's share, at the same path as for Scaphandre.
 const DefaultShares = "/var/scaphandre"
 
-// DefaultVSock says whether a virtual machine asks its host by AF_VSOCK: it does,
-// unless METE_HOST_VSOCK says no.
+// DefaultVSock reports whether a virtual machine connects to its host by AF_VSOCK: unless
+// METE_HOST_VSOCK is no.
 func DefaultVSock(getenv func(string) string) bool {
 	on, err := strconv.ParseBool(getenv("METE_HOST_VSOCK"))
 	return on || err != nil
 }
 
 const (
-	// staleFor is for how long a share may stand still at least, in ns. A host
-	// with longer ticks is given three of them.
+	// staleFor is the minimum age at which an unchanged share is stale, in ns. A host with
+	// longer ticks gets three of them.
 	staleFor = 5 * int64(time.Second)
-	// plainStaleFor is the same of a counter alone, as Scaphandre's, which is
-	// written every few seconds, and stands still while nothing runs.
+	// plainStaleFor is the same for a plain counter such as Scaphandre's, which is written
+	// every few seconds and does not move while nothing runs.
 	plainStaleFor = 60 * int64(time.Second)
-	// hostEvery is how old a share is at most when the next one comes, in ns;
-	// plainEvery that of a counter alone.
+	// hostEvery is the maximum age of a share when the next one arrives, in ns; plainEvery
+	// that of a plain counter.
 	hostEvery, plainEvery = int64(time.Second), 10 * int64(time.Second)
-	// plainErrorPPM is by how much a counter alone may be off, which it does not
-	// say: an assumption, four times RAPL's, as it is divided by a rule too.
+	// plainErrorPPM is the assumed error of a plain counter, which states none: four times
+	// RAPL's, since the share is apportioned too.
 	plainErrorPPM = 200_000
 )
 
-// hostMeter is the meter that shows what the host gives this virtual machine. Two
-// channels lead to it, a connection and a directory: the connection is the one that
-// is used while shares come by it.
+// hostMeter is the meter with the host's share for this virtual machine. Shares arrive by
+// two channels, a connection and a directory; the connection is preferred while shares
+// arrive by it.
 type hostMeter struct {
 	host  *hostfs.FS
 	index int
-	uuid  string // of this machine; "" is not known
-	dir   string // "" is none
+	uuid  string // of this machine; "" if unknown
+	dir   string // "" if none
 	dial  func(context.Context) (net.Conn, error)
 	acks  chan share.Ack
 
 	mu       sync.Mutex
 	channels [2]channel
-	plain    bool // there was a counter alone when it was opened
-	seen     bool // there ever was a share, or a counter
+	plain    bool // only a plain counter existed when it was opened
+	seen     bool // a share or a counter has ever been received
 }
 
-// The channels by which shares come, the better one first.
+// The channels by which shares arrive, by preference.
 const (
 	viaStream = iota
 	viaFile
 )
 
-// A channel is what came by one of them.
+// A channel is the state of one channel.
 type channel struct {
 	name      string
-	share     *power.Share // nil where there is none, or a counter alone
+	share     *power.Share // nil without a share, or with a plain counter
 	value     int64        // uJ
-	has       bool         // there is a value
-	changedAt int64        // when it last did, ns of CLOCK_BOOTTIME
+	has       bool         // value is valid
+	changedAt int64        // when the share last changed, ns of CLOCK_BOOTTIME
 	interval  int64        // ns between two shares, by the host's clock
-	err       string       // why nothing comes; "" where it does
-	refused   bool         // something came, and was refused
+	err       string       // why nothing arrives; "" if shares arrive
+	refused   bool         // the latest message was refused
 }
 
-// openHostMeter makes the meter where this machine can have one: it is a virtual
-// machine, or there is something in the directory already.
+// openHostMeter returns the meter if this is a virtual machine or the directory has entries
+// already, else nil.
 func openHostMeter(h *hostfs.FS, cfg Config) *hostMeter {
 	hm := &hostMeter{host: h, dir: cfg.Shares, acks: make(chan share.Ack, 1)}
 	switch {
@@ -102,7 +100,7 @@ func openHostMeter(h *hostfs.FS, cfg Config) *hostMeter {
 	if hm.dial == nil && hm.dir == "" || !h.Live() || cfg.Dial == nil && !isVirtualMachine(h, hm.dir) {
 		return nil
 	}
-	hm.channels[viaStream] = channel{name: "vsock", err: "nobody was asked yet"}
+	hm.channels[viaStream] = channel{name: "vsock", err: "not connected yet"}
 	hm.channels[viaFile] = channel{name: hm.dir, err: "not read yet"}
 	if hm.dial == nil {
 		hm.channels[viaStream].err = ""
@@ -116,8 +114,7 @@ func openHostMeter(h *hostfs.FS, cfg Config) *hostMeter {
 	return hm
 }
 
-// validUUID is a machine's UUID, or "" where it is none or one that says that there
-// is none.
+// validUUID returns a machine's UUID, "" if it is malformed or a placeholder.
 func validUUID(uuid string) string {
 	if !share.IsUUID(uuid) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == "" {
 		return ""
@@ -125,7 +122,7 @@ func validUUID(uuid string) string {
 	return uuid
 }
 
-// isVirtualMachine reports whether this is a virtual machine, as far as can be seen.
+// isVirtualMachine reports whether this seems to be a virtual machine.
 func isVirtualMachine(h *hostfs.FS, dir string) bool {
 	if dir != "" {
 		if _, err := os.Stat(h.Path(path.Join(dir, share.Zone))); err == nil {
@@ -139,7 +136,7 @@ func isVirtualMachine(h *hostfs.FS, dir string) bool {
 	return err == nil && bytes.Contains(b, []byte(" hypervisor"))
 }
 
-// meter is the meter, as far as it is known when it is opened.
+// meter describes the meter as known when it is opened.
 func (hm *hostMeter) meter() power.Meter {
 	m := power.Meter{Name: HostName, Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: hostEvery, Step: 1}
 	if hm.plain {
@@ -148,10 +145,10 @@ func (hm *hostMeter) meter() power.Meter {
 	return m
 }
 
-// firstTimeout is how long opening waits for a first share.
+// firstTimeout is how long opening waits for the first share.
 const firstTimeout = 300 * time.Millisecond
 
-// readFirst looks for a share once by each channel, for a moment.
+// readFirst waits briefly for a first share by each channel.
 func (hm *hostMeter) readFirst() {
 	ctx, stop := context.WithTimeout(context.Background(), firstTimeout)
 	defer stop()
@@ -187,7 +184,7 @@ func (hm *hostMeter) readFirst() {
 	hm.plain = c.has && c.share == nil && !hm.channels[viaStream].has
 }
 
-// now is CLOCK_BOOTTIME, ns; 0 where it cannot be read, which it always can.
+// now returns CLOCK_BOOTTIME in ns.
 func (hm *hostMeter) now() int64 {
 	t, err := hm.host.Boottime()
 	if err != nil {
@@ -196,10 +193,10 @@ func (hm *hostMeter) now() int64 {
 	return t
 }
 
-// takeShare takes a share that came by a channel. The error says why it is refused.
+// takeShare stores a share received by a channel. The error is the reason to refuse it.
 func (hm *hostMeter) takeShare(by int, m *share.Message) error {
-	if theirs := validUUID(m.Guest); theirs != "" && hm.uuid != "" && theirs != hm.uuid {
-		return fmt.Errorf("the share is of the virtual machine %s, and this one is %s: %w", theirs, hm.uuid, fault.ErrConflict)
+	if guest := validUUID(m.Guest); guest != "" && hm.uuid != "" && guest != hm.uuid {
+		return fmt.Errorf("the share is for the virtual machine %s, but this one is %s: %w", guest, hm.uuid, fault.ErrConflict)
 	}
 	now := hm.now()
 	hm.mu.Lock()
@@ -207,11 +204,11 @@ func (hm *hostMeter) takeShare(by int, m *share.Message) error {
 	c := &hm.channels[by]
 	c.err, c.refused = "", false
 	if c.share != nil && c.share.Epoch == m.Epoch && m.N <= c.share.N {
-		return nil // it is known, or came late
+		return nil // duplicate or late
 	}
 	moved, pace := now, c.interval
 	if l := hm.latest(m.Epoch); l != nil && m.N <= l.share.N {
-		moved, pace = l.changedAt, l.interval // it came by the other channel before
+		moved, pace = l.changedAt, l.interval // the other channel delivered it first
 	} else if l != nil {
 		pace = m.At - l.share.At
 	}
@@ -221,8 +218,7 @@ func (hm *hostMeter) takeShare(by int, m *share.Message) error {
 	return nil
 }
 
-// latest returns the channel by which the newest share of an epoch came; nil where none
-// did.
+// latest returns the channel with the newest share of an epoch; nil if there is none.
 func (hm *hostMeter) latest(epoch string) (l *channel) {
 	for i := range hm.channels {
 		if c := &hm.channels[i]; c.share != nil && c.share.Epoch == epoch && (l == nil || c.share.N > l.share.N) {
@@ -232,14 +228,14 @@ func (hm *hostMeter) latest(epoch string) (l *channel) {
 	return l
 }
 
-// takePlain takes what a counter alone shows, in uJ.
+// takePlain stores the value of a plain counter, in uJ.
 func (hm *hostMeter) takePlain(uJ int64) {
 	now := hm.now()
 	hm.mu.Lock()
 	defer hm.mu.Unlock()
 	c := &hm.channels[viaFile]
 	if c.share != nil && c.isFresh(now) {
-		return // the share is not there for a moment
+		return // the share file is missing only for a moment
 	}
 	c.err, c.refused = "", false
 	if c.has && c.share == nil && c.value == uJ {
@@ -249,12 +245,12 @@ func (hm *hostMeter) takePlain(uJ int64) {
 	hm.seen = true
 }
 
-// A refusal is an error about something that came.
+// A refusal is an error about a received message.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// setError keeps why nothing comes by a channel.
+// setError stores why nothing arrives by a channel.
 func (hm *hostMeter) setError(by int, err error) {
 	text := err.Error()
 	_, bad := errors.AsType[refusal](err)
@@ -263,7 +259,7 @@ func (hm *hostMeter) setError(by int, err error) {
 	hm.channels[by].err, hm.channels[by].refused = text, bad
 }
 
-// isFresh reports whether what came by a channel can still be gone by.
+// isFresh reports whether the latest value of a channel is still usable.
 func (c *channel) isFresh(now int64) bool {
 	limit := max(staleFor, min(3*c.interval, 3*int64(time.Minute)))
 	if c.share == nil {
@@ -272,7 +268,7 @@ func (c *channel) isFresh(now int64) bool {
 	return c.has && now-c.changedAt <= limit
 }
 
-// read gives what came last. It never waits.
+// read returns the latest value. It never blocks.
 func (hm *hostMeter) read(now int64) power.Reading {
 	hm.mu.Lock()
 	defer hm.mu.Unlock()
@@ -284,14 +280,14 @@ func (hm *hostMeter) read(now int64) power.Reading {
 	return power.Reading{Meter: hm.index, At: now, Err: hm.problem()}
 }
 
-// problem says why there is no share. The text changes only when the reason does.
+// problem returns why there is no share. The text changes only with the reason.
 func (hm *hostMeter) problem() string {
 	text := ""
 	for i := range hm.channels {
 		c := &hm.channels[i]
 		why := c.err
 		if c.has && why == "" {
-			why = "the share does not move any more"
+			why = "the share does not change any more"
 		}
 		switch {
 		case c.name == "" || why == "":
@@ -302,13 +298,13 @@ func (hm *hostMeter) problem() string {
 		}
 	}
 	if text == "" {
-		return "nothing came yet"
+		return "no share received yet"
 	}
 	return text
 }
 
-// Ack tells the host what this machine booked up to one of its shares. It never
-// waits: where the host does not hear, only the latest one is kept.
+// Ack reports to the host what this machine booked up to one of its shares. It never
+// blocks: while the host does not receive, only the latest one is kept.
 func (s *Source) Ack(a share.Ack) {
 	if s.hostMeter == nil || s.hostMeter.dial == nil {
 		return
@@ -326,11 +322,10 @@ func (s *Source) Ack(a share.Ack) {
 	}
 }
 
-// pollEvery is the time between two looks into the directory, and pollEmptyEvery
-// where nothing is in it.
+// pollEvery is the interval for reading the directory, pollEmptyEvery while it is empty.
 const pollEvery, pollEmptyEvery = 500 * time.Millisecond, 10 * time.Second
 
-// run looks for shares until ctx ends.
+// run receives shares until ctx ends.
 func (hm *hostMeter) run(ctx context.Context) {
 	var ways sync.WaitGroup
 	if hm.dial != nil {
@@ -357,11 +352,11 @@ func (hm *hostMeter) run(ctx context.Context) {
 	<-ctx.Done()
 	select {
 	case <-ended:
-	case <-time.After(time.Second): // a file system that hangs holds nobody up
+	case <-time.After(time.Second): // do not wait longer for a hanging file system
 	}
 }
 
-// isStreaming reports whether shares come by connection.
+// isStreaming reports whether shares arrive by connection.
 func (hm *hostMeter) isStreaming() bool {
 	now := hm.now()
 	hm.mu.Lock()
@@ -369,7 +364,7 @@ func (hm *hostMeter) isStreaming() bool {
 	return hm.channels[viaStream].isFresh(now)
 }
 
-// pollDir reads the directory once, and reports whether something is there.
+// pollDir reads the directory once, and reports whether it has a share or a counter.
 func (hm *hostMeter) pollDir() bool {
 	err := hm.readDir()
 	if err != nil {

@@ -20,8 +20,7 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// readDir reads what is in the directory: a message, in it or in its zone, else
-// the counter alone.
+// readDir reads a message from the directory or its zone, else the plain counter.
 func (hm *hostMeter) readDir() error {
 	for _, name := range []string{share.File, path.Join(share.Zone, share.File)} {
 		b, err := readShort(hm.host.Path(path.Join(hm.dir, name)))
@@ -45,8 +44,8 @@ func (hm *hostMeter) readDir() error {
 	return nil
 }
 
-// decode takes a message that came by a channel. That the host says why it has none is
-// no refusal of this machine's.
+// decode takes a message from a channel. A message in which the host says why it has no
+// share is not refused.
 func (hm *hostMeter) decode(by int, b []byte) error {
 	m, err := share.Decode(b)
 	if errors.Is(err, fault.ErrUnavailable) {
@@ -61,14 +60,14 @@ func (hm *hostMeter) decode(by int, b []byte) error {
 	return nil
 }
 
-// readShort reads a file that holds one message at most. What is no file is not
-// waited for.
+// readShort reads a file with at most one message. It does not block on other kinds of
+// files.
 func readShort(name string) (_ []byte, err error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // nothing was written
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -80,18 +79,17 @@ func readShort(name string) (_ []byte, err error) {
 }
 
 const (
-	// dialLimit is how long the host may take to answer.
+	// dialLimit is how long connecting may take.
 	dialLimit = 2 * time.Second
-	// readTimeout is how long it may say nothing: twice its longest tick.
+	// readTimeout is how long the host may be silent: twice its longest tick.
 	readTimeout = 2 * time.Minute
-	// ackLimit is how long it may leave unread what the socket has no room for.
+	// ackLimit is how long writing to the host may block.
 	ackLimit = 5 * time.Second
-	// minRetry and latest are the shortest and the longest time between two tries
-	// to connect.
+	// minRetry and maxRetry bound the time between two attempts to connect.
 	minRetry, maxRetry = 250 * time.Millisecond, 10 * time.Second
 )
 
-// keepConnected keeps connected to the host until ctx ends. What cannot be is tried again.
+// keepConnected keeps a connection to the host until ctx ends, with retries.
 func (hm *hostMeter) keepConnected(ctx context.Context) {
 	for wait := minRetry; ; wait = min(2*wait, maxRetry) {
 		began := time.Now()
@@ -105,8 +103,8 @@ func (hm *hostMeter) keepConnected(ctx context.Context) {
 	}
 }
 
-// receive connects to the host and takes its shares, as many as there are where
-// most is 0. It returns why there are no more.
+// receive connects to the host and takes its shares: most of them, or all if most is 0. It
+// returns why the stream ended.
 func (hm *hostMeter) receive(ctx context.Context, most int) error {
 	conn, err := hm.dial(ctx)
 	if err != nil {
@@ -146,7 +144,7 @@ func (hm *hostMeter) receive(ctx context.Context, most int) error {
 	}
 }
 
-// sendAcks writes what is to be told to the host, until ctx ends or it cannot.
+// sendAcks writes acknowledgments to the host until ctx or the connection ends.
 func (hm *hostMeter) sendAcks(ctx context.Context, conn net.Conn) {
 	var buf []byte
 	for {

@@ -24,12 +24,12 @@ import (
 
 const someUUID = "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f"
 
-// message is the n-th share of a machine.
+// message returns the n-th share of a machine.
 func message(uuid string, n int64) share.Message {
 	return share.Message{Name: "web", VCPUs: 2, Share: power.Share{Guest: uuid, Epoch: "EPOCH", N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n, Modelled: n}}
 }
 
-// put puts a file in place of what is there, as a host does.
+// put replaces a file, as a host does.
 func put(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	name := filepath.Join(parts...)
@@ -47,15 +47,15 @@ func putShare(t *testing.T, dir string, m share.Message) {
 	put(t, string(share.Append(nil, &m)), dir, share.File)
 }
 
-// here opens this machine with what its host gives it, and nothing else. What is
-// read is of the moment at which the latest share came: none is stale.
-func here(t *testing.T, cfg Config) (*Source, func() power.Reading) {
+// openHost opens this machine with only the host's share. It reads as of the arrival of the
+// latest share, so that none is stale.
+func openHost(t *testing.T, cfg Config) (*Source, func() power.Reading) {
 	t.Helper()
 	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Powercap = t.TempDir() // none of this machine's
+	cfg.Powercap = t.TempDir() // no meters of this machine
 	put(t, "", cfg.Powercap, "nothing")
 	s, err := Open(h, cfg)
 	if err != nil {
@@ -85,26 +85,25 @@ func here(t *testing.T, cfg Config) (*Source, func() power.Reading) {
 	}
 }
 
-// lastMoved is when the latest share came.
+// lastMoved returns when the latest share arrived.
 func lastMoved(s *Source) int64 {
 	s.hostMeter.mu.Lock()
 	defer s.hostMeter.mu.Unlock()
 	return max(s.hostMeter.channels[viaStream].changedAt, s.hostMeter.channels[viaFile].changedAt)
 }
 
-// gets says whether a reading is the n-th share.
+// gets reports whether a reading is the n-th share.
 func gets(r power.Reading, uuid string, n int64) bool {
 	want := message(uuid, n).Share
 	return r.Err == "" && r.Share != nil && *r.Share == want && r.Value == want.Energy()
 }
 
-// Shares in files are found when the machine is opened, followed, and not taken
-// once they stand still.
+// Shares in files are found at opening, followed, and not used once they are stale.
 func TestHostFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	putShare(t, dir, message(someUUID, 1))
-	s, read := here(t, Config{Shares: dir})
+	s, read := openHost(t, Config{Shares: dir})
 	ms := s.Meters()
 	want := power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9, Step: 1}
 	if m := ms[len(ms)-1]; m != want {
@@ -117,7 +116,7 @@ func TestHostFiles(t *testing.T) {
 	putShare(t, dir, message(someUUID, 2))
 	testkit.Eventually(t, "the next share", func() bool { return gets(read(), someUUID, 2) })
 	if !gets(first, someUUID, 1) {
-		t.Error("what was read before has changed")
+		t.Error("an earlier reading has changed")
 	}
 	if st := s.hostMeter.status(lastMoved(s)); !st.Seen || st.From != dir || st.Guest != someUUID || st.N != 2000 || st.Err != "" || st.Age != 0 {
 		t.Errorf("%+v", st)
@@ -128,24 +127,23 @@ func TestHostFiles(t *testing.T) {
 		t.Errorf("an older share: %+v", r)
 	}
 	putShare(t, dir, message(someUUID, 3))
-	testkit.Eventually(t, "a newer one", func() bool { return gets(read(), someUUID, 3) })
+	testkit.Eventually(t, "a newer share", func() bool { return gets(read(), someUUID, 3) })
 	if r := s.hostMeter.read(lastMoved(s) + staleFor); !gets(r, someUUID, 3) {
 		t.Errorf("%d ns later: %+v", staleFor, r)
 	}
-	if r := s.hostMeter.read(lastMoved(s) + staleFor + 1); !strings.HasSuffix(r.Err, "does not move any more") || r.Share != nil {
+	if r := s.hostMeter.read(lastMoved(s) + staleFor + 1); !strings.HasSuffix(r.Err, "does not change any more") || r.Share != nil {
 		t.Errorf("%+v", r)
 	}
 	putShare(t, dir, message(someUUID, 4))
-	testkit.Eventually(t, "it goes on", func() bool { return gets(read(), someUUID, 4) })
+	testkit.Eventually(t, "the shares continue", func() bool { return gets(read(), someUUID, 4) })
 }
 
-// What is in files and cannot be is refused with its reason, and what comes after
-// it is taken.
+// A malformed file is refused with a reason, and later shares are used.
 func TestHostRefuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	putShare(t, dir, message(someUUID, 1))
-	s, read := here(t, Config{Shares: dir})
+	s, read := openHost(t, Config{Shares: dir})
 	n := int64(1)
 	for _, c := range []struct {
 		what string
@@ -163,23 +161,23 @@ func TestHostRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "not a file"},
-		{"no number", func() {
+		{"not a number", func() {
 			put(t, "12x", dir, share.ZoneEnergy)
 			if err := os.Remove(filepath.Join(dir, share.File)); err != nil {
 				t.Fatal(err)
 			}
-		}, "no number"},
+		}, "not a number"},
 	} {
 		c.do()
 		testkit.Eventually(t, c.what, func() bool { st, _ := s.HostShare(); return strings.Contains(st.Refused, c.want) })
 		n++
 		putShare(t, dir, message(someUUID, n))
-		testkit.Eventually(t, c.what+" is over", func() bool { st, _ := s.HostShare(); return gets(read(), someUUID, n) && st.Refused == "" })
+		testkit.Eventually(t, c.what+" : a valid share follows", func() bool { st, _ := s.HostShare(); return gets(read(), someUUID, n) && st.Refused == "" })
 	}
 }
 
-// Another machine's share is not taken, whatever channel it comes by.
-func TestHostOfAnother(t *testing.T) {
+// The share of another machine is refused on every channel.
+func TestHostOtherMachine(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +195,7 @@ func TestHostOfAnother(t *testing.T) {
 		for by := range hm.channels {
 			err := hm.decode(by, share.Append(nil, &m))
 			if (err == nil) != c.ok || !c.ok && (!errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), someUUID)) {
-				t.Errorf("%q is given the share of %q: %v", c.mine, c.theirs, err)
+				t.Errorf("%q takes the share of %q: %v", c.mine, c.theirs, err)
 			}
 			if r := hm.read(hm.now()); !c.ok && (r.Err == "" || r.Share != nil) {
 				t.Errorf("%+v", r)
@@ -206,12 +204,12 @@ func TestHostOfAnother(t *testing.T) {
 	}
 }
 
-// A counter alone, as Scaphandre has it, is a counter.
+// A plain counter, as Scaphandre's, works as a counter.
 func TestHostPlain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, "12345\n", dir, share.ZoneEnergy)
-	s, read := here(t, Config{Shares: dir})
+	s, read := openHost(t, Config{Shares: dir})
 	ms := s.Meters()
 	if m := ms[len(ms)-1]; m.Every != 10e9 || m.ErrorPPM != 200_000 {
 		t.Errorf("%+v", m)
@@ -220,16 +218,16 @@ func TestHostPlain(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	put(t, "99999\n", dir, share.ZoneEnergy)
-	testkit.Eventually(t, "it moves", func() bool { return read().Value == 99999 })
-	putShare(t, dir, message("", 5)) // the host has got mete meanwhile
+	testkit.Eventually(t, "the counter changes", func() bool { return read().Value == 99999 })
+	putShare(t, dir, message("", 5)) // mete was installed on the host meanwhile
 	testkit.Eventually(t, "a share", func() bool { return gets(read(), "", 5) })
 }
 
-// A directory that is not there is looked for again, and holds nobody up.
-func TestHostLater(t *testing.T) {
+// A missing directory is retried and blocks nothing.
+func TestHostDirectoryAppears(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
-	s, read := here(t, Config{Shares: dir, Dial: func(context.Context) (net.Conn, error) { return nil, fault.ErrUnavailable }})
+	s, read := openHost(t, Config{Shares: dir, Dial: func(context.Context) (net.Conn, error) { return nil, fault.ErrUnavailable }})
 	if r := read(); !strings.Contains(r.Err, "no such file") || !strings.Contains(r.Err, "unavailable") {
 		t.Errorf("%+v", r)
 	}
@@ -237,23 +235,23 @@ func TestHostLater(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	putShare(t, dir, message(someUUID, 1))
-	testkit.Eventually(t, "it is found", func() bool { return gets(read(), someUUID, 1) })
+	testkit.Eventually(t, "the directory is found", func() bool { return gets(read(), someUUID, 1) })
 }
 
-// Where nobody is to look there is no such meter.
+// Without channels there is no host meter.
 func TestHostNone(t *testing.T) {
-	s, read := here(t, Config{})
+	s, read := openHost(t, Config{})
 	if r := read(); r.Err != "no meter" {
 		t.Errorf("%+v", r)
 	}
 	if _, ok := s.HostShare(); ok {
-		t.Error("a host of nobody")
+		t.Error("a host share without a channel")
 	}
-	s.Ack(share.Ack{Epoch: "E"}) // is nobody's
+	s.Ack(share.Ack{Epoch: "E"}) // does nothing
 }
 
-// A host is one that is connected to: it counts connections, and each line that it
-// hears.
+// A streamHost is a host that accepts connections: it counts them, and records each line
+// that it receives.
 type streamHost struct {
 	*net.UnixListener
 	t    *testing.T
@@ -302,7 +300,7 @@ func (h *streamHost) say(text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conn != nil {
-		_, _ = h.conn.Write([]byte(text)) // who went away is dialled by
+		_, _ = h.conn.Write([]byte(text)) // the meter reconnects by itself
 	}
 }
 
@@ -311,19 +309,19 @@ func (h *streamHost) give(n int64) {
 	h.say(string(share.Append(nil, &m)))
 }
 
-// Shares come by connection, what is booked goes back, and a connection that breaks
-// is made anew. Files are gone by while there is none.
+// Shares arrive by connection, acknowledgments go back, and a broken connection is
+// reestablished. Without a connection files are used.
 func TestHostStream(t *testing.T) {
 	t.Parallel()
 	h, dir := newStreamHost(t), t.TempDir()
 	putShare(t, dir, message(someUUID, 1))
-	s, read := here(t, Config{Shares: dir, Dial: h.dial})
+	s, read := openHost(t, Config{Shares: dir, Dial: h.dial})
 	if r := read(); !gets(r, someUUID, 1) {
-		t.Errorf("from files, as the connection is silent: %+v", r)
+		t.Errorf("from files while the connection is silent: %+v", r)
 	}
-	testkit.Eventually(t, "it is connected", func() bool { return h.open.Load() == 1 })
+	testkit.Eventually(t, "the meter connects", func() bool { return h.open.Load() == 1 })
 	n := int64(10)
-	testkit.Eventually(t, "a share comes", func() bool { h.give(n); return gets(read(), someUUID, n) })
+	testkit.Eventually(t, "a share arrives", func() bool { h.give(n); return gets(read(), someUUID, n) })
 	putShare(t, dir, message(someUUID, 5))
 	s.hostMeter.pollDir()
 	if st := s.hostMeter.status(lastMoved(s)); st.From != "vsock" || st.N != n*1000 {
@@ -333,10 +331,10 @@ func TestHostStream(t *testing.T) {
 	if a := <-h.acks; a.N != n*1000 || a.Energy != n*4e6 {
 		t.Errorf("%+v", a)
 	}
-	for i := range int64(1000) { // never waits, and the last one arrives
+	for i := range int64(1000) { // never blocks, and the last one arrives
 		s.Ack(share.Ack{Epoch: "EPOCH", N: i})
 	}
-	testkit.Eventually(t, "the last answer", func() bool {
+	testkit.Eventually(t, "the last acknowledgment", func() bool {
 		for {
 			select {
 			case a := <-h.acks:
@@ -349,10 +347,10 @@ func TestHostStream(t *testing.T) {
 		}
 	})
 	for _, break_ := range []struct{ what, say, refused string }{
-		{"it closes", "", ""},
-		{"it says why not", string(share.AppendRefusal(nil, "no virtual machine that is known has the CID 3")), ""},
-		{"a line that is none", "hello\n", "invalid"},
-		{"a line without end", strings.Repeat("x", 5000), "longer than 4096"},
+		{"closed connection", "", ""},
+		{"refusal by the host", string(share.AppendRefusal(nil, "no virtual machine that is known has the CID 3")), ""},
+		{"a malformed line", "hello\n", "invalid"},
+		{"an endless line", strings.Repeat("x", 5000), "longer than 4096"},
 	} {
 		was := h.conn
 		if break_.say == "" {
@@ -365,11 +363,11 @@ func TestHostStream(t *testing.T) {
 			testkit.Eventually(t, break_.what, func() bool { st, _ := s.HostShare(); return strings.Contains(st.Refused, break_.refused) })
 		}
 		if r := read(); !gets(r, someUUID, n) {
-			t.Errorf("%s: what came before is gone: %+v", break_.what, r)
+			t.Errorf("%s: the earlier share is gone: %+v", break_.what, r)
 		}
-		testkit.Eventually(t, break_.what+", and it connects anew", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was && h.open.Load() == 1 })
+		testkit.Eventually(t, break_.what+": the meter reconnects", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was && h.open.Load() == 1 })
 		n++
-		testkit.Eventually(t, "shares come again", func() bool { h.give(n); return gets(read(), someUUID, n) })
+		testkit.Eventually(t, "shares arrive again", func() bool { h.give(n); return gets(read(), someUUID, n) })
 		if st, _ := s.HostShare(); st.Refused != "" {
 			t.Errorf("%s: %+v", break_.what, st)
 		}

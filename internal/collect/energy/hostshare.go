@@ -2,20 +2,20 @@ package energy
 
 import "time"
 
-// A HostShare is what the host gives this virtual machine, as it came last.
+// A HostShare is the latest share from the host.
 type HostShare struct {
-	Seen    bool          `json:"seen"`            // there was a share at any time
-	From    string        `json:"from,omitempty"`  // "vsock", or the directory; "" where nothing comes
-	Guest   string        `json:"guest,omitempty"` // this machine's UUID, as the host has it; "" is not known
-	Epoch   string        `json:"epoch,omitempty"` // "" where there is a counter alone
+	Seen    bool          `json:"seen"`            // a share was received at some time
+	From    string        `json:"from,omitempty"`  // "vsock", or the directory; "" if nothing arrives
+	Guest   string        `json:"guest,omitempty"` // this machine's UUID as the host knows it; "" if unknown
+	Epoch   string        `json:"epoch,omitempty"` // "" with a plain counter
 	N       int64         `json:"n,omitempty"`
-	Age     time.Duration `json:"age_ns,omitempty"`  // since the latest share came
-	Err     string        `json:"error,omitempty"`   // why nothing comes; "" where it does
-	Refused string        `json:"refused,omitempty"` // why what came is not taken; "" where nothing is refused
+	Age     time.Duration `json:"age_ns,omitempty"`  // since the latest share arrived
+	Err     string        `json:"error,omitempty"`   // why nothing arrives; "" if shares arrive
+	Refused string        `json:"refused,omitempty"` // why the latest share is refused; "" if it is not
 }
 
-// HostShare returns what the host gives this virtual machine; false where this
-// machine is not one, or nobody looks for a share. Any goroutine may call it.
+// HostShare returns the latest share from the host; false if this machine is not virtual or
+// receives no shares. Any goroutine may call it.
 func (s *Source) HostShare() (HostShare, bool) {
 	if s.hostMeter == nil {
 		return HostShare{}, false
@@ -23,7 +23,7 @@ func (s *Source) HostShare() (HostShare, bool) {
 	return s.hostMeter.status(s.hostMeter.now()), true
 }
 
-// status is what [Source.HostShare] tells at a moment, ns of CLOCK_BOOTTIME.
+// status returns [Source.HostShare] at the time now, ns of CLOCK_BOOTTIME.
 func (hm *hostMeter) status(now int64) HostShare {
 	hm.mu.Lock()
 	defer hm.mu.Unlock()

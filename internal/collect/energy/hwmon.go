@@ -14,15 +14,13 @@ import (
 
 const hwmonDir = "/sys/class/hwmon"
 
-// boardError is the class of the power meter of a board or of a management
-// controller that does not state its own. It is an assumption: ACPI lets a meter
-// state its accuracy (_PMC) and asks for none, and DCMI's answer has no room for
-// one. What makers and energy labels promise is about the plug of whole machines
-// at some load, and could not be held against any one meter here.
+// boardError is the assumed class of the power meter of a board or management controller
+// that states none: ACPI lets a meter state its accuracy (_PMC) but does not require it,
+// and DCMI's answer has no field for it. The figures of vendors and energy labels are for
+// the plug of whole machines at some load and do not apply to these meters.
 const boardError = 50_000
 
-// hwmon finds the sensors that are known to show energy or power of a part of
-// the machine that is known.
+// hwmon finds the sensors known to measure energy or power of a known part of the machine.
 func hwmon(h *hostfs.FS) ([]*fileMeter, error) {
 	es, err := h.ReadDir(hwmonDir)
 	if err != nil {
@@ -33,7 +31,7 @@ func hwmon(h *hostfs.FS) ([]*fileMeter, error) {
 		dir := path.Join(hwmonDir, e.Name())
 		driver, err := readWord(h, path.Join(dir, "name"))
 		if err != nil {
-			continue // a device without a name, or gone
+			continue // a device without a name, or removed
 		}
 		switch driver {
 		case "amd_energy":
@@ -45,10 +43,9 @@ func hwmon(h *hostfs.FS) ([]*fileMeter, error) {
 	return list, nil
 }
 
-// sockets finds the sockets of amd_energy, which sums up the counters of AMD's
-// RAPL to 64 bits, for each core and for each socket (the kernel's
-// hwmon/amd_energy.rst). The cores are inside. Where powercap shows the same
-// counters its package comes first.
+// sockets finds the sockets of amd_energy, which extends the counters of AMD's RAPL to 64
+// bits for each core and each socket (the kernel's hwmon/amd_energy.rst). A socket includes
+// its cores. If powercap shows the same counters, its package is preferred.
 func sockets(h *hostfs.FS, dir string) (list []*fileMeter) {
 	for _, p := range attributes(h, dir, "energy", "_input") {
 		label, err := readWord(h, strings.TrimSuffix(p, "_input")+"_label")
@@ -68,12 +65,11 @@ func sockets(h *hostfs.FS, dir string) (list []*fileMeter) {
 	return list
 }
 
-// meters finds the power meters of ACPI (ACPI specification, section 10.4; the
-// kernel's hwmon/acpi_power_meter.rst). One measures the whole machine, but for those
-// that say in oem_info that they are NVIDIA's Grace, whose sensors nest: "Module
-// Power Socket 0" is a module with its GPU, "Grace Power Socket 0" the CPU with
-// its memory inside it, "CPU Power" and "SysIO Power" rails of that (NVIDIA Grace
-// Performance Tuning Guide, "Power Telemetry").
+// meters finds the power meters of ACPI (ACPI specification, section 10.4; the kernel's
+// hwmon/acpi_power_meter.rst). A meter measures the whole machine, unless oem_info
+// identifies NVIDIA's Grace, whose sensors nest: "Module Power Socket 0" is a module with
+// its GPU, "Grace Power Socket 0" the CPU with its memory, "CPU Power" and "SysIO Power"
+// are rails of that (NVIDIA Grace Performance Tuning Guide, "Power Telemetry").
 func meters(h *hostfs.FS, dir string) (list []*fileMeter) {
 	for _, dir := range []string{dir, path.Join(dir, "device")} {
 		found := attributes(h, dir, "power", "_average")
@@ -87,7 +83,7 @@ func meters(h *hostfs.FS, dir string) (list []*fileMeter) {
 			}
 			m := power.Meter{Name: "hwmon/power_meter/" + device(h, dir), Level: power.Board, Domain: power.Rest, Kind: power.Power, From: power.Hwmon,
 				Step: 1e6, Every: interval(h, stem+"_average_interval"), ErrorPPM: accuracy(h, stem+"_accuracy")}
-			oem, _ := readWord(h, stem+"_oem_info") // older ones have none
+			oem, _ := readWord(h, stem+"_oem_info") // missing in older kernels
 			socket, grace := strings.CutPrefix(oem, "Grace Power Socket ")
 			module, isModule := strings.CutPrefix(oem, "Module Power Socket ")
 			switch {
@@ -101,7 +97,7 @@ func meters(h *hostfs.FS, dir string) (list []*fileMeter) {
 			list = append(list, &fileMeter{host: h, path: p, meter: m})
 		}
 		if len(list) > 0 {
-			break // older kernels have the attributes at the device, newer ones beside its name
+			break // older kernels put the attributes at the device, newer ones beside its name
 		}
 	}
 	return list
@@ -123,7 +119,7 @@ func attributes(h *hostfs.FS, dir, prefix, suffix string) (paths []string) {
 			paths = append(paths, path.Join(dir, e.Name()))
 		}
 	}
-	// By number, so that socket 10 does not stand before socket 2.
+	// Sort by number, so that socket 2 precedes socket 10.
 	slices.SortFunc(paths, func(a, b string) int {
 		if len(a) != len(b) {
 			return len(a) - len(b)
@@ -133,8 +129,8 @@ func attributes(h *hostfs.FS, dir, prefix, suffix string) (paths []string) {
 	return paths
 }
 
-// device is the name of the device behind a directory of hwmon, "ACPI000D:00",
-// which does not change with the order in which drivers came.
+// device returns the name of the device behind a hwmon directory, "ACPI000D:00", which does
+// not depend on the order of drivers.
 func device(h *hostfs.FS, dir string) string {
 	dir = strings.TrimSuffix(dir, "/device")
 	if to, err := h.Readlink(path.Join(dir, "device")); err == nil {
@@ -143,8 +139,8 @@ func device(h *hostfs.FS, dir string) string {
 	return path.Base(dir)
 }
 
-// interval reads over how long a meter averages, in ms, and returns ns. A
-// second is what most controllers have.
+// interval reads a meter's averaging interval in ms and returns ns. Most controllers have a
+// second.
 func interval(h *hostfs.FS, p string) int64 {
 	b, err := h.ReadFile(p)
 	if err == nil {
@@ -155,9 +151,8 @@ func interval(h *hostfs.FS, p string) int64 {
 	return int64(time.Second)
 }
 
-// accuracy reads a meter's own class, such as "95.0%", and returns what is
-// missing of the whole in ppm. The kernel writes thousandths behind the point
-// without zeroes in front: "95.5%" is 95.005 %.
+// accuracy reads a meter's own class, such as "95.0%", and returns the error in ppm. The
+// kernel writes thousandths after the point without leading zeroes: "95.5%" is 95.005 %.
 func accuracy(h *hostfs.FS, p string) int64 {
 	text, err := readWord(h, p)
 	if err != nil {
@@ -167,7 +162,7 @@ func accuracy(h *hostfs.FS, p string) int64 {
 	w, werr := strconv.ParseInt(whole, 10, 64)
 	f, ferr := strconv.ParseInt(part, 10, 64)
 	if werr != nil || ferr != nil || w <= 0 || w > 99 || f < 0 || f > 999 {
-		return boardError // one that is never wrong is not believed
+		return boardError // an error of zero is not plausible
 	}
 	return (100_000 - w*1000 - f) * power.PPM / 100_000
 }

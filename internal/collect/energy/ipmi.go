@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// ipmiTimeout is how long an answer is waited for. A controller behind a slow
-// interface takes some 10 ms; one that is starting may take seconds.
+// ipmiTimeout is how long to wait for an answer. A controller behind a slow interface takes
+// about 10 ms; one that is starting may take seconds.
 const ipmiTimeout = time.Second
 
 // An ipmi is the kernel's device of a management controller
@@ -21,7 +21,7 @@ type ipmi struct {
 	fd   int
 	path string
 	id   int64 // of the latest request
-	owed bool  // it has not been answered
+	owed bool  // the latest request has not been answered
 	buf  [272]byte
 }
 
@@ -35,9 +35,9 @@ func openIPMI(path string) (bmc, error) {
 
 func (d *ipmi) Close() error { return unix.Close(d.fd) }
 
-// Ask sends a request to the controller that the device is of, and waits for the
-// answer. The kernel answers in the end for a controller that does not, with a
-// completion code: until then no further request is sent.
+// Ask sends a request to the controller and waits for the answer. If the controller does
+// not answer, the kernel eventually does, with a completion code; until then Ask sends no
+// further request.
 func (d *ipmi) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
 	end := time.Now().Add(ipmiTimeout)
 	if d.owed {
@@ -56,7 +56,7 @@ func (d *ipmi) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
 	return d.receive(end)
 }
 
-// receive waits for the answer to the latest request. It is good until the next.
+// receive waits for the answer to the latest request. It is valid until the next call.
 func (d *ipmi) receive(end time.Time) ([]byte, error) {
 	for {
 		if err := d.wait(end); err != nil {
@@ -68,7 +68,7 @@ func (d *ipmi) receive(end time.Time) ([]byte, error) {
 		if err := d.ioctl(unix.IPMICTL_RECEIVE_MSG, unsafe.Pointer(&recv)); err != nil {
 			return nil, err
 		}
-		// Events arrive here too.
+		// Skip events.
 		if recv.Recv_type == unix.IPMI_RESPONSE_RECV_TYPE && recv.Msgid == d.id {
 			d.owed = false
 			return d.buf[:recv.Msg.Len], nil
@@ -76,7 +76,7 @@ func (d *ipmi) receive(end time.Time) ([]byte, error) {
 	}
 }
 
-// wait waits until there is something to receive.
+// wait waits until a message can be received.
 func (d *ipmi) wait(end time.Time) error {
 	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
 	for {

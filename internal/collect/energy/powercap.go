@@ -15,19 +15,18 @@ import (
 
 const powercapDir = "/sys/class/powercap"
 
-// raplEvery is how often RAPL's counters move: each millisecond (Intel SDM
-// volume 3, "RAPL Interfaces": "updated once every ~1 ms"; the kernel's
-// hwmon/amd_energy.rst: "These registers are updated every 1ms").
+// raplEvery is the update interval of RAPL's counters (Intel SDM volume 3, "RAPL
+// Interfaces": "updated once every ~1 ms"; the kernel's hwmon/amd_energy.rst: "These
+// registers are updated every 1ms").
 const raplEvery = 1e6
 
-// The classes of RAPL. No maker states one. What is known: since Haswell
-// packages are measured and agree well with a reference (Hackenberg and others,
-// "An Energy Efficiency Feature Survey of the Intel Haswell Processor", 2015;
-// Khan and others, "RAPL in Action", 2018, finds them highly correlated with
-// the power at the plug); memory follows the trend, usually off by a constant,
-// and worst when idle (Desrochers and others, "A Validation of DRAM RAPL Power
-// Measurements", 2016); what psys holds is up to the maker of the board. The
-// figures taken for that are assumptions.
+// The classes of RAPL are assumptions, since no vendor states them. Known: since Haswell
+// packages are measured and agree well with a reference (Hackenberg and others, "An Energy
+// Efficiency Feature Survey of the Intel Haswell Processor", 2015; Khan and others, "RAPL
+// in Action", 2018, finds them highly correlated with the power at the plug); memory
+// follows the trend, usually off by a constant, and worst when idle (Desrochers and others,
+// "A Validation of DRAM RAPL Power Measurements", 2016); the content of psys is up to the
+// maker of the board.
 const (
 	packageError = 50_000
 	dramError    = 200_000
@@ -36,13 +35,12 @@ const (
 
 // powercap finds RAPL's zones below dir: Intel's and, by the same driver, AMD's.
 //
-// A directory holds one entry for each zone, intel-rapl:0 or intel-rapl:0:1 for
-// one inside it. Some machines show their packages a second time through
-// memory-mapped registers, as intel-rapl-mmio:0: these stand behind the others,
-// so that they count where the others are missing. psys is there once on
-// machines of several packages too: the kernel leaves out those that read 0
-// ("powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL
-// domain"). What has no name that can be read is refused.
+// A directory has one entry for each zone: intel-rapl:0, and intel-rapl:0:1 for a zone
+// inside it. Some machines show their packages again through memory-mapped registers, as
+// intel-rapl-mmio:0: these come after the others, so that they count only if the others are
+// missing. Machines with several packages have one psys too: the kernel leaves out those
+// that read 0 ("powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL
+// domain"). A zone without a readable name is refused.
 func powercap(h *hostfs.FS, dir string) (list []*fileMeter, refused []error, err error) {
 	es, err := h.ReadDir(dir)
 	if err != nil {
@@ -78,10 +76,10 @@ func powercap(h *hostfs.FS, dir string) (list []*fileMeter, refused []error, err
 	return list, refused, nil
 }
 
-// hidden is what is likely where a zone is listed and has no files.
+// hidden is the likely cause if a zone is listed but has no files.
 const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount the machine's own /sys, or run outside the container"
 
-// zoneName reads the name of a zone, behind that of the zone that it is in.
+// zoneName returns the name of a zone, after that of its parent zone.
 func zoneName(h *hostfs.FS, dir, id string) (string, error) {
 	name, err := readWord(h, path.Join(dir, id, "name"))
 	if err == nil && (name == "" || strings.ContainsFunc(name, unicode.IsControl)) {
@@ -95,8 +93,8 @@ func zoneName(h *hostfs.FS, dir, id string) (string, error) {
 	return above + "/" + name, err
 }
 
-// zone says what the zone with the name measures, and false where that is
-// inside another zone: the cores and graphics of a package.
+// zone returns the meter of a zone by its name, and false for a part of a package: its
+// cores and graphics.
 func zone(name string) (power.Meter, bool) {
 	m := power.Meter{Name: "rapl/" + name, Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap,
 		Every: raplEvery, ErrorPPM: packageError}
@@ -115,13 +113,13 @@ func zone(name string) (power.Meter, bool) {
 	return m, true
 }
 
-// span reads the highest value of a counter, and returns at what it starts
-// again and its unit, rounded up. RAPL's counters have 32 bits; the kernel
-// multiplies them by their unit, 61 uJ on most machines.
+// span reads the highest value of a counter, and returns the value at which it wraps and
+// its unit, rounded up. RAPL's counters have 32 bits; the kernel multiplies them by their
+// unit, 61 uJ on most machines.
 func span(h *hostfs.FS, p string) (wrap, step int64) {
 	text, err := readWord(h, p)
 	if err != nil {
-		return 0, 1 // a counter that is not known to wrap
+		return 0, 1 // not known to wrap
 	}
 	top, err := procfmt.Int([]byte(text))
 	if err != nil || top <= 0 || top > 1<<62 {
@@ -131,8 +129,7 @@ func span(h *hostfs.FS, p string) (wrap, step int64) {
 	return top + max(1, (top+max32/2)/max32), (top + max32 - 1) / max32
 }
 
-// readWord reads a file of one word or line, which the kernel's are: of what is
-// longer, the beginning.
+// readWord reads a file of one word or line; of a longer one, the beginning.
 func readWord(h *hostfs.FS, p string) (string, error) {
 	f, err := h.Open(p)
 	if err != nil {

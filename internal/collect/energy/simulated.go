@@ -8,11 +8,11 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// maxLabel is the longest name of simulated meters that is shown.
+// maxLabel is the maximum length of the label of simulated meters.
 const maxLabel = 64
 
-// simulated gives the zones of a directory that says to be simulated that name in
-// place of RAPL's, and returns it; "" where it says nothing.
+// simulated renames the zones of a directory with a label of simulated meters, and returns
+// the label; "" without one.
 func simulated(h *hostfs.FS, dir string, zones []*fileMeter) string {
 	label, err := readWord(h, path.Join(dir, power.SimulatedFile))
 	if err != nil {
@@ -29,6 +29,5 @@ func simulated(h *hostfs.FS, dir string, zones []*fileMeter) string {
 	return label
 }
 
-// Simulated is what the meters are called where nobody measures what they show;
-// "" where they are real.
+// Simulated returns the label of simulated meters, "" if the meters are real.
 func (s *Source) Simulated() string { return s.simulated }

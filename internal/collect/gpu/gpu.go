@@ -1,6 +1,6 @@
-// Package gpu reads the meters of NVIDIA's accelerators, by asking mete-nvml, which
-// is a process of its own: their library needs a dynamic loader and much memory,
-// and what goes wrong in it is not to end who measures.
+// Package gpu reads the meters of NVIDIA's accelerators through mete-nvml, a separate
+// process: their library needs a dynamic loader and much memory, and its crashes must not
+// end the meter.
 package gpu
 
 import (
@@ -18,14 +18,14 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// What to do about accelerators; anything else is the path of mete-nvml.
+// Modes of reading accelerators; any other mode is the path of mete-nvml.
 const (
-	Off  = "off"  // leave them alone
-	Auto = "auto" // read those of a driver that is loaded, unless that keeps one awake that may sleep
-	On   = "on"   // read them in any case
+	Off  = "off"  // none
+	Auto = "auto" // those of a loaded driver, unless reading would keep an idle device powered
+	On   = "on"   // always
 )
 
-// Validate reports whether a mode is one.
+// Validate reports whether mode is valid.
 func Validate(mode string) error {
 	switch mode {
 	case "", Off, Auto, On:
@@ -37,35 +37,35 @@ func Validate(mode string) error {
 	return nil
 }
 
-// program is what is asked. It is beside this program.
+// program is the helper, in the same directory as this program.
 const program = "mete-nvml"
 
 const (
-	// startTimeout is how long the library may take: it wakes each device.
+	// startTimeout is how long the library may take to start: it wakes each device.
 	startTimeout = 20 * time.Second
-	// answerTimeout is how long a tick waits for an answer, which takes well below
-	// a millisecond. The next ticks do not wait, until one has come.
+	// answerTimeout is how long a tick waits for an answer, which usually takes well below
+	// a millisecond. After a late answer, ticks do not wait until it has arrived.
 	answerTimeout = 20 * time.Millisecond
-	// stale is when an answer is too old to be used, in ns.
+	// stale is the age at which an answer is not used any more, in ns.
 	stale = int64(5 * time.Second)
-	// restart is the time between two starts of a program that ends.
+	// restart is the delay before a helper that exited is started again.
 	restart = 10 * time.Second
 )
 
-// deviceError is the class of NVML's figures, an assumption: of "Fermi and Kepler"
-// it is said that power is "accurate to within +/- 5% of current power draw" (NVML
-// API Reference, nvmlDeviceGetPowerUsage), and of all since nothing. Yang, Adamek and
-// Armour ("Part-time Power Measurements: nvidia-smi's Lack of Attention", 2023)
-// held 70 devices against a meter: on some, work that comes and goes within a tenth of
-// a second is off by far more, as the sensor does not look all the time.
+// deviceError is the assumed class of NVML's figures. NVIDIA states for "Fermi and Kepler"
+// that power is "accurate to within +/- 5% of current power draw" (NVML API Reference,
+// nvmlDeviceGetPowerUsage), and nothing for later devices. Yang, Adamek and Armour
+// ("Part-time Power Measurements: nvidia-smi's Lack of Attention", 2023) compared 70
+// devices with a meter: some are off by far more for work that changes within a tenth of a
+// second, because the sensor does not sample all the time.
 const deviceError = 50_000
 
-// energyEvery is how old an energy counter may be, in ns. NVIDIA does not say; it
-// moves some ten times a second.
+// energyEvery is the maximum age of an energy counter, in ns. NVIDIA documents none; it
+// updates about ten times a second.
 const energyEvery = 100e6
 
-// meter describes a device: mJ since the driver was loaded, or mW, which are the
-// mean of a second on all but old ones.
+// meter describes a device: mJ since the driver was loaded, or mW, the mean of a second on
+// all but old devices.
 func meter(kind, uuid string) power.Meter {
 	m := power.Meter{Name: "gpu/" + uuid, Level: power.Part, Domain: power.GPU, From: power.NVML,
 		Kind: power.Energy, Step: 1000, Every: energyEvery, ErrorPPM: deviceError}
@@ -75,17 +75,16 @@ func meter(kind, uuid string) power.Meter {
 	return m
 }
 
-// A Reader reads the accelerators of this machine. Read is called by one
-// goroutine.
+// A Reader reads the accelerators of this machine. Only one goroutine may call Read.
 type Reader struct {
 	host       *hostfs.FS // has the clock
 	path       string
 	meters     []power.Meter
 	openErrors []error
 
-	requests chan struct{} // one tick wants to know
-	answers  chan struct{} // there is an answer
-	late     bool          // the latest answer did not come in time
+	requests chan struct{} // a tick wants a reading
+	answers  chan struct{} // an answer has arrived
+	late     bool          // the latest answer was late
 
 	mu     sync.Mutex
 	latest []power.Reading // by meter
@@ -94,9 +93,9 @@ type Reader struct {
 	ended  chan struct{}
 }
 
-// Open starts mete-nvml, and reads what it has until Close. A Reader without meters
-// reads nothing, and costs nothing: the machine has no accelerators, or as
-// [Reader.OpenErrors] says.
+// Open starts mete-nvml, and reads the accelerators until Close. A Reader without meters
+// does nothing: the machine has no accelerators, or [Reader.OpenErrors] says why they
+// cannot be read.
 func Open(h *hostfs.FS, mode string) *Reader {
 	r := &Reader{host: h, path: mode, requests: make(chan struct{}, 1), answers: make(chan struct{}, 1)}
 	if mode == Off || mode == "" || !h.Live() {
@@ -130,7 +129,7 @@ func Open(h *hostfs.FS, mode string) *Reader {
 	r.addMeters(p)
 	if len(r.meters) == 0 {
 		cancel()
-		_ = p.wait() // it has nothing to tell
+		_ = p.wait() // no accelerators, so no error to report
 		return r
 	}
 	r.cancel, r.ended = cancel, make(chan struct{})
@@ -138,8 +137,8 @@ func Open(h *hostfs.FS, mode string) *Reader {
 	return r
 }
 
-// detect reports whether the machine has accelerators that may be asked: it is
-// fault.ErrNotFound where there is no driver.
+// detect reports whether accelerators may be read. The error is fault.ErrNotFound without a
+// driver.
 func detect(h *hostfs.FS, mode string) error {
 	found := false
 	for _, p := range []string{"/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"} {
@@ -155,19 +154,19 @@ func detect(h *hostfs.FS, mode string) error {
 	const dir = "/sys/bus/pci/drivers/nvidia"
 	es, err := h.ReadDir(dir)
 	if err != nil {
-		return nil // none that could sleep
+		return nil // no device that could sleep
 	}
 	for _, e := range es {
 		b, err := h.ReadFile(filepath.Join(dir, e.Name(), "power/control"))
 		if err == nil && strings.TrimSpace(string(b)) == "auto" {
-			return fault.WithHint(fmt.Errorf("accelerator %s: it may be switched off while nothing uses it, and reading would keep it on: %w", e.Name(), fault.ErrUnsupported),
-				"read it all the same with -nvml on")
+			return fault.WithHint(fmt.Errorf("accelerator %s: reading would keep it on while it could be switched off: %w", e.Name(), fault.ErrUnsupported),
+				"read it anyway with -nvml on")
 		}
 	}
 	return nil
 }
 
-// addMeters takes over what there is to read.
+// addMeters adds the meters of the devices.
 func (r *Reader) addMeters(p *process) {
 	for _, d := range p.devices {
 		if why, ok := strings.CutPrefix(d, "!"); ok {
@@ -183,26 +182,26 @@ func (r *Reader) addMeters(p *process) {
 	}
 }
 
-// Meters lists what is read. The list stays as it is.
+// Meters returns the meters. The list does not change.
 func (r *Reader) Meters() []power.Meter { return r.meters }
 
-// OpenErrors says what there is that cannot be read, and why.
+// OpenErrors returns the errors of accelerators that cannot be read.
 func (r *Reader) OpenErrors() []error { return r.openErrors }
 
-// Read appends to into a reading of each meter; first is the index of the first
-// one among all that are read, and now the time in ns of CLOCK_BOOTTIME.
+// Read appends to into a reading of each meter. first is the index of the first one among
+// all meters, now the time in ns of CLOCK_BOOTTIME.
 func (r *Reader) Read(into []power.Reading, first int, now int64) []power.Reading {
 	if len(r.meters) == 0 {
 		return into
 	}
 	select {
-	case <-r.answers: // of before
+	case <-r.answers: // of an earlier request
 		r.late = false
 	default:
 	}
 	select {
 	case r.requests <- struct{}{}:
-	default: // it has not answered what was asked before
+	default: // the earlier request is not answered yet
 	}
 	if !r.late {
 		t := time.NewTimer(answerTimeout)
@@ -228,8 +227,8 @@ func (r *Reader) Read(into []power.Reading, first int, now int64) []power.Readin
 	return into
 }
 
-// Close ends mete-nvml. One that hangs in the driver cannot be ended: it is left to
-// the kernel.
+// Close ends mete-nvml. A process that hangs in the driver cannot be killed: Close leaves
+// it to the kernel.
 func (r *Reader) Close() error {
 	if r.cancel == nil {
 		return nil
@@ -239,12 +238,11 @@ func (r *Reader) Close() error {
 	case <-r.ended:
 		return nil
 	case <-time.After(time.Second):
-		return fmt.Errorf("%s: it does not end, as a driver hangs: %w", program, fault.ErrUnavailable)
+		return fmt.Errorf("%s: it does not exit because a driver hangs: %w", program, fault.ErrUnavailable)
 	}
 }
 
-// run asks whenever somebody wants to know, and starts the program anew where it
-// has ended.
+// run sends a request for each tick that wants one, and restarts the helper if it exited.
 func (r *Reader) run(ctx context.Context, p *process) {
 	defer close(r.ended)
 	for {
@@ -267,7 +265,7 @@ func (r *Reader) run(ctx context.Context, p *process) {
 	}
 }
 
-// serve answers until the program or ctx ends.
+// serve serves requests until the helper or ctx ends.
 func (r *Reader) serve(ctx context.Context, p *process) error {
 	place := r.mapDevices(p.devices)
 	for {
@@ -292,7 +290,7 @@ func (r *Reader) serve(ctx context.Context, p *process) error {
 	}
 }
 
-// mapDevices says which meter each device of a program is; -1 is none.
+// mapDevices returns the index of each device's meter; -1 means none.
 func (r *Reader) mapDevices(devices []string) (at []int) {
 	for _, d := range devices {
 		kind, uuid, ok := strings.Cut(d, " ")

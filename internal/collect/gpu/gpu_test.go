@@ -36,7 +36,7 @@ func machine(t *testing.T) *hostfs.FS {
 	return h
 }
 
-// open reads what the stub has.
+// open opens a reader of the stub's accelerators.
 func open(t *testing.T) (*hostfs.FS, *gpu.Reader) {
 	t.Helper()
 	t.Setenv("METE_TEST_NVML", "1")
@@ -46,8 +46,8 @@ func open(t *testing.T) (*hostfs.FS, *gpu.Reader) {
 	}
 	h := machine(t)
 	r := gpu.Open(h, self)
-	t.Cleanup(func() { // on a busy machine the program may take more than a second to end
-		testkit.Eventually(t, "mete-nvml ends", func() bool { return r.Close() == nil })
+	t.Cleanup(func() { // on a busy machine the program may take more than a second to exit
+		testkit.Eventually(t, "mete-nvml exits", func() bool { return r.Close() == nil })
 	})
 	return h, r
 }
@@ -61,8 +61,8 @@ func read(t *testing.T, h *hostfs.FS, r *gpu.Reader) []power.Reading {
 	return r.Read(nil, 7, now)
 }
 
-// until reads until the readings are as they should be: a tick waits for an answer
-// for a moment only, and one that comes late is of a later tick.
+// until reads until the readings satisfy ok: a tick waits for an answer only briefly, and a
+// later tick uses a late one.
 func until(t *testing.T, h *hostfs.FS, r *gpu.Reader, what string, ok func(rs []power.Reading) bool) []power.Reading {
 	t.Helper()
 	var rs []power.Reading
@@ -73,12 +73,12 @@ func until(t *testing.T, h *hostfs.FS, r *gpu.Reader, what string, ok func(rs []
 	return rs
 }
 
-// answered says whether the accelerators were read at all.
+// answered reports whether the accelerators were read at all.
 func answered(rs []power.Reading) bool {
 	return !slices.ContainsFunc(rs, func(r power.Reading) bool { return r.Err == "not read yet" })
 }
 
-// The stub's accelerators are two meters, and what they show is in uJ and uW.
+// The stub's accelerators give two meters, with readings in uJ and uW.
 func TestReader(t *testing.T) {
 	nvmltest.Stub(t)
 	begin := boottime(t)
@@ -91,17 +91,17 @@ func TestReader(t *testing.T) {
 		t.Fatalf("meters (-want +got):\n%s", diff)
 	}
 	if errs := r.OpenErrors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-00000003") {
-		t.Errorf("refused %v, want the third", errs)
+		t.Errorf("OpenErrors() = %v, want the third device", errs)
 	}
 	a := until(t, h, r, "an answer", answered)
-	b := until(t, h, r, "a later one that shows more", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value > a[0].Value })
+	b := until(t, h, r, "a later answer with more energy", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value > a[0].Value })
 	end := boottime(t)
 	for i, rs := range [][]power.Reading{a, b} {
 		if len(rs) != 2 || rs[0].Meter != 7 || rs[1].Meter != 8 || rs[0].Err != "" || rs[1].Err != "" || rs[1].Value != 40_000_000 {
 			t.Fatalf("reading %d: %+v, want energy, and 40 W", i, rs)
 		}
 	}
-	// The stub's counter stands at 100 W since boot, in steps of 1 ms.
+	// The stub's counter runs at 100 W since boot, in steps of 1 ms.
 	low, high := (begin-1e6)/1e9*100e6, end/1e9*100e6
 	for _, r := range []power.Reading{a[0], b[0]} {
 		if v := float64(r.Value); v < low || v > high || float64(r.At) < begin || float64(r.At) > end {
@@ -109,11 +109,11 @@ func TestReader(t *testing.T) {
 		}
 	}
 	if b[0].At <= a[0].At {
-		t.Errorf("the later reading is of %d, the first of %d", b[0].At, a[0].At)
+		t.Errorf("the later reading is at %d, the first at %d", b[0].At, a[0].At)
 	}
 }
 
-// boottime is now, in ns since boot.
+// boottime returns the time in ns since boot.
 func boottime(t *testing.T) float64 {
 	t.Helper()
 	now, err := machine(t).Boottime()
@@ -123,7 +123,7 @@ func boottime(t *testing.T) float64 {
 	return float64(now)
 }
 
-// A device that is lost shows why, and nothing, until it is back.
+// A lost device has an error and no value until it is back.
 func TestLost(t *testing.T) {
 	nvmltest.Stub(t)
 	lost := filepath.Join(t.TempDir(), "lost")
@@ -136,17 +136,16 @@ func TestLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	isLost := func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "GPU is lost") }
-	if rs := until(t, h, r, "it is lost", isLost); rs[0].Value != 0 || rs[1].Err != "" {
+	if rs := until(t, h, r, "the device is lost", isLost); rs[0].Value != 0 || rs[1].Err != "" {
 		t.Errorf("with a lost device: %+v", rs)
 	}
 	if err := os.Remove(lost); err != nil {
 		t.Fatal(err)
 	}
-	until(t, h, r, "it is back", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value != 0 })
+	until(t, h, r, "the device is back", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value != 0 })
 }
 
-// A driver that takes its time keeps no tick from its end, and what it says late is
-// read by a later one.
+// A slow driver does not delay ticks, and a later tick uses its late answer.
 func TestSlow(t *testing.T) {
 	nvmltest.Stub(t)
 	hold := filepath.Join(t.TempDir(), "hold")
@@ -157,7 +156,7 @@ func TestSlow(t *testing.T) {
 	}
 	for i := range 10 {
 		if rs := read(t, h, r); answered(rs) {
-			t.Errorf("reading %d has an answer that nobody gave: %+v", i, rs)
+			t.Errorf("reading %d has a value without an answer: %+v", i, rs)
 		}
 	}
 	if err := os.Remove(hold); err != nil {
@@ -166,7 +165,7 @@ func TestSlow(t *testing.T) {
 	until(t, h, r, "an answer", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value != 0 })
 }
 
-// One tick waits for a slow driver a little, and the next ones do not.
+// One tick waits briefly for a slow driver, the next ones do not.
 func TestSlowWaits(t *testing.T) {
 	testkit.Stage(t, "timing", "measures how long a reading takes")
 	nvmltest.Stub(t)
@@ -185,21 +184,20 @@ func TestSlowWaits(t *testing.T) {
 		least = min(least, took())
 	}
 	if least > 15*time.Millisecond {
-		t.Errorf("the second reading took %v, want no waiting", least)
+		t.Errorf("the second reading took %v, want no wait", least)
 	}
 }
 
-// When the library ends its process, the readings say so.
-func TestDies(t *testing.T) {
+// If the library ends the process, the readings have its error.
+func TestCrash(t *testing.T) {
 	nvmltest.Stub(t)
 	t.Setenv("STUB_NVML", "die")
 	h, r := open(t)
-	until(t, h, r, "what it died of", func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "the stub dies") })
+	until(t, h, r, "the cause of the crash", func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "the stub dies") })
 }
 
-// Where there is nothing to read nothing runs, and where something is wrong it is
-// said with what to do.
-func TestNothing(t *testing.T) {
+// Without accelerators no process runs, and a problem has a hint.
+func TestNoAccelerators(t *testing.T) {
 	captured := hosttest.Open(t, "hybrid")
 	for _, c := range []struct {
 		h    *hostfs.FS
@@ -213,13 +211,13 @@ func TestNothing(t *testing.T) {
 		r := gpu.Open(c.h, c.mode)
 		errs := r.OpenErrors()
 		if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && !strings.Contains(errs[0].Error(), c.want) {
-			t.Errorf("%q: refused %v, want %q", c.mode, errs, c.want)
+			t.Errorf("%q: OpenErrors() = %v, want %q", c.mode, errs, c.want)
 		}
 		if c.mode == "/nosuch/mete-nvml" && fault.Hint(errs[0]) == "" {
-			t.Error("there is no hint at what to install")
+			t.Error("no hint at what to install")
 		}
 		if len(r.Meters()) > 0 || len(r.Read(nil, 0, 1)) > 0 {
-			t.Errorf("%q: it has meters", c.mode)
+			t.Errorf("%q: meters", c.mode)
 		}
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -252,8 +250,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// A program of somebody else is not run.
-func TestForeign(t *testing.T) {
+// A program of another user is not run.
+func TestForeignProgram(t *testing.T) {
 	hosttest.Need(t, "root")
 	dir := t.TempDir()
 	program, ran := filepath.Join(dir, "mete-nvml"), filepath.Join(dir, "ran")
@@ -265,10 +263,10 @@ func TestForeign(t *testing.T) {
 	}
 	r := gpu.Open(machine(t), program)
 	if errs := r.OpenErrors(); len(errs) != 1 || !errors.Is(errs[0], fault.ErrDenied) || !strings.Contains(errs[0].Error(), program) || fault.Hint(errs[0]) == "" {
-		t.Errorf("refused %v", errs)
+		t.Errorf("OpenErrors() = %v", errs)
 	}
 	if _, err := os.Stat(ran); err == nil {
-		t.Error("it ran")
+		t.Error("the program ran")
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)

@@ -21,13 +21,13 @@ import (
 	"mete.dev/mete/internal/x/trusted"
 )
 
-// errNone says that the machine has no library of accelerators.
+// errNone is the error on a machine without the accelerators' library.
 var errNone = errors.New("none")
 
-// maxLine is the longest answer that is read.
+// maxLine is the maximum length of an answer.
 const maxLine = 64 << 10
 
-// A process is mete-nvml, running.
+// A process is a running mete-nvml.
 type process struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -36,8 +36,8 @@ type process struct {
 	devices []string // "energy GPU-...", "power GPU-...", "!why"
 }
 
-// start starts the program, unless others could have changed it, and waits for what
-// it has. It ends with ctx.
+// start starts the program, unless others could have changed it, and waits for its list of
+// devices. The process ends with ctx.
 func start(ctx context.Context, path string) (_ *process, err error) {
 	real, err := trusted.File(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +48,7 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 	}
 	p := &process{cmd: exec.CommandContext(ctx, real)}
 	p.cmd.Env = secretenv.Strip(os.Environ())
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C does not reach it
 	p.cmd.Stderr = &limitedWriter{b: &p.stderr, left: 4 << 10}
 	p.cmd.WaitDelay = time.Second
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -80,10 +80,10 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 				err = fault.WithHint(err, fields[2])
 			}
 		default:
-			err = fmt.Errorf("%s: it says %q: %w", path, fields[0], fault.ErrInvalid)
+			err = fmt.Errorf("%s: unexpected answer %q: %w", path, fields[0], fault.ErrInvalid)
 		}
 	}
-	_ = p.cmd.Process.Kill() // one that has ended does not mind
+	_ = p.cmd.Process.Kill() // it may have exited
 	if e := p.wait(); e != nil && !errors.Is(err, errNone) && fault.Hint(err) == "" {
 		err = fmt.Errorf("%w; %w", err, e)
 	}
@@ -91,10 +91,10 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 }
 
 func missing(err error) error {
-	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" beside this program, or leave accelerators alone with -nvml off")
+	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" in the directory of this program, or disable accelerators with -nvml off")
 }
 
-// line reads an answer.
+// line reads one answer.
 func (p *process) line() ([]string, error) {
 	b, err := p.out.ReadSlice('\n')
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *process) line() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\t"), nil
 }
 
-// ask asks what the devices show now.
+// ask requests the current readings.
 func (p *process) ask() ([]string, error) {
 	if _, err := io.WriteString(p.in, "\n"); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", program, err, fault.ErrUnavailable)
@@ -111,9 +111,9 @@ func (p *process) ask() ([]string, error) {
 	return p.line()
 }
 
-// wait ends the program and says what it complained of.
+// wait ends the program and returns its error output as an error.
 func (p *process) wait() error {
-	_ = p.in.Close() // that is how it is told
+	_ = p.in.Close() // this ends the program
 	err := p.cmd.Wait()
 	if text := bytes.TrimSpace(p.stderr.Bytes()); len(text) > 0 && err != nil {
 		text, _, _ = bytes.Cut(text, []byte("\n"))
@@ -122,8 +122,7 @@ func (p *process) wait() error {
 	return err
 }
 
-// store keeps an answer: of each device the number that it shows, or ! and why it
-// shows none, at a time.
+// store stores an answer of time at: for each device its number, or ! and the error.
 func (r *Reader) store(place []int, values []string, at int64) {
 	r.mu.Lock()
 	for i, k := range place {
@@ -132,13 +131,13 @@ func (r *Reader) store(place []int, values []string, at int64) {
 		}
 		l := power.Reading{At: at}
 		if i >= len(values) {
-			l.Err = "no answer for it"
+			l.Err = "no answer for this device"
 		} else if why, ok := strings.CutPrefix(values[i], "!"); ok {
 			l.Err = why
 		} else if v, err := strconv.ParseInt(values[i], 10, 64); err != nil || v < 0 || v > maxValue {
-			l.Err = "no number: " + strconv.Quote(values[i])
+			l.Err = "not a number: " + strconv.Quote(values[i])
 		} else {
-			l.Value = v * 1000 // mJ and mW, as uJ and uW
+			l.Value = v * 1000 // mJ and mW to uJ and uW
 		}
 		r.latest[k] = l
 	}
@@ -146,10 +145,10 @@ func (r *Reader) store(place []int, values []string, at int64) {
 	r.signalAnswer()
 }
 
-// maxValue is more than a device can show, in mJ and mW.
+// maxValue is above any device's reading, in mJ and mW.
 const maxValue = 1 << 53
 
-// storeError keeps why there is no answer.
+// storeError stores why there is no answer.
 func (r *Reader) storeError(err error) {
 	r.mu.Lock()
 	for i := range r.latest {
@@ -159,7 +158,7 @@ func (r *Reader) storeError(err error) {
 	r.signalAnswer()
 }
 
-// signalAnswer says that there is an answer.
+// signalAnswer signals that an answer has arrived.
 func (r *Reader) signalAnswer() {
 	select {
 	case r.answers <- struct{}{}:

@@ -24,7 +24,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestMain lets the test binary be its own load, and the power simulator.
+// TestMain makes the test binary its own load, and the power simulator.
 func TestMain(m *testing.M) {
 	powersim.Main()
 	if kind := os.Getenv("METE_TEST_LOAD"); kind != "" {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// accuracy skips unless the accuracy tests are wanted: they load the machine.
+// accuracy skips the test unless the accuracy stage runs: it loads the machine.
 func accuracy(t *testing.T, needs ...string) {
 	t.Helper()
 	testkit.Stage(t, "accuracy", "loads the machine")
@@ -52,15 +52,15 @@ func accuracy(t *testing.T, needs ...string) {
 	}
 }
 
-// hierarchies are the mount directories in which test groups are made: all that
-// count something. The first is the one that counts CPU.
+// hierarchies returns the mount points in which to create test groups: all that count
+// something. The first one counts CPU.
 func hierarchies(t *testing.T) (mounts []string, usage string) {
 	t.Helper()
 	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = h.Close() }() // of this machine there is nothing to give back
+	defer func() { _ = h.Close() }() // nothing was written
 	ys, err := h.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
@@ -78,17 +78,17 @@ func hierarchies(t *testing.T) (mounts []string, usage string) {
 	return mounts, usage
 }
 
-// A brood makes groups that live a moment and knows what each used.
-type brood struct {
+// A shortLives creates short-lived groups and records what each used.
+type shortLives struct {
 	mounts []string
 	usage  string
 	top    string
 	mu     sync.Mutex
-	used   map[string]int64 // by group path, CPU ns as its own counter had it
+	used   map[string]int64 // by group path, CPU ns of its own counter
 }
 
-func newBrood(t *testing.T) *brood {
-	b := &brood{used: map[string]int64{}, top: fmt.Sprintf("/mete-test-brood-%d", os.Getpid())}
+func newShortLives(t *testing.T) *shortLives {
+	b := &shortLives{used: map[string]int64{}, top: fmt.Sprintf("/mete-test-brood-%d", os.Getpid())}
 	b.mounts, b.usage = hierarchies(t)
 	for _, m := range b.mounts {
 		if err := os.Mkdir(m+b.top, 0o755); err != nil {
@@ -103,10 +103,10 @@ func newBrood(t *testing.T) *brood {
 	return b
 }
 
-// one lives one short life.
-func (b *brood) one(i int, span time.Duration) error {
-	p := fmt.Sprintf("%s/g%03d", b.top, i)
-	for _, m := range b.mounts {
+// run creates, uses and removes one group.
+func (l *shortLives) run(i int, span time.Duration) error {
+	p := fmt.Sprintf("%s/g%03d", l.top, i)
+	for _, m := range l.mounts {
 		if err := os.Mkdir(m+p, 0o755); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (b *brood) one(i int, span time.Duration) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	for _, m := range b.mounts {
+	for _, m := range l.mounts {
 		if err := os.WriteFile(filepath.Join(m+p, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 			return err
 		}
@@ -126,15 +126,15 @@ func (b *brood) one(i int, span time.Duration) error {
 	}
 	var ns int64
 	for try := 0; ; try++ {
-		raw, err := os.ReadFile(filepath.Join(b.mounts[0]+p, b.usage))
+		raw, err := os.ReadFile(filepath.Join(l.mounts[0]+p, l.usage))
 		if err != nil {
 			return err
 		}
 		ns = usageOf(string(raw))
 		failed := false
-		for _, m := range slices.Backward(b.mounts) {
+		for _, m := range slices.Backward(l.mounts) {
 			if err := os.Remove(m + p); err != nil && !os.IsNotExist(err) {
-				failed = true // the process is still on its way out
+				failed = true // the process is still exiting
 			}
 		}
 		if !failed {
@@ -145,9 +145,9 @@ func (b *brood) one(i int, span time.Duration) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used[p] = ns
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used[p] = ns
 	return nil
 }
 
@@ -160,9 +160,9 @@ func usageOf(s string) int64 {
 	return ns
 }
 
-// Three hundred groups are born and die while mete looks once a second: with
-// BPF each is found by name with all that it used, with files what they used is
-// in their parent, and either way the parts sum to the machine.
+// Three hundred groups live and die while mete reads once a second: by BPF each one is
+// found with all of its use, by files their use is in their parent, and in both cases the
+// parts sum to the machine.
 func TestAccuracyShortLives(t *testing.T) {
 	for _, reader := range []string{machine.BPF, machine.Files} {
 		t.Run(reader, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestAccuracyShortLives(t *testing.T) {
 			if reader == machine.BPF {
 				hosttest.Need(t, "bpf")
 			}
-			b := newBrood(t)
+			b := newShortLives(t)
 			booked := watch(t, reader, func() {
 				seed := time.Now().UnixNano()
 				t.Logf("seed %d", seed)
@@ -180,7 +180,7 @@ func TestAccuracyShortLives(t *testing.T) {
 				for range 6 {
 					wg.Go(func() {
 						for i := range spans {
-							if err := b.one(i>>16, time.Duration(i&0xffff)*time.Millisecond); err != nil {
+							if err := b.run(i>>16, time.Duration(i&0xffff)*time.Millisecond); err != nil {
 								t.Error(err)
 							}
 						}
@@ -200,7 +200,7 @@ func TestAccuracyShortLives(t *testing.T) {
 					off := float64(booked[p]-ns) / float64(ns)
 					worst = max(worst, off, -off)
 					if off < -0.001 || off > 0.001 {
-						t.Errorf("%s: booked %d ns, its own counter %d ns (%+.3f %%)", p, booked[p], ns, off*100)
+						t.Errorf("%s: booked %d ns, its counter %d ns (%+.3f %%)", p, booked[p], ns, off*100)
 					}
 				}
 			}
@@ -221,8 +221,8 @@ func TestAccuracyShortLives(t *testing.T) {
 	}
 }
 
-// watch measures the machine while f runs and returns the CPU ns booked by
-// path. It checks the balance of every tick and window.
+// watch measures the machine while f runs and returns the CPU ns booked by path. It checks
+// the balance of every tick and window.
 func watch(t *testing.T, reader string, f func()) map[string]int64 {
 	t.Helper()
 	m, err := machine.Open(machine.Config{Config: sampler.Config{Tick: time.Second, Window: time.Second}, Reader: reader, Slow: 5 * time.Second},

@@ -12,19 +12,18 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A watch breaks one workload down by process.
+// A processWatch breaks one workload down by process.
 type processWatch struct {
 	id      workload.ID
 	procs   *proc.Table
-	account *split.Account // nil until it was read once
+	account *split.Account // nil until the first reading
 }
 
-// Watch makes the coming ticks break the CPU time of a workload down by
-// process; "" stops that. Any goroutine may call it.
+// Watch makes the next ticks break the CPU time of a workload down by process; "" stops
+// that. Any goroutine may call it.
 func (m *Machine) Watch(id workload.ID) { m.watchID.Store(&id) }
 
-// breakDown returns the breakdown of the workload that is watched, nil where
-// there is none, or not yet.
+// breakDown returns the breakdown of the watched workload, nil if there is none yet.
 func (m *Machine) breakDown(ctx context.Context) *live.Breakdown {
 	want := m.watchID.Load()
 	if want == nil || *want == "" {
@@ -55,7 +54,7 @@ func (m *Machine) breakDown(ctx context.Context) *live.Breakdown {
 	return nil
 }
 
-// breakDownGroup divides what g was booked in the latest tick.
+// breakDownGroup divides what was booked to g in the latest tick.
 func (m *Machine) breakDownGroup(g *usage.Group) *live.Breakdown {
 	procs := map[split.ID]proc.Process{}
 	var mine []split.Process

@@ -24,15 +24,15 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // everyTick closes a window at each tick.
 func everyTick(reader string) machine.Config {
 	return machine.Config{Config: sampler.Config{Tick: time.Second, Window: time.Second}, Reader: reader}
 }
 
-// Of every captured machine each workload is found once, below the right one,
-// and is booked what the capture's counters say it alone used.
+// In every captured machine each workload is found once, below the right parent, and is
+// booked its exclusive use by the capture's counters.
 func TestCaptured(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// mustTick takes a tick and checks its accounts.
+// mustTick takes a tick and checks the balance.
 func mustTick(t *testing.T, m *machine.Machine) usage.Balance {
 	t.Helper()
 	b, err := m.Tick()
@@ -80,8 +80,8 @@ func mustTick(t *testing.T, m *machine.Machine) usage.Balance {
 	return b
 }
 
-// raw is what a machine's files say of each group, read without the code under
-// test: CPU ns and memory, both with all groups below.
+// raw holds the counters of each group, read without the code under test: CPU ns and
+// memory, both with all groups below.
 type raw struct {
 	cpu, memory map[string]int64
 	ids         map[string]uint64 // in the hierarchy that counts CPU
@@ -142,15 +142,15 @@ func each(t *testing.T, h *hostfs.FS, y hostfs.Hierarchy, p string, f func(p, di
 }
 
 func content(h *hostfs.FS, p string) []byte {
-	b, _ := h.ReadFile(p) // what is not there is empty
+	b, _ := h.ReadFile(p) // a missing file is empty
 	return b
 }
 
-// within says whether the group at p is top or below it.
-func within(p, top string) bool { return top == "/" || p == top || strings.HasPrefix(p, top+"/") }
+// isBelow reports whether the group at p is top or below it.
+func isBelow(p, top string) bool { return top == "/" || p == top || strings.HasPrefix(p, top+"/") }
 
-// checkCPU compares, for every group of the machine, what was booked to it and
-// all below with what its counter gained.
+// checkCPU compares the CPU time booked to each group and all groups below it with the
+// increase of its counter.
 func checkCPU(t *testing.T, w *usage.Window, before, after raw) {
 	t.Helper()
 	for p, now := range after.cpu {
@@ -160,8 +160,8 @@ func checkCPU(t *testing.T, w *usage.Window, before, after raw) {
 		}
 		got, ended := int64(0), false
 		for _, r := range w.Rows {
-			if r.Workload.Path != "" && within(r.Workload.Path, p) {
-				// The life before, under the same path, is not this one's.
+			if r.Workload.Path != "" && isBelow(r.Workload.Path, p) {
+				// An earlier life under the same path.
 				if ended = r.Ended && r.Workload.Path == p; !ended {
 					got += r.Usage.Amount[usage.CPU]
 				}
@@ -174,14 +174,14 @@ func checkCPU(t *testing.T, w *usage.Window, before, after raw) {
 	}
 }
 
-// checkMemory does so for the present levels of memory.
+// checkMemory does the same for the present memory.
 func checkMemory(t *testing.T, m *machine.Machine, after raw) {
 	t.Helper()
 	l := m.Live()
 	for p, want := range after.memory {
 		got, named := int64(0), false
 		for _, r := range l.Rows {
-			if r.Path != "" && within(r.Path, p) && r.Memory != nil {
+			if r.Path != "" && isBelow(r.Path, p) && r.Memory != nil {
 				got += *r.Memory
 				named = named || r.Path == p
 			}
@@ -192,7 +192,7 @@ func checkMemory(t *testing.T, m *machine.Machine, after raw) {
 	}
 }
 
-// describe writes a window down: what is seen how, and a line for every row.
+// describe formats a window: the quality of each resource, and a line for every row.
 func describe(m *machine.Machine, w *usage.Window) string {
 	var b strings.Builder
 	for _, n := range m.Live().Notes {

@@ -17,21 +17,20 @@ import (
 	"mete.dev/mete/internal/attribute/energy"
 )
 
-// A Power is what shows a machine's power, and what is known of it besides.
+// A Power is the meters of a machine's power and what else is known of it.
 type Power struct {
 	Meters *energymeters.Source
-	// OpenErrors says which meters could not be opened, and why.
+	// OpenErrors are the errors of meters that could not be opened.
 	OpenErrors []error
-	// Processor names the machine's CPUs and how many threads there are: what is
-	// learned of its power holds for that.
+	// Processor names the machine's CPUs and their number of threads, for which learned
+	// power models are valid.
 	Processor string
 	Threads   int
-	// Curve is what to go by while no meter shows anything.
+	// Curve is the power model to use while no meter can be read.
 	Curve power.Curve
 }
 
-// OpenPower opens the energy meters of the machine that h is. The caller closes
-// them.
+// OpenPower opens the energy meters of the machine h. The caller closes them.
 func OpenPower(h *hostfs.FS, cfg Config) (*Power, error) {
 	model, threads, err := processor(h)
 	if err != nil {
@@ -47,9 +46,8 @@ func OpenPower(h *hostfs.FS, cfg Config) (*Power, error) {
 	return p, err
 }
 
-// openEnergy opens the meters of the machine's energy, and gives the accounts what
-// they need to go by them, or without them. What an earlier run learned of the
-// machine's power is taken over where it fits.
+// openEnergy opens the machine's energy meters and configures the accounts to use them, or
+// a model. It restores the power models of an earlier run if they fit.
 func (m *Machine) openEnergy(cfg Config, accounts *attribute.Accounts, log *slog.Logger) error {
 	p, err := OpenPower(m.host, cfg)
 	if err != nil {
@@ -60,7 +58,7 @@ func (m *Machine) openEnergy(cfg Config, accounts *attribute.Accounts, log *slog
 	go func() {
 		defer close(ended)
 		if err := p.Meters.Run(ctx); err != nil && ctx.Err() == nil {
-			log.Warn("power is not sampled any more", "err", err)
+			log.Warn("sampling of power ended", "err", err)
 		}
 	}()
 	m.closers = append(m.closers, func() error {
@@ -71,7 +69,7 @@ func (m *Machine) openEnergy(cfg Config, accounts *attribute.Accounts, log *slog
 	known := energy.New(energy.Config{Meters: p.Meters.Meters(), Curve: p.Curve, Static: cfg.Static})
 	m.power, m.modelsFor = p, p.Processor
 	if dir := cfg.Energy.Powercap; dir != "" {
-		// Of the machine's own meters, which have the same names, they say nothing.
+		// They say nothing about the machine's own meters, which have the same names.
 		m.modelsFor += ", by the counters in " + dir
 	}
 	if len(cfg.PowerModels) > 0 {
@@ -85,7 +83,7 @@ func (m *Machine) openEnergy(cfg Config, accounts *attribute.Accounts, log *slog
 	given, _ := p.Meters.HostShare()
 	for _, d := range p.Meters.Meters() {
 		if d.From == power.Host && !given.Seen {
-			continue // a host may begin to give something at any time
+			continue // a host may start to send shares at any time
 		}
 		names = append(names, d.Name)
 	}
@@ -98,20 +96,20 @@ func (m *Machine) openEnergy(cfg Config, accounts *attribute.Accounts, log *slog
 	return nil
 }
 
-// Power returns what shows the machine's power.
+// Power returns the machine's power meters.
 func (m *Machine) Power() *Power { return m.power }
 
-// PowerModels returns what was learned of the machine's power, for Config.PowerModels of a
-// later run. It is called between ticks.
+// PowerModels returns the learned power models, for Config.PowerModels of a later run. Call
+// it between ticks.
 func (m *Machine) PowerModels() []byte { return m.Accounts().Meters().EncodeModels(m.modelsFor) }
 
-// PowerModelsError says why Config.PowerModels was not taken over: it wraps
-// fault.ErrInvalid where that is broken, and fault.ErrConflict where it is of
-// another machine. It is nil where it was, or where there is none.
+// PowerModelsError returns why Config.PowerModels was not restored: it wraps
+// fault.ErrInvalid if they are malformed, and fault.ErrConflict if they belong to another
+// machine. It is nil if they were restored or none were given.
 func (m *Machine) PowerModelsError() error { return m.modelsErr }
 
-// processor returns what the machine's CPUs are called, "" where nothing says
-// so, and how many threads are online.
+// processor returns the model name of the machine's CPUs, "" if unknown, and the number of
+// online threads.
 func processor(h *hostfs.FS) (model string, threads int, err error) {
 	b, err := h.ReadFile("/proc/cpuinfo")
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {

@@ -24,16 +24,16 @@ import (
 	"mete.dev/mete/internal/testkit/peers"
 )
 
-// exactEvery says to read the meter of a simulator: it shows what it knows every 20 ms.
+// exactEvery and exactError configure the meter of a simulator: exact, updated every 20 ms.
 const exactEvery, exactError = 20 * time.Millisecond, 1
 
-// A trial is a simulated machine over the real loads, and what mete makes of it.
+// A trial is a simulated machine driven by the real loads, and mete's accounts of it.
 type trial struct {
 	name   string
-	law    powersim.PowerModel
-	wrap   int64 // 0 is RAPL's usual
+	model  powersim.PowerModel
+	wrap   int64 // 0 is RAPL's default
 	faults []powersim.Fault
-	limit  bool // its errors are limited, beside its bands
+	limit  bool // its errors are limited in addition to its bands
 
 	dir     string
 	sim     *powersim.Process
@@ -42,7 +42,7 @@ type trial struct {
 	events  *events
 }
 
-// rowsOf is what one window booked, by path.
+// rowsOf holds what one window booked, by path.
 type rowsOf struct {
 	start, end    int64
 	booked, error map[string]float64 // uJ
@@ -67,33 +67,34 @@ func (e *events) Handle(_ context.Context, r slog.Record) error {
 
 func (e *events) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
-// trials are the power models. Those of one list run at once, over the same loads: no more
-// than that, as what plays the meters is itself load that hides an idle machine.
+// trials returns the power models. Those of one list run concurrently over the same loads;
+// more would be too much, because the simulators are load themselves and hide an idle
+// machine.
 func trials() [][]*trial {
 	const watt = 1_000_000
-	law := powersim.PowerModel{Idle: 20 * watt, Core: 20 * watt}
-	concave, noisy := law, law
+	model := powersim.PowerModel{Idle: 20 * watt, Core: 20 * watt}
+	concave, noisy := model, model
 	concave.Exponent, noisy.Noise = .7, .05
 	return [][]*trial{{
-		{name: "linear", law: law, limit: true},
-		{name: "concave", law: concave},
+		{name: "linear", model: model, limit: true},
+		{name: "concave", model: concave},
 	}, {
-		{name: "noisy", law: noisy},
-		{name: "wrapping", law: law, wrap: 1_000 * watt},
-		{name: "stalling", law: law, faults: []powersim.Fault{
+		{name: "noisy", model: noisy},
+		{name: "wrapping", model: model, wrap: 1_000 * watt},
+		{name: "stalling", model: model, faults: []powersim.Fault{
 			{Zone: "intel-rapl:0", Kind: powersim.Stall, From: 25 * time.Second, To: 31 * time.Second},
 			{Zone: "intel-rapl:0", Kind: powersim.Lose, From: 45 * time.Second, To: 50 * time.Second}}},
 	}}
 }
 
 // open starts the simulator and opens the machine with its meter.
-func (x *trial) open(t *testing.T, c *crowd) {
+func (x *trial) open(t *testing.T, c *loadSet) {
 	t.Helper()
 	dir := t.TempDir()
 	x.dir = filepath.Join(dir, "powercap")
 	cfg := powersim.Default()
 	cfg.Dir, cfg.Truth, cfg.Whole, cfg.Faults = x.dir, filepath.Join(dir, "truth"), c.mount, x.faults
-	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: x.law, Range: x.wrap}}
+	cfg.Zones = []powersim.Zone{{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: x.model, Range: x.wrap}}
 	for _, d := range c.dirs {
 		cfg.Loads = append(cfg.Loads, powersim.Load{Name: filepath.Base(d), Group: d})
 	}
@@ -109,7 +110,7 @@ func (x *trial) open(t *testing.T, c *crowd) {
 	}
 }
 
-// keep keeps what a window booked below a group.
+// keep records what a window booked below a group.
 func (x *trial) keep(w *usage.Window) {
 	r := rowsOf{w.Start, w.End, map[string]float64{}, map[string]float64{}}
 	for i := range w.Rows {
@@ -120,16 +121,16 @@ func (x *trial) keep(w *usage.Window) {
 	x.windows = append(x.windows, r)
 }
 
-// A score is how figures compare with the truth.
+// A score compares figures with the truth.
 type score struct {
 	windows       int // of workloads
 	covered       int
-	widths        []float64 // error by what was booked
+	widths        []float64 // error relative to what was booked
 	booked, truth []float64 // by load, over all windows
 }
 
 // score compares the windows from an instant on with the truth.
-func (x *trial) score(t *testing.T, c *crowd, from int64) *score {
+func (x *trial) score(t *testing.T, c *loadSet, from int64) *score {
 	t.Helper()
 	truth, err := x.sim.Truth()
 	if err != nil {
@@ -165,7 +166,7 @@ func (x *trial) score(t *testing.T, c *crowd, from int64) *score {
 func (s *score) coverage() float64 { return float64(s.covered) / float64(max(1, s.windows)) }
 func (s *score) width() float64    { return s.widths[len(s.widths)/2] }
 
-// off is the mean and the largest error of a load over all windows.
+// off returns the mean and the largest error of a load over all windows.
 func (s *score) off() (mean, most float64) { return offs(s.booked, s.truth) }
 
 func offs(booked, truth []float64) (mean, most float64) {
@@ -177,23 +178,23 @@ func offs(booked, truth []float64) (mean, most float64) {
 	return mean, most
 }
 
-// A scanner is a tool that looks at all processes now and then.
+// A scanner is a tool that scans all processes at intervals.
 type scanner struct {
 	every    time.Duration
 	rule     func(before, now *peers.Scan, out []int64)
 	before   *peers.Scan
-	out      []int64 // by load; the last is all others
+	out      []int64 // by load; the last is everything else
 	from, to int64   // first and last scan, ns of CLOCK_BOOTTIME
 }
 
-// scan looks at a machine whose meter is in dir.
-func (s *scanner) scan(c *crowd, dir string) error {
+// scan reads a machine whose meter is in dir.
+func (s *scanner) scan(c *loadSet, dir string) error {
 	now := &peers.Scan{Processes: map[int]peers.Process{}}
 	at, err := boottime()
 	if err != nil {
 		return err
 	}
-	// As the tools do: the energy first, then the processes one after the other.
+	// As the tools do: first the energy, then one process after another.
 	if now.Energy, err = number(filepath.Join(dir, "intel-rapl:0", "energy_uj")); err != nil {
 		return err
 	}
@@ -239,9 +240,9 @@ func (s *scanner) scan(c *crowd, dir string) error {
 	return nil
 }
 
-// off compares what the tool gave each load with the truth of the time between
-// its first and last scan. What it gave is scaled to that first, as others do not
-// mean the same by active energy.
+// off compares what the tool gave each load with the truth between its first and last scan.
+// The figures are scaled to the truth first, because tools differ in what they count as
+// active energy.
 func (s *scanner) off(truth *powersim.Truth) (mean, most float64, forks [2]float64, ok bool) {
 	a, ok1 := truth.At(s.from)
 	b, ok2 := truth.At(s.to)
@@ -267,8 +268,8 @@ func (s *scanner) off(truth *powersim.Truth) (mean, most float64, forks [2]float
 	return mean, most, forks, true
 }
 
-// run scans as often as the tool does until ctx ends.
-func (s *scanner) run(ctx context.Context, c *crowd, dir string) error {
+// run scans at the interval of the tool until ctx ends.
+func (s *scanner) run(ctx context.Context, c *loadSet, dir string) error {
 	t := time.NewTicker(s.every)
 	defer t.Stop()
 	for {
@@ -297,8 +298,8 @@ func boottime() (int64, error) {
 	return ts.Nano(), err
 }
 
-// stolen returns the machine's steal time and all time, in ticks, and cpus how
-// many CPUs are online.
+// stolen returns the machine's steal time and total time in ticks; cpus returns the number
+// of online CPUs.
 func stolen(t *testing.T) (steal, all int64) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -322,25 +323,24 @@ func cpus() int {
 	return max(1, strings.Count(string(b), "\ncpu"))
 }
 
-// truthSpan is for how long figures are compared with the truth.
+// truthSpan is how long figures are compared with the truth.
 const truthSpan = 60 * time.Second
 
-// Twenty loads in groups of their own, which change by seconds, spike for 200 ms
-// or are chains of processes of 40 ms, on simulated machines of five power models, whose
-// power follows the real CPU time of the loads and of all else that runs here.
-// What mete books to each load, in windows of two seconds, is compared with what
-// the simulator knows it took; beside it stands what the methods of others make
-// of the same minute.
+// Twenty loads in groups of their own change by seconds, spike for 200 ms or are chains of
+// 40 ms processes, on simulated machines of five power models driven by the real CPU time
+// of the loads and everything else. mete's bookings for each load, in windows of two
+// seconds, are compared with the simulator's truth, and with the methods of other tools
+// over the same minute.
 //
-// It wants a machine that is left alone: where the hypervisor or others took much of
-// it meanwhile, it is run once more, and then once more. The bounds stay.
+// The test needs an otherwise idle machine: if the hypervisor or others took much CPU time,
+// it runs up to three times. The bounds stay.
 func TestAccuracyEnergy(t *testing.T) {
 	accuracy(t, "root", "cgroup1")
 	for i := range trials() {
 		for again := range 3 {
 			var failures []string
 			disturbed := false
-			t.Run(fmt.Sprintf("laws %d run %d", i+1, again+1), func(t *testing.T) {
+			t.Run(fmt.Sprintf("models %d run %d", i+1, again+1), func(t *testing.T) {
 				steal0, all0 := stolen(t)
 				var report string
 				var others float64
@@ -348,10 +348,10 @@ func TestAccuracyEnergy(t *testing.T) {
 				steal1, all1 := stolen(t)
 				steal := float64(steal1-steal0) / float64(max(1, all1-all0))
 				disturbed = steal > .01 || others > .1
-				t.Logf("steal %.1f %%, all else that runs here used %.1f %% of the CPU time\n%s", 100*steal, 100*others, report)
+				t.Logf("steal %.1f %%, everything else used %.1f %% of the CPU time\n%s", 100*steal, 100*others, report)
 				for _, f := range failures {
 					if disturbed && again < 2 {
-						t.Logf("it is tried once more: %s", f)
+						t.Logf("retrying: %s", f)
 						continue
 					}
 					t.Error(f)
@@ -365,9 +365,9 @@ func TestAccuracyEnergy(t *testing.T) {
 }
 
 // truthRun runs the loads once and returns a table, the share of the machine that
-// all else took, before they began or since, and what is not as it should be.
+// everything else took, before or after the start, and the failures.
 func truthRun(t *testing.T, list []*trial) (report string, others float64, failures []string) {
-	c := newCrowd(t, 20)
+	c := newLoadSet(t, 20)
 	for _, x := range list {
 		x.open(t, c)
 		defer func() {
@@ -385,7 +385,7 @@ func truthRun(t *testing.T, list []*trial) (report string, others float64, failu
 			}
 		})
 	}
-	time.Sleep(10 * time.Second) // idle, as far as others let it: of a night an agent learns more
+	time.Sleep(10 * time.Second) // idle, as far as possible: an agent learns more in a night
 	from, err := boottime()
 	if err != nil {
 		t.Fatal(err)
@@ -420,11 +420,11 @@ func truthRun(t *testing.T, list []*trial) (report string, others float64, failu
 	now := truth.Records[len(truth.Records)-1]
 	since, ok := truth.At(from)
 	if !ok {
-		t.Fatal("the truth does not reach back to when the loads began")
+		t.Fatal("the truth begins after the loads")
 	}
 	d := now.Since(since)
 	others = float64(d.CPU[len(c.dirs)]) / float64(d.At-from) / float64(cpus())
-	// Who ran during the rest too makes the bands wide.
+	// Other activity during the idle phase widens the bands.
 	first := truth.Records[0]
 	rest := since.Since(first)
 	others = max(others, float64(rest.CPU[len(c.dirs)])/float64(from-first.At)/float64(cpus()))
@@ -432,8 +432,8 @@ func truthRun(t *testing.T, list []*trial) (report string, others float64, failu
 	return report, others, failures
 }
 
-// judge makes the table.
-func judge(t *testing.T, c *crowd, list []*trial, tools []*scanner, from int64) (report string, failures []string) {
+// judge returns the table.
+func judge(t *testing.T, c *loadSet, list []*trial, tools []*scanner, from int64) (report string, failures []string) {
 	var b strings.Builder
 	fail := func(format string, args ...any) { failures = append(failures, fmt.Sprintf(format, args...)) }
 	fmt.Fprintf(&b, "%-12s %8s %8s %8s %9s %9s\n", "", "windows", "covered", "width", "mean off", "most off")
@@ -469,12 +469,12 @@ func judge(t *testing.T, c *crowd, list []*trial, tools []*scanner, from int64) 
 	for i, name := range []string{"Kepler", "Scaphandre"} {
 		mean, most, forks, ok := tools[i].off(truth)
 		if !ok {
-			t.Fatalf("%s: the truth does not reach its scans", name)
+			t.Fatalf("%s: the truth does not cover its scans", name)
 		}
-		fmt.Fprintf(&b, "%-12s %8s %8s %8s %8.2f%% %8.2f%%  gives the loads of 40 ms %.1f%% of the active energy, which took %.1f%%\n",
+		fmt.Fprintf(&b, "%-12s %8s %8s %8s %8.2f%% %8.2f%%  gives the 40 ms loads %.1f%% of the active energy instead of %.1f%%\n",
 			name+"'s", "", "", "", 100*mean, 100*most, 100*forks[0], 100*forks[1])
 		if own, _ := list[0].score(t, c, from).off(); mean < own {
-			fail("%s's method is off by %.4f, less than mete with %.4f", name, mean, own)
+			fail("%s's method is off by only %.4f, mete by %.4f", name, mean, own)
 		}
 	}
 	return b.String(), failures

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// drive is a load that changes, by its number, from the first byte of standard
-// input to its end.
+// drive runs a changing load, selected by number, from the first byte of standard input to
+// its end.
 func drive(number string) {
 	n, err := strconv.Atoi(number)
 	if err != nil {
@@ -24,7 +24,7 @@ func drive(number string) {
 		return
 	}
 	go func() {
-		// Whatever ends it, the one who started this is gone.
+		// EOF means that the parent is gone, for whatever reason.
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
@@ -33,15 +33,15 @@ func drive(number string) {
 	span := func(from, to time.Duration) time.Duration { return from + time.Duration(r.Int64N(int64(to-from))) }
 	for {
 		switch n % 4 {
-		case 0: // steady, but another level every few seconds
+		case 0: // steady, at another level every few seconds
 			duty(size*r.Float64(), span(2*time.Second, 5*time.Second))
-		case 1: // comes and goes
+		case 1: // on and off
 			duty(size, span(time.Second, 3*time.Second))
 			time.Sleep(span(2*time.Second, 5*time.Second))
 		case 2: // spikes
 			duty(1, 200*time.Millisecond)
 			time.Sleep(span(time.Second, 4*time.Second))
-		default: // processes of 40 ms, and rests between
+		default: // processes of 40 ms with pauses
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = []string{"METE_TEST_BUSY=40ms"}
 			if err := cmd.Run(); err != nil {
@@ -52,7 +52,7 @@ func drive(number string) {
 	}
 }
 
-// duty is busy for a share of some time, in turns of 10 ms.
+// duty is busy for a share of the given time, in periods of 10 ms.
 func duty(share float64, length time.Duration) {
 	const turn = 10 * time.Millisecond
 	for end := time.Now().Add(length); time.Now().Before(end); {
@@ -63,18 +63,18 @@ func duty(share float64, length time.Duration) {
 	}
 }
 
-// crowd is loads of which each is in a group of its own.
-type crowd struct {
+// A loadSet is a set of loads, each in a group of its own.
+type loadSet struct {
 	mount string   // of the hierarchy that counts CPU
 	dirs  []string // of the groups, absolute
 	start []io.WriteCloser
 }
 
-// newCrowd makes so many loads, which wait to be started, and end with the test.
-func newCrowd(t *testing.T, n int) *crowd {
+// newLoadSet starts n loads, which wait for a byte, and end with the test.
+func newLoadSet(t *testing.T, n int) *loadSet {
 	t.Helper()
 	mounts, _ := hierarchies(t)
-	c := &crowd{mount: mounts[0]}
+	c := &loadSet{mount: mounts[0]}
 	top := filepath.Join(c.mount, fmt.Sprintf("mete-test-energy-%d", os.Getpid()))
 	mkdir(t, top)
 	for i := range n {
@@ -102,8 +102,8 @@ func newCrowd(t *testing.T, n int) *crowd {
 	return c
 }
 
-// mkdir makes a group, and removes it at the end of the test: its last process
-// may still be on its way out then.
+// mkdir creates a group and removes it at the end of the test, when its last process may
+// still be exiting.
 func mkdir(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {

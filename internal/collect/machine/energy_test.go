@@ -15,8 +15,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A captured machine draws what a curve that was given says, scaled to its
-// threads, and of that what is given too is idle.
+// A captured machine draws the power of a given curve, scaled to its threads, and the given
+// static part of it is idle.
 func TestGivenCurve(t *testing.T) {
 	h := hosttest.Open(t, "v1-kubelet")
 	cfg := everyTick(machine.Files)
@@ -37,14 +37,14 @@ func TestGivenCurve(t *testing.T) {
 		t.Errorf("%g uJ, want 5 W for each of %d threads in %g s", got, m.Power().Threads, seconds)
 	}
 	if got := float64(b.Idle.Get(usage.EnergyPackage)); got < 1e6*seconds-2 || got > 1e6*seconds+2 {
-		t.Errorf("%g uJ are idle, want 1 W in %g s", got, seconds)
+		t.Errorf("%g uJ idle, want 1 W in %g s", got, seconds)
 	}
 	if s := m.Accounts().Meters().Source(power.Package); s != "given, scaled from 1000 to "+strconv.Itoa(m.Power().Threads)+" threads" {
 		t.Errorf("source %q", s)
 	}
 }
 
-// Meters in a directory are read, and what is there and cannot be is said why.
+// Meters in a directory are read, and unreadable ones have an error.
 func TestMetersOfDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -75,7 +75,7 @@ func TestMetersOfDirectory(t *testing.T) {
 	if got := b.Whole.Get(usage.EnergyPackage); got != 50_000 {
 		t.Errorf("booked %d uJ, want 50000", got)
 	}
-	// What is learned of them is not taken for the machine's own.
+	// Their power models are not restored for the machine's own meters.
 	cfg.PowerModels = m.PowerModels()
 	again, err := machine.New(hosttest.Open(t, "v1-kubelet"), cfg, slog.New(slog.DiscardHandler))
 	if err != nil || again.PowerModelsError() != nil {
@@ -92,15 +92,15 @@ func TestMetersOfDirectory(t *testing.T) {
 	}
 	refused := m.Power().Meters.OpenErrors()
 	if len(m.Power().Meters.Meters()) != 1 || len(refused) != 1 || fault.Hint(refused[0]) == "" {
-		t.Errorf("%d meters, refused %v; want one each", len(m.Power().Meters.Meters()), refused)
+		t.Errorf("%d meters, OpenErrors() = %v; want one each", len(m.Power().Meters.Meters()), refused)
 	}
-	said := 0
+	warnings := 0
 	for _, e := range log.text {
 		if len(e) > 15 && e[:15] == "an energy meter" {
-			said++
+			warnings++
 		}
 	}
-	if said != 1 {
-		t.Errorf("said %d times that a meter cannot be read: %q", said, log.text)
+	if warnings != 1 {
+		t.Errorf("logged %d times that a meter cannot be read: %q", warnings, log.text)
 	}
 }

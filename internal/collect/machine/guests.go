@@ -12,14 +12,14 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// guests tells which groups of a snapshot are virtual machines.
+// guests finds the groups of a snapshot that are virtual machines.
 type guests struct {
 	vms    *vm.Table
 	groups *cgroup.Table
 	log    *slog.Logger
 }
 
-// lookEvery is the time between two looks at all processes for virtual machines.
+// lookEvery is the interval between scans of all processes for virtual machines.
 const lookEvery = 10 * time.Second
 
 // openGuests opens the source of virtual machines.
@@ -36,8 +36,8 @@ func (m *Machine) openGuests(log *slog.Logger) error {
 	return nil
 }
 
-// Read sets the Guest of groups. What cannot be read costs no more than that: all
-// else in the snapshot is good.
+// Read sets the Guest of groups. An error costs the guests only: the rest of the snapshot
+// is valid.
 func (g *guests) Read(s *usage.Snapshot) error {
 	if err := g.vms.Read(s, g.groups.Owner); err != nil {
 		g.log.Debug("virtual machines", "err", err)
@@ -45,8 +45,7 @@ func (g *guests) Read(s *usage.Snapshot) error {
 	return nil
 }
 
-// Guests returns the virtual machines of the machine as they were at the latest
-// look. It is called between ticks.
+// Guests returns the virtual machines found by the latest scan. Call it between ticks.
 func (m *Machine) Guests() []*vm.VM {
 	if m.guests == nil {
 		return nil
@@ -54,10 +53,10 @@ func (m *Machine) Guests() []*vm.VM {
 	return m.guests.vms.All()
 }
 
-// GuestTimes reads the CPU time of a virtual machine. It is called between ticks.
+// GuestTimes reads the CPU time of a virtual machine. Call it between ticks.
 func (m *Machine) GuestTimes(v *vm.VM) (vm.Times, error) { return m.guests.vms.Times(v) }
 
-// GuestExits asks a virtual machine how often it left guest mode: see vm.QueryExits.
+// GuestExits reads how often a virtual machine left guest mode: see vm.QueryExits.
 func (m *Machine) GuestExits(ctx context.Context, v *vm.VM) (vm.Exits, error) {
 	return vm.QueryExits(ctx, m.host, v)
 }

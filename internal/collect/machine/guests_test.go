@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A virtual machine in a group of its own is in the snapshots of either reader as
-// long as it runs.
+// A virtual machine in a group of its own is in the snapshots of both readers while it
+// runs.
 func TestGuest(t *testing.T) {
 	for _, reader := range []string{machine.BPF, machine.Files} {
 		t.Run(reader, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestGuest(t *testing.T) {
 				return nil
 			}
 			g := (*usage.Guest)(nil)
-			testkit.Eventually(t, "a guest of two CPUs", func() bool { // its threads begin one by one
+			testkit.Eventually(t, "a guest of two CPUs", func() bool { // its threads start one by one
 				mustTick(t, m)
 				g = find()
 				return g != nil && g.VCPUs == 2
@@ -62,7 +62,7 @@ func TestGuest(t *testing.T) {
 					continue
 				}
 				found = true
-				testkit.Eventually(t, "the guest's CPU time", func() bool { // the kernel counts some of it only at its own ticks
+				testkit.Eventually(t, "the guest's CPU time", func() bool { // the kernel counts some of it only at clock ticks
 					x, err := m.GuestTimes(v)
 					if err != nil {
 						t.Fatal(err)
@@ -74,12 +74,12 @@ func TestGuest(t *testing.T) {
 				}
 			}
 			if !found {
-				t.Error("it is not among the machine's virtual machines")
+				t.Error("Guests() lacks it")
 			}
 			if err := qemu.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			_ = qemu.Wait() // as it was killed
+			_ = qemu.Wait() // killed above
 			mustTick(t, m)
 			if g := find(); g != nil {
 				t.Errorf("guest %+v after its end", g)
@@ -88,7 +88,7 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// bootIn starts a virtual machine without a disk in a group that it makes.
+// bootIn starts a virtual machine without a disk in a new group.
 func bootIn(t *testing.T, p string) *exec.Cmd {
 	t.Helper()
 	mounts, _ := hierarchies(t)
@@ -102,9 +102,9 @@ func bootIn(t *testing.T, p string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()
-		// What was killed takes a moment to leave.
+		// A killed process takes a moment to leave its group.
 		testkit.Eventually(t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 	})
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {

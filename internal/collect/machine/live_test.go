@@ -14,13 +14,13 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// On a machine without meters the power is modelled: it comes with what it may
-// be off and with the curve that it is from, and the rows add up to it.
+// On a machine without meters the power is modelled: it has an error and the name of its
+// curve, and the rows sum to it.
 func TestLivePowerModelled(t *testing.T) {
 	cfg := everyTick(machine.Files)
 	cfg.Energy.Powercap = t.TempDir()
 	hosttest.Need(t, "root")
-	hosttest.LockExclusive(t, "guests") // one that comes or goes has a part in one tick only
+	hosttest.LockExclusive(t, "guests") // a guest that starts or stops is part of one tick only
 	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestLivePowerModelled(t *testing.T) {
 	}()
 	mustTick(t, m)
 	if e := m.Live().Energy; e != nil {
-		t.Errorf("energy %+v before any time went by, want it absent", e)
+		t.Errorf("energy %+v before any time passed, want it absent", e)
 	}
 	mustTick(t, m)
 	l := m.Live()
@@ -44,7 +44,7 @@ func TestLivePowerModelled(t *testing.T) {
 		t.Errorf("domain %+v, want the whole machine by a curve", d)
 	}
 	if part := e.Error / e.Watts; e.Watts <= 0 || part < 0.05 || part > 1 {
-		t.Errorf("%v W +-%v, want a band", e.Watts, e.Error)
+		t.Errorf("%v W +-%v, want an error", e.Watts, e.Error)
 	}
 	guests := slices.ContainsFunc(m.Snapshot().Groups, func(g *usage.Group) bool { return g.Guest != nil })
 	var sum float64
@@ -56,16 +56,16 @@ func TestLivePowerModelled(t *testing.T) {
 		if r.PowerError == nil || *r.PowerError < 0 || r.Quality["power"] != usage.Modelled {
 			t.Errorf("%s: %v W +-%v, %v", r.Name, *r.Power, r.PowerError, r.Quality["power"])
 		}
-		// Virtual machines that run here have their part of it.
+		// Virtual machines on this machine take part of the idle energy.
 		if r.Kind == workload.Idle && (math.Abs(*r.Power-e.Idle) > 1e-9) != guests {
-			t.Errorf("row idle: %v W of the machine's %v; virtual machines run here: %v", *r.Power, e.Idle, guests)
+			t.Errorf("row idle: %v W of the machine's %v; with virtual machines: %v", *r.Power, e.Idle, guests)
 		}
 	}
 	if math.Abs(sum-e.Watts) > 1e-6*e.Watts {
-		t.Errorf("rows add up to %v W of %v", sum, e.Watts)
+		t.Errorf("rows sum to %v W of %v", sum, e.Watts)
 	}
 	head := top.Text(l, 0, top.Options{})
 	if !strings.Contains(head, "\nPower ≈") || !strings.Contains(head, " modelled: SPECpower_ssj2008") {
-		t.Errorf("mete top does not say where the power is from:\n%s", head)
+		t.Errorf("mete top does not name the source of the power:\n%s", head)
 	}
 }

@@ -1,4 +1,4 @@
-// Package machine opens all sources of this machine as one sampler.
+// Package machine combines all sources of this machine in one sampler.
 package machine
 
 import (
@@ -27,49 +27,48 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// The readers.
+// Values of Config.Reader.
 const (
-	Auto  = "auto"  // bpf where the kernel lets it, else files
+	Auto  = "auto"  // bpf if the kernel allows it, else files
 	BPF   = "bpf"   // iterators and tracepoints
-	Files = "files" // the files of /proc and cgroupfs
+	Files = "files" // files of /proc and cgroupfs
 )
 
-// Readers lists what Config.Reader may be.
+// Readers lists the values of Config.Reader.
 var Readers = []string{Auto, BPF, Files}
 
-// A Config says what to open.
+// A Config configures a Machine.
 type Config struct {
 	sampler.Config
 	Reader string
-	// Slow is how often each group's slow set is read; a window where it is 0.
+	// Slow is how often each group's slow set is read; 0 means once a window.
 	Slow time.Duration
-	// Node is the id that this machine goes by; its own where it is empty.
+	// Node is the node id; "" means the machine's own id.
 	Node string
-	// Energy says which energy meters to open.
+	// Energy configures the energy meters.
 	Energy energy.Config
-	// Curve is the machine's power by its load, for the time in which no meter
-	// shows it; without points it is looked up by the model of the CPUs.
+	// Curve is the machine's power by load for times without a meter; without points it is
+	// looked up by the CPU model.
 	Curve power.Curve
-	// Static is the power in uW that each domain draws when the machine does
-	// nothing, where an operator knows; 0 is to be learned.
+	// Static is the idle power in uW of each domain, if an operator knows it; 0 means that
+	// it is learned.
 	Static [power.DomainLimit]int64
-	// PowerModels is what an earlier run learned of the machine's power, as Machine.PowerModels
-	// gave it; nil where there was none.
+	// PowerModels is the result of Machine.PowerModels in an earlier run; nil without one.
 	PowerModels []byte
-	// Checkpoint is what the accounts of an earlier run go on from, as
-	// attribute.Restore takes it; nil where they begin.
+	// Checkpoint is the state of the accounts of an earlier run, for attribute.Restore; nil
+	// without one.
 	Checkpoint [][]byte
 }
 
-// LiveConfig is how a machine is measured for those who look on: the slow set is read
-// with every tick too.
+// LiveConfig returns the configuration for live views: it reads the slow set at every tick
+// too.
 func LiveConfig(tick time.Duration, reader string, meters energy.Config) Config {
 	c := Config{Config: sampler.Default(), Reader: reader, Slow: tick, Energy: meters}
 	c.Tick, c.Window = tick, max(c.Window, tick)
 	return c
 }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	if !slices.Contains(Readers, c.Reader) {
 		return fault.WithHint(fmt.Errorf("reader %q: %w", c.Reader, fault.ErrInvalid), "readers are auto, bpf and files")
@@ -77,36 +76,36 @@ func (c Config) Validate() error {
 	return c.Config.Validate()
 }
 
-// A Machine is this machine, being read. One goroutine uses it.
+// A Machine reads this machine. Only one goroutine may use it.
 type Machine struct {
 	*sampler.Sampler
-	Reader string // which one it is: BPF or Files
+	Reader string // the one in use: BPF or Files
 
 	host      *hostfs.FS
 	name      string
 	boot      string
 	table     *cgroup.Table
-	kernel    *bpf.Kernel // nil without
+	kernel    *bpf.Kernel // nil without BPF
 	sources   []sampler.Source
-	guests    *guests // nil without
+	guests    *guests // nil if guests cannot be read
 	power     *Power
-	modelsErr error  // why what an earlier run learned of power was not taken over
-	modelsFor string // what the power models hold for
+	modelsErr error  // why the power models of an earlier run were not restored
+	modelsFor string // what the power models are valid for
 	closers   []func() error
 	notes     []string
 	log       *slog.Logger
 
-	watchID atomic.Pointer[workload.ID] // to be watched
+	watchID atomic.Pointer[workload.ID] // workload to break down
 	watch   processWatch
 
-	next     time.Time // when the next tick is due
+	next     time.Time // time of the next tick
 	tick     time.Duration
-	selfCPU  time.Duration // at the tick before
+	selfCPU  time.Duration // at the previous tick
 	selfAt   time.Time
 	selfCost float64
 }
 
-// Open opens this machine's sources. The caller closes it.
+// Open opens the sources of this machine. The caller closes it.
 func Open(cfg Config, log *slog.Logger) (*Machine, error) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -120,8 +119,8 @@ func Open(cfg Config, log *slog.Logger) (*Machine, error) {
 	return m, nil
 }
 
-// New opens the sources of the machine that h is, which stays the caller's. Of
-// a captured machine only files can be read. The caller closes it before h.
+// New opens the sources of the machine h, which the caller still owns. A captured machine
+// has the files reader only. The caller closes the Machine before h.
 func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -142,7 +141,7 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	id := cfg.Node
 	if id == "" {
 		if id, err = h.MachineID(); err != nil {
-			id = m.name // a machine without an id is known by its name
+			id = m.name // a machine without an id is identified by its name
 		}
 	}
 	slow := cfg.Slow
@@ -173,12 +172,12 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	return m, nil
 }
 
-// restore returns the accounts to go on with. Those that cannot be read are begun
-// anew: no machine stays unmeasured for that.
+// restore returns the accounts of the checkpoint. If it cannot be read, the accounts
+// begin from zero, so that the machine is still measured.
 func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Accounts {
 	accounts, err := attribute.Restore(node, checkpoint)
 	if err != nil {
-		log.Error("the books of the run before cannot be read; counting begins anew", "err", err)
+		log.Error("cannot read the checkpoint of the previous run; counting begins from zero", "err", err)
 		return attribute.NewAfterLoss(node, oneLine(err))
 	}
 	return accounts
@@ -187,14 +186,14 @@ func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Acco
 // Boot returns the id of the machine's boot.
 func (m *Machine) Boot() string { return m.boot }
 
-// Clock returns CLOCK_BOOTTIME and wall time in ns. Any goroutine may call it.
+// Clock returns CLOCK_BOOTTIME and the wall time in ns. Any goroutine may call it.
 func (m *Machine) Clock() (boottime, wall int64, err error) {
 	boottime, _, wall, err = clock{m.host}.Clocks()
 	return boottime, wall, err
 }
 
-// openTable opens the groups by the reader that is wanted: auto takes BPF where
-// the kernel allows it.
+// openTable opens the groups with the configured reader: auto uses BPF if the kernel allows
+// it.
 func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) error {
 	var denied error
 	if cfg.Reader != Files {
@@ -205,7 +204,7 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 			log.Info("reader", "reader", BPF, "parts", m.kernel.WorkingParts().String())
 			return nil
 		case cfg.Reader == BPF:
-			return fault.WithHint(denied, strings.TrimPrefix(fault.Hint(denied)+"; --reader files works without it", "; "))
+			return fault.WithHint(denied, strings.TrimPrefix(fault.Hint(denied)+"; --reader files works without BPF", "; "))
 		}
 	}
 	table, err := cgroup.OpenFiles(m.host, groups, log)
@@ -244,7 +243,7 @@ func (m *Machine) openBPF(groups cgroup.Config, log *slog.Logger) error {
 	return nil
 }
 
-// descriptors is how many may be kept for groups: 80 % of the limit.
+// descriptors returns how many descriptors to keep for groups: 80 % of the limit.
 func descriptors() int {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
@@ -253,7 +252,7 @@ func descriptors() int {
 	return int(min(lim.Cur, 1<<20) * 8 / 10)
 }
 
-// Close gives everything back, in the reverse order of opening.
+// Close closes everything in the reverse order of opening.
 func (m *Machine) Close() error {
 	var err error
 	for _, c := range slices.Backward(m.closers) {
@@ -263,9 +262,9 @@ func (m *Machine) Close() error {
 	return err
 }
 
-// Next waits for the next tick, takes it and returns what it shows.
+// Next waits for the next tick, takes it and returns its result.
 func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
-	if m.next.IsZero() { // the first snapshot only says where counting begins
+	if m.next.IsZero() { // the first snapshot only sets the start of counting
 		m.next = time.Now()
 		if _, err := m.Tick(); err != nil {
 			return nil, err
@@ -290,7 +289,7 @@ func (m *Machine) Next(ctx context.Context) (*live.Machine, error) {
 	return l, nil
 }
 
-// Live returns what the latest tick shows.
+// Live returns the result of the latest tick.
 func (m *Machine) Live() *live.Machine {
 	l := m.Accounts().Live()
 	l.Host, l.Reader = m.name, m.Reader
@@ -301,7 +300,7 @@ func (m *Machine) Live() *live.Machine {
 	return l
 }
 
-// self is what this process costs.
+// self returns the cost of this process.
 func (m *Machine) self() live.Self {
 	now, cpu := time.Now(), CPUTime()
 	if !m.selfAt.IsZero() {
@@ -311,7 +310,7 @@ func (m *Machine) self() live.Self {
 	return live.Self{CPUSecondsPerMinute: m.selfCost, RSSBytes: RSS(m.host)}
 }
 
-// oneLine is an error with its hint, without line breaks.
+// oneLine returns an error with its hint on one line.
 func oneLine(err error) string {
 	text := err.Error()
 	if hint := fault.Hint(err); hint != "" {
@@ -320,7 +319,7 @@ func oneLine(err error) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// CPUTime is the CPU time that this process has used.
+// CPUTime returns the CPU time that this process has used.
 func CPUTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -329,7 +328,7 @@ func CPUTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// RSS is this process's resident memory in bytes, 0 where it cannot be read.
+// RSS returns the resident memory of this process in bytes, 0 if it cannot be read.
 func RSS(h *hostfs.FS) int64 {
 	b, err := h.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -342,7 +341,7 @@ func RSS(h *hostfs.FS) int64 {
 	return resident * int64(unix.Getpagesize())
 }
 
-// clock is the host's clocks.
+// clock adapts the host's clocks.
 type clock struct{ *hostfs.FS }
 
 func (c clock) Clocks() (boot, mono, wall int64, err error) {

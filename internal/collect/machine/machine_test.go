@@ -39,8 +39,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// Version 2 has no counter of the root group that could be trusted: system is
-// what the tasks in it used, and nothing above that.
+// Version 2 has no reliable counter of the root group: system is what its own tasks used.
 func TestSystemOfV2(t *testing.T) {
 	h := hosttest.Open(t, "v2-systemd-containerd")
 	m, err := machine.New(h, everyTick(machine.Auto), slog.New(slog.DiscardHandler))
@@ -54,7 +53,7 @@ func TestSystemOfV2(t *testing.T) {
 	}()
 	mustTick(t, m)
 	hosttest.Step(t, h)
-	run(t, h, "/proc/14/stat", 50) // half a second in hundredths
+	run(t, h, "/proc/14/stat", 50) // half a second in clock ticks
 	mustTick(t, m)
 	for _, r := range m.ClosedWindow().Rows {
 		if r.Workload.Kind == workload.System && r.Usage.Amount[usage.CPU] != 5e8 {
@@ -69,7 +68,7 @@ func TestSystemOfV2(t *testing.T) {
 
 func sum(c live.CPUParts) float64 { return c.Workloads + c.System + c.Idle }
 
-// run lets the process of a stat file have used more time in the kernel.
+// run adds kernel CPU time to the stat file of a process.
 func run(t *testing.T, h *hostfs.FS, file string, ticks int) {
 	t.Helper()
 	b, err := h.ReadFile(file)

@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// Between the two readings of a captured machine the meter ends and another one
-// goes on with its accounts: each workload is booked what it is without that.
+// Between two readings of a captured machine the meter is restarted from a checkpoint: each
+// workload is booked the same as without a restart.
 func TestCapturedRestart(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func mustClose(t *testing.T, m *machine.Machine) {
 	}
 }
 
-// A checkpoint that cannot be read costs what it held, and no more.
+// An unreadable checkpoint costs only its own content.
 func TestUnreadableCheckpoint(t *testing.T) {
 	h := hosttest.Open(t, hosttest.Names(t)[0])
 	cfg := everyTick(machine.Auto)

@@ -14,16 +14,16 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// traffic gives each workload of a snapshot its network traffic.
+// traffic sets the network traffic of each workload of a snapshot.
 type traffic struct {
 	net    *net.Table
 	groups *cgroup.Table
-	every  int // ticks between looks for what moved to another namespace
+	every  int // ticks between checks for processes that moved to another namespace
 	tick   int
 	log    *slog.Logger
 }
 
-// socketSet is what sockets are counted for, since the counting began.
+// socketSet is the resources that socket counters measure.
 var socketSet = usage.SetOf(usage.NetworkRx, usage.NetworkTx, usage.NetworkRxPackets, usage.NetworkTxPackets)
 
 func openTraffic(h *hostfs.FS, k *bpf.Kernel, groups *cgroup.Table, every int, log *slog.Logger) (*traffic, error) {
@@ -49,7 +49,7 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 			}
 		}
 	}
-	// What could not be read is of single namespaces: all else is good.
+	// An error concerns single namespaces: the rest is valid.
 	if err := t.net.Read(context.Background(), all); err != nil {
 		t.log.Debug("network", "err", err)
 	}
@@ -77,8 +77,8 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 	return nil
 }
 
-// rootTasks gives the root group the CPU time of the tasks in it, where the
-// kernel has no counter for the root: cgroup v2 read by files.
+// rootTasks sets the CPU time of the root group to that of its tasks if the kernel has no
+// counter for the root: cgroup v2 read by files.
 type rootTasks struct {
 	root  *proc.Root
 	every int
@@ -98,7 +98,7 @@ func (t *rootTasks) Read(s *usage.Snapshot) error {
 	return nil
 }
 
-// openRest opens what is read beside the groups.
+// openRest opens the sources other than groups.
 func (m *Machine) openRest(every int, log *slog.Logger) error {
 	if !m.table.CountsRoot() {
 		r, err := proc.OpenRoot(m.host, rootDescriptors)
@@ -126,5 +126,5 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 	return m.openGuests(log)
 }
 
-// rootDescriptors is how many may be kept for tasks in the root group.
+// rootDescriptors is how many descriptors to keep for tasks in the root group.
 const rootDescriptors = 200

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestCapturedPods has the pods of a Kubernetes node, each with its own
-// namespace, and its services, which share the machine's.
+// TestCapturedPods reads a Kubernetes node: pods with their own namespaces, and services in
+// the machine's namespace.
 func TestCapturedPods(t *testing.T) {
 	h := hosttest.Open(t, "v2-systemd-containerd")
 	tab, err := net.Open(h, nil, net.Default())
@@ -34,7 +34,7 @@ func TestCapturedPods(t *testing.T) {
 		tab.Track(net.Target{Slot: usage.Slot(i + 1), Kind: workload.Pod, Path: p.path})
 	}
 	tab.Track(net.Target{Slot: 9, Kind: workload.Service, Path: "/system.slice/kubelet.service"})
-	// A slice is not what is in it.
+	// A slice does not hold the namespaces of its members.
 	tab.Track(net.Target{Slot: 10, Kind: workload.Slice, Path: "/kubepods.slice"})
 	read(t, tab, true)
 	read(t, tab, true)
@@ -45,15 +45,15 @@ func TestCapturedPods(t *testing.T) {
 		}
 	}
 	if got := tab.Reading(9); got.Source != net.Unseen || !strings.Contains(got.Reason, "machine's") {
-		t.Errorf("kubelet = %+v, want none, for the machine's namespace", got)
+		t.Errorf("kubelet = %+v, want none because of the machine's namespace", got)
 	}
 	if c, ok := tab.NodeTraffic(); !ok || c.RxBytes != 1350000000 || c.TxBytes != 810000000 {
-		t.Errorf("Node() = %+v, %v", c, ok)
+		t.Errorf("NodeTraffic() = %+v, %v", c, ok)
 	}
 	hosttest.Step(t, h)
 	read(t, tab, true)
 	if c, _ := tab.NodeTraffic(); c.RxBytes != 1350015000 {
-		t.Errorf("Node() = %+v a tick later", c)
+		t.Errorf("NodeTraffic() = %+v a tick later", c)
 	}
 	for i := range pods {
 		if got := tab.Forget(usage.Slot(i + 1)); got.Source != net.Interfaces {

@@ -2,14 +2,14 @@ package net
 
 import "mete.dev/mete/internal/host/procfmt"
 
-// interfaces adds up the interfaces of a namespace, so that the sum never goes
-// back: what an interface had counted when it went away, or began anew, stays.
+// interfaces sums the interfaces of a namespace. The sum never decreases: it keeps the
+// counts of interfaces that were removed or restarted.
 type interfaces struct {
 	by    map[string]*iface
 	gone  Count
 	sum   Count
 	round uint32
-	// counts says which interfaces to take.
+	// counts reports whether to include an interface.
 	counts func(name string) bool
 }
 
@@ -19,9 +19,9 @@ type iface struct {
 	round uint32
 }
 
-// add takes in what net/dev shows now, and reports whether anything moved. An
-// interface that was not there before counts from 0: it was made in the
-// namespace or, far more often than it brings a past, for it.
+// add adds the counters of net/dev and reports whether anything changed. An interface that
+// was missing before counts from 0: it was created in the namespace, or for it, far more
+// often than it brings earlier traffic.
 func (f *interfaces) add(b []byte) (moved bool, err error) {
 	if f.by == nil {
 		f.by = map[string]*iface{}
@@ -46,7 +46,7 @@ func (f *interfaces) add(b []byte) (moved bool, err error) {
 		sum = sum.plus(now)
 	})
 	if err != nil {
-		// What is below the bad line was not seen; nothing is taken for gone.
+		// Lines after the bad one were not read, so no interface counts as removed.
 		return false, err
 	}
 	for name, i := range f.by {
@@ -63,5 +63,5 @@ func (f *interfaces) add(b []byte) (moved bool, err error) {
 	return moved, nil
 }
 
-// notLoopback takes all interfaces but lo.
+// notLoopback includes all interfaces but lo.
 func notLoopback(name string) bool { return name != "lo" }

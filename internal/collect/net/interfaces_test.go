@@ -8,9 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestInterfacesNeverGoBack lets interfaces come, go, begin anew and count: the
-// sum is all that they ever counted while they were looked at, and lo is not
-// in it.
+// TestInterfacesNeverGoBack adds, removes, restarts and uses interfaces: the sum is
+// everything that they counted while they were read, without lo.
 func TestInterfacesNeverGoBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := interfaces{counts: notLoopback}
@@ -21,17 +20,17 @@ func TestInterfacesNeverGoBack(t *testing.T) {
 			text.WriteString("heading\nheading\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n")
 			for _, name := range []string{"eth0", "eth1", "a:b"} {
 				have, ok := now[name]
-				switch rapid.SampledFrom([]string{"count", "go", "anew"}).Draw(t, "what") {
+				switch rapid.SampledFrom([]string{"count", "go", "restart"}).Draw(t, "what") {
 				case "count":
 					more := rapid.Int64Range(0, 1000).Draw(t, "more")
 					now[name] = have + more
 					want += more
 				case "go":
 					delete(now, name)
-				case "anew":
-					// It is told from counting by being less.
+				case "restart":
+					// A restart shows only as a lower value.
 					if ok && have > 0 {
-						now[name] = rapid.Int64Range(0, have-1).Draw(t, "anew")
+						now[name] = rapid.Int64Range(0, have-1).Draw(t, "restarted")
 						want += now[name]
 					}
 				}

@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// sink waits for a line, listens where it says, and takes what one connection
-// brings; then it says so, and waits for the end of its input.
+// sink waits for a line, prints its address, reads everything from one connection, prints a
+// line, and waits for the end of its input.
 func sink() error {
 	in := bufio.NewReader(os.Stdin)
 	addr, err := in.ReadString('\n')
@@ -73,8 +73,8 @@ func sink() error {
 	return err
 }
 
-// send waits for a line and sends to where it says; then as sink. It says the most
-// that it can have sent, headers and what was sent twice included.
+// send waits for a line, sends to the address in it, and ends like sink. It prints the
+// maximum that it can have sent, including headers and retransmissions.
 func send() error {
 	in := bufio.NewReader(os.Stdin)
 	addr, err := in.ReadString('\n')
@@ -100,9 +100,9 @@ func send() error {
 	return err
 }
 
-// mostSent waits until all is acknowledged, and returns how many bytes a
-// connection sent at most: what TCP says that it sent, with the longest headers
-// for each segment and for those that end it.
+// mostSent waits until everything is acknowledged, and returns how many bytes a connection
+// sent at most: those in TCP_INFO, with the longest headers for each segment and for those
+// that close it.
 func mostSent(c *stdnet.TCPConn) (int64, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -122,7 +122,7 @@ func mostSent(c *stdnet.TCPConn) (int64, error) {
 	}
 }
 
-// program is one of the above, running in a group.
+// A program is one of the programs above, running in a group.
 type program struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -130,8 +130,8 @@ type program struct {
 	out *bufio.Reader
 }
 
-// start starts a program in the groups at path, in a network namespace of its
-// own or in this one.
+// start starts a program in the groups at path, in its own network namespace or in this
+// one.
 func start(t testing.TB, name, path string, own bool, dirs []string) *program {
 	t.Helper()
 	self, err := os.Executable()
@@ -175,11 +175,11 @@ func (p *program) hear(want string) {
 	p.t.Helper()
 	got, err := p.out.ReadString('\n')
 	if err != nil || strings.TrimSpace(got) != want {
-		p.t.Fatalf("program said %q, %v, want %q", got, err, want)
+		p.t.Fatalf("program printed %q, %v, want %q", got, err, want)
 	}
 }
 
-// number returns the number that the program says next.
+// number returns the next number that the program prints.
 func (p *program) number() int64 {
 	p.t.Helper()
 	got, err := p.out.ReadString('\n')
@@ -200,7 +200,7 @@ func (p *program) end() {
 	}
 }
 
-// groups makes a group in every hierarchy that the table looks at.
+// groups creates a group in every hierarchy that the table reads.
 func groups(t testing.TB, h *hostfs.FS, name string) (dirs []string) {
 	t.Helper()
 	ys, err := h.Hierarchies()
@@ -215,7 +215,7 @@ func groups(t testing.TB, h *hostfs.FS, name string) (dirs []string) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Skip(err)
 		}
-		t.Cleanup(func() { // the kernel may need a moment to let the last process go
+		t.Cleanup(func() { // the kernel may need a moment after the last process has ended
 			testkit.Eventually(t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), syscall.EBUSY) })
 		})
 		dirs = append(dirs, dir)
@@ -230,14 +230,14 @@ func ip(t testing.TB, args ...string) {
 	}
 }
 
-// wire joins this namespace and a process's, and returns the address of each
-// and the name of the interface on this side.
+// wire connects this namespace and a process's, and returns the address of each end and the
+// name of the interface on this side.
 func wire(t testing.TB, pid int) (here, there, name string) {
 	t.Helper()
 	name = fmt.Sprintf("mt%d", pid)
 	ip(t, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(pid))
 	t.Cleanup(func() {
-		// It goes with the namespace, whose end may be seen first.
+		// The namespace removes it too, possibly after its end is visible.
 		_ = exec.Command("ip", "link", "del", name).Run()
 	})
 	here, there = fmt.Sprintf("10.%d.%d.1", pid>>8&255, pid&255), fmt.Sprintf("10.%d.%d.2", pid>>8&255, pid&255)
@@ -288,8 +288,8 @@ func counter(t testing.TB, name, what string) int64 {
 	return v
 }
 
-// TestLiveOwnNamespace has traffic after the last look at a job that then ends:
-// none of it is lost, and the namespace goes with the job.
+// Traffic after the last reading of a job that then ends is not lost, and the namespace is
+// removed with the job.
 func TestLiveOwnNamespace(t *testing.T) {
 	hosttest.LockExclusive(t, "interfaces")
 	h, tab := live(t, nil)
@@ -299,7 +299,7 @@ func TestLiveOwnNamespace(t *testing.T) {
 	tab.Track(net.Target{Slot: 1, Path: "/" + name, Born: true})
 	read(t, tab, false)
 	if got := tab.Reading(1); got.Source != net.Interfaces {
-		t.Fatalf("Of = %+v, want interfaces", got)
+		t.Fatalf("Reading = %+v, want interfaces", got)
 	}
 
 	p.say(there + ":7000")
@@ -315,22 +315,22 @@ func TestLiveOwnNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.hear(strconv.Itoa(payload))
-	// A living process shows what the other end of the wire has.
+	// The wire must be idle during a reading for exact figures.
 	var wire [2]int64
-	testkit.Eventually(t, "the wire rests while the job is read", func() bool {
+	testkit.Eventually(t, "the wire is idle while the job is read", func() bool {
 		wire = [2]int64{counter(t, veth, "tx_bytes"), counter(t, veth, "rx_bytes")}
 		read(t, tab, true)
 		return wire == [2]int64{counter(t, veth, "tx_bytes"), counter(t, veth, "rx_bytes")}
 	})
 	if got := tab.Reading(1); got.RxBytes != wire[0] || got.TxBytes != wire[1] || wire[0] < payload || wire[1] == 0 {
-		t.Errorf("Of = %+v, want the wire's %v, with %d and headers", got, wire, payload)
+		t.Errorf("Reading = %+v, want the wire's %v, with %d and headers", got, wire, payload)
 	}
 	p.end()
 	got := tab.Forget(1)
 	if got.RxBytes < wire[0] || got.RxBytes > wire[0]+payload/100 || got.TxBytes == 0 || got.RxPackets == 0 {
-		t.Errorf("Forget = %+v, want the wire's %v and at most what ends a connection", got, wire)
+		t.Errorf("Forget = %+v, want the wire's %v and at most the packets that close a connection", got, wire)
 	}
-	// Nothing of this process keeps the namespace.
+	// This process does not keep the namespace.
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestLiveOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestLiveLastValue has all traffic between the last look and the end.
+// TestLiveLastValue has all traffic between the last reading and the end.
 func TestLiveLastValue(t *testing.T) {
 	hosttest.LockExclusive(t, "interfaces")
 	h, tab := live(t, nil)
@@ -370,8 +370,8 @@ func TestLiveLastValue(t *testing.T) {
 	}
 }
 
-// TestLiveSockets has a job in this namespace and in a cgroup v2 group send to
-// another that has its own.
+// A job in this namespace and in its own cgroup v2 group sends to a job with its own
+// namespace.
 func TestLiveSockets(t *testing.T) {
 	hosttest.LockExclusive(t, "interfaces")
 	cfg := bpf.Default()
@@ -417,9 +417,8 @@ func TestLiveSockets(t *testing.T) {
 	}
 }
 
-// TestLiveBelow has a job send from a group below its own, which is looked for as
-// soon as the job ran.
-func TestLiveBelow(t *testing.T) {
+// Traffic of a group below a job's own is found as soon as the job ran.
+func TestLiveSubgroup(t *testing.T) {
 	hosttest.LockExclusive(t, "interfaces")
 	cfg := bpf.Default()
 	cfg.Parts, cfg.Groups = bpf.Net, 64
@@ -464,14 +463,14 @@ func TestLiveBelow(t *testing.T) {
 	p.end()
 	to.end()
 	for range 2 {
-		tab.SetCPUTime(1, 1000) // as if it had not
+		tab.SetCPUTime(1, 1000) // as if it had not run
 		read(t, tab, true)
 		want(t, tab, 1, net.Sockets, net.Count{}, "")
 	}
 	tab.SetCPUTime(1, 2000)
 	read(t, tab, true)
 	if got := tab.Reading(1); got.TxBytes < payload || got.TxBytes > most {
-		t.Errorf("Of = %+v, want %d and headers, at most %d, sent from below", got, payload, most)
+		t.Errorf("Reading = %+v, want %d and headers, at most %d, sent from the subgroup", got, payload, most)
 	}
 	testkit.Eventually(t, below+" is removed", func() bool { return !errors.Is(os.Remove(below), syscall.EBUSY) })
 }

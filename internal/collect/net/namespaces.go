@@ -8,30 +8,29 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// namedDir is where ip-netns(8) and the plugins of container runtimes give
-// namespaces a name.
+// namedDir is the directory in which ip-netns(8) and the plugins of container runtimes name
+// namespaces.
 const namedDir = "/run/netns"
 
-// foreignNamespaces knows the namespaces that are no workload's own: because the machine or
-// this process is in them, or because they were there before.
+// foreignNamespaces holds the namespaces that belong to no workload: those of the machine
+// and of this process, and those older than the workload.
 type foreignNamespaces struct {
 	h *hostfs.FS
-	// shared are those of the machine's first process and of this one.
+	// shared is the namespaces of process 1 and of this process.
 	shared map[uint64]bool
-	// witness is a process that was in a namespace when the table was opened.
+	// witness is a process in each namespace at the time the table was opened.
 	witness map[uint64]int32
 	// since is the round in which a named namespace was first seen.
 	since   map[uint64]int
-	changed unix.Timespec // when the directory of names changed last
-	rescans int           // for how many more rounds it is looked at
+	changed unix.Timespec // modification time of the directory of names
+	rescans int           // rounds for which to read it again
 }
 
-// surveyNamespaces looks which namespaces there are. One that may not be looked at is
-// left out.
+// surveyNamespaces records the existing namespaces, as far as it may read them.
 func surveyNamespaces(h *hostfs.FS) *foreignNamespaces {
 	f := &foreignNamespaces{h: h, shared: map[uint64]bool{}, witness: map[uint64]int32{}}
-	// Kernel threads are in the machine's first namespace too, and answer
-	// where the first process does not.
+	// Kernel threads are in the machine's first namespace too, and can be read even if
+	// process 1 cannot.
 	for _, pid := range []string{"1", "2", "self"} {
 		if id, err := h.ID(link(pid)); err == nil {
 			f.shared[id] = true
@@ -62,8 +61,8 @@ func (f *foreignNamespaces) scan(round int) {
 		return
 	}
 	if st.Mtim != f.changed {
-		// A name is made first, and the namespace mounted on it a moment later,
-		// which leaves the directory's time as it is.
+		// A name is created first, and the namespace mounted on it a moment later, which
+		// does not change the directory's time.
 		f.changed, f.rescans = st.Mtim, 3
 	}
 	if f.rescans == 0 {
@@ -89,8 +88,8 @@ func (f *foreignNamespaces) scan(round int) {
 	f.since = since
 }
 
-// existedBefore reports whether a namespace was there before a workload that was first
-// seen in that round and has the processes pids.
+// existedBefore reports whether a namespace existed before a workload that was first seen
+// in the given round and contains the processes for which inside is true.
 func (f *foreignNamespaces) existedBefore(id uint64, round int, inside func(pid int32) bool) bool {
 	if first, ok := f.since[id]; ok && first < round {
 		return true
@@ -102,7 +101,7 @@ func (f *foreignNamespaces) existedBefore(id uint64, round int, inside func(pid 
 	if now, err := f.h.ID(link(strconv.Itoa(int(pid)))); err == nil && now == id && !inside(pid) {
 		return true
 	}
-	// Numbers of namespaces are used again: this may be another one by now.
+	// Namespace numbers are reused: this may be another one by now.
 	delete(f.witness, id)
 	return false
 }

@@ -1,23 +1,22 @@
-// Package net reads what each workload received and sent.
+// Package net reads the network traffic of each workload.
 //
 // Traffic belongs to the holder of a network namespace: a pod, never one of
 // its containers; else the workload. Each workload has one source for its life,
 // chosen when its first processes are seen:
 //
-//   - In a namespace of its own, the counters of the namespace's interfaces,
-//     lo left out. The table keeps a descriptor of the namespace's net/dev, so
-//     that the last value can be read when all processes are gone. That keeps
-//     the namespace alive too: until [Table.Forget], in the tick in which the
-//     group is gone, or until the edge of a window finds no process in it.
-//   - In a namespace that others use as well, and in a cgroup v2 group of its
-//     own, what its sockets send and receive, counted by group in the kernel.
-//   - Else nothing is known, and the [Reading] says why. Sockets that come and
-//     go between two readings are seen by no one who asks for the open ones, so
-//     an estimate from those would be low without a bound.
+//   - In a namespace of its own, the counters of the namespace's interfaces
+//     without lo. The table keeps a descriptor of the namespace's net/dev, so
+//     that it can read the last value after all processes have ended. That also
+//     keeps the namespace alive: until [Table.Forget], in the tick in which the
+//     group is gone, or until a reading at the edge of a window finds no process.
+//   - In a shared namespace and a cgroup v2 group of its own, the traffic of its
+//     sockets, which the kernel counts by group.
+//   - Otherwise the traffic is unknown, and the [Reading] has the reason. An
+//     estimate from the open sockets would be low without a bound, because it
+//     misses sockets that come and go between two readings.
 //
-// A namespace is a workload's own if it is neither that of the machine's first
-// process nor this process's nor one that another workload holds, and was not
-// there before the workload.
+// A namespace is a workload's own if it is not that of process 1, of this process
+// or of another workload, and did not exist before the workload.
 package net
 
 import (
@@ -33,18 +32,18 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Config is what the table may use.
+// Config limits the resources of a Table.
 type Config struct {
-	// Descriptors is how many files may be kept open, one for each namespace.
-	// Beyond that a namespace is found by a process each time, and its last
-	// value is that of the tick before.
+	// Descriptors is how many files may stay open, one per namespace. Without a descriptor
+	// the namespace is found through a process each time, and its last value is that of the
+	// previous tick.
 	Descriptors int
 }
 
-// Default returns a share of descriptors that fits most limits.
+// Default returns a number of descriptors that fits most limits.
 func Default() Config { return Config{Descriptors: 200} }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	if c.Descriptors < 0 {
 		return fmt.Errorf("net: descriptors %d: %w", c.Descriptors, fault.ErrInvalid)
@@ -52,7 +51,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// A Class is a class of traffic that may have its own price.
+// A Class is a class of traffic that may be priced separately.
 type Class uint8
 
 // All is all traffic: the only class so far.
@@ -65,12 +64,12 @@ func (c Count) plus(d Count) Count {
 	return Count{c.RxBytes + d.RxBytes, c.TxBytes + d.TxBytes, c.RxPackets + d.RxPackets, c.TxPackets + d.TxPackets}
 }
 
-// isBelowAny reports whether any counter of c is less than d's.
+// isBelowAny reports whether any counter of c is less than that of d.
 func (c Count) isBelowAny(d Count) bool {
 	return c.RxBytes < d.RxBytes || c.TxBytes < d.TxBytes || c.RxPackets < d.RxPackets || c.TxPackets < d.TxPackets
 }
 
-// A Source is where a workload's figures come from.
+// A Source is the source of a workload's figures.
 type Source uint8
 
 const (
@@ -81,29 +80,28 @@ const (
 
 var sourceNames = [...]string{"unseen", "interfaces", "sockets"}
 
-// String returns the word that people see.
+// String returns the name of the source.
 func (s Source) String() string { return sourceNames[s%3] }
 
-// A Target is a workload whose traffic is wanted.
+// A Target is a workload to track.
 type Target struct {
 	Slot   usage.Slot
-	Parent usage.Slot // of the workload above, which is tracked before
+	Parent usage.Slot // of the parent workload, which is tracked before
 	Kind   workload.Kind
 	Path   string // of its group below the root of its hierarchies
-	// Group is the id of the workload's cgroup v2 group where the caller knows
-	// it; 0 where there is none or it is to be looked up.
+	// Group is the id of the workload's cgroup v2 group if the caller knows it; 0 to look
+	// it up.
 	Group uint64
-	// Placed says that the workload's processes are in Group for certain, also
-	// where v1 hierarchies count: the caller put them there.
+	// Placed means that the caller has put the workload's processes into Group, even if v1
+	// hierarchies count.
 	Placed bool
-	// Born says that the workload was not there at the reading before.
+	// Born means that the workload did not exist at the previous reading.
 	Born bool
 }
 
-// A Reading is what a workload received and sent since its life began, or why
-// that is not known.
+// A Reading is the traffic of a workload since its life began, or why that is not known.
 type Reading struct {
-	Count  // means nothing where Source is Unseen
+	Count  // undefined if Source is Unseen
 	Class  Class
 	Source Source
 	Reason string // why the source is Unseen
@@ -117,7 +115,7 @@ func (r Reading) Quality() usage.Quality {
 	return usage.Measured
 }
 
-// Put puts the figures into g, unless there are none.
+// Put puts the figures into g if there are any.
 func (r Reading) Put(g *usage.Reading) {
 	if r.Source == Unseen {
 		return
@@ -128,14 +126,13 @@ func (r Reading) Put(g *usage.Reading) {
 	g.Put(usage.NetworkTxPackets, r.TxPackets)
 }
 
-// A Table reads the traffic of the workloads it tracks. Its owner is one
-// goroutine.
+// A Table reads the traffic of the tracked workloads. Only one goroutine may use it.
 type Table struct {
 	h       *hostfs.FS
-	primary hostfs.Hierarchy  // in which processes are looked for
-	v2      *hostfs.Hierarchy // nil without one
-	sockets sockets           // nil where nobody counts
-	// uncounted is why nobody counts sockets.
+	primary hostfs.Hierarchy  // in which to look for processes
+	v2      *hostfs.Hierarchy // nil if not mounted
+	sockets sockets           // nil if sockets are not counted
+	// uncounted is why sockets are not counted.
 	uncounted        string
 	node             *node
 	foreign          *foreignNamespaces
@@ -149,16 +146,16 @@ type Table struct {
 	buf              []byte
 }
 
-// sockets counts what the sockets of each cgroup v2 group send and receive.
+// sockets counts the traffic of the sockets of each cgroup v2 group.
 type sockets interface {
-	// each calls f for groups whose sockets did something.
+	// each calls f for groups whose sockets had traffic.
 	each(f func(group uint64, c Count))
 	close() error
 }
 
-// Open opens a table of h that tracks nothing yet. Sockets are counted by k,
-// and by nobody where k is nil or cannot; Why then tells the reason. An error
-// wrapping fault.ErrUnsupported says that h has no control groups.
+// Open opens an empty table of h. k counts sockets; if k is nil or cannot, UncountedReason
+// says why they are not counted. The error wraps fault.ErrUnsupported if h has no control
+// groups.
 func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -188,7 +185,7 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// Close gives back what the table holds.
+// Close releases the table's resources.
 func (t *Table) Close() error {
 	for _, ns := range t.namespaces {
 		t.release(ns)
@@ -200,7 +197,7 @@ func (t *Table) Close() error {
 	return t.sockets.close()
 }
 
-// UncountedReason says why sockets are not counted, or is empty where they are.
+// UncountedReason returns why sockets are not counted, "" if they are.
 func (t *Table) UncountedReason() string {
 	if t.sockets != nil {
 		return ""
@@ -208,14 +205,12 @@ func (t *Table) UncountedReason() string {
 	return t.uncounted
 }
 
-// NodeTraffic returns what the machine received and sent since boot, and false where
-// that cannot be read: by its physical interfaces or, where it has none, by all
-// of its first process's namespace but lo. What crosses a bridge then counts at
-// the bridge and at its ports.
+// NodeTraffic returns the machine's traffic since boot, and false if it cannot be read:
+// that of its physical interfaces or, without any, of all interfaces of process 1's
+// namespace but lo. Traffic across a bridge then counts at the bridge and at its ports.
 func (t *Table) NodeTraffic() (Count, bool) { return t.node.sum, t.node.seen }
 
-// Track begins to read a workload. A slot that is tracked already is forgotten
-// first.
+// Track starts to read a workload. It forgets a workload already tracked in the slot.
 func (t *Table) Track(g Target) {
 	if t.targets[g.Slot] != nil {
 		t.Forget(g.Slot)
@@ -234,9 +229,8 @@ func (t *Table) Track(g Target) {
 	t.order = slices.Insert(t.order, i, x)
 }
 
-// SetCPUTime says how much CPU time a workload has used up to now, in ns. Where its owner
-// says so, the groups below a workload are looked for only if it ran since: who did
-// not run sent nothing from where it was moved to.
+// SetCPUTime sets how much CPU time a workload has used so far, in ns. Then Read looks for
+// groups below the workload only if it ran since, because without running it sent nothing.
 func (t *Table) SetCPUTime(slot usage.Slot, cpu int64) {
 	if x := t.targets[slot]; x != nil {
 		x.lastCPU, x.idle = cpu, x.hasCPUTime && cpu == x.lastCPU
@@ -246,9 +240,9 @@ func (t *Table) SetCPUTime(slot usage.Slot, cpu int64) {
 
 func bySlot(x *target, s usage.Slot) int { return int(x.Slot - s) }
 
-// Forget ends the reading of a workload that is gone, after the Read of the same
-// tick, and returns its last figures. What the table kept open for it is closed,
-// so that its namespace can go too.
+// Forget ends the tracking of a workload that is gone, after the Read of the same tick, and
+// returns its last figures. It closes the descriptors of the workload, so that its
+// namespace can be removed.
 func (t *Table) Forget(slot usage.Slot) Reading {
 	x := t.targets[slot]
 	if x == nil {
@@ -256,15 +250,15 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 	}
 	switch {
 	case x.netns != nil:
-		// By the descriptor that was kept. Without one the last value stays.
+		// Without a kept descriptor the last value remains.
 		_ = x.netns.read(t)
 		t.release(x.netns)
 	case x.decided:
 	case x.sharedSightings > 0:
 		x.reading.Source, x.reading.Reason = x.candidate, x.candidateReason
 	case len(x.counts) > 0, x.placed && t.sockets != nil:
-		// It was gone before it could be looked at. What its sockets did is
-		// known all the same.
+		// It ended before its namespace was seen. The traffic of its sockets is known
+		// anyway.
 		x.reading.Source, x.reading.Reason = Sockets, ""
 	}
 	t.update(x)
@@ -279,7 +273,7 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 	return x.reading
 }
 
-// Reading returns what the last Read saw of a workload.
+// Reading returns the result of the last Read for a workload.
 func (t *Table) Reading(slot usage.Slot) Reading {
 	if x := t.targets[slot]; x != nil {
 		return x.reading
@@ -287,10 +281,10 @@ func (t *Table) Reading(slot usage.Slot) Reading {
 	return Reading{Class: All, Reason: notTracked}
 }
 
-// Read reads traffic. With all set everything is read: that is for the edges
-// of windows. Otherwise, of the namespaces in which nothing moved for a while
-// only every tenth is read, so that a tick costs what is going on and not what
-// there is. An error costs only what it names.
+// Read reads the traffic. With all set it reads everything, as needed at the edges of
+// windows. Otherwise it reads only every tenth of the namespaces that had no traffic for a
+// while, so that the cost of a tick depends on activity. An error concerns only what it
+// names.
 func (t *Table) Read(ctx context.Context, all bool) error {
 	t.round++
 	errs := []error{t.node.read(t)}
@@ -303,7 +297,7 @@ func (t *Table) Read(ctx context.Context, all bool) error {
 		if all && x.reading.Source == Sockets && !x.idle {
 			t.claimSubgroups(x)
 		}
-		x.idle = false // as long as nobody says so again
+		x.idle = false // until SetCPUTime says so again
 		if x.reading.Source != Interfaces {
 			continue
 		}
@@ -321,6 +315,6 @@ func (t *Table) Read(ctx context.Context, all bool) error {
 	return errors.Join(errs...)
 }
 
-// quietReadings is after how many readings without traffic a namespace is quiet, and
-// one in how many ticks it is then read.
+// quietReadings is after how many readings without traffic a namespace is quiet, and the
+// interval in ticks at which it is then read.
 const quietReadings = 10

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// fake is a captured machine with cgroup v2 that the test writes.
+// fake is a captured machine with cgroup v2 whose files the test writes.
 type fake struct {
 	t   testing.TB
 	dir string
@@ -70,7 +70,7 @@ func (f *fake) remove(name string) {
 	}
 }
 
-// process makes a process in a namespace and a group.
+// process creates a process in a namespace and a group.
 func (f *fake) process(pid int, space uint64, group, netdev string) {
 	f.t.Helper()
 	dir := fmt.Sprintf("proc/%d/", pid)
@@ -89,14 +89,14 @@ func (f *fake) id(name string, id uint64) {
 	f.write("mete/ids", b.String())
 }
 
-// group makes a group with processes in it.
+// group creates a group with processes in it.
 func (f *fake) group(path string, pids ...int) {
 	f.t.Helper()
 	f.write("sys/fs/cgroup"+path+"/cgroup.procs", strings.ReplaceAll(strings.Trim(fmt.Sprintln(pids), "[]\n"), " ", "\n")+"\n")
 }
 
-// dev writes net/dev: name, bytes received, bytes sent, and so on. A packet has
-// 10 bytes.
+// dev formats net/dev: name, bytes received, bytes sent, and so on, with 10 bytes per
+// packet.
 func dev(v ...any) string {
 	var b strings.Builder
 	b.WriteString(heading)
@@ -140,7 +140,7 @@ func want(t testing.TB, tab *net.Table, slot usage.Slot, source net.Source, c ne
 	t.Helper()
 	got := tab.Reading(slot)
 	if got.Source != source || source != net.Unseen && got.Count != c || !strings.Contains(got.Reason, reason) || (reason == "") != (got.Reason == "") {
-		t.Errorf("Of(%d) = %+v, want %v %+v %q", slot, got, source, c, reason)
+		t.Errorf("Reading(%d) = %+v, want %v %+v %q", slot, got, source, c, reason)
 	}
 }
 
@@ -161,18 +161,18 @@ func TestOwnNamespace(t *testing.T) {
 		want(t, tab, 2, net.Unseen, net.Count{}, "pod")
 		want(t, tab, 3, net.Unseen, net.Count{}, "pod")
 
-		// A second interface comes, the first one goes: nothing is lost.
+		// A second interface is added, the first is removed: nothing is lost.
 		f.write("proc/7/net/dev", dev("lo", 999, 999, "eth0", 150, 160, "eth1", 10, 20))
 		read(t, tab, false)
 		want(t, tab, 1, net.Interfaces, count(160, 180), "")
 		f.write("proc/7/net/dev", dev("lo", 999, 999, "eth1", 20, 30))
 		read(t, tab, false)
 		want(t, tab, 1, net.Interfaces, count(170, 190), "")
-		// It comes back, and begins anew.
+		// It returns and restarts from 0.
 		f.write("proc/7/net/dev", dev("eth0", 10, 0, "eth1", 20, 30))
 		read(t, tab, false)
 		want(t, tab, 1, net.Interfaces, count(180, 190), "")
-		// Garbage costs the reading.
+		// A malformed file makes the reading fail.
 		f.write("proc/7/net/dev", heading+"eth0: what\n")
 		if err := tab.Read(t.Context(), false); err == nil {
 			t.Error("Read of garbage = nil")
@@ -187,7 +187,7 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-func TestWhoHolds(t *testing.T) {
+func TestNamespaceHolder(t *testing.T) {
 	f := newFake(t)
 	f.group("/a", 7)
 	f.group("/b", 8)
@@ -226,7 +226,7 @@ func TestWhoHolds(t *testing.T) {
 	want(t, tab, 8, net.Interfaces, count(30, 40), "")
 	want(t, tab, 9, net.Unseen, net.Count{}, "no process")
 	want(t, tab, 10, net.Interfaces, count(50, 60), "")
-	// The process is seen in the machine's namespace once, then in its own.
+	// The process is first seen in the machine's namespace, then in its own.
 	f.group("/slow", 20)
 	f.process(20, hostSpace, "/slow", "")
 	tab.Track(net.Target{Slot: 20, Kind: workload.Container, Path: "/slow", Born: true})
@@ -236,7 +236,7 @@ func TestWhoHolds(t *testing.T) {
 	want(t, tab, 20, net.Interfaces, count(70, 80), "")
 }
 
-// TestNewSandbox has a pod whose namespace is replaced.
+// TestNewSandbox replaces the namespace of a pod.
 func TestNewSandbox(t *testing.T) {
 	f := newFake(t)
 	f.group("/pod/a", 7)
@@ -244,7 +244,7 @@ func TestNewSandbox(t *testing.T) {
 	tab := open(t, f, net.Default())
 	tab.Track(net.Target{Slot: 1, Kind: workload.Pod, Path: "/pod"})
 	read(t, tab, false)
-	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last look
+	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last reading
 	f.remove("proc/7/ns")
 	f.group("/pod/a", 8)
 	f.process(8, 300, "/pod/a", dev("eth0", 1000, 2000))
@@ -252,26 +252,26 @@ func TestNewSandbox(t *testing.T) {
 	want(t, tab, 1, net.Interfaces, net.Count{RxBytes: 1060, TxBytes: 2070, RxPackets: 106, TxPackets: 207}, "")
 }
 
-// TestEmptied has a job whose processes all end while its group stays: what it
-// received and sent stays too, and its namespace is let go at the edge of a
-// window. Then others come, with another namespace.
-func TestEmptied(t *testing.T) {
+// All processes of a job end while its group remains: its traffic remains, and its
+// namespace is released at the edge of a window. Then other processes start in another
+// namespace.
+func TestEmptiedGroup(t *testing.T) {
 	f := newFake(t)
 	f.group("/a", 7)
 	f.process(7, 200, "/a", dev("eth0", 50, 60))
 	tab := open(t, f, net.Default())
 	tab.Track(net.Target{Slot: 1, Path: "/a"})
 	read(t, tab, true)
-	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last look
+	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last reading
 	f.remove("proc/7/ns")
 	f.group("/a")
 	read(t, tab, true)
 	want(t, tab, 1, net.Interfaces, count(60, 70), "")
-	f.write("proc/7/net/dev", dev("eth0", 600, 700)) // of nobody any more
+	f.write("proc/7/net/dev", dev("eth0", 600, 700)) // not the job's any more
 	read(t, tab, true)
 	want(t, tab, 1, net.Interfaces, count(60, 70), "")
 	f.group("/a", 8)
-	f.process(8, 200, "/a", dev("eth0", 100, 200)) // the number is used again
+	f.process(8, 200, "/a", dev("eth0", 100, 200)) // the namespace number is reused
 	read(t, tab, true)
 	want(t, tab, 1, net.Interfaces, count(160, 270), "")
 	if got := tab.Forget(1); got.Count != count(160, 270) {
@@ -279,7 +279,7 @@ func TestEmptied(t *testing.T) {
 	}
 }
 
-func TestQuietIsReadAtEdges(t *testing.T) {
+func TestQuietNamespace(t *testing.T) {
 	f := newFake(t)
 	f.group("/a", 7)
 	f.process(7, 200, "/a", dev("eth0", 10, 10))
@@ -307,20 +307,20 @@ func TestQuietIsReadAtEdges(t *testing.T) {
 	want(t, tab, 1, net.Interfaces, count(30, 30), "")
 }
 
-func TestNode(t *testing.T) {
+func TestNodeTraffic(t *testing.T) {
 	f := newFake(t)
 	tab := open(t, f, net.Default())
 	if _, ok := tab.NodeTraffic(); ok {
-		t.Error("Node before a reading = true")
+		t.Error("NodeTraffic before a reading = true")
 	}
 	read(t, tab, false)
 	if c, ok := tab.NodeTraffic(); !ok || c != count(1000, 2000) {
-		t.Errorf("Node() = %+v, %v, want the physical interface", c, ok)
+		t.Errorf("NodeTraffic() = %+v, %v, want the physical interface", c, ok)
 	}
 	f.remove("sys/class/net")
 	tab = open(t, f, net.Default())
 	read(t, tab, false)
 	if c, ok := tab.NodeTraffic(); !ok || c.RxBytes != 1007 || c.TxBytes != 2008 {
-		t.Errorf("Node() = %+v, %v, want all interfaces but lo", c, ok)
+		t.Errorf("NodeTraffic() = %+v, %v, want all interfaces but lo", c, ok)
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// netns is a network namespace that a workload holds.
+// netns is a network namespace held by a workload.
 type netns struct {
 	interfaces
 	id    uint64
 	pid   int32        // one of its processes
 	path  string       // of the workload that holds it
-	file  *hostfs.File // its net/dev; nil where it is not kept
-	quiet int          // readings since anything moved
+	file  *hostfs.File // its net/dev; nil if it is not kept open
+	quiet int          // readings since the last traffic
 }
 
-// holdNamespace opens the namespace that pid is in.
+// holdNamespace opens the namespace of process pid.
 func (t *Table) holdNamespace(id uint64, pid int32, path string) (*netns, error) {
 	ns := &netns{id: id, pid: pid, path: path}
 	ns.counts = notLoopback
@@ -34,7 +34,7 @@ func (t *Table) holdNamespace(id uint64, pid int32, path string) (*netns, error)
 		t.release(ns)
 		return nil, err
 	}
-	// The process may have gone elsewhere, or be another, since it was asked.
+	// The process may have moved meanwhile, or its PID may be in use again.
 	if now, err := t.namespaceID(pid); err != nil || now != id {
 		t.release(ns)
 		return nil, fmt.Errorf("%s: not in namespace %d any more: %w", dev(pid), id, fault.ErrNotFound)
@@ -43,17 +43,17 @@ func (t *Table) holdNamespace(id uint64, pid int32, path string) (*netns, error)
 	return ns, nil
 }
 
-// release closes what is open of s, and its namespace can go.
+// release closes the descriptor of ns, so that the namespace can be removed.
 func (t *Table) release(ns *netns) {
 	if ns.file != nil {
-		_ = ns.file.Close() // only read from
+		_ = ns.file.Close() // nothing was written
 		ns.file = nil
 		t.spareDescriptors++
 	}
 	delete(t.namespaces, ns.id)
 }
 
-// read reads the interfaces of s.
+// read reads the interfaces of ns.
 func (ns *netns) read(t *Table) error {
 	f := ns.file
 	if f == nil {
@@ -61,7 +61,7 @@ func (ns *netns) read(t *Table) error {
 		if f, err = t.h.Open(dev(ns.pid)); err != nil {
 			return err
 		}
-		defer func() { _ = f.Close() }() // only read from
+		defer func() { _ = f.Close() }() // nothing was written
 	}
 	b, err := f.ReadInto(t.buf)
 	if err != nil {
@@ -83,7 +83,7 @@ func (ns *netns) read(t *Table) error {
 	return nil
 }
 
-// namespaceID returns the id of the namespace that pid is in.
+// namespaceID returns the id of the namespace of process pid.
 func (t *Table) namespaceID(pid int32) (uint64, error) { return t.h.ID(link(strconv.Itoa(int(pid)))) }
 
 func link(pid string) string { return "/proc/" + pid + "/ns/net" }

@@ -7,10 +7,10 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// node reads the namespace of the machine's first process.
+// node reads the namespace of process 1.
 type node struct {
 	interfaces
-	file *hostfs.File // nil where there is none to read
+	file *hostfs.File // nil if it cannot be read
 	name string
 	seen bool
 }
@@ -27,7 +27,7 @@ func openNode(h *hostfs.FS) *node {
 	physical := map[string]bool{}
 	links, err := h.ReadDir("/sys/class/net")
 	if err != nil {
-		return n // there is no telling: all count
+		return n // unknown: count all
 	}
 	for _, l := range links {
 		to, err := h.Readlink("/sys/class/net/" + l.Name())
@@ -40,7 +40,7 @@ func openNode(h *hostfs.FS) *node {
 			if physical[name] {
 				return true
 			}
-			// One that was plugged in since.
+			// Plugged in since.
 			to, err := h.Readlink("/sys/class/net/" + name)
 			return err == nil && !strings.Contains(to, "/devices/virtual/")
 		}
@@ -66,6 +66,6 @@ func (n *node) read(t *Table) error {
 
 func (n *node) close() {
 	if n.file != nil {
-		_ = n.file.Close() // only read from
+		_ = n.file.Close() // nothing was written
 	}
 }

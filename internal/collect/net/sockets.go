@@ -9,13 +9,13 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// counter counts packets by the kernel's programs at the root of cgroup v2.
+// counter counts packets with BPF programs at the root of cgroup v2.
 type counter struct {
 	k  *bpf.Kernel
 	at *bpf.Attachment
 }
 
-// openSockets attaches the counter. An error says why there is none.
+// openSockets attaches the counter.
 func openSockets(h *hostfs.FS, k *bpf.Kernel, v2 hostfs.Hierarchy) (sockets, error) {
 	if k == nil {
 		return nil, fmt.Errorf("no BPF: %w", fault.ErrUnsupported)
@@ -36,7 +36,7 @@ func openSockets(h *hostfs.FS, k *bpf.Kernel, v2 hostfs.Hierarchy) (sockets, err
 
 func (c *counter) each(f func(group uint64, n Count)) {
 	for n := range c.k.Counts() {
-		// Groups of other hierarchies have numbers of their own.
+		// Ids of groups in other hierarchies are independent.
 		if n.Hierarchy == 0 && n.ID != 0 {
 			f(n.ID, Count{int64(n.RxBytes), int64(n.TxBytes), int64(n.RxPackets), int64(n.TxPackets)})
 		}

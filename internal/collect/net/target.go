@@ -12,30 +12,30 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// target is a workload that is tracked.
+// target is a tracked workload.
 type target struct {
 	Target
-	round           int  // of the table when it came
-	placed          bool // its processes are in Group, the caller says
+	round           int  // of the table when it was added
+	placed          bool // the caller has put its processes into Group
 	decided         bool // its source is chosen
-	sharedSightings int  // how often its processes were seen in a namespace not its own
+	sharedSightings int  // how often its processes were seen in a foreign namespace
 	candidate       Source
-	candidateReason string // with candidate, what is chosen if it is seen so once more
+	candidateReason string // with candidate, chosen if it is seen there again
 	netns           *netns
-	earlier         Count            // of namespaces that it held before
-	groups          []uint64         // of cgroup v2 whose sockets are its own
-	counts          map[uint64]Count // what those did
+	earlier         Count            // traffic of namespaces that it held before
+	groups          []uint64         // cgroup v2 groups whose sockets belong to it
+	counts          map[uint64]Count // traffic of those groups
 	reading         Reading
-	lastCPU         int64 // see Ran
-	hasCPUTime      bool  // it is known
-	idle            bool  // it was the same the time before
+	lastCPU         int64 // see SetCPUTime
+	hasCPUTime      bool  // lastCPU is set
+	idle            bool  // lastCPU did not change since the previous tick
 }
 
-// Reasons for which there is no figure.
+// Reasons for an unknown figure.
 const (
 	notYet      = "its network namespace is not certain yet"
 	noProcess   = "no process of its own was seen"
-	denied      = "its network namespace may not be looked at"
+	denied      = "its network namespace cannot be read"
 	atPod       = "it is counted at the pod"
 	atOther     = "its network namespace is counted at "
 	ofMachine   = "it is in the machine's network namespace"
@@ -43,7 +43,7 @@ const (
 	ungrouped   = ", and it has no cgroup v2 group of its own"
 	uncounted   = ", and sockets are not counted: "
 	notTracked  = "it is not tracked"
-	firstRounds = 3 // in which a new workload is looked at each time
+	firstRounds = 3 // in which Read checks a new workload each time
 )
 
 // chooseSource chooses the source of x if there is none yet.
@@ -63,8 +63,8 @@ func (t *Table) chooseSource(x *target, all bool) {
 	}
 }
 
-// chooseFrom chooses the source of x, given one of its processes and in which
-// namespace that is. It reports false where that process is not enough.
+// chooseFrom chooses the source of x from one of its processes and that process's
+// namespace. It returns false if another process is needed.
 func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 	why, held := "", t.namespaces[id]
 	switch {
@@ -95,8 +95,8 @@ func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 	default:
 		x.candidate, x.candidateReason = Sockets, ""
 	}
-	// A runtime puts the first process into its group first and into its
-	// namespace after that, so what is seen once may be on the way.
+	// A runtime moves the first process into its group first and into its namespace
+	// afterwards, so require a second sighting.
 	x.reading.Reason = notYet
 	if x.sharedSightings++; x.sharedSightings == 2 {
 		x.decided = true
@@ -105,9 +105,9 @@ func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 	return true
 }
 
-// recheckNamespace finds another process of x where the one that stood for its namespace
-// is gone, and follows it where x has a new namespace, as a pod has whose
-// sandbox was made anew. Without any process the namespace is let go.
+// recheckNamespace finds another process of x if the one in its namespace is gone, and
+// follows x to a new namespace, as when a pod's sandbox was recreated. Without any process
+// it releases the namespace.
 func (t *Table) recheckNamespace(x *target) {
 	ns := x.netns
 	if ns != nil {
@@ -137,7 +137,7 @@ func (t *Table) recheckNamespace(x *target) {
 		return
 	}
 	if ns != nil {
-		// Without a descriptor the last value is that of the tick before.
+		// Without a descriptor the last value is that of the previous tick.
 		_ = ns.read(t)
 		x.earlier = x.earlier.plus(ns.sum)
 		t.release(ns)
@@ -145,7 +145,7 @@ func (t *Table) recheckNamespace(x *target) {
 	x.netns = next
 }
 
-// update works out what x shows now.
+// update computes the reading of x.
 func (t *Table) update(x *target) {
 	switch x.reading.Source {
 	case Interfaces:
@@ -162,7 +162,7 @@ func (t *Table) update(x *target) {
 	}
 }
 
-// claimGroup makes a cgroup v2 group's sockets x's.
+// claimGroup assigns the sockets of a cgroup v2 group to x.
 func (t *Table) claimGroup(x *target, group uint64) {
 	if group != 0 && t.members[group] == nil {
 		t.members[group] = x
@@ -170,13 +170,13 @@ func (t *Table) claimGroup(x *target, group uint64) {
 	}
 }
 
-// updateSocketCounts takes in what sockets did.
+// updateSocketCounts adds the new counts of sockets.
 func (t *Table) updateSocketCounts() {
 	if t.sockets == nil {
 		return
 	}
 	t.sockets.each(func(group uint64, c Count) {
-		// A group that was forgotten by the counter keeps what it had.
+		// If the counter forgot a group, keep its last counts.
 		if x := t.members[group]; x != nil && !c.isBelowAny(x.counts[group]) {
 			if x.counts == nil {
 				x.counts = map[uint64]Count{}
@@ -186,12 +186,12 @@ func (t *Table) updateSocketCounts() {
 	})
 }
 
-// maxVisited is how many processes and groups of a workload are looked at, at most,
-// to find one that answers.
+// maxVisited is how many processes and groups of a workload to visit at most to find a
+// readable one.
 const maxVisited = 64
 
-// pids returns a few processes of x: of its own group, and of groups below that
-// are part of it. All below a pod is part of it, also if it is tracked.
+// pids returns a few processes of x: of its own group, and of groups below that are part of
+// it. All groups below a pod are part of it, even tracked ones.
 func (t *Table) pids(x *target) (pids []int32) {
 	top, ok := t.primary.Dir(x.Path)
 	if !ok {
@@ -200,7 +200,7 @@ func (t *Table) pids(x *target) (pids []int32) {
 	t.walk(top, x, func(dir string, _ uint64) bool {
 		b, err := t.h.ReadInto(dir+"/cgroup.procs", t.buf)
 		if err != nil {
-			return true // gone: the next one may be there
+			return true // removed: try the next one
 		}
 		t.buf = b[:cap(b)]
 		for len(b) > 0 && len(pids) < 8 {
@@ -215,8 +215,8 @@ func (t *Table) pids(x *target) (pids []int32) {
 	return pids
 }
 
-// walk calls f for the directory, and its id, of x's group and of the groups below
-// that are part of it, parents first, until it returns false.
+// walk calls f with the directory and id of x's group and of the groups below that are part
+// of it, parents first, until f returns false.
 func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) {
 	for dirs, n := []string{top}, 0; n < len(dirs) && n < maxVisited; n++ {
 		id, leaf := t.h.Dir(dirs[n])
@@ -242,8 +242,8 @@ func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) 
 	}
 }
 
-// claimSubgroups makes x's the sockets of cgroup v2 groups below x's own that are part of
-// it.
+// claimSubgroups assigns to x the sockets of cgroup v2 groups below its own that are part
+// of it.
 func (t *Table) claimSubgroups(x *target) {
 	top, ok := t.v2.Dir(x.Path)
 	if !ok {
@@ -271,8 +271,7 @@ func (t *Table) groupID(path string) uint64 {
 	return id
 }
 
-// groupPath returns the path of a process's group in a hierarchy, "" if it cannot
-// be known.
+// groupPath returns the path of a process's group in a hierarchy, "" if it is unknown.
 func (t *Table) groupPath(pid int32, hierarchy uint32) string {
 	b, err := t.h.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/cgroup")
 	if err != nil {
@@ -296,8 +295,8 @@ func isBelow(group, top string) bool {
 	return ok && (rest == "" || rest[0] == '/' || top == "/")
 }
 
-// ignoreNotFound returns err unless it says that something is gone, which is no
-// trouble.
+// ignoreNotFound returns err unless it means that something was removed, which is not an
+// error here.
 func ignoreNotFound(err error) error {
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil

@@ -1,5 +1,5 @@
-// Package node reads what the machine as a whole shows: CPUs, steal, memory,
-// and the traffic of its leaf block devices.
+// Package node reads the totals of the machine: CPUs, steal, memory, and the traffic of its
+// leaf block devices.
 package node
 
 import (
@@ -16,16 +16,16 @@ type Source struct {
 	host    *hostfs.FS
 	stat    *hostfs.File
 	meminfo *hostfs.File
-	load    *hostfs.File // nil where there is none
-	disks   *hostfs.File // nil where the kernel has no block devices
+	load    *hostfs.File // nil if missing
+	disks   *hostfs.File // nil if the kernel has no block devices
 	leaves  map[procfmt.Dev]string
 	buf     []byte
-	every   int // ticks between looks for new devices
+	every   int // ticks between searches for new devices
 	tick    int
 }
 
-// Open returns a source that looks for new block devices every so many ticks.
-// The caller closes it.
+// Open returns a source that searches for new block devices every so often, in ticks. The
+// caller closes it.
 func Open(h *hostfs.FS, every int) (*Source, error) {
 	s := &Source{host: h, every: max(1, every)}
 	var err error

@@ -35,8 +35,7 @@ func read(t *testing.T, s *node.Source) usage.Node {
 	return snap.Node
 }
 
-// Disk totals are of leaf devices: no partition, no loop, nothing that lies on
-// another device counts.
+// Disk totals are those of leaf devices, without partitions, loop and stacked devices.
 func TestCaptured(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +62,7 @@ func TestCaptured(t *testing.T) {
 					if _, leaf := leaves[d]; leaf {
 						want += written
 						if strings.HasPrefix(name, "dm-") || strings.HasPrefix(name, "loop") {
-							t.Errorf("%s is a leaf", name)
+							t.Errorf("%s counts as a leaf device", name)
 						}
 					}
 				})
@@ -75,7 +74,7 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// A kernel without block devices has no disk totals, which is not zero.
+// A kernel without block devices has absent disk totals, not zero.
 func TestWithoutDisks(t *testing.T) {
 	h := hosttest.Open(t, "slurm-v2")
 	if err := os.Remove(h.Path("/proc/diskstats")); err != nil {

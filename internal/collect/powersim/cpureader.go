@@ -15,8 +15,8 @@ type cpuReader struct {
 	load Load
 	file *hostfs.File
 	v2   bool
-	// begun says that the machine has: a group that comes from then on has no
-	// past before it.
+	// begun is set once the machine has begun: the use of a group that appears later counts
+	// from 0.
 	begun bool
 	last  int64 // ns
 	buf   [2048]byte
@@ -39,8 +39,7 @@ func (r *cpuReader) open() error {
 	return nil
 }
 
-// used returns the ns that the load used since it was asked last: none where it
-// is not there.
+// used returns the ns that the load used since the last call, 0 if the load does not exist.
 func (r *cpuReader) used() int64 {
 	if r.load.PID == 0 && r.file == nil && r.open() != nil {
 		return 0
@@ -48,7 +47,7 @@ func (r *cpuReader) used() int64 {
 	v, ok := r.read()
 	switch {
 	case !ok && r.file != nil:
-		_ = r.close() // the group is gone, and may be made anew
+		_ = r.close() // the group was removed, and may be created again
 		return 0
 	case !ok:
 		return 0
@@ -61,11 +60,11 @@ func (r *cpuReader) used() int64 {
 	return max(0, used)
 }
 
-// read returns the CPU time of the load's life.
+// read returns the cumulative CPU time of the load.
 func (r *cpuReader) read() (int64, bool) {
 	if r.load.PID != 0 {
-		// The clock of another process, include/linux/posix-timers_types.h: its
-		// id inverted, and CPUCLOCK_SCHED. It is exact and counts all threads.
+		// CPU clock of another process, include/linux/posix-timers_types.h: the inverted id
+		// with CPUCLOCK_SCHED. It is exact and includes all threads.
 		var ts unix.Timespec
 		if err := unix.ClockGettime(int32(^r.load.PID<<3|2), &ts); err != nil {
 			return 0, false

@@ -40,21 +40,21 @@ func TestCPUReader(t *testing.T) {
 			t.Errorf("%s: %d and %d ns, want %d and %d", when, a, b, wantOld, wantLate)
 		}
 	}
-	expect("at first, the past is not counted", 0, 0)
+	expect("at first, without the past", 0, 0)
 	old.begun, late.begun = true, true
 	put("old/cpuacct.usage", "1500\n")
 	put("late/cpu.stat", "usage_usec 7\nuser_usec 7\n")
-	expect("one went on, one came", 500, 7000)
+	expect("one continued, one was created", 500, 7000)
 	if err := os.RemoveAll(filepath.Join(root, "old")); err != nil {
 		t.Fatal(err)
 	}
 	put("late/cpu.stat", "usage_usec 9\nuser_usec 9\n")
-	expect("one is gone", 0, 2000)
+	expect("one was removed", 0, 2000)
 	put("old/cpuacct.usage", "1600\n")
-	expect("it was made anew, and used 1600", 1600, 0)
+	expect("recreated, used 1600", 1600, 0)
 	put("old/cpuacct.usage", "1600\n")
 	put("late/cpu.stat", "usage_usec 8\nuser_usec 8\n")
-	expect("a counter that goes back is nobody's use", 0, 0)
+	expect("a decreasing counter counts as 0", 0, 0)
 	for _, t1 := range []*cpuReader{old, late} {
 		if err := t1.close(); err != nil {
 			t.Error(err)

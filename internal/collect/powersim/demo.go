@@ -9,10 +9,9 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// Demo is one CPU package with its memory, over all that the machine of h runs,
-// for who wants to see how energy looks where there are meters. What it shows is
-// made up, and the tree in dir says so. It is about what a server of so many
-// threads draws.
+// Demo returns the configuration of one CPU package with memory for all that the machine h
+// runs, to show energy on machines without meters. The tree in dir is labeled as simulated.
+// The power is about that of a server with the given number of threads.
 func Demo(h *hostfs.FS, dir string, threads int) (Config, error) {
 	const watt = 1_000_000 // uW
 	whole, err := rootGroup(h)
@@ -30,7 +29,7 @@ func Demo(h *hostfs.FS, dir string, threads int) (Config, error) {
 	}, nil
 }
 
-// rootGroup is the directory of the group that holds all that runs.
+// rootGroup returns the directory of the group that contains all groups.
 func rootGroup(h *hostfs.FS) (string, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {

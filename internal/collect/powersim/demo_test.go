@@ -15,8 +15,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// The demonstration plays a package and its memory over all of this machine, and
-// who reads it is told that it is one.
+// The demonstration simulates a package and its memory for all of this machine, and is
+// labeled as simulated.
 func TestDemo(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	h, err := hostfs.Open("/")
@@ -31,7 +31,7 @@ func TestDemo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "powercap")
 	cfg, err := powersim.Demo(h, dir, 4)
 	if errors.Is(err, fault.ErrUnsupported) {
-		t.Skip(err) // nothing here counts CPU time
+		t.Skip(err) // no CPU counters
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestDemo(t *testing.T) {
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
-	// Without the file they are taken for real ones: it is what says so.
+	// Without the label file they are taken for real meters.
 	if err := os.Remove(filepath.Join(dir, power.SimulatedFile)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,13 @@
-// Package powersim plays the power meters of a machine that has none: a powercap
-// tree in a directory, driven by a separate process that integrates a known power model
-// over what loads really use, and writes down what each of them took.
+// Package powersim simulates the power meters of a machine that has none: a powercap tree
+// in a directory, driven by a separate process that applies a power model to the real CPU
+// time of loads, and records what each of them used.
 //
-// [Machine] is the rule, in numbers alone. [Run] turns it over the real CPU time
-// of control groups and processes. [Start] does that in a process of its own,
-// which is this program once more: so [Main] comes first in the main function
-// of every program, and in the TestMain of every test, that starts one.
+// [Machine] is the simulation without I/O. [Run] drives it with the CPU time of control
+// groups and processes. [Start] does that in a process of its own, which executes this
+// program again: so every program and TestMain that calls Start must call [Main] first in
+// main.
 //
-// What it shows is made up. [Config.Label] makes the tree say so, as [Demo] does.
+// [Config.Label] marks the tree as simulated, as [Demo] does.
 package powersim
 
 import (
@@ -21,58 +21,58 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A PowerModel is the power that a load takes: Idle, and above that Core times the
-// number of busy cores to the power of Bend.
+// A PowerModel is the power of a load: Idle, plus Core times the number of busy cores
+// raised to Exponent.
 type PowerModel struct {
 	Idle     int64   // uW
 	Core     int64   // uW of the first busy core
-	Exponent float64 // 1 is linear; below 1 each core takes less than the one before; 0 stands for 1
-	// Noise is how far the power above Idle strays from the model, with no load to
-	// blame: its standard deviation, as a share. It changes within a second.
+	Exponent float64 // 1 is linear; below 1 each further core takes less; 0 means 1
+	// Noise is the relative standard deviation of the power above Idle from the model,
+	// independent of any load. It changes within a second.
 	Noise float64
 }
 
-// Power returns what so many busy cores take: when idle, and above that. Both in
-// uW.
+// Power returns the idle power and the power above it with the given number of busy cores,
+// both in uW.
 func (pm PowerModel) Power(cores float64) (idle, active float64) {
-	bend := pm.Exponent
-	if bend == 0 {
-		bend = 1
+	exponent := pm.Exponent
+	if exponent == 0 {
+		exponent = 1
 	}
-	return float64(pm.Idle), float64(pm.Core) * math.Pow(max(0, cores), bend)
+	return float64(pm.Idle), float64(pm.Core) * math.Pow(max(0, cores), exponent)
 }
 
 // A Zone is one meter of powercap.
 type Zone struct {
 	ID   string // its directory: "intel-rapl:0", "intel-rapl:0:2"
 	Name string // "package-0", "dram", "psys"
-	// Domain is where the energy by Model belongs. 0 is nowhere: it is in another
-	// zone too, as that of cores is in their package's.
+	// Domain is where the energy by Model belongs. 0 means that another zone includes it,
+	// as a package includes its cores.
 	Domain power.Domain
 	Model  PowerModel
-	// Includes are the IDs of zones above in the list whose energy this one shows
-	// too: psys that of the packages.
+	// Includes are the IDs of earlier zones whose energy this zone includes: psys includes
+	// the packages.
 	Includes []string
-	Start    int64 // uJ that the counter shows at first
-	Range    int64 // the highest value that it shows, uJ; 0 is RAPL's usual 262 kJ
+	Start    int64 // initial uJ of the counter
+	Range    int64 // highest value, uJ; 0 means RAPL's usual 262 kJ
 }
 
 // usualRange is max_energy_range_uj of most packages.
 const usualRange = 262143328850
 
-// A FaultKind is what befalls a meter. The energy is used all the same.
+// A FaultKind is a fault of a meter. Energy is used regardless.
 type FaultKind uint8
 
 const (
-	Stall FaultKind = iota + 1 // it stands still, and comes back with all that was used
-	Lose                       // it stands still, and goes on from there
+	Stall FaultKind = iota + 1 // it stands still, then shows everything used
+	Lose                       // it stands still, then continues from there
 	Fail                       // it cannot be read
-	Reset                      // it starts from 0
-	Jump                       // it shows By more
+	Reset                      // it restarts from 0
+	Jump                       // it jumps by Amount
 )
 
-// A Fault is something wrong with one zone, for a time since the machine began. Reset
-// and Jump happen once, at From.
+// A Fault is a fault of one zone, at times since the machine began. Reset and Jump happen
+// once, at From.
 type Fault struct {
 	Zone     string // ID
 	Kind     FaultKind
@@ -80,17 +80,17 @@ type Fault struct {
 	Amount   int64 // uJ
 }
 
-// A Machine is a simulated machine: it is told what loads used, and knows what
-// each took of each domain. It does no I/O.
+// A Machine is a simulated machine: it takes the CPU time of loads and computes the energy
+// of each in each domain. It does no I/O.
 type Machine struct {
 	zones      []zone
 	faults     []faultState
 	noise      *rand.Rand
-	noiseLevel float64 // of the model, in standard deviations
-	debt       int64   // CPU ns that loads used beyond the whole, from what else there is
+	noiseLevel float64 // in standard deviations
+	debt       int64   // CPU ns that loads used beyond the total, to subtract from the others
 	began      int64
 	now        Record
-	rest       []float64 // of energy by load and domain, what is below a microjoule
+	rest       []float64 // of energy by load and domain: fractions of a microjoule
 }
 
 // A zone is a Zone and its counter.
@@ -98,13 +98,13 @@ type zone struct {
 	Zone
 	holds       []int
 	used        float64 // uJ since the machine began
-	added       float64 // uJ by which the counter shows more than that
-	frozenValue int64   // what it shows while it stands
+	added       float64 // uJ by which the counter is ahead of used
+	frozenValue int64   // the counter while it is frozen
 	frozen      bool
 	failing     bool
 }
 
-// faultState is a Fault and where it has come to.
+// faultState is a Fault and its progress.
 type faultState struct {
 	Fault
 	zone  int
@@ -113,15 +113,15 @@ type faultState struct {
 	at    float64 // zone.used when it began
 }
 
-// A Record is what was used since a machine began.
+// A Record is the cumulative use since a machine began.
 type Record struct {
 	At     int64     // ns of CLOCK_BOOTTIME
 	Idle   []int64   // uJ by domain, as power.Domain counts them
-	Active [][]int64 // uJ by load and domain; the last load is all others
+	Active [][]int64 // uJ by load and domain; the last load is everything else
 	CPU    []int64   // ns by load
 }
 
-// NewMachine returns a machine with so many loads, that begins at a time.
+// NewMachine returns a machine with the given number of loads that begins at the time at.
 func NewMachine(zones []Zone, faults []Fault, loads int, seed uint64, at int64) (*Machine, error) {
 	m := &Machine{noise: rand.New(rand.NewPCG(seed, 1)), began: at, now: newRecord(loads + 1)}
 	m.now.At = at
@@ -138,7 +138,7 @@ func NewMachine(zones []Zone, faults []Fault, loads int, seed uint64, at int64) 
 		for _, id := range z.Includes {
 			i := at0(id)
 			if i < 0 {
-				return nil, fmt.Errorf("zone %s holds %q, which is not above it: %w", z.ID, id, fault.ErrInvalid)
+				return nil, fmt.Errorf("zone %s includes %q, which is not an earlier zone: %w", z.ID, id, fault.ErrInvalid)
 			}
 			n.holds = append(n.holds, i)
 		}
@@ -147,14 +147,14 @@ func NewMachine(zones []Zone, faults []Fault, loads int, seed uint64, at int64) 
 	for _, f := range faults {
 		i := at0(f.Zone)
 		if i < 0 {
-			return nil, fmt.Errorf("fault of zone %q, which is not there: %w", f.Zone, fault.ErrInvalid)
+			return nil, fmt.Errorf("fault of unknown zone %q: %w", f.Zone, fault.ErrInvalid)
 		}
 		m.faults = append(m.faults, faultState{Fault: f, zone: i})
 	}
 	return m, nil
 }
 
-// newRecord is a record of so many loads that used nothing.
+// newRecord returns a zero record for the given number of loads.
 func newRecord(loads int) Record {
 	r := Record{Idle: make([]int64, power.DomainLimit), CPU: make([]int64, loads), Active: make([][]int64, loads)}
 	for i := range r.Active {
@@ -163,9 +163,8 @@ func newRecord(loads int) Record {
 	return r
 }
 
-// Step books the time since the step before: cpu is what each load used in it,
-// in ns, and all what was used together. Loads that used more than that take it
-// from the others of later steps.
+// Step books the time since the previous step. cpu is what each load used in it, in ns, all
+// the total. The use of loads beyond the total is subtracted from the others in later steps.
 func (m *Machine) Step(at int64, cpu []int64, all int64) {
 	ns := at - m.now.At
 	if ns <= 0 {
@@ -213,7 +212,7 @@ func (m *Machine) Step(at int64, cpu []int64, all int64) {
 	}
 }
 
-// book adds uJ to what a load took, and keeps what is below one.
+// book adds uJ to a load's energy and keeps the fraction.
 func (m *Machine) book(into []int64, load int, d power.Domain, uJ float64) {
 	rest := &m.rest[load*int(power.DomainLimit)+int(d)]
 	*rest += uJ
@@ -222,14 +221,14 @@ func (m *Machine) book(into []int64, load int, d power.Domain, uJ float64) {
 	into[d] += int64(whole)
 }
 
-// advanceNoise moves the noise on: it forgets with a time constant of 0.3 s, and has
-// a standard deviation of 1.
+// advanceNoise advances the noise, which has a time constant of 0.3 s and a standard
+// deviation of 1.
 func (m *Machine) advanceNoise(ns int64) {
 	keep := math.Exp(-float64(ns) / 0.3e9)
 	m.noiseLevel = keep*m.noiseLevel + math.Sqrt(1-keep*keep)*m.noise.NormFloat64()
 }
 
-// applyFault takes a fault to its time.
+// applyFault starts or ends a fault at its time.
 func (m *Machine) applyFault(f *faultState, now time.Duration) {
 	z := &m.zones[f.zone]
 	if now >= f.From && !f.begun {
@@ -259,12 +258,12 @@ func (m *Machine) applyFault(f *faultState, now time.Duration) {
 	}
 }
 
-// value is where the counter is.
+// value returns the state of the counter.
 func (z *zone) value() int64 {
 	return max(0, int64(float64(z.Start)+z.used+z.added)) % (z.Range + 1)
 }
 
-// Value returns what a zone shows, and false where it cannot be read.
+// Value returns a zone's counter, and false if it cannot be read.
 func (m *Machine) Value(zone int) (int64, bool) {
 	z := &m.zones[zone]
 	switch {
@@ -276,5 +275,5 @@ func (m *Machine) Value(zone int) (int64, bool) {
 	return z.value(), true
 }
 
-// Record returns what was used until the latest step. It is good until the next.
+// Record returns the use until the latest step. It is valid until the next.
 func (m *Machine) Record() *Record { return &m.now }

@@ -18,12 +18,12 @@ const watt = 1_000_000 // uW
 // slice is the length of a step in these tests, ns.
 const slice = int64(20 * time.Millisecond)
 
-// server is one package with memory, its cores beside it, and psys.
-func server(law powersim.PowerModel) []powersim.Zone {
-	half := law
-	half.Idle, half.Core = law.Idle/2, law.Core/4
+// server returns one package with memory, its cores as a part, and psys.
+func server(model powersim.PowerModel) []powersim.Zone {
+	half := model
+	half.Idle, half.Core = model.Idle/2, model.Core/4
 	return []powersim.Zone{
-		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: law},
+		{ID: "intel-rapl:0", Name: "package-0", Domain: power.Package, Model: model},
 		{ID: "intel-rapl:0:0", Name: "core", Model: half},
 		{ID: "intel-rapl:0:1", Name: "dram", Domain: power.DRAM, Model: half},
 		{ID: "intel-rapl:1", Name: "psys", Domain: power.Rest, Model: powersim.PowerModel{Idle: 5 * watt, Core: watt}, Includes: []string{"intel-rapl:0", "intel-rapl:0:1"}},
@@ -40,18 +40,17 @@ func newMachine(t interface{ Fatal(...any) }, zones []powersim.Zone, faults []po
 
 func near(a, b, off int64) bool { return a-b <= off && b-a <= off }
 
-// TestNothingIsLost: what meters show and what loads took is the same energy,
-// whatever happens.
-func TestNothingIsLost(t *testing.T) {
+// Meters and loads account for the same energy, with any faults.
+func TestEnergyConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		law := powersim.PowerModel{
+		model := powersim.PowerModel{
 			Idle:     rapid.Int64Range(0, 100*watt).Draw(t, "idle"),
 			Core:     rapid.Int64Range(0, 50*watt).Draw(t, "core"),
 			Exponent: rapid.Float64Range(0.3, 1.5).Draw(t, "bend"),
 			Noise:    rapid.Float64Range(0, 0.5).Draw(t, "noise"),
 		}
 		loads := rapid.IntRange(0, 5).Draw(t, "loads")
-		m := newMachine(t, server(law), nil, loads)
+		m := newMachine(t, server(model), nil, loads)
 		at, all := int64(1000), int64(0)
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
 			ns := rapid.Int64Range(1, 1e9).Draw(t, "ns")
@@ -91,7 +90,7 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
-func TestLaws(t *testing.T) {
+func TestPowerModel(t *testing.T) {
 	concave := powersim.PowerModel{Idle: 10 * watt, Core: 10 * watt, Exponent: 0.7}
 	for cores, want := range map[float64]float64{0: 0, 1: 10, 2: 16.245, 8: 42.871} {
 		idle, active := concave.Power(cores)
@@ -124,8 +123,8 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// TestNoise sees that noise changes what is used by about as much as it says,
-// and that loads pay for it.
+// Noise changes the energy by about its standard deviation, and the loads are charged for
+// it.
 func TestNoise(t *testing.T) {
 	m := newMachine(t, server(powersim.PowerModel{Core: 10 * watt, Noise: 0.1}), nil, 1)
 	at := int64(1000)
@@ -141,12 +140,12 @@ func TestNoise(t *testing.T) {
 		last = uJ
 	}
 	if dev := math.Sqrt(squares / n); dev < 0.07 || dev > 0.13 {
-		t.Errorf("strays by %.3f, want about 0.1", dev)
+		t.Errorf("standard deviation %.3f, want about 0.1", dev)
 	}
 }
 
-// TestOthers sees that what loads use beyond the whole is taken from the
-// others' next steps, as the two are not read at one instant.
+// The use of loads beyond the total is subtracted from the others' next steps, because the
+// two are not read at one instant.
 func TestOthers(t *testing.T) {
 	m := newMachine(t, server(powersim.PowerModel{Core: watt}), nil, 1)
 	m.Step(1000+slice, []int64{slice}, slice/2)
@@ -161,7 +160,7 @@ func TestFaults(t *testing.T) {
 	zones := []powersim.Zone{{ID: "z", Domain: power.Package, Model: powersim.PowerModel{Idle: watt}, Start: 50_000, Range: 99_999}}
 	for name, tt := range map[string]struct {
 		fault powersim.Fault
-		want  [6]int64 // after each step, -1 not to be read
+		want  [6]int64 // after each step, -1 for unreadable
 	}{
 		"none":  {powersim.Fault{From: time.Hour}, [6]int64{70_000, 90_000, 10_000, 30_000, 50_000, 70_000}},
 		"stall": {powersim.Fault{Kind: powersim.Stall, From: 40 * time.Millisecond, To: 100 * time.Millisecond}, [6]int64{70_000, 90_000, 90_000, 90_000, 50_000, 70_000}},
@@ -193,17 +192,17 @@ func TestFaults(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	for name, zones := range map[string][]powersim.Zone{
-		"no id":       {{}},
-		"twice":       {{ID: "a"}, {ID: "a"}},
-		"holds below": {{ID: "a", Includes: []string{"b"}}, {ID: "b"}},
-		"domain":      {{ID: "a", Domain: power.DomainLimit}},
-		"bend":        {{ID: "a", Model: powersim.PowerModel{Exponent: -1}}},
+		"no id":                 {{}},
+		"twice":                 {{ID: "a"}, {ID: "a"}},
+		"includes a later zone": {{ID: "a", Includes: []string{"b"}}, {ID: "b"}},
+		"domain":                {{ID: "a", Domain: power.DomainLimit}},
+		"bend":                  {{ID: "a", Model: powersim.PowerModel{Exponent: -1}}},
 	} {
 		if _, err := powersim.NewMachine(zones, nil, 0, 1, 0); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want invalid", name, err)
 		}
 	}
 	if _, err := powersim.NewMachine(nil, []powersim.Fault{{Zone: "a"}}, 0, 1, 0); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("fault of no zone: %v, want invalid", err)
+		t.Errorf("fault of an unknown zone: %v, want invalid", err)
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// variable holds the configuration in the environment of a simulator.
+// variable is the environment variable with the configuration of a simulator.
 const variable = "METE_POWERSIM"
 
-// Main is the simulator, in a process that [Start] started: it does not return
-// there. Elsewhere it does nothing.
+// Main runs the simulator in a process started by [Start], and does not return there. In
+// other processes it does nothing.
 func Main() {
 	text, ok := os.LookupEnv(variable)
 	if !ok {
@@ -35,7 +35,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// simulate runs until in ends, and says so on out when the tree is there.
+// simulate runs until in ends, and writes to out once the tree exists.
 func simulate(text []byte, in io.Reader, out io.Writer) error {
 	var cfg Config
 	if err := json.Unmarshal(text, &cfg); err != nil {
@@ -49,15 +49,15 @@ func simulate(text []byte, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer cancel()
-		// Whatever ends it, the one who started this is gone.
+		// EOF means that the parent is gone, for whatever reason.
 		_, _ = io.Copy(io.Discard, in)
 	}()
 	return Run(ctx, cfg, func() { fmt.Fprintln(out, "ready") })
 }
 
-// RaisePriority takes the CPU before others, so that slices stay short while the loads
-// take all there is. Without the right to that they are longer, and as true. It is
-// called in a process that was started with a session of its own.
+// RaisePriority raises the priority of this process, so that steps stay short while the
+// loads use all CPUs. Without the privilege steps are longer and equally exact. The process
+// must have a session of its own.
 func RaisePriority() error {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -68,19 +68,19 @@ func RaisePriority() error {
 		return err
 	}
 	for _, t := range threads {
-		// Priority is each thread's own; those to come inherit it.
+		// Priority is per thread; new threads inherit it.
 		tid, err := strconv.Atoi(t.Name())
 		if err != nil {
 			return err
 		}
 		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, -20)
 	}
-	// Where the kernel groups tasks by session, priorities count within one.
+	// With autogroups, priorities apply within a session.
 	_ = h.WriteFile("/proc/self/autogroup", []byte("-20"))
 	return h.Close()
 }
 
-// A Process is a simulator that runs.
+// A Process is a running simulator.
 type Process struct {
 	cmd    *exec.Cmd
 	in     io.Closer
@@ -88,8 +88,8 @@ type Process struct {
 	truth  string
 }
 
-// Start starts a simulator and returns when its tree is there. It ends with
-// [Process.Stop], or with this process.
+// Start starts a simulator and returns once its tree exists. The simulator ends with
+// [Process.Stop] or this process.
 func Start(cfg Config) (*Process, error) {
 	text, err := json.Marshal(cfg)
 	if err != nil {
@@ -120,13 +120,13 @@ func Start(cfg Config) (*Process, error) {
 	return p, nil
 }
 
-// PID is the simulator's.
+// PID returns the simulator's PID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Truth returns what was used so far.
+// Truth returns the use so far.
 func (p *Process) Truth() (*Truth, error) { return ReadTruth(p.truth) }
 
-// Stop makes a last step and ends the simulator. The truth is whole then.
+// Stop makes a last step and ends the simulator. The truth is complete afterwards.
 func (p *Process) Stop() error {
 	if err := errors.Join(p.in.Close(), p.cmd.Wait()); err != nil {
 		return fmt.Errorf("power simulator: %w: %s", err, bytes.TrimSpace(p.stderr.Bytes()))

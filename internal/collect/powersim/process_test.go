@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start plays a server for the loads.
+// start starts a simulator of a server for the loads.
 func start(t *testing.T, loads []powersim.Load, whole string) (*powersim.Process, powersim.Config) {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func start(t *testing.T, loads []powersim.Load, whole string) (*powersim.Process
 	return p, cfg
 }
 
-// meters opens the tree as the agent does.
+// meters opens the tree like an agent.
 func meters(t *testing.T, dir string) *energy.Source {
 	t.Helper()
 	h, err := hostfs.Open("/")
@@ -62,7 +62,7 @@ func meters(t *testing.T, dir string) *energy.Source {
 	return s
 }
 
-// used is what this process used of CPU time, ns.
+// used returns the CPU time of this process, ns.
 func used(t *testing.T) int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
@@ -71,7 +71,7 @@ func used(t *testing.T) int64 {
 	return ts.Nano()
 }
 
-// boottime is now, ns since boot.
+// boottime returns the time in ns since boot.
 func boottime(t *testing.T) int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -80,8 +80,8 @@ func boottime(t *testing.T) int64 {
 	return ts.Nano()
 }
 
-// TestProcess plays the load of this test while its meters are read, and
-// compares what was shown with what was used.
+// TestProcess simulates meters for the load of this test, and compares their readings with
+// the truth.
 func TestProcess(t *testing.T) {
 	began := used(t)
 	p, cfg := start(t, []powersim.Load{{Name: "this", PID: os.Getpid()}}, "")
@@ -119,8 +119,7 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := truth.Records[len(truth.Records)-1]
-	// The last step came between done and here, the first look between began
-	// and ready.
+	// The last step was between done and here, the first reading between began and ready.
 	if cpu := now.CPU[0]; cpu < done-ready || cpu > used(t)-began {
 		t.Errorf("%d ns of CPU, want %d to %d", cpu, done-ready, used(t)-began)
 	}
@@ -128,7 +127,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("took %d uJ, want 20 W for each ns: %d", uJ, want)
 	}
 	if others := now.CPU[1]; others != 0 {
-		t.Errorf("others used %d ns of a machine without others", others)
+		t.Errorf("others used %d ns on a machine that runs only the loads", others)
 	}
 	if rs, err = s.Read(rs[:0]); err != nil {
 		t.Fatal(err)
@@ -136,22 +135,22 @@ func TestProcess(t *testing.T) {
 	if uJ := now.Total(power.Package); !near(rs[0].Value, uJ, 4) {
 		t.Errorf("the meter shows %d uJ, and %d were used", rs[0].Value, uJ)
 	}
-	// In between too it shows what was used until the latest step.
+	// In between it also shows the use until the latest step.
 	at := slices.IndexFunc(truth.Records, func(r powersim.Record) bool { return r.At > last[0].At })
 	if at < 0 {
-		t.Fatalf("nothing is known of %d", last[0].At)
+		t.Fatalf("no record at %d", last[0].At)
 	}
-	// A step is shown some time after the moment that it is of, but before the next.
+	// The counter shows a step some time after its instant, but before the next step.
 	after := at + slices.IndexFunc(truth.Records[at:], func(r powersim.Record) bool { return r.At > read })
 	if after < at {
-		t.Fatalf("nothing is known of %d", read)
+		t.Fatalf("no record at %d", read)
 	}
 	if v := last[0].Value; v > 0 && !slices.ContainsFunc(truth.Records[max(0, at-2):after+1], func(r powersim.Record) bool { return near(v, r.Total(power.Package), 4) }) {
 		t.Errorf("showed %d uJ, want what was used until the latest step: %d", v, truth.Records[max(0, at-1)].Total(power.Package))
 	}
 }
 
-// groups names the directory of a group of cpuacct, and its root's.
+// groups returns the directories of a cpuacct group and of its root.
 func groups(t *testing.T) (root, dir string) {
 	t.Helper()
 	h, err := hostfs.Open("/")
@@ -171,8 +170,8 @@ func groups(t *testing.T) (root, dir string) {
 	return "", ""
 }
 
-// TestGroup plays a group that is made when the machine runs already, with
-// children that live for milliseconds.
+// TestGroup simulates meters for a group created after the start, with children that live
+// for milliseconds.
 func TestGroup(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1")
 	root, dir := groups(t)
@@ -180,7 +179,7 @@ func TestGroup(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the kernel may need a moment to let the last process go
+	t.Cleanup(func() { // the kernel may need a moment after the last process has ended
 		testkit.Eventually(t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 	})
 	cmd := exec.Command("sh", "-c", `echo $$ >"$0"/cgroup.procs; for i in 1 2 3 4 5 6 7 8 9 10; do sh -c 'i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done'; done`, dir)
@@ -198,7 +197,7 @@ func TestGroup(t *testing.T) {
 		}
 		return ns
 	}
-	// A process that was waited for may still be on its way off the CPU.
+	// A process that was waited for may still be on its CPU.
 	low := usage()
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
@@ -213,7 +212,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("%d ns, and the kernel counted %d to %d", now.CPU[0], low, high)
 	}
 	if now.CPU[1] != 0 || now.Active[1][power.Package] != 0 {
-		t.Errorf("a group that never was used %d ns", now.CPU[1])
+		t.Errorf("a group that never existed used %d ns", now.CPU[1])
 	}
 	if others := now.CPU[2]; others <= 0 {
 		t.Errorf("others used %d ns, want what the simulator and this test did", others)

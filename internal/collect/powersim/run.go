@@ -15,41 +15,41 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Config says what to play.
+// A Config configures a simulator.
 type Config struct {
-	Dir    string // where the tree is made: existing files in it are replaced
+	Dir    string // of the tree: existing files in it are replaced
 	Zones  []Zone
 	Faults []Fault
 	Loads  []Load
-	// Whole is the directory of the group that holds all that the machine runs,
-	// the root of cpuacct, or of cgroup v2, which misses some percent. "" makes a
-	// machine that runs the loads alone.
+	// Whole is the directory of the group that contains all groups: the root of cpuacct, or
+	// of cgroup v2, which misses a few percent. "" simulates a machine that runs only the
+	// loads.
 	Whole string
-	Slice time.Duration // between two steps
+	Slice time.Duration // interval between steps
 	Seed  uint64        // of the noise
-	Truth string        // the file to write what was used to, a line for each step; "" is none
-	// Label is what the meters are called to whoever reads the tree, so that nobody
-	// takes them for real ones; "" leaves the tree as real ones have it.
+	Truth string        // file for the records, a line for each step; "" for none
+	// Label is the name of the meters for readers of the tree, so that they are not taken
+	// for real ones; "" gives a tree like a real one.
 	Label string
-	// NormalPriority leaves the simulator among all others, and not before them.
+	// NormalPriority does not raise the simulator's priority.
 	NormalPriority bool
 }
 
-// Default steps every 20 ms.
+// Default returns a configuration with steps of 20 ms.
 func Default() Config { return Config{Slice: 20 * time.Millisecond} }
 
-// A Load is what is told apart in the truth: a control group with all that is
-// below it, or a process without its children.
+// A Load is a separate load in the truth: a control group with all groups below it, or a
+// process without its children.
 type Load struct {
 	Name string
-	// Group is a directory, of v1's cpuacct or of v2. One that comes later is
-	// counted from its beginning; what a group used between the last step and its
-	// end is the others'.
+	// Group is a directory of v1's cpuacct or of v2. A group that appears later is counted
+	// from its beginning; what a group used between the last step and its end counts as
+	// others.
 	Group string
 	PID   int
 }
 
-// Run plays the meters until ctx ends. It calls ready when the tree is there.
+// Run simulates the meters until ctx ends. It calls ready once the tree exists.
 func Run(ctx context.Context, cfg Config, ready func()) (err error) {
 	if cfg.Slice < time.Millisecond {
 		return fmt.Errorf("slices of %v are shorter than 1ms: %w", cfg.Slice, fault.ErrInvalid)
@@ -78,16 +78,16 @@ func Run(ctx context.Context, cfg Config, ready func()) (err error) {
 	}
 }
 
-// A simulator turns the machine.
+// A simulator drives a Machine.
 type simulator struct {
 	host    *hostfs.FS
 	cfg     Config
 	m       *Machine
 	readers []*cpuReader
-	whole   *cpuReader // nil where the loads are all
+	whole   *cpuReader // nil if the loads are everything
 	cpu     []int64
 	files   []*os.File // energy_uj of each zone
-	file    *os.File   // the truth; nil where nobody wants it
+	file    *os.File   // the truth; nil if there is none
 	truth   *bufio.Writer
 }
 
@@ -105,7 +105,7 @@ func (s *simulator) open() error {
 	if err != nil {
 		return err
 	}
-	// What is there now has used its past before the machine began.
+	// Set the start of existing groups before the machine begins.
 	for _, r := range s.readers {
 		r.begun = true
 	}
@@ -129,7 +129,7 @@ func (s *simulator) open() error {
 	return s.write(heading{Loads: names})
 }
 
-// createTree makes the directory of powercap.
+// createTree creates the powercap directory.
 func (s *simulator) createTree() error {
 	if s.cfg.Label != "" {
 		if err := os.MkdirAll(s.cfg.Dir, 0o755); err != nil {
@@ -161,8 +161,8 @@ func (s *simulator) createTree() error {
 	return nil
 }
 
-// writeZone writes what a zone shows. The number has always the same length, so that
-// one write replaces it, and a reader sees it before or after.
+// writeZone writes a zone's counter. The number has a fixed width, so that one write
+// replaces it atomically for readers.
 func (s *simulator) writeZone(zone int) error {
 	f := s.files[zone]
 	v, ok := s.m.Value(zone)
@@ -173,7 +173,7 @@ func (s *simulator) writeZone(zone int) error {
 	return err
 }
 
-// readLoads reads what the loads used since the look before, and the time of that.
+// readLoads reads what the loads used since the previous reading, and the time.
 func (s *simulator) readLoads() (int64, error) {
 	before, err := s.host.Boottime()
 	if err != nil {
@@ -186,10 +186,9 @@ func (s *simulator) readLoads() (int64, error) {
 	return before + (after-before)/2, err
 }
 
-// step books a slice and shows it.
+// step books a slice and writes the counters.
 func (s *simulator) step() error {
-	// The whole is read first, so that what it gains meanwhile is not taken for
-	// the use of others.
+	// Read the total first, so that its increase meanwhile does not count as others.
 	all := int64(0)
 	if s.whole != nil {
 		all = s.whole.used()

@@ -11,22 +11,22 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Truth is what loads took, over time.
+// A Truth is the recorded use of loads over time.
 type Truth struct {
-	Loads   []string // their names; each record has one more for all others
+	Loads   []string // names; each record has one more load for everything else
 	Records []Record // by time
 }
 
-// heading is the first line of a truth's file.
+// heading is the first line of a truth file.
 type heading struct{ Loads []string }
 
-// ReadTruth reads the file that a simulator writes, or has written so far.
+// ReadTruth reads the file of a simulator, which may still be running.
 func ReadTruth(file string) (*Truth, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	b = b[:bytes.LastIndexByte(b, '\n')+1] // a line that is being written is no line yet
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // drop an incomplete line
 	d := json.NewDecoder(bytes.NewReader(b))
 	var h heading
 	if err := d.Decode(&h); err != nil {
@@ -43,8 +43,8 @@ func ReadTruth(file string) (*Truth, error) {
 	return t, nil
 }
 
-// At returns what was used until an instant, between two records in proportion,
-// and false where it is before the first or after the last.
+// At returns the use until an instant, interpolated between two records, and false before
+// the first or after the last record.
 func (t *Truth) At(at int64) (Record, bool) {
 	i, found := slices.BinarySearchFunc(t.Records, at, func(r Record, at int64) int { return int(min(1, max(-1, r.At-at))) })
 	switch {
@@ -57,7 +57,7 @@ func (t *Truth) At(at int64) (Record, bool) {
 	return combine(*a, *b, func(x, y int64) int64 { return x + mulDiv(y-x, at-a.At, b.At-a.At) }, at), true
 }
 
-// Since returns what was used between two records.
+// Since returns the use between two records.
 func (r Record) Since(from Record) Record {
 	return combine(from, r, func(x, y int64) int64 { return y - x }, r.At)
 }
@@ -71,7 +71,7 @@ func (r Record) Total(d power.Domain) int64 {
 	return sum
 }
 
-// combine makes a record of two, number by number.
+// combine combines two records number by number.
 func combine(a, b Record, f func(x, y int64) int64, at int64) Record {
 	r := newRecord(len(a.CPU))
 	r.At = at
@@ -88,7 +88,7 @@ func combine(a, b Record, f func(x, y int64) int64, at int64) Record {
 	return r
 }
 
-// mulDiv is n x a / b, rounded down, without overflow.
+// mulDiv returns n x a / b, rounded down, without overflow.
 func mulDiv(n, a, b int64) int64 {
 	v := big.NewInt(n)
 	v.Mul(v, big.NewInt(a))

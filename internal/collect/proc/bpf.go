@@ -13,40 +13,39 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// tasks reads by the kernel's task iterator, which has one row for a thread.
+// tasks reads processes by the kernel's task iterator, which has one row per thread.
 type tasks struct {
 	h         *hostfs.FS
 	k         *bpf.Kernel
 	hierarchy hostfs.Hierarchy
 	clock     bool
-	index     map[uint32]int // process to its place in sums
+	index     map[uint32]int // process to its index in sums
 	sums      []sum
-	known     map[split.ID]ran
-	next      map[split.ID]ran
+	known     map[split.ID]cpuReading
+	next      map[split.ID]cpuReading
 	groups    map[uint64]*path
 	round     uint32
 	buf       []byte
 }
 
-// sum is a process that is being added up.
+// sum is a process whose threads are being added up.
 type sum struct {
 	Process
 	group  uint64
 	leader bool // its first thread was seen
 }
 
-// ran is what the tasks and the clock of a process showed.
-type ran struct{ tasks, clock int64 }
+// cpuReading is the sum of a process's tasks and its CPU clock.
+type cpuReading struct{ tasks, clock int64 }
 
-// path is a group's path and when it was wanted last.
+// path is a group's path and when it was used last.
 type path struct {
 	path  string
 	round uint32
 }
 
-// openBPF returns a reader by k. Where k is nil or cannot walk tasks, or where
-// its PIDs are not those of h's /proc, the error wraps fault.ErrUnsupported or
-// fault.ErrDenied.
+// openBPF returns a reader by k. The error wraps fault.ErrUnsupported or fault.ErrDenied if
+// k is nil or cannot walk tasks, or if its PIDs differ from those of h's /proc.
 func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 	if k == nil || !h.Live() {
 		return nil, fmt.Errorf("proc: bpf: not opened: %w", fault.ErrUnsupported)
@@ -54,7 +53,7 @@ func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 	if err := k.Err(bpf.Tasks); err != nil {
 		return nil, err
 	}
-	// This process is in both lists under one PID, or they are of two PID
+	// If this process does not have the same PID in both lists, they belong to two PID
 	// namespaces.
 	b, err := h.ReadFile("/proc/self/stat")
 	if err != nil {
@@ -64,7 +63,7 @@ func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("/proc/self/stat: %w", err)
 	}
-	const step = 10_000_000 // of start times in /proc, rounded down
+	const step = 10_000_000 // start times in /proc are rounded down to 10 ms
 	found := false
 	err = k.Tasks(func(t *bpf.Task) bool {
 		found = int(t.PID) == self.PID && int64(t.Start)/step == self.Start/step
@@ -78,7 +77,7 @@ func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 	}
 	return &tasks{
 		h: h, k: k, hierarchy: y, clock: CanReadCPUTime(h), index: map[uint32]int{}, groups: map[uint64]*path{},
-		known: map[split.ID]ran{}, next: map[split.ID]ran{},
+		known: map[split.ID]cpuReading{}, next: map[split.ID]cpuReading{},
 	}, nil
 }
 
@@ -99,7 +98,7 @@ func (r *tasks) read(ctx context.Context, f func(Process)) (unreadable int, err 
 	for i := range r.sums {
 		s := &r.sums[i]
 		if !s.leader {
-			unreadable++ // it ended while the others were read
+			unreadable++ // it ended during the walk
 			continue
 		}
 		s.CPU = r.cpu(s.ID, s.CPU, s.Threads)
@@ -128,8 +127,8 @@ func (r *tasks) add(t *bpf.Task) {
 		i = len(r.sums)
 		r.index[t.TGID] = i
 		s := sum{}
-		// Of all rows only the first is asked for what ended threads used: a
-		// thread that ends between two rows would be counted twice.
+		// Take the use of ended threads from the first row only: a thread that ends between
+		// two rows would be counted twice.
 		s.CPU, s.Read, s.Written = int64(t.DeadCPU), int64(t.DeadReadBytes), int64(t.DeadWrittenBytes)
 		s.HasIO = true
 		r.sums = append(r.sums, s)
@@ -149,31 +148,31 @@ func (r *tasks) add(t *bpf.Task) {
 	}
 }
 
-// cpu returns the CPU time of a process, given the sum of its tasks. What a
-// running task shows is as old as the last clock tick, so the process's clock
-// is asked if the process ran.
+// cpu returns the CPU time of a process, given the sum of its tasks. The value of a running
+// task is as old as the last clock tick, so cpu reads the process's clock if the process
+// ran.
 func (r *tasks) cpu(id split.ID, tasks int64, threads int) int64 {
 	last, ok := r.known[id]
-	now := ran{tasks, tasks}
+	now := cpuReading{tasks, tasks}
 	switch {
 	case ok && last.tasks == tasks:
 		now.clock = last.clock
 	case r.clock:
-		// Two clock ticks of 10 ms for each thread: any more is the clock of
-		// another process, which has the PID by now.
+		// Two clock ticks of 10 ms for each thread: more means that another process has the
+		// PID by now.
 		const most = 20_000_000
 		if c, err := CPUTime(id.PID); err == nil && c >= tasks && c-tasks <= most*int64(threads) {
 			now.clock = c
 		}
 	}
-	// A thread that ended while its process was read is in no row.
+	// A thread that ended during the walk is in no row.
 	now.clock = max(now.clock, last.clock)
 	r.next[id] = now
 	return now.clock
 }
 
-// path returns the path of a process's group. The kernel's id of a group is
-// never used again, so a path is looked up once.
+// path returns the path of a process's group. The kernel never reuses a group id, so each
+// path is looked up once.
 func (r *tasks) path(s *sum) (string, error) {
 	if g := r.groups[s.group]; g != nil {
 		g.round = r.round
@@ -193,7 +192,7 @@ func (r *tasks) path(s *sum) (string, error) {
 	if !ok {
 		return at, nil
 	}
-	// It may have moved since, and then the path is not the id's.
+	// It may have moved since, so check the id of the path.
 	if id, err := r.h.ID(d); err == nil && id == s.group {
 		r.groups[s.group] = &path{at, r.round}
 	}

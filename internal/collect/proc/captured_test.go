@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestCaptured reads every captured machine: each process has a group in the
-// hierarchy that counts CPU time, a name and a start.
+// In every captured machine each process has a group in the hierarchy that counts CPU time,
+// a name and a start.
 func TestCaptured(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		t.Run(name, func(t *testing.T) {

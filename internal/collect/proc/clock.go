@@ -9,10 +9,9 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// CPUTime returns the CPU time that a process used, with all its threads, ns: its
-// CPU clock as clock_getcpuclockid(3) names it. Anybody may ask. An error says that
-// there is no such process. It may be another than the caller thinks: only who
-// holds a descriptor of it knows.
+// CPUTime returns the CPU time in ns of a process with all its threads: its CPU clock, see
+// clock_getcpuclockid(3). It needs no privilege. The error means that the process does not
+// exist. The PID may have been reused; only a descriptor of the process excludes that.
 func CPUTime(pid int32) (int64, error) {
 	// CPUCLOCK_SCHED and MAKE_PROCESS_CPUCLOCK, linux/posix-timers_types.h.
 	const sched = 2
@@ -23,8 +22,8 @@ func CPUTime(pid int32) (int64, error) {
 	return ts.Nano(), nil
 }
 
-// CanReadCPUTime reports whether the PIDs of h are those of this process, so that the
-// clocks are of the same processes as the files.
+// CanReadCPUTime reports whether PIDs of h are those of this process's namespace, so that
+// clocks and files belong to the same processes.
 func CanReadCPUTime(h *hostfs.FS) bool {
 	if !h.Live() {
 		return false

@@ -13,22 +13,20 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// idleReadings is for how many readings a process that does not run keeps its
-// descriptors, and after how many its files are read although it did not run:
-// its memory may be taken away in its sleep.
+// idleReadings is for how many readings an idle process keeps its descriptors, and how
+// often its files are read although it did not run, since its memory may change anyway.
 const idleReadings = 16
 
 // files reads /proc.
 //
-// A descriptor of a file in /proc/PID is bound to the process: once that is
-// gone it reads ESRCH, also if the PID is in use again. All that is read of a
-// process, its CPU clock too, counts only if its descriptor still reads
-// afterwards.
+// A descriptor of a file in /proc/PID is bound to the process: after its end it reads
+// ESRCH, even if the PID is reused. Everything read of a process, its CPU clock too, is
+// valid only if its descriptor is still readable afterwards.
 type files struct {
 	h                *hostfs.FS
 	hierarchy        uint32
 	page             int64
-	clock            bool // PIDs are this process's own, so that their clocks can be read
+	clock            bool // PIDs are those of this namespace, so that CPU clocks can be read
 	proc             *hostfs.File
 	known            map[int32]*entry
 	spareDescriptors int // descriptors that may still be opened to keep
@@ -40,10 +38,10 @@ type files struct {
 // entry is a process that was read before.
 type entry struct {
 	Process
-	round    uint32          // when it was listed last
+	round    uint32          // round in which it was listed last
 	quiet    int             // readings since it ran
-	kept     [3]*hostfs.File // stat, cgroup, io; nil where they are not kept
-	ioDenied bool            // its io may not be read
+	kept     [3]*hostfs.File // stat, cgroup, io; nil if they are not kept
+	ioDenied bool            // its io cannot be read
 }
 
 const (
@@ -98,7 +96,7 @@ func (r *files) read(ctx context.Context, f func(Process)) (unreadable int, err 
 	return unreadable, nil
 }
 
-// readProcess reads a process. It returns nil without an error for one that is gone.
+// readProcess reads a process. It returns nil without an error if the process is gone.
 func (r *files) readProcess(pid int32) (*entry, error) {
 	e := r.known[pid]
 	if e != nil {
@@ -115,7 +113,7 @@ func (r *files) readProcess(pid int32) (*entry, error) {
 		if !errors.Is(err, fault.ErrNotFound) {
 			return nil, err
 		}
-		// The PID was listed, so another process may have it by now.
+		// The PID was listed, so it may have been reused.
 	}
 	e = &entry{}
 	e.ID.PID = pid
@@ -127,12 +125,12 @@ func (r *files) readProcess(pid int32) (*entry, error) {
 	return e, nil
 }
 
-// isDue reports whether e's files are to be read although it did not run.
+// isDue reports whether to read e's files although it did not run.
 func (e *entry) isDue() bool { return e.quiet%idleReadings == 0 }
 
-// isUnchanged reports whether the clock says that e did not run since it was read, so
-// that what is known of it still holds. To the ns, no other process ran for as
-// long.
+// isUnchanged reports whether e's clock shows that it did not run since it was read, so
+// that its values are still valid. An equal value in ns is certain not to be that of
+// another process.
 func (r *files) isUnchanged(e *entry) bool {
 	if e.isDue() {
 		r.closeKept(e)
@@ -145,7 +143,7 @@ func (r *files) isUnchanged(e *entry) bool {
 	return err == nil && cpu == e.CPU
 }
 
-// refresh reads e anew. The process has to be the one that it was.
+// refresh reads e again. It must be the same process.
 func (r *files) refresh(e *entry) error {
 	var opened [3]*hostfs.File
 	next, ran, err := r.collect(e, &opened)
@@ -156,7 +154,7 @@ func (r *files) refresh(e *entry) error {
 			e.kept[which] = f
 			r.spareDescriptors--
 		default:
-			_ = f.Close() // only read from
+			_ = f.Close() // nothing was written
 		}
 	}
 	if err != nil {
@@ -169,14 +167,15 @@ func (r *files) refresh(e *entry) error {
 	return nil
 }
 
-// collect returns what e is now, and whether it ran since it was read before.
-// What it had to open stays open and is in opened.
+// collect reads e and reports whether it ran since the last reading. The files that it
+// opened are in opened.
 func (r *files) collect(e *entry, opened *[3]*hostfs.File) (p Process, ran bool, err error) {
 	p = e.Process
 	pid, fresh := p.ID.PID, p.ID.Start == 0
 	cpu := int64(-1)
 	if r.clock && !fresh {
-		// Before the files, which then vouch for it. What fails here fails there.
+		// Read the clock first; the files then confirm the process. An error here recurs
+		// there.
 		if c, err := CPUTime(pid); err == nil {
 			cpu = c
 		}
@@ -214,8 +213,7 @@ func (r *files) collect(e *entry, opened *[3]*hostfs.File) (p Process, ran bool,
 	}
 	r.io(e, &p, opened)
 	if *opened != [3]*hostfs.File{} {
-		// Something was found by its PID: it is this process's if the process
-		// is still there.
+		// Files were opened by PID: they belong to this process if it still exists.
 		if _, err := r.file(e, statFile, opened); err != nil {
 			return p, false, err
 		}
@@ -238,7 +236,7 @@ func (r *files) group(e *entry, p *Process, opened *[3]*hostfs.File) error {
 	return nil
 }
 
-// io reads what the process did to block devices, where that may be known.
+// io reads the block I/O of the process, if allowed.
 func (r *files) io(e *entry, p *Process, opened *[3]*hostfs.File) {
 	if e.ioDenied {
 		return
@@ -254,8 +252,8 @@ func (r *files) io(e *entry, p *Process, opened *[3]*hostfs.File) {
 	}
 }
 
-// file reads a file of e's process, through the descriptor that is kept or was
-// opened before, else through a new one, which it leaves in opened.
+// file reads a file of e's process, through a kept or opened descriptor, else through a new
+// one, which it adds to opened.
 func (r *files) file(e *entry, which int, opened *[3]*hostfs.File) ([]byte, error) {
 	f := cmp.Or(e.kept[which], opened[which])
 	if f == nil {
@@ -272,11 +270,11 @@ func (r *files) file(e *entry, which int, opened *[3]*hostfs.File) ([]byte, erro
 	return r.buf[:n], nil
 }
 
-// closeKept closes what is kept of e.
+// closeKept closes the kept descriptors of e.
 func (r *files) closeKept(e *entry) {
 	for which, f := range e.kept {
 		if f != nil {
-			_ = f.Close() // only read from
+			_ = f.Close() // nothing was written
 			r.spareDescriptors++
 			e.kept[which] = nil
 		}

@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// list calls f for each PID that a kept descriptor of /proc shows. It is what
-// reading the directory comes to, less a name and a sorting for each.
+// list calls f for each PID in /proc, read through a kept descriptor. Unlike a directory
+// listing it makes and sorts no names.
 func list(dir *hostfs.File, buf []byte, f func(pid int32)) error {
 	if _, err := unix.Seek(dir.Fd(), 0, unix.SEEK_SET); err != nil {
 		return hostfs.Kind("/proc", err)

@@ -8,7 +8,7 @@ func FuzzGroup(f *testing.F) {
 	f.Add([]byte("::\n:::\n0:/\n"), uint32(0))
 	f.Fuzz(func(t *testing.T, b []byte, hierarchy uint32) {
 		if p, ok := parseGroup(b, hierarchy); ok && (len(p) > 0 && p[0] != '/' || len(p) > len(b)) {
-			t.Errorf("group(%q) = %q", b, p)
+			t.Errorf("parseGroup(%q) = %q", b, p)
 		}
 	})
 }
@@ -21,7 +21,7 @@ func TestGroup(t *testing.T) {
 		ok        bool
 	}{{3, "/a:b", true}, {0, "/c", true}, {1, "/b", true}, {13, "/x", true}, {2, "", false}} {
 		if got, ok := parseGroup([]byte(text), c.hierarchy); string(got) != c.want || ok != c.ok {
-			t.Errorf("group(%d) = %q, %v, want %q, %v", c.hierarchy, got, ok, c.want, c.ok)
+			t.Errorf("parseGroup(%d) = %q, %v, want %q, %v", c.hierarchy, got, ok, c.want, c.ok)
 		}
 	}
 }

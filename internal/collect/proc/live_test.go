@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// burn waits for lines on its input: so many ms of CPU time it uses itself, and
-// so many in children; then it says what its children used, in ns, and sleeps.
+// burn reads lines with the ms of CPU time to use itself and in children; it does so,
+// prints what its children used, in ns, and sleeps.
 func burn() error {
 	if ms, err := strconv.Atoi(os.Getenv("METE_TEST_BURN")); err == nil {
 		spin(time.Duration(ms) * time.Millisecond)
@@ -135,9 +135,9 @@ func start(t testing.TB, tab *proc.Table) *program {
 	return p
 }
 
-// burn has the program use CPU time, and returns what it says that its children
-// used so far.
-func (p *program) burn(self, children time.Duration) (theirs int64) {
+// burn makes the program use CPU time, and returns what its children used so far by its own
+// account.
+func (p *program) burn(self, children time.Duration) (childCPU int64) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.in, self.Milliseconds(), children.Milliseconds()); err != nil {
 		p.t.Fatal(err)
@@ -146,17 +146,17 @@ func (p *program) burn(self, children time.Duration) (theirs int64) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := fmt.Sscan(line, &theirs); err != nil {
+	if _, err := fmt.Sscan(line, &childCPU); err != nil {
 		p.t.Fatal(err)
 	}
-	return theirs
+	return childCPU
 }
 
-// rest reads the table and the group's counter while the program does nothing,
-// and returns what the program itself and all of the group used so far.
+// rest reads the table and the group's counter while the program is idle, and returns the
+// CPU time of the program itself and of the whole group.
 func (p *program) rest(tab *proc.Table) (own, total int64) {
 	p.t.Helper()
-	testkit.Eventually(p.t, "the program rests while it is read", func() bool {
+	testkit.Eventually(p.t, "the program is idle while it is read", func() bool {
 		var before, after int64
 		var err error
 		if before, err = proc.CPUTime(int32(p.cmd.Process.Pid)); err != nil {
@@ -199,10 +199,9 @@ func shares(ps []proc.Process) (out []split.Process) {
 	return out
 }
 
-// TestLiveBreakdown has a job that works itself and in children that it waits
-// for: the lines sum to the group's counter, the job's is what its clock gained,
-// and its children have the rest, which is what the kernel told the job of them
-// and what they used after that, on their way out.
+// A job works itself and in children that it waits for: the lines sum to the group's
+// counter, the job's line is the increase of its clock, and Exited has the rest: the rusage
+// of the children and what they used later while exiting.
 func TestLiveBreakdown(t *testing.T) {
 	for _, name := range []string{"files", "bpf"} {
 		t.Run(name, func(t *testing.T) {
@@ -211,13 +210,13 @@ func TestLiveBreakdown(t *testing.T) {
 			}
 			tab := reader(t, name)
 			p := start(t, tab)
-			theirs := p.burn(0, 0)
+			childCPU := p.burn(0, 0)
 			own, before := p.rest(tab)
 			a := split.New(shares(tab.Processes(p.path)))
 			for _, c := range []struct{ self, children time.Duration }{
 				{200 * time.Millisecond, 0}, {0, 200 * time.Millisecond}, {100 * time.Millisecond, 100 * time.Millisecond},
 			} {
-				theirs2 := p.burn(c.self, c.children)
+				childCPU2 := p.burn(c.self, c.children)
 				own2, now := p.rest(tab)
 				lines := a.Split(now-before, shares(tab.Processes(p.path)))
 				if len(lines) != 2 || lines[0].ID.PID != int32(p.cmd.Process.Pid) {
@@ -229,21 +228,21 @@ func TestLiveBreakdown(t *testing.T) {
 				if lines[0].CPU != own2-own || own2-own < c.self.Nanoseconds() {
 					t.Errorf("%v: job's line = %d, its clock gained %d", c, lines[0].CPU, own2-own)
 				}
-				const rounding = 4_000 // rusage is two numbers of us
-				if lines[1].CPU < theirs2-theirs-rounding || theirs2-theirs < c.children.Nanoseconds()-rounding {
-					t.Errorf("%v: exited = %d, rusage of children %d", c, lines[1].CPU, theirs2-theirs)
+				const rounding = 4_000 // rusage consists of two numbers in us
+				if lines[1].CPU < childCPU2-childCPU-rounding || childCPU2-childCPU < c.children.Nanoseconds()-rounding {
+					t.Errorf("%v: exited = %d, rusage of children %d", c, lines[1].CPU, childCPU2-childCPU)
 				}
-				own, theirs, before = own2, theirs2, now
+				own, childCPU, before = own2, childCPU2, now
 			}
 			if a.Discarded != 0 {
-				t.Errorf("Forgiven = %d, want 0", a.Discarded)
+				t.Errorf("Discarded = %d, want 0", a.Discarded)
 			}
 		})
 	}
 }
 
-// asleep waits until a sleeper sleeps and is off its CPU: the file syscall shows a
-// call only once it is.
+// asleep waits until a sleeper sleeps and is off its CPU: the file syscall shows a call
+// only then.
 func asleep(t *testing.T, pid int) {
 	t.Helper()
 	testkit.Eventually(t, "the child sleeps", func() bool {
@@ -270,7 +269,7 @@ func TestLiveReadersAgree(t *testing.T) {
 		read(t, tab)
 		p := find(tab, child.Process.Pid)
 		if p == nil {
-			t.Fatalf("%s: the process is not there", name)
+			t.Fatalf("%s: no such process", name)
 		}
 		got[i] = *p
 	}
@@ -279,8 +278,8 @@ func TestLiveReadersAgree(t *testing.T) {
 		t.Errorf("start %d by files, %d by bpf", got[0].ID.Start, got[1].ID.Start)
 	}
 	got[1].ID, got[1].Entered = got[0].ID, got[0].Entered
-	// Each CPU holds back up to a batch of pages of each of three kinds, which
-	// files do not show (lib/percpu_counter.c).
+	// Each CPU keeps up to a batch of pages of each of three kinds, which files do not show
+	// (lib/percpu_counter.c).
 	most := int64(3 * runtime.NumCPU() * max(32, 2*runtime.NumCPU()) * os.Getpagesize())
 	if d := got[1].RSS - got[0].RSS; d < -most || d > most {
 		t.Errorf("RSS %d by files, %d by bpf", got[0].RSS, got[1].RSS)
@@ -291,7 +290,7 @@ func TestLiveReadersAgree(t *testing.T) {
 	}
 }
 
-// TestLiveChurn reads while processes come and go as fast as they can.
+// TestLiveChurn reads while processes come and go as fast as possible.
 func TestLiveChurn(t *testing.T) {
 	for _, name := range []string{"files", "bpf"} {
 		t.Run(name, func(t *testing.T) {
@@ -307,7 +306,7 @@ func TestLiveChurn(t *testing.T) {
 				unreadable = min(unreadable, tab.Unreadable)
 				for _, p := range tab.All() {
 					if p.CPU < last[p.ID] {
-						t.Fatalf("%+v went back from %d", p, last[p.ID])
+						t.Fatalf("%+v decreased from %d", p, last[p.ID])
 					}
 					last[p.ID] = p.CPU
 					if p.Group == "" || p.Group[0] != '/' {
@@ -315,7 +314,7 @@ func TestLiveChurn(t *testing.T) {
 					}
 				}
 			}
-			// Now and then a process ends while it is read, but not in each reading.
+			// A process may end during a reading, but not in each one.
 			if unreadable > 0 {
 				t.Errorf("Unreadable = %d and more in each of 200 readings", unreadable)
 			}

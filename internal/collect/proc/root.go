@@ -11,18 +11,18 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Root adds up the CPU time of the tasks in the root group of v2: kernel
-// threads, and whatever was never put into a group. Where there is no v1
-// hierarchy with cpuacct, that and the top-level groups are all that was used:
-// the root's own cpu.stat is sampled at clock ticks and 2 to 3 % low.
+// Root sums the CPU time of the tasks in the root group of v2: kernel threads, and
+// processes never put into a group. Without a v1 hierarchy with cpuacct, the machine used
+// that plus the top-level groups: the root's own cpu.stat is sampled at clock ticks and 2
+// to 3 % low.
 //
-// Its owner is one goroutine.
+// Only one goroutine may use it.
 type Root struct {
 	h                *hostfs.FS
 	procs            string // the root group's list of processes
 	clock            bool
 	tasks            map[int32]*task
-	endedCPU         int64 // CPU ns of those that are not there any more
+	endedCPU         int64 // CPU ns of tasks that are gone
 	last             int64 // ns of CLOCK_BOOTTIME at the last Refresh
 	spareDescriptors int
 	buf              []byte
@@ -36,15 +36,15 @@ type Root struct {
 type task struct {
 	pid     int32
 	start   int64
-	cpu     int64        // as it was last seen
-	entered int64        // with which it came in
-	stat    *hostfs.File // nil where it is not kept
+	cpu     int64        // when it was last read
+	entered int64        // CPU time when it entered the root group
+	stat    *hostfs.File // nil if it is not kept open
 	seen    bool
 }
 
-// OpenRoot opens the root group of h's v2 hierarchy and reads which processes
-// are in it. It keeps at most that many descriptors. Without a v2 hierarchy
-// the error wraps fault.ErrUnsupported.
+// OpenRoot opens the root group of h's v2 hierarchy and reads its processes. It keeps at
+// most the given number of descriptors. The error wraps fault.ErrUnsupported without a v2
+// hierarchy.
 func OpenRoot(h *hostfs.FS, descriptors int) (*Root, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
@@ -62,7 +62,7 @@ func OpenRoot(h *hostfs.FS, descriptors int) (*Root, error) {
 	return r, r.Refresh()
 }
 
-// Close gives back the descriptors.
+// Close closes the descriptors.
 func (r *Root) Close() error {
 	for _, t := range r.tasks {
 		r.closeKept(t)
@@ -70,9 +70,8 @@ func (r *Root) Close() error {
 	return nil
 }
 
-// Refresh reads which processes are in the root group now: once a window is
-// enough, since kernel threads live long. What came and went between two calls
-// was seen by nobody.
+// Refresh reads which processes are in the root group: once a window is enough, since
+// kernel threads live long. It misses processes that come and go between two calls.
 func (r *Root) Refresh() error {
 	now, err := r.h.Clocks()
 	if err != nil {
@@ -85,7 +84,7 @@ func (r *Root) Refresh() error {
 	for b := r.list; len(b) > 0; {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
-		// Processes of an outer PID namespace are written 0.
+		// Processes of an outer PID namespace are listed as 0.
 		pid, ok := parsePID(line)
 		if !ok {
 			r.Unreadable++
@@ -111,7 +110,7 @@ func (r *Root) Refresh() error {
 	return nil
 }
 
-// add takes in a process that was not in the root group at the last Refresh.
+// add adds a process that was not in the root group at the last Refresh.
 func (r *Root) add(pid int32) error {
 	t := &task{pid: pid, seen: true}
 	p, err := r.read(t)
@@ -122,8 +121,8 @@ func (r *Root) add(pid int32) error {
 	if err != nil {
 		return err
 	}
-	// Start times are in steps of 10 ms, rounded down. At the first Refresh all
-	// is taken in: the sum is that of the tasks there are since their birth.
+	// Start times are rounded down to 10 ms. The first Refresh includes everything: the sum
+	// is that of the existing tasks since their birth.
 	if r.last > 0 && t.start+10_000_000 <= r.last {
 		t.entered = t.cpu
 	}
@@ -131,9 +130,9 @@ func (r *Root) add(pid int32) error {
 	return nil
 }
 
-// CPU returns the CPU ns that tasks in the root group used: those that are there
-// since they were started or came in, and those that left, until they were last
-// seen. It never goes back. A process whose PID was given to another is noticed.
+// CPU returns the CPU ns that tasks used in the root group: existing ones since their start
+// or entry, and those that left, until they were last seen. It never decreases. It detects
+// reused PIDs.
 func (r *Root) CPU() int64 {
 	sum := int64(0)
 	for _, t := range r.tasks {
@@ -145,7 +144,7 @@ func (r *Root) CPU() int64 {
 	return sum + r.endedCPU
 }
 
-// update reads t's CPU time, or lets t leave if it is gone.
+// update reads t's CPU time, and removes t if it is gone.
 func (r *Root) update(t *task) {
 	cpu := int64(-1)
 	if r.clock {
@@ -155,10 +154,10 @@ func (r *Root) update(t *task) {
 			return
 		}
 		if cpu == t.cpu {
-			return // to the ns: no other process ran for as long
+			return // equal in ns: certainly the same process
 		}
 	}
-	// Read after the clock, the file proves whose it was.
+	// The file, read after the clock, confirms the process.
 	p, err := r.read(t)
 	switch {
 	case err == nil && p.Start != t.start, errors.Is(err, fault.ErrNotFound):
@@ -182,7 +181,7 @@ func (r *Root) cpu(t *task, p procfmt.Process) (int64, error) {
 	return cpu, nil
 }
 
-// read reads t's stat, and keeps its descriptor while there is one to spare.
+// read reads t's stat, and keeps its descriptor if one is left.
 func (r *Root) read(t *task) (procfmt.Process, error) {
 	name := dir(t.pid) + fileNames[statFile]
 	f := t.stat
@@ -192,11 +191,11 @@ func (r *Root) read(t *task) (procfmt.Process, error) {
 			return procfmt.Process{}, err
 		}
 		if r.spareDescriptors > 0 && t.cpu > 0 {
-			// It ran, since it is read again.
+			// It ran, so it will be read again.
 			t.stat = f
 			r.spareDescriptors--
 		} else {
-			defer func() { _ = f.Close() }() // only read from
+			defer func() { _ = f.Close() }() // nothing was written
 		}
 	}
 	n, err := f.Pread(r.buf)
@@ -206,7 +205,7 @@ func (r *Root) read(t *task) (procfmt.Process, error) {
 	return procfmt.ProcStat(r.buf[:n])
 }
 
-// remove keeps what t used and forgets t.
+// remove removes t and keeps its CPU time.
 func (r *Root) remove(t *task) {
 	r.endedCPU += t.cpu - t.entered
 	r.closeKept(t)
@@ -215,7 +214,7 @@ func (r *Root) remove(t *task) {
 
 func (r *Root) closeKept(t *task) {
 	if t.stat != nil {
-		_ = t.stat.Close() // only read from
+		_ = t.stat.Close() // nothing was written
 		t.stat = nil
 		r.spareDescriptors++
 	}

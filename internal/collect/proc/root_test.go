@@ -54,19 +54,19 @@ func TestRoot(t *testing.T) {
 		check("one ran", 115)
 		f.remove("proc/3")
 		check("one ended", 115)
-		f.process(5, 7, 20000, "/")   // born since
-		f.process(6, 50, 1000, "/")   // came in from a group
-		f.process(3, 2, 20000, "/")   // the PID again
-		f.write(list, "2\n3\n5\n6\n") // and 4 is gone
+		f.process(5, 7, 20000, "/")   // started since
+		f.process(6, 50, 1000, "/")   // entered from a group
+		f.process(3, 2, 20000, "/")   // the PID is reused
+		f.write(list, "2\n3\n5\n6\n") // 4 is gone
 		refresh()
-		check("three came", 115+7+2)
+		check("three entered", 115+7+2)
 		f.process(6, 60, 1000, "/")
-		check("the one that came ran", 115+7+2+10)
-		f.process(5, 1, 30000, "/") // another process by now
-		check("a PID was used again", 115+7+2+10)
+		check("the one that entered ran", 115+7+2+10)
+		f.process(5, 1, 30000, "/") // another process
+		check("a PID was reused", 115+7+2+10)
 		f.write(list, "3\n")
 		refresh()
-		f.process(2, 999, 0, "/") // somewhere else
+		f.process(2, 999, 0, "/") // in another group
 		check("all but one left", 115+7+2+10)
 		f.remove("sys/fs/cgroup/cgroup.procs")
 		if err := r.Refresh(); !errors.Is(err, fault.ErrNotFound) {
@@ -85,8 +85,7 @@ func TestRootNeedsV2(t *testing.T) {
 	}
 }
 
-// TestRootLive adds up the root group here and sees it grow as this process
-// works, if that is where it is.
+// The root group's sum grows with the work of this process, if it is in the root group.
 func TestRootLive(t *testing.T) {
 	r, err := proc.OpenRoot(open(t, "/"), 100)
 	if errors.Is(err, fault.ErrUnsupported) {
@@ -111,7 +110,7 @@ func TestRootLive(t *testing.T) {
 	for range 100 {
 		now := r.CPU()
 		if now < last {
-			t.Fatalf("CPU went back from %d to %d", last, now)
+			t.Fatalf("CPU decreased from %d to %d", last, now)
 		}
 		last = now
 	}

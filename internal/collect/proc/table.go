@@ -1,12 +1,11 @@
-// Package proc reads the processes of a machine: what each used, and in which
-// group it is. It is the breakdown inside a workload; what the workload itself
-// used is its group's counter, never the sum of these.
+// Package proc reads the processes of a machine: what each used, and its group. It is the
+// breakdown of a workload; the use of the workload itself is its group's counter, never the
+// sum of its processes.
 //
-// There are two readers. The one of BPF walks all tasks in the kernel. The one
-// of files walks /proc: it asks the CPU clock of each process, which costs one
-// system call and no descriptor, and opens the files only of those that ran,
-// through kept descriptors as far as its share of them goes. One process that
-// cannot be read costs no more than itself, and is counted.
+// There are two readers. The BPF reader walks all tasks in the kernel. The files reader
+// walks /proc: it reads the CPU clock of each process, which costs one system call and no
+// descriptor, and reads files only of processes that ran, through kept descriptors as far
+// as they suffice. A process that cannot be read is counted and does not affect the others.
 package proc
 
 import (
@@ -24,16 +23,16 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Config is what the table may use.
+// Config limits the resources of a Table.
 type Config struct {
-	// Descriptors is how many files may be kept open; 0 keeps none.
+	// Descriptors is how many files may stay open.
 	Descriptors int
 }
 
-// Default returns a share of descriptors that fits most limits.
+// Default returns a number of descriptors that fits most limits.
 func Default() Config { return Config{Descriptors: 300} }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	if c.Descriptors < 0 {
 		return fmt.Errorf("proc: descriptors %d: %w", c.Descriptors, fault.ErrInvalid)
@@ -41,34 +40,34 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// A Process is a process as it was when the table was read.
+// A Process is a process at the time of the reading.
 type Process struct {
-	// Process holds its identity, its CPU time with all threads, the ended ones
-	// too, and the CPU time with which it came into its group. The time is
-	// exact to the ns, or in steps of 10 ms where only /proc/PID/stat shows it.
+	// Process holds its identity, its CPU time with all threads, ended ones included, and
+	// its CPU time when it entered its group. The time is exact to the ns, or in steps of
+	// 10 ms if only /proc/PID/stat has it.
 	split.Process
 	Parent  int32  // PID
-	Name    string // as the kernel keeps it: 15 bytes at most
-	Group   string // path in the table's hierarchy, as kernel files write it
+	Name    string // the kernel's name: 15 bytes at most
+	Group   string // path in the table's hierarchy, as in kernel files
 	Threads int
-	// RSS is how many bytes it has in memory, shared ones too. The kernel's file
-	// leaves out what each CPU has not added up yet: dozens of pages each.
+	// RSS is its resident memory in bytes, shared memory included. The kernel's file omits
+	// what each CPU has not added up yet: dozens of pages each.
 	RSS int64
-	// Read and Written are bytes from and to block devices since it started,
-	// if HasIO: not every process may be asked.
+	// Read and Written are bytes from and to block devices since it started, if HasIO: not
+	// every process can be read.
 	Read, Written int64
 	HasIO         bool
 }
 
 // A reader reads all processes.
 type reader interface {
-	// read calls f for each process, with Entered left at 0. Strings in the
-	// process stay valid. It returns how many could not be read.
+	// read calls f for each process, with Entered 0. Strings in the process stay valid. It
+	// returns how many could not be read.
 	read(ctx context.Context, f func(Process)) (unreadable int, err error)
 	close() error
 }
 
-// A Table holds the processes of a machine. Its owner is one goroutine.
+// A Table holds the processes of a machine. Only one goroutine may use it.
 type Table struct {
 	h         *hostfs.FS
 	hierarchy hostfs.Hierarchy
@@ -78,21 +77,20 @@ type Table struct {
 	next      map[split.ID]state
 	procs     []Process // by group, then PID
 	opened    int64     // ns of CLOCK_BOOTTIME
-	last      int64     // when Read was called last; 0 before the first time
+	last      int64     // time of the last Read; 0 before the first
 
 	// Unreadable counts the processes that the last Read could not read.
 	Unreadable int
 }
 
-// state is what the table keeps of a process from one reading to the next.
+// state is what the table keeps of a process between readings.
 type state struct {
 	cpu, entered int64
 	group        string
 }
 
-// Open opens a table of the processes of h. It reads by k, or files where k is
-// nil or cannot walk tasks; an error wrapping fault.ErrUnsupported says that h
-// has no groups.
+// Open opens a table of the processes of h. It reads by k, or by files if k is nil or
+// cannot walk tasks. The error wraps fault.ErrUnsupported if h has no groups.
 func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -120,8 +118,7 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// Primary returns the hierarchy by which CPU time is counted: that of cpuacct,
-// else v2.
+// Primary returns the hierarchy that counts CPU time: that of cpuacct, else v2.
 func Primary(h *hostfs.FS) (hostfs.Hierarchy, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
@@ -136,16 +133,16 @@ func Primary(h *hostfs.FS) (hostfs.Hierarchy, error) {
 	return hostfs.Hierarchy{}, fmt.Errorf("proc: no hierarchy that counts CPU time: %w", fault.ErrUnsupported)
 }
 
-// Reader returns which reader the table uses: "bpf" or "files".
+// Reader returns the name of the reader in use: "bpf" or "files".
 func (t *Table) Reader() string { return t.name }
 
-// Hierarchy returns the hierarchy whose paths are in Process.Group.
+// Hierarchy returns the hierarchy of the paths in Process.Group.
 func (t *Table) Hierarchy() hostfs.Hierarchy { return t.hierarchy }
 
-// Close gives back the descriptors.
+// Close closes the descriptors.
 func (t *Table) Close() error { return t.reader.close() }
 
-// Read reads all processes anew. An error leaves the table as it was.
+// Read reads all processes. An error leaves the table unchanged.
 func (t *Table) Read(ctx context.Context) error {
 	now, err := t.h.Clocks()
 	if err != nil {
@@ -172,7 +169,7 @@ func (t *Table) Read(ctx context.Context) error {
 	return nil
 }
 
-// enteredAt returns the CPU time with which p came into its group.
+// enteredAt returns the CPU time of p when it entered its group.
 func (t *Table) enteredAt(p Process) int64 {
 	// Start times are rounded down by up to this much.
 	const step = 10_000_000
@@ -181,29 +178,28 @@ func (t *Table) enteredAt(p Process) int64 {
 	case ok && s.group == p.Group:
 		return s.entered
 	case ok:
-		// It moved since, nobody knows when: all that it used meanwhile goes
-		// to where it is now.
+		// It moved at an unknown time: all that it used since the last reading counts for
+		// its present group.
 		return s.cpu
 	case p.ID.Start+step > max(t.last, t.opened):
 		return 0
 	}
-	// It was there already and not seen: what it used is past, or was another
-	// line's.
+	// It existed but was missed: what it used is past, or was counted elsewhere.
 	return p.CPU
 }
 
-// All returns the processes sorted by group and PID. The caller does not change
-// them; they stay as they are when the table is read again.
+// All returns the processes sorted by group and PID. The caller must not modify them; the
+// next Read does not change them.
 func (t *Table) All() []Process { return t.procs }
 
-// Processes returns those of All that are in the group itself.
+// Processes returns the processes in the group itself.
 func (t *Table) Processes(group string) []Process {
 	from := sort.Search(len(t.procs), func(i int) bool { return t.procs[i].Group >= group })
 	to := from + sort.Search(len(t.procs)-from, func(i int) bool { return t.procs[from+i].Group > group })
 	return t.procs[from:to]
 }
 
-// ProcessesBelow returns those of All that are in groups below the group.
+// ProcessesBelow returns the processes in groups below the group.
 func (t *Table) ProcessesBelow(group string) []Process {
 	prefix := strings.TrimSuffix(group, "/") + "/"
 	from := sort.Search(len(t.procs), func(i int) bool { return t.procs[i].Group >= prefix })

@@ -44,7 +44,7 @@ func table(t testing.TB, h *hostfs.FS, cfg proc.Config) *proc.Table {
 	return tab
 }
 
-// reader opens a table that reads this machine by the reader of that name.
+// reader opens a table of this machine with the named reader.
 func reader(t testing.TB, name string) *proc.Table {
 	t.Helper()
 	var k *bpf.Kernel
@@ -93,7 +93,7 @@ func find(tab *proc.Table, pid int) *proc.Process {
 	return nil
 }
 
-// fake makes a captured machine on which nothing runs yet.
+// A fake is a captured machine without processes, to which tests add some.
 type fake struct {
 	t   testing.TB
 	dir string
@@ -127,8 +127,8 @@ func (f fake) remove(name string) {
 	}
 }
 
-// process writes the files of a process that used so many clock ticks of 10 ms
-// and was started at such a tick after boot.
+// process writes the files of a process with the given CPU time and start after boot, both
+// in clock ticks of 10 ms.
 func (f fake) process(pid, ticks, start int, group string) {
 	f.t.Helper()
 	dir := fmt.Sprintf("proc/%d/", pid)
@@ -148,7 +148,7 @@ func TestReadCaptured(t *testing.T) {
 	read(t, tab)
 	p := find(tab, 7)
 	if p == nil {
-		t.Fatal("process 7 is not there")
+		t.Fatal("no process 7")
 	}
 	want := proc.Process{Parent: 1, Name: "a (b) c", Group: "/job/a", Threads: 3,
 		RSS: 10 * int64(os.Getpagesize()), Read: 4096, Written: 8192, HasIO: true}
@@ -180,9 +180,8 @@ func TestReadCaptured(t *testing.T) {
 	}
 }
 
-// TestReadBad has processes that cannot be read in every way next to one that
-// can: each costs itself.
-func TestReadBad(t *testing.T) {
+// Processes that cannot be read, for every reason, do not affect the others.
+func TestReadUnreadable(t *testing.T) {
 	f := newFake(t)
 	f.process(7, 5, 1000, "/job")
 	for pid, stat := range map[int]string{
@@ -210,14 +209,14 @@ func TestReadBad(t *testing.T) {
 			t.Errorf("process %d = %+v, want one without I/O", pid, p)
 		}
 	}
-	// Those whose stat is gone, or another's, are no longer there; that is no
-	// trouble. The other six are.
+	// Processes whose stat is gone or of another process have ended, which is not an error.
+	// The other six are unreadable.
 	if tab.Unreadable != 6 {
 		t.Errorf("Unreadable = %d, want 6", tab.Unreadable)
 	}
 }
 
-// TestReadFollows sees processes born, moved, gone, and a PID used again.
+// TestReadFollows sees processes start, move and end, and a PID reused.
 func TestReadFollows(t *testing.T) {
 	f := newFake(t)
 	f.process(7, 100, 1000, "/job")
@@ -225,10 +224,10 @@ func TestReadFollows(t *testing.T) {
 	tab := table(t, open(t, f.dir), proc.Config{Descriptors: 2})
 	read(t, tab)
 	f.process(7, 130, 1000, "/other") // moved
-	f.process(9, 4, 10001, "/job")    // born since
-	f.process(10, 40, 1000, "/job")   // there before, but not seen
-	f.process(11, 3, 20000, "/job")   // to be reused
-	f.remove("proc/8")                // gone
+	f.process(9, 4, 10001, "/job")    // started since
+	f.process(10, 40, 1000, "/job")   // existed before, but was missed
+	f.process(11, 3, 20000, "/job")   // its PID will be reused
+	f.remove("proc/8")                // ended
 	read(t, tab)
 	for _, c := range []struct {
 		pid          int
@@ -246,12 +245,12 @@ func TestReadFollows(t *testing.T) {
 		}
 	}
 	if p := find(tab, 8); p != nil {
-		t.Errorf("process 8 is gone and still there: %+v", p)
+		t.Errorf("process 8 has ended and is still listed: %+v", p)
 	}
 	f.process(11, 2, 30000, "/job")
 	read(t, tab)
 	if p := find(tab, 11); p == nil || p.ID.Start != int64(30000*tick) || p.CPU != int64(2*tick) || p.Entered != 0 {
-		t.Errorf("PID used again = %+v, want a new process", p)
+		t.Errorf("reused PID = %+v, want a new process", p)
 	}
 }
 
@@ -269,7 +268,7 @@ func sleeper(t testing.TB) *exec.Cmd {
 	return cmd
 }
 
-// TestReadLive compares a process with what it says of itself.
+// TestReadLive compares a process with its own figures.
 func TestReadLive(t *testing.T) {
 	for _, name := range []string{"files", "bpf"} {
 		t.Run(name, func(t *testing.T) {
@@ -280,7 +279,7 @@ func TestReadLive(t *testing.T) {
 				after := self(t)
 				p := find(tab, os.Getpid())
 				if p == nil {
-					t.Fatal("this process is not there")
+					t.Fatal("this process is missing")
 				}
 				if p.CPU < before || p.CPU > after {
 					t.Errorf("CPU = %d, want %d to %d", p.CPU, before, after)
@@ -292,7 +291,7 @@ func TestReadLive(t *testing.T) {
 			child := sleeper(t)
 			read(t, tab)
 			if p := find(tab, child.Process.Pid); p == nil || p.Entered != 0 || p.Parent != int32(os.Getpid()) {
-				t.Errorf("child = %+v, want one that was born since", p)
+				t.Errorf("child = %+v, want one started since", p)
 			}
 		})
 	}

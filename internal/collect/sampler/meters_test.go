@@ -26,9 +26,9 @@ func (g *gauge) Read(into []power.Reading) ([]power.Reading, error) {
 	return append(into, power.Reading{At: up + int64(time.Hour), Value: up / 100, Err: g.fails}), nil
 }
 
-// Meters are read around the groups and booked. What befalls one is told once,
-// and its end, however often it comes and goes within an hour; while the meter
-// is not used what was learned of it stands in.
+// Meters are read around the groups and booked. A fault is logged once with its end,
+// however often it recurs within an hour; while the meter is not used its learned model is
+// used.
 func TestMeters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -61,7 +61,7 @@ func TestMeters(t *testing.T) {
 			t.Errorf("%d warnings in an hour and some minutes, want 2:\n%s", n, text)
 		}
 		if n := strings.Count(text, "used again"); n != 2 || !strings.Contains(text, `why=gone err="it is gone"`) || !strings.Contains(text, "for=6s") {
-			t.Errorf("%d ends, want 2:\n%s", n, text)
+			t.Errorf("%d recoveries, want 2:\n%s", n, text)
 		}
 	})
 }

@@ -9,11 +9,10 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// RequestTick takes a tick now, beside those that the clock brings, and returns when it
-// is booked: what groups show as it is called is in the accounts then. Any
-// goroutine may call it while Run runs; it waits where Run has not begun. Who
-// asks within a few milliseconds of another shares a tick with it. The error
-// wraps fault.ErrUnavailable where Run has ended.
+// RequestTick takes an extra tick and returns when it is booked: the accounts then include
+// everything that groups showed at the call. Any goroutine may call it while Run runs;
+// before that it waits. Requests within a few milliseconds share a tick. The error wraps
+// fault.ErrUnavailable if Run has ended.
 func (s *Sampler) RequestTick(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
@@ -31,18 +30,17 @@ func (s *Sampler) RequestTick(ctx context.Context) error {
 	}
 }
 
-// Run ticks until ctx ends, once more then; it is called once. After each tick
-// that was not asked for it calls tick, and at the end of each window, the last
-// one shorter, window with the closed one, which is good until the next one is
-// closed; either may be nil. As window is called the accounts are just closed: it
-// is the time for a checkpoint of them. A tick that fails is logged and made up
-// for by the next; only where the very first fails Run gives up.
+// Run ticks until ctx ends, and once more then; call it once. It calls tick after each tick
+// that was not requested, and window with each closed window, the last one shorter; either
+// may be nil. The window is valid until the next one closes. When window is called the
+// accounts have just been closed: it is the time for a checkpoint. A failed tick is logged,
+// and the next one makes up for it; only if the very first fails Run returns the error.
 func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Window)) (err error) {
 	defer close(s.ended)
 	defer func() { s.answerRequests(err) }()
 	t := time.NewTicker(s.cfg.Tick)
 	defer t.Stop()
-	asked := time.NewTimer(0) // when who asked gets a tick
+	asked := time.NewTimer(0) // fires when a requested tick is due
 	asked.Stop()
 	failing, ours := false, true
 	for {
@@ -87,7 +85,7 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 	}
 }
 
-// collectRequests takes in who asks at this moment, so that the tick at hand is theirs.
+// collectRequests collects the waiting requests, which the current tick will answer.
 func (s *Sampler) collectRequests() {
 	for {
 		select {
@@ -99,7 +97,7 @@ func (s *Sampler) collectRequests() {
 	}
 }
 
-// answerRequests tells who waits for a tick that it was taken, or why not.
+// answerRequests returns the result of the tick to all waiting requests.
 func (s *Sampler) answerRequests(err error) {
 	for _, w := range s.waiting {
 		w <- err
@@ -108,8 +106,7 @@ func (s *Sampler) answerRequests(err error) {
 	s.waiting = s.waiting[:0]
 }
 
-// finish takes a last tick and closes the open window, so that what was used in
-// it is not lost with the program.
+// finish takes a last tick and closes the open window, so that its use is not lost.
 func (s *Sampler) finish(window func(*usage.Window)) error {
 	if _, err := s.Tick(); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// running runs a sampler beside the test until stop is called.
+// running runs a sampler concurrently until stop is called.
 func running(t *testing.T, s *sampler.Sampler, tick func(), window func(*usage.Window)) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -30,21 +30,21 @@ func running(t *testing.T, s *sampler.Sampler, tick func(), window func(*usage.W
 	}
 }
 
-// seen is a source that counts its readings, for another goroutine to look at.
+// seen is a source that counts its readings, readable from another goroutine.
 type seen struct{ reads, at, fails atomic.Int64 }
 
 func (x *seen) Read(s *usage.Snapshot) error {
 	x.reads.Add(1)
 	x.at.Store(s.At)
 	if x.fails.Load() > 0 {
-		return errors.New("no luck")
+		return errors.New("failed on purpose")
 	}
 	return nil
 }
 
-// Whoever asks gets a tick that begins after that, many together get one, and
-// windows are as long as without.
-func TestAsk(t *testing.T) {
+// Each request gets a tick that begins after it, concurrent requests share one, and the
+// length of windows does not change.
+func TestRequestTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x seen
 		start := time.Now()
@@ -66,7 +66,7 @@ func TestAsk(t *testing.T) {
 			}
 			wg.Wait()
 			if took := time.Since(begun); x.reads.Load() > reads+2 || took > 20*time.Millisecond || x.at.Load() < int64(begun.Sub(start)+time.Hour) {
-				t.Errorf("round %d: %d ticks for ten who asked, after %v", i, x.reads.Load()-reads, took)
+				t.Errorf("round %d: %d ticks for ten requests, after %v", i, x.reads.Load()-reads, took)
 			}
 		}
 		time.Sleep(20*time.Second + 500*time.Millisecond - time.Since(start))
@@ -75,21 +75,20 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%d ticks, %d windows, the first %v long; want 21, 3, 10s", ticks, len(ws), ws[0].Length())
 		}
 		if err := s.RequestTick(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
-			t.Errorf("asked after the end: %v, want ErrUnavailable", err)
+			t.Errorf("request after the end: %v, want ErrUnavailable", err)
 		}
 	})
 }
 
-// A tick that was due anyway serves who asked just before, and who stops waiting
-// holds nobody up.
-func TestAskTogetherWithTicks(t *testing.T) {
+// A regular tick serves earlier requests, and a canceled request blocks nothing.
+func TestRequestBeforeTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x seen
 		s := newSampler(&clock{start: time.Now()}, newGroups(), &x)
 		early, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if err := s.RequestTick(early); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("asked before it runs: %v", err)
+			t.Errorf("request before Run: %v", err)
 		}
 		stop := running(t, s, nil, nil)
 		time.Sleep(995 * time.Millisecond)
@@ -99,25 +98,25 @@ func TestAskTogetherWithTicks(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if err := s.RequestTick(short); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("asked for a moment: %v", err)
+			t.Errorf("canceled request: %v", err)
 		}
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 		if got := x.reads.Load(); got != 3 {
-			t.Errorf("%d ticks, want the first, the one asked for and the second", got)
+			t.Errorf("%d ticks, want the first, the requested one and the second", got)
 		}
 		time.Sleep(20 * time.Millisecond)
 		x.fails.Store(1)
 		if err := s.RequestTick(t.Context()); err == nil {
-			t.Error("a tick that failed was told as taken")
+			t.Error("a failed tick was reported as taken")
 		}
 		x.fails.Store(0)
 		stop()
 	})
 }
 
-// An agent restarts: what its job used meanwhile is in the first window after,
-// and its windows meet, in wall time too although the clock drifted.
+// After a restart of the agent the first window has what a job used meanwhile, and windows
+// are contiguous, in wall time too although the clock drifted.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, g := &clock{start: time.Now()}, newGroups()

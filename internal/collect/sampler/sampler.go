@@ -1,4 +1,4 @@
-// Package sampler reads a machine once a tick and keeps its accounts.
+// Package sampler reads a machine once per tick and keeps its accounts.
 package sampler
 
 import (
@@ -16,35 +16,34 @@ import (
 
 // A Source reads one kind of meter.
 type Source interface {
-	// Read adds to s what the source sees now. An error wrapping
-	// fault.ErrUnsupported says that the machine has no such meter, and the
-	// sampler asks no more; any other error costs this tick only.
+	// Read adds the source's readings to s. An error wrapping fault.ErrUnsupported means
+	// that the machine has no such meter, and the sampler stops reading it; any other error
+	// affects this tick only.
 	Read(s *usage.Snapshot) error
 }
 
-// Meters are what shows the machine's energy. They are read around all else, as
-// close to it as can be.
+// Meters reads the machine's energy. The sampler reads it just before and after all else.
 type Meters interface {
 	// Read appends a reading of each meter to into.
 	Read(into []power.Reading) ([]power.Reading, error)
 }
 
-// A Clock tells the machine's time: it is the host.
+// A Clock reads the machine's clocks.
 type Clock interface {
 	// Clocks returns CLOCK_BOOTTIME, CLOCK_MONOTONIC and CLOCK_REALTIME in ns.
 	Clocks() (boot, mono, wall int64, err error)
 }
 
-// A Config says how often to read.
+// A Config sets how often to read.
 type Config struct {
 	Tick   time.Duration // between snapshots
-	Window time.Duration // a window's usual length
+	Window time.Duration // usual length of a window
 }
 
-// Default is a tick of a second and a window of ten.
+// Default returns a tick of a second and a window of ten.
 func Default() Config { return Config{Tick: time.Second, Window: 10 * time.Second} }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	switch {
 	case c.Tick < 10*time.Millisecond:
@@ -57,63 +56,61 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Ticks returns how many ticks a window has, at least one.
+// Ticks returns the number of ticks per window, at least one.
 func (c Config) Ticks() int { return max(1, int(c.Window/c.Tick)) }
 
-// clockStep is by how much the wall clock may be off before windows take a new
-// offset.
+// clockStep is how much the wall clock may deviate before windows take a new offset.
 const clockStep = 500 * time.Millisecond
 
-// minRequestGap is the shortest time between a tick and one that is asked for.
+// minRequestGap is the minimum time between a tick and a requested one.
 const minRequestGap = 20 * time.Millisecond
 
-// A Sampler takes snapshots and keeps the accounts. One goroutine uses it; any may
-// call RequestTick.
+// A Sampler takes snapshots and keeps the accounts. Only one goroutine may use it, but any
+// may call RequestTick.
 type Sampler struct {
 	cfg         Config
 	boot        string
 	clock       Clock
 	sources     []Source
-	unsupported []bool                // sources that the machine does not have
-	meters      Meters                // nil without
+	unsupported []bool                // sources that the machine lacks
+	meters      Meters                // nil if there are none
 	notices     map[meterFault]notice // of energy meters
 	accounts    *attribute.Accounts
 	log         *slog.Logger
 
 	snapshot usage.Snapshot
-	offset   int64 // wall minus boottime that windows are stamped with, ns
+	offset   int64 // wall minus boottime for the stamps of windows, ns
 	started  bool
-	ticks    int // in the open window, the one that opened it included
+	ticks    int // in the open window, including the one that opened it
 	window   usage.Window
-	closed   bool // by the latest tick
+	closed   bool // the latest tick closed it
 
-	requests chan chan<- error // who wants a tick now
+	requests chan chan<- error // requests for a tick
 	ended    chan struct{}     // closed when Run has returned
-	waiting  []chan<- error    // for the next tick
+	waiting  []chan<- error    // requests that the next tick answers
 }
 
-// NewSampler returns a sampler that has read nothing yet, and goes on with the
-// accounts. The first source names the groups, the root first, and no tick can do
-// without it.
+// NewSampler returns a sampler that continues the accounts. The first source provides the
+// groups, the root first; every tick needs it.
 func NewSampler(cfg Config, accounts *attribute.Accounts, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
 	accounts.SetInterval(cfg.Tick)
 	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources, unsupported: make([]bool, len(sources)), accounts: accounts, log: log,
 		requests: make(chan chan<- error), ended: make(chan struct{})}
 }
 
-// SetMeters says what shows the machine's energy, before the first tick. The accounts
-// know what it is: see attribute.Accounts.SetMeters.
+// SetMeters sets the energy meters, before the first tick. Call
+// attribute.Accounts.SetMeters too.
 func (s *Sampler) SetMeters(m Meters) { s.meters = m }
 
-// Accounts returns the accounts: for reading between ticks, and for a checkpoint of
-// them when a window was closed.
+// Accounts returns the accounts. Read them between ticks, and checkpoint them when a window
+// was closed.
 func (s *Sampler) Accounts() *attribute.Accounts { return s.accounts }
 
-// Snapshot returns the latest snapshot. It is good until the next tick.
+// Snapshot returns the latest snapshot. It is valid until the next tick.
 func (s *Sampler) Snapshot() *usage.Snapshot { return &s.snapshot }
 
-// ClosedWindow returns the window that the latest tick closed, nil if it closed none.
-// It is good until the next one is closed.
+// ClosedWindow returns the window that the latest tick closed, nil if it closed none. It is
+// valid until the next window closes.
 func (s *Sampler) ClosedWindow() *usage.Window {
 	if !s.closed {
 		return nil
@@ -121,9 +118,8 @@ func (s *Sampler) ClosedWindow() *usage.Window {
 	return &s.window
 }
 
-// Tick takes a snapshot and books it, and at the end of a window closes that.
-// After an error nothing is booked: the next tick makes up for it, as all
-// counters are cumulative.
+// Tick takes a snapshot and books it, and closes the window at its end. After an error
+// nothing is booked: the next tick makes up for it, since all counters are cumulative.
 func (s *Sampler) Tick() (usage.Balance, error) {
 	b, wall, err := s.sample()
 	if err != nil {
@@ -138,8 +134,8 @@ func (s *Sampler) Tick() (usage.Balance, error) {
 	return b, nil
 }
 
-// sample takes a snapshot and books it. It returns what the wall clock is ahead
-// of CLOCK_BOOTTIME too.
+// sample takes a snapshot and books it. It also returns how far the wall clock is ahead of
+// CLOCK_BOOTTIME.
 func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 	s.closed = false
 	boot, mono, wall, err := s.clock.Clocks()
@@ -150,7 +146,7 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 	if !s.started {
 		s.offset = offset
 		if kept, ok := s.accounts.Offset(s.boot); ok && time.Duration(kept-offset).Abs() <= clockStep {
-			s.offset = kept // so that windows meet in wall time too
+			s.offset = kept // so that windows are contiguous in wall time too
 		}
 	}
 	snap := &s.snapshot
@@ -169,23 +165,23 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 	return b, offset, nil
 }
 
-// repeatInterval is after how long the same fault of a meter is told of again.
+// repeatInterval is the time after which the same fault of a meter is logged again.
 const repeatInterval = time.Hour
 
-// A meterFault is what happened to an energy meter.
+// A meterFault identifies a fault of an energy meter.
 type meterFault struct {
 	meter  string
 	reason energy.Reason
 }
 
-// A notice is that a fault was told of.
+// A notice records that a fault was logged.
 type notice struct {
 	at   int64 // ns of CLOCK_BOOTTIME
-	open bool  // its end was not
+	open bool  // its end was not logged yet
 }
 
-// logMeterEvents logs what happened to energy meters in the latest tick: the same fault
-// once an hour, as one that comes and goes would fill the log.
+// logMeterEvents logs the events of energy meters in the latest tick, and the same fault
+// once an hour at most, because a recurring one would fill the log.
 func (s *Sampler) logMeterEvents() {
 	for _, e := range s.accounts.Events() {
 		about := meterFault{e.Meter, e.Reason}
@@ -207,8 +203,7 @@ func (s *Sampler) logMeterEvents() {
 	}
 }
 
-// readMeters reads the energy meters. Where they cannot be read at all the accounts
-// go by what they learned of them.
+// readMeters reads the energy meters. If that fails the accounts use the learned models.
 func (s *Sampler) readMeters(into []power.Reading) []power.Reading {
 	if s.meters == nil {
 		return into
@@ -220,8 +215,8 @@ func (s *Sampler) readMeters(into []power.Reading) []power.Reading {
 	return into
 }
 
-// read asks all sources. Without the first there is nothing to add to; where
-// another one fails the rest still learn which groups came and went.
+// read reads all sources. It gives up if the first fails; if another fails, the rest are
+// still read and learn which groups came and went.
 func (s *Sampler) read(snap *usage.Snapshot) error {
 	var failed error
 	for i, src := range s.sources {
@@ -235,7 +230,7 @@ func (s *Sampler) read(snap *usage.Snapshot) error {
 			return err
 		case errors.Is(err, fault.ErrUnsupported):
 			s.unsupported[i] = true
-			s.log.Info("source not there", "source", fmt.Sprintf("%T", src), "err", err)
+			s.log.Info("source not available", "source", fmt.Sprintf("%T", src), "err", err)
 		default:
 			failed = errors.Join(failed, err)
 		}
@@ -243,8 +238,8 @@ func (s *Sampler) read(snap *usage.Snapshot) error {
 	return failed
 }
 
-// updateOffset takes a new offset for the windows to come, where the wall clock was
-// set. Within a window it stays, so that its two ends have the length between.
+// updateOffset sets a new offset for later windows if the wall clock was set. The offset is
+// constant within a window, so that the length of the window is right.
 func (s *Sampler) updateOffset(offset int64) {
 	d := time.Duration(offset - s.offset)
 	if d.Abs() > clockStep {

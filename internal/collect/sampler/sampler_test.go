@@ -16,19 +16,19 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A failure is what a source returns, nil where it is nil or not now.
+// A failure returns the error of a source, nil if there is none now.
 type failure func() error
 
-func (t failure) now() error {
-	if t == nil {
+func (f failure) now() error {
+	if f == nil {
 		return nil
 	}
-	return t()
+	return f()
 }
 
 func always(err error) failure { return func() error { return err } }
 
-// A clock is the machine's clocks, of which the wall clock can be set.
+// A clock is the machine's clocks, with an adjustable wall clock.
 type clock struct {
 	start time.Time
 	set   time.Duration
@@ -40,7 +40,7 @@ func (c *clock) Clocks() (boot, mono, wall int64, err error) {
 	return up, up, time.Now().Add(c.set).UnixNano(), c.fails.now()
 }
 
-// groups is a source of a root group and one job that uses half a CPU.
+// groups is a source of a root group and a job that uses half a CPU.
 type groups struct {
 	start time.Time
 	reads int
@@ -71,7 +71,7 @@ func (g *groups) Read(s *usage.Snapshot) error {
 	return nil
 }
 
-// extra is a source beside the groups.
+// extra is a source other than the groups.
 type extra struct {
 	reads int
 	fails failure
@@ -115,7 +115,7 @@ func TestWindows(t *testing.T) {
 			t.Fatalf("%d ticks and %d windows in 35 s, want 36 and 4", ticks, len(ws))
 		}
 		if last := ws[3]; last.Length() != 5*time.Second+time.Millisecond || last.Start != ws[2].End {
-			t.Errorf("the last window goes from %d to %d, want what was left of 35 s", last.Start, last.End)
+			t.Errorf("the last window goes from %d to %d, want the rest of 35 s", last.Start, last.End)
 		}
 		for i, w := range ws[:3] {
 			if w.Length() != 10*time.Second || i > 0 && w.Start != ws[i-1].End || w.Boot != "boot" {
@@ -130,8 +130,8 @@ func TestWindows(t *testing.T) {
 	})
 }
 
-// The wall clock is set back an hour within a window: all totals are as before,
-// windows do not overlap, and the next one has the new time.
+// The wall clock is set back an hour within a window: all totals are unaffected, windows do
+// not overlap, and the next one has the new time.
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &clock{start: time.Now()}
@@ -171,7 +171,7 @@ func TestClockSetBack(t *testing.T) {
 	})
 }
 
-// A clock that drifts by less than half a second moves nothing.
+// A clock that drifts by less than half a second has no effect.
 func TestClockDrifts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &clock{start: time.Now()}
@@ -184,18 +184,18 @@ func TestClockDrifts(t *testing.T) {
 	})
 }
 
-func TestSourceThatIsNotThere(t *testing.T) {
+func TestUnsupportedSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &extra{fails: always(fmt.Errorf("meter: %w", fault.ErrUnsupported))}
 		ws := run(t, newSampler(&clock{start: time.Now()}, newGroups(), e), 21*time.Second, nil)
 		if e.reads != 1 || len(ws) != 3 {
-			t.Errorf("asked %d times, %d windows; want 1 and 3", e.reads, len(ws))
+			t.Errorf("read %d times, %d windows; want 1 and 3", e.reads, len(ws))
 		}
 	})
 }
 
-// An error costs its tick: what was used meanwhile is in the next, and the other
-// sources were asked all the same.
+// An error costs its tick: the next one includes its use, and the other sources were read
+// anyway.
 func TestFailedTicks(t *testing.T) {
 	for _, which := range []string{"clock", "first source", "other source"} {
 		t.Run(which, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestFailedTicks(t *testing.T) {
 				ticks := 0
 				*failing = func() error {
 					if up := time.Since(c.start); up > 5500*time.Millisecond && up < 9500*time.Millisecond {
-						return errors.New("no luck")
+						return errors.New("failed on purpose")
 					}
 					return nil
 				}
@@ -220,14 +220,14 @@ func TestFailedTicks(t *testing.T) {
 					t.Errorf("%d ticks, booked %v; want 22 and 12.5005 s for the job", ticks, got)
 				}
 				if want := map[string]int{"clock": 23, "first source": 23, "other source": 27}[which]; last.reads != want {
-					t.Errorf("the last source was asked %d times, want %d", last.reads, want)
+					t.Errorf("the last source was read %d times, want %d", last.reads, want)
 				}
 			})
 		})
 	}
 }
 
-func TestRunGivesUpWhereNothingEverWorked(t *testing.T) {
+func TestRunFirstTickFails(t *testing.T) {
 	want := errors.New("no groups")
 	g := newGroups()
 	g.fails = always(want)
@@ -236,7 +236,7 @@ func TestRunGivesUpWhereNothingEverWorked(t *testing.T) {
 	}
 }
 
-// Ticks that come late, as the machine was too busy, are made up for.
+// Late ticks, because the machine was too busy, are made up for.
 func TestMissedTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := 0

@@ -1,34 +1,32 @@
-// Package split divides the CPU time of a workload among its processes so
-// that the lines sum to the workload's own counter, to the nanosecond.
+// Package split divides the CPU time of a workload among its processes so that the lines
+// sum to the workload's own counter, to the nanosecond.
 //
-// A workload's counter and those of its processes are read one after another,
-// so over a span the processes can show a little more than the workload does,
-// or a little less. An Account keeps what each process was not yet given for
-// that reason, and gives it when the workload's counter has caught up.
+// A workload's counter and those of its processes are read one after another, so over a
+// span the processes may show slightly more or less than the workload. An Account keeps
+// what it still owes to each process for that reason, and pays it when the workload's
+// counter has caught up.
 package split
 
 import "math/bits"
 
-// An ID names a process for ever: a PID that is used again comes with another
-// start time.
+// An ID identifies a process uniquely: a reused PID has another start time.
 type ID struct {
 	PID   int32
-	Start int64 // as its reader has it: ns of CLOCK_BOOTTIME
+	Start int64 // in the unit of its reader: ns of CLOCK_BOOTTIME
 }
 
-// Exited is the line that holds what no living process of the workload used in
-// the span: children that are gone.
+// Exited is the line of what no living process of the workload used in the span: children
+// that ended.
 var Exited = ID{}
 
 // A Process is a living process of the workload.
 type Process struct {
 	ID ID
-	// CPU is the time that it used since it started, ns.
+	// CPU is the time in ns that it used since it started.
 	CPU int64
-	// Entered is what CPU was when the process came into the workload: 0 for
-	// one that was started there. That part is none of the workload's. One that
-	// was out of sight for a call comes back with what CPU was on its return,
-	// or it would be given again what it had.
+	// Entered is its CPU when it entered the workload: 0 for a process started there. That
+	// part does not belong to the workload. For a process that was missed by a call,
+	// Entered is its CPU on its return; otherwise it would be given the same time twice.
 	Entered int64
 }
 
@@ -38,23 +36,22 @@ type Line struct {
 	CPU int64 // ns
 }
 
-// MaxSkew is the most CPU time, in ns, that is owed to a process. More than
-// this cannot come of two readings a moment apart, even with many threads: then
-// the process ran elsewhere, and the rest is not of this workload.
+// MaxSkew is the most CPU time, in ns, that is owed to a process. Two readings a moment
+// apart cannot differ by more, even with many threads: then the process ran elsewhere, and
+// the rest does not belong to this workload.
 const MaxSkew = 1_000_000_000
 
-// An Account breaks down the spans of one workload, one after another. Its
-// owner is one goroutine.
+// An Account breaks down consecutive spans of one workload. Only one goroutine may use it.
 type Account struct {
-	booked  map[ID]int64 // CPU of each living process up to which it was given
+	booked  map[ID]int64 // CPU of each living process up to which it is settled
 	next    map[ID]int64
 	pending []int64
-	// Discarded is the CPU time in ns that processes showed beyond MaxSkew above
-	// what their workload had: it was given to no line.
+	// Discarded is the CPU time in ns that processes showed beyond MaxSkew above their
+	// workload: it was given to no line.
 	Discarded int64
 }
 
-// New opens an account on what the processes show now: all of it is past.
+// New opens an account at the present state of the processes.
 func New(now []Process) *Account {
 	a := &Account{booked: make(map[ID]int64, len(now)), next: make(map[ID]int64)}
 	for _, p := range now {
@@ -63,12 +60,12 @@ func New(now []Process) *Account {
 	return a
 }
 
-// Split divides total, the CPU ns that the workload used since the call before,
-// and returns a line for each process in the order given, then Exited.
+// Split divides total, the CPU ns that the workload used since the last call, and returns a
+// line for each process in the given order, then Exited.
 //
-// The lines sum to total and none is negative. Where the processes show more
-// than total, each gets its share of it and the rest stays owed; where they show
-// less, Exited has used it. Split panics if total is negative.
+// The lines sum to total and none is negative. If the processes show more than total, each
+// gets its proportion and the rest stays owed; if they show less, Exited gets the
+// difference. Split panics if total is negative.
 func (a *Account) Split(total int64, live []Process) []Line {
 	if total < 0 {
 		panic("breakdown: total is negative")
@@ -79,8 +76,8 @@ func (a *Account) Split(total int64, live []Process) []Line {
 	for i, p := range live {
 		line := a.pending[i]
 		if sum > uint64(total) {
-			// The difference of two rounded prefixes: the lines sum to total,
-			// and none is above what its process wants.
+			// The difference of two rounded prefixes: the lines sum to total, and none
+			// exceeds its pending amount.
 			prefix += uint64(a.pending[i])
 			upto := mulDiv(uint64(total), prefix, sum)
 			line, before = int64(upto-before), upto
@@ -94,7 +91,7 @@ func (a *Account) Split(total int64, live []Process) []Line {
 	return append(lines, Line{Exited, total - given})
 }
 
-// computePending works out what each process used and was not given yet, and the sum.
+// computePending computes what each process used and was not given yet, and the sum.
 func (a *Account) computePending(live []Process) (sum uint64) {
 	a.pending = a.pending[:0]
 	for _, p := range live {
@@ -108,7 +105,7 @@ func (a *Account) computePending(live []Process) (sum uint64) {
 	return sum
 }
 
-// givenUntil returns the CPU time of p up to which nothing is to be given any more.
+// givenUntil returns the CPU time of p that is settled.
 func (a *Account) givenUntil(p Process) int64 {
 	b, ok := a.booked[p.ID]
 	if !ok {
@@ -117,7 +114,7 @@ func (a *Account) givenUntil(p Process) int64 {
 	return max(b, p.Entered)
 }
 
-// record notes that p got line.
+// record books line to p.
 func (a *Account) record(p Process, line int64) {
 	b := a.givenUntil(p) + line
 	if over := p.CPU - b - MaxSkew; over > 0 {

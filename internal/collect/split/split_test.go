@@ -24,15 +24,15 @@ func TestSplit(t *testing.T) {
 		open  []split.Process
 		spans []span
 	}{
-		"past is not given": {
+		"earlier use is not given": {
 			[]split.Process{{ID: a, CPU: 500}},
 			[]span{{100, []split.Process{{ID: a, CPU: 600}}, []split.Line{{a, 100}, {split.Exited, 0}}}},
 		},
-		"children that came and went": {
+		"short-lived children": {
 			[]split.Process{{ID: a}},
 			[]span{{100, []split.Process{{ID: a, CPU: 30}}, []split.Line{{a, 30}, {split.Exited, 70}}}},
 		},
-		"one that exits leaves its last part to exited": {
+		"the last part of an exited process goes to Exited": {
 			[]split.Process{{ID: a}, {ID: b}},
 			[]span{
 				{100, []split.Process{{ID: a, CPU: 40}, {ID: b, CPU: 60}}, []split.Line{{a, 40}, {b, 60}, {split.Exited, 0}}},
@@ -46,23 +46,23 @@ func TestSplit(t *testing.T) {
 				{110, []split.Process{{ID: a, CPU: 80}, {ID: b, CPU: 120}}, []split.Line{{a, 44}, {b, 66}, {split.Exited, 0}}},
 			},
 		},
-		"a PID used again is another process": {
+		"a reused PID is another process": {
 			[]split.Process{{ID: a, CPU: 1000}},
 			[]span{{100, []split.Process{{ID: split.ID{PID: 1, Start: 2}, CPU: 40}},
 				[]split.Line{{split.ID{PID: 1, Start: 2}, 40}, {split.Exited, 60}}}},
 		},
-		"one that came from elsewhere brings nothing": {
+		"earlier use of a process that entered is not given": {
 			nil,
 			[]span{{100, []split.Process{{ID: a, CPU: 1040, Entered: 1000}}, []split.Line{{a, 40}, {split.Exited, 60}}}},
 		},
-		"one that left and came back": {
+		"left and came back": {
 			[]split.Process{{ID: a, CPU: 10}},
 			[]span{
 				{5, nil, []split.Line{{split.Exited, 5}}},
 				{7, []split.Process{{ID: a, CPU: 100, Entered: 95}}, []split.Line{{a, 5}, {split.Exited, 2}}},
 			},
 		},
-		"a counter that goes back gives nothing twice": {
+		"a decreasing counter gives nothing twice": {
 			[]split.Process{{ID: a, CPU: 100}},
 			[]span{
 				{10, []split.Process{{ID: a, CPU: 95}}, []split.Line{{a, 0}, {split.Exited, 10}}},
@@ -81,15 +81,15 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestSplitForgivesWhatIsNoSkew(t *testing.T) {
+func TestSplitDiscardsBeyondSkew(t *testing.T) {
 	a := split.New([]split.Process{{ID: id(1)}})
 	a.Split(0, []split.Process{{ID: id(1), CPU: 5 * split.MaxSkew}})
 	if want := int64(4 * split.MaxSkew); a.Discarded != want {
-		t.Errorf("Forgiven = %d, want %d", a.Discarded, want)
+		t.Errorf("Discarded = %d, want %d", a.Discarded, want)
 	}
 	lines := a.Split(9*split.MaxSkew, []split.Process{{ID: id(1), CPU: 5 * split.MaxSkew}})
 	if lines[0].CPU != split.MaxSkew {
-		t.Errorf("what is owed = %d, want %d", lines[0].CPU, int64(split.MaxSkew))
+		t.Errorf("owed = %d, want %d", lines[0].CPU, int64(split.MaxSkew))
 	}
 }
 
@@ -102,9 +102,8 @@ func TestSplitPanicsOnNegativeTotal(t *testing.T) {
 	split.New(nil).Split(-1, nil)
 }
 
-// TestSplitSums draws any processes and any totals, related or not: the lines
-// always sum to the total, none is negative, and no process is ever given more
-// than it used.
+// For any processes and totals, related or not, the lines sum to the total, none is
+// negative, and no process gets more than it used.
 func TestSplitSums(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cpu := map[split.ID]int64{}
@@ -163,9 +162,8 @@ func TestSplitSums(t *testing.T) {
 	})
 }
 
-// TestSplitBoundsSkew reads a workload and its processes with a jitter between
-// the two: what ends up in Exited though nothing exited is never more than the
-// largest jitter, however many spans there are.
+// TestSplitBoundsSkew reads a workload and its processes with a jitter between the two:
+// Exited gets at most the largest jitter if nothing exited, over any number of spans.
 func TestSplitBoundsSkew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const jitter = 5 * ms
@@ -192,7 +190,7 @@ func TestSplitBoundsSkew(t *testing.T) {
 			t.Fatalf("exited = %d ns after jitter of at most %d", exited, int64(jitter))
 		}
 		if a.Discarded != 0 {
-			t.Fatalf("Forgiven = %d, want 0", a.Discarded)
+			t.Fatalf("Discarded = %d, want 0", a.Discarded)
 		}
 	})
 }

@@ -16,13 +16,13 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A made is a captured machine to which processes are added.
-type made struct {
+// A fakeMachine is a captured machine to which processes are added.
+type fakeMachine struct {
 	t *testing.T
 	h *hostfs.FS
 }
 
-func (m made) write(p, text string) {
+func (m fakeMachine) write(p, text string) {
 	m.t.Helper()
 	file := m.h.Path(p)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -34,7 +34,7 @@ func (m made) write(p, text string) {
 }
 
 // process adds a process or kernel thread, with threads "name run-ns wait-ns".
-func (m made) process(pid, parent int, exe, comm, cmdline, group string, threads ...string) {
+func (m fakeMachine) process(pid, parent int, exe, comm, cmdline, group string, threads ...string) {
 	m.t.Helper()
 	d := fmt.Sprintf("/proc/%d", pid)
 	flags := 0x400000
@@ -56,8 +56,8 @@ func (m made) process(pid, parent int, exe, comm, cmdline, group string, threads
 	}
 }
 
-// exe lets a process run another program.
-func (m made) exe(pid int, exe string) {
+// exe changes the program of a process.
+func (m fakeMachine) exe(pid int, exe string) {
 	m.t.Helper()
 	link := m.h.Path(fmt.Sprintf("/proc/%d/exe", pid))
 	if err := os.RemoveAll(link); err != nil {
@@ -70,11 +70,11 @@ func (m made) exe(pid int, exe string) {
 
 const scope = `/machine.slice/machine-qemu\x2d7\x2dweb.scope`
 
-// A domain of libvirt on cgroup v2, with virtiofsd, and with a vhost thread of the
-// kernel as kernels before 6.4 have it: by itself, outside the process.
+// A domain of libvirt on cgroup v2, with virtiofsd, and with a vhost thread of kernels
+// before 6.4, outside the process.
 func TestLibvirt(t *testing.T) {
 	h := hosttest.Open(t, "v2-systemd-containerd")
-	m := made{t, h}
+	m := fakeMachine{t, h}
 	for _, g := range []string{"/machine.slice", scope, scope + "/libvirt", scope + "/libvirt/emulator", scope + "/libvirt/vcpu0"} {
 		m.write("/sys/fs/cgroup"+g+"/cpu.stat", "usage_usec 1000\nuser_usec 500\nsystem_usec 500\n")
 		m.write("/sys/fs/cgroup"+g+"/cgroup.procs", "")
@@ -98,7 +98,7 @@ func TestLibvirt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The process's 3 s, and a quarter of the kernel's thread.
+	// The process's 3 s, and a quarter of a second of the kernel thread.
 	want := vm.Times{At: x.At, CPU: 325e7, Named: true, HasWait: true, Wait: 42}
 	want.Role = [vm.RoleLimit]int64{vm.VCPU: 15e8, vm.IOThread: 3e8, vm.VHost: 25e7, vm.Emulator: 12e8}
 	if x != want {
@@ -106,11 +106,11 @@ func TestLibvirt(t *testing.T) {
 	}
 }
 
-// A process that becomes QEMU long after it was started is found in time, and one
-// that QEMU's PID was given to is none.
-func TestBecomes(t *testing.T) {
+// A process that becomes QEMU long after its start is found in time, and a process that
+// reuses QEMU's PID is not.
+func TestLateQEMU(t *testing.T) {
 	h := hosttest.Open(t, "v2-systemd-containerd")
-	m := made{t, h}
+	m := fakeMachine{t, h}
 	m.process(90200, 1, "/usr/bin/dash", "run.sh", "qemu-system-x86_64 -name late", "/system.slice/ssh.service", "run.sh|0 0")
 	groups, vms := captured(t, h)
 	var s usage.Snapshot
@@ -126,7 +126,7 @@ func TestBecomes(t *testing.T) {
 		read(t, groups, vms, &s)
 	}
 	if all := vms.All(); len(all) != 1 || all[0].Name != "late" {
-		t.Fatalf("after %d looks: %+v", looks, all)
+		t.Fatalf("after %d scans: %+v", looks, all)
 	}
 	m.exe(90200, "/usr/bin/vim")
 	read(t, groups, vms, &s)
@@ -135,7 +135,7 @@ func TestBecomes(t *testing.T) {
 	}
 }
 
-// Each captured machine is looked at without a complaint, and has no QEMU.
+// Captured machines are read without errors and have no QEMU.
 func TestCaptured(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
 		h := hosttest.Open(t, name)
@@ -176,6 +176,6 @@ func read(t *testing.T, groups *cgroup.Table, vms *vm.Table, s *usage.Snapshot) 
 func TestOpenRefuses(t *testing.T) {
 	h := hosttest.Open(t, "v2-systemd-containerd")
 	if _, err := vm.Open(h, vm.Config{}, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a table that never looks")
+		t.Error("a table that never scans")
 	}
 }

@@ -6,36 +6,34 @@ import (
 	"unicode/utf8"
 )
 
-// A Domain is what the command line of a QEMU process says of its virtual
-// machine.
+// A Domain is the configuration of a virtual machine on the command line of its QEMU
+// process.
 type Domain struct {
-	Name string // "" where it has none; printable
-	UUID string // in lower case with dashes; "" where it has none
-	CID  uint32 // its address by vsock; 0 where it has none
-	// VCPUs is with how many CPUs it starts, and MaxVCPUs how many it can have.
+	Name string // printable; "" if it has none
+	UUID string // in lower case with dashes; "" if it has none
+	CID  uint32 // vsock address; 0 if it has none
+	// VCPUs is the number of CPUs at start, MaxVCPUs the maximum.
 	VCPUs, MaxVCPUs int
 	Monitor         Monitor
 }
 
-// A Monitor is the socket on which QEMU answers by QMP.
+// A Monitor is the socket on which QEMU speaks QMP.
 type Monitor struct {
-	// Path is the socket's, as QEMU sees it; "" where there is none that
-	// somebody could join.
+	// Path is the socket's, as QEMU sees it; "" if no socket can be connected to.
 	Path string
-	Why  string // there is no path; "" where there is one
-	Hint string // what would give one
+	Why  string // why there is no path; "" if there is one
+	Hint string // how to get one
 }
 
-// The longest name that is kept, in bytes, and the most CPUs that are believed:
-// QEMU's own limit is 4096 on its largest machine.
+// The maximum length of a name in bytes, and the maximum number of CPUs: QEMU's own limit
+// is 4096 on its largest machine.
 const (
 	maxName  = 255
 	maxVCPUs = 1 << 16
 )
 
-// Parse reads the command line of a QEMU process, as /proc/PID/cmdline has it:
-// what libvirt, Proxmox and people write, in both of QEMU's forms. What cannot be
-// read is taken for not there.
+// Parse parses the command line of a QEMU process, as in /proc/PID/cmdline, in both of
+// QEMU's forms, as written by libvirt, Proxmox and people. It ignores what it cannot parse.
 func Parse(cmdline []byte) Domain {
 	d := Domain{VCPUs: 1}
 	smbios, plugged := "", 0
@@ -81,8 +79,8 @@ func Parse(cmdline []byte) Domain {
 	return d
 }
 
-// cpus is how many CPUs -smp gives at start and at most. Where only the topology
-// is given its product is the number of CPUs (QEMU's machine_parse_smp_config).
+// cpus returns how many CPUs -smp gives at start and at most. With only a topology, the
+// number is its product (QEMU's machine_parse_smp_config).
 func cpus(smp argument) (now, most int) {
 	product := 1
 	for _, level := range []string{"drawers", "books", "sockets", "dies", "clusters", "modules", "cores", "threads"} {
@@ -98,7 +96,7 @@ func cpus(smp argument) (now, most int) {
 	return now, max(now, most)
 }
 
-// count reads a number of CPUs, 0 where it is none.
+// count parses a number of CPUs; 0 if it is malformed.
 func count(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
@@ -107,8 +105,8 @@ func count(s string) int {
 	return min(n, maxVCPUs)
 }
 
-// cid reads an address by vsock. 0, 1 and 2 are not a guest's, and the highest is
-// everybody's (linux/vm_sockets.h).
+// cid parses a vsock address. 0, 1 and 2 are reserved, and the highest is the wildcard
+// (linux/vm_sockets.h).
 func cid(s string) uint32 {
 	n, err := strconv.ParseUint(s, 0, 32)
 	if err != nil || n < 3 || n == 1<<32-1 {
@@ -117,8 +115,8 @@ func cid(s string) uint32 {
 	return uint32(n)
 }
 
-// uuid returns a UUID in lower case, "" for what is none and for that of zeros,
-// which QEMU has where it was given none.
+// uuid returns a UUID in lower case, "" if it is malformed or all zeros, which is QEMU's
+// default.
 func uuid(s string) string {
 	s = strings.ToLower(s)
 	if len(s) != 36 || s == "00000000-0000-0000-0000-000000000000" {
@@ -134,7 +132,7 @@ func uuid(s string) string {
 	return s
 }
 
-// printable keeps a name from steering the terminal that shows it.
+// printable escapes a name so that it cannot control a terminal.
 func printable(s string) string {
 	for len(s) > maxName {
 		_, n := utf8.DecodeLastRuneInString(s)

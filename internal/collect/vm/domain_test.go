@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/collect/vm"
 )
 
-// The command lines below have the forms that each program writes: what matters
-// here, and some of what has to be passed over.
+// Command lines in the forms of different programs: the relevant options, and some to
+// ignore.
 var commandLines = []struct {
 	name, args string // arguments in lines
 	want       vm.Domain
@@ -128,7 +128,7 @@ vhost-vsock-pci,guest-cid=0x10
 unix:q.sock,server,nowait
 disk.img`,
 		vm.Domain{Name: "try", CID: 16, VCPUs: 2, MaxVCPUs: 4, Monitor: vm.Monitor{Path: "q.sock"}}},
-	{"nothing but a kernel, which names options", `qemu-system-aarch64
+	{"only a kernel, whose arguments look like options", `qemu-system-aarch64
 -nographic
 -kernel
 Image
@@ -137,7 +137,7 @@ Image
 -serial
 stdio`,
 		vm.Domain{VCPUs: 1, MaxVCPUs: 1, Monitor: vm.Monitor{Why: "it has no QMP monitor"}}},
-	{"topology alone", `qemu-system-x86_64
+	{"topology only", `qemu-system-x86_64
 -smp
 sockets=2,cores=4,threads=2`,
 		vm.Domain{VCPUs: 16, MaxVCPUs: 16, Monitor: vm.Monitor{Why: "it has no QMP monitor"}}},
@@ -155,17 +155,17 @@ vhost-vsock-ccw,guest-cid=2
 -qmp
 tcp:127.0.0.1:4444,server=on`,
 		vm.Domain{Name: "a,b", VCPUs: 1, MaxVCPUs: 1, Monitor: vm.Monitor{Why: "its QMP monitor is not a unix socket"}}},
-	{"a name that would steer a terminal", "qemu-system-x86_64\n-name\na\x1b[2J",
+	{"a name with terminal control codes", "qemu-system-x86_64\n-name\na\x1b[2J",
 		vm.Domain{Name: `a\x1b[2J`, VCPUs: 1, MaxVCPUs: 1, Monitor: vm.Monitor{Why: "it has no QMP monitor"}}},
-	{"a monitor that calls", `qemu-system-x86_64
+	{"a monitor that is a client", `qemu-system-x86_64
 -chardev
 socket,id=m,path=/run/m.sock,reconnect=1
 -mon
 m,mode=control
 -monitor
 unix:/run/hmp.sock,server=on`,
-		vm.Domain{VCPUs: 1, MaxVCPUs: 1, Monitor: vm.Monitor{Why: "its QMP monitor calls somebody, and cannot be called"}}},
-	{"all of it in JSON", `qemu-system-x86_64
+		vm.Domain{VCPUs: 1, MaxVCPUs: 1, Monitor: vm.Monitor{Why: "its QMP monitor is a client, not a server"}}},
+	{"everything in JSON", `qemu-system-x86_64
 -name
 {"guest":"j","debug-threads":true}
 -smp
@@ -197,7 +197,7 @@ func TestParse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := vm.Parse(argv(c.args))
 			if got.Monitor.Path == "" && got.Monitor.Hint == "" {
-				t.Error("no monitor, and no hint")
+				t.Error("no monitor and no hint")
 			}
 			got.Monitor.Hint = ""
 			if diff := cmp.Diff(c.want, got); diff != "" {
@@ -207,11 +207,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// argv makes of lines what /proc/PID/cmdline has.
+// argv converts lines to the format of /proc/PID/cmdline.
 func argv(lines string) []byte { return []byte(strings.ReplaceAll(lines, "\n", "\x00") + "\x00") }
 
-// Whatever a process writes over its command line, what is made of it can be shown
-// and counted with.
+// Any command line gives a domain that is printable and within limits.
 func FuzzParse(f *testing.F) {
 	for _, c := range commandLines {
 		f.Add(argv(c.args))

@@ -2,7 +2,7 @@ package vm
 
 import "encoding/json"
 
-// What the tests outside see of the inside.
+// Exports for external tests.
 
 // P is a process for Alone.
 type P struct {

@@ -24,8 +24,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// busy is the boot sector of a disk: it writes to a port for ever, without
-// interrupts.
+// busy is the boot sector of a disk: it writes to a port forever, with interrupts off.
 var busy = func() []byte {
 	b := make([]byte, 512)
 	copy(b, []byte{
@@ -38,14 +37,14 @@ var busy = func() []byte {
 	return b
 }()
 
-// A guest is QEMU with a virtual machine that is busy.
+// A guest is a QEMU process with a busy virtual machine.
 type guest struct {
 	cmd *exec.Cmd
 	err bytes.Buffer
 }
 
-// accelerators are what QEMU runs a guest with: KVM needs a processor that this
-// machine's host lets it see less of.
+// accelerators are QEMU's options for each accelerator: KVM needs a reduced CPU model that
+// this machine's host supports.
 var accelerators = map[string][]string{
 	"kvm": {"-accel", "kvm", "-cpu", "host,-arch-capabilities"},
 	"tcg": {"-accel", "tcg,thread=multi"},
@@ -81,8 +80,8 @@ func (g *guest) kill(t *testing.T) {
 	if g.cmd.ProcessState != nil {
 		return
 	}
-	_ = g.cmd.Process.Kill() // it may have ended by itself
-	_ = g.cmd.Wait()         // as it was killed
+	_ = g.cmd.Process.Kill() // it may have exited
+	_ = g.cmd.Wait()         // killed above
 	if g.err.Len() > 0 {
 		t.Logf("QEMU: %s", g.err.String())
 	}
@@ -95,7 +94,7 @@ func enter(t *testing.T, dir string, pid int) {
 	}
 }
 
-// A fixture is what reads the groups and the virtual machines of this machine.
+// A fixture reads the groups and the virtual machines of this machine.
 type fixture struct {
 	t      *testing.T
 	h      *hostfs.FS
@@ -166,7 +165,7 @@ func (s *fixture) tick() {
 	}
 }
 
-// group is the one at the path; nil where there is none.
+// group returns the group at the path; nil if there is none.
 func (s *fixture) group(p string) *usage.Group {
 	for _, g := range s.snap.Groups {
 		if g.Workload.Path == p {
@@ -176,8 +175,8 @@ func (s *fixture) group(p string) *usage.Group {
 	return nil
 }
 
-// of is the virtual machine with the name, nil where it is not known.
-func (s *fixture) of(name string) *vm.VM {
+// find returns the virtual machine with the name, nil if unknown.
+func (s *fixture) find(name string) *vm.VM {
 	for _, v := range s.vms.All() {
 		if v.Name == name {
 			return v
@@ -186,7 +185,7 @@ func (s *fixture) of(name string) *vm.VM {
 	return nil
 }
 
-// until ticks until f holds.
+// until ticks until f returns true.
 func (s *fixture) until(what string, f func() bool) {
 	s.t.Helper()
 	testkit.Eventually(s.t, what, func() bool {
@@ -195,7 +194,7 @@ func (s *fixture) until(what string, f func() bool) {
 	})
 }
 
-// mkdir makes a group, and returns its directory. It is removed at the end.
+// mkdir creates a group, and returns its directory. It is removed at the end.
 func (s *fixture) mkdir(p string) string {
 	s.t.Helper()
 	dir, ok := s.y.Dir(p)
@@ -205,7 +204,7 @@ func (s *fixture) mkdir(p string) string {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { // who was killed in it takes a moment to leave
+	s.t.Cleanup(func() { // a killed process takes a moment to leave
 		testkit.Eventually(s.t, dir+" is removed", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 	})
 	return dir

@@ -2,14 +2,14 @@ package vm
 
 import "strings"
 
-// monitors gathers what a command line says of QMP.
+// monitors collects the QMP options of a command line.
 type monitors struct {
 	chardevs map[string]argument
-	control  []argument // what QMP is spoken on, where it is told in place
-	ids      []string   // the same by the id of a chardev
+	control  []argument // devices of QMP monitors given inline
+	ids      []string   // ids of chardevs of QMP monitors
 }
 
-// option takes in an option, if it is one of QMP's.
+// option takes an option if it concerns QMP.
 func (m *monitors) option(option, text string) {
 	switch option {
 	case "chardev":
@@ -33,8 +33,8 @@ func (m *monitors) option(option, text string) {
 	}
 }
 
-// flattenChardev gives the keys of a chardev in JSON, as QMP has them, the names that they
-// have in the other form.
+// flattenChardev renames the keys of a chardev in JSON, as QMP has them, to those of the
+// other form.
 func flattenChardev(a argument) argument {
 	const data = "backend.data."
 	for long, key := range map[string]string{"backend.type": "backend", data + "server": "server", data + "addr.data.path": "path",
@@ -46,8 +46,8 @@ func flattenChardev(a argument) argument {
 	return a
 }
 
-// parseShortDevice reads a device in its short form, "unix:PATH,server=on,wait=off"; nil
-// where it is none.
+// parseShortDevice parses a device in its short form, "unix:PATH,server=on,wait=off"; nil
+// if it has another form.
 func parseShortDevice(text string) argument {
 	if text == "none" || text == "" {
 		return nil
@@ -61,20 +61,20 @@ func parseShortDevice(text string) argument {
 	return a
 }
 
-// Why a monitor cannot be joined, and what to do about it.
+// Why a monitor cannot be connected to, and what to do about it.
 const (
 	noMonitor    = "it has no QMP monitor"
 	byLibvirt    = "libvirt holds its QMP monitor"
 	handedOver   = "its QMP monitor is held by what started it"
 	notUnix      = "its QMP monitor is not a unix socket"
-	calls        = "its QMP monitor calls somebody, and cannot be called"
+	calls        = "its QMP monitor is a client, not a server"
 	hintOption   = "start it with -qmp unix:PATH,server=on,wait=off as well"
 	hintLibvirt  = "give the domain a second monitor, in its XML: <qemu:commandline><qemu:arg value='-qmp'/><qemu:arg value='unix:/run/NAME.qmp,server=on,wait=off'/></qemu:commandline>"
 	libvirtID    = "charmonitor"
 	libvirtPlace = "/libvirt/"
 )
 
-// choose returns the first monitor that can be joined, else why there is none.
+// choose returns the first usable monitor, else why there is none.
 func (m *monitors) choose() Monitor {
 	all := m.control
 	for _, id := range m.ids {
@@ -96,8 +96,8 @@ func (m *monitors) choose() Monitor {
 	return best
 }
 
-// joinProblem says why a monitor cannot be joined, or "". A socket of libvirt's is
-// left alone: QEMU answers one caller at a time, and libvirt is that one.
+// joinProblem returns why a monitor cannot be used, or "". A socket of libvirt is not used:
+// QEMU serves one client at a time, and libvirt is that client.
 func joinProblem(a argument) string {
 	switch {
 	case a["backend"] != "socket":

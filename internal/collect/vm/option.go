@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// An argument of QEMU is its keys and values: "socket,id=mon,server=on", or the
+// An argument is the keys and values of a QEMU option: "socket,id=mon,server=on", or the
 // same as a JSON object.
 type argument map[string]string
 
-// parseArgument reads an argument. implied is the key of a first value that
-// stands without one, "" where the option has none. A word without a value is
-// "on"; QEMU before 6.0 also had "nowait" for wait=off, and so it is read. Of a
-// key that is there twice the last one counts, as for QEMU.
+// parseArgument parses an argument. implied is the key of a first value without one, "" if
+// the option has none. A word without a value is "on"; "nowait", of QEMU before 6.0, is
+// wait=off. As in QEMU, the last one of a repeated key counts.
 func parseArgument(s, implied string) argument {
 	if strings.HasPrefix(s, "{") {
 		return parseObject(s)
@@ -39,7 +38,7 @@ func parseArgument(s, implied string) argument {
 	return a
 }
 
-// cutComma cuts s at its first comma. Two commas are one that is meant.
+// cutComma cuts s at its first comma. A double comma is an escaped comma.
 func cutComma(s string) (part, rest string) {
 	for from := 0; ; {
 		i := strings.IndexByte(s[from:], ',')
@@ -54,8 +53,8 @@ func cutComma(s string) (part, rest string) {
 	}
 }
 
-// parseObject reads an argument that is a JSON object, and gives objects in it
-// dotted keys. Lists are left out. What is no object has no keys.
+// parseObject parses an argument that is a JSON object, with dotted keys for nested objects
+// and without lists. Anything else gives no keys.
 func parseObject(s string) argument {
 	d := json.NewDecoder(bytes.NewReader([]byte(s)))
 	d.UseNumber()
@@ -82,7 +81,7 @@ func (a argument) flatten(prefix string, object map[string]any) {
 	}
 }
 
-// isOn reports whether the key is switched on. QEMU takes all of these.
+// isOn reports whether the key is on, in any of QEMU's spellings.
 func (a argument) isOn(key string) bool {
 	switch a[key] {
 	case "on", "yes", "true", "y":
@@ -91,8 +90,8 @@ func (a argument) isOn(key string) bool {
 	return false
 }
 
-// flags are QEMU's options that take no argument, of versions 2.0 to 10
-// (qemu-options.hx). All others take one.
+// flags are the options without an argument of QEMU 2.0 to 10 (qemu-options.hx). All others
+// take one.
 var flags = map[string]bool{
 	"h": true, "help": true, "version": true, "audio-help": true,
 	"S": true, "s": true, "preconfig": true, "only-migratable": true,
@@ -107,14 +106,14 @@ var flags = map[string]bool{
 	"xen-attach": true, "xen-create": true, "xen-domid-restrict": true, "old-param": true, "tdf": true,
 }
 
-// options calls f for each option of a command line, arguments separated by zero
-// bytes, without its dashes.
+// options calls f for each option of a command line, without its dashes. Arguments are
+// separated by zero bytes.
 func options(cmdline []byte, f func(option, argument string)) {
 	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
 	for i := 1; i < len(args); i++ {
 		name, dashed := strings.CutPrefix(args[i], "-")
 		if !dashed {
-			continue // the image of a disk
+			continue // a disk image
 		}
 		name = strings.TrimPrefix(name, "-")
 		if flags[name] || i+1 == len(args) {

@@ -12,15 +12,15 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// An otherProcess is what is known of a process that is no QEMU.
+// An otherProcess is what is known of a process that is not QEMU.
 type otherProcess struct {
-	checks uint8 // how often it was looked at, up to maxChecks
+	checks uint8 // how often it was checked, up to maxChecks
 	vhost  int32 // of a kernel thread: the process whose packets it moves
-	kernel bool  // a kernel thread, which stays one
+	kernel bool  // a kernel thread, which remains one
 }
 
-// A process may become QEMU some time after it was started: a shell that prepares
-// it first. So the first looks take in each process, and then one in eight.
+// A process may become QEMU some time after its start, such as a shell that prepares it. So
+// the first scans check each process, and later ones one in eight.
 const (
 	maxChecks    = 3
 	recheckEvery = 8
@@ -29,12 +29,12 @@ const (
 // startupTime is how long after its start QEMU has all of its threads, in ns.
 const startupTime = 5_000_000_000
 
-// maxGroupProcesses is how many processes of a workload are looked at, to find out who is in
-// it beside a virtual machine.
+// maxGroupProcesses is how many processes of a workload are read to find out what else runs
+// beside a virtual machine.
 const maxGroupProcesses = 256
 
-// scanAll looks at all processes. Most of them are skipped: they were seen to be
-// something else, which few change.
+// scanAll checks all processes. It skips most of them: they were identified as something
+// else, which rarely changes.
 func (t *Table) scanAll() error {
 	entries, err := t.h.ReadDir("/proc")
 	if err != nil {
@@ -81,8 +81,7 @@ func (t *Table) scanAll() error {
 	return nil
 }
 
-// identify returns the virtual machine that a process is, or nil and what else
-// it is.
+// identify returns the virtual machine of a process, or nil and what else it is.
 func (t *Table) identify(pid int32) (*VM, otherProcess, error) {
 	name, kernel, err := t.program(pid)
 	if err != nil || kernel {
@@ -106,7 +105,7 @@ func (t *Table) identify(pid int32) (*VM, otherProcess, error) {
 		return nil, otherProcess{}, err
 	}
 	if len(cmdline) == 0 {
-		return nil, otherProcess{}, nil // it has ended, and nobody has asked how
+		return nil, otherProcess{}, nil // it has ended without an error
 	}
 	v.cmdline = string(cmdline)
 	if old := t.vms[pid]; old != nil && old.Start == v.Start && old.cmdline == v.cmdline {
@@ -120,18 +119,18 @@ func (t *Table) identify(pid int32) (*VM, otherProcess, error) {
 	}
 	v.VCPUs, v.Named = vcpus(threads, v.Domain.VCPUs)
 	if now, err := t.h.Boottime(); err == nil && now-v.Start < startupTime {
-		v.VCPUs = max(v.VCPUs, v.Domain.VCPUs) // some of its threads may be still to come
+		v.VCPUs = max(v.VCPUs, v.Domain.VCPUs) // some of its threads may not exist yet
 	}
-	// What was read is of one process if it is still the same.
+	// The readings belong to one process if its start is still the same.
 	if st, err := t.stat(pid); err != nil || st.Start != v.Start {
 		return nil, otherProcess{}, fmt.Errorf("%s: another process: %w", dir(pid), fault.ErrNotFound)
 	}
 	return v, otherProcess{}, nil
 }
 
-// program returns the name of the program that a process runs, and whether it is a
-// kernel thread, of which it is the thread's. A process of another user may be
-// known by its own name only, which QEMU keeps unless it is told otherwise.
+// program returns the name of the program of a process, and whether it is a kernel thread,
+// whose name it then is. For a process of another user only its own name may be readable,
+// which QEMU does not change by default.
 func (t *Table) program(pid int32) (name string, kernel bool, err error) {
 	exe, err := t.h.Readlink(dir(pid) + "/exe")
 	if err == nil {
@@ -171,7 +170,7 @@ func (t *Table) group(pid int32) (string, error) {
 			return m.Path, nil
 		}
 	}
-	return "", fmt.Errorf("%s/cgroup: hierarchy %d is not there: %w", dir(pid), t.hierarchy.ID, fault.ErrInvalid)
+	return "", fmt.Errorf("%s/cgroup: no hierarchy %d: %w", dir(pid), t.hierarchy.ID, fault.ErrInvalid)
 }
 
 // threads calls f for each thread of a process, with its name.
@@ -188,7 +187,7 @@ func (t *Table) threads(pid int32, f func(tid int32, name string)) error {
 		}
 		b, err := t.h.ReadFile(tasks + "/" + e.Name() + "/comm")
 		if errors.Is(err, fault.ErrNotFound) {
-			continue // it has just ended
+			continue // it just ended
 		}
 		if err != nil {
 			return err
@@ -201,7 +200,7 @@ func (t *Table) threads(pid int32, f func(tid int32, name string)) error {
 	return nil
 }
 
-// readGroupProcess reads who a process is, and false for one that has ended.
+// readGroupProcess reads a process of a group; false if it has ended.
 func (t *Table) readGroupProcess(pid int32) (groupProcess, bool) {
 	st, err := t.stat(pid)
 	if err != nil || st.State == 'Z' || st.State == 'X' {
@@ -210,25 +209,25 @@ func (t *Table) readGroupProcess(pid int32) (groupProcess, bool) {
 	return groupProcess{pid: pid, parent: int32(st.Parent), name: string(st.Comm), kernel: st.Kernel, qemu: t.vms[pid] != nil}, true
 }
 
-// groupPIDs lists the processes that count for g: in its group and in those below
-// that are no workloads of their own. Where there are more than maxGroupProcesses it stops.
+// groupPIDs lists the processes that count for g: in its group and in groups below that are
+// not workloads. It stops at more than maxGroupProcesses.
 func (t *Table) groupPIDs(g *usage.Group, owner Owner) ([]int32, error) {
 	var pids []int32
 	err := t.addPIDs(g.Workload.Path, func(group string) bool { return owner(group) == g }, &pids)
 	slices.Sort(pids)
-	// With cgroup v1 a process is listed in each group that has a thread of it.
+	// With cgroup v1 a process is listed in each group with a thread of it.
 	return slices.Compact(pids), err
 }
 
-// addPIDs adds the processes of a group, whose path is below the mount, and of those
-// below it that are wanted.
+// addPIDs adds the processes of a group, whose path is below the mount, and of the wanted
+// groups below it.
 func (t *Table) addPIDs(below string, want func(group string) bool, pids *[]int32) error {
 	at := path.Join(t.hierarchy.Mount, below)
 	b, err := t.h.ReadFile(at + "/cgroup.procs")
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		return nil // it is gone, or its memory is charged here and its CPU time is not
-	case errors.Is(err, fault.ErrUnsupported): // a threaded group: its processes are listed above
+		return nil // removed, or its memory is charged here and its CPU time is not
+	case errors.Is(err, fault.ErrUnsupported): // a threaded group: its processes are listed in its parent
 	case err != nil:
 		return err
 	}
@@ -237,7 +236,7 @@ func (t *Table) addPIDs(below string, want func(group string) bool, pids *[]int3
 		if n < 0 {
 			n = len(b) - 1
 		}
-		// Processes of an outer PID namespace are written 0.
+		// Processes of an outer PID namespace are listed as 0.
 		if pid, err := strconv.ParseInt(string(b[:n]), 10, 32); err == nil && pid > 0 {
 			*pids = append(*pids, int32(pid))
 		}

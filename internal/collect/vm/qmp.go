@@ -21,36 +21,36 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// answerTimeout is how long QEMU has to answer, all in all.
+// answerTimeout is how long QEMU may take in total.
 const answerTimeout = time.Second
 
-// maxAnswer is how long QEMU's answers may be together, in bytes. Of one CPU it
-// tells some 700.
+// maxAnswer is the maximum length of QEMU's answers in total, in bytes. It sends about 700
+// per CPU.
 const maxAnswer = 4 << 20
 
-// An Exits is how often, and why, the CPUs of a virtual machine left guest mode
-// since it was started, all of them together: what KVM counts, by the names that
-// QEMU gives it ("exits" is all of them, "halt_exits", "io_exits"). Values whose
-// names end in _ns are ns. What a machine does not count is not in it.
+// An Exits is how often, and why, the CPUs of a virtual machine left guest mode since it
+// started, summed over the CPUs: KVM's counters by QEMU's names ("exits" is all of them,
+// "halt_exits", "io_exits"). Values whose names end in _ns are ns. It omits what a machine
+// does not count.
 type Exits map[string]int64
 
-// counted are the counters that are asked for: those of x86, and of arm64.
+// counted are the requested counters: those of x86 and of arm64.
 var counted = []string{"exits", "halt_exits", "io_exits", "mmio_exits", "irq_exits", "irq_window_exits", "request_irq_exits",
 	"nmi_window_exits", "signal_exits", "notify_window_exits", "hypercalls", "irq_injections", "insn_emulation",
 	"halt_wait_ns", "halt_poll_success_ns", "halt_poll_fail_ns",
 	"wfi_exit_stat", "wfe_exit_stat", "hvc_exit_stat", "mmio_exit_user", "mmio_exit_kernel"}
 
-// noExits is why QEMU has no counters although it answers.
+// noExits is why QEMU answers without counters.
 const noExits = "QEMU counts none: it runs without KVM"
 
-// QueryExits asks QEMU, once, how often the virtual machine's CPUs left guest mode. It
-// takes a second at most, and costs each of these CPUs one such exit. Nobody else
-// can talk to that monitor meanwhile, which is a few milliseconds.
+// QueryExits asks QEMU how often the virtual machine's CPUs left guest mode. It takes a
+// second at most, and costs each of these CPUs one such exit. It occupies the monitor for a
+// few milliseconds.
 //
-// The error, with a hint where there is one, says why it is not known: it wraps
-// fault.ErrUnsupported where there is no monitor to be joined, or one that does not
-// count, fault.ErrUnavailable where QEMU does not answer in time, as while somebody
-// else is joined, and fault.ErrConflict where the socket is another process's.
+// The error, with a hint if there is one, wraps fault.ErrUnsupported without a usable
+// monitor or counters, fault.ErrUnavailable if QEMU does not answer in time, for example
+// while another client is connected, and fault.ErrConflict if the socket belongs to another
+// process.
 func QueryExits(ctx context.Context, h *hostfs.FS, v *VM) (Exits, error) {
 	switch {
 	case v.Monitor.Path == "":
@@ -68,19 +68,19 @@ func QueryExits(ctx context.Context, h *hostfs.FS, v *VM) (Exits, error) {
 	e, err := queryStats(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fault.WithHint(fmt.Errorf("QMP: no answer within %v: %w", answerTimeout, fault.ErrUnavailable),
-			"QEMU answers one caller at a time on a socket: "+hintOption)
+			"QEMU serves one client at a time on a socket: "+hintOption)
 	}
 	return e, err
 }
 
-// dial joins the monitor: in QEMU's own view of the file system, and only if it is
-// QEMU that listens there, as its command line is its owner's to write.
+// dial connects to the monitor, in QEMU's view of the file system, and only if QEMU itself
+// listens there, because the owner of a process can write any path into its command line.
 func dial(ctx context.Context, h *hostfs.FS, v *VM) (*net.UnixConn, error) {
 	at := h.Path(dir(v.PID) + "/cwd/" + v.Monitor.Path)
 	if path.IsAbs(v.Monitor.Path) {
 		at = h.Path(dir(v.PID)+"/root") + v.Monitor.Path
 	}
-	// By descriptor, as an address of a socket has 107 bytes at most.
+	// By descriptor, since a socket address has 107 bytes at most.
 	fd, err := unix.Open(at, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		err = hostfs.Kind(v.Monitor.Path, err)
@@ -108,7 +108,7 @@ func dial(ctx context.Context, h *hostfs.FS, v *VM) (*net.UnixConn, error) {
 	return c, err
 }
 
-// checkPeer reports what is wrong where another process than pid listens.
+// checkPeer returns an error if another process than pid listens.
 func checkPeer(c *net.UnixConn, pid int32) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -126,8 +126,8 @@ func checkPeer(c *net.UnixConn, pid int32) error {
 	return nil
 }
 
-// queryStats speaks QMP: a greeting comes, capabilities are agreed upon, a question is
-// asked (QEMU's docs/interop/qmp-spec).
+// queryStats speaks QMP: it reads the greeting, negotiates capabilities, and queries the
+// counters (QEMU's docs/interop/qmp-spec).
 func queryStats(rw io.ReadWriter) (Exits, error) {
 	r := bufio.NewReader(io.LimitReader(rw, maxAnswer))
 	greeting, err := readMessage(r)
@@ -162,7 +162,7 @@ type message struct {
 	} `json:"error"`
 }
 
-// execute sends a command and returns the answer, past events.
+// execute sends a command and returns its answer, skipping events.
 func execute(w io.Writer, r *bufio.Reader, command string) (json.RawMessage, error) {
 	if _, err := io.WriteString(w, command+"\n"); err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func execute(w io.Writer, r *bufio.Reader, command string) (json.RawMessage, err
 	}
 }
 
-// readMessage reads a line, past empty ones.
+// readMessage reads a line, skipping empty ones.
 func readMessage(r *bufio.Reader) (m message, err error) {
 	for {
 		line, err := r.ReadBytes('\n')
@@ -190,7 +190,7 @@ func readMessage(r *bufio.Reader) (m message, err error) {
 			continue
 		}
 		if errors.Is(err, io.EOF) {
-			return m, fmt.Errorf("QMP: QEMU hung up, or told more than %d bytes: %w", maxAnswer, fault.ErrUnavailable)
+			return m, fmt.Errorf("QMP: QEMU closed the connection, or sent more than %d bytes: %w", maxAnswer, fault.ErrUnavailable)
 		}
 		if err != nil {
 			return m, err
@@ -202,8 +202,8 @@ func readMessage(r *bufio.Reader) (m message, err error) {
 	}
 }
 
-// parseStats sums up what query-stats answers, over the CPUs. Values that are no
-// counts (switches, histograms) are left out.
+// parseStats sums the answer of query-stats over the CPUs. It omits values that are not
+// counts (switches, histograms).
 func parseStats(answer []byte) (Exits, error) {
 	var cpus []struct {
 		Stats []struct {
@@ -230,11 +230,11 @@ func parseStats(answer []byte) (Exits, error) {
 	return e, nil
 }
 
-// Since returns how often each was counted from before to e, a second; of what is
-// in ns, seconds a second. Else it says why that is not known.
+// Since returns the rate per second of each counter from before to e; for counters in ns,
+// in seconds per second. why is the reason if the rates are unknown.
 func (e Exits) Since(before Exits, span time.Duration) (rates map[string]float64, why string) {
 	if span <= 0 {
-		return nil, "no time went by"
+		return nil, "no time passed"
 	}
 	rates = map[string]float64{}
 	for name, now := range e {
@@ -243,7 +243,7 @@ func (e Exits) Since(before Exits, span time.Duration) (rates map[string]float64
 		case !ok:
 			continue
 		case now < then:
-			return nil, "CPUs were taken away meanwhile"
+			return nil, "CPUs were removed meanwhile"
 		}
 		rates[name] = float64(now-then) / span.Seconds()
 		if strings.HasSuffix(name, "_ns") {

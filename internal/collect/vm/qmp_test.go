@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A talk is one that QEMU has: what it says, whatever it is asked.
-type talk struct {
+// A fakeQEMU sends a fixed text for any request.
+type fakeQEMU struct {
 	io.Reader
 	io.Writer
 }
@@ -23,8 +23,8 @@ const (
 	event    = `{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "RTC_CHANGE", "data": {"offset": 0}}` + "\r\n"
 )
 
-// What QEMU says that the tests with a real one do not bring it to.
-func TestSpeak(t *testing.T) {
+// Answers that a real QEMU does not give in the other tests.
+func TestQueryStats(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
 		want       vm.Exits
@@ -44,18 +44,18 @@ func TestSpeak(t *testing.T) {
 		{"refused", greeting + agreed + `{"error": {"class": "GenericError", "desc": "no\u001b[2J"}}` + "\r\n", nil, fault.ErrUnsupported, `no\x1b[2J`},
 		{"not QMP", "SSH-2.0-OpenSSH_9.2\r\n", nil, fault.ErrInvalid, "QMP: "},
 		{"another JSON", `{"hello": 1}` + "\n", nil, fault.ErrInvalid, "no greeting"},
-		{"gone", greeting, nil, fault.ErrUnavailable, "hung up"},
-		{"nothing but events", greeting + strings.Repeat(event, 5<<20/len(event)), nil, fault.ErrUnavailable, "4194304 bytes"},
+		{"gone", greeting, nil, fault.ErrUnavailable, "closed the connection"},
+		{"only events", greeting + strings.Repeat(event, 5<<20/len(event)), nil, fault.ErrUnavailable, "4194304 bytes"},
 		{"one endless line", strings.Repeat("{", 5<<20), nil, fault.ErrUnavailable, "4194304 bytes"},
 	} {
-		got, err := vm.Speak(talk{strings.NewReader(c.says), io.Discard})
+		got, err := vm.Speak(fakeQEMU{strings.NewReader(c.says), io.Discard})
 		if !maps.Equal(got, c.want) || !errors.Is(err, c.kind) || err != nil && !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, %v, want %v, %v: %s", c.name, got, err, c.want, c.kind, c.text)
 		}
 	}
 }
 
-// Sums do not overflow, whatever is told.
+// Sums do not overflow.
 func FuzzStats(f *testing.F) {
 	f.Add([]byte(`[{"stats": [{"name": "exits", "value": 9223372036854775807}]}, {"stats": [{"name": "exits", "value": 9223372036854775807}, {"name": "x", "value": -1}]}]`))
 	f.Add([]byte(`[{"stats": [{"name": "exits", "value": [1]}]}]`))

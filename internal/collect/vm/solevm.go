@@ -14,8 +14,8 @@ type groupProcess struct {
 	kernel      bool // a kernel thread
 }
 
-// helpers are the names of programs that serve one virtual machine each, cut to
-// the 15 bytes that the kernel keeps.
+// helpers are the names of programs that serve one virtual machine each, cut to the 15
+// bytes of the kernel.
 var helpers = []string{"virtiofsd", "swtpm", "passt", "passt.avx2", "qemu-pr-helper", "qemu-storage-da", "slirp4netns", "vhost-user-"}
 
 func isHelper(name string) bool {
@@ -24,9 +24,9 @@ func isHelper(name string) bool {
 	}) || strings.HasPrefix(name, "vhost-device-")
 }
 
-// soleVM returns the one virtual machine that those in a workload are there for:
-// one QEMU, kernel threads, helpers, what QEMU started, and what it was started
-// by. Else it says why there is none.
+// soleVM returns the virtual machine to which all processes of a workload belong: one QEMU,
+// kernel threads, helpers, QEMU's children and its ancestors. why is the reason if there is
+// none.
 func soleVM(them []groupProcess) (pid int32, why string) {
 	by := map[int32]groupProcess{}
 	for _, p := range them {
@@ -61,9 +61,9 @@ func soleVM(them []groupProcess) (pid int32, why string) {
 	return qemu.pid, ""
 }
 
-// hasAncestor reports whether f holds for something above p.
+// hasAncestor reports whether f holds for an ancestor of p.
 func hasAncestor(by map[int32]groupProcess, p groupProcess, f func(groupProcess) bool) bool {
-	for range len(by) { // parents of processes that came and went may go in circles
+	for range len(by) { // after reused PIDs, parents may form a cycle
 		up, ok := by[p.parent]
 		if !ok {
 			return false

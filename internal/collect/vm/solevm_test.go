@@ -19,27 +19,27 @@ func TestSoleVM(t *testing.T) {
 		pid  int32
 		why  string
 	}{
-		{"by itself", []vm.P{qemu}, 10, ""},
+		{"alone", []vm.P{qemu}, 10, ""},
 		{"with its helpers", []vm.P{qemu, {PID: 11, Parent: 1, Name: "virtiofsd"}, {PID: 12, Parent: 11, Name: "virtiofsd"},
 			{PID: 13, Parent: 1, Name: "swtpm"}, {PID: 14, Parent: 1, Name: "passt.avx2"}, {PID: 15, Parent: 1, Name: "vhost-user-gpu"}}, 10, ""},
 		{"with vhost threads of the kernel", []vm.P{qemu, {PID: 11, Parent: 2, Name: "vhost-10", Kernel: true}}, 10, ""},
-		{"in a shell that waits", []vm.P{{PID: 8, Parent: 1, Name: "bash"}, {PID: 9, Parent: 8, Name: "run.sh"},
+		{"in a waiting shell", []vm.P{{PID: 8, Parent: 1, Name: "bash"}, {PID: 9, Parent: 8, Name: "run.sh"},
 			{PID: 10, Parent: 9, Name: "qemu-system-x86", QEMU: true}}, 10, ""},
-		{"with what it started", []vm.P{qemu, {PID: 11, Parent: 10, Name: "sh"}, {PID: 12, Parent: 11, Name: "ip"}}, 10, ""},
-		{"as it forks", []vm.P{qemu, {PID: 11, Parent: 10, Name: "qemu-system-x86", QEMU: true}}, 10, ""},
+		{"with its children", []vm.P{qemu, {PID: 11, Parent: 10, Name: "sh"}, {PID: 12, Parent: 11, Name: "ip"}}, 10, ""},
+		{"while it forks", []vm.P{qemu, {PID: 11, Parent: 10, Name: "qemu-system-x86", QEMU: true}}, 10, ""},
 		{"two", []vm.P{qemu, {PID: 20, Parent: 1, Name: "kvm", QEMU: true}}, 0,
 			"2 virtual machines are in one group: qemu-system-x86 (PID 10), kvm (PID 20); give each its own"},
-		{"with somebody else", []vm.P{qemu, {PID: 11, Parent: 1, Name: "nginx"}, {PID: 12, Parent: 11, Name: "nginx"}}, 0,
+		{"with other processes", []vm.P{qemu, {PID: 11, Parent: 1, Name: "nginx"}, {PID: 12, Parent: 11, Name: "nginx"}}, 0,
 			"it shares its group with nginx (PID 11), nginx (PID 12); give it its own"},
 		{"beside a child of its shell", []vm.P{{PID: 9, Parent: 1, Name: "bash"}, {PID: 10, Parent: 9, Name: "kvm", QEMU: true}, {PID: 11, Parent: 9, Name: "make"}}, 0,
 			"it shares its group with make (PID 11); give it its own"},
-		{"in a crowd", append([]vm.P{qemu}, crowd...), 0,
+		{"with many processes", append([]vm.P{qemu}, crowd...), 0,
 			"it shares its group with nginx (PID 100), nginx (PID 101), nginx (PID 102), nginx (PID 103) and 5 more; give it its own"},
-		{"a name that would steer a terminal", []vm.P{qemu, {PID: 11, Parent: 1, Name: "a\x1b[2J"}}, 0,
+		{"a name with terminal control codes", []vm.P{qemu, {PID: 11, Parent: 1, Name: "a\x1b[2J"}}, 0,
 			`it shares its group with a\x1b[2J (PID 11); give it its own`},
-		{"parents in a circle", []vm.P{qemu, {PID: 12, Parent: 13, Name: "b"}, {PID: 13, Parent: 12, Name: "c"}}, 0,
+		{"a cycle of parents", []vm.P{qemu, {PID: 12, Parent: 13, Name: "b"}, {PID: 13, Parent: 12, Name: "c"}}, 0,
 			"it shares its group with b (PID 12), c (PID 13); give it its own"},
-		{"nobody", nil, 0, "no virtual machine is in it"},
+		{"empty", nil, 0, "no virtual machine is in it"},
 	} {
 		if pid, why := vm.Alone(c.them...); pid != c.pid || why != c.why {
 			t.Errorf("%s: %d %q, want %d %q", c.name, pid, why, c.pid, c.why)
@@ -64,7 +64,7 @@ func TestRoles(t *testing.T) {
 		named   bool
 	}{
 		{"qemu-system-x86|worker|CPU 0/KVM|CPU 1/KVM|CPU 2/KVM", 3, true},
-		{"qemu-system-x86|ALL CPUs/TCG", 4, true}, // one thread for all that it was started with
+		{"qemu-system-x86|ALL CPUs/TCG", 4, true}, // one thread for all CPUs at start
 		{"kvm|kvm|kvm", 4, false},
 	} {
 		if n, named := vm.VCPUs(strings.Split(c.threads, "|"), 4); n != c.n || named != c.named {
@@ -85,7 +85,7 @@ func TestIsQEMU(t *testing.T) {
 	}
 }
 
-// Rates are of the time that went by; a thread that ended takes nothing back.
+// Rates are relative to the time between; a thread that ended does not make them negative.
 func TestSince(t *testing.T) {
 	a := vm.Times{At: 1e9, CPU: 5e9, Named: true, Wait: 1e9, HasWait: true}
 	a.Role[vm.VCPU], a.Role[vm.IOThread], a.Role[vm.Emulator] = 3e9, 1e9, 1e9
@@ -103,6 +103,6 @@ func TestSince(t *testing.T) {
 	}
 	b.HasWait = false
 	if r, _ := b.Since(a); r.HasWait {
-		t.Error("a wait that was read once")
+		t.Error("a wait that only one reading has")
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// A Role is what a thread of a virtual machine does.
+// A Role is the role of a thread of a virtual machine.
 type Role uint8
 
 const (
-	// Emulator is all else: the main loop, workers, the monitor.
+	// Emulator is everything else: the main loop, workers, the monitor.
 	Emulator Role = iota
 	VCPU          // runs the guest
 	VHost         // moves its packets in the kernel
@@ -23,16 +23,15 @@ var roleNames = [RoleLimit]string{"emulator", "vcpu", "vhost", "io"}
 // String returns the role's name.
 func (r Role) String() string { return roleNames[r] }
 
-// allCPUsThread is the thread that runs all CPUs of a guest in turn, which QEMU's emulated
-// CPUs can do.
+// allCPUsThread is the thread that runs all emulated CPUs of a guest in turn.
 const allCPUsThread = "ALL CPUs/TCG"
 
 // monitorThread is the I/O thread of QEMU's own monitor.
 const monitorThread = "IO mon_iothread"
 
-// roleOf says what the thread with the name does. The names are QEMU's where
-// debug-threads is on ("CPU 3/KVM", "IO iothread1"), and the kernel's of vhost
-// threads ("vhost-1234").
+// roleOf returns the role of a thread by its name. The names are QEMU's with
+// debug-threads=on ("CPU 3/KVM", "IO iothread1"), and the kernel's for vhost threads
+// ("vhost-1234").
 func roleOf(name string) Role {
 	if n, ok := strings.CutPrefix(name, "CPU "); ok {
 		if n, _, ok := strings.Cut(n, "/"); ok && isNumber(n) {
@@ -50,7 +49,7 @@ func roleOf(name string) Role {
 	return Emulator
 }
 
-// vhostOwner returns whose thread vhost-PID is.
+// vhostOwner returns the PID of the process that the thread vhost-PID serves.
 func vhostOwner(name string) (pid int32, ok bool) {
 	n, ok := strings.CutPrefix(name, "vhost-")
 	if !ok || !isNumber(n) {
@@ -65,8 +64,8 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// vcpus counts the CPUs that threads of these names run: how many, and whether
-// the names tell.
+// vcpus returns how many CPUs the threads with these names run, and whether the names show
+// it.
 func vcpus(names []string, started int) (n int, named bool) {
 	for _, name := range names {
 		if name == allCPUsThread {
@@ -82,9 +81,8 @@ func vcpus(names []string, started int) (n int, named bool) {
 	return n, true
 }
 
-// isQEMU reports whether a program, or a process, of this name is QEMU running a
-// machine. A process's name has 15 bytes at most. Wrapped programs of Nix have a
-// dot in front.
+// isQEMU reports whether a program or process of this name is QEMU running a machine. A
+// process name has 15 bytes at most. Wrapped programs of Nix begin with a dot.
 func isQEMU(name string) bool {
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "."), " (deleted)")
 	return strings.HasPrefix(name, "qemu-system-") || name == "qemu-kvm" || name == "kvm"

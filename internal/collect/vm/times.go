@@ -11,33 +11,32 @@ import (
 // Times is the CPU time of a virtual machine up to an instant, in ns.
 type Times struct {
 	At int64 // of CLOCK_BOOTTIME
-	// CPU is that of its process with all threads, ended ones too, and of the
-	// kernel's threads that work for it alone. Helpers are not in it.
+	// CPU is that of its process with all threads, ended ones included, and of kernel
+	// threads that serve only it. Helpers are not included.
 	CPU int64
-	// Role is the same by what the threads do, and sums to CPU: what is no other's
-	// is the emulator's. It holds where Named says that the threads' names tell.
+	// Role is the same by role and sums to CPU: what belongs to no other role is the
+	// emulator's. It is valid if Named is set.
 	Role  [RoleLimit]int64
 	Named bool
-	// Wait is for how long threads that run the guest were ready to, and waited for
-	// a CPU of this machine: what the guest sees as stolen. It holds where HasWait
-	// says so.
+	// Wait is for how long threads that run the guest were runnable and waited for a CPU of
+	// this machine: the guest sees it as steal. It is valid if HasWait is set.
 	Wait    int64
 	HasWait bool
 }
 
-// Rates is what a virtual machine did between two Times, in CPUs of this machine:
-// 1 is one CPU, all the time.
+// Rates is the activity of a virtual machine between two Times, in CPUs of this machine: 1
+// is one CPU all the time.
 type Rates struct {
 	CPU   float64
 	Role  [RoleLimit]float64
 	Named bool
 	Wait  float64
-	// HasWait says that Wait holds.
+	// HasWait means that Wait is valid.
 	HasWait bool
 }
 
-// Since returns the rates from before to t, and false where no time went by. A
-// thread that ended meanwhile takes its time along: no rate is negative for that.
+// Since returns the rates from before to t, and false if no time passed. Threads that ended
+// meanwhile do not make a rate negative.
 func (t Times) Since(before Times) (Rates, bool) {
 	span := t.At - before.At
 	if span <= 0 {
@@ -52,10 +51,9 @@ func (t Times) Since(before Times) (Rates, bool) {
 	return r, true
 }
 
-// Times reads the CPU time of a virtual machine. The parts are read before the
-// whole; what is read of a thread that runs at that moment is as old as its latest
-// clock tick, 4 ms on most kernels. An error wraps fault.ErrNotFound where the
-// virtual machine has ended.
+// Times reads the CPU time of a virtual machine. It reads the parts before the total; the
+// value of a running thread is as old as its latest clock tick, 4 ms on most kernels. The
+// error wraps fault.ErrNotFound if the virtual machine has ended.
 func (t *Table) Times(v *VM) (Times, error) {
 	r := Times{}
 	var names []string
@@ -106,12 +104,12 @@ func (t *Table) schedstat(dir string) (run, wait int64, err error) {
 	return procfmt.Schedstat(b)
 }
 
-// cpu reads the CPU time of a virtual machine's process, in ns: exact by its clock,
-// else in steps of 10 ms.
+// cpu reads the CPU time of a virtual machine's process, in ns: exact by its clock, else in
+// steps of 10 ms.
 func (t *Table) cpu(v *VM) (int64, error) {
 	cpu := int64(-1)
 	if t.clock {
-		// Before the file, which says whose it was.
+		// Read the clock before the file, which confirms the process.
 		if c, err := proc.CPUTime(v.PID); err == nil {
 			cpu = c
 		}

@@ -1,13 +1,13 @@
-// Package vm finds the virtual machines of a machine: QEMU's processes, what
-// their command lines say, in which workload each runs, and what its threads use.
+// Package vm finds the virtual machines of a machine: QEMU's processes, their command
+// lines, the workload in which each runs, and the use of its threads.
 //
-// [Table.Read] belongs into each tick, behind the groups. It looks at all
-// processes every ten seconds, and each second at those of a virtual machine's
-// group that is new. Where a workload is there for one virtual machine alone, its
-// group gets a [usage.Guest]; else the [VM] says why not.
+// Call [Table.Read] in each tick after the groups were read. It scans all processes every
+// ten seconds, and every second those of a new group of a virtual machine. If a workload
+// contains only one virtual machine, its group gets a [usage.Guest]; otherwise the [VM] has
+// the reason.
 //
-// [Table.Times] and [QueryExits] read what a virtual machine does now: the CPU time of its
-// threads by role, and how often it left guest mode.
+// [Table.Times] and [QueryExits] read the present activity of a virtual machine: the CPU
+// time of its threads by role, and how often it left guest mode.
 package vm
 
 import (
@@ -23,70 +23,69 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Config says how often to look.
+// A Config sets how often to scan.
 type Config struct {
-	// Every is the number of ticks between two looks at all processes.
+	// Every is the number of ticks between scans of all processes.
 	Every int
 }
 
-// Validate reports what is wrong with c.
+// Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	if c.Every < 1 {
-		return fmt.Errorf("virtual machines: a look every %d ticks: %w", c.Every, fault.ErrInvalid)
+		return fmt.Errorf("virtual machines: scan every %d ticks: %w", c.Every, fault.ErrInvalid)
 	}
 	return nil
 }
 
-// A VM is a virtual machine: a QEMU process, and what is known of it. It does not
-// change once it was given out.
+// A VM is a virtual machine: a QEMU process and its configuration. It is immutable once it
+// was returned.
 type VM struct {
 	PID   int32
 	Start int64 // ns after boot
 	Domain
-	// VCPUs is how many CPUs it has now where the names of its threads tell, else
-	// with how many it was started.
+	// VCPUs is its present number of CPUs if the names of its threads show it, else the
+	// number at start.
 	VCPUs int
-	// Named says that the names of its threads tell what they do.
+	// Named means that the names of its threads show their roles.
 	Named bool
 	Group string // its path in the hierarchy that counts CPU time
-	// Workload is what its CPU time counts for; zero where that is not known.
+	// Workload is what its CPU time counts for; zero if unknown.
 	Workload workload.Workload
-	// RejectReason says why its workload is not the virtual machine's alone, so that
-	// it is booked like any other; "" where it is.
+	// RejectReason is why its workload contains more than the virtual machine, so that it
+	// is booked like any other; "" if it does not.
 	RejectReason string
 
 	cmdline string
-	vhosts  []int32 // kernel threads of its own, outside the process
+	vhosts  []int32 // its kernel threads, outside the process
 }
 
-// An Owner returns the workload that processes in a group count for, given the
-// group's path as kernel files write it; nil where it is not known. It is
-// cgroup.Table.Owner.
+// An Owner returns the workload that processes in a group count for, given the group's path
+// as in kernel files; nil if unknown. It is cgroup.Table.Owner.
 type Owner func(group string) *usage.Group
 
-// A Table holds the virtual machines of a machine. Its owner is one goroutine.
+// A Table holds the virtual machines of a machine. Only one goroutine may use it.
 type Table struct {
 	cfg       Config
 	h         *hostfs.FS
 	hierarchy hostfs.Hierarchy
-	clock     bool // the processes' CPU clocks can be read
+	clock     bool // CPU clocks of processes can be read
 	log       *slog.Logger
 
 	ticks      int
 	scans      int
-	seen       map[int32]otherProcess // processes that are no QEMU
+	seen       map[int32]otherProcess // processes that are not QEMU
 	vms        map[int32]*VM          // by PID
-	newGroups  map[usage.Slot]int     // groups of virtual machines in which none is found yet: for how many ticks to look
-	assigned   map[*usage.Group]*VM   // whose Guest is set
-	rejections map[int32]int          // how often each was refused, up to logAtRejection
+	newGroups  map[usage.Slot]int     // groups of virtual machines without a known one: ticks for which to scan
+	assigned   map[*usage.Group]*VM   // groups whose Guest is set
+	rejections map[int32]int          // how often each was rejected, up to logAtRejection
 
-	// Unreadable counts the processes that the last look at all could not read,
-	// but for those that had ended.
+	// Unreadable counts the processes that the last full scan could not read, except ended
+	// ones.
 	Unreadable int
 }
 
-// Open opens a table of the virtual machines of h; nothing is found yet. An error
-// wrapping fault.ErrUnsupported says that h has no groups.
+// Open opens an empty table of the virtual machines of h. The error wraps
+// fault.ErrUnsupported if h has no groups.
 func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -99,8 +98,7 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 		newGroups: map[usage.Slot]int{}, assigned: map[*usage.Group]*VM{}, rejections: map[int32]int{}}, nil
 }
 
-// All returns the virtual machines that are there, by PID. They stay as they are
-// when the table is read again.
+// All returns the existing virtual machines, by PID. The next Read does not change them.
 func (t *Table) All() []*VM {
 	all := make([]*VM, 0, len(t.vms))
 	for _, v := range t.vms {
@@ -110,12 +108,12 @@ func (t *Table) All() []*VM {
 	return all
 }
 
-// newGroupTicks is for how many ticks a new group of a virtual machine is looked into:
-// it is made a moment before QEMU is in it.
+// newGroupTicks is for how many ticks a new group of a virtual machine is scanned: it is
+// created a moment before QEMU enters it.
 const newGroupTicks = 10
 
-// Read finds what came and went, and sets the Guest of each group in s that is
-// there for one virtual machine alone.
+// Read finds started and ended virtual machines, and sets the Guest of each group in s that
+// contains only one virtual machine.
 func (t *Table) Read(s *usage.Snapshot, owner Owner) error {
 	t.dropGone()
 	for _, g := range s.Groups {
@@ -142,8 +140,8 @@ func (t *Table) Read(s *usage.Snapshot, owner Owner) error {
 	return nil
 }
 
-// dropGone forgets the virtual machines whose process is gone, which costs one
-// system call each. A group that ends with its own keeps its Guest to the last.
+// dropGone drops the virtual machines whose process is gone, at the cost of one system call
+// each. A group that ends with its virtual machine keeps its Guest to the end.
 func (t *Table) dropGone() {
 	for g, v := range t.assigned {
 		if g.Final {
@@ -166,7 +164,7 @@ func (t *Table) forget(pid int32) {
 	delete(t.rejections, pid)
 }
 
-// scanNewGroups looks at the processes of new groups of virtual machines.
+// scanNewGroups scans the processes of new groups of virtual machines.
 func (t *Table) scanNewGroups(s *usage.Snapshot, owner Owner) {
 	for _, g := range s.Groups {
 		left, ok := t.newGroups[g.Slot]
@@ -189,7 +187,7 @@ func (t *Table) scanNewGroups(s *usage.Snapshot, owner Owner) {
 	}
 }
 
-// inspect finds out whether the process is a virtual machine, and keeps it.
+// inspect identifies a process and stores the result.
 func (t *Table) inspect(pid int32) (g otherProcess, err error) {
 	v, g, err := t.identify(pid)
 	switch {
@@ -202,7 +200,7 @@ func (t *Table) inspect(pid int32) (g otherProcess, err error) {
 	return g, err
 }
 
-// assignGuests gives groups to virtual machines, and says of the others why not.
+// assignGuests assigns virtual machines to groups, or sets the reason why not.
 func (t *Table) assignGuests(owner Owner) {
 	by := map[*usage.Group][]*VM{}
 	for pid, v := range t.vms {
@@ -213,7 +211,7 @@ func (t *Table) assignGuests(owner Owner) {
 			next.RejectReason = "its group is not known yet, or no longer"
 		case g.Slot == usage.Root:
 			next.Workload = g.Workload
-			next.RejectReason = "it is in the root group, which is no workload; give it a group of its own"
+			next.RejectReason = "it is in the root group, which is not a workload; give it a group of its own"
 		default:
 			next.Workload = g.Workload
 			by[g] = append(by[g], &next)
@@ -227,9 +225,9 @@ func (t *Table) assignGuests(owner Owner) {
 			t.log.Info("virtual machine left", "workload", g.Workload.Name, "vm", v.Name)
 		}
 	}
-	for g, them := range by {
+	for g, vms := range by {
 		pid, why := t.findSoleVM(g, owner)
-		for _, v := range them {
+		for _, v := range vms {
 			if v.RejectReason = why; why == "" && v.PID != pid {
 				v.RejectReason = fmt.Sprintf("it is a part of the virtual machine with PID %d", pid)
 			}
@@ -239,11 +237,11 @@ func (t *Table) assignGuests(owner Owner) {
 	t.logRejected()
 }
 
-// findSoleVM says which virtual machine g is there for alone, or why there is none.
+// findSoleVM returns the only virtual machine in g, or why there is none.
 func (t *Table) findSoleVM(g *usage.Group, owner Owner) (pid int32, why string) {
 	pids, err := t.groupPIDs(g, owner)
 	if err != nil {
-		return 0, "who else is in its group cannot be read: " + err.Error()
+		return 0, "cannot read the processes of its group: " + err.Error()
 	}
 	if len(pids) > maxGroupProcesses {
 		return 0, fmt.Sprintf("it shares its group with more than %d processes; give it its own", maxGroupProcesses)
@@ -257,7 +255,7 @@ func (t *Table) findSoleVM(g *usage.Group, owner Owner) (pid int32, why string) 
 	return soleVM(them)
 }
 
-// setGuest makes v the guest of g; nil takes away the one that it has.
+// setGuest makes v the guest of g; nil removes the guest.
 func (t *Table) setGuest(g *usage.Group, v *VM) {
 	if v == nil {
 		g.Guest = nil
@@ -269,23 +267,24 @@ func (t *Table) setGuest(g *usage.Group, v *VM) {
 		t.log.Info("virtual machine", "vm", v.Name, "uuid", v.UUID, "vcpus", v.VCPUs, "workload", g.Workload.Name)
 	}
 	if g.Guest == nil || *g.Guest != guest {
-		g.Guest = &guest // readers may have the one before
+		g.Guest = &guest // readers may hold the previous one
 	}
 	t.assigned[g] = v
 	delete(t.newGroups, g.Slot)
 }
 
-// logAtRejection is at which refusal it is told of: while QEMU starts, others come and go.
+// logAtRejection is the rejection at which to log: while QEMU starts, other processes come
+// and go.
 const logAtRejection = 2
 
-// logRejected logs why a virtual machine is booked like any other workload, once.
+// logRejected logs once why a virtual machine is booked like any other workload.
 func (t *Table) logRejected() {
 	for pid, v := range t.vms {
 		if v.RejectReason == "" || t.rejections[pid] == logAtRejection {
 			continue
 		}
 		if t.rejections[pid]++; t.rejections[pid] == logAtRejection {
-			t.log.Info("virtual machine is booked as any workload", "vm", v.Name, "pid", pid, "why", v.RejectReason)
+			t.log.Info("virtual machine is booked like any workload", "vm", v.Name, "pid", pid, "why", v.RejectReason)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// deeds are what children can do; each returns one line for its parent.
-var deeds = map[string]func(args []string) (string, error){
+// actions are what a child process can do; each returns one line for its parent.
+var actions = map[string]func(args []string) (string, error){
 	"burn":   burn,
 	"forks":  forks,
 	"write":  write,
@@ -28,7 +28,7 @@ var deeds = map[string]func(args []string) (string, error){
 	"open":   open,
 }
 
-// open opens the given parts and tells of the error.
+// open opens the given parts and returns the error as text.
 func open(args []string) (string, error) {
 	parts, err := strconv.ParseUint(args[0], 10, 8)
 	if err != nil {
@@ -43,7 +43,7 @@ func open(args []string) (string, error) {
 	return strings.ReplaceAll(fmt.Sprint(err), "\n", " "), nil
 }
 
-// burn uses the given CPU time.
+// burn uses the given amount of CPU time.
 func burn(args []string) (string, error) {
 	d, err := time.ParseDuration(args[0])
 	if err != nil {
@@ -60,7 +60,7 @@ func burn(args []string) (string, error) {
 	}
 }
 
-// forks starts the given number of processes, one after another.
+// forks runs the given number of processes, one after another.
 func forks(args []string) (string, error) {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -74,8 +74,7 @@ func forks(args []string) (string, error) {
 	return "forked", nil
 }
 
-// write writes bytes to a file, either around the page cache or with fsync,
-// and reads them back.
+// write writes a file with direct I/O or with fsync, and reads it back.
 func write(args []string) (string, error) {
 	size, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -90,7 +89,7 @@ func write(args []string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
-	// Direct I/O wants memory that is aligned, as a mapping is.
+	// Direct I/O needs aligned memory, such as a mapping.
 	const block = 1 << 20
 	buf, err := unix.Mmap(-1, 0, block, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -120,7 +119,7 @@ func write(args []string) (string, error) {
 	return "written", nil
 }
 
-// useMemory touches so many bytes.
+// useMemory touches the given number of bytes.
 func useMemory(args []string) (string, error) {
 	size, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -135,10 +134,9 @@ func useMemory(args []string) (string, error) {
 	return "used", nil
 }
 
-// tcp sends so many bytes over the loopback of its own network namespace, with
-// packets of the size of Ethernet's, and returns what the kernel says of both
-// sockets: bytes sent, segments sent, bytes received, segments received, segments
-// sent again.
+// tcp sends the given number of bytes over the loopback of its network namespace, with
+// Ethernet-sized packets. It returns the TCP_INFO of both sockets: bytes sent, segments
+// sent, bytes received, segments received, segments retransmitted.
 func tcp(args []string) (string, error) {
 	size, err := strconv.ParseInt(args[0], 10, 64)
 	if err != nil {
@@ -159,7 +157,7 @@ func tcp(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Both stay open until the process ends: to close them takes more packets.
+	// Closing them would send more packets, so both stay open until the process ends.
 	keepOpen = []io.Closer{ln, client, server}
 
 	failed := make(chan error, 1)
@@ -190,7 +188,7 @@ func tcp(args []string) (string, error) {
 
 var keepOpen []io.Closer
 
-// settled returns what is known of a connection once all is acknowledged.
+// settled returns TCP_INFO once everything is acknowledged.
 func settled(c *net.TCPConn) (info *unix.TCPInfo, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

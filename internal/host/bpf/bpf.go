@@ -1,14 +1,13 @@
-// Package bpf loads the programs with which mete reads the kernel, and gives
-// their results to Go.
+// Package bpf loads mete's BPF programs into the kernel and returns their results to Go.
 //
-// They read all groups of a hierarchy or all tasks in one system call, tell of
-// groups that are born and die with their final figures, and count per group
-// what no file shows on every machine: processes started, block I/O and
-// packets. Nothing here runs in the background: every result is fetched by a
-// call, and what the kernel does not allow costs only its [Part].
+// The programs read all groups of a hierarchy or all tasks in one system call, report the
+// birth and the death of groups with their final figures, and count per group what no file
+// shows on every machine: processes started, block I/O and packets. Nothing runs in the
+// background: each call fetches its result. A program that the kernel refuses disables only
+// its [Part].
 //
-// It needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for
-// [Net], CAP_NET_ADMIN.
+// The package needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for [Net],
+// CAP_NET_ADMIN.
 package bpf
 
 import (
@@ -26,13 +25,13 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Part is one thing that this package can do, or a set of them.
+// A Part is a feature of this package, or a set of them.
 type Part uint8
 
 const (
 	// Walks reads all groups of a hierarchy: [Kernel.NewWalker].
 	Walks Part = 1 << iota
-	// Events tells of births and deaths of groups: [Kernel.Drain].
+	// Events reports births and deaths of groups: [Kernel.Drain].
 	Events
 	// Forks counts processes started: [Kernel.Counts].
 	Forks
@@ -45,7 +44,7 @@ const (
 
 	// All is every part.
 	All = Walks | Events | Forks | Disk | Net | Tasks
-	// counting is what shares the table of counts.
+	// counting is the parts that share the table of counts.
 	counting = Events | Forks | Disk | Net
 )
 
@@ -66,31 +65,31 @@ func (p Part) each(f func(i int, one Part)) {
 
 // Config says what to load.
 type Config struct {
-	// Parts that are wanted. Each one costs time to load.
+	// Parts to load. Each one costs time.
 	Parts Part
-	// Groups is how many groups can be counted for at a time. What more groups
-	// do is counted for group 0. A group that never forked, read, wrote, sent
-	// or received takes no place; dead ones keep theirs until [Kernel.Forget].
+	// Groups is how many groups are counted separately at a time; the counts of any others
+	// go to group 0. A group that never forked, read, wrote, sent or received takes no
+	// slot; a dead group keeps its slot until [Kernel.Forget].
 	Groups int
 	// Ring is the size of the ring of events in bytes, a power of two and a
 	// multiple of the page size. An event takes 150 bytes and its path.
 	Ring int
-	// Hierarchies whose groups' events are wanted, by the number that
-	// /proc/self/cgroup shows (0 is the default hierarchy, cgroup v2); all if
-	// empty. The filter knows numbers below 64 and lets others pass.
+	// Hierarchies are those whose group events are reported, by their number in
+	// /proc/self/cgroup (0 is the default hierarchy, cgroup v2); all if empty. The filter
+	// applies to numbers below 64 and lets others pass.
 	Hierarchies []uint32
-	// SkipMajors are the major numbers of block devices that are not leaves:
-	// loop, md, device-mapper, zram, ram. See [Kernel.SetSkipMajors].
+	// SkipMajors are the major numbers of block devices to skip because they stack on
+	// others: loop, md, device-mapper, zram, ram. See [Kernel.SetSkipMajors].
 	SkipMajors []uint32
-	// Loopback makes [Net] count what goes over lo, too. It is left out
-	// otherwise, as it is where interfaces are counted.
+	// Loopback makes [Net] count traffic over lo too. By default it is skipped, as the
+	// interface counters skip it.
 	Loopback bool
-	// Unified makes the default hierarchy name the group of a task even where
-	// cpuacct has a hierarchy of its own.
+	// Unified takes the group of a task from the default hierarchy even if cpuacct has a
+	// hierarchy of its own.
 	Unified bool
 }
 
-// Default returns the configuration of a whole machine's meter.
+// Default returns the configuration for metering a whole machine.
 func Default() Config {
 	return Config{Parts: All, Groups: 16384, Ring: 512 << 10}
 }
@@ -109,8 +108,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// A Kernel is the set of programs that are loaded. One goroutine may use it at
-// a time, except for [Kernel.Close], which must be the last call.
+// A Kernel is the set of loaded programs. Only one goroutine may use it at a time;
+// [Kernel.Close] must be the last call.
 type Kernel struct {
 	faults  [len(partNames)]error
 	closers []func() error
@@ -122,9 +121,9 @@ type Kernel struct {
 	closed sync.Once
 }
 
-// Open loads and attaches the wanted parts. Where some of them fail it still
-// returns a Kernel, and [Kernel.Err] says why each did. Where all fail it
-// returns an error that wraps [fault.ErrUnsupported] or [fault.ErrDenied].
+// Open loads and attaches the parts of cfg. If only some of them fail it returns a Kernel,
+// and [Kernel.Err] returns the error of each. If all fail, the error wraps
+// [fault.ErrUnsupported] or [fault.ErrDenied].
 func Open(cfg Config) (*Kernel, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -132,7 +131,7 @@ func Open(cfg Config) (*Kernel, error) {
 	k := &Kernel{}
 	cfg.Parts.each(func(i int, _ Part) { k.faults[i] = errNotLoaded })
 	(^cfg.Parts & All).each(func(i int, p Part) {
-		k.faults[i] = fmt.Errorf("bpf: %s: not asked for: %w", p, fault.ErrUnsupported)
+		k.faults[i] = fmt.Errorf("bpf: %s: not requested: %w", p, fault.ErrUnsupported)
 	})
 
 	l, err := newLoader(cfg)
@@ -143,7 +142,7 @@ func Open(cfg Config) (*Kernel, error) {
 	k.openCount(l)
 	k.openTask(l)
 	if cfg.Parts&typed != 0 {
-		// All that was read of the kernel's types is needed no more.
+		// Release the memory of the kernel types, which nothing needs any more.
 		l.cache, l.types = nil, nil
 		debug.FreeOSMemory()
 	}
@@ -154,8 +153,8 @@ func Open(cfg Config) (*Kernel, error) {
 	return k, nil
 }
 
-// commonError is why none of the parts works, in one line: each part's own error
-// says the same several times over.
+// commonError returns one error for the failure of all parts, whose own errors repeat each
+// other.
 func (k *Kernel) commonError(parts Part) error {
 	var first error
 	denied := true
@@ -182,14 +181,14 @@ func (k *Kernel) WorkingParts() Part {
 	return p
 }
 
-// Err returns why the single part p does not work, or nil where it does. The
-// error wraps [fault.ErrUnsupported] or [fault.ErrDenied].
+// Err returns why the single part p does not work, nil if it does. The error wraps
+// [fault.ErrUnsupported] or [fault.ErrDenied].
 func (k *Kernel) Err(p Part) error {
 	return k.faults[bits.TrailingZeros8(uint8(p))]
 }
 
-// Close detaches and unloads everything. Walkers and attachments made from k
-// are to be closed before; rows of a walker are gone with it.
+// Close detaches and unloads everything. Close walkers and attachments first; Close
+// invalidates the rows of a walker.
 func (k *Kernel) Close() (err error) {
 	k.closed.Do(func() {
 		for i := len(k.closers) - 1; i >= 0; i-- {
@@ -201,7 +200,7 @@ func (k *Kernel) Close() (err error) {
 
 func (k *Kernel) onClose(f func() error) { k.closers = append(k.closers, f) }
 
-// setResult records what became of part p; the first error stays.
+// setResult records the result of loading part p; the first error stays.
 func (k *Kernel) setResult(p Part, err error) {
 	i := bits.TrailingZeros8(uint8(p))
 	switch {

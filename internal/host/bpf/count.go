@@ -12,31 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counts is what was counted for one group since [Open]: what it did itself,
-// without the groups below it. Parts that were not opened stay 0; ask
-// [Kernel.WorkingParts].
+// Counts is what a group did since [Open], without the groups below it. Parts that were not
+// opened stay 0; see [Kernel.WorkingParts].
 type Counts struct {
-	// Processes started; threads and kernel threads are none. Counted for the
-	// group in which the new process begins.
+	// Processes started, in the group in which the new process begins; threads and kernel
+	// threads do not count.
 	Forks uint64
-	// Bytes and requests issued to leaf block devices. Flushes, discards and
-	// written zeroes move no data and are not counted.
+	// Bytes and requests issued to leaf block devices. Flushes, discards and writes of
+	// zeroes move no data and do not count.
 	ReadBytes, WrittenBytes uint64
 	Reads, Writes           uint64
-	// Bytes from the IP header up and packets, as on the wire: of a large
-	// packet that is cut into segments later, or was put together from them,
-	// each segment counts with its headers.
+	// Packets, and bytes from the IP header up, as on the wire: each segment of a packet
+	// that offloading splits or merges counts with its headers.
 	RxBytes, TxBytes     uint64
 	RxPackets, TxPackets uint64
 }
 
-// A Count is the counts of one group.
+// A Count is the Counts of one group.
 type Count struct {
-	// ID is the kernfs id of the group, 0 for what belongs to no group that is
-	// known: requests without an owner, and all for which no place was left.
+	// ID is the kernfs id of the group, 0 for requests without an owner and for groups
+	// without a slot.
 	ID uint64
-	// Hierarchy that ID is of: blkio's for disk, cpuacct's for forks, 0 for
-	// network, where those are mounted apart; otherwise 0.
+	// Hierarchy of ID. If controllers have hierarchies of their own: blkio's for disk,
+	// cpuacct's for forks, 0 for network; otherwise 0.
 	Hierarchy uint32
 	used      uint32
 	Counts
@@ -47,8 +45,7 @@ type countPart struct {
 	slots []Count
 	state *countState
 	net   [2]*ebpf.Program // ingress and egress
-	// Slots taken from dead groups and their last known counts, to be given
-	// back at the next [Kernel.Counts].
+	// Slots of dead groups with their last counts. The next [Kernel.Counts] frees them.
 	retired []retired
 }
 
@@ -91,7 +88,7 @@ func (k *Kernel) openCount(l *loader) {
 	})
 }
 
-// programsOf are the programs of each part, in count.bpf.c.
+// programsOf lists the programs of each part, in count.bpf.c.
 var programsOf = map[Part][]string{
 	Events: {"born", "died"},
 	Forks:  {"fork"},
@@ -104,24 +101,24 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	places := uint32(l.cfg.Groups) + 1
+	slots := uint32(l.cfg.Groups) + 1
 	wanted := ^uint64(0)
 	if len(l.cfg.Hierarchies) > 0 {
 		wanted = 0
 		for _, h := range l.cfg.Hierarchies {
-			wanted |= 1 << h // numbers from 64 on shift out, and always pass
+			wanted |= 1 << h // numbers from 64 on shift out; the filter always passes them
 		}
 	}
 	if err := errors.Join(l.setConstants(spec), setAll(spec, map[string]any{
-		"slot_count":  places,
+		"slot_count":  slots,
 		"hierarchies": wanted,
 		"loopback":    l.cfg.Loopback,
 	})); err != nil {
 		return nil, err
 	}
-	spec.Maps["slots"].MaxEntries = places
-	spec.Maps["index_of"].MaxEntries = places
-	spec.Maps["freed"].MaxEntries = places
+	spec.Maps["slots"].MaxEntries = slots
+	spec.Maps["index_of"].MaxEntries = slots
+	spec.Maps["freed"].MaxEntries = slots
 	if l.cfg.Parts&Events != 0 {
 		spec.Maps["events"].MaxEntries = uint32(l.cfg.Ring)
 	}
@@ -130,12 +127,12 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	}
 	k.onClose(closeMaps(c.maps))
 
-	mem, err := mmapMap(c.maps["slots"], int(places)*int(unsafe.Sizeof(Count{})))
+	mem, err := mmapMap(c.maps["slots"], int(slots)*int(unsafe.Sizeof(Count{})))
 	if err != nil {
 		return nil, err
 	}
 	k.onClose(func() error { return unix.Munmap(mem) })
-	c.slots = unsafe.Slice((*Count)(unsafe.Pointer(&mem[0])), places)
+	c.slots = unsafe.Slice((*Count)(unsafe.Pointer(&mem[0])), slots)
 
 	page, err := mmapMap(c.maps["shared"], int(unsafe.Sizeof(countState{})))
 	if err != nil {
@@ -143,7 +140,7 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	}
 	k.onClose(func() error { return unix.Munmap(page) })
 	c.state = (*countState)(unsafe.Pointer(&page[0]))
-	// The first slot is everybody's.
+	// Slot 0 is for all groups without a slot.
 	c.state.Next = 1
 	c.setSkipMajors(l.cfg.SkipMajors)
 
@@ -156,9 +153,9 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// SetSkipMajors replaces the major numbers of the block devices that do not
-// count because what they do reaches another device: loop, md, device-mapper,
-// zram, ram. A driver may get its number, in /proc/devices, long after Open.
+// SetSkipMajors replaces the major numbers of the block devices that do not count because
+// their I/O reaches another device: loop, md, device-mapper, zram, ram. A driver may get
+// its number, in /proc/devices, long after Open.
 func (k *Kernel) SetSkipMajors(majors []uint32) {
 	if k.count.state != nil {
 		k.count.setSkipMajors(majors)
@@ -177,8 +174,8 @@ func (c *countPart) setSkipMajors(majors []uint32) {
 	}
 }
 
-// Counts yields what was counted for each group that did anything, in no
-// order. The first has ID 0 and holds what belongs to none.
+// Counts yields the counts of each group that did anything, in no particular order. The
+// first has ID 0: counts without a group.
 func (k *Kernel) Counts() iter.Seq[Count] {
 	return func(yield func(Count) bool) {
 		c := &k.count
@@ -199,8 +196,8 @@ func (k *Kernel) Counts() iter.Seq[Count] {
 	}
 }
 
-// Full returns how often no place was left for a group, so that what it did
-// was counted for group 0. The number wraps at 32 bits.
+// Full returns how often a group got no slot and was counted as group 0. The number wraps
+// at 32 bits.
 func (k *Kernel) Full() uint32 {
 	if k.count.state == nil {
 		return 0
@@ -208,10 +205,9 @@ func (k *Kernel) Full() uint32 {
 	return atomic.LoadUint32(&k.count.state.Full)
 }
 
-// Forget gives the place of a dead group back and returns its final counts;
-// false if the group never had any. Call it at least a tick after its death,
-// for late packets and write-backs. What comes later still is counted for
-// group 0, or for the same id anew.
+// Forget frees the slot of a dead group and returns its final counts; false if the group
+// had no slot. Call it at least a tick after the death, for late packets and write-back.
+// Anything later counts for group 0, or for the same id again.
 func (k *Kernel) Forget(hierarchy uint32, id uint64) (Counts, bool) {
 	c := &k.count
 	if c.state == nil || id == 0 {
@@ -229,9 +225,8 @@ func (k *Kernel) Forget(hierarchy uint32, id uint64) (Counts, bool) {
 	return last, true
 }
 
-// release makes retired slots free for other groups. A CPU that had found a
-// slot just before it was taken may have added to it since; that is moved to
-// the common slot.
+// release frees retired slots for other groups. It moves to slot 0 what a CPU, having
+// looked up the slot just before it was retired, added since.
 func (c *countPart) release() {
 	for _, r := range c.retired {
 		s := &c.slots[r.slot]
@@ -240,27 +235,26 @@ func (c *countPart) release() {
 			atomic.AddUint64(all[i], atomic.LoadUint64(late[i])-*taken[i])
 		}
 		*s = Count{}
-		// It cannot be full: it has room for all slots.
+		// Put cannot fail: freed has room for all slots.
 		_ = c.maps["freed"].Put(nil, r.slot)
 	}
 	c.retired = c.retired[:0]
 }
 
-func (n *Counts) fields() [9]*uint64 {
+func (c *Counts) fields() [9]*uint64 {
 	return [...]*uint64{
-		&n.Forks, &n.ReadBytes, &n.WrittenBytes, &n.Reads, &n.Writes,
-		&n.RxBytes, &n.TxBytes, &n.RxPackets, &n.TxPackets,
+		&c.Forks, &c.ReadBytes, &c.WrittenBytes, &c.Reads, &c.Writes,
+		&c.RxBytes, &c.TxBytes, &c.RxPackets, &c.TxPackets,
 	}
 }
 
 // An Attachment counts the packets of a group until it is closed.
 type Attachment struct{ links [2]*link.RawLink }
 
-// AttachNet starts to count what the sockets of the group of the default
-// hierarchy whose directory dirfd is open at send and receive, and those of
-// all groups below; each group has counts of its own. Attach a Kernel only
-// once along any path to the root, else packets count twice. Programs of
-// others stay in force.
+// AttachNet starts to count what the sockets of a group of the default hierarchy, and of
+// all groups below it, send and receive; each group has its own counts. dirfd is the
+// group's open directory. Attach a Kernel only once along any path to the root, or packets
+// count twice. Programs attached by others stay in effect.
 func (k *Kernel) AttachNet(dirfd int) (*Attachment, error) {
 	if err := k.Err(Net); err != nil {
 		return nil, err
@@ -276,7 +270,7 @@ func (k *Kernel) AttachNet(dirfd int) (*Attachment, error) {
 	return a, nil
 }
 
-// Close stops counting. What was counted stays.
+// Close stops counting. The counts remain.
 func (a *Attachment) Close() error {
 	var errs []error
 	for _, ln := range a.links {

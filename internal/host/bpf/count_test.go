@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// count returns the counts of one group, and whether it has any.
+// count returns the counts of one group, and whether it has a slot.
 func count(k *bpf.Kernel, hierarchy uint32, id uint64) (bpf.Counts, bool) {
 	for c := range k.Counts() {
 		if c.ID == id && c.Hierarchy == hierarchy {
@@ -22,9 +22,9 @@ func count(k *bpf.Kernel, hierarchy uint32, id uint64) (bpf.Counts, bool) {
 	return bpf.Counts{}, false
 }
 
-// Processes are counted one by one for the group that they begin in; threads,
-// of which a Go program has many, are not.
-func TestForksAreExact(t *testing.T) {
+// Each process counts for the group in which it begins; threads, of which a Go program has
+// many, do not count.
+func TestForks(t *testing.T) {
 	for _, unified := range []bool{false, true} {
 		t.Run(fmt.Sprint("unified=", unified), func(t *testing.T) {
 			controller := "cpuacct"
@@ -37,9 +37,9 @@ func TestForksAreExact(t *testing.T) {
 			k := need(t, cfg)
 			dir := group(t, root)
 			kid := spawn(t, []string{dir}, nil, "forks", "37")
-			kid.say()
-			kid.hear()
-			kid.say()
+			kid.start()
+			kid.answer()
+			kid.start()
 			kid.end()
 			got, ok := count(k, h, kernfsID(t, dir))
 			if want := (bpf.Counts{Forks: 37}); got != want || !ok {
@@ -49,7 +49,7 @@ func TestForksAreExact(t *testing.T) {
 	}
 }
 
-// disk returns a directory on a real file system upon a block device.
+// disk returns a directory of a file system on a block device.
 func disk(t *testing.T) string {
 	dir, err := os.MkdirTemp(".", "mete-test-")
 	if err != nil {
@@ -70,9 +70,8 @@ func disk(t *testing.T) string {
 	return dir
 }
 
-// What a process reads and writes around the cache, or writes and syncs, is
-// counted for its group, and with it what the file system writes and what the
-// kernel reads of the program, both in the name of the process.
+// Direct and synced reads and writes of a process count for its group, as do file system
+// metadata and reads of the program file on behalf of the process.
 func TestDiskBytes(t *testing.T) {
 	const size, more = 16 << 20, 8 << 20
 	for _, how := range []string{"direct", "fsync"} {
@@ -85,18 +84,18 @@ func TestDiskBytes(t *testing.T) {
 				dir := group(t, mount(t, "blkio"))
 				files++
 				kid := spawn(t, []string{dir}, nil, "write", filepath.Join(place, fmt.Sprint(files)), fmt.Sprint(size), how)
-				kid.say()
-				kid.hear()
-				kid.say()
+				kid.start()
+				kid.answer()
+				kid.start()
 				kid.end()
 				got, _ = count(k, h, kernfsID(t, dir))
 				return got
 			}
 			got := write()
 			if how == "fsync" {
-				// The kernel may write some of it before the process has it done, in
-				// nobody's name.
-				testkit.Eventually(t, "the process writes all of a file", func() bool {
+				// The kernel may write back some of it before the process does, without an
+				// owner.
+				testkit.Eventually(t, "the process writes the whole file", func() bool {
 					if got.WrittenBytes < size {
 						got = write()
 					}
@@ -123,7 +122,7 @@ func TestDiskBytes(t *testing.T) {
 	}
 }
 
-// Devices with the major numbers to skip do not count.
+// Devices with skipped major numbers do not count.
 func TestSkipMajors(t *testing.T) {
 	const size = 1 << 20
 	h := hierarchy(t, "blkio")
@@ -138,25 +137,25 @@ func TestSkipMajors(t *testing.T) {
 	k := need(t, cfg)
 	run := func(name string) bpf.Counts {
 		kid := spawn(t, []string{dir}, nil, "write", filepath.Join(place, name), fmt.Sprint(size), "direct")
-		kid.say()
-		kid.hear()
-		kid.say()
+		kid.start()
+		kid.answer()
+		kid.start()
 		kid.end()
 		got, _ := count(k, h, kernfsID(t, dir))
 		return got
 	}
 	if got := run("a"); got.WrittenBytes != 0 || got.ReadBytes != 0 {
-		t.Errorf("skipped device counts: %+v", got)
+		t.Errorf("counts of a skipped device: %+v", got)
 	}
 	k.SetSkipMajors(nil)
 	if got := run("b"); got.WrittenBytes < size || got.ReadBytes < size {
-		t.Errorf("no longer skipped device does not count: %+v", got)
+		t.Errorf("no counts of a device after it is not skipped: %+v", got)
 	}
 }
 
-// Packets and bytes are those that TCP says it sent and received, with the
-// headers of every segment, though the kernel moves many segments at once.
-func TestNetEqualsTCP(t *testing.T) {
+// Packets and bytes match TCP_INFO plus the headers of every segment, although the kernel
+// offloads segmentation.
+func TestNetMatchesTCPInfo(t *testing.T) {
 	const size = 32 << 20
 	for _, c := range []struct {
 		address string
@@ -172,22 +171,22 @@ func TestNetEqualsTCP(t *testing.T) {
 			attach(t, k, dir)
 			attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 			kid := spawn(t, []string{below}, attr, "tcp", fmt.Sprint(size), c.address)
-			kid.say()
+			kid.start()
 			var bytesOut, segsOut, bytesIn, segsIn, again uint64
-			answer := kid.hear()
+			answer := kid.answer()
 			if _, err := fmt.Sscan(answer, &bytesOut, &segsOut, &bytesIn, &segsIn, &again); err != nil {
 				t.Fatal(answer, err)
 			}
 			got, _ := count(k, 0, kernfsID(t, below))
 			if own, ok := count(k, 0, kernfsID(t, dir)); ok {
-				t.Errorf("the group above has counts: %+v", own)
+				t.Errorf("the parent group has counts: %+v", own)
 			}
-			// The two packets that open a connection carry 8 bytes more of
-			// options; the sockets do not count the second.
+			// The two packets of the handshake carry 8 more bytes of options; TCP_INFO does
+			// not count the second.
 			wantPackets := segsOut + 1
 			wantBytes := bytesOut + wantPackets*c.header + 2*8
-			// What tells of segments that came late or never has more options, and
-			// the sockets do not count the second packet sent again either.
+			// Selective acknowledgments have more options, and TCP_INFO does not count a
+			// retransmitted second packet either.
 			slack := wantBytes/1000 + again*(c.header+8)
 			if got.TxPackets < wantPackets || got.TxPackets > wantPackets+again || got.TxBytes < wantBytes || got.TxBytes > wantBytes+slack {
 				t.Errorf("sent %d bytes in %d packets, want %d in %d", got.TxBytes, got.TxPackets, wantBytes, wantPackets)
@@ -197,7 +196,7 @@ func TestNetEqualsTCP(t *testing.T) {
 					got.RxBytes, got.RxPackets, got.TxBytes, got.TxPackets)
 			}
 			if wantPackets < size/1500 || bytesIn != size || segsIn == 0 {
-				t.Errorf("TCP_INFO of no use: %s", answer)
+				t.Errorf("unusable TCP_INFO: %s", answer)
 			}
 		})
 	}
@@ -218,9 +217,9 @@ func attach(t testing.TB, k *bpf.Kernel, dir string) *bpf.Attachment {
 	return a
 }
 
-// What finds no place is counted for group 0, and a place that is given back
-// serves again. Groups of others may take places too, but not all.
-func TestPlaces(t *testing.T) {
+// Groups without a slot count for group 0, and a freed slot is used again. Other processes'
+// groups may take slots too, but not all.
+func TestSlots(t *testing.T) {
 	cfg := config(bpf.Forks | bpf.Events)
 	cfg.Groups = 16
 	cfg.Unified = true
@@ -229,8 +228,8 @@ func TestPlaces(t *testing.T) {
 	root := mount(t, "")
 	fork := func(dir string, n int) {
 		kid := spawn(t, []string{dir}, nil, "forks", fmt.Sprint(n))
-		kid.say()
-		kid.hear()
+		kid.start()
+		kid.answer()
 		kid.end()
 	}
 	var placed, without []string
@@ -248,10 +247,10 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 	if len(placed) == 0 || len(without) == 0 {
-		t.Fatalf("%d of %d groups have one of %d places", len(placed), cfg.Groups+1, cfg.Groups)
+		t.Fatalf("%d of %d groups have one of %d slots", len(placed), cfg.Groups+1, cfg.Groups)
 	}
 	if got, _ := count(k, 0, 0); got.Forks < uint64(5*len(without)) || int(k.Full()) < 5*len(without) {
-		t.Errorf("%d forks of no group, %d times full, want %d at least", got.Forks, k.Full(), 5*len(without))
+		t.Errorf("%d forks in group 0, %d times full, want at least %d", got.Forks, k.Full(), 5*len(without))
 	}
 
 	dead := placed[0]
@@ -259,7 +258,7 @@ func TestPlaces(t *testing.T) {
 	remove(t, dead)
 	d := drain(k).died[id]
 	if d.Has&bpf.HasCounts == 0 || d.Counts.Forks != 5 {
-		t.Errorf("died with %+v, has %b, want 5 forks", d.Counts, d.Has)
+		t.Errorf("died with %+v, Has %b, want 5 forks", d.Counts, d.Has)
 	}
 	if got, ok := k.Forget(h, id); !ok || got.Forks != 5 {
 		t.Errorf("Forget() = %+v, %v, want 5 forks", got, ok)
@@ -268,7 +267,7 @@ func TestPlaces(t *testing.T) {
 		t.Errorf("second Forget() = %+v, want none", got)
 	}
 	if _, ok := count(k, h, id); ok {
-		t.Error("forgotten group still counts")
+		t.Error("a forgotten group still counts")
 	}
 	fork(without[0], 4)
 	places := 0
@@ -277,24 +276,24 @@ func TestPlaces(t *testing.T) {
 			places++
 		}
 		if c.ID == kernfsID(t, without[0]) && c.Forks != 4 {
-			t.Errorf("%d forks in the place that was given back, want 4", c.Forks)
+			t.Errorf("%d forks in the freed slot, want 4", c.Forks)
 		}
 	}
 	if places != cfg.Groups {
-		t.Errorf("%d groups have places, want %d", places, cfg.Groups)
+		t.Errorf("%d groups have slots, want %d", places, cfg.Groups)
 	}
 }
 
-func TestNotAskedFor(t *testing.T) {
+func TestPartsNotRequested(t *testing.T) {
 	k := need(t, config(bpf.Forks))
 	if k.WorkingParts() != bpf.Forks {
-		t.Errorf("Can() = %v, want forks", k.WorkingParts())
+		t.Errorf("WorkingParts() = %v, want forks", k.WorkingParts())
 	}
 	for p := bpf.Part(1); p < bpf.All; p <<= 1 {
 		if err := k.Err(p); (err == nil) != (p == bpf.Forks) {
 			t.Errorf("Err(%v) = %v", p, err)
 		} else if err != nil && !strings.Contains(err.Error(), p.String()) {
-			t.Errorf("Err(%v) = %v, which does not name it", p, err)
+			t.Errorf("Err(%v) = %v, want an error that names the part", p, err)
 		}
 	}
 	if _, err := k.NewWalker(0, false); err == nil {
@@ -311,17 +310,17 @@ func TestNotAskedFor(t *testing.T) {
 	}
 }
 
-// A user without rights is told that it is rights that lack.
+// A user without privileges gets an error that says so.
 func TestDenied(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can become nobody")
+		t.Skip("only root can become another user")
 	}
 	attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	for _, parts := range []bpf.Part{bpf.All, bpf.Forks, bpf.Walks} {
 		kid := spawn(t, nil, attr, "open", fmt.Sprint(uint8(parts)))
-		kid.say()
-		if got := kid.hear(); got != "denied" {
-			t.Errorf("Open(%v) as nobody: %s, want denied", parts, got)
+		kid.start()
+		if got := kid.answer(); got != "denied" {
+			t.Errorf("Open(%v) as user nobody: %s, want denied", parts, got)
 		}
 		kid.end()
 	}

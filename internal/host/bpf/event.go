@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Event is the birth or the death of a group. It is valid until the
-// function that it was handed to returns.
+// An Event is the birth or the death of a group. It is valid until the callback that
+// received it returns.
 type Event struct {
 	// Time of the event in ns of CLOCK_BOOTTIME.
 	Time uint64
@@ -21,16 +21,15 @@ type Event struct {
 	// CPU is the final value of [Row.CPU]. In the default hierarchy it is as
 	// old as the last flush.
 	CPU uint64
-	// OwnCPU is the time in ns that the group of the default hierarchy used
-	// itself, without the groups that were below it: exact, also without a
-	// flush.
+	// OwnCPU is the CPU time in ns of the group of the default hierarchy itself, without
+	// groups below it. It is exact even without a flush.
 	OwnCPU uint64
-	// Memory is what was still charged in bytes. It goes to the parent.
+	// Memory is how many bytes were still charged. The charge moves to the parent.
 	Memory uint64
-	// PIDs is how many tasks were in the group: dead ones not yet reaped.
+	// PIDs is how many tasks were in the group: zombies.
 	PIDs uint64
-	// Counts at the time of death. A little may still be counted later: packets
-	// of closing sockets and write-back. See [Kernel.Forget].
+	// Counts at the time of death. Packets of closing sockets and write-back may still add
+	// a little. See [Kernel.Forget].
 	Counts Counts
 	// Hierarchy is its number in /proc/self/cgroup, 0 for the default one.
 	Hierarchy uint32
@@ -38,13 +37,13 @@ type Event struct {
 	Level uint32
 	// Born is true for a birth, false for a death.
 	Born bool
-	// Has says which of CPU, Memory, PIDs, OwnCPU and Counts a death carries.
-	// A birth has none: all start at zero.
+	// Has is which of CPU, Memory, PIDs, OwnCPU and Counts a death carries. A birth carries
+	// none: all start at zero.
 	Has Has
-	// Path of the group from the root of its hierarchy, beginning with "/". It
-	// lies in the kernel's buffer; copy what shall stay.
+	// Path of the group from the root of its hierarchy, beginning with "/". It points into
+	// the kernel's buffer; copy it to keep it.
 	Path []byte
-	// Cut says that the path was longer than 511 bytes and lacks its end.
+	// Cut means that the path was longer than 511 bytes and lacks its end.
 	Cut bool
 }
 
@@ -57,16 +56,16 @@ const (
 	ringHeader  = 8
 )
 
-// A ring is the reader's side of a BPF ring buffer.
+// A ring is the consumer side of a BPF ring buffer.
 type ring struct {
 	consumerPage, data []byte // mapped
 	consumer, producer *uint64
-	records            []byte // mapped twice in a row, so that none is split
+	records            []byte // mapped twice in a row, so that no record is split
 	mask               uint64
 }
 
-// open maps the ring as Documentation/bpf/ringbuf.rst of Linux lays it out:
-// the reader's page, which it may write, then the writer's and the records.
+// open maps the ring as Documentation/bpf/ringbuf.rst of Linux describes: the writable
+// consumer page, then the producer page and the records.
 func (r *ring) open(m *ebpf.Map, size int) (err error) {
 	page := unix.Getpagesize()
 	r.consumerPage, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -110,8 +109,8 @@ func (r *ring) next() (rec []byte, end uint64) {
 	}
 }
 
-// Drain hands all events since the last call to f, the oldest first, and
-// returns how many there were. It does not wait.
+// Drain calls f for each event since the last call, the oldest first, and returns their
+// number. It does not wait.
 func (k *Kernel) Drain(f func(*Event)) (n int) {
 	if k.ring.data == nil {
 		return 0
@@ -130,14 +129,14 @@ func (k *Kernel) Drain(f func(*Event)) (n int) {
 	}
 }
 
-// eventHeader is how much of a record stands before the path.
+// eventHeader is the size of a record before the path.
 const eventHeader = unsafe.Offsetof(countEvent{}.Path)
 
 func (e *Event) decode(rec []byte) bool {
 	if uintptr(len(rec)) < eventHeader {
 		return false
 	}
-	// The record may be shorter than the type: only the path is cut.
+	// A record may be shorter than countEvent: only the path is cut.
 	r := (*countEvent)(unsafe.Pointer(&rec[0]))
 	*e = Event{
 		Time: r.Time, ID: r.Id, Parent: r.Parent,
@@ -156,8 +155,8 @@ func (e *Event) decode(rec []byte) bool {
 	return true
 }
 
-// Lost returns how many events found the ring full since [Open]. When it has
-// moved, births and deaths are to be found by a walk.
+// Lost returns how many events were dropped since [Open] because the ring was full. If it
+// grows, find births and deaths by a walk.
 func (k *Kernel) Lost() uint64 {
 	if k.count.state == nil {
 		return 0

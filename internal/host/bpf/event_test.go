@@ -13,10 +13,10 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// seen are the events of the groups that the test asks for.
+// seen are the recorded events by group.
 type seen struct{ born, died map[uint64]bpf.Event }
 
-// drain returns all events. Their paths are copies.
+// drain returns all events, with copies of their paths.
 func drain(k *bpf.Kernel) seen {
 	s := seen{map[uint64]bpf.Event{}, map[uint64]bpf.Event{}}
 	s.drain(k)
@@ -44,10 +44,9 @@ func boottime(t testing.TB) uint64 {
 	return uint64(ts.Nano())
 }
 
-// Fifty groups live and die, ten between two drains. What they used is known to
-// the nanosecond in version 1, to the microsecond that the file shows in
-// version 2.
-func TestDeathsAreExact(t *testing.T) {
+// Fifty groups live and die, ten between two drains. Their CPU time is known to the
+// nanosecond in version 1, to the microsecond of the file in version 2.
+func TestDeathCPU(t *testing.T) {
 	for _, c := range []struct {
 		controller, file, key string
 		has                   bpf.Has
@@ -75,8 +74,8 @@ func TestDeathsAreExact(t *testing.T) {
 				}
 				dir := group(t, top)
 				kid := spawn(t, []string{dir}, nil, "burn", "3ms")
-				kid.say()
-				kid.hear()
+				kid.start()
+				kid.answer()
 				kid.leave(root)
 				kid.end()
 				id := kernfsID(t, dir)
@@ -100,7 +99,7 @@ func TestDeathsAreExact(t *testing.T) {
 					t.Errorf("group %d died with %d, want %d", id, v, cpu)
 				}
 				if d.Has != c.has || b.Has != 0 {
-					t.Errorf("group %d: has %b and %b, want none and %b", id, b.Has, d.Has, c.has)
+					t.Errorf("group %d: Has %b and %b, want none and %b", id, b.Has, d.Has, c.has)
 				}
 				if b.Parent != kernfsID(t, top) || d.Parent != b.Parent || b.Level != 2 || d.Level != 2 {
 					t.Errorf("group %d: parents %d %d, levels %d %d", id, b.Parent, d.Parent, b.Level, d.Level)
@@ -124,33 +123,33 @@ func TestDeathsAreExact(t *testing.T) {
 	}
 }
 
-// Memory that a dead group leaves is what its file showed last.
-func TestDeathHasMemory(t *testing.T) {
+// A dead group's event has the memory that its file showed last.
+func TestDeathMemory(t *testing.T) {
 	k := need(t, config(bpf.Events))
 	root := mount(t, "memory")
 	dir := group(t, root)
 	kid := spawn(t, []string{dir}, nil, "wait")
-	kid.say()
-	kid.hear()
+	kid.start()
+	kid.answer()
 	kid.leave(root)
 	kid.end()
-	// A page of this file stays charged to the group of whom wrote it.
+	// The page cache of this file stays charged to the group of its writer.
 	want := number(t, filepath.Join(dir, "memory.usage_in_bytes"), "")
 	id := kernfsID(t, dir)
 	remove(t, dir)
 	d := drain(k).died[id]
 	if d.Has&bpf.HasMemory == 0 || d.Memory > want {
-		t.Errorf("died with %d bytes, has %b; the file showed %d", d.Memory, d.Has, want)
+		t.Errorf("died with %d bytes, Has %b; the file showed %d", d.Memory, d.Has, want)
 	}
 }
 
-// A path that is too long is cut, and says so; one that just fits is not.
+// A path that is too long is cut and marked; one that just fits is not.
 func TestLongPath(t *testing.T) {
 	cfg := config(bpf.Events)
 	cfg.Hierarchies = []uint32{hierarchy(t, "cpuacct")}
 	k := need(t, cfg)
 	root := mount(t, "cpuacct")
-	hosttest.LockExclusive(t, "cut-paths") // who sees one has lost a birth
+	hosttest.LockExclusive(t, "cut-paths") // another test that sees a cut path would miss a birth
 	top := group(t, root)
 	a := filepath.Join(top, strings.Repeat("a", 250))
 	fits := filepath.Join(a, strings.Repeat("b", 510-len(a)+len(root)))
@@ -174,7 +173,7 @@ func TestLongPath(t *testing.T) {
 	}
 }
 
-// An event that finds the ring full is counted, and the ring works on.
+// Events that find the ring full are counted, and the ring works again afterwards.
 func TestRingOverflow(t *testing.T) {
 	cfg := config(bpf.Events)
 	cfg.Ring = os.Getpagesize()
@@ -190,11 +189,11 @@ func TestRingOverflow(t *testing.T) {
 		remove(t, dir)
 	}
 	got := k.Drain(func(*bpf.Event) {})
-	// Others may make groups too.
+	// Other processes may create groups too.
 	if lost := k.Lost(); got == 0 || lost == 0 || uint64(got)+lost < 2*n+1 {
 		t.Errorf("%d events and %d lost, want at least %d in all", got, lost, 2*n+1)
 	}
-	// Others may fill the ring again.
+	// Groups of other processes may fill the ring again.
 	testkit.Eventually(t, "an event after the ring was full", func() bool {
 		drain(k)
 		dir := group(t, top)
@@ -202,7 +201,7 @@ func TestRingOverflow(t *testing.T) {
 	})
 }
 
-// Hierarchies that were not asked for are silent.
+// Events of other hierarchies are filtered out.
 func TestHierarchiesFilter(t *testing.T) {
 	cfg := config(bpf.Events)
 	cfg.Hierarchies = []uint32{hierarchy(t, "pids")}
@@ -218,7 +217,7 @@ func TestHierarchiesFilter(t *testing.T) {
 		}
 	})
 	if n != 1 {
-		t.Errorf("%d births of %s, want 1; %s was not asked for", n, loud, silent)
+		t.Errorf("%d births of %s, want 1; %s is filtered out", n, loud, silent)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// What C writes and Go reads has one layout.
+// Go types have the layout of the C types.
 func TestLayouts(t *testing.T) {
 	for _, c := range []struct{ goType, cType any }{
 		{Row{}, walkRow{}},
@@ -27,12 +27,12 @@ func TestLayouts(t *testing.T) {
 	} {
 		a, b := flatten(reflect.TypeOf(c.goType), 0), flatten(reflect.TypeOf(c.cType), 0)
 		if !reflect.DeepEqual(a, b) {
-			t.Errorf("%T is laid out as\n%v, in C\n%v", c.goType, a, b)
+			t.Errorf("%T has layout\n%v, in C\n%v", c.goType, a, b)
 		}
 	}
 }
 
-// flatten returns offset and size of every number in a type.
+// flatten returns the offset and size of every number in a type.
 func flatten(t reflect.Type, at uintptr) (out [][2]uintptr) {
 	for f := range t.Fields() {
 		switch {
@@ -93,8 +93,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// A ring hands records out in order over its end, skips discarded ones and
-// stops at one that is still being written.
+// A ring returns records in order across its end, skips discarded ones and stops at an
+// unfinished one.
 func TestRingRecords(t *testing.T) {
 	const size = 64
 	var pos [2]uint64
@@ -140,11 +140,11 @@ func TestRingRecords(t *testing.T) {
 		t.Errorf("unfinished record %q", got)
 	}
 	if (&Event{}).decode(make([]byte, eventHeader-1)) {
-		t.Error("a record that is too short is an event")
+		t.Error("a record that is too short was decoded")
 	}
 }
 
-// The few types are laid out as among all types.
+// Needed types have the same layout as in the full BTF.
 func TestNeededTypes(t *testing.T) {
 	all, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -180,7 +180,7 @@ func TestNeededTypes(t *testing.T) {
 		n++
 	}
 	if n > 10000 {
-		t.Errorf("%d types are not few", n)
+		t.Errorf("%d types, want few", n)
 	}
 }
 
@@ -204,7 +204,7 @@ func members(t *testing.T, s *btf.Struct, indent string) string {
 	return b.String()
 }
 
-// Whatever the file holds, there is no panic.
+// Reading arbitrary BTF does not panic.
 func FuzzSieve(f *testing.F) {
 	var b btf.Builder
 	num := &btf.Int{Name: "int", Size: 4}
@@ -243,7 +243,7 @@ func FuzzSieve(f *testing.F) {
 	})
 }
 
-// BenchmarkOpen shows what a single metered command, and an agent, wait for.
+// BenchmarkOpen measures the startup delay of a metered command and of an agent.
 func BenchmarkOpen(b *testing.B) {
 	for name, cfg := range map[string]Config{
 		"run": {Parts: Forks | Disk | Net, Groups: 64},

@@ -33,8 +33,8 @@ func bpfCall(cmd uintptr, attr unsafe.Pointer, size uintptr) (int, error) {
 	}
 }
 
-// linkGroups makes a link that runs p over the group of the open directory
-// dirfd, in the given order.
+// linkGroups links program p to the group whose open directory is dirfd, in the given
+// order.
 func linkGroups(p *ebpf.Program, order, dirfd int) (int, error) {
 	info := struct {
 		order, fd uint32
@@ -57,22 +57,22 @@ func linkGroups(p *ebpf.Program, order, dirfd int) (int, error) {
 	return fd, os.NewSyscallError("bpf link", err)
 }
 
-// openIter begins one run over the link.
+// openIter starts one iteration over the link.
 func openIter(link int) (int, error) {
 	attr := struct{ link, flags uint32 }{link: uint32(link)}
 	fd, err := bpfCall(cmdIterCreate, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	return fd, os.NewSyscallError("bpf iter", err)
 }
 
-// runIter runs a program that writes nothing over all that its link spans.
+// runIter runs a program without output over everything that its link covers.
 func runIter(link int) error {
 	fd, err := openIter(link)
 	if err != nil {
 		return err
 	}
-	var none [8]byte
+	var buf [8]byte
 	for {
-		if _, err = unix.Read(fd, none[:]); err != unix.EINTR {
+		if _, err = unix.Read(fd, buf[:]); err != unix.EINTR {
 			break
 		}
 	}

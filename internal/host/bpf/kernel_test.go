@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// childEnv makes the test binary a process that does one thing in the group
-// whose cgroup.procs it is told, when it reads a line; see child.
+// childEnv makes the test binary a child that joins groups and then does one action; see
+// child.
 const childEnv = "METE_TEST_BPF_CHILD"
 
 func TestMain(m *testing.M) {
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// need opens the given parts. Where the kernel lacks or denies them it skips
-// the test, or fails it if METE_MUST names bpf.
+// need opens the given parts. If the kernel lacks or denies them it skips the test, or
+// fails it if METE_MUST names bpf.
 func need(t testing.TB, cfg bpf.Config) *bpf.Kernel {
 	t.Helper()
 	k, err := bpf.Open(cfg)
@@ -57,8 +57,8 @@ func need(t testing.TB, cfg bpf.Config) *bpf.Kernel {
 	return nil
 }
 
-// lacking skips the test because of err, unless METE_MUST names bpf or err is
-// not a lack of the machine.
+// lacking skips the test because of err, unless METE_MUST names bpf or err is not a missing
+// feature of the machine.
 func lacking(t testing.TB, err error) {
 	t.Helper()
 	for must := range strings.SplitSeq(os.Getenv("METE_MUST"), ",") {
@@ -78,9 +78,9 @@ func config(parts bpf.Part) bpf.Config {
 	return cfg
 }
 
-// mount returns where the hierarchy with the version 1 controller is mounted,
-// or the default hierarchy for "". It skips the test where it is not, or where
-// the controller belongs to the default hierarchy.
+// mount returns the mount point of the hierarchy with the version 1 controller, or of the
+// default hierarchy for "". It skips the test if it is not mounted, or if the controller is
+// in the default hierarchy.
 func mount(t testing.TB, controller string) string {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
@@ -109,7 +109,7 @@ func mount(t testing.TB, controller string) string {
 	return ""
 }
 
-// hierarchy returns the number of the hierarchy with the controller.
+// hierarchy returns the number of the hierarchy that has the controller.
 func hierarchy(t testing.TB, controller string) uint32 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/cgroup")
@@ -150,7 +150,7 @@ func group(t testing.TB, parent string) string {
 	return dir
 }
 
-// remove removes a group, which may still hold processes on their way out.
+// remove removes a group, which may still hold exiting processes.
 func remove(t testing.TB, dir string) {
 	t.Helper()
 	testkit.Eventually(t, dir+" is removed", func() bool {
@@ -171,7 +171,7 @@ func kernfsID(t testing.TB, dir string) uint64 {
 	return st.Sys().(*syscall.Stat_t).Ino
 }
 
-// number reads a file that holds one, or the one that follows key in it.
+// number reads a file with one number, or the number after key in it.
 func number(t testing.TB, file, key string) uint64 {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -190,19 +190,19 @@ func number(t testing.TB, file, key string) uint64 {
 	return n
 }
 
-// A kid is a child process in groups of its own.
-type kid struct {
+// A childProcess is a child process in groups of its own.
+type childProcess struct {
 	t   testing.TB
 	cmd *exec.Cmd
 	in  *os.File
 	out *bufio.Reader
 }
 
-// spawn starts a child that joins the groups and then waits for begin.
-func spawn(t testing.TB, groups []string, attr *syscall.SysProcAttr, what string, args ...string) *kid {
+// spawn starts a child that joins the groups and then waits for start.
+func spawn(t testing.TB, groups []string, attr *syscall.SysProcAttr, what string, args ...string) *childProcess {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", append([]string{strings.Join(groups, ":")}, args...)...)
-	// With the race detector a process would sleep before it ends.
+	// With the race detector a process would sleep before it exits.
 	cmd.Env = append(os.Environ(), childEnv+"="+what, "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = attr
@@ -221,7 +221,7 @@ func spawn(t testing.TB, groups []string, attr *syscall.SysProcAttr, what string
 	if err != nil {
 		lacking(t, fmt.Errorf("%w: %w", err, fault.ErrDenied))
 	}
-	k := &kid{t, cmd, in, bufio.NewReader(out)}
+	k := &childProcess{t, cmd, in, bufio.NewReader(out)}
 	t.Cleanup(func() {
 		close(t, out)
 		if cmd.ProcessState == nil {
@@ -230,52 +230,51 @@ func spawn(t testing.TB, groups []string, attr *syscall.SysProcAttr, what string
 			close(t, in)
 		}
 	})
-	k.hear()
+	k.answer()
 	return k
 }
 
-// hear returns the next line that the child says.
-func (k *kid) hear() string {
-	k.t.Helper()
-	line, err := k.out.ReadString('\n')
+// answer returns the next line of the child.
+func (c *childProcess) answer() string {
+	c.t.Helper()
+	line, err := c.out.ReadString('\n')
 	if err != nil {
-		k.t.Fatalf("child: %v", err)
+		c.t.Fatalf("child: %v", err)
 	}
 	return strings.TrimSpace(line)
 }
 
-// say lets the child go on to its next line.
-func (k *kid) say() {
-	k.t.Helper()
-	if _, err := k.in.WriteString("\n"); err != nil {
-		k.t.Fatal(err)
+// start lets the child go on.
+func (c *childProcess) start() {
+	c.t.Helper()
+	if _, err := c.in.WriteString("\n"); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
-// leave takes the child out of its group below the mount. Its end would still be
-// counted there after others have seen it, on a busy machine much later.
-func (k *kid) leave(mount string) {
-	k.t.Helper()
-	if err := os.WriteFile(filepath.Join(mount, "cgroup.procs"), []byte(strconv.Itoa(k.cmd.Process.Pid)), 0); err != nil {
-		k.t.Fatal(err)
+// leave moves the child out of its group below the mount, because its exit may count for
+// the group long after the parent has seen it.
+func (c *childProcess) leave(mount string) {
+	c.t.Helper()
+	if err := os.WriteFile(filepath.Join(mount, "cgroup.procs"), []byte(strconv.Itoa(c.cmd.Process.Pid)), 0); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
-// end waits until the child has ended well.
-func (k *kid) end() {
-	k.t.Helper()
-	close(k.t, k.in)
-	if err := k.cmd.Wait(); err != nil {
-		k.t.Fatalf("child: %v", err)
+// end waits for the child to exit with success.
+func (c *childProcess) end() {
+	c.t.Helper()
+	close(c.t, c.in)
+	if err := c.cmd.Wait(); err != nil {
+		c.t.Fatalf("child: %v", err)
 	}
 }
 
-// child joins the groups, says so, waits for a line, does what it is told and
-// says what came of it.
+// child joins the groups, prints a line, waits for a line, does the action and prints its
+// result.
 func child(what string, args []string) error {
 	if what == "forks" {
-		// The first process that Go starts takes one more, which tries what
-		// this kernel can do.
+		// os/exec starts one extra process the first time, to probe the kernel.
 		if _, err := forks([]string{"1"}); err != nil {
 			return err
 		}
@@ -290,13 +289,13 @@ func child(what string, args []string) error {
 	wait := bufio.NewReader(os.Stdin)
 	fmt.Println("ready")
 	if _, err := wait.ReadString('\n'); err != nil {
-		return nil // there is no more to do
+		return nil // the parent has ended
 	}
-	answer, err := deeds[what](args[1:])
+	answer, err := actions[what](args[1:])
 	if err != nil {
 		return err
 	}
 	fmt.Println(answer)
-	_, _ = wait.ReadString('\n') // until say or end
+	_, _ = wait.ReadString('\n') // until start or end
 	return nil
 }

@@ -17,20 +17,20 @@ const maxCPUs = 1024
 
 var errNotLoaded = errors.New("not loaded")
 
-// A loader puts programs into the kernel, one at a time, so that one which
-// this kernel refuses costs no other.
+// A loader loads programs into the kernel one by one, so that the failure of one does not
+// affect the others.
 type loader struct {
 	cfg   Config
 	cache *btf.Cache
 	types *btf.Spec
-	// The possible CPUs, and each one's offset in per-CPU data; cpus is 0
-	// where the offsets could not be found.
+	// cpus is the number of possible CPUs, 0 if the offsets are unknown; offsets are those
+	// of each CPU's per-CPU data.
 	cpus    uint32
 	offsets [maxCPUs]uint64
 }
 
-// typed are the parts whose programs the kernel ties to one of its types. They
-// need to know all of them; the rest is content with a few.
+// typed is the parts whose programs attach to typed kernel objects. They need all kernel
+// types; the other parts need a few.
 const typed = Walks | Events | Tasks
 
 func newLoader(cfg Config) (*loader, error) {
@@ -49,15 +49,15 @@ func newLoader(cfg Config) (*loader, error) {
 	if l.types, err = l.cache.Kernel(); err != nil {
 		return nil, fmt.Errorf("bpf: kernel types: %w", classify(err))
 	}
-	// Without offsets, what is summed over CPUs is absent.
+	// Without offsets, sums over CPUs are absent.
 	if err := l.findOffsets(); err != nil {
 		l.cpus = 0
 	}
 	return l, nil
 }
 
-// options are for every collection. Without types of its own choice the
-// library would read those of all modules too, in which nothing here looks.
+// options returns the options of every collection. Without KernelTypes the library would
+// also read the types of all modules.
 func (l *loader) options() ebpf.CollectionOptions {
 	return ebpf.CollectionOptions{
 		Cache:    l.cache,
@@ -65,7 +65,7 @@ func (l *loader) options() ebpf.CollectionOptions {
 	}
 }
 
-// findOffsets asks the kernel where each CPU's copy of per-CPU data lies.
+// findOffsets asks the kernel for the offset of each CPU's per-CPU data.
 func (l *loader) findOffsets() error {
 	n, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -96,7 +96,7 @@ func (l *loader) findOffsets() error {
 	return nil
 }
 
-// setConstants tells the programs of spec about this machine.
+// setConstants sets the constants that describe this machine.
 func (l *loader) setConstants(spec *ebpf.CollectionSpec) error {
 	return setAll(spec, map[string]any{
 		"cpus":          l.cpus,
@@ -106,7 +106,7 @@ func (l *loader) setConstants(spec *ebpf.CollectionSpec) error {
 	})
 }
 
-// setAll sets those constants that spec has.
+// setAll sets those of the constants that spec has.
 func setAll(spec *ebpf.CollectionSpec, values map[string]any) error {
 	for name, v := range values {
 		if s := spec.Variables[name]; s != nil {
@@ -118,7 +118,7 @@ func setAll(spec *ebpf.CollectionSpec, values map[string]any) error {
 	return nil
 }
 
-// maps makes the maps of spec without any program.
+// maps creates the maps of spec without loading a program.
 func (l *loader) maps(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	s := *spec
 	s.Programs = nil
@@ -132,7 +132,7 @@ func (l *loader) maps(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	return ms, nil
 }
 
-// program loads the named program of spec upon the given maps.
+// program loads the named program of spec with the given maps.
 func (l *loader) program(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, name string) (*ebpf.Program, error) {
 	s := *spec
 	s.Variables = nil
@@ -157,14 +157,14 @@ func closeMaps(maps map[string]*ebpf.Map) func() error {
 	}
 }
 
-// classify makes err one of the kinds that callers tell apart.
+// classify adds the fault kind to an error of the kernel.
 func classify(err error) error {
 	var refused *ebpf.VerifierError
 	switch {
 	case err == nil, errors.Is(err, fault.ErrUnsupported), errors.Is(err, fault.ErrDenied):
 		return err
 	case errors.As(err, &refused) && len(refused.Log) > 0:
-		// The verifier's own refusal is EACCES or EPERM too.
+		// The verifier also refuses with EACCES or EPERM.
 		return fmt.Errorf("%w: %w", err, fault.ErrUnsupported)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w: %w", err, fault.ErrDenied)

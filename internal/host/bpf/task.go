@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TaskFlag is the kernel's flags of a task, PF_... of include/linux/sched.h.
+// TaskFlag is a set of the kernel's task flags, PF_... of include/linux/sched.h.
 type TaskFlag uint32
 
 const (
-	// Exiting is set on a task that is on its way out.
+	// Exiting is set on a task that is exiting.
 	Exiting TaskFlag = 0x00000004
 	// KernelThread is set on a task that never runs in user mode.
 	KernelThread TaskFlag = 0x00200000
@@ -29,31 +29,28 @@ type Task struct {
 	PPID uint32 // of the parent process
 	// Flags of the task.
 	Flags TaskFlag
-	// Start of the thread, in ns of CLOCK_BOOTTIME. With PID it names a thread
-	// for good.
+	// Start of the thread, in ns of CLOCK_BOOTTIME. With PID it identifies the thread
+	// uniquely.
 	Start uint64
-	// CPU time of the thread in ns, exact. User and System are its two parts by
-	// the kernel's sampling; they do not sum to CPU.
+	// CPU time of the thread in ns, exact. User and System are the kernel's sampled split;
+	// they do not sum to CPU.
 	CPU, User, System uint64
-	// ReadBytes and WrittenBytes are what the thread caused to be read from and
-	// written to storage, in bytes.
+	// ReadBytes and WrittenBytes are the bytes of storage I/O that the thread caused.
 	ReadBytes, WrittenBytes uint64
-	// CPU time of the process's threads that ended, on each of its rows: what
-	// the process used is this of one row and CPU of all.
+	// CPU time of the ended threads of the process, the same on each of its rows: the
+	// process used this once plus the CPU of all its rows.
 	DeadCPU, DeadUser, DeadSystem uint64
-	// The same for storage; but these also hold what its children did that
-	// ended and that it has waited for.
+	// The same for storage, but including ended children that the process has waited for.
 	DeadReadBytes, DeadWrittenBytes uint64
 	// RSS is the resident memory of the process in bytes, if HasRSS.
 	RSS uint64
-	// Group is the kernfs id of the task's group: in the hierarchy of cpuacct
-	// where that has one of its own and [Config.Unified] is not set, else in
-	// the default one.
+	// Group is the kernfs id of the task's group: in the hierarchy of cpuacct if that has
+	// its own and [Config.Unified] is not set, else in the default hierarchy.
 	Group uint64
-	// Hierarchy that Group is of.
+	// Hierarchy of Group.
 	Hierarchy uint32
-	// HasRSS is 1 on one row of each process that has memory, its main thread's
-	// unless that has ended.
+	// HasRSS is 1 on one row of each process that has memory: that of its main thread
+	// unless it has ended.
 	HasRSS uint32
 	comm   [16]byte
 }
@@ -97,13 +94,12 @@ func (t *taskPart) open(k *Kernel, l *loader) error {
 	return nil
 }
 
-// taskRows is how many tasks are fetched with one system call.
+// taskRows is how many tasks one system call fetches.
 const taskRows = 224
 
-// Tasks calls f for every thread in the caller's PID namespace and those below
-// (on the host, of the machine) until it returns false. PIDs are the host's.
-// The Task is valid until f returns. A thread that is born or ends meanwhile
-// may be missed.
+// Tasks calls f for every thread in the caller's PID namespace and those below (on the
+// host: all threads) until f returns false. PIDs are the host's. The Task is valid until f
+// returns. Tasks may miss a thread that starts or ends meanwhile.
 func (k *Kernel) Tasks(f func(*Task) bool) (err error) {
 	if err := k.Err(Tasks); err != nil {
 		return err
@@ -127,7 +123,7 @@ func (k *Kernel) Tasks(f func(*Task) bool) (err error) {
 				return nil
 			}
 		}
-		// The rest of a task that was not complete.
+		// The beginning of an incomplete task.
 		have = copy(raw, raw[have/size*size:have])
 		switch {
 		case errors.Is(err, io.EOF):

@@ -11,16 +11,16 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// A process at rest is what /proc shows of it.
-func TestTasksEqualProc(t *testing.T) {
+// The rows of a stopped process match /proc.
+func TestTasksMatchProc(t *testing.T) {
 	h := hierarchy(t, "cpuacct")
 	dir := group(t, mount(t, "cpuacct"))
 	k := need(t, config(bpf.Tasks))
 	kid := spawn(t, []string{dir}, nil, "memory", "8388608")
-	kid.say()
-	kid.hear()
+	kid.start()
+	kid.answer()
 	pid := kid.cmd.Process.Pid
-	// Go's own threads are never quiet.
+	// Go's runtime threads are never idle.
 	if err := kid.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestTasksEqualProc(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		testkit.Eventually(t, "the thread is off its CPU, so that its call is shown", func() bool {
+		testkit.Eventually(t, "the thread is off its CPU, so that /proc shows its system call", func() bool {
 			call, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/syscall", pid, e.Name()))
 			return err == nil && !strings.HasPrefix(string(call), "running")
 		})
@@ -48,7 +48,7 @@ func TestTasksEqualProc(t *testing.T) {
 		if task.Flags&bpf.KernelThread != 0 {
 			kernel++
 			if task.HasRSS != 0 {
-				t.Errorf("kernel thread %s has memory", task.Comm())
+				t.Errorf("memory of kernel thread %s", task.Comm())
 			}
 		}
 		return true
@@ -74,8 +74,8 @@ func TestTasksEqualProc(t *testing.T) {
 		if want := strings.TrimSpace(of("comm")); task.Comm() != want {
 			t.Errorf("thread %d: comm %q, want %q", tid, task.Comm(), want)
 		}
-		// Fields of proc_pid_stat(5) behind the name: 4 is the parent, 22 the
-		// start in hundredths of a second.
+		// Fields of proc_pid_stat(5) after the name: 4 is the parent, 22 the start in
+		// ticks.
 		_, rest, _ := strings.Cut(of("stat"), ") ")
 		f := strings.Fields(rest)
 		if got := fmt.Sprint(task.PPID, " ", task.Start/1e7); got != f[1]+" "+f[19] {

@@ -13,12 +13,11 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// kernelTypesFile is where Linux shows its own type information, from 5.4 on.
+// kernelTypesFile is the kernel's own BTF, since Linux 5.4.
 const kernelTypesFile = "/sys/kernel/btf/vmlinux"
 
-// neededTypes returns the kernel's types that the program objects with the
-// given types look into, without the hundred thousand others: to index those
-// would take the longest part of Open and most of its memory.
+// neededTypes returns the kernel types that the given program objects use. Indexing the
+// other hundred thousand would take most of Open's time and memory.
 func neededTypes(objects ...*btf.Spec) (*btf.Spec, error) {
 	wanted := make(map[string]bool)
 	for _, o := range objects {
@@ -52,7 +51,7 @@ func neededTypes(objects ...*btf.Spec) (*btf.Spec, error) {
 	return btf.LoadSpecFromReader(bytes.NewReader(small))
 }
 
-// readKernelTypes maps the file, or reads it where Linux (before 6.17) cannot.
+// readKernelTypes maps the file, or reads it on Linux before 6.17, which cannot map it.
 func readKernelTypes() (raw []byte, unmap func(), err error) {
 	f, err := os.Open(kernelTypesFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -60,7 +59,7 @@ func readKernelTypes() (raw []byte, unmap func(), err error) {
 	} else if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }()
 	st, err := f.Stat()
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +72,7 @@ func readKernelTypes() (raw []byte, unmap func(), err error) {
 	return raw, func() {}, err
 }
 
-// BTF as in include/uapi/linux/btf.h of Linux.
+// BTF constants of include/uapi/linux/btf.h of Linux.
 const (
 	btfMagic      = 0xeb9f
 	btfHeaderSize = 24
@@ -100,8 +99,8 @@ const (
 	kindEnum64    = 19
 )
 
-// tail returns how many bytes follow the common part of a type, and of how
-// many bytes each its repeated part consists.
+// tail returns the length of a type after its common part, and the length of each repeated
+// element.
 func tail(kind, vlen uint32) (n, each uint32, err error) {
 	switch kind {
 	case kindInt, kindVar, kindDeclTag:
@@ -118,8 +117,8 @@ func tail(kind, vlen uint32) (n, each uint32, err error) {
 	return 0, 0, fmt.Errorf("BTF kind %d: %w", kind, fault.ErrUnsupported)
 }
 
-// A sieve copies some types, and those that they consist of, to a BTF of their
-// own. What pointers point to is left out: it does not bear on any offset.
+// A sieve copies some types, and the types that they consist of, to a BTF of their own. It
+// leaves out the targets of pointers, which affect no offset.
 type sieve struct {
 	types, names []byte
 	at           []uint32 // offset in types of each type, by id
@@ -164,7 +163,7 @@ func (s *sieve) name(off uint32) []byte {
 // index finds all types and takes those with wanted names.
 func (s *sieve) index(wanted map[string]bool) error {
 	le := binary.LittleEndian
-	// A type takes 25 bytes or so.
+	// A type takes about 25 bytes.
 	s.at = make([]uint32, 1, 1+len(s.types)/24)
 	for off := uint32(0); off < uint32(len(s.types)); {
 		t := s.types[off:]
@@ -192,8 +191,7 @@ func (s *sieve) index(wanted map[string]bool) error {
 	return nil
 }
 
-// take returns the new id of the type with the given one, and sees to it that
-// it gets copied. Type 0 is void.
+// take queues the type for copying and returns its new id. Type 0 is void.
 func (s *sieve) take(id uint32) uint32 {
 	if id == 0 {
 		return 0
@@ -210,7 +208,7 @@ func (s *sieve) take(id uint32) uint32 {
 // put32 appends v to the output.
 func (s *sieve) put32(v uint32) { s.out = binary.LittleEndian.AppendUint32(s.out, v) }
 
-// putName appends the place of the name at off among the new names.
+// putName appends the offset of the name at off in the new string table.
 func (s *sieve) putName(off uint32) {
 	name := s.name(off)
 	if len(name) == 0 {
@@ -225,7 +223,7 @@ func (s *sieve) putName(off uint32) {
 func (s *sieve) write() ([]byte, error) {
 	s.out = make([]byte, btfHeaderSize, 64<<10)
 	s.strings = append(make([]byte, 0, 64<<10), 0)
-	// The queue grows on the way.
+	// copyType may append to the queue.
 	for i := 0; i < len(s.queue); i++ {
 		id := s.queue[i]
 		if uint64(id) >= uint64(len(s.at)) {
@@ -244,7 +242,7 @@ func (s *sieve) write() ([]byte, error) {
 	return append(s.out, s.strings...), nil
 }
 
-// copyType copies the type that t begins with, which index has checked.
+// copyType copies the type at the start of t, which index has checked.
 func (s *sieve) copyType(t []byte) {
 	le := binary.LittleEndian
 	info := le.Uint32(t[4:])

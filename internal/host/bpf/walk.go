@@ -12,8 +12,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Has says which fields of a [Row] or an [Event] hold a reading. A field
-// without its bit holds rubbish.
+// Has says which fields of a [Row] or an [Event] hold a reading. The other fields are
+// undefined.
 type Has uint32
 
 // The bits of Has, as in group.h.
@@ -26,26 +26,25 @@ const (
 	hasCut
 )
 
-// A Row is one group as a walk sees it.
+// A Row is one group in a walk.
 type Row struct {
 	// ID is the group's kernfs id: the inode number of its directory.
 	ID uint64
-	// Parent is the id of the group above, 0 for the root of the hierarchy.
+	// Parent is the id of the parent group, 0 for the root of the hierarchy.
 	Parent uint64
-	// CPU is the time in ns that the group and all groups that ever were below
-	// it used: cpuacct.usage, or usage_usec of cpu.stat in nanoseconds. The
-	// root of the default hierarchy has it only where cpuacct is mounted
-	// nowhere; it is then all that tasks of this machine ever used.
+	// CPU is the time in ns that the group and all groups that ever were below it used:
+	// cpuacct.usage, or usage_usec of cpu.stat in ns. The root of the default hierarchy has
+	// it only if cpuacct is not mounted; it is then the time of all tasks of this machine.
 	CPU uint64
-	// Memory is what is charged to the group and all below, in bytes. The root
+	// Memory is what is charged to the group and all groups below it, in bytes. The root
 	// has none.
 	Memory uint64
-	// PIDs is how many tasks are in the group and below. The root has none.
+	// PIDs is how many tasks are in the group and below it. The root has none.
 	PIDs uint64
 	// Level is the depth below the root of the hierarchy, which has 0.
 	Level uint32
-	// Has says which of CPU, Memory and PIDs were read: those whose controller
-	// is on for this group in this hierarchy.
+	// Has says which of CPU, Memory and PIDs were read: those whose controller is enabled
+	// for this group in this hierarchy.
 	Has Has
 }
 
@@ -56,7 +55,7 @@ const (
 
 type walkPart struct {
 	program *ebpf.Program
-	flush   *ebpf.Program // nil where the kernel has no way to
+	flush   *ebpf.Program // nil if the kernel has no flush function
 	maps    map[string]*ebpf.Map
 	vars    []byte // walker and seen of walk.bpf.c, mapped
 	walker  *uint32
@@ -103,7 +102,7 @@ func (w *walkPart) open(k *Kernel, l *loader) error {
 	return nil
 }
 
-// A Walker reads all groups of one hierarchy, or of one group and below.
+// A Walker reads all groups of a hierarchy, or a group and all groups below it.
 type Walker struct {
 	part  *walkPart
 	slot  int
@@ -113,11 +112,10 @@ type Walker struct {
 	cap   int
 }
 
-// NewWalker returns a walker over the group whose directory dirfd is open at,
-// and all groups below it. The descriptor may be closed afterwards. At most 64
-// walkers can be open at a time. With flush, each walk brings the CPU times of
-// the default hierarchy up to date first; without it, and in version 1
-// hierarchies, which need none, it costs nothing.
+// NewWalker returns a walker over the group whose open directory is dirfd, and all groups
+// below it. The caller may close dirfd afterwards. At most 64 walkers can be open at a
+// time. With flush, each walk first updates the CPU times of the default hierarchy; version
+// 1 hierarchies need no flush, and there it costs nothing.
 func (k *Kernel) NewWalker(dirfd int, flush bool) (*Walker, error) {
 	if err := k.Err(Walks); err != nil {
 		return nil, err
@@ -139,7 +137,7 @@ func (k *Kernel) NewWalker(dirfd int, flush bool) (*Walker, error) {
 func (w *Walker) open(dirfd int, flush bool) (err error) {
 	if flush {
 		if w.part.flush == nil {
-			return fmt.Errorf("no kernel function flushes CPU times: %w", fault.ErrUnsupported)
+			return fmt.Errorf("no kernel function to flush CPU times: %w", fault.ErrUnsupported)
 		}
 		if w.links[0], err = linkGroups(w.part.flush, iterSelf, dirfd); err != nil {
 			return err
@@ -176,7 +174,7 @@ func (w *Walker) grow(n int) error {
 	return err
 }
 
-// drop gives the present rows back.
+// drop releases the rows.
 func (w *Walker) drop() error {
 	if w.rows == nil {
 		return nil
@@ -186,13 +184,12 @@ func (w *Walker) drop() error {
 	return err
 }
 
-// Read walks and returns what it saw. The rows belong to the walker and are
-// overwritten by its next Read. A group that dies or is born during the walk may
-// be in it or not.
+// Read walks and returns the rows. They belong to the walker, and its next Read overwrites
+// them. A group that dies or is born during the walk may or may not be in it.
 //
-// Parents come before their children. So what a child used between the two
-// readings is missing in its parent, whose remainder is a little too small until
-// the next walk; the other way round it would be too large, and booked.
+// Parents come before their children. So what a child uses between the two readings is
+// missing in its parent, whose remainder is a little too small until the next walk; in the
+// other order it would be too large, and booked.
 func (w *Walker) Read() ([]Row, error) {
 	for {
 		if w.links[0] >= 0 {
@@ -214,7 +211,7 @@ func (w *Walker) Read() ([]Row, error) {
 	}
 }
 
-// Close gives back what the walker holds. Its rows are gone.
+// Close frees the walker and its rows.
 func (w *Walker) Close() error {
 	var errs []error
 	for i, fd := range w.links {

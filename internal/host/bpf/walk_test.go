@@ -51,8 +51,8 @@ func read(t testing.TB, w *bpf.Walker) map[uint64]bpf.Row {
 	return m
 }
 
-// A group at rest has what its files show, to the last unit.
-func TestWalkEqualsFiles(t *testing.T) {
+// The rows of idle groups match their files exactly.
+func TestWalkMatchesFiles(t *testing.T) {
 	for _, c := range []struct {
 		controller, file, key string
 		deed, arg             string
@@ -78,10 +78,10 @@ func TestWalkEqualsFiles(t *testing.T) {
 			w := walker(t, k, root, c.controller == "")
 
 			kid := spawn(t, []string{leaf}, nil, c.deed, c.arg)
-			kid.say()
-			kid.hear()
+			kid.start()
+			kid.answer()
 			if c.has == bpf.HasCPU {
-				kid.leave(root) // where nobody is no CPU time is used
+				kid.leave(root) // an empty group uses no CPU time
 			}
 			shown := map[string]uint64{}
 			show := func() {
@@ -89,10 +89,10 @@ func TestWalkEqualsFiles(t *testing.T) {
 					shown[dir] = number(t, filepath.Join(dir, c.file), c.key)
 				}
 			}
-			// The kernel may take back memory that it charged ahead, and Go may start
-			// another thread: a walk is compared once nothing moved beside it.
+			// The kernel may return memory that it charged ahead, and Go may start a
+			// thread: compare a walk during which nothing changed.
 			var rows map[uint64]bpf.Row
-			testkit.Eventually(t, "the groups rest beside a walk", func() bool {
+			testkit.Eventually(t, "nothing changes during a walk", func() bool {
 				show()
 				before := maps.Clone(shown)
 				rows = read(t, w)
@@ -105,7 +105,7 @@ func TestWalkEqualsFiles(t *testing.T) {
 					t.Fatalf("%s is not among %d rows", dir, len(rows))
 				}
 				if r.Has != c.has || r.Parent != kernfsID(t, above) {
-					t.Errorf("%s: has %b and parent %d, want %b and %d",
+					t.Errorf("%s: Has %b and parent %d, want %b and %d",
 						dir, r.Has, r.Parent, c.has, kernfsID(t, above))
 				}
 				want := shown[dir]
@@ -124,8 +124,8 @@ func TestWalkEqualsFiles(t *testing.T) {
 	}
 }
 
-// A walk begins at any group, sees births and deaths, and finds room for more
-// groups than it began with.
+// A walk starts at any group, sees births and deaths, and makes room for more groups than
+// at its start.
 func TestWalkGrows(t *testing.T) {
 	k := need(t, config(bpf.Walks))
 	top := group(t, mount(t, "cpuacct"))
@@ -160,8 +160,8 @@ func TestWalkGrows(t *testing.T) {
 	}
 }
 
-// Walkers of several hierarchies do not touch each other's rows.
-func TestWalkersApart(t *testing.T) {
+// Walkers of different hierarchies have separate rows.
+func TestWalkersIndependent(t *testing.T) {
 	k := need(t, config(bpf.Walks))
 	a := walker(t, k, group(t, mount(t, "cpuacct")), false)
 	b := walker(t, k, group(t, mount(t, "pids")), false)

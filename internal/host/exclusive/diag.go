@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Numbers of include/uapi/linux/sock_diag.h and unix_diag.h.
+// Constants of include/uapi/linux/sock_diag.h and unix_diag.h.
 const (
 	sockDiagByFamily = 20
 	showName         = 0x01
@@ -22,19 +22,19 @@ const (
 	stateListen      = 10
 )
 
-// diagLimit is how long the kernel may take for its list.
+// diagLimit is how long the kernel may take to send its list.
 const diagLimit = 5 * time.Second
 
-// listeners asks the kernel, by sock_diag(7), which users made the abstract unix
-// sockets whose names begin with start and at which somebody listens. No right is
-// needed for it, and the holders have no part in the answer, so none can withhold
-// it. A user that this user namespace does not have is the overflow user.
+// listeners asks the kernel, by sock_diag(7), which users created the listening abstract
+// unix sockets whose names begin with start. It needs no privilege, and the holders of the
+// sockets take no part, so they cannot withhold the answer. A user outside this user
+// namespace is the overflow user.
 func listeners(start string) (map[string]uint32, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only asked
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	limit := unix.NsecToTimeval(int64(diagLimit))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)
@@ -68,7 +68,7 @@ func listeners(start string) (map[string]uint32, error) {
 	}
 }
 
-// parseMessages reads the messages of one datagram; done is after the last one.
+// parseMessages reads the messages of one datagram; done is true after the last one.
 func parseMessages(b []byte, start string, users map[string]uint32) (done bool, err error) {
 	n := binary.NativeEndian
 	for len(b) >= unix.NLMSG_HDRLEN {
@@ -82,7 +82,7 @@ func parseMessages(b []byte, start string, users map[string]uint32) (done bool, 
 			return true, nil
 		case unix.NLMSG_ERROR:
 			if len(body) < 4 {
-				return false, errors.New("sock_diag: an error without a number")
+				return false, errors.New("sock_diag: an error message without a number")
 			}
 			return false, fmt.Errorf("sock_diag: %w", unix.Errno(-int32(n.Uint32(body))))
 		case sockDiagByFamily:
@@ -91,7 +91,7 @@ func parseMessages(b []byte, start string, users map[string]uint32) (done bool, 
 			switch {
 			case !abstract || !strings.HasPrefix(text, start):
 			case !owned:
-				return false, fmt.Errorf("sock_diag: the kernel does not tell users: %w", fault.ErrUnsupported)
+				return false, fmt.Errorf("sock_diag: the kernel does not report users: %w", fault.ErrUnsupported)
 			default:
 				users[text] = uid
 			}
@@ -101,8 +101,8 @@ func parseMessages(b []byte, start string, users map[string]uint32) (done bool, 
 	return false, nil
 }
 
-// parseSocket reads a struct unix_diag_msg, of 16 bytes, and its attributes; owned is
-// that the user is there.
+// parseSocket reads a struct unix_diag_msg, of 16 bytes, and its attributes; owned is false
+// without a user attribute.
 func parseSocket(b []byte) (name string, uid uint32, owned bool) {
 	n := binary.NativeEndian
 	for b = b[min(16, len(b)):]; len(b) >= 4; {

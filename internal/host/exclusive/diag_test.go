@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Others who fill the queue of a claim do not hide whose it is.
+// Other users who fill the queue of a claim cannot hide its owner.
 func TestFullQueue(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -39,7 +39,7 @@ func TestFullQueue(t *testing.T) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if _, err := Acquire(h, ledger, Machine); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("the claim of this user is taken: Make = %v, want a conflict", err)
+		t.Errorf("Acquire of a held claim = %v, want a conflict", err)
 	}
 	job, err := Acquire(h, ledger, Scope{Path: "/a/job"})
 	if err != nil {
@@ -47,11 +47,11 @@ func TestFullQueue(t *testing.T) {
 	}
 	defer func() { _ = job.Close() }()
 	if ignored, err := job.Conflicts(); !errors.Is(err, fault.ErrConflict) || len(ignored) > 0 {
-		t.Errorf("Others = %v, %v; want a conflict", ignored, err)
+		t.Errorf("Conflicts = %v, %v; want a conflict", ignored, err)
 	}
 }
 
-// The kernel's list has who listens, and nobody else.
+// The kernel's list has exactly the listening sockets.
 func TestListeners(t *testing.T) {
 	start := fmt.Sprintf("mete.test.%d/", os.Getpid())
 	for _, n := range []string{"a", "b c", strings.Repeat("x", 80)} {
@@ -83,28 +83,28 @@ func TestListeners(t *testing.T) {
 	}
 }
 
-// The number of an ancestor counts only with the user of that process.
+// The PID of an ancestor counts only with the user of that process.
 func TestIsTrusted(t *testing.T) {
 	parent := os.Getppid()
 	up := []int{parent}
-	stranger := uint32(os.Geteuid() + 4711)
+	otherUser := uint32(os.Geteuid() + 4711)
 	for _, c := range []struct {
 		h    Holder
 		want bool
 	}{
 		{Holder{known: true, UID: 0}, true},
 		{Holder{known: true, UID: uint32(os.Geteuid())}, true},
-		{Holder{known: true, UID: stranger}, false},
-		{Holder{known: true, UID: stranger, PID: parent}, false},
+		{Holder{known: true, UID: otherUser}, false},
+		{Holder{known: true, UID: otherUser, PID: parent}, false},
 		{Holder{UID: 0}, false},
 	} {
 		if got := c.h.isTrusted(Machine, up); got != c.want {
-			t.Errorf("%+v is believed: %t, want %t", c.h, got, c.want)
+			t.Errorf("%+v: isTrusted = %t, want %t", c.h, got, c.want)
 		}
 	}
 }
 
-// What name cannot have written is no claim.
+// parse refuses texts that name cannot have written.
 func TestParseRefuses(t *testing.T) {
 	for _, tail := range []string{"/a/\x1b[31m", "/a b", "/a/\x00", "/a#0", "/a#x", "a", ""} {
 		if s, ok := parse(prefix+ledger+tail, ledger); ok {

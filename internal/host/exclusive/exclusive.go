@@ -1,15 +1,14 @@
-// Package exclusive keeps two meters of one kernel from counting the same for one
-// ledger: who measures something for a ledger claims it first.
+// Package exclusive prevents two meters of one kernel from counting the same use twice for
+// one ledger: a meter first claims what it measures.
 //
-// A claim is a listening abstract unix socket (unix(7)), whose name tells the
-// ledger and what is counted. It takes no file and no rights, everyone in the
-// network namespace sees it in /proc/net/unix, the kernel says who holds it,
-// and it is gone with its process, however that ends.
+// A claim is a listening abstract unix socket (unix(7)), whose name holds the ledger and
+// the scope. It needs no file and no privilege; everyone in the network namespace sees it
+// in /proc/net/unix; the kernel knows its owner; and it ends with its process.
 //
-// Any user can listen at any such name. So a claim counts only where its holder is
-// root, the user of this process, or a process that started this one: others could
-// keep the machine from being measured. Where one of those others holds the name of
-// a claim, the claim is made at another name, which is random.
+// Any user can listen at any such name. So a claim counts only if its holder is root, the
+// user of this process, or an ancestor of this process; otherwise any user could prevent
+// the machine from being measured. If another user holds the name of a claim, the claim is
+// made under a random name.
 package exclusive
 
 import (
@@ -31,18 +30,18 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Holder is who holds a claim.
+// A Holder is the process that holds a claim.
 type Holder struct {
 	Scope Scope
-	// PID and UID are those of its process; PID is 0 where it is in no namespace of
-	// processes that is seen from here.
+	// PID and UID are those of its process; PID is 0 if the process is not visible in this
+	// PID namespace.
 	PID int
 	UID uint32
 
-	known bool // UID is what the kernel says
+	known bool // the kernel reported UID
 }
 
-// String names the holder for people.
+// String describes the holder.
 func (h Holder) String() string {
 	switch {
 	case !h.known:
@@ -53,8 +52,8 @@ func (h Holder) String() string {
 	return fmt.Sprintf("process %d of user %d", h.PID, h.UID)
 }
 
-// isTrusted reports whether the holder's claim counts for this process, which
-// descends from ancestors and wants to claim s.
+// isTrusted reports whether the holder's claim counts for this process, which has the given
+// ancestors and wants to claim s.
 func (h Holder) isTrusted(s Scope, ancestors []int) bool {
 	switch {
 	case !h.known:
@@ -62,19 +61,18 @@ func (h Holder) isTrusted(s Scope, ancestors []int) bool {
 	case h.UID == 0 || int(h.UID) == os.Geteuid():
 		return true
 	case h.UID == overflowUser && s != Machine && !hasAllUsers():
-		// Root of the machine looks like that in a user namespace. A job rather believes
-		// too much than is counted twice.
+		// The machine's root appears as this user in a user namespace. A job prefers to
+		// trust too much over being counted twice.
 		return true
 	}
-	// A number that its process has given back may be another one's by now.
+	// The process may have exited and its PID may be in use again.
 	return h.PID != 0 && slices.Contains(ancestors, h.PID) && userOf(h.PID) == int(h.UID)
 }
 
-// overflowUser stands for the users that a user namespace does not have, see
-// user_namespaces(7).
+// overflowUser stands for users outside the user namespace, see user_namespaces(7).
 const overflowUser = 65534
 
-// hasAllUsers reports whether the user namespace has all users of the machine.
+// hasAllUsers reports whether the user namespace maps all users of the machine.
 func hasAllUsers() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	return err != nil || slices.Equal(strings.Fields(string(b)), []string{"0", "0", "4294967295"})
@@ -93,7 +91,7 @@ func userOf(pid int) int {
 	return int(st.Uid)
 }
 
-// A ConflictError is the error of a claim that overlaps with others'. It wraps
+// A ConflictError is the error of a claim that overlaps with others. It wraps
 // fault.ErrConflict.
 type ConflictError struct {
 	Scope   Scope
@@ -106,7 +104,7 @@ func (e *ConflictError) Error() string {
 
 func (e *ConflictError) Unwrap() error { return fault.ErrConflict }
 
-// MachineHolder returns the holder that measures the whole machine, where one does.
+// MachineHolder returns the holder that measures the whole machine, if any.
 func (e *ConflictError) MachineHolder() (Holder, bool) {
 	for _, h := range e.Holders {
 		if h.Scope == Machine {
@@ -116,7 +114,7 @@ func (e *ConflictError) MachineHolder() (Holder, bool) {
 	return Holder{}, false
 }
 
-// A Claim is held until it is closed, or the process ends.
+// A Claim is held until Close or the end of the process.
 type Claim struct {
 	h      *hostfs.FS
 	l      *net.UnixListener
@@ -125,14 +123,14 @@ type Claim struct {
 	name   string
 }
 
-// Acquire claims a scope for a ledger, which is named by some letters and digits.
-// The error is a [*ConflictError] where the very same is claimed already. Whether another
-// scope overlaps is for [Claim.Conflicts] to say: who claims looks for others then,
-// so that of two that come at once at least one sees the other.
+// Acquire claims a scope for a ledger, whose name consists of letters and digits. The error
+// is a [*ConflictError] if the same scope is claimed already. Overlapping scopes are found
+// by [Claim.Conflicts]: call it after Acquire, so that of two concurrent claims at least
+// one sees the other.
 func Acquire(h *hostfs.FS, ledger string, s Scope) (*Claim, error) {
 	text := name(ledger, s, "")
 	l, err := listen(text)
-	// One that just ended holds its name for a moment more.
+	// A process that just ended holds its name for a moment.
 	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 10; try++ {
 		by, gone := holder(text, s, socketUsers(ledger))
 		switch {
@@ -160,7 +158,7 @@ func listen(text string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: "@" + text, Net: "unix"})
 }
 
-// acceptAll accepts who asks who this is, and has nothing more to say.
+// acceptAll accepts and closes connections, by which others learn the holder's credentials.
 func (c *Claim) acceptAll() {
 	for {
 		conn, err := c.l.AcceptUnix()
@@ -168,14 +166,14 @@ func (c *Claim) acceptAll() {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // no descriptors, for a moment
+			time.Sleep(10 * time.Millisecond) // out of descriptors
 			continue
 		}
-		_ = conn.Close() // nothing is said
+		_ = conn.Close()
 	}
 }
 
-// Close gives the claim up. Of none, nil, there is nothing to give up.
+// Close gives the claim up. A nil Claim is allowed.
 func (c *Claim) Close() error {
 	if c == nil {
 		return nil
@@ -183,10 +181,9 @@ func (c *Claim) Close() error {
 	return c.l.Close()
 }
 
-// Conflicts returns a [*ConflictError] where others hold claims for the same ledger that
-// overlap with this one, and no error where none do. Claims of ignored, a few of
-// them, overlap too, and do not count, as other users hold them. Nothing overlaps
-// with none, nil.
+// Conflicts returns a [*ConflictError] if others hold claims of the same ledger that
+// overlap with this one. ignored lists a few overlapping claims of untrusted users, which
+// do not count. A nil Claim has no conflicts.
 func (c *Claim) Conflicts() (ignored []Holder, err error) {
 	if c == nil {
 		return nil, nil
@@ -201,8 +198,8 @@ func (c *Claim) Conflicts() (ignored []Holder, err error) {
 	asked := 0
 	seen := map[string]bool{c.name: true}
 	for line := range bytes.Lines(b) {
-		// Num RefCount Protocol Flags Type St Inode Path: proc_pid_net(5). A socket
-		// that is no claim's is left at once, as there may be many thousands.
+		// Num RefCount Protocol Flags Type St Inode Path: proc_pid_net(5). Skip other
+		// sockets quickly, there may be many thousands.
 		_, text, ok := bytes.Cut(line, []byte(" @"+prefix+c.ledger))
 		if !ok {
 			continue
@@ -214,18 +211,18 @@ func (c *Claim) Conflicts() (ignored []Holder, err error) {
 			continue
 		}
 		seen[claimed] = true
-		if len(seen) == 2 { // the first
+		if len(seen) == 2 { // the first other claim
 			up, listening = ancestors(c.h), socketUsers(c.ledger)
 		}
 		if uid, ok := listening[claimed]; ok && !(Holder{UID: uid, known: true}).isTrusted(c.scope, nil) {
-			// It counts at most as one of an ancestor.
+			// It counts only if an ancestor holds it, which takes a query.
 			if asked++; asked > maxQueried {
 				continue
 			}
 		}
 		o, err := holder(claimed, s, listening)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			continue // gone meanwhile
+			continue // ended meanwhile
 		}
 		switch {
 		case !c.scope.overlaps(s, o.PID, up):
@@ -241,19 +238,19 @@ func (c *Claim) Conflicts() (ignored []Holder, err error) {
 	return ignored, &ConflictError{c.scope, by}
 }
 
-// Anyone can hold any number of names: so many claims of users whose claims do not
-// count are asked for their process, and reported.
+// Limits on claims of untrusted users, since anyone can hold any number of names: how many
+// are queried for their process and how many are reported.
 const (
 	maxQueried = 256
 	maxIgnored = 16
 )
 
-// answerLimit is how long a holder has to be connected to: the kernel does that
-// at once, unless very many ask one that is stopped.
+// answerLimit is how long to wait for a connection to a holder: the kernel connects at once
+// unless very many processes connect to a stopped one.
 const answerLimit = 100 * time.Millisecond
 
-// socketUsers returns who made the sockets of a ledger's claims, by their names; nil where
-// the kernel does not say that.
+// socketUsers returns the users who created the sockets of a ledger's claims, by name; nil
+// if the kernel does not report them.
 func socketUsers(ledger string) map[string]uint32 {
 	list, err := listeners(prefix + ledger)
 	if err != nil {
@@ -262,10 +259,9 @@ func socketUsers(ledger string) map[string]uint32 {
 	return list
 }
 
-// holder asks the kernel who holds a claim. users are what it says of the sockets, if
-// it does: else holder connects to the claim. The error is syscall.ECONNREFUSED where
-// no process listens at the name; another error says that one does, and that its user
-// is not known.
+// holder returns the holder of a claim. users is the result of socketUsers; if nil, holder
+// connects to the claim. The error is syscall.ECONNREFUSED if no process listens at the
+// name; any other error means that one does and its user is unknown.
 func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 	h := Holder{Scope: s}
 	if users != nil {
@@ -281,7 +277,7 @@ func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 			h.UID, h.known = cred.Uid, true
 		}
 	case h.known && !errors.Is(err, syscall.ECONNREFUSED):
-		err = nil // its process is not needed
+		err = nil // the user is known, the process is optional
 	}
 	return h, err
 }
@@ -289,7 +285,7 @@ func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 // peerCredentials connects to a claim and returns the process that listens there.
 func peerCredentials(text string) (*unix.Ucred, error) {
 	conn, err := net.DialTimeout("unix", "@"+text, answerLimit)
-	// Its queue may be full, of what others did.
+	// Others may have filled its queue.
 	for end := time.Now().Add(answerLimit); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 		conn, err = net.DialTimeout("unix", "@"+text, answerLimit)
@@ -297,7 +293,7 @@ func peerCredentials(text string) (*unix.Ucred, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // nothing was said
+	defer func() { _ = conn.Close() }() // nothing was written
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return nil, err
@@ -310,7 +306,7 @@ func peerCredentials(text string) (*unix.Ucred, error) {
 	return cred, gerr
 }
 
-// ancestors are the processes that this one descends from, itself left out.
+// ancestors returns the ancestors of this process.
 func ancestors(h *hostfs.FS) (pids []int) {
 	for pid := os.Getppid(); pid > 0; {
 		pids = append(pids, pid)

@@ -18,13 +18,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// others is the error of Conflicts.
-func others(c *exclusive.Claim) error {
+// conflicts returns the error of Conflicts.
+func conflicts(c *exclusive.Claim) error {
 	_, err := c.Conflicts()
 	return err
 }
 
-// Of one ledger nothing is claimed twice; ledgers do not know of each other.
+// Within a ledger nothing is claimed twice; ledgers are independent.
 func TestClaim(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -41,10 +41,10 @@ func TestClaim(t *testing.T) {
 		return c
 	}
 	whole := claimed(one, exclusive.Machine)
-	if err := others(whole); err != nil {
+	if err := conflicts(whole); err != nil {
 		t.Fatal(err)
 	}
-	taken := func(what string, err error) *exclusive.ConflictError {
+	wantConflict := func(what string, err error) *exclusive.ConflictError {
 		t.Helper()
 		by, ok := errors.AsType[*exclusive.ConflictError](err)
 		if !ok || !errors.Is(err, fault.ErrConflict) {
@@ -56,45 +56,45 @@ func TestClaim(t *testing.T) {
 		return by
 	}
 	_, err = exclusive.Acquire(h, one, exclusive.Machine)
-	if by := taken("the machine again", err); by.Holders[0].Scope != exclusive.Machine {
+	if by := wantConflict("the machine again", err); by.Holders[0].Scope != exclusive.Machine {
 		t.Errorf("by %+v", by.Holders)
 	}
-	if err := others(claimed(two, exclusive.Machine)); err != nil {
-		t.Errorf("another ledger: %v", err)
+	if err := conflicts(claimed(two, exclusive.Machine)); err != nil {
+		t.Errorf("claim for another ledger: %v", err)
 	}
 
 	job := claimed(one, exclusive.Scope{Path: "/a/mete-run-1"})
-	if _, ok := taken("a job", others(job)).MachineHolder(); !ok {
-		t.Error("it does not say that the machine is measured")
+	if _, ok := wantConflict("a job", conflicts(job)).MachineHolder(); !ok {
+		t.Error("MachineHolder found none")
 	}
 	tree := claimed(one, exclusive.Scope{Path: "/a", Tree: os.Getpid()})
-	if by := taken("a tree", others(tree)); len(by.Holders) != 1 {
+	if by := wantConflict("a tree", conflicts(tree)); len(by.Holders) != 1 {
 		t.Errorf("by %+v, want the machine alone", by.Holders)
 	}
-	if by := taken("the machine", others(whole)); len(by.Holders) != 2 {
+	if by := wantConflict("the machine", conflicts(whole)); len(by.Holders) != 2 {
 		t.Errorf("by %+v, want the job and the tree", by.Holders)
 	}
 
-	// What is given up is free at once.
+	// A closed claim is free at once.
 	if err := errors.Join(whole.Close(), tree.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := others(job); err != nil {
+	if err := conflicts(job); err != nil {
 		t.Error(err)
 	}
 	beside := claimed(one, exclusive.Scope{Path: "/a/mete-run-2"})
-	if err := others(beside); err != nil {
+	if err := conflicts(beside); err != nil {
 		t.Error(err)
 	}
 	again := claimed(one, exclusive.Machine)
-	if by := taken("the machine", others(again)); len(by.Holders) != 2 {
+	if by := wantConflict("the machine", conflicts(again)); len(by.Holders) != 2 {
 		t.Errorf("by %+v, want both jobs", by.Holders)
 	}
-	if _, ok := taken("the machine", others(again)).MachineHolder(); ok {
-		t.Error("a job is taken for the machine")
+	if _, ok := wantConflict("the machine", conflicts(again)).MachineHolder(); ok {
+		t.Error("MachineHolder returned a job")
 	}
 	inner := claimed(one, exclusive.Scope{Path: "/a/mete-run-2/b/mete-run-3"})
-	if by := taken("a job in a job", others(inner)); len(by.Holders) != 2 { // the machine, and the job
+	if by := wantConflict("a job in a job", conflicts(inner)); len(by.Holders) != 2 { // the machine, and the job
 		t.Errorf("by %+v", by.Holders)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// Another user who holds a claim's name keeps nobody from measuring, and the claim
-// is held and seen all the same.
-func TestForeign(t *testing.T) {
+// Another user who holds a claim's name does not prevent the measurement, and the claim is
+// still held and visible.
+func TestForeignHolder(t *testing.T) {
 	hosttest.Need(t, "root")
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -40,14 +40,14 @@ func TestForeign(t *testing.T) {
 				}
 			}()
 			want := map[string]string{
-				exclusivetest.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, exclusivetest.Nobody),
-				exclusivetest.Full:      fmt.Sprintf("holder=\"a process of user %d\"", exclusivetest.Nobody),
+				exclusivetest.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, exclusivetest.OtherUID),
+				exclusivetest.Full:      fmt.Sprintf("holder=\"a process of user %d\"", exclusivetest.OtherUID),
 			}[how]
 			if (want == "") != (log.Len() == 0) || !strings.Contains(log.String(), want) {
 				t.Errorf("log %q, want %q", &log, want)
 			}
 			exclusivetest.Hold(t, ledger, how, "/a/mete-run-1")
-			// A second meter and a job see it.
+			// A second meter and a job see the claim.
 			if _, err := exclusive.AcquireMachine(t.Context(), h, ledger, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 				t.Errorf("a second meter: %v", err)
 			}
@@ -58,7 +58,7 @@ func TestForeign(t *testing.T) {
 			ignored, err := job.Conflicts()
 			by, _ := errors.AsType[*exclusive.ConflictError](err)
 			if by == nil || len(by.Holders) != 1 || by.Holders[0].UID != 0 {
-				t.Errorf("a job sees %v", err)
+				t.Errorf("a job's conflict: %v", err)
 			}
 			if (len(ignored) == 2) != (how != exclusivetest.Bound) {
 				t.Errorf("ignored %v", ignored)
@@ -70,11 +70,11 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// A note that somebody else put there says nothing.
+// A note of another user does not count.
 func TestMarked(t *testing.T) {
 	dir := t.TempDir()
 	if _, ok := exclusive.Marked(dir, "l"); ok {
-		t.Error("there is none")
+		t.Error("Marked without a note")
 	}
 	if err := exclusive.Mark(dir, "l"); err != nil {
 		t.Fatal(err)
@@ -84,10 +84,10 @@ func TestMarked(t *testing.T) {
 		t.Errorf("%s, %v", file, ok)
 	}
 	hosttest.Need(t, "root")
-	if err := os.Chown(file, exclusivetest.Nobody, exclusivetest.Nobody); err != nil {
+	if err := os.Chown(file, exclusivetest.OtherUID, exclusivetest.OtherUID); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := exclusive.Marked(dir, "l"); ok {
-		t.Error("one of another user counts")
+		t.Error("Marked with the note of another user")
 	}
 }

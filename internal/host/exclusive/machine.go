@@ -12,32 +12,32 @@ import (
 )
 
 const (
-	// pollInterval is how often it is looked whether others have given way.
+	// pollInterval is the interval between checks for remaining claims.
 	pollInterval = 250 * time.Millisecond
-	// jobTimeout is how long they have for it. A job that measures itself looks for
-	// claims as it closes a window, every ten seconds.
+	// jobTimeout is how long to wait for jobs. A standalone job looks for claims when it
+	// closes a window, every ten seconds.
 	jobTimeout = time.Minute
-	// otherUserTimeout is how long jobs of other users have, whose claims do not count
-	// otherwise: enough for a job that runs, and little for who only delays the meter.
+	// otherUserTimeout is how long to wait for jobs of other users, whose claims otherwise
+	// do not count: enough for a real job, and little for a process that only delays the
+	// meter.
 	otherUserTimeout = 15 * time.Second
 )
 
-// AcquireMachine claims this machine for a ledger, and returns once nobody else measures
-// part of it. Jobs that measure themselves give way as soon as they see the
-// claim; one that does not within a minute, as it is stopped, is not waited for,
-// since everyone could hold up the meter of everybody that way.
+// AcquireMachine claims this machine for a ledger and returns once no other process
+// measures part of it. Standalone jobs give way as soon as they see the claim.
+// AcquireMachine waits a minute at most, since otherwise any stopped job could block the
+// meter.
 //
-// The error wraps fault.ErrConflict where another meter of the whole machine
-// reports to the ledger, and is ctx's where that ends first. One of another user
-// than root and this process's does not count: it is told to log. Where the system
-// knows no such sockets, nothing is claimed, and the Claim is nil.
+// The error wraps fault.ErrConflict if another meter of the whole machine reports to the
+// ledger, and is the error of ctx if ctx ends first. A meter of a user other than root and
+// this one does not count and is logged. On a system without such sockets the Claim is nil.
 func AcquireMachine(ctx context.Context, h *hostfs.FS, ledger string, log *slog.Logger) (*Claim, error) {
 	c, err := Acquire(h, ledger, Machine)
 	if errors.Is(err, fault.ErrConflict) {
 		return nil, secondMeterError(err)
 	}
 	if err != nil {
-		log.Warn("this machine is measured without a claim: a second meter for this ledger would not be noticed", "err", err)
+		log.Warn("measuring this machine without a claim: a second meter for this ledger would not be noticed", "err", err)
 		return nil, nil
 	}
 	if err := c.waitForOthers(ctx, jobTimeout, otherUserTimeout, log); err != nil {
@@ -46,22 +46,22 @@ func AcquireMachine(ctx context.Context, h *hostfs.FS, ledger string, log *slog.
 	return c, nil
 }
 
-// secondMeterError is the error of a second meter of the machine.
+// secondMeterError adds a hint to the conflict with another meter of the machine.
 func secondMeterError(err error) error {
 	return fault.WithHint(err, "one meter is enough for a machine and a ledger: stop the other one, or have this one send to another server")
 }
 
-// waitForOthers waits until others have given way: jobs of root and of this user for
-// jobTimeout at most, those of other users for otherUserTimeout.
+// waitForOthers waits until others have given way: at most patience for jobs of root and
+// this user, at most courtesy for jobs of other users.
 func (c *Claim) waitForOthers(ctx context.Context, patience, courtesy time.Duration, log *slog.Logger) error {
 	for began, first := time.Now(), true; ; first = false {
 		ignored, err := c.Conflicts()
 		by, taken := errors.AsType[*ConflictError](err)
 		if err != nil && !taken {
-			log.Warn("whether others measure parts of this machine for this ledger is not known", "err", err)
+			log.Warn("cannot check whether others measure parts of this machine for this ledger", "err", err)
 			return nil
 		}
-		var jobs, strangers []Holder // of trusted users, and of others
+		var jobs, strangers []Holder // of trusted and of other users
 		if taken {
 			if _, whole := by.MachineHolder(); whole {
 				return secondMeterError(err)
@@ -73,8 +73,8 @@ func (c *Claim) waitForOthers(ctx context.Context, patience, courtesy time.Durat
 			case o.Scope != Machine:
 				strangers = append(strangers, o)
 			case first:
-				log.Warn("another user's process claims to measure this machine for this ledger; that does not count, and measuring goes on", "holder", o.String(),
-					"hint", "what it measures is in the ledger twice: end it if it is a meter of mete")
+				log.Warn("another user's process claims to measure this machine for this ledger; ignoring it", "holder", o.String(),
+					"hint", "if it is a meter of mete, stop it: the ledger counts its use twice")
 			}
 		}
 		limit := patience
@@ -85,10 +85,10 @@ func (c *Claim) waitForOthers(ctx context.Context, patience, courtesy time.Durat
 		case len(all) == 0:
 			return nil
 		case time.Since(began) > limit:
-			log.Warn("jobs that measure themselves have not given way; what they use may be counted twice", "jobs", fmt.Sprint(all))
+			log.Warn("standalone jobs have not given way; their use may be counted twice", "jobs", fmt.Sprint(all))
 			return nil
 		case first:
-			log.Info("waiting for jobs of mete run --server that measure themselves for this ledger", "jobs", fmt.Sprint(all))
+			log.Info("waiting for standalone jobs of mete run --server that report to this ledger", "jobs", fmt.Sprint(all))
 		}
 		select {
 		case <-ctx.Done():

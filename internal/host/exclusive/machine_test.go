@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// Jobs of another user are waited for only for a while, those of this one longer.
+// waitForOthers waits briefly for jobs of another user, longer for those of this one.
 func TestWaitForOthers(t *testing.T) {
 	hosttest.Need(t, "root")
 	h, err := hostfs.Open("/")
@@ -29,19 +29,19 @@ func TestWaitForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid, release := exclusivetest.Hold(t, ledger, exclusivetest.Listening, "/a/mete-run-1")
-	var said bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&said, nil))
-	if err := whole.waitForOthers(t.Context(), time.Hour, 0, log); err != nil || !strings.Contains(said.String(), fmt.Sprintf("not given way; what they use may be counted twice\" jobs=\"[process %d of user %d]", pid, exclusivetest.Nobody)) {
-		t.Errorf("%v: %s", err, &said)
+	var logged bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&logged, nil))
+	if err := whole.waitForOthers(t.Context(), time.Hour, 0, log); err != nil || !strings.Contains(logged.String(), fmt.Sprintf("not given way; their use may be counted twice\" jobs=\"[process %d of user %d]", pid, exclusivetest.OtherUID)) {
+		t.Errorf("%v: %s", err, &logged)
 	}
 	own, err := Acquire(h, ledger, Scope{Path: "/b/mete-run-2"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	log = slog.New(slog.NewTextHandler(writer(func([]byte) { stop() }), nil)) // it says that it waits
+	log = slog.New(slog.NewTextHandler(writer(func([]byte) { stop() }), nil)) // stops at the first message
 	if err := whole.waitForOthers(ctx, time.Hour, 0, log); !errors.Is(err, context.Canceled) {
-		t.Errorf("it did not wait: %v", err)
+		t.Errorf("waitForOthers returned without waiting: %v", err)
 	}
 	if err := own.Close(); err != nil {
 		t.Error(err)

@@ -6,15 +6,13 @@ import (
 	"syscall"
 )
 
-// Mark notes in a directory, which is that of an agent's socket, that an agent
-// measures this machine for a ledger. The note stays when the agent ends, as it
-// books what was used meanwhile when it is back; a reboot takes it away with
-// /run.
+// Mark notes in the directory of an agent's socket that an agent measures this machine for
+// a ledger. The note remains when the agent ends, because the restarted agent books what
+// was used meanwhile; a reboot clears /run.
 func Mark(dir, ledger string) error { return os.WriteFile(mark(dir, ledger), nil, 0o644) }
 
-// Marked returns the note in a directory that an agent has measured this machine
-// for a ledger, since it was started. One that is neither root's nor this user's
-// does not count.
+// Marked returns the note in dir that an agent has measured this machine for a ledger since
+// boot. A note counts only if root or this user owns it.
 func Marked(dir, ledger string) (file string, ok bool) {
 	file = mark(dir, ledger)
 	info, err := os.Lstat(file)

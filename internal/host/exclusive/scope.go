@@ -9,26 +9,25 @@ import (
 	"strings"
 )
 
-// A Scope is what a meter counts for a ledger.
+// A Scope is what a meter measures for a ledger.
 type Scope struct {
-	// Path is that of a control group, which is counted with all below it: "/" is
-	// the machine.
+	// Path of the control group that is measured with all groups below it: "/" is the
+	// machine.
 	Path string
-	// Tree, where it is not 0, says that only the processes below the one of this
-	// PID are counted, which is in that group.
+	// Tree, if not 0, limits the scope to the descendants of the process with this PID,
+	// which is in that group.
 	Tree int
 }
 
-// Machine is the scope of who measures all of it.
+// Machine is the scope of the whole machine.
 var Machine = Scope{Path: "/"}
 
-// overlaps reports whether a meter of scope s, whose process descends from
-// ancestors, would count what a meter of scope o counts that is there already,
-// and whose process is holder; 0 is not known.
+// overlaps reports whether a meter of scope s, whose process has the given ancestors, would
+// count the same as an existing meter of scope o, whose process is holder (0 if unknown).
 func (s Scope) overlaps(o Scope, holder int, ancestors []int) bool {
 	switch {
 	case o.Tree != 0 && s.Path != Machine.Path:
-		// What starts now is none of its processes, unless it descends from them.
+		// A new process is outside the tree unless it descends from it.
 		return slices.Contains(ancestors, holder) || slices.Contains(ancestors, o.Tree)
 	case s.Tree != 0:
 		return contains(o.Path, s.Path)
@@ -36,8 +35,7 @@ func (s Scope) overlaps(o Scope, holder int, ancestors []int) bool {
 	return contains(o.Path, s.Path) || contains(s.Path, o.Path)
 }
 
-// contains reports whether the group at path is the one at above, or below it.
-// Both may have been shortened.
+// contains reports whether path is the group above or below it. Both may be shortened.
 func contains(above, path string) bool {
 	a, p := components(above), components(path)
 	return len(a) <= len(p) && slices.EqualFunc(a, p[:len(a)], func(x, y string) bool { return shorten(x) == shorten(y) })
@@ -48,21 +46,21 @@ func components(path string) []string {
 }
 
 const (
-	// prefix begins the names of all claims; a ledger and a scope follow.
+	// prefix begins the names of all claims; the ledger and the scope follow.
 	prefix = "mete.claim."
-	// nameLimit is how long the name of an abstract socket may be: sun_path of
-	// unix(7) less the byte that says that it is one.
+	// nameLimit is the maximum length of an abstract socket's name: sun_path of unix(7)
+	// less the leading zero byte.
 	nameLimit = 107
-	// nonceLen is how many letters, of five bits each, nobody guesses.
+	// nonceLen is the length of a nonce, at five bits per character.
 	nonceLen = 8
-	// plainLimit is how long a component is at most that is short already.
+	// plainLimit is the maximum length of a component that stays in a shortened path.
 	plainLimit = 9
 )
 
-// name is the name of the socket that stands for a claim. A path that is too
-// long for it is told by short components, and one of very many components by
-// its beginning and a hash of the rest, by which it is told apart but not what
-// lies below it. A nonce makes it another name for the same claim; "" is none.
+// name returns the name of a claim's socket. If the path is too long, name shortens its
+// components, and replaces the end of a path with very many components by a hash, so that
+// it stays distinct but no longer shows what lies below. A nonce gives another name for the
+// same claim; "" means no nonce.
 func name(ledger string, s Scope, nonce string) string {
 	tail := ""
 	if s.Tree != 0 {
@@ -87,8 +85,8 @@ func name(ledger string, s Scope, nonce string) string {
 	return head + path + tail
 }
 
-// parse reads what name wrote of this ledger's claims. What it cannot have written,
-// as anyone can hold any name, is none.
+// parse reads a name of this ledger's claims. It refuses names that name does not produce,
+// since anyone can hold any name.
 func parse(text, ledger string) (s Scope, ok bool) {
 	text, ok = strings.CutPrefix(text, prefix+ledger)
 	if !ok || !strings.HasPrefix(text, "/") {
@@ -110,8 +108,8 @@ func parse(text, ledger string) (s Scope, ok bool) {
 	return s, true
 }
 
-// shorten is a component as it stands in a shortened path: what is long, or odd,
-// by its hash.
+// shorten returns a component of a shortened path: a hash if it is long or has special
+// characters.
 func shorten(component string) string {
 	if len(component) <= plainLimit && !needsHash(component) {
 		return component
@@ -119,19 +117,18 @@ func shorten(component string) string {
 	return hash(component)
 }
 
-// needsHash reports whether a component cannot stand in a name as it is.
+// needsHash reports whether a component has characters that a name cannot contain.
 func needsHash(component string) bool {
 	return strings.ContainsFunc(component, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '@' || r == '!' })
 }
 
-// hash is 40 bits of a component's hash, of just as many characters as short
-// leaves alone.
+// hash returns 40 bits of a hash, as many characters as plainLimit.
 func hash(component string) string {
 	sum := sha256.Sum256([]byte(component))
 	return "~" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
 }
 
-// String says what the scope is, for people.
+// String describes the scope.
 func (s Scope) String() string {
 	switch {
 	case s.Tree != 0:

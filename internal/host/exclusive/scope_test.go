@@ -9,7 +9,7 @@ import (
 
 const ledger = "0123456789abcdef"
 
-// Two scopes overlap where one is the other, or above it.
+// Two scopes overlap if one is the other or contains it.
 func TestOverlaps(t *testing.T) {
 	group := func(path string) Scope { return Scope{Path: path} }
 	for _, c := range []struct {
@@ -40,9 +40,8 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// Whatever the paths, a name fits into a socket's, stands in one word of
-// /proc/net/unix, and what it is read as overlaps with all above and below. Long
-// paths are told apart from others.
+// For any path, a name fits into a socket address and is one word of /proc/net/unix, and
+// the parsed scope overlaps with all scopes above and below. Long paths stay distinct.
 func TestNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		component := rapid.OneOf(rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-zA-Z0-9_.:@! -]{1,60}`), rapid.StringMatching(`[^/\x00]{1,20}`))
@@ -62,10 +61,10 @@ func TestNames(t *testing.T) {
 		}
 		o := read(s)
 		if _, ok := parse(name(ledger, s, ""), "fedcba9876543210"); ok {
-			t.Fatal("it is of another ledger too")
+			t.Fatal("the name parses for another ledger too")
 		}
 		if len(list) > 7 {
-			return // what lies deeper is told by one hash
+			return // one hash stands for the deeper components
 		}
 		n := rapid.IntRange(0, len(list)).Draw(t, "above")
 		above := Scope{Path: "/" + strings.Join(list[:n], "/")}

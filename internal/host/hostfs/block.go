@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// stacked are the block drivers whose devices keep nothing themselves: what
-// is read from them is read again from the device, or the memory, below.
+// stacked are the block drivers whose devices store nothing themselves: their reads and
+// writes reach another device, or memory.
 var stacked = map[string]bool{
 	"bcache":        true,
 	"device-mapper": true,
@@ -24,9 +24,8 @@ var stacked = map[string]bool{
 	"zvol":          true,
 }
 
-// StackedMajors returns the major numbers of block drivers whose devices lie
-// on others or in memory, with the drivers' names. They are left out of
-// totals over devices.
+// StackedMajors returns the major numbers of block drivers whose devices are backed by
+// other devices or memory, with the drivers' names. Totals over devices leave them out.
 func (h *FS) StackedMajors() (map[uint32]string, error) {
 	const p = "/proc/devices"
 	b, err := h.ReadFile(p)
@@ -46,8 +45,8 @@ func (h *FS) StackedMajors() (map[uint32]string, error) {
 	return majors, nil
 }
 
-// LeafDevices returns the block devices over which totals are made, with
-// their names: whole devices, no partitions, that lie on no other.
+// LeafDevices returns the block devices to sum totals over, with their names: whole
+// devices, no partitions, not stacked.
 func (h *FS) LeafDevices() (map[procfmt.Dev]string, error) {
 	majors, err := h.StackedMajors()
 	if err != nil {
@@ -74,9 +73,8 @@ func (h *FS) LeafDevices() (map[procfmt.Dev]string, error) {
 	return leaves, nil
 }
 
-// device returns the number of the block device whose directory is dir, and
-// false where it lies on others, has no number (a hidden path of a multipath
-// NVMe device) or went away.
+// device returns the number of the block device whose directory is dir, and false if it is
+// stacked, has no number (a hidden path of a multipath NVMe device) or was removed.
 func (h *FS) device(dir string) (procfmt.Dev, bool, error) {
 	if below, err := h.ReadDir(path.Join(dir, "slaves")); err == nil && len(below) > 0 {
 		return procfmt.Dev{}, false, nil

@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// pathError is an error with its path and its kind.
+// pathError is an error with its path and fault kind.
 type pathError struct {
 	path string
 	kind error // nil where no kind fits
@@ -25,12 +25,12 @@ func (e *pathError) Unwrap() []error {
 	return []error{e.kind, e.err}
 }
 
-// wrap names the path of err and finds its kind.
+// wrap adds the path and the fault kind to err.
 func wrap(path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	// The path stands in front already.
+	// The path is added once only.
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
 	}

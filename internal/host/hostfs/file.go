@@ -12,16 +12,15 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A File is an open file or directory of a machine. It is a bare descriptor:
-// the runtime's poller, which costs kernel memory and a system call for each
-// file of a cgroup file system, does not know of it.
+// A File is an open file or directory of a machine. It is a bare descriptor: the runtime's
+// poller would cost kernel memory and a system call for each file of a cgroup file system.
 type File struct {
 	fd       int
 	captured bool
 }
 
-// Open opens a file or directory to read. It waits for nobody: a pipe opens
-// although nobody writes to it, and cannot be read. The caller closes it.
+// Open opens a file or directory for reading. It does not block: a pipe opens without a
+// writer, and cannot be read. The caller closes the file.
 func (h *FS) Open(p string) (*File, error) {
 	fd, err := h.open(p, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -32,7 +31,7 @@ func (h *FS) Open(p string) (*File, error) {
 
 func (h *FS) open(p string, flags int) (int, error) {
 	if h.captured == nil {
-		return openAt(h.real(p), flags)
+		return openAt(h.livePath(p), flags)
 	}
 	f, err := h.captured.OpenFile(local(p), flags, 0o644)
 	if err != nil {
@@ -51,16 +50,15 @@ func openAt(p string, flags int) (int, error) {
 	}
 }
 
-// Fd returns the descriptor, which stays f's.
+// Fd returns the descriptor, which f still owns.
 func (f *File) Fd() int { return f.fd }
 
 // Close closes the descriptor.
 func (f *File) Close() error { return unix.Close(f.fd) }
 
-// Pread reads from the start of the file into buf, once. A file of a cgroup
-// file system that is shorter than buf is read whole by that, except those
-// that list processes. The error is the operating system's own, a bare
-// errno that [Kind] tells apart: ENODEV where the group is gone.
+// Pread reads once from the start of the file into buf. That reads a whole file of a cgroup
+// file system if it is shorter than buf, except files that list processes. The error is a
+// bare errno, which [Kind] classifies: ENODEV if the group is gone.
 func (f *File) Pread(buf []byte) (int, error) {
 	if f.captured {
 		return f.replay(buf)
@@ -68,8 +66,7 @@ func (f *File) Pread(buf []byte) (int, error) {
 	return pread(f.fd, buf, 0)
 }
 
-// replay reads a captured file, and makes a removed one fail as the kernel's
-// would.
+// replay reads a captured file. A removed one fails with ENODEV, as in the kernel.
 func (f *File) replay(buf []byte) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
@@ -91,13 +88,12 @@ func pread(fd int, buf []byte, offset int64) (int, error) {
 	}
 }
 
-// Kind wraps an error of [File.Pread] with its kind, as other errors of this
-// package have it, and with the path.
+// Kind wraps an error of [File.Pread] with its fault kind and the path, like other errors
+// of this package.
 func Kind(path string, err error) error { return wrap(path, err) }
 
-// ReadInto reads the whole file from its start into buf[:0], in a larger
-// array where buf is too small, and returns what it read. The error is bare,
-// as of [File.Pread].
+// ReadInto reads the whole file from its start into buf[:0], growing it if needed, and
+// returns the data. The error is bare, as of [File.Pread].
 func (f *File) ReadInto(buf []byte) ([]byte, error) {
 	if f.captured {
 		if _, err := f.replay(nil); err != nil {
@@ -111,8 +107,7 @@ func readInto(fd int, buf []byte) ([]byte, error) {
 	buf = buf[:0]
 	for {
 		if cap(buf) == len(buf) {
-			// Kernel files have no size to ask for. Half full is then the
-			// least that is wasted.
+			// Kernel files report no size; doubling wastes half at most.
 			grown := make([]byte, len(buf), max(1024, 2*cap(buf)))
 			copy(grown, buf)
 			buf = grown
@@ -128,15 +123,14 @@ func readInto(fd int, buf []byte) ([]byte, error) {
 // ReadFile reads a whole file.
 func (h *FS) ReadFile(p string) ([]byte, error) { return h.ReadInto(p, nil) }
 
-// ReadInto reads a whole file into buf[:0], in a larger array where buf is too
-// small, and returns what it read.
+// ReadInto reads a whole file into buf[:0], growing it if needed, and returns the data.
 func (h *FS) ReadInto(p string, buf []byte) ([]byte, error) {
 	fd, err := h.open(p, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return buf[:0], wrap(p, err)
 	}
 	buf, err = readInto(fd, buf)
-	// A descriptor that was only read from has nothing to lose in closing.
+	// Nothing was written, so closing cannot lose data.
 	_ = unix.Close(fd)
 	return buf, wrap(p, err)
 }
@@ -144,29 +138,28 @@ func (h *FS) ReadInto(p string, buf []byte) ([]byte, error) {
 // ReadDir lists a directory, sorted by name.
 func (h *FS) ReadDir(p string) ([]fs.DirEntry, error) {
 	if h.captured == nil {
-		es, err := os.ReadDir(h.real(p))
+		es, err := os.ReadDir(h.livePath(p))
 		return es, wrap(p, err)
 	}
 	es, err := fs.ReadDir(h.captured.FS(), local(p))
 	return es, wrap(p, err)
 }
 
-// Readlink returns where a link points to.
+// Readlink returns the target of a link.
 func (h *FS) Readlink(p string) (string, error) {
 	if h.captured == nil {
-		s, err := os.Readlink(h.real(p))
+		s, err := os.Readlink(h.livePath(p))
 		return s, wrap(p, err)
 	}
 	s, err := h.captured.Readlink(local(p))
 	return s, wrap(p, err)
 }
 
-// WriteFile writes data to a file that exists, in one write, as control files
-// want it.
+// WriteFile writes data to an existing file in one write, as control files require.
 func (h *FS) WriteFile(p string, data []byte) error {
 	flags := unix.O_WRONLY
 	if h.captured != nil {
-		flags |= unix.O_TRUNC // what kernel files do by themselves
+		flags |= unix.O_TRUNC // kernel files are replaced anyway
 	}
 	fd, err := h.open(p, flags)
 	if err != nil {
@@ -188,7 +181,7 @@ func (h *FS) WriteFile(p string, data []byte) error {
 // Mkdir makes a directory: in a cgroup file system, a group.
 func (h *FS) Mkdir(p string) error {
 	if h.captured == nil {
-		return wrap(p, unix.Mkdir(h.real(p), 0o755))
+		return wrap(p, unix.Mkdir(h.livePath(p), 0o755))
 	}
 	return wrap(p, h.captured.Mkdir(local(p), 0o755))
 }
@@ -197,15 +190,14 @@ func (h *FS) Mkdir(p string) error {
 // processes and children.
 func (h *FS) Rmdir(p string) error {
 	if h.captured == nil {
-		return wrap(p, unix.Rmdir(h.real(p)))
+		return wrap(p, unix.Rmdir(h.livePath(p)))
 	}
 	return wrap(p, h.captured.Remove(local(p)))
 }
 
-// ID returns the number that tells a file of a kernel file system from all
-// others: of a group, its 64-bit kernfs id; of a namespace link under
-// /proc/PID/ns, the namespace's. A captured machine keeps them in /mete/ids;
-// what is not in there has none.
+// ID returns the unique number of a file of a kernel file system: the 64-bit kernfs id of a
+// group, the number of a namespace link under /proc/PID/ns. A captured machine keeps them
+// in /mete/ids; files not in there have none.
 func (h *FS) ID(p string) (uint64, error) {
 	if h.captured != nil {
 		return h.capturedID(p)
@@ -213,15 +205,14 @@ func (h *FS) ID(p string) (uint64, error) {
 	// On 64-bit machines the inode number of kernfs is the whole id
 	// (fs/kernfs, kernfs_ino), generation included.
 	var st unix.Stat_t
-	if err := unix.Stat(h.real(p), &st); err != nil {
+	if err := unix.Stat(h.livePath(p), &st); err != nil {
 		return 0, wrap(p, err)
 	}
 	return st.Ino, nil
 }
 
-// Leaf reports whether a directory of a kernel file system certainly has no
-// directories in it: its link count tells, for the price of one call. On a
-// captured machine nothing is certain.
+// Leaf reports whether a directory of a kernel file system certainly has no subdirectories,
+// by its link count, in one system call. It is always false on a captured machine.
 func (h *FS) Leaf(p string) bool {
 	if h.captured != nil {
 		return false
@@ -230,20 +221,19 @@ func (h *FS) Leaf(p string) bool {
 	return leaf
 }
 
-// Dir returns what ID and Leaf tell of a directory for the price of one call; an
-// id of 0 where it has none.
+// Dir returns ID and Leaf of a directory in one system call; id is 0 if it has none.
 func (h *FS) Dir(p string) (id uint64, leaf bool) {
 	var st unix.Stat_t
 	switch {
 	case h.captured != nil:
 		id, _ = h.capturedID(p) // 0 with an error
-	case unix.Stat(h.real(p), &st) == nil:
+	case unix.Stat(h.livePath(p), &st) == nil:
 		id, leaf = st.Ino, st.Nlink == 2
 	}
 	return id, leaf
 }
 
-// capturedID looks p up in lines of number and path.
+// capturedID looks p up in /mete/ids, whose lines are a number and a path.
 func (h *FS) capturedID(p string) (uint64, error) {
 	if _, err := h.captured.Lstat(local(p)); err != nil {
 		return 0, wrap(p, err)

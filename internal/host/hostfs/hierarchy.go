@@ -11,28 +11,28 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Hierarchy is one tree of control groups that is mounted.
+// A Hierarchy is a mounted hierarchy of control groups.
 type Hierarchy struct {
 	ID uint32 // the kernel's; 0 is v2
 	V2 bool
-	// Controllers are sorted. Those of v2 are the ones that its root group
-	// offers: none where all are in v1 hierarchies.
+	// Controllers are sorted. For v2 they are those of its root group: none if all are in
+	// v1 hierarchies.
 	Controllers []string
 	Name        string // of a named v1 hierarchy, such as systemd
-	// Mount is the directory, a path of the machine, and Root the path of the
-	// group that it shows: "/" but in some containers.
+	// Mount is the mount point on the machine, and Root the path of the group mounted
+	// there: "/" except in some containers.
 	Mount, Root string
 	ReadOnly    bool
-	// Self is the path of this process's group, as kernel files write it:
-	// [Hierarchy.Dir] makes a directory of it. Empty where it is not known.
+	// Self is the path of this process's group as in kernel files; [Hierarchy.Dir] turns it
+	// into a directory. It is empty if unknown.
 	Self string
 }
 
 // Has reports whether the controller is in the hierarchy.
 func (y Hierarchy) Has(controller string) bool { return slices.Contains(y.Controllers, controller) }
 
-// Dir returns the directory of the group that the kernel calls group, and
-// false where the mount does not show it.
+// Dir returns the directory of the group with the kernel's path group, and false if the
+// mount does not show it.
 func (y Hierarchy) Dir(group string) (string, bool) {
 	group = path.Clean("/" + group)
 	if y.Root == "/" {
@@ -45,10 +45,9 @@ func (y Hierarchy) Dir(group string) (string, bool) {
 	return path.Join(y.Mount, rest), true
 }
 
-// Hierarchies lists the mounted hierarchies of control groups: v2 first, then
-// by the kernel's id. One that is mounted several times is there once, by the
-// mount that shows most, writable before read-only. None at all is
-// fault.ErrUnsupported.
+// Hierarchies lists the mounted hierarchies of control groups: v2 first, then by the
+// kernel's id. Of several mounts of one it uses the one that shows most, writable before
+// read-only. The error is fault.ErrUnsupported if there is none.
 func (h *FS) Hierarchies() ([]Hierarchy, error) {
 	mounts, err := h.mounts()
 	if err != nil {
@@ -68,11 +67,11 @@ func (h *FS) Hierarchies() ([]Hierarchy, error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(ys, func(o Hierarchy) bool { return o.same(y) })
+		i := slices.IndexFunc(ys, func(o Hierarchy) bool { return o.isSameAs(y) })
 		switch {
 		case i < 0:
 			ys = append(ys, y)
-		case y.better(ys[i]):
+		case y.isBetterThan(ys[i]):
 			ys[i] = y
 		}
 	}
@@ -83,8 +82,8 @@ func (h *FS) Hierarchies() ([]Hierarchy, error) {
 	return ys, nil
 }
 
-// mounts reads the mounts that this process sees or, at another root, those
-// that the machine's first process sees.
+// mounts reads the mounts of this process or, at another root, those of the machine's
+// process 1.
 func (h *FS) mounts() ([]procfmt.Mount, error) {
 	names := []string{"/proc/self/mountinfo", "/proc/1/mountinfo"}
 	if h.captured == nil && h.root != "" {
@@ -106,8 +105,7 @@ func (h *FS) mounts() ([]procfmt.Mount, error) {
 	return ms, nil
 }
 
-// memberships reads the groups of this process; a captured machine may lack
-// them.
+// memberships reads the groups of this process; a captured machine may lack them.
 func (h *FS) memberships() ([]procfmt.Membership, error) {
 	const p = "/proc/self/cgroup"
 	b, err := h.ReadFile(p)
@@ -124,9 +122,8 @@ func (h *FS) memberships() ([]procfmt.Membership, error) {
 	return ms, nil
 }
 
-// controllers returns the names of all v1 controllers, which tell the
-// controllers among a mount's options from the rest. /proc/cgroups may be
-// missing on kernels without v1.
+// controllers returns the names of all v1 controllers, to tell them from other mount
+// options. Kernels without v1 may lack /proc/cgroups.
 func (h *FS) controllers(self []procfmt.Membership) map[string]bool {
 	known := map[string]bool{}
 	if b, err := h.ReadFile("/proc/cgroups"); err == nil {
@@ -145,7 +142,7 @@ func (h *FS) controllers(self []procfmt.Membership) map[string]bool {
 	return known
 }
 
-// hierarchy makes one of a mount.
+// hierarchy returns the hierarchy of a mount.
 func (h *FS) hierarchy(m procfmt.Mount, known map[string]bool, self []procfmt.Membership) (Hierarchy, error) {
 	y := Hierarchy{
 		V2:       m.Type == "cgroup2",
@@ -179,16 +176,16 @@ func (h *FS) hierarchy(m procfmt.Mount, known map[string]bool, self []procfmt.Me
 	return y, nil
 }
 
-// same reports whether both are mounts of one hierarchy.
-func (y Hierarchy) same(o Hierarchy) bool {
+// isSameAs reports whether both are mounts of one hierarchy.
+func (y Hierarchy) isSameAs(o Hierarchy) bool {
 	if y.V2 || o.V2 {
 		return y.V2 == o.V2
 	}
 	return y.Name == o.Name && slices.Equal(y.Controllers, o.Controllers)
 }
 
-// better reports whether y's mount is the one to use and not o's.
-func (y Hierarchy) better(o Hierarchy) bool {
+// isBetterThan reports whether to prefer y's mount over o's.
+func (y Hierarchy) isBetterThan(o Hierarchy) bool {
 	if a, b := len(path.Clean(y.Root)), len(path.Clean(o.Root)); a != b && (a == 1 || b == 1) {
 		return a == 1
 	}
@@ -198,24 +195,22 @@ func (y Hierarchy) better(o Hierarchy) bool {
 	return len(y.Mount) < len(o.Mount)
 }
 
-// hidden reports whether another mount lies over m, so that m's path leads
-// elsewhere.
+// hidden reports whether another mount covers m, so that m's path leads elsewhere.
 func hidden(m procfmt.Mount, all []procfmt.Mount) bool {
 	for _, n := range all {
 		if n.Parent == m.ID && n.Point == m.Point && n.ID != m.ID {
 			return true
 		}
 	}
-	// The way to m leads over its parents; a malformed file might have a
-	// circle.
+	// Follow the parents of m; the bound ends a cycle in a malformed file.
 	for range len(all) {
 		parent := -1
 		for i, n := range all {
 			if n.ID == m.ID {
 				continue
 			}
-			// The first file system of all is its own parent, and over nothing.
-			if n.ID != n.Parent && n.Parent == m.Parent && m.Point != n.Point && within(m.Point, n.Point) {
+			// The root file system is its own parent and covers nothing.
+			if n.ID != n.Parent && n.Parent == m.Parent && m.Point != n.Point && isBelow(m.Point, n.Point) {
 				return true
 			}
 			if n.ID == m.Parent {
@@ -230,7 +225,7 @@ func hidden(m procfmt.Mount, all []procfmt.Mount) bool {
 	return false
 }
 
-// within reports whether p is dir or below it.
-func within(p, dir string) bool {
+// isBelow reports whether p is dir or below it.
+func isBelow(p, dir string) bool {
 	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }

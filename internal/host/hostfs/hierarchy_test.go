@@ -46,7 +46,7 @@ func TestHierarchies(t *testing.T) {
 			},
 		},
 		{
-			name: "a container's view, and the whole beside it",
+			name: "a container's view and the whole hierarchy",
 			mounts: root + "32 31 0:29 /docker/ab /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
 				"33 31 0:29 / /host/memory ro - cgroup cgroup rw,memory\n" +
 				"34 31 0:30 /docker/ab /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n",
@@ -57,7 +57,7 @@ func TestHierarchies(t *testing.T) {
 			},
 		},
 		{
-			name: "a machine that runs from its initramfs, which is its own parent",
+			name: "a machine running from its initramfs, which is its own parent mount",
 			mounts: "1 1 0:2 / / rw - rootfs none rw\n20 1 0:21 / /sys rw - sysfs sysfs rw\n" +
 				"24 20 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
 			files: map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu memory\n"},

@@ -1,15 +1,13 @@
-// Package hostfs is the only door to /proc, /sys and the cgroup file systems.
+// Package hostfs is the only access to /proc, /sys and the cgroup file systems.
 //
-// A [FS] opens them at a root: this machine's, another view of this machine
-// (the host's files mounted into a container), or a directory in which a
-// machine was captured, links, clocks and all. What reads through an FS runs
-// the same on all three. Paths are those of the machine, "/proc/stat", and
-// cannot leave the root of a captured one.
+// An [FS] opens them at a root: this machine's, another view of this machine (the host's
+// files mounted into a container), or the directory of a captured machine with its links
+// and clocks. Code that reads through an FS works the same on all three. Paths are those of
+// the machine, "/proc/stat", and cannot leave the root of a captured one.
 //
-// Errors name the path, wrap the operating system's error and, where it is one
-// of these, the kind of it: fault.ErrNotFound for what does not exist or no
-// longer does, fault.ErrDenied, fault.ErrUnsupported, fault.ErrConflict for
-// what is there already or in use.
+// Errors name the path and wrap the operating system's error and its kind, if it has one:
+// fault.ErrNotFound for what does not exist or was removed, fault.ErrDenied,
+// fault.ErrUnsupported, and fault.ErrConflict for what exists already or is in use.
 package hostfs
 
 import (
@@ -22,18 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clocksFile, in a captured machine, holds what its clocks showed; its being
-// there is what tells a captured machine from a living one.
+// clocksFile holds the clocks of a captured machine; only captured machines have it.
 const clocksFile = "/mete/clocks"
 
-// A FS is a machine's files. It is safe for concurrent use.
+// An FS is the files of a machine. It is safe for concurrent use.
 type FS struct {
 	root     string   // without a slash at its end; "" for this machine
-	captured *os.Root // nil for a living machine
+	captured *os.Root // nil for a live machine
 }
 
-// Open opens the machine whose /proc and /sys are below root: "/" or "" for
-// this machine as the process sees it.
+// Open opens the machine whose /proc and /sys are below root: "/" or "" for this machine as
+// the process sees it.
 func Open(root string) (*FS, error) {
 	root = path.Clean("/" + root)
 	if root == "/" {
@@ -53,12 +50,12 @@ func Open(root string) (*FS, error) {
 	}
 	h.captured = r
 	if _, err := h.Clocks(); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: neither a living nor a captured machine: %w", root, err), r.Close())
+		return nil, errors.Join(fmt.Errorf("%s: neither a live nor a captured machine: %w", root, err), r.Close())
 	}
 	return h, nil
 }
 
-// Close gives back what Open holds. Files opened through h stay open.
+// Close releases the root. Files opened through h stay open.
 func (h *FS) Close() error {
 	if h.captured == nil {
 		return nil
@@ -66,21 +63,21 @@ func (h *FS) Close() error {
 	return h.captured.Close()
 }
 
-// Live reports whether h is a running machine and not a captured one.
+// Live reports whether h is a running machine, not a captured one.
 func (h *FS) Live() bool { return h.captured == nil }
 
-// Path returns where the machine's file p is for this process.
+// Path returns the path of the machine's file p for this process.
 func (h *FS) Path(p string) string { return h.root + path.Clean("/"+p) }
 
-// real is Path without the cost of cleaning, for living machines.
-func (h *FS) real(p string) string {
+// livePath is Path without path.Clean, for live machines.
+func (h *FS) livePath(p string) string {
 	if strings.HasPrefix(p, "/") {
 		return h.root + p
 	}
 	return h.root + "/" + p
 }
 
-// local is p as os.Root wants it.
+// local returns p in the form that os.Root takes.
 func local(p string) string {
 	if p = strings.TrimPrefix(path.Clean("/"+p), "/"); p == "" {
 		return "."

@@ -27,7 +27,7 @@ func open(t *testing.T, root string) *hostfs.FS {
 	return h
 }
 
-// captured makes a small captured machine of the files, by path.
+// captured creates a captured machine with the given files, by path.
 func captured(t *testing.T, files map[string]string) (*hostfs.FS, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -85,7 +85,7 @@ func TestErrorKinds(t *testing.T) {
 	h := open(t, "/")
 	_, err := h.ReadFile("/proc/self/no-such")
 	if !errors.Is(err, fault.ErrNotFound) || !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "/proc/self/no-such: ") {
-		t.Errorf("ReadFile of nothing: %v", err)
+		t.Errorf("ReadFile of a missing file: %v", err)
 	}
 	for errno, want := range map[unix.Errno]error{
 		unix.ENODEV: fault.ErrNotFound, unix.EPERM: fault.ErrDenied, unix.EACCES: fault.ErrDenied,
@@ -136,7 +136,7 @@ func TestCapturedStaysInside(t *testing.T) {
 	}
 }
 
-func TestKeptFile(t *testing.T) {
+func TestOpenFile(t *testing.T) {
 	long := strings.Repeat("0123456789", 1000)
 	h, root := captured(t, map[string]string{"sys/long": long})
 	f, err := h.Open("/sys/long")
@@ -159,7 +159,7 @@ func TestKeptFile(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("ReadInto with room allocates %v times, want 0", n)
 	}
-	// A group that went away takes its files with it.
+	// The files of a removed group are gone.
 	if err := os.Remove(filepath.Join(root, "sys/long")); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestWriteAndGroups(t *testing.T) {
 		t.Errorf("after WriteFile: %q, %v", b, err)
 	}
 	if err := h.WriteFile("/sys/none", nil); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("WriteFile of nothing: %v", err)
+		t.Errorf("WriteFile of a missing file: %v", err)
 	}
 	if err := h.Mkdir("/sys/group"); err != nil {
 		t.Error(err)
@@ -195,13 +195,13 @@ func TestWriteAndGroups(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := h.ID("/sys/group"); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("ID of nothing: %v", err)
+		t.Errorf("ID of a removed group: %v", err)
 	}
 }
 
 func TestOpenRefuses(t *testing.T) {
 	if h, err := hostfs.Open(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("Open of nothing = %v, %v", h, err)
+		t.Errorf("Open of a missing root = %v, %v", h, err)
 	}
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "proc"), 0o755); err != nil {

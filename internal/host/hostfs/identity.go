@@ -14,7 +14,7 @@ import (
 // BootID returns the random id that the kernel made at boot.
 func (h *FS) BootID() (string, error) { return h.readWord("/proc/sys/kernel/random/boot_id") }
 
-// MachineID returns the id that the installation has (machine-id(5)).
+// MachineID returns the id of the installation (machine-id(5)).
 func (h *FS) MachineID() (string, error) { return h.readWord("/etc/machine-id") }
 
 // Hostname returns the machine's name.
@@ -35,15 +35,14 @@ func (h *FS) readWord(p string) (string, error) {
 	return string(b), nil
 }
 
-// Clocks is what a machine's clocks show at one instant, in ns.
+// Clocks holds the readings of a machine's clocks at one instant, in ns.
 type Clocks struct {
 	Boottime  int64 // since boot, suspend included
 	Monotonic int64 // since boot, without suspend
 	Realtime  int64 // since 1970
 }
 
-// Clocks reads the machine's clocks: of a captured machine, what they showed
-// then.
+// Clocks reads the machine's clocks; those of a captured machine are as captured.
 func (h *FS) Clocks() (Clocks, error) {
 	if h.captured != nil {
 		return h.capturedClocks()
@@ -59,7 +58,7 @@ func (h *FS) Clocks() (Clocks, error) {
 		}
 		*k.into = ts.Nano()
 	}
-	// It is the wall clock that all of the program goes by.
+	// The same wall clock as the rest of the program.
 	c.Realtime = time.Now().UnixNano()
 	return c, nil
 }

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// group makes a group of the test's own in the hierarchy that fits.
+// group creates a group for the test in the first hierarchy that fits.
 func group(t *testing.T, h *hostfs.FS, fits func(hostfs.Hierarchy) bool) string {
 	t.Helper()
 	ys, err := h.Hierarchies()

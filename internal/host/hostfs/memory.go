@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// MemoryLimit returns how much memory this process may have, in bytes: what the
-// machine has, or the least that its control groups and those above them allow.
+// MemoryLimit returns how much memory this process may use, in bytes: the least of the
+// machine's memory and the limits of its control groups.
 func (h *FS) MemoryLimit() (int64, error) {
 	b, err := h.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -40,7 +40,7 @@ func (h *FS) MemoryLimit() (int64, error) {
 			if !ok {
 				break
 			}
-			// The topmost group has none.
+			// The root group has no limit.
 			if b, err := h.ReadFile(path.Join(dir, name)); err == nil {
 				if v, err := procfmt.Int(b); err == nil {
 					least = min(least, v)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The least of what the machine has and its groups allow is what there is.
+// MemoryLimit returns the least of the machine's memory and the groups' limits.
 func TestMemoryLimit(t *testing.T) {
 	const root = "27 1 254:0 / / rw - ext4 /dev/vda rw\n"
 	const v2 = root + "36 27 0:32 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -1,9 +1,8 @@
-// Package nvml asks NVIDIA's management library what accelerators used.
+// Package nvml reads the energy of accelerators from NVIDIA's management library.
 //
-// The library comes with the driver and is opened at run time, as a machine
-// without it has to work as well. That takes the C library's loader, so a program
-// that links this package is not static: mete-nvml is, for mete-agent, a program
-// of its own, which [Serve] is all of.
+// The library comes with the driver and is opened at run time, since machines without it
+// must work too. That needs the C library's loader, so a program that links this package is
+// not static. mete-agent therefore runs mete-nvml, which consists of [Serve].
 package nvml
 
 import (
@@ -16,7 +15,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// soname is the library as the driver installs it.
+// soname is the name under which the driver installs the library.
 const soname = "libnvidia-ml.so.1"
 
 // A result is what each call returns (nvmlReturn_t in nvml.h).
@@ -30,10 +29,10 @@ const (
 	noFunction   result = 13
 )
 
-// uuidBytes is as much as a UUID takes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
+// uuidBytes is the size of the UUID buffer (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
 const uuidBytes = 96
 
-// A Library is the library, initialized. Not for concurrent use.
+// A Library is the initialized library. It is not safe for concurrent use.
 type Library struct {
 	handle uintptr
 
@@ -41,14 +40,14 @@ type Library struct {
 	count    func(*uint32) result
 	device   func(uint32, *uintptr) result
 	uuid     func(uintptr, *byte, uint32) result
-	energy   func(uintptr, *uint64) result // mJ since the driver was loaded; nil where the library is older
+	energy   func(uintptr, *uint64) result // mJ since the driver was loaded; nil if the library lacks it
 	power    func(uintptr, *uint32) result // mW
 	text     func(result) string
 }
 
-// Open opens the library and initializes it, which may take seconds where the
-// driver has to wake the devices. It wraps fault.ErrNotFound where there is no
-// library, and fault.ErrUnavailable where its driver is not loaded.
+// Open opens the library and initializes it, which may take seconds while the driver wakes
+// the devices. The error wraps fault.ErrNotFound without the library, and
+// fault.ErrUnavailable without its driver.
 func Open() (_ *Library, err error) {
 	l := &Library{}
 	if l.handle, err = purego.Dlopen(soname, purego.RTLD_NOW|purego.RTLD_LOCAL); err != nil {
@@ -76,12 +75,12 @@ func Open() (_ *Library, err error) {
 	return l, nil
 }
 
-// Close ends what Open began.
+// Close shuts the library down.
 func (l *Library) Close() error {
 	return errors.Join(l.failed("nvmlShutdown", l.shutdown()), purego.Dlclose(l.handle))
 }
 
-// failed is what a result means, nil for success.
+// failed returns the error of a result, nil for success.
 func (l *Library) failed(call string, r result) error {
 	kind := fault.ErrUnavailable
 	switch r {
@@ -94,13 +93,12 @@ func (l *Library) failed(call string, r result) error {
 	}
 	err := fmt.Errorf("%s: %s: %w", call, l.text(r), kind)
 	if r == noDriver {
-		err = fault.WithHint(err, "load the driver: nvidia-smi says whether it works")
+		err = fault.WithHint(err, "load the driver; nvidia-smi shows whether it works")
 	}
 	return err
 }
 
-// A Device is one accelerator. It shows energy or, where it is older than Volta,
-// power alone.
+// A Device is one accelerator. Models before Volta report power only.
 type Device struct {
 	UUID   string
 	Energy bool // mJ since the driver was loaded; else power in mW
@@ -109,8 +107,8 @@ type Device struct {
 	handle uintptr
 }
 
-// Devices lists the accelerators that show one of the two; refused says of each
-// other one why it does not.
+// Devices lists the accelerators that report energy or power; refused has an error for each
+// other one.
 func (l *Library) Devices() (list []*Device, refused []error, err error) {
 	var n uint32
 	if err := l.failed("nvmlDeviceGetCount", l.count(&n)); err != nil {
@@ -143,7 +141,7 @@ func (l *Library) Devices() (list []*Device, refused []error, err error) {
 	return list, refused, nil
 }
 
-// Read returns what the device shows: mJ or mW, as Energy says.
+// Read returns the device's energy in mJ if Energy is set, else its power in mW.
 func (d *Device) Read() (int64, error) {
 	if !d.Energy {
 		var mW uint32
@@ -155,8 +153,8 @@ func (d *Device) Read() (int64, error) {
 	}
 	var mJ uint64
 	err := d.lib.failed("nvmlDeviceGetTotalEnergyConsumption", d.lib.energy(d.handle, &mJ))
-	return int64(min(mJ, most)), err
+	return int64(min(mJ, maxEnergy)), err
 }
 
-// most is more energy in mJ than any accelerator uses.
-const most = 1 << 53
+// maxEnergy in mJ is more than any accelerator uses.
+const maxEnergy = 1 << 53

@@ -13,12 +13,12 @@ import (
 
 func TestMain(m *testing.M) { nvmltest.Main(m) }
 
-// serve runs the program with so many questions, and returns its lines.
-func serve(t *testing.T, questions int) []string {
+// serve sends the given number of requests and returns the program's lines.
+func serve(t *testing.T, requests int) []string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "METE_TEST_NVML=1")
-	cmd.Stdin = strings.NewReader(strings.Repeat("\n", questions))
+	cmd.Stdin = strings.NewReader(strings.Repeat("\n", requests))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -34,7 +34,7 @@ func TestServe(t *testing.T) {
 	lines := serve(t, 2)
 	want := "meters\tenergy GPU-00000001-1111-2222-3333-444455556666\tpower GPU-00000002-1111-2222-3333-444455556666\t" + refused
 	if len(lines) != 3 || lines[0] != want {
-		t.Fatalf("it says\n%q, want\n%q and two answers", lines, want)
+		t.Fatalf("output\n%q, want\n%q and two readings", lines, want)
 	}
 	for _, l := range lines[1:] {
 		f := strings.Split(l, "\t")
@@ -49,12 +49,12 @@ func TestFailures(t *testing.T) {
 		if strings.HasPrefix(l[0], "meters") || strings.HasPrefix(l[0], "failed") {
 			t.Skip("this machine has the real library")
 		}
-		t.Errorf("without a library it says %q", l)
+		t.Errorf("without a library: %q", l)
 	}
 	nvmltest.Stub(t)
 	t.Setenv("STUB_NVML", "noinit")
-	if l := serve(t, 1); len(l) != 1 || l[0] != "failed\tnvmlInit: Driver Not Loaded: unavailable\tload the driver: nvidia-smi says whether it works" {
-		t.Errorf("without a driver it says %q", l)
+	if l := serve(t, 1); len(l) != 1 || l[0] != "failed\tnvmlInit: Driver Not Loaded: unavailable\tload the driver; nvidia-smi shows whether it works" {
+		t.Errorf("without a driver: %q", l)
 	}
 	t.Setenv("STUB_NVML", "")
 	lost := filepath.Join(t.TempDir(), "lost")
@@ -63,6 +63,6 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l := serve(t, 1); len(l) != 2 || l[1] != "!nvmlDeviceGetTotalEnergyConsumption: GPU is lost: unavailable\t40000" {
-		t.Errorf("with a lost device it says %q", l)
+		t.Errorf("with a lost device: %q", l)
 	}
 }

@@ -10,14 +10,13 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Serve says on out what accelerators there are, and for each line on in what
-// they show, until in ends. Each answer is one line; its fields have tabs between
-// them.
+// Serve writes to out which accelerators there are and, for each line on in, their
+// readings, until in ends. Each answer is one line with tabs between its fields:
 //
-//	none                  there is no library: that is all
-//	failed<tab>why<tab>what to do
-//	meters<tab>energy GPU-...<tab>power GPU-...<tab>!why one is left out
-//	<value>...            of each meter mJ or mW, or ! and why there is none
+//	none                  no library: the only line
+//	failed<tab>error<tab>hint
+//	meters<tab>energy GPU-...<tab>power GPU-...<tab>!error of an omitted one
+//	<value>...            mJ or mW of each meter, or ! and its error
 func Serve(in io.Reader, out io.Writer) error {
 	l, err := Open()
 	switch {
@@ -26,7 +25,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	case err != nil:
 		return writeFields(out, "failed", err.Error(), fault.Hint(err))
 	}
-	defer func() { _ = l.Close() }() // the process ends
+	defer func() { _ = l.Close() }() // the process exits
 	devices, refused, err := l.Devices()
 	if err != nil {
 		return writeFields(out, "failed", err.Error(), fault.Hint(err))
@@ -67,7 +66,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// writeFields writes one line. No field can end it.
+// writeFields writes one line, with blanks for control characters in fields.
 func writeFields(out io.Writer, fields ...string) error {
 	for i, f := range fields {
 		fields[i] = strings.Map(func(r rune) rune {

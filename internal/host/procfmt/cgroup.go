@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// A Membership is a process's place in one hierarchy of control groups.
+// A Membership is the control group of a process in one hierarchy.
 type Membership struct {
 	Hierarchy   int      // the kernel's id; 0 is v2
 	Controllers []string // none for v2 and for named hierarchies
 	Name        string   // of a named v1 hierarchy, such as systemd
 	Path        string   // of the group, from the reader's root
-	// Deleted says that the v2 group is gone. A living group whose name ends
-	// in " (deleted)" looks the same and is taken for one that is gone.
+	// Deleted is true if the v2 group was removed. A group whose name ends in " (deleted)"
+	// looks the same and is taken for a removed one.
 	Deleted bool
 }
 

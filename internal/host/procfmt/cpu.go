@@ -1,20 +1,20 @@
 package procfmt
 
-// CPU is what cpu.stat shows. What a kernel or a group does not have is marked
-// as not there: v1 has no Usage, User and System, the root group and groups
-// without the cpu controller have no throttling.
+// CPU holds the values of cpu.stat. The Has fields mark those that a kernel or group lacks:
+// v1 has no Usage, User and System; the root group and groups without the cpu controller
+// have no throttling.
 type CPU struct {
 	Usage, User, System int64 // ns
 	Periods             int64 // enforcement periods that passed
-	Throttled           int64 // periods in which the group was held back
+	Throttled           int64 // periods in which the group was throttled
 	ThrottledTime       int64 // ns
 
 	HasUsage, HasUser, HasSystem               bool
 	HasPeriods, HasThrottled, HasThrottledTime bool
 }
 
-// CPUStat reads cpu.stat of v2, whose times are microseconds, and of v1, whose
-// one time is nanoseconds.
+// CPUStat reads cpu.stat of v2, whose times are in microseconds, or of v1, whose only time
+// is in nanoseconds.
 func CPUStat(b []byte) (CPU, error) {
 	var c CPU
 	for line := []byte(nil); len(b) > 0; {
@@ -49,8 +49,7 @@ func CPUStat(b []byte) (CPU, error) {
 	return c, nil
 }
 
-// put reads the one number in b, times by, and reports whether it is well
-// formed.
+// put stores the single number in b times by, and reports whether it is well formed.
 func put(b []byte, by int64, into *int64) bool {
 	f, rest := cutField(b)
 	v, ok := number(f)
@@ -64,9 +63,8 @@ func put(b []byte, by int64, into *int64) bool {
 	return ok
 }
 
-// CPUAcctStat reads cpuacct.stat of v1: CPU ns in user mode and in the kernel.
-// The kernel scales the two so that they sum to what the scheduler measured,
-// and then rounds each down to 10 ms.
+// CPUAcctStat reads cpuacct.stat of v1: CPU ns in user mode and in the kernel. The kernel
+// scales the two to sum to the scheduler's time, and then rounds each down to 10 ms.
 func CPUAcctStat(b []byte) (user, system int64, err error) {
 	seen := 0
 	for line := []byte(nil); len(b) > 0; {
@@ -91,8 +89,8 @@ func CPUAcctStat(b []byte) (user, system int64, err error) {
 	return user, system, nil
 }
 
-// Schedstat reads /proc/PID/schedstat: for how many ns the task ran, and for
-// how many it was ready to and waited.
+// Schedstat reads /proc/PID/schedstat: for how many ns the task ran, and for how many it
+// was runnable and waited.
 func Schedstat(b []byte) (run, wait int64, err error) {
 	line, _ := cutLine(b)
 	var v [2]int64
@@ -102,8 +100,8 @@ func Schedstat(b []byte) (run, wait int64, err error) {
 	return v[0], v[1], nil
 }
 
-// Pressure reads a pressure file: the ns in which some task waited, and in
-// which all did. Older kernels have no full line for the CPU; full is then -1.
+// Pressure reads a pressure file: the ns in which some task waited, and in which all did.
+// Older kernels have no full line for the CPU; full is then -1.
 func Pressure(b []byte) (some, full int64, err error) {
 	some, full = -1, -1
 	for line := []byte(nil); len(b) > 0; {
@@ -141,8 +139,8 @@ func total(b []byte, into *int64) bool {
 	}
 }
 
-// CPUMax reads cpu.max of v2: a quota of CPU time for each period, which the
-// file has in microseconds. It returns ns; a quota of 0 is none ("max").
+// CPUMax reads cpu.max of v2: the quota of CPU time per period, in microseconds. It returns
+// ns; quota 0 is unlimited ("max").
 func CPUMax(b []byte) (quota, period int64, err error) {
 	line, _ := cutLine(b)
 	first, rest := cutField(line)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// CPUInfo reads /proc/cpuinfo: what the CPUs are called, "" where it does not
-// say so as on arm64, and how many threads are online.
+// CPUInfo reads /proc/cpuinfo: the model name of the CPUs, "" without one as on arm64, and
+// the number of online threads.
 func CPUInfo(b []byte) (model string, threads int) {
 	for line := range bytes.Lines(b) {
 		key, value, ok := strings.Cut(string(line), ":")

@@ -2,15 +2,15 @@ package procfmt
 
 import "bytes"
 
-// IO is what a group did to one block device, in bytes and requests.
+// IO is a group's use of one block device, in bytes and requests.
 type IO struct {
 	ReadBytes, WrittenBytes, DiscardedBytes int64
 	Reads, Writes, Discards                 int64
 }
 
-// IOStat reads io.stat of v2 and calls f for each device with counters.
-// Kernels before 5.13 could write a device without its newline, so that two
-// device numbers stand on one line: the last one is meant.
+// IOStat reads io.stat of v2 and calls f for each device with counters. Kernels before 5.13
+// could write a device without its newline, so that two device numbers are on one line: the
+// last one counts.
 func IOStat(b []byte, f func(dev Dev, c IO)) error {
 	for line := []byte(nil); len(b) > 0; {
 		line, b = cutLine(b)
@@ -62,11 +62,10 @@ func (c *IO) field(key []byte) *int64 {
 	return nil
 }
 
-// BlkioServiceBytes reads blkio.throttle.io_service_bytes of v1, its
-// _recursive form, and the io_serviced files, which hold requests instead of
-// bytes. It calls f once per device and returns how many there were: none
-// means either no I/O or that the kernel does not count here, which the file
-// does not tell apart.
+// BlkioServiceBytes reads blkio.throttle.io_service_bytes of v1, its _recursive form, or
+// the io_serviced files, which hold requests instead of bytes. It calls f once per device
+// and returns the number of devices: 0 means either no I/O or that the kernel does not
+// count here.
 func BlkioServiceBytes(b []byte, f func(dev Dev, read, written int64)) (devices int, err error) {
 	var dev Dev
 	var read, written int64
@@ -106,11 +105,10 @@ func BlkioServiceBytes(b []byte, f func(dev Dev, read, written int64)) (devices 
 	return devices, nil
 }
 
-// Diskstats reads /proc/diskstats and calls f for each device and partition
-// with what was read and written since boot, in requests and bytes.
+// Diskstats reads /proc/diskstats and calls f for each device and partition with the
+// requests and bytes read and written since boot.
 func Diskstats(b []byte, f func(dev Dev, name string, reads, readBytes, writes, writtenBytes int64)) error {
-	// Documentation/admin-guide/iostats.rst: a sector is 512 bytes, whatever
-	// the device's own.
+	// Documentation/admin-guide/iostats.rst: a sector is always 512 bytes.
 	const sector = 512
 	for line := []byte(nil); len(b) > 0; {
 		line, b = cutLine(b)
@@ -146,8 +144,7 @@ type Driver struct {
 	Name  string
 }
 
-// Devices reads the block drivers from /proc/devices; one may have several
-// majors.
+// Devices reads the block drivers from /proc/devices; one may have several majors.
 func Devices(b []byte) ([]Driver, error) {
 	var ds []Driver
 	block := false
@@ -171,7 +168,7 @@ func Devices(b []byte) ([]Driver, error) {
 	return ds, nil
 }
 
-// Device reads a device number, as /sys/block/*/dev has it.
+// Device reads a device number, as in /sys/block/*/dev.
 func Device(b []byte) (Dev, error) {
 	d, ok := device(bytes.TrimSpace(b))
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// check fails the test where a parser's error is none of its kind.
+// check fails the test if a parser's error does not wrap fault.ErrInvalid.
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && !errors.Is(err, fault.ErrInvalid) {
@@ -18,7 +18,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// notNegative fails the test where a counter or size is below 0.
+// notNegative fails the test if a counter or size is below 0.
 func notNegative(t *testing.T, vs ...int64) {
 	t.Helper()
 	for i, v := range vs {
@@ -41,7 +41,7 @@ func FuzzInt(f *testing.F) {
 		}
 		again, err := procfmt.Int(strconv.AppendInt(nil, v, 10))
 		if err != nil || again != v {
-			t.Errorf("Int(%q) = %d, and again %d, %v", b, v, again, err)
+			t.Errorf("Int(%q) = %d, formatted and read again %d, %v", b, v, again, err)
 		}
 	})
 }
@@ -53,7 +53,7 @@ func FuzzKeyValue(f *testing.F) {
 			_, ok, err := procfmt.KeyValue(b, key)
 			check(t, err)
 			if ok && !bytes.Contains(b, []byte(key)) {
-				t.Errorf("KeyValue(%q, %s) found it", b, key)
+				t.Errorf("KeyValue(%q, %s) = true", b, key)
 			}
 		}
 	})
@@ -68,7 +68,7 @@ func FuzzCPUStat(f *testing.F) {
 		check(t, err)
 		notNegative(t, c.Usage, c.User, c.System, c.Periods, c.Throttled, c.ThrottledTime)
 		if !c.HasUsage && c.Usage != 0 {
-			t.Errorf("CPUStat(%q): a usage that is not there: %d", b, c.Usage)
+			t.Errorf("CPUStat(%q): Usage %d without usage_usec", b, c.Usage)
 		}
 	})
 }

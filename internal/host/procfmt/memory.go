@@ -1,21 +1,21 @@
 package procfmt
 
-// Memory is what memory.stat shows of a group and all groups below it, in
-// bytes. What is not in the file is marked as not there.
+// Memory holds the values of memory.stat of a group and all groups below it, in bytes. The
+// Has fields mark those that the file lacks.
 type Memory struct {
-	// Anon is anonymous memory, huge pages included. On v1 it is total_rss,
-	// which holds swap cache too; neither holds shared memory and tmpfs.
+	// Anon is anonymous memory, huge pages included. On v1 it is total_rss, which includes
+	// swap cache; neither includes shared memory and tmpfs.
 	Anon int64
 	// File is page cache, with shared memory and tmpfs.
 	File int64
-	// InactiveFile is the part of the page cache that goes first.
+	// InactiveFile is the part of the page cache that the kernel reclaims first.
 	InactiveFile int64
 
 	HasAnon, HasFile, HasInactiveFile bool
 }
 
-// MemoryStat reads memory.stat. On v1 the total_ lines, which cover the groups
-// below, win over the plain ones, which do not.
+// MemoryStat reads memory.stat. On v1 the total_ lines, which include the groups below,
+// take precedence over the plain ones.
 func MemoryStat(b []byte) (Memory, error) {
 	var m Memory
 	var totals Memory
@@ -60,11 +60,11 @@ func MemoryStat(b []byte) (Memory, error) {
 	return m, nil
 }
 
-// Mem is what /proc/meminfo shows, in bytes.
+// Mem holds the values of /proc/meminfo, in bytes.
 type Mem struct {
 	Total, Free, Available int64
-	// Buffers, Cached and Reclaimable are page cache of block devices, page
-	// cache of files with shared memory, and slab that can be given back.
+	// Buffers is page cache of block devices, Cached page cache of files with shared
+	// memory, and Reclaimable reclaimable slab.
 	Buffers, Cached, Reclaimable int64
 	Shmem                        int64
 	SwapTotal, SwapFree          int64
@@ -73,7 +73,7 @@ type Mem struct {
 	HasAvailable bool
 }
 
-// Meminfo reads /proc/meminfo. Total and Free have to be there.
+// Meminfo reads /proc/meminfo. Total and Free are required.
 func Meminfo(b []byte) (Mem, error) {
 	var m Mem
 	seen := 0
@@ -116,7 +116,7 @@ func Meminfo(b []byte) (Mem, error) {
 	return m, nil
 }
 
-// kib reads "123 kB", which the kernel means as KiB.
+// kib reads "123 kB", in which kB means KiB.
 func kib(b []byte, into *int64) bool {
 	f, rest := cutField(b)
 	if u, _ := cutField(rest); string(u) != "kB" {

@@ -9,8 +9,8 @@ import (
 type Mount struct {
 	ID, Parent int
 	Dev        Dev
-	Root       string // what of the file system is mounted
-	Point      string // where, as the reading process sees it
+	Root       string // the mounted directory of the file system
+	Point      string // mount point, as the reading process sees it
 	Options    string // of the mount: ro or rw, and so on
 	Type       string // of the file system
 	Source     string
@@ -59,14 +59,14 @@ func mount(line []byte) (m Mount, ok bool) {
 	point, rest := cutField(rest)
 	options, rest := cutField(rest)
 	m.Root, m.Point, m.Options = unescape(root), unescape(point), string(options)
-	// Optional fields end with a lone dash.
+	// A lone dash ends the optional fields.
 	for f, rest = cutField(rest); string(f) != "-"; f, rest = cutField(rest) {
 		if len(f) == 0 {
 			return Mount{}, false
 		}
 	}
-	// A source may be empty, and then two blanks stand together: fields are
-	// counted from single blanks here.
+	// A source may be empty, so that two blanks follow each other: split at single blanks
+	// here.
 	parts := bytes.SplitN(bytes.TrimPrefix(rest, []byte(" ")), []byte(" "), 3)
 	if len(parts) != 3 || len(parts[0]) == 0 {
 		return Mount{}, false
@@ -75,8 +75,7 @@ func mount(line []byte) (m Mount, ok bool) {
 	return m, true
 }
 
-// unescape undoes the kernel's mangling of blanks, newlines and backslashes
-// as three octal digits.
+// unescape decodes the kernel's octal escapes of blanks, newlines and backslashes.
 func unescape(b []byte) string {
 	if bytes.IndexByte(b, '\\') < 0 {
 		return string(b)

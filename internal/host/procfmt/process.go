@@ -2,26 +2,26 @@ package procfmt
 
 import "bytes"
 
-// A Process is what /proc/PID/stat shows.
+// A Process holds the values of /proc/PID/stat.
 type Process struct {
 	PID, Parent int
-	Comm        []byte // a part of the bytes that were read
+	Comm        []byte // a subslice of the input
 	State       byte   // R running, S sleeping, D waiting for a device, Z zombie, ...
 	Kernel      bool   // a kernel thread
 	User        int64  // ns, in steps of 10 ms
 	System      int64  // ns, in steps of 10 ms
-	// ChildUser and ChildSystem are those of children that ended and were
+	// ChildUser and ChildSystem are those of children that ended and that the process
 	// waited for.
 	ChildUser, ChildSystem int64
 	Threads                int
 	Start                  int64 // ns after boot, in steps of 10 ms
-	RSSPages               int64 // pages in memory; their size is the machine's
+	RSSPages               int64 // resident pages of the machine's page size
 }
 
-// ProcStat reads /proc/PID/stat. The name may hold blanks and parentheses: it
-// ends at the last closing one.
+// ProcStat reads /proc/PID/stat. The name may contain blanks and parentheses: it ends at
+// the last closing one.
 func ProcStat(b []byte) (Process, error) {
-	// Flag of kernel threads, include/linux/sched.h.
+	// PF_KTHREAD of include/linux/sched.h.
 	const pfKthread = 0x00200000
 
 	var p Process
@@ -60,12 +60,11 @@ func ProcStat(b []byte) (Process, error) {
 	return p, nil
 }
 
-// A ProcessIO is what /proc/PID/io shows of a process's traffic with block
-// devices, in bytes.
+// A ProcessIO holds the values of /proc/PID/io: a process's block I/O in bytes.
 type ProcessIO struct {
 	Read, Written int64
-	// Canceled is what was counted as written and never was, because the
-	// file was cut short before.
+	// Canceled is what was counted as written but never was, because the file was truncated
+	// first.
 	Canceled int64
 }
 

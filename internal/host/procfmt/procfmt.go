@@ -1,17 +1,15 @@
-// Package procfmt reads the text formats of the Linux kernel: the files of
-// control groups, of /proc and of /sys.
+// Package procfmt parses the text formats of the Linux kernel: the files of control groups,
+// of /proc and of /sys.
 //
-// Every parser takes the bytes of one read, never panics whatever they hold,
-// and ignores what it does not know, because kernels add keys and columns.
-// What it does know has to be well formed: else the error wraps
-// [fault.ErrInvalid] and names the key or line. Times are nanoseconds, sizes
-// bytes. A number above 2^63-1 reads as 2^63-1, which only limits and
-// never-reached counters are. Parsers that run once per group and tick do not
-// allocate unless they fail.
+// Every parser takes the bytes of one read, never panics, and ignores unknown keys and
+// columns, because kernels add them. Known ones must be well formed: otherwise the error
+// wraps [fault.ErrInvalid] and names the key or line. Times are nanoseconds, sizes bytes. A
+// number above 2^63-1, which only limits and unreachable counters have, reads as 2^63-1.
+// Parsers that run once per group and tick do not allocate unless they fail.
 //
-// The formats are those of Documentation/admin-guide/cgroup-v2.rst,
-// Documentation/admin-guide/cgroup-v1/*.rst, Documentation/filesystems/proc.rst
-// and Documentation/accounting/psi.rst in the kernel's source.
+// The formats are documented in Documentation/admin-guide/cgroup-v2.rst,
+// Documentation/admin-guide/cgroup-v1/*.rst, Documentation/filesystems/proc.rst and
+// Documentation/accounting/psi.rst of the kernel source.
 package procfmt
 
 import (
@@ -46,9 +44,9 @@ func Int(b []byte) (int64, error) {
 	return v, nil
 }
 
-// KeyValue finds one key in lines of key and number, as memory.events,
-// memory.oom_control, pids.events, cgroup.events and cgroup.stat have them.
-// It reports false where there is no such key.
+// KeyValue finds one key in lines of key and number, as in memory.events,
+// memory.oom_control, pids.events, cgroup.events and cgroup.stat. It returns false if the
+// key is missing.
 func KeyValue(b []byte, key string) (int64, bool, error) {
 	for line := []byte(nil); len(b) > 0; {
 		line, b = cutLine(b)
@@ -66,24 +64,24 @@ func KeyValue(b []byte, key string) (int64, bool, error) {
 	return 0, false, nil
 }
 
-// invalid names what is malformed and shows the beginning of it.
+// invalid returns an error with the malformed key and the beginning of the text.
 func invalid(key string, got []byte) error {
 	const most = 40
 	if len(got) > most {
 		got = got[:most]
 	}
-	// A copy, so that the parsers keep no hold of what they read.
+	// Copy got, so that the error does not retain the buffer.
 	return fmt.Errorf("%s %q: %w", key, string(got), fault.ErrInvalid)
 }
 
-// cutLine splits b after its first line, which comes without its newline.
+// cutLine splits b after its first line, which it returns without the newline.
 func cutLine(b []byte) (line, rest []byte) {
 	line, rest, _ = bytes.Cut(b, []byte{'\n'})
 	return line, rest
 }
 
-// cutField splits b after its first field; blanks before it are dropped. The
-// field is empty only when there is none.
+// cutField splits b after its first field and drops blanks before it. The field is empty
+// only if there is none.
 func cutField(b []byte) (field, rest []byte) {
 	i := 0
 	for i < len(b) && blank(b[i]) {
@@ -118,7 +116,7 @@ func numbers(b []byte, into []int64) (rest []byte, ok bool) {
 
 func blank(c byte) bool { return c == ' ' || c == '\t' }
 
-// number reads a decimal that fills b. Beyond the ends of int64 it stops there.
+// number reads a decimal that fills b, saturating at the limits of int64.
 func number(b []byte) (int64, bool) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
@@ -145,8 +143,8 @@ func number(b []byte) (int64, bool) {
 	return v, true
 }
 
-// scale multiplies a reading that is not negative by a unit, up to the end of
-// int64; a negative one is malformed.
+// scale multiplies a non-negative reading by a unit, saturating at the limit of int64; a
+// negative one is malformed.
 func scale(v, by int64) (int64, bool) {
 	if v < 0 {
 		return 0, false
@@ -157,7 +155,7 @@ func scale(v, by int64) (int64, bool) {
 	return v * by, true
 }
 
-// small reads a number that has to fit 32 bits unsigned.
+// small reads an unsigned number of 32 bits.
 func small(b []byte) (uint32, bool) {
 	v, ok := number(b)
 	return uint32(v), ok && v >= 0 && v <= math.MaxUint32

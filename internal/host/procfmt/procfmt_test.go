@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// invalid fails the test unless err wraps fault.ErrInvalid and names name.
+// invalid fails the test unless err wraps fault.ErrInvalid and contains name.
 func invalid(t *testing.T, err error, name string) {
 	t.Helper()
 	if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), name) {
@@ -20,7 +20,7 @@ func invalid(t *testing.T, err error, name string) {
 	}
 }
 
-// equal fails the test where err is one, or got is not want.
+// equal fails the test if err is not nil or got is not want.
 func equal[T any](t *testing.T, got, want T, err error) {
 	t.Helper()
 	if err != nil {
@@ -220,7 +220,7 @@ func TestMountinfo(t *testing.T) {
 		invalid(t, err, "mountinfo")
 	}
 	if !procfmt.Has("rw,nosuid", "nosuid") || procfmt.Has("rw,nosuid", "suid") {
-		t.Error("Has does not find whole options")
+		t.Error("Has matches part of an option")
 	}
 }
 
@@ -280,7 +280,7 @@ func TestNetDev(t *testing.T) {
 	invalid(t, err, "eth1")
 }
 
-// The parsers that run for every group and tick leave the heap alone.
+// The parsers that run for every group and tick do not allocate.
 func TestHotParsersDoNotAllocate(t *testing.T) {
 	var sum int64
 	for name, f := range map[string]func(){

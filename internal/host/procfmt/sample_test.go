@@ -1,7 +1,7 @@
 package procfmt_test
 
-// What the kernel really writes; shortened, and numbers changed where zeroes
-// would not tell fields apart.
+// Real kernel output, shortened, with numbers changed where zeroes would hide a mixed-up
+// field.
 const (
 	v2CPUStat     = "usage_usec 47423438\nuser_usec 28666144\nsystem_usec 18757294\nnice_usec 0\ncore_sched.force_idle_usec 0\nnr_periods 10\nnr_throttled 3\nthrottled_usec 251\nnr_bursts 0\nburst_usec 0\n"
 	v2RootCPUStat = "usage_usec 7\nuser_usec 4\nsystem_usec 3\n"

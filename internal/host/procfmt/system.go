@@ -4,9 +4,8 @@ import (
 	"bytes"
 )
 
-// A System is what /proc/stat shows. The times are sums over all CPUs since
-// boot in ns, sampled at clock ticks: good for steal and for shares, 2-3 % low
-// for what tasks used.
+// A System holds the values of /proc/stat. The times are sums over all CPUs since boot in
+// ns, sampled at clock ticks: good for steal and shares, 2-3 % low for the use of tasks.
 type System struct {
 	User, Nice, System, Idle, IOWait, IRQ, SoftIRQ, Steal int64
 
@@ -15,7 +14,7 @@ type System struct {
 	BootTime  int64 // wall clock, seconds since 1970
 }
 
-// Stat reads /proc/stat. The cpu line has to be there.
+// Stat reads /proc/stat. The cpu line is required.
 func Stat(b []byte) (System, error) {
 	var s System
 	seen := false
@@ -60,15 +59,15 @@ func (s *System) cpu(b []byte) bool {
 	return true
 }
 
-// NetDev reads /proc/net/dev and calls f for each interface with what it
-// received and sent, in bytes and packets.
+// NetDev reads /proc/net/dev and calls f for each interface with the bytes and packets
+// received and sent.
 func NetDev(b []byte, f func(name string, rxBytes, rxPackets, txBytes, txPackets int64)) error {
 	for n, line := 0, []byte(nil); len(b) > 0; n++ {
 		line, b = cutLine(b)
 		if n < 2 || len(line) == 0 {
-			continue // two lines of headings
+			continue // two heading lines
 		}
-		// A name may hold a colon (an old alias, "eth0:1"), a counter never.
+		// A name may contain a colon (an old alias, "eth0:1"), a counter never does.
 		colon := bytes.LastIndexByte(line, ':')
 		if colon < 0 {
 			return invalid("net/dev", line)
@@ -85,8 +84,8 @@ func NetDev(b []byte, f func(name string, rxBytes, rxPackets, txBytes, txPackets
 	return nil
 }
 
-// Loadavg reads /proc/loadavg and returns how many tasks there are, threads and
-// kernel threads included.
+// Loadavg reads /proc/loadavg and returns the number of tasks, threads and kernel threads
+// included.
 func Loadavg(b []byte) (tasks int64, err error) {
 	rest := b
 	var f []byte

@@ -1,8 +1,8 @@
-// Package vsock is sockets between a machine and its virtual machines
-// (AF_VSOCK), which the net package does not know.
+// Package vsock provides sockets between a machine and its virtual machines (AF_VSOCK),
+// which package net does not support.
 //
-// An address is a context id (CID) and a port. Who connects cannot choose its
-// CID: the hypervisor gives it.
+// An address is a context id (CID) and a port. A client cannot choose its CID: the
+// hypervisor assigns it.
 package vsock
 
 import (
@@ -31,8 +31,8 @@ func (Addr) Network() string { return "vsock" }
 // String implements net.Addr.
 func (a Addr) String() string { return fmt.Sprintf("vsock:%d:%d", a.CID, a.Port) }
 
-// A conn is a connected socket. The runtime waits for it as it does for any
-// other, so that deadlines hold and Close ends a Read.
+// A conn is a connected socket. It uses the runtime's poller, so that deadlines work and
+// Close ends a Read.
 type conn struct {
 	*os.File
 	local, remote Addr
@@ -41,7 +41,7 @@ type conn struct {
 func (c *conn) LocalAddr() net.Addr  { return c.local }
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// newConn takes over a connected socket that does not block.
+// newConn takes over a connected, non-blocking socket.
 func newConn(fd int, remote Addr) *conn {
 	c := &conn{File: os.NewFile(uintptr(fd), remote.String()), remote: remote}
 	if sa, err := unix.Getsockname(fd); err == nil {
@@ -57,13 +57,13 @@ func addr(sa unix.Sockaddr) Addr {
 	return Addr{}
 }
 
-// open makes a socket. It is fault.ErrUnsupported where the kernel has none.
+// open creates a socket. The error is fault.ErrUnsupported if the kernel has none.
 func open() (int, error) {
 	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	return fd, kind(err)
 }
 
-// kind gives an error of the system its kind.
+// kind adds the fault kind to a system error.
 func kind(err error) error {
 	switch {
 	case err == nil:
@@ -84,9 +84,9 @@ type Listener struct {
 	closed atomic.Bool
 }
 
-// Listen listens at a port for whoever can reach it. It is fault.ErrUnsupported
-// where the kernel has no such sockets, and fault.ErrConflict where another
-// process listens there. The caller closes it.
+// Listen listens at a port for every peer. The error is fault.ErrUnsupported if the kernel
+// has no such sockets, and fault.ErrConflict if another process listens there. The caller
+// closes the Listener.
 func Listen(port uint32) (*Listener, error) {
 	fd, err := open()
 	if err != nil {
@@ -104,7 +104,7 @@ func Listen(port uint32) (*Listener, error) {
 // backlog is how many connections may wait to be accepted.
 const backlog = 64
 
-// Accept waits for a connection and returns it with the CID of who connected.
+// Accept waits for a connection and returns it with the CID of the peer.
 func (l *Listener) Accept() (net.Conn, uint32, error) {
 	raw, err := l.file.SyscallConn()
 	if err != nil {
@@ -115,8 +115,7 @@ func (l *Listener) Accept() (net.Conn, uint32, error) {
 	var got error
 	err = raw.Read(func(s uintptr) bool {
 		fd, from, got = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		// EINTR and ECONNABORTED say to try again, as the latter's connection is
-		// gone already.
+		// Retry after EINTR, and after ECONNABORTED, whose connection is gone.
 		for errors.Is(got, unix.EINTR) || errors.Is(got, unix.ECONNABORTED) {
 			fd, from, got = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		}
@@ -140,9 +139,9 @@ func (l *Listener) Close() error {
 	return l.file.Close()
 }
 
-// Dial connects. It takes as long as the limit at most, and may return a tenth of
-// a second after ctx has ended. It is fault.ErrUnsupported where there is no way
-// to that CID, and fault.ErrUnavailable where nobody answers.
+// Dial connects within the limit, and may return a tenth of a second after ctx has ended.
+// The error is fault.ErrUnsupported without a route to the CID, and fault.ErrUnavailable
+// without a listener.
 func Dial(ctx context.Context, to Addr, limit time.Duration) (net.Conn, error) {
 	fd, err := open()
 	if err != nil {
@@ -154,8 +153,8 @@ func Dial(ctx context.Context, to Addr, limit time.Duration) (net.Conn, error) {
 	return newConn(fd, to), nil
 }
 
-// connect connects a socket that does not block. The runtime's own waiting is
-// for sockets that are connected: before, they always seem ready.
+// connect connects a non-blocking socket. The runtime's poller works only for connected
+// sockets: others always seem ready.
 func connect(ctx context.Context, fd int, to Addr, limit time.Duration) error {
 	err := unix.Connect(fd, &unix.SockaddrVM{CID: to.CID, Port: to.Port})
 	if err == nil || !errors.Is(err, unix.EINPROGRESS) && !errors.Is(err, unix.EINTR) {
@@ -183,14 +182,13 @@ func connect(ctx context.Context, fd int, to Addr, limit time.Duration) error {
 	return kind(unix.ETIMEDOUT)
 }
 
-// IsGuest reports whether this machine has a CID of its own, as virtual machines
-// have.
+// IsGuest reports whether this machine has a CID of its own, as virtual machines do.
 func IsGuest() bool {
 	f, err := os.Open("/dev/vsock")
 	if err != nil {
 		return false
 	}
-	defer func() { _ = f.Close() }() // it was only asked
+	defer func() { _ = f.Close() }() // nothing was written
 	cid, err := unix.IoctlGetInt(int(f.Fd()), unix.IOCTL_VM_SOCKETS_GET_LOCAL_CID)
 	return err == nil && uint32(cid) > Host && uint32(cid) != unix.VMADDR_CID_ANY
 }

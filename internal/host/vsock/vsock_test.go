@@ -19,10 +19,10 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// port is the i-th of this process: all of a machine share the ports.
+// port returns the i-th port of this process: all processes of a machine share the ports.
 func port(i uint32) uint32 { return uint32(os.Getpid())<<4 | i }
 
-// blocked waits until a goroutine is in a function and waits for input there.
+// blocked waits until a goroutine waits for input in the given function.
 func blocked(t *testing.T, function string) {
 	t.Helper()
 	testkit.Eventually(t, function+" waits", func() bool {
@@ -37,7 +37,7 @@ func blocked(t *testing.T, function string) {
 	})
 }
 
-// Close ends Accept, and one port is of one listener.
+// Close ends Accept, and a port has one listener.
 func TestListen(t *testing.T) {
 	port := port(1)
 	l, err := vsock.Listen(port)
@@ -73,7 +73,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// What is made of a socket keeps to deadlines, and Close ends a Read.
+// A conn keeps its deadlines, and Close ends a Read.
 func TestConn(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -101,7 +101,7 @@ func TestConn(t *testing.T) {
 		_, err = a.Write(make([]byte, 1<<16))
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("writes to who does not read end with %v", err)
+		t.Errorf("write to a peer that does not read: %v", err)
 	}
 	if err := a.SetReadDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
@@ -116,11 +116,12 @@ func TestConn(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-ended; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a read ends with %v", err)
+		t.Errorf("a read after Close: %v", err)
 	}
 }
 
-// Two ends speak, see who they are, keep to deadlines, and see each other go.
+// Two peers exchange data, see each other's address, keep deadlines, and see the other
+// close.
 func TestConnection(t *testing.T) {
 	hosttest.Need(t, "vsock")
 	port := port(2)
@@ -165,10 +166,10 @@ func TestConnection(t *testing.T) {
 		t.Error(err)
 	}
 	if n, err := c.Read(b); n != 0 || err == nil {
-		t.Errorf("%d bytes, %v from who went away", n, err)
+		t.Errorf("%d bytes, %v from a closed peer", n, err)
 	}
 	_ = c.Close()
 	if _, err := vsock.Dial(t.Context(), vsock.Addr{CID: loopback, Port: port + 1}, time.Hour); !errors.Is(err, fault.ErrUnavailable) {
-		t.Errorf("nobody listens: %v, want %v", err, fault.ErrUnavailable)
+		t.Errorf("dial without a listener: %v, want %v", err, fault.ErrUnavailable)
 	}
 }

@@ -1,4 +1,4 @@
-// Package apitest holds handlers to the description that they serve: for tests.
+// Package apitest checks handlers against the API description that they serve.
 package apitest
 
 import (
@@ -18,32 +18,32 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A Document is the description of a handler.
+// A Document is the API description of a handler.
 type Document struct {
 	Paths map[string]struct{ Get Operation }
 
 	valid validator.Validator
 }
 
-// A Operation is what can be asked at a path.
+// An Operation is the operation of a path.
 type Operation struct {
 	OperationID, Summary string
 	Parameters           []Parameter
-	Security             []map[string][]string // instead of that of all questions
+	Security             []map[string][]string // overrides the default of the document
 }
 
-// isPublic says whether who reads may ask it.
-func (q *Operation) isPublic() bool {
-	return q.Security == nil || slices.ContainsFunc(q.Security, func(s map[string][]string) bool { return len(s) == 0 || s["token"] != nil })
+// isPublic reports whether the operation needs no token.
+func (o *Operation) isPublic() bool {
+	return o.Security == nil || slices.ContainsFunc(o.Security, func(s map[string][]string) bool { return len(s) == 0 || s["token"] != nil })
 }
 
-// A Parameter is one of a question.
+// A Parameter is a parameter of an operation.
 type Parameter struct {
 	Name, In, Description string
 	Schema                Schema
 }
 
-// A Schema is what a value may be.
+// A Schema limits the values of a parameter.
 type Schema struct {
 	Type             string
 	Enum, Examples   []any
@@ -51,9 +51,8 @@ type Schema struct {
 	Items            *Schema
 }
 
-// Read reads the description that h serves, and fails the test where it is not a
-// valid one of OpenAPI 3.1. Answers are held to it strictly: a key that it does not
-// name is a mistake.
+// Read reads the description that h serves, and fails the test if it is not valid OpenAPI
+// 3.1. Answers are validated strictly: an unknown key is an error.
 func Read(t *testing.T, h http.Handler) *Document {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -79,7 +78,7 @@ func Read(t *testing.T, h http.Handler) *Document {
 	}
 	if ok, errs := check(w.Body.Bytes()).ValidateDocument(); !ok {
 		for _, e := range errs {
-			t.Errorf("the description is no valid one: %s: %s", e.Message, e.Reason)
+			t.Errorf("invalid description: %s: %s", e.Message, e.Reason)
 			for _, s := range e.SchemaValidationErrors {
 				t.Errorf("  %s: %s", s.FieldPath, s.Reason)
 			}
@@ -90,8 +89,8 @@ func Read(t *testing.T, h http.Handler) *Document {
 	return d
 }
 
-// Check fails the test where an answer to a request is not as described: a status,
-// a media type or a shape that the description does not name.
+// Check fails the test if the status, media type or body of an answer does not match the
+// description.
 func (d *Document) Check(t rapid.TB, r *http.Request, w *httptest.ResponseRecorder) {
 	t.Helper()
 	if w.Code >= 500 {
@@ -99,7 +98,7 @@ func (d *Document) Check(t rapid.TB, r *http.Request, w *httptest.ResponseRecord
 	}
 	if ok, errs := d.valid.ValidateHttpResponse(r, w.Result()); !ok {
 		for _, e := range errs {
-			t.Errorf("%s %s, %v: %d is not as described: %s: %s", r.Method, r.URL, r.Header, w.Code, e.Message, e.Reason)
+			t.Errorf("%s %s, %v: %d does not match the description: %s: %s", r.Method, r.URL, r.Header, w.Code, e.Message, e.Reason)
 			for _, s := range e.SchemaValidationErrors {
 				t.Errorf("  %s: %s", s.FieldPath, s.Reason)
 			}
@@ -108,23 +107,23 @@ func (d *Document) Check(t rapid.TB, r *http.Request, w *httptest.ResponseRecord
 	}
 }
 
-// Fuzz asks h what its description allows, and what it does not, at all paths. The
-// first has to be answered, or be of something that is not there; the second may be
-// refused, with a problem; and no answer may be a failure of the server. Parameters
-// that are texts take the values that words has for their names.
+// Fuzz sends requests to all paths of h that the description allows, and some that it does
+// not. The former must be answered with 200 or 404, the latter may be refused with a
+// problem; no answer may be a server error. String parameters take the values that words
+// has for their names.
 func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string) {
 	paths := slices.Sorted(maps.Keys(d.Paths))
 	asked := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		for _, path := range paths {
 			q, good := url.Values{}, true
-			hows := []string{"none", "right"}
+			choices := []string{"none", "right"}
 			if rapid.Bool().Draw(t, path) {
-				hows = []string{"none", "right", "wrong", "twice"}
+				choices = []string{"none", "right", "wrong", "twice"}
 			}
 			r := httptest.NewRequest(http.MethodGet, path, nil)
 			for _, p := range d.Paths[path].Get.Parameters {
-				how := rapid.SampledFrom(hows).Draw(t, p.Name)
+				how := rapid.SampledFrom(choices).Draw(t, p.Name)
 				if how == "none" {
 					continue
 				}
@@ -142,12 +141,12 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 					r.Header.Set(p.Name, value)
 				}
 			}
-			if len(hows) > 2 && rapid.IntRange(0, 20).Draw(t, "unknown") == 0 {
+			if len(choices) > 2 && rapid.IntRange(0, 20).Draw(t, "unknown") == 0 {
 				q.Add(invalidValues.Draw(t, "name"), invalidValues.Draw(t, "value"))
 				good = false
 			}
 			r.URL.RawQuery = q.Encode()
-			if len(hows) > 2 && rapid.IntRange(0, 20).Draw(t, "raw") == 0 {
+			if len(choices) > 2 && rapid.IntRange(0, 20).Draw(t, "raw") == 0 {
 				r.URL.RawQuery += rapid.SampledFrom([]string{"&%", "&a;b", "&=", "&%zz=1", "&from"}).Draw(t, "end")
 				good = false
 			}
@@ -157,11 +156,11 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 			d.Check(t, r, w)
 			question := d.Paths[path].Get
 			if !question.isPublic() && (w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden) {
-				asked[path+" 200"]++ // it is not for who asks here
+				asked[path+" 200"]++ // an operation that this caller may not use
 				continue
 			}
 			if good && w.Code != http.StatusOK && w.Code != http.StatusNotModified && w.Code != http.StatusNotFound {
-				t.Fatalf("GET %s: the description allows it, and the answer is %d %s", r.URL, w.Code, w.Body)
+				t.Fatalf("GET %s: valid by the description, but the answer is %d %s", r.URL, w.Code, w.Body)
 			}
 			asked[fmt.Sprintf("%s %d", path, w.Code)]++
 		}
@@ -174,11 +173,11 @@ func (d *Document) Fuzz(t *testing.T, h http.Handler, words map[string][]string)
 	t.Logf("%v", asked)
 }
 
-// invalidValues are texts that mean nothing to most parameters.
+// invalidValues are texts that are invalid for most parameters.
 var invalidValues = rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "0", "-1", "99999999999999999999", "1e400", "NaN", "null", "\x00", "'", `"`, "';DROP TABLE node;--", "<script>",
 	"../../etc/passwd", "job", "job=", "=", "label:=x", "label:", ",", "job,job", "-", "--1h", "-1y", "9999-12-31T23:59:59Z", "0000-01-01", "2026-13-01", "%00", "\xff\xfe", strings.Repeat("9", 5000)}))
 
-// validValue is a value that the schema allows.
+// validValue draws a value that the schema allows.
 func (p *Parameter) validValue(t *rapid.T, words map[string][]string) string {
 	s := &p.Schema
 	if s.Type == "array" {

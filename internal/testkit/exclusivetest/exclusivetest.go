@@ -1,4 +1,4 @@
-// Package exclusivetest is another user of the machine who holds the names of claims.
+// Package exclusivetest runs a process of another user that holds the names of claims.
 package exclusivetest
 
 import (
@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nobody is the user who holds the names: he has no rights.
-const Nobody = 65534
+// OtherUID is the user that holds the names; it has no privileges.
+const OtherUID = 65534
 
 // How names are held.
 const (
-	Listening = "listening" // and the kernel says who listens
-	Bound     = "bound"     // and nobody listens
-	Full      = "full"      // and nobody can connect any more
+	Listening = "listening" // listening, so that the kernel lists the user
+	Bound     = "bound"     // bound without listening
+	Full      = "full"      // listening with a full queue
 )
 
 const variable = "METE_TEST_CLAIM_HOLDER"
 
-// Main is for the TestMain of a package that calls [Hold]: it makes the test binary
-// that other user's process where it was started as one.
+// Main is for the TestMain of a package that calls [Hold]: in a process started by Hold it
+// holds the names.
 func Main() {
 	how, names, ok := strings.Cut(os.Getenv(variable), " ")
 	if !ok {
@@ -53,7 +53,7 @@ func hold(how string, names []string) error {
 		case err == nil && how == Full:
 			err = unix.Listen(fd, 0)
 		case err == nil && how == Listening:
-			err = unix.Listen(fd, 4096) // nobody is taken
+			err = unix.Listen(fd, 4096) // never accepted
 		}
 		for err == nil && how == Full {
 			if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0); err == nil {
@@ -67,17 +67,17 @@ func hold(how string, names []string) error {
 	return nil
 }
 
-// Hold lets a process of [Nobody] hold the claims of control groups for a ledger
-// until the test ends, or release is called, and returns its PID. It needs root.
+// Hold starts a process of [OtherUID] that holds the claims of control groups for a ledger
+// until the test ends or release is called, and returns its PID. It needs root.
 func Hold(t testing.TB, ledger, how string, groups ...string) (pid int, release func()) {
 	t.Helper()
-	// Its own directory is closed to others than root.
+	// The binary's own directory is accessible to root only.
 	c := exec.Command("/proc/self/exe")
 	c.Env = []string{variable + "=" + how}
 	for _, g := range groups {
 		c.Env[0] += " mete.claim." + ledger + g
 	}
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Nobody, Gid: Nobody}}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: OtherUID, Gid: OtherUID}}
 	c.Dir, c.Stderr = "/", os.Stderr
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -94,13 +94,13 @@ func Hold(t testing.TB, ledger, how string, groups ...string) (pid int, release 
 	release = func() {
 		if !ended {
 			ended = true
-			_ = in.Close() // that is how it is told
+			_ = in.Close() // this ends the process
 			_ = c.Wait()
 		}
 	}
 	t.Cleanup(release)
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
-		t.Fatalf("the holder says %q, %v", line, err)
+		t.Fatalf("the holder prints %q, %v", line, err)
 	}
 	return c.Process.Pid, release
 }

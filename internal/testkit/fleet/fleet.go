@@ -1,5 +1,5 @@
-// Package fleet fills a real server with machines made up, as their agents would
-// have told it, for the tests of what shows many.
+// Package fleet fills a real server with the data of simulated machines, as their agents
+// would send it, for tests of fleet views.
 package fleet
 
 import (
@@ -23,32 +23,32 @@ import (
 	"mete.dev/mete/internal/server"
 )
 
-// A Config says how large a fleet is.
+// A Config sets the size of a fleet.
 type Config struct {
-	Nodes, Each int // machines, and workloads of each
-	// Windows are how many each machine tells, the latest of them now, and Window
-	// how long one is: 0 is a quarter of an hour in windows of ten seconds.
+	Nodes, Each int // machines, and workloads per machine
+	// Windows is the number of windows per machine, the latest of them now, and Window
+	// their length: 0 means a quarter of an hour in windows of ten seconds.
 	Windows int
 	Window  time.Duration
-	// Days are how many days before today the ledger has, and the hours of today:
-	// written into its tables, as rows of hours and of days. The metrics have the
-	// windows alone.
+	// Days is how many days before today are in the ledger, plus the hours of today,
+	// written directly into its tables as rows of hours and days. The metrics have only the
+	// windows.
 	Days int
-	// Tame is without the names of those who mean ill.
+	// Tame leaves out the hostile names.
 	Tame bool
 }
 
-// A Fleet is a server with such nodes.
+// A Fleet is a server with the simulated nodes.
 type Fleet struct {
-	URL, Viewer string // where it is, and a token that may read
+	URL, Viewer string // its address, and a viewer token
 	Server      *server.Server
 
 	mu    sync.Mutex
 	asked []string
 }
 
-// Requests are the questions that were asked over HTTP since the last call, each once:
-// paths with parameters.
+// Requests returns the HTTP requests since the last call without duplicates: paths with
+// parameters.
 func (f *Fleet) Requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,14 +69,14 @@ func (f *Fleet) recordRequests(h http.Handler) http.Handler {
 	})
 }
 
-// HostileNames are names that must stay text: those of the first workload of the first
-// machines.
+// HostileNames are names with markup and special characters: those of the first workload of
+// the first machines.
 var HostileNames = []string{`<img src=x onerror="document.title='pwned'">`, `"><script>document.title='pwned'</script>`, "نص عربي", `a"b\c{d}|e.*`, "javascript:alert(1)"}
 
-// Silent is how long the last machine has told nothing.
+// Silent is how long the last machine has sent nothing.
 const Silent = 12 * time.Minute
 
-// Open starts a server and fills it; it ends with the test.
+// Open starts a server and fills it; it stops with the test.
 func Open(t testing.TB, c Config) *Fleet {
 	t.Helper()
 	if c.Windows == 0 {
@@ -118,7 +118,7 @@ func Open(t testing.TB, c Config) *Fleet {
 	return f
 }
 
-// sendBatches offers what all machines have to say, some at a time.
+// sendBatches sends the batches of all machines, some concurrently.
 func (f *Fleet) sendBatches(ctx context.Context, c Config) error {
 	now := time.Now().Truncate(10 * time.Second)
 	g, ctx := errgroup.WithContext(ctx)

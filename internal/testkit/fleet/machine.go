@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A machine makes the windows of one node.
+// A machine generates the windows of one node.
 type machine struct {
 	Config
 	node, name string
@@ -43,7 +43,7 @@ func (m *machine) fill() {
 	m.totals = make([][usage.Limit]int64, len(m.names))
 }
 
-// batches offers all windows up to end, some in each batch, as they are sent now.
+// batches offers all windows up to end, several in each batch, as if sent now.
 func (m *machine) batches(end, now time.Time, offer func([]byte, batch.Clock) error) error {
 	const per = 6
 	boot := int64(m.Windows+10) * m.Window.Nanoseconds()
@@ -68,7 +68,7 @@ func (m *machine) batches(end, now time.Time, offer func([]byte, batch.Clock) er
 	return nil
 }
 
-// window is the i-th: what its rows use sums to what there is.
+// window returns the i-th window, whose rows sum to the capacity.
 func (m *machine) window(i int, at, offset int64) *usage.Window {
 	length := m.Window.Nanoseconds()
 	seconds := length / 1e9

@@ -14,12 +14,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// seeded are the resources that rows of the past have.
+// seeded are the resources of the seeded rows.
 var seeded = usage.SetOf(usage.CPU, usage.CPUUser, usage.CPUSystem, usage.Memory, usage.NetworkRx, usage.NetworkTx, usage.EnergyPackage, usage.EnergyError)
 
-// seed writes the past into a ledger of SQLite, where the tables are: for each
-// workload that it has, rows of the hours up to this one, and of the days up to
-// today. It takes seconds, an hour at a time, so that the server can write too.
+// seed writes past rows into a SQLite ledger: for each workload that it has, rows of the
+// hours up to this one, and of the days up to today. It takes seconds, one hour at a time,
+// so that the server can write meanwhile.
 func seed(ctx context.Context, path string, days int, now time.Time) (err error) {
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?_pragma=busy_timeout(30000)&_pragma=synchronous(off)")
 	if err != nil {
@@ -48,8 +48,8 @@ func seed(ctx context.Context, path string, days int, now time.Time) (err error)
 	return nil
 }
 
-// backdate are the statements that write one row of so many hours, from a minute on,
-// for each workload and each node. What is there stays.
+// backdate returns the statements that write one row of the given number of hours, from a
+// minute on, for each workload and each node. They keep existing rows.
 func backdate(table string, minute int64, hours int) []string {
 	var cols, values []string
 	seeded.Each(func(r usage.Resource) {

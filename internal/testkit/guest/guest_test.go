@@ -1,5 +1,5 @@
-// Package guest runs a real virtual machine beside a real agent of its host and
-// one of its own, and holds what the one gives against what the other books.
+// Package guest runs a real virtual machine with an agent, beside a real agent of its host,
+// and compares the energy that the host gives with what the guest books.
 package guest
 
 import (
@@ -12,22 +12,22 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestMain lets the test program be the simulator of power meters, too.
+// TestMain makes the test program also the simulator of power meters.
 func TestMain(m *testing.M) {
 	powersim.Main()
-	// The host's agent is in a virtual machine perhaps: its host is left alone.
+	// If this machine is itself a virtual machine, its agent does not connect to its host.
 	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// budget is how long energy may take from the meter of a host to a guest, at
-// most, of 99 in 100 shares.
+// budget is how long energy may take from a meter of the host to a guest, for 99 % of the
+// shares.
 const budget = time.Second
 
-// A host with a meter gives its guest what that one used, by files and by vsock,
-// and whatever happens to either, the guest books what it was given.
+// A host with a meter gives its guest its share of energy, by files and by vsock, and after
+// any disturbance of either side the guest books what it was given.
 func TestGuest(t *testing.T) {
 	testkit.Stage(t, "vm", "boots a virtual machine and measures it for two minutes")
 	hosttest.Need(t, "root", "qemu")
@@ -36,12 +36,12 @@ func TestGuest(t *testing.T) {
 	r.simulate()
 	r.startHost()
 	r.boot()
-	r.found()
-	r.byFiles()
-	r.bySocket()
-	r.paused()
-	r.stale()
-	r.killed()
+	r.checkFound()
+	r.checkFiles()
+	r.checkSocket()
+	r.checkPause()
+	r.checkStaleShares()
+	r.checkKilledAgent()
 	r.totals()
 	r.show()
 }

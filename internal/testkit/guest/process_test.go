@@ -18,7 +18,7 @@ import (
 	"mete.dev/mete/internal/testkit/journal"
 )
 
-// A program is one of this machine that runs.
+// A program is a running program of this machine.
 type program struct {
 	cmd   *exec.Cmd
 	log   journal.Journal
@@ -35,7 +35,7 @@ func (r *rig) start(env []string, name string, args ...string) *program {
 		r.t.Fatal(err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // how it ended is in its log
+		_ = p.cmd.Wait() // its log shows how it ended
 		close(p.ended)
 	}()
 	r.t.Cleanup(func() {
@@ -47,14 +47,14 @@ func (r *rig) start(env []string, name string, args ...string) *program {
 	return p
 }
 
-// command is a program of this project, with directories of the test's own.
+// command returns a command of this project, with directories of the test.
 func (r *rig) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(r.dir, "bin", name), args...)
 	cmd.Env = append(os.Environ(), "METE_STATE="+filepath.Join(r.dir, "state"), "METE_SOCKET="+filepath.Join(r.dir, "s"), "METE_SERVER=", "METE_TOKEN=")
 	return cmd
 }
 
-// run runs mete to its end and returns what it wrote.
+// run runs mete and returns its output.
 func (r *rig) run(args ...string) string {
 	r.t.Helper()
 	cmd := r.command("mete", args...)
@@ -77,11 +77,11 @@ func (p *program) signal(t *testing.T, sig syscall.Signal) {
 }
 
 func (p *program) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // it may have exited
 	<-p.ended
 }
 
-// await waits until something is so.
+// await waits until ok returns true.
 func (r *rig) await(limit time.Duration, what string, ok func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(50 * time.Millisecond) {
@@ -91,25 +91,24 @@ func (r *rig) await(limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// says waits for a line that fits, after what was said before from, and returns
-// its submatches.
+// says waits for a line after position from that matches, and returns its submatches.
 func (r *rig) says(log *journal.Journal, from int, limit time.Duration, pattern string) (m []string) {
 	r.t.Helper()
 	re := regexp.MustCompile(pattern)
-	r.await(limit, "it says "+pattern, func() bool {
+	r.await(limit, "log line "+pattern, func() bool {
 		m = re.FindStringSubmatch(log.String()[from:])
 		return m != nil
 	})
 	return m
 }
 
-// A sample is one figure of /metrics.
+// A sample is one sample of /metrics.
 type sample struct {
 	labels string
 	value  float64
 }
 
-// samples takes those of one name.
+// samples returns the samples with a name.
 func samples(page, name string) (all []sample) {
 	for line := range strings.Lines(page) {
 		rest, ok := strings.CutPrefix(strings.TrimSpace(line), name)
@@ -126,7 +125,7 @@ func samples(page, name string) (all []sample) {
 	return all
 }
 
-// sum adds the samples whose labels have a text in them.
+// sum sums the samples whose labels contain a text.
 func sum(all []sample, label string) (v float64) {
 	for _, s := range all {
 		if strings.Contains(s.labels, label) {
@@ -136,7 +135,7 @@ func sum(all []sample, label string) (v float64) {
 	return v
 }
 
-// page is the host agent's /metrics; "" while it is away.
+// page returns the host agent's /metrics; "" while it is down.
 func (r *rig) page() string {
 	c := http.Client{Timeout: 5 * time.Second}
 	resp, err := c.Get("http://" + r.status + "/metrics")
@@ -144,15 +143,14 @@ func (r *rig) page() string {
 		return ""
 	}
 	b, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close() // it was only read
+	_ = resp.Body.Close() // nothing was written
 	if err != nil {
 		return ""
 	}
 	return string(b)
 }
 
-// acks counts what the guest booked, by how it compares: equal, differing,
-// unknown.
+// acks counts the guest's acknowledgments by result: equal, differing, unknown.
 func (r *rig) acks(result string) int {
 	return int(sum(samples(r.page(), "mete_agent_share_acks_total"), `result="`+result+`"`))
 }

@@ -29,12 +29,12 @@ const (
 	uuid = "6d657465-0000-4000-8000-00000000babe"
 	cid  = 77
 
-	// What the simulated package draws, in W: when idle, and by a busy core.
+	// Power of the simulated package in W: idle, and per busy core.
 	idleWatts, coreWatts = 20, 8
 )
 
-// A rig is a server, the agent of this machine, its simulated meter, a virtual
-// machine, and the agent in that one.
+// A rig is a server, the agent of this machine, its simulated meter, a virtual machine, and
+// the agent in the virtual machine.
 type rig struct {
 	t      *testing.T
 	log    *slog.Logger
@@ -47,19 +47,19 @@ type rig struct {
 	server, host       *program
 
 	vm      *qemu.Machine
-	console journal.Journal // of the guest, its agent's log in it
+	console journal.Journal // of the guest, including its agent's log
 	agent   int             // PID in the guest
-	open    atomic.Bool     // whether the guest reaches the host's agent by vsock
+	open    atomic.Bool     // the guest can reach the host's agent by vsock
 	seen    record
 
 	mu    sync.Mutex
 	taps  []*tap
-	lines []string // of the table of how long shares take
+	lines []string // of the table of delays
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	// The path of a socket is short.
+	// The path of a socket must be short.
 	dir, err := os.MkdirTemp("", "mete-vm-")
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// freePort finds an address that nobody listens on.
+// freePort returns a free address.
 func freePort(t *testing.T) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -98,8 +98,8 @@ func freePort(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// group makes a control group for the virtual machine in each hierarchy that
-// counts something.
+// group creates a control group for the virtual machine in each hierarchy that counts
+// something.
 func (r *rig) group() {
 	r.t.Helper()
 	h, err := hostfs.Open("/")
@@ -127,7 +127,7 @@ func (r *rig) group() {
 		r.t.Cleanup(func() {
 			err := os.Remove(dir)
 			for end := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(end); err = os.Remove(dir) {
-				time.Sleep(50 * time.Millisecond) // until the kernel has done with QEMU
+				time.Sleep(50 * time.Millisecond) // until the kernel has released QEMU
 			}
 			if err != nil {
 				r.t.Error(err)
@@ -136,7 +136,7 @@ func (r *rig) group() {
 	}
 }
 
-// serve starts the server, which both agents reach.
+// serve starts the server for both agents.
 func (r *rig) serve() {
 	r.t.Helper()
 	r.server = r.start(nil, "mete", "server", "--listen", "127.0.0.1:0", "--name", qemu.Gateway)
@@ -165,16 +165,16 @@ func (r *rig) simulate() {
 	})
 }
 
-// socket is where the guest's connections by vsock arrive.
+// socket returns the path at which the guest's vsock connections arrive.
 func (r *rig) socket() string { return filepath.Join(r.dir, "handover") }
 
-// startHost starts the agent of this machine, whose idle power is known.
+// startHost starts the agent of this machine, with known idle power.
 func (r *rig) startHost() {
 	r.t.Helper()
 	r.host = r.start([]string{"METE_TOKEN=" + r.token}, "mete-agent", "-server", r.url, "-socket", "", "-status", r.status, "-window", "2s",
 		"-powercap", filepath.Join(r.dir, "powercap"), "-idle-power", fmt.Sprint("package=", idleWatts),
 		"-vm-shares", filepath.Join(r.dir, "shares"), "-vm-vsock-socket", uuid+"="+r.socket(),
-		"-host-shares", "", "-host-vsock=false") // where this machine is a virtual one too
+		"-host-shares", "", "-host-vsock=false") // in case this machine is itself a virtual machine
 	r.says(&r.host.log, 0, 30*time.Second, "msg=measuring")
 }
 
@@ -194,7 +194,7 @@ func (r *rig) boot() {
 			r.t.Error(err)
 		}
 		if r.t.Failed() {
-			r.t.Logf("the guest said:\n%s", &r.console)
+			r.t.Logf("console of the guest:\n%s", &r.console)
 		}
 	})
 	bin := func(name string) string { return filepath.Join(r.dir, "bin", name) }
@@ -215,7 +215,7 @@ func (r *rig) boot() {
 	r.t.Logf("booted in %.1f s", time.Since(began).Seconds())
 }
 
-// dial connects the guest to the agent of this machine, where it may.
+// dial connects the guest to the agent of this machine, if allowed.
 func (r *rig) dial(port uint32) (net.Conn, error) {
 	if port != share.Port || !r.open.Load() {
 		return nil, fault.ErrUnavailable
@@ -243,7 +243,7 @@ func (r *rig) startGuest() {
 	}
 }
 
-// stopGuest ends it as an administrator does.
+// stopGuest stops it with SIGTERM.
 func (r *rig) stopGuest() {
 	r.t.Helper()
 	if err := r.vm.Signal(r.agent, int(syscall.SIGTERM)); err != nil {
@@ -254,7 +254,7 @@ func (r *rig) stopGuest() {
 	}
 }
 
-// work has the guest do something for so long, nothing, and something again.
+// work runs a load in the guest for a while, pauses, and runs it again.
 func (r *rig) work(long time.Duration) {
 	r.t.Helper()
 	for range 2 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A vm is one as mete vms tells of it.
+// A vm is a virtual machine in the output of mete vms.
 type vm struct {
 	Guest     string  `json:"guest"`
 	Name      string  `json:"name"`
@@ -21,7 +21,7 @@ type vm struct {
 	Quality   string  `json:"quality"`
 }
 
-// ask asks the server, whose answer is JSON.
+// ask runs a query against the server and decodes its JSON answer.
 func (r *rig) ask(into any, args ...string) {
 	r.t.Helper()
 	if out := r.run(append(args, "-o", "json")...); json.Unmarshal([]byte(out), into) != nil {
@@ -29,7 +29,7 @@ func (r *rig) ask(into any, args ...string) {
 	}
 }
 
-// vms is what mete vms tells of the guest.
+// vms returns the guest in the output of mete vms.
 func (r *rig) vms() (v vm) {
 	r.t.Helper()
 	var a struct{ VMs []vm }
@@ -45,9 +45,8 @@ func (r *rig) vms() (v vm) {
 	return v
 }
 
-// compared waits until the server has compared so many shares more, and wants all
-// of them to be equal.
-func (r *rig) compared(more int) {
+// waitForComparison waits until the server has compared more shares, which must all be equal.
+func (r *rig) waitForComparison(more int) {
 	r.t.Helper()
 	from, last := r.vms(), vm{}
 	r.await(time.Minute, "the server compares host and guest", func() bool { last = r.vms(); return last.Compared >= from.Compared+more })
@@ -56,7 +55,7 @@ func (r *rig) compared(more int) {
 	}
 }
 
-// A usage is what mete usage tells.
+// A usage is the output of mete usage.
 type usage struct {
 	Groups       []group
 	Nested       []group `json:"nested_groups"`
@@ -70,8 +69,8 @@ type group struct {
 	Energy float64 `json:"energy_joules"`
 }
 
-// totals asks the server for everything: the guest is in its host's figures, and
-// in no sum beside them.
+// totals queries the totals: the guest is included in its host's figures, and in no other
+// sum.
 func (r *rig) totals() {
 	r.t.Helper()
 	r.stopGuest()

@@ -13,58 +13,58 @@ import (
 	"mete.dev/mete/internal/guest/share"
 )
 
-// boottime is CLOCK_BOOTTIME in ns, which shares are stamped in.
+// boottime returns CLOCK_BOOTTIME in ns, the clock of share timestamps.
 func boottime() int64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // every Linux has it
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux
 	return ts.Nano()
 }
 
-// A record is the shares of a guest as this machine sees them go by.
+// A record holds the shares of a guest as this machine sees them.
 type record struct {
 	mu     sync.Mutex
 	shares map[int64]share.Message // by n
 }
 
-// note keeps a share.
-func (c *record) note(m share.Message) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.shares == nil {
-		c.shares = map[int64]share.Message{}
+// note stores a share.
+func (r *record) note(m share.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shares == nil {
+		r.shares = map[int64]share.Message{}
 	}
-	c.shares[m.N] = m
+	r.shares[m.N] = m
 }
 
-// get returns the share of a number.
-func (c *record) get(n int64) (share.Message, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, ok := c.shares[n]
+// get returns the n-th share.
+func (r *record) get(n int64) (share.Message, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, ok := r.shares[n]
 	return m, ok
 }
 
-// age returns how long before now the meters were read for a share.
-func (c *record) age(n, now int64) (time.Duration, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, ok := c.shares[n]
+// age returns the time between now and the meter readings of a share.
+func (r *record) age(n, now int64) (time.Duration, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, ok := r.shares[n]
 	return time.Duration(now - m.At), ok
 }
 
-// A tap is a connection of the guest to the host's agent, on which each answer
-// is stamped when it is here.
+// A tap is a connection of the guest to the host's agent that timestamps each answer on
+// arrival.
 type tap struct {
 	net.Conn
 	seen *record
 
 	mu       sync.Mutex
-	down, up []byte // of a line that is not complete
+	down, up []byte // incomplete lines
 	ages     []time.Duration
 	acks     []share.Ack
 }
 
-// Read is what the host's agent says.
+// Read returns the data of the host's agent.
 func (t *tap) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
 	t.mu.Lock()
@@ -77,7 +77,7 @@ func (t *tap) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write is what the guest says.
+// Write takes the data of the guest.
 func (t *tap) Write(b []byte) (int, error) {
 	now := boottime()
 	t.mu.Lock()
@@ -95,7 +95,7 @@ func (t *tap) Write(b []byte) (int, error) {
 	return t.Conn.Write(b)
 }
 
-// each hands on each line of b and returns what is left.
+// each calls line for each line of b and returns the rest.
 func each(b []byte, line func([]byte)) []byte {
 	for {
 		i := bytes.IndexByte(b, '\n')
@@ -107,15 +107,14 @@ func each(b []byte, line func([]byte)) []byte {
 	}
 }
 
-// acked returns the guest's answers on this connection so far, each with how old
-// the share was.
+// acked returns the guest's answers on this connection so far, with the ages of the shares.
 func (t *tap) acked() ([]share.Ack, []time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.acks), slices.Clone(t.ages)
 }
 
-// quantile is of times, in ascending order of q.
+// quantile returns a quantile of sorted times.
 func quantile(all []time.Duration, q float64) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -124,7 +123,7 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	return all[min(len(all)-1, int(q*float64(len(all))))]
 }
 
-// row is a line of the table of how long shares take.
+// row formats a line of the table of delays.
 func row(what string, all []time.Duration) string {
 	ms := func(q float64) string { return fmt.Sprintf("%.0f", float64(quantile(all, q))/1e6) }
 	return fmt.Sprintf("| %s | %d | %s | %s | %s |", what, len(all), ms(0.5), ms(0.99), ms(1))

@@ -3,10 +3,10 @@ package hosttest_test
 import "fmt"
 
 func hybrid() *machine {
-	ys := apart([]string{"cpu", "cpuacct"}, []string{"memory"}, []string{"blkio"}, []string{"pids"}, []string{"cpuset"}, []string{"freezer"}, []string{"devices"})
+	ys := separateV1([]string{"cpu", "cpuacct"}, []string{"memory"}, []string{"blkio"}, []string{"pids"}, []string{"cpuset"}, []string{"freezer"}, []string{"devices"})
 	ys = append(ys, hierarchy{v2: true, mount: "/sys/fs/cgroup/unified"})
-	// systemd makes groups of its own in its hierarchies and, for what has
-	// limits or accounting, in those of the controllers.
+	// systemd creates groups in its own hierarchies and, for units with limits or
+	// accounting, in those of the controllers.
 	tracking := []string{"systemd", "v2"}
 	return &machine{
 		name: "hybrid", release: "5.4.0-190-generic", cpus: 4, memory: 8 * gib, uptime: 70_000, pressure: true,
@@ -42,8 +42,8 @@ any, so that it has only CPU times and pressure.`,
 	}
 }
 
-// steps are the groups of a Slurm job below one named base: a script, and a
-// step of two tasks, the first of which ends.
+// steps returns the groups of a Slurm job: a batch script, and a step of two tasks, the
+// first of which ends.
 func steps(inner func(tasks ...*group) []*group) []*group {
 	task := func(n int, cores int64, gone bool, pids ...int) *group {
 		return &group{name: fmt.Sprintf("task_%d", n), age: 20_000, gone: gone, pids: pids,
@@ -71,7 +71,7 @@ func slurmV1() *machine {
 		header: `Constructed, not captured: a node of Slurm 21.08 with its cgroup/v1 plugins and
 jobacct_gather/cgroup on Linux 5.4, as Slurm's cgroup guide describes it. At the
 second tick one task of step 0 is gone.`,
-		hierarchies: apart([]string{"cpu", "cpuacct"}, []string{"cpuset"}, []string{"memory"}, []string{"blkio"}, []string{"pids"}, []string{"devices"}, []string{"freezer"}),
+		hierarchies: separateV1([]string{"cpu", "cpuacct"}, []string{"cpuset"}, []string{"memory"}, []string{"blkio"}, []string{"pids"}, []string{"devices"}, []string{"freezer"}),
 		root: &group{age: 50_000_000, load: load{system: 2_000, file: 4 * mib, kernel: 12 * mib}, pids: []int{2, 14, 35}, kids: []*group{
 			{name: "init.scope", age: 50_000_000, only: []string{"systemd"}, load: load{user: 300, anon: 5 * mib}, pids: []int{1}},
 			{name: "system.slice", kids: []*group{

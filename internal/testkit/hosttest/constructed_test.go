@@ -1,15 +1,16 @@
 package hosttest_test
 
-import "strings"
-
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 const (
 	mib = int64(1) << 20
 	gib = int64(1) << 30
 )
 
-// constructed are the machines that no one had at hand.
+// constructed returns the machines that were not available for capturing.
 func constructed() []*machine {
 	ms := []*machine{v2SystemdContainerd(), v1Kubelet(), hybrid(), slurmV1(), slurmV2()}
 	for _, m := range ms {
@@ -18,9 +19,8 @@ func constructed() []*machine {
 	return ms
 }
 
-// apart are v1 controllers as systemd mounts them, in hierarchies with ids
-// from 2.
-func apart(names ...[]string) []hierarchy {
+// separateV1 returns v1 controllers as mounted by systemd, in hierarchies with ids from 2.
+func separateV1(names ...[]string) []hierarchy {
 	var ys []hierarchy
 	for i, n := range names {
 		var at strings.Builder
@@ -43,7 +43,7 @@ var kernelThreads = []process{
 	{pid: 35, parent: 2, comm: "kworker/u8:1-ext4-rsv-conversion", state: 'I', kernel: true},
 }
 
-// users is what systemd makes of a person who logged in.
+// users returns systemd's groups of a logged-in user.
 func users(session int, inner ...*group) *group {
 	return &group{name: "user.slice", kids: []*group{{name: "user-1000.slice", ctl: "memory pids", kids: append([]*group{
 		{name: fmt.Sprintf("session-%d.scope", session), load: load{user: 900, system: 300, anon: 12 * mib, file: 3 * mib, kernel: mib}, pids: []int{2100, 2101}},
@@ -52,11 +52,10 @@ func users(session int, inner ...*group) *group {
 
 var userProcesses = []process{
 	{pid: 2100, parent: 800, comm: "sshd", uid: 1000},
-	{pid: 2101, parent: 2100, comm: "bash) (1", uid: 1000}, // a name that tries to look like the end of one
+	{pid: 2101, parent: 2100, comm: "bash) (1", uid: 1000}, // a name that imitates the end of a name
 }
 
-// pod makes a pod's group with its containers, the first of which is the
-// pause container.
+// pod returns a pod's group with its containers, the first of which is the pause container.
 func pod(name, key string, containers ...*group) *group {
 	return &group{name: fmt.Sprintf(name, key), kids: containers}
 }
@@ -78,7 +77,7 @@ func v2SystemdContainerd() *machine {
 		header: `Constructed, not captured: a Kubernetes 1.30 node with systemd 255, containerd 1.7
 and the systemd cgroup driver on Linux 6.8, as the kernel's and systemd's
 documentation describe them. At the second tick a container of the batch pod is
-gone and another is born, and cron.service was made anew.`,
+gone and another is born, and cron.service was recreated.`,
 		hierarchies: []hierarchy{{v2: true, controllers: []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"}, mount: "/sys/fs/cgroup"}},
 		root: &group{ctl: "cpuset cpu io memory pids", age: 90_000_000, load: load{user: 0, system: 3_000, anon: 0, file: 6 * mib, kernel: 20 * mib}, pids: []int{2, 14, 35}, kids: []*group{
 			service("init.scope", 90_000_000, load{user: 400, system: 300, anon: 6 * mib, file: 5 * mib, kernel: 2 * mib, read: 900}, 1),
@@ -131,7 +130,7 @@ func v1Kubelet() *machine {
 the cgroupfs driver on Linux 5.4, as the documentation of the kernel and of these
 programs describes them: cpu and cpuacct, and net_cls and net_prio, are mounted
 together, and there is no cgroup v2 and no PSI.`,
-		hierarchies: apart([]string{"cpu", "cpuacct"}, []string{"cpuset"}, []string{"memory"}, []string{"blkio"}, []string{"pids"}, []string{"devices"},
+		hierarchies: separateV1([]string{"cpu", "cpuacct"}, []string{"cpuset"}, []string{"memory"}, []string{"blkio"}, []string{"pids"}, []string{"devices"},
 			[]string{"freezer"}, []string{"net_cls", "net_prio"}, []string{"perf_event"}, []string{"hugetlb"}),
 		root: &group{age: 40_000_000, load: load{system: 2_500, file: 4 * mib, kernel: 16 * mib}, pids: []int{2, 14, 35}, kids: []*group{
 			{name: "init.scope", age: 40_000_000, only: []string{"systemd"}, load: load{user: 300, system: 200, anon: 5 * mib, file: 4 * mib}, pids: []int{1}},

@@ -9,21 +9,21 @@ import (
 
 const hostNet = 4026531840
 
-// A state is the files and links of a machine at a tick, by path; a link is
-// under "path -> target".
+// A state is the files and links of a machine at a tick, by path; a link has the path "path
+// -> target".
 type state map[string]string
 
 func (s state) put(p, format string, args ...any) {
 	s[strings.TrimPrefix(p, "/")] = fmt.Sprintf(format, args...)
 }
 
-// state makes the machine's files at a tick.
+// state returns the machine's files at a tick.
 func (m *machine) state(tick int) state {
 	s := state{}
 	var ids []string
 	for _, y := range m.hierarchies {
 		m.root.each(tick, func(g *group) {
-			if !g.in(y) {
+			if !g.isIn(y) {
 				return
 			}
 			dir := path.Join(y.mount, g.path)
@@ -32,7 +32,7 @@ func (m *machine) state(tick int) state {
 		})
 	}
 	for _, p := range m.processes {
-		if !m.groupOf(p.pid).at(tick) {
+		if !m.groupOf(p.pid).existsAt(tick) {
 			continue
 		}
 		m.process(s, p, tick)
@@ -52,7 +52,7 @@ func (m *machine) state(tick int) state {
 func (m *machine) group(s state, y hierarchy, g *group, dir string, tick int) {
 	var procs strings.Builder
 	g.each(tick, func(k *group) {
-		if k == g || !k.in(y) && m.nearest(k, y) == g {
+		if k == g || !k.isIn(y) && m.nearest(k, y) == g {
 			for _, pid := range k.pids {
 				fmt.Fprintf(&procs, "%d\n", pid)
 			}
@@ -69,7 +69,7 @@ func (m *machine) group(s state, y hierarchy, g *group, dir string, tick int) {
 }
 
 func (m *machine) nearest(g *group, y hierarchy) *group {
-	for !g.in(y) {
+	for !g.isIn(y) {
 		g = g.parent
 	}
 	return g
@@ -121,7 +121,7 @@ func (m *machine) groupV2(s state, y hierarchy, g *group, dir string, tick int) 
 	if has("memory") {
 		s.put(dir+"/memory.current", "%d\n", c.anon+c.file+c.kernel)
 		s.put(dir+"/memory.peak", "%d\n", (c.anon+c.file+c.kernel)*5/4&^4095)
-		s.put(dir+"/memory.max", "%s\n", or(g.limit, "max"))
+		s.put(dir+"/memory.max", "%s\n", orDefault(g.limit, "max"))
 		s.put(dir+"/memory.events", "low 0\nhigh 0\nmax %d\noom %d\noom_kill %d\noom_group_kill 0\n", 10*c.ooms, c.ooms, c.ooms)
 	}
 	if has("pids") {
@@ -154,10 +154,10 @@ func groupV1(s state, m *machine, g *group, dir string, tick int, controller str
 		usage := c.anon + c.file + c.kernel
 		s.put(dir+"/memory.usage_in_bytes", "%d\n", usage)
 		s.put(dir+"/memory.max_usage_in_bytes", "%d\n", usage*5/4&^4095)
-		s.put(dir+"/memory.limit_in_bytes", "%s\n", or(g.limit, "9223372036854771712"))
+		s.put(dir+"/memory.limit_in_bytes", "%s\n", orDefault(g.limit, "9223372036854771712"))
 		s.put(dir+"/memory.failcnt", "%d\n", 10*own.ooms)
 		s.put(dir+"/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", own.ooms)
-		s.put(dir+"/memory.stat", "%s", memoryStat("", own)+"hierarchical_memory_limit "+or(g.limit, "9223372036854771712")+"\n"+memoryStat("total_", c))
+		s.put(dir+"/memory.stat", "%s", memoryStat("", own)+"hierarchical_memory_limit "+orDefault(g.limit, "9223372036854771712")+"\n"+memoryStat("total_", c))
 	case "blkio":
 		s.put(dir+"/blkio.throttle.io_service_bytes", "%s", m.blkio(own.read, own.written))
 		s.put(dir+"/blkio.throttle.io_serviced", "%s", m.blkio(own.reads, own.writes))
@@ -185,21 +185,20 @@ func memoryStat(prefix string, c counts) string {
 	return b.String()
 }
 
-func or(s, otherwise string) string {
+func orDefault(s, otherwise string) string {
 	if s == "" {
 		return otherwise
 	}
 	return s
 }
 
-// pressure writes a pressure file; some is us.
+// pressure writes a pressure file; some is in us.
 func pressure(s state, p string, some int64) {
 	const averages = "avg10=0.00 avg60=0.00 avg300=0.00"
 	s.put(p, "some %s total=%d\nfull %s total=%d\n", averages, some, averages, some/2)
 }
 
-// ioStat is io.stat: what goes to a stacked device is there again for the one
-// below it.
+// ioStat formats io.stat: the I/O of a stacked device is repeated for the device below it.
 func (m *machine) ioStat(c counts) string {
 	var b strings.Builder
 	for _, d := range m.disks {

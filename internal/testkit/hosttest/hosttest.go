@@ -1,9 +1,9 @@
-// Package hosttest opens captured machines for tests, and says what a test
-// needs of the machine that it runs on.
+// Package hosttest opens captured machines for tests, and checks what a test needs of the
+// machine that it runs on.
 //
-// The machines are testdata/*.txtar, in the format of mete capture: vm-v1-apart
-// was captured; the others are constructed from the kernel's documentation for
-// the versions that their headers name, by the tests of this package.
+// The machines are testdata/*.txtar, in the format of mete capture: vm-v1-apart was
+// captured; the tests of this package construct the others from the kernel's documentation
+// for the versions in their headers.
 package hosttest
 
 import (
@@ -40,8 +40,7 @@ func Names(t testing.TB) []string {
 	return names
 }
 
-// Open unpacks the captured machine into a directory of the test's own, which
-// may be written to, and opens it.
+// Open unpacks the captured machine into a writable directory of the test, and opens it.
 func Open(t testing.TB, name string) *hostfs.FS {
 	t.Helper()
 	b, err := machines.ReadFile("testdata/" + name + ".txtar")
@@ -72,8 +71,8 @@ func Unpack(t testing.TB, capture []byte) *hostfs.FS {
 	return h
 }
 
-// dir makes a directory for a thousand small files: in memory where it can,
-// because disks take a second for that.
+// dir creates a directory for a thousand small files: in memory if possible, because disks
+// take a second for that.
 func dir(t testing.TB) string {
 	root, err := os.MkdirTemp("/dev/shm", "mete-test-*")
 	if err != nil {
@@ -98,8 +97,8 @@ func unpack(root, name string, data []byte) error {
 		return err
 	}
 	if !isLink {
-		// A file that is there keeps its inode, so that kept descriptors see
-		// what is new in it, as they do of the kernel's files.
+		// Keep the inode of an existing file, so that kept descriptors see its new content,
+		// as with the kernel's files.
 		return os.WriteFile(p, data, 0o644)
 	}
 	if filepath.IsAbs(to) {
@@ -115,10 +114,9 @@ func unpack(root, name string, data []byte) error {
 	return os.Symlink(to, p)
 }
 
-// Step moves a captured machine to its next tick. Files change in place;
-// what is gone is removed first, so that a descriptor kept on a group that was
-// made anew reads ENODEV like one on a group that is gone. It fails the test
-// where the capture has no further tick.
+// Step moves a captured machine to its next tick. Files change in place; removed ones are
+// removed first, so that a descriptor of a recreated group reads ENODEV like one of a
+// removed group. It fails the test if the capture has no further tick.
 func Step(t testing.TB, h *hostfs.FS) {
 	t.Helper()
 	root := h.Path("/")
@@ -165,8 +163,7 @@ func Step(t testing.TB, h *hostfs.FS) {
 	}
 }
 
-// remove removes the files that list names, and directories that this leaves
-// empty.
+// remove removes the listed files, and directories that become empty.
 func remove(root, list string) error {
 	b, err := os.ReadFile(list)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,9 +18,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-var update = flag.Bool("update", false, "write the constructed machines anew")
+var update = flag.Bool("update", false, "rewrite the constructed machines")
 
-// capture writes a machine with both its ticks in the format of mete capture.
+// capture formats a machine with both its ticks like mete capture.
 func capture(m *machine) string {
 	first, second := m.state(0), m.state(1)
 	all := maps.Clone(first)
@@ -36,11 +36,11 @@ func capture(m *machine) string {
 			all["tick2/"+name] = text
 		}
 	}
-	// A group made anew has new files under the old names.
+	// A recreated group has new files under the old names.
 	for _, y := range m.hierarchies {
 		m.root.each(1, func(g *group) {
 			dir := strings.TrimPrefix(path.Join(y.mount, g.path), "/")
-			if g.again == 0 || !g.in(y) {
+			if g.again == 0 || !g.isIn(y) {
 				return
 			}
 			for name := range first {
@@ -77,7 +77,7 @@ func TestConstructed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want, string(got)); d != "" {
-			t.Errorf("%s is not what the test makes (-update writes it; -want +got):\n%.2000s", file, d)
+			t.Errorf("%s is stale (-update rewrites it; -want +got):\n%.2000s", file, d)
 		}
 	}
 }
@@ -181,8 +181,8 @@ func parse(t *testing.T, h *hostfs.FS) {
 	}
 }
 
-// parsers are those of the files by name; where a name is in two places, of
-// the one in /proc/PID or the root of /proc.
+// parsers has the parser of each file by name; if a name occurs twice, that of the file in
+// /proc/PID or in the root of /proc.
 var parsers = map[string]func([]byte) error{
 	"cpu.stat":              func(b []byte) error { _, err := procfmt.CPUStat(b); return err },
 	"cpuacct.usage":         integer,
@@ -251,7 +251,7 @@ func walk(h *hostfs.FS, dir string, f func(p string, b []byte)) error {
 	return nil
 }
 
-// Counters of a group hold those of the groups below it, and never go back.
+// Counters of a group include those of the groups below it, and never decrease.
 func TestCoherent(t *testing.T) {
 	for _, m := range constructed() {
 		t.Run(m.name, func(t *testing.T) {
@@ -343,11 +343,11 @@ func TestStep(t *testing.T) {
 		t.Errorf("a kept descriptor reads %q, then %q, %v", before, after, err)
 	}
 	if _, err := anew.ReadInto(nil); err != unix.ENODEV {
-		t.Errorf("a descriptor of a group that was made anew: %v, want ENODEV", err)
+		t.Errorf("a descriptor of a recreated group: %v, want ENODEV", err)
 	}
 	again, err := h.ID(cron)
 	if err != nil || again == born {
-		t.Errorf("ID of a group made anew: %d, then %d, %v", born, again, err)
+		t.Errorf("ID of a recreated group: %d, then %d, %v", born, again, err)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestNeed(t *testing.T) {
 			return
 		}
 		hosttest.Need(t, "root")
-		t.Error("a user who is not root has what root has")
+		t.Error("Need(root) did not skip for a user other than root")
 	})
 	if !skipped {
 		t.Error("Need without METE_MUST failed the test")

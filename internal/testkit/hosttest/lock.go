@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockExclusive waits until no other test of this machine, of whatever package, does what is
-// called so as the same user, be it with [LockExclusive] or with [LockShared], and keeps them away
-// until the test ends: packages are tested beside each other, and share one kernel. A
-// test asks once for one thing: it would wait for itself.
+// LockExclusive waits until no other test on this machine, of any package, holds the named
+// lock for the same user by [LockExclusive] or [LockShared], and holds it until the test
+// ends: packages are tested in parallel and share one kernel. Call it once per name and
+// test, because a second call would deadlock.
 func LockExclusive(t testing.TB, what string) {
 	t.Helper()
 	hold(t, what, unix.LOCK_EX)
 }
 
-// LockShared keeps away those who want to be alone with what is called so.
+// LockShared holds the named lock together with other callers of LockShared.
 func LockShared(t testing.TB, what string) {
 	t.Helper()
 	hold(t, what, unix.LOCK_SH)
@@ -31,7 +31,7 @@ func hold(t testing.TB, what string, how int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.Close() }) // which lets go of it
+	t.Cleanup(func() { _ = f.Close() }) // this releases the lock
 	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		err = unix.Flock(int(f.Fd()), how)
 	}

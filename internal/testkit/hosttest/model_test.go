@@ -10,37 +10,37 @@ import (
 	"strings"
 )
 
-// A load is what a group itself does, all groups below apart: times, traffic
-// and events per second of its age, levels as they are.
+// A load is the use of a group itself, without groups below it: times, traffic and events
+// per second of its age, and levels.
 type load struct {
 	user, system  int64 // us per second
 	anon, file    int64 // bytes
 	kernel        int64 // bytes: stacks, slab
 	read, written int64 // bytes per second
 	throttled     int64 // us per second
-	ooms          int64 // in all
+	ooms          int64 // in total
 }
 
-// A group is one in the tree of a constructed machine. Its place in time
-// follows from its age in milliseconds at the first tick.
+// A group is a group in the tree of a constructed machine. Its age in milliseconds at the
+// first tick determines its counters.
 type group struct {
 	name  string
-	age   int64 // at the first tick; negative: born that long after
+	age   int64 // at the first tick; negative: created that long afterwards
 	load  load
 	pids  []int
 	kids  []*group
 	limit string   // memory limit in bytes, else max
-	quota int64    // us of each 100 ms, else none
-	only  []string // controllers, named hierarchies and v2, where it is; else as its parent
+	quota int64    // us per 100 ms, else none
+	only  []string // controllers, named hierarchies and v2 that have the group; else as its parent
 	ctl   string   // controllers enabled in it on v2, else those of its parent
-	gone  bool     // is not there at the second tick
-	again int64    // if not 0, was made anew that many ms before the second tick
+	gone  bool     // does not exist at the second tick
+	again int64    // if not 0, it was recreated that many ms before the second tick
 
 	path   string // set by place
 	parent *group
 }
 
-// place fills in paths and parents, from the root.
+// place sets paths and parents, from the root.
 func (g *group) place(parent *group) {
 	g.parent, g.path = parent, "/"
 	if parent != nil {
@@ -60,17 +60,17 @@ func (g *group) place(parent *group) {
 	}
 }
 
-// at reports whether the group is there at a tick, 0 or 1.
-func (g *group) at(tick int) bool { return !(tick == 0 && g.age < 0) && !(tick == 1 && g.gone) }
+// existsAt reports whether the group exists at a tick, 0 or 1.
+func (g *group) existsAt(tick int) bool { return !(tick == 0 && g.age < 0) && !(tick == 1 && g.gone) }
 
-// in reports whether the group is in a hierarchy.
-func (g *group) in(y hierarchy) bool {
+// isIn reports whether a hierarchy has the group.
+func (g *group) isIn(y hierarchy) bool {
 	return g.only == nil || slices.Contains(g.only, y.name) || y.v2 && slices.Contains(g.only, "v2") ||
 		slices.ContainsFunc(y.controllers, func(c string) bool { return slices.Contains(g.only, c) })
 }
 
-// id is the group's kernfs id in a hierarchy: a generation above the number,
-// where it was made anew.
+// id returns the group's kernfs id in a hierarchy; a recreated group has a higher
+// generation.
 func (g *group) id(y hierarchy, tick int) uint64 {
 	if g.parent == nil {
 		return 1
@@ -82,9 +82,9 @@ func (g *group) id(y hierarchy, tick int) uint64 {
 	return id
 }
 
-// Counts are what a group shows at a tick.
+// counts are the values of a group at a tick.
 type counts struct {
-	user, system, extra          int64 // us, us, ns on top
+	user, system, extra          int64 // us; extra is additional us
 	anon, file, kernel           int64
 	read, written, reads, writes int64
 	periods, throttled           int64 // us
@@ -92,7 +92,7 @@ type counts struct {
 	ooms, pids                   int64
 }
 
-// own is what the group itself shows, without those below that live.
+// own returns the values of the group itself, without living groups below it.
 func (g *group) own(tick int) counts {
 	ms := g.age + 1000*int64(tick)
 	if tick == 1 && g.again > 0 {
@@ -114,8 +114,7 @@ func (g *group) own(tick int) counts {
 	}
 	c.some = c.user / 50
 	for _, k := range g.kids {
-		// A parent keeps the counters of groups that are gone, and none of
-		// their levels.
+		// A parent keeps the counters of removed groups, but not their levels.
 		if tick == 1 && (k.gone || k.again > 0) {
 			c.keep(k.all(0))
 		}
@@ -128,11 +127,11 @@ func (c *counts) keep(k counts) {
 	c.read, c.written, c.reads, c.writes = c.read+k.read, c.written+k.written, c.reads+k.reads, c.writes+k.writes
 }
 
-// all is what the group shows with all groups below it.
+// all returns the values of the group with all groups below it.
 func (g *group) all(tick int) counts {
 	c := g.own(tick)
 	for _, k := range g.kids {
-		if !k.at(tick) {
+		if !k.existsAt(tick) {
 			continue
 		}
 		a := k.all(tick)
@@ -143,9 +142,9 @@ func (g *group) all(tick int) counts {
 	return c
 }
 
-// each calls f for the group and all below that are there, parents first.
+// each calls f for the group and all existing groups below it, parents first.
 func (g *group) each(tick int, f func(*group)) {
-	if !g.at(tick) {
+	if !g.existsAt(tick) {
 		return
 	}
 	f(g)
@@ -154,19 +153,19 @@ func (g *group) each(tick int, f func(*group)) {
 	}
 }
 
-// count is how many groups are below g.
+// count returns the number of groups below g.
 func (g *group) count(tick int) (n int) {
 	g.each(tick, func(*group) { n++ })
 	return n - 1
 }
 
-// seed is a number that follows from a name.
+// seed derives a number from a name.
 func seed(name string) uint32 {
 	h := sha256.Sum256([]byte(name))
 	return binary.BigEndian.Uint32(h[:]) >> 1
 }
 
-// id64 is a container id, uid a pod's, that follow from a name.
+// id64 derives a container id from a name, uid the UID of a pod.
 func id64(name string) string {
 	h := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(h[:])
@@ -177,7 +176,7 @@ func uid(name, dash string) string {
 	return strings.Join([]string{s[:8], s[8:12], "4" + s[13:16], "a" + s[17:20], s[20:32]}, dash)
 }
 
-// A hierarchy is one of a constructed machine.
+// A hierarchy is a hierarchy of a constructed machine.
 type hierarchy struct {
 	id          int
 	v2          bool
@@ -186,8 +185,8 @@ type hierarchy struct {
 	mount       string
 }
 
-// A process is one of a constructed machine. Its times and memory are its
-// part of what its group itself shows, its age is the group's.
+// A process is a process of a constructed machine. Its times and memory are its part of its
+// group's own values, its age is the group's.
 type process struct {
 	pid, parent int
 	comm        string
@@ -196,7 +195,7 @@ type process struct {
 	uid         int
 	threads     int    // else 1
 	net         uint64 // namespace; 0 is the host's
-	hidden      bool   // /proc/PID/io and /proc/PID/ns may not be read
+	hidden      bool   // /proc/PID/io and /proc/PID/ns cannot be read
 }
 
 // A disk is a block device of a constructed machine.
@@ -205,10 +204,10 @@ type disk struct {
 	major, minor int
 	slaves       []string
 	parts        []string // names of partitions
-	io           bool     // groups' traffic goes to it
+	io           bool     // counts in the I/O of groups
 }
 
-// A machine is a constructed one.
+// A machine is a constructed machine.
 type machine struct {
 	name, header, release string
 	cpus                  int

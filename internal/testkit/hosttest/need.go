@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/testkit/postgres"
 )
 
-// needs says of each thing that a test may need whether it is here: nil, or
-// why not.
+// needs maps each requirement of tests to a check that returns nil if this machine meets
+// it, else the reason.
 var needs = map[string]func() error{
 	"root":         root,
 	"bpf":          bpf,
@@ -47,22 +47,21 @@ var needs = map[string]func() error{
 	"alertmanager": func() error { _, err := exec.LookPath("prometheus-alertmanager"); return err },
 }
 
-// Need skips the test unless this machine has each of the things: root, bpf
-// (programs may be loaded and the kernel describes its types), cgroup1 and
-// cgroup2 (groups of that kind can be made; cgroup1 with cpuacct), memcg1 and
-// memcg2 (the same with the memory controller), psi, rapl, loop, netns,
-// chromium, dbus, systemd, procfs, schedstat, promtool, gcc, vsock
-// (AF_VSOCK that leads back to this machine), postgres, prometheus, alertmanager, mosquitto (the
-// broker and its clients), qemu (for x86-64), kvm (this user may open it). What
-// METE_MUST lists, separated by commas, fails the test instead: so a gate knows
-// that nothing was skipped.
+// Need skips the test unless this machine meets each requirement: root, bpf (programs can
+// be loaded and the kernel has BTF), cgroup1 and cgroup2 (groups of that version can be
+// created; cgroup1 with cpuacct), memcg1 and memcg2 (the same with the memory controller),
+// psi, rapl, loop, netns, chromium, dbus, systemd, procfs, schedstat, promtool, gcc, vsock
+// (AF_VSOCK to this machine itself), postgres, prometheus, alertmanager, mosquitto (the
+// broker and its clients), qemu (for x86-64), kvm (this user can open it). If METE_MUST, a
+// comma-separated list, contains the requirement, Need fails the test instead: so the gate
+// knows that nothing was skipped.
 func Need(t testing.TB, things ...string) {
 	t.Helper()
 	must := strings.Split(os.Getenv("METE_MUST"), ",")
 	for _, thing := range things {
 		have, ok := needs[thing]
 		if !ok {
-			t.Fatalf("hosttest: nothing is called %q", thing)
+			t.Fatalf("hosttest: unknown requirement %q", thing)
 		}
 		err := have()
 		switch {
@@ -82,7 +81,7 @@ func root() error {
 	return nil
 }
 
-// kvm says whether virtual machines can be made, by this user.
+// kvm checks whether this user can create virtual machines.
 func kvm() error {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
@@ -96,16 +95,15 @@ func exists(p string) error {
 	return err
 }
 
-// bpf loads a program that does nothing, of a kind that takes the rights to
-// load programs and to trace.
+// bpf loads a trivial program of a kind that needs the permissions to load programs and to
+// trace.
 func bpf() error {
 	if err := exists("/sys/kernel/btf/vmlinux"); err != nil {
 		return err
 	}
 	code := [...]uint64{0xb7, 0x95} // r0 = 0; exit
 	license := [...]byte{'G', 'P', 'L', 0}
-	// The first fields of union bpf_attr for BPF_PROG_LOAD,
-	// include/uapi/linux/bpf.h.
+	// The first fields of union bpf_attr for BPF_PROG_LOAD, include/uapi/linux/bpf.h.
 	attr := struct {
 		kind, count   uint32
 		code, license uintptr
@@ -119,7 +117,7 @@ func bpf() error {
 	return unix.Close(int(fd))
 }
 
-// groups makes and removes a group in the first hierarchy that fits.
+// groups creates and removes a group in the first hierarchy that fits.
 func groups(fits func(hostfs.Hierarchy) bool) error {
 	h, err := hostfs.Open("/")
 	if err != nil {

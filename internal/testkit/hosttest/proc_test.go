@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// system writes what the machine shows as a whole.
+// system writes the files of the whole machine.
 func (m *machine) system(s state, tick int) {
 	now := m.uptime + int64(tick)
 	const suspended, epoch = 5e9, 1760000000 // ns; s
@@ -33,7 +33,7 @@ func (m *machine) system(s state, tick int) {
 	fmt.Fprintf(&stat, "ctxt %d\nbtime %d\nprocesses %d\nprocs_running 2\nprocs_blocked 0\n", now*1000, epoch, 9000+3*tick)
 	s.put("proc/stat", "%s", stat.String())
 
-	// The kernel's own is 400 MiB; nine tenths of the page cache could go.
+	// The kernel itself uses 400 MiB; nine tenths of the page cache can be reclaimed.
 	free := m.memory - c.anon - c.file - c.kernel - 400<<20
 	s.put("proc/meminfo", "MemTotal:       %8d kB\nMemFree:        %8d kB\nMemAvailable:   %8d kB\nBuffers:               0 kB\nCached:         %8d kB\nSwapCached:            0 kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\nShmem:                 0 kB\nSlab:           %8d kB\nSReclaimable:   %8d kB\n",
 		m.memory>>10, free>>10, (free+c.file/10*9)>>10, c.file>>10, c.kernel>>11, c.kernel>>12)
@@ -49,13 +49,13 @@ func (m *machine) system(s state, tick int) {
 	for _, y := range m.hierarchies {
 		n := 0
 		m.root.each(tick, func(g *group) {
-			if g.in(y) {
+			if g.isIn(y) {
 				n++
 			}
 		})
 		for _, name := range y.controllers {
 			if y.v2 && name == "io" {
-				name = "blkio" // what it is called here even then
+				name = "blkio" // its name in /proc/cgroups even then
 			}
 			fmt.Fprintf(&cgroups, "%s\t%d\t%d\t1\n", name, y.id, n)
 		}
@@ -77,7 +77,7 @@ func netDev(s state, p, name string, seconds int64) {
 		seconds*100, seconds, seconds*100, seconds, name, seconds*15000, seconds*20, seconds*9000, seconds*15)
 }
 
-// groupOf finds the group of a process.
+// groupOf returns the group of a process.
 func (m *machine) groupOf(pid int) *group {
 	found := m.root
 	for tick := range 2 {
@@ -90,7 +90,7 @@ func (m *machine) groupOf(pid int) *group {
 	return found
 }
 
-// memberships is /proc/PID/cgroup.
+// memberships formats /proc/PID/cgroup.
 func (m *machine) memberships(g *group) string {
 	var b strings.Builder
 	ys := slices.Clone(m.hierarchies)
@@ -114,8 +114,8 @@ func (p process) namespace() uint64 {
 	return p.net
 }
 
-// process writes a process. One whose files may not be read has few of them,
-// and a zombie has no memory.
+// process writes the files of a process: fewer if they cannot be read, and without memory
+// for a zombie.
 func (m *machine) process(s state, p process, tick int) {
 	dir := fmt.Sprintf("/proc/%d", p.pid)
 	g := m.groupOf(p.pid)
@@ -149,11 +149,11 @@ func (m *machine) process(s state, p process, tick int) {
 	s.put(dir+"/io", "rchar: %d\nwchar: %d\nsyscr: 9\nsyscw: 9\nread_bytes: %d\nwrite_bytes: %d\ncancelled_write_bytes: 0\n",
 		c.read/n+1000, c.written/n+100, c.read/n, c.written/n)
 	if p.state == 'Z' {
-		return // its namespaces are given back
+		return // its namespaces are gone
 	}
 	s[fmt.Sprintf("proc/%d/ns/net -> net:[%d]", p.pid, p.namespace())] = ""
 	first := slices.IndexFunc(m.processes, func(o process) bool {
-		return o.namespace() == p.namespace() && !o.hidden && m.groupOf(o.pid).at(tick)
+		return o.namespace() == p.namespace() && !o.hidden && m.groupOf(o.pid).existsAt(tick)
 	})
 	if m.processes[first].pid == p.pid {
 		netDev(s, dir+"/net/dev", "eth0", (m.uptime+int64(tick))/int64(1+first))

@@ -1,5 +1,5 @@
-// Package journal keeps what programs and loggers write, for tests that read it
-// meanwhile.
+// Package journal records the output of programs and loggers, for tests that read it
+// concurrently.
 package journal
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// A Journal is what was written. Its zero value is empty.
+// A Journal is the recorded output. Its zero value is empty.
 type Journal struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -20,7 +20,7 @@ func (j *Journal) Write(p []byte) (int, error) {
 	return j.b.Write(p)
 }
 
-// String is all that was written so far.
+// String returns everything written so far.
 func (j *Journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

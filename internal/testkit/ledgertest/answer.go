@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A ledgerBook is what a ledger was told, for the answers that it ought to give.
+// A ledgerBook records what a ledger was sent, to compute the expected answers.
 type ledgerBook struct {
 	rows  []bookRow
 	nodes []*bookNode
@@ -23,14 +23,14 @@ type ledgerBook struct {
 type bookNode struct {
 	id, name, cluster string
 	minutes           map[int64]*bookMinute
-	hosts             map[int64]*bookWorkload // by day: what it was on its host
-	// in is what it is now, equal when its last equal share was, and handed when its
-	// last share was.
+	hosts             map[int64]*bookWorkload // by day: the workload on its host
+	// in is its present host's workload, equal the time of its last equal share, and handed
+	// that of its last share.
 	in            *bookWorkload
 	equal, handed time.Time
 }
 
-// nest has a node be a guest on a day, unless its host is within it.
+// nest makes a node a guest on a day, unless its host is nested in it.
 func (n *bookNode) nest(as *bookWorkload, day int64) bool {
 	for up := as.node; ; up = up.hosts[day].node {
 		if up == n {
@@ -44,8 +44,8 @@ func (n *bookNode) nest(as *bookWorkload, day int64) bool {
 	return true
 }
 
-// compared has an equal share of a window that ended at some time.
-func (n *bookNode) compared(as *bookWorkload, day int64, at time.Time) {
+// recordEqualShare records an equal share of a window that ended at the given time.
+func (n *bookNode) recordEqualShare(as *bookWorkload, day int64, at time.Time) {
 	if n.nest(as, day) && !at.Before(n.equal) {
 		n.in, n.equal = as, at
 		if at.After(n.handed) {
@@ -54,9 +54,9 @@ func (n *bookNode) compared(as *bookWorkload, day int64, at time.Time) {
 	}
 }
 
-// told is what a guest's entry does that ends at some time, with a share of a window
-// or without.
-func (n *bookNode) told(from, to, through time.Time) {
+// recordGuestEntry records an entry of a guest, with or without a share of a window that
+// ended at the time through.
+func (n *bookNode) recordGuestEntry(from, to, through time.Time) {
 	if n.in == nil {
 		return
 	}
@@ -72,7 +72,7 @@ func (n *bookNode) told(from, to, through time.Time) {
 	}
 }
 
-// A bookMinute is what a node had in a minute.
+// A bookMinute is the data of a node in a minute.
 type bookMinute struct {
 	had     [len(usage.Wholes)]*big.Int // whole and skew
 	covered time.Duration
@@ -81,9 +81,9 @@ type bookMinute struct {
 type bookWorkload struct {
 	node  *bookNode
 	short workload.ShortID
-	told  batch.Name // once known
+	told  batch.Name // once the name is known
 	name  batch.Name
-	sent  bool // the name was
+	sent  bool // the name was sent
 }
 
 type bookRow struct {
@@ -97,8 +97,8 @@ type bookGap struct {
 	from, to time.Time
 }
 
-// twins reports whether the query sees two nodes of this name.
-func (b *ledgerBook) twins(name string, s query.Scope) bool {
+// hasTwin reports whether the query sees two nodes of this name.
+func (b *ledgerBook) hasTwin(name string, s query.Scope) bool {
 	n := 0
 	for _, node := range b.nodes {
 		if node.name == name && (s.All || len(s.Clusters) == 0 || slices.Contains(s.Clusters, node.cluster)) {
@@ -108,14 +108,14 @@ func (b *ledgerBook) twins(name string, s query.Scope) bool {
 	return n > 1
 }
 
-// value is what a workload has of a dimension.
+// value returns the value of a dimension for a workload.
 func (b *ledgerBook) value(w *bookWorkload, d query.Dimension, s query.Scope) string {
 	n := &w.told
 	switch d {
 	case query.ByCluster:
 		return w.node.cluster
 	case query.ByNode:
-		if b.twins(w.node.name, s) {
+		if b.hasTwin(w.node.name, s) {
 			return w.node.name + " " + w.node.id
 		}
 		return w.node.name
@@ -147,8 +147,8 @@ func (b *ledgerBook) value(w *bookWorkload, d query.Dimension, s query.Scope) st
 	return n.Labels[strings.TrimPrefix(string(d), string(query.ByLabel))]
 }
 
-// sees reports whether rows of a workload are in the answer to a query.
-func (b *ledgerBook) sees(w *bookWorkload, q *query.Query) bool {
+// includes reports whether the answer to a query includes a workload.
+func (b *ledgerBook) includes(w *bookWorkload, q *query.Query) bool {
 	s := q.Scope
 	if !s.All && (len(s.Clusters)+len(s.Projects) == 0 ||
 		len(s.Clusters) > 0 && !slices.Contains(s.Clusters, w.node.cluster) ||
@@ -167,9 +167,9 @@ func (b *ledgerBook) sees(w *bookWorkload, q *query.Query) bool {
 	return !q.OmitOwn || !slices.Contains(query.OwnNames, w.told.Name)
 }
 
-// hides reports whether what a node used in a minute is left out of the answer to a
-// query, or is not, where that is about guests only.
-func (b *ledgerBook) hides(n *bookNode, minute int64, q *query.Query) bool {
+// excludes reports whether the answer to a query leaves out a node's use in a minute
+// because the node is a guest or, in a query about guests only, because it is not.
+func (b *ledgerBook) excludes(n *bookNode, minute int64, q *query.Query) bool {
 	as := n.hosts[minute-minute%dayMinutes]
 	nested := as != nil
 	if nested {
@@ -187,8 +187,8 @@ func (b *ledgerBook) hides(n *bookNode, minute int64, q *query.Query) bool {
 	return nested != (q.Nested == query.NestedOnly)
 }
 
-// A tally is a group of an answer.
-type tally struct {
+// A groupTotal is a group of an answer.
+type groupTotal struct {
 	keys        []string
 	nodes       map[*bookNode]bool
 	first, last int64 // minutes
@@ -198,13 +198,13 @@ type tally struct {
 	sums        [usage.Limit]*big.Int
 }
 
-// groups are those of a query over the minutes [from, to), those with the most
-// CPU time first.
-func (b *ledgerBook) groups(q *query.Query, from, to int64) []*tally {
-	found := map[string]*tally{}
+// groups returns the groups of a query over the minutes [from, to), those with the most CPU
+// time first.
+func (b *ledgerBook) groups(q *query.Query, from, to int64) []*groupTotal {
+	found := map[string]*groupTotal{}
 	for i := range b.rows {
 		row := &b.rows[i]
-		if row.minute < from || row.minute >= to || !b.sees(row.workload, q) || b.hides(row.workload.node, row.minute, q) {
+		if row.minute < from || row.minute >= to || !b.includes(row.workload, q) || b.excludes(row.workload.node, row.minute, q) {
 			continue
 		}
 		var keys []string
@@ -214,7 +214,7 @@ func (b *ledgerBook) groups(q *query.Query, from, to int64) []*tally {
 		k := strings.Join(keys, "\x00")
 		g := found[k]
 		if g == nil {
-			g = &tally{keys: keys, nodes: map[*bookNode]bool{}, first: row.minute}
+			g = &groupTotal{keys: keys, nodes: map[*bookNode]bool{}, first: row.minute}
 			for i := range g.sums {
 				g.sums[i] = new(big.Int)
 			}
@@ -235,19 +235,19 @@ func (b *ledgerBook) groups(q *query.Query, from, to int64) []*tally {
 			}
 		})
 	}
-	var list []*tally
+	var list []*groupTotal
 	for _, g := range found {
 		list = append(list, g)
 	}
-	slices.SortFunc(list, func(a, b *tally) int {
+	slices.SortFunc(list, func(a, b *groupTotal) int {
 		return cmp.Or(b.sums[usage.CPU].Cmp(a.sums[usage.CPU]), slices.Compare(a.keys, b.keys))
 	})
 	return list
 }
 
-// scoped reports whether a scope covers a node: all of it, or by a workload of a
+// inScope reports whether a scope includes a node: as a whole, or by a workload of a
 // project.
-func (b *ledgerBook) scoped(n *bookNode, s query.Scope, workloads []*bookWorkload) bool {
+func (b *ledgerBook) inScope(n *bookNode, s query.Scope, workloads []*bookWorkload) bool {
 	if s.All {
 		return true
 	}

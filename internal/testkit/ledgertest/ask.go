@@ -19,9 +19,8 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// testAnswers books at random, folds and drops in between, and asks at random:
-// every answer is what plain maps say, to the integer, whichever rows it was
-// read from.
+// testAnswers books random entries, folds and drops in between, and sends random queries:
+// every answer must match the maps exactly, whichever rows it was read from.
 func testAnswers(t *testing.T, dsn string) {
 	checks(t, dsn)
 	cfg := ledger.Default()
@@ -30,12 +29,12 @@ func testAnswers(t *testing.T, dsn string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed(t, l)
+	defer closeLedger(t, l)
 	round, db := 0, DB(t, dsn)
 	rapid.Check(t, func(rt *rapid.T) {
 		// As in testModel, each round has nodes and days of its own.
 		round++
-		r := &inquiry{
+		r := &queryRound{
 			T: rt, t: t, l: l, db: reader{t, db}, round: round, book: &ledgerBook{},
 			day: minuteOf(time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)) + int64(round)*20*dayMinutes,
 		}
@@ -45,47 +44,47 @@ func testAnswers(t *testing.T, dsn string) {
 		}
 		for i := range 8 {
 			if i == 4 && rapid.Bool().Draw(rt, "all folded") {
-				if err := l.Fold(t.Context(), time.Unix(60*(r.day+(inquiryDays+1)*dayMinutes), 0)); err != nil {
+				if err := l.Fold(t.Context(), time.Unix(60*(r.day+(queryDays+1)*dayMinutes), 0)); err != nil {
 					rt.Fatal(err)
 				}
 			}
-			r.ask()
+			r.checkAnswer()
 		}
-		r.nested()
-		r.selves()
+		r.checkNested()
+		r.checkSelf()
 	})
 }
 
-// inquiryDays is how many days of a round have rows.
-const inquiryDays = 5
+// queryDays is how many days of a round have rows.
+const queryDays = 5
 
-// An inquiry is one round.
-type inquiry struct {
+// A queryRound is one round.
+type queryRound struct {
 	*rapid.T
 	t         *testing.T
 	l         *ledger.Ledger
 	db        reader
 	round     int
-	day       int64 // the first minute of its time
+	day       int64 // the first minute of its days
 	book      *ledgerBook
 	workloads []*bookWorkload
 	marks     map[*bookNode]batch.Mark
-	told      int // shares
+	told      int // number of shares sent
 }
 
-// hostile is text that means something to SQL, or to the ledger's own words.
+// hostile is text with special meaning in SQL, or in the ledger's queries.
 var hostile = []string{`' OR 1=1 --`, `"; DROP TABLE node; --`, "{int}", "$1", "?", `\`, "%", "é\u2028"}
 
 // oneOf draws one of the values.
-func (r *inquiry) oneOf(what string, values ...string) string {
+func (r *queryRound) oneOf(what string, values ...string) string {
 	return rapid.SampledFrom(values).Draw(r.T, what)
 }
 
-func (r *inquiry) cluster(i int) string { return fmt.Sprintf("c%d-%d", r.round, i) }
+func (r *queryRound) cluster(i int) string { return fmt.Sprintf("c%d-%d", r.round, i) }
 
-// enroll makes three nodes, two of which may have the same name, and five
-// workloads on each, idle and system among them.
-func (r *inquiry) enroll() {
+// enroll creates three nodes, two of which may have the same name, with five workloads
+// each, idle and system among them.
+func (r *queryRound) enroll() {
 	r.marks = map[*bookNode]batch.Mark{}
 	for i := range 3 {
 		n := &bookNode{
@@ -124,15 +123,15 @@ func (r *inquiry) enroll() {
 }
 
 // minute draws a minute of the round's days.
-func (r *inquiry) minute() int64 {
-	// Few hours, so that rows meet.
-	return r.day + dayMinutes*int64(rapid.IntRange(0, inquiryDays-1).Draw(r.T, "day")) +
+func (r *queryRound) minute() int64 {
+	// Few hours, so that rows coincide.
+	return r.day + dayMinutes*int64(rapid.IntRange(0, queryDays-1).Draw(r.T, "day")) +
 		int64(rapid.SampledFrom([]int{0, 1, 59, 60, 600, 1439}).Draw(r.T, "minute"))
 }
 
-func (r *inquiry) step() {
+func (r *queryRound) step() {
 	ctx := r.t.Context()
-	now := time.Unix(60*(r.day+int64(rapid.IntRange(0, (inquiryDays+3)*24).Draw(r.T, "now"))*hourMinutes+7), 0)
+	now := time.Unix(60*(r.day+int64(rapid.IntRange(0, (queryDays+3)*24).Draw(r.T, "now"))*hourMinutes+7), 0)
 	var err error
 	switch r.oneOf("step", "book", "book", "book", "nest", "fold", "retain") {
 	case "nest":
@@ -151,8 +150,8 @@ func (r *inquiry) step() {
 	}
 }
 
-// send books an entry of one node, in which the parts sum to the whole.
-func (r *inquiry) send() {
+// send books an entry of one node, whose parts sum to the whole.
+func (r *queryRound) send() {
 	n := r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, "node")]
 	mark := r.marks[n]
 	e := &batch.Entry{Node: n.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), n.id[len(n.id)-1]}, Number: mark.Next, Previous: mark.Last}
@@ -175,7 +174,7 @@ func (r *inquiry) send() {
 			if w.name.Kind == workload.Idle {
 				row.Usage.Put(usage.EnergyRest, rapid.Int64Range(1, 1<<40).Draw(r.T, "idle energy"), usage.Modelled)
 			}
-			// Who has idle energy by itself has it in each row.
+			// A workload has idle energy of its own in all of its rows or in none.
 			u := &row.Usage
 			u.Present, u.Amount[usage.EnergyIdle] = u.Present&^usage.SetOf(usage.EnergyIdle), 0
 			u.Quality.Set(usage.EnergyIdle, usage.Absent)
@@ -217,13 +216,13 @@ func (r *inquiry) send() {
 	r.marks[n] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 	book(r.t, r.l, batch.Accepted, e)
 	if !e.Through.IsZero() {
-		n.told(time.Time{}, time.Time{}, e.Through)
+		n.recordGuestEntry(time.Time{}, time.Time{}, e.Through)
 	}
 }
 
-// nest has a host and a guest tell of the same share on some day, in any order. The
-// guest is one then, unless its host is within it.
-func (r *inquiry) nest() {
+// nest makes a host and a guest report the same share on some day, in any order. The node
+// is then a guest, unless its host is nested in it.
+func (r *queryRound) nest() {
 	pick := func(what string) *bookNode {
 		return r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, what)]
 	}
@@ -239,13 +238,13 @@ func (r *inquiry) nest() {
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
 	h := batch.TimedHandover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
 	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round), N: int64(r.told), Active: 5, Idle: 6}}
-	told := h
-	told.Workload = as.name.ID
+	reported := h
+	reported.Workload = as.name.ID
 	both := 0
 	for _, of := range rapid.Permutation([]*bookNode{host, guest}).Draw(r.T, "order") {
 		mark := r.marks[of]
 		e := &batch.Entry{Node: of.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), of.id[len(of.id)-1]}, Number: mark.Next, Previous: mark.Last,
-			Through: h.To, Handovers: []batch.TimedHandover{told}}
+			Through: h.To, Handovers: []batch.TimedHandover{reported}}
 		if of == guest {
 			e.Handovers[0] = h
 		}
@@ -253,18 +252,18 @@ func (r *inquiry) nest() {
 		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 		book(r.t, r.l, batch.Accepted, e)
 		if both++; both == 2 && host != guest {
-			guest.compared(as, day, h.To)
+			guest.recordEqualShare(as, day, h.To)
 		}
 		if of == guest {
-			guest.told(h.From, h.To, h.To)
+			guest.recordGuestEntry(h.From, h.To, h.To)
 		} else {
-			of.told(time.Time{}, time.Time{}, h.To)
+			of.recordGuestEntry(time.Time{}, time.Time{}, h.To)
 		}
 	}
 }
 
-// nested compares which nodes are guests, and were on which days.
-func (r *inquiry) nested() {
+// checkNested compares which nodes are guests, and on which days they were.
+func (r *queryRound) checkNested() {
 	days := map[string]string{}
 	r.db.rows(func(row map[string]any) {
 		days[fmt.Sprint(row["guest"], " on ", row["minute"].(int64)-r.day)] = row["host"].(string)
@@ -297,8 +296,8 @@ func (r *inquiry) nested() {
 	}
 }
 
-// usage draws amounts, large ones too: sums of a few are past 63 bits.
-func (r *inquiry) usage() (u usage.Usage) {
+// usage draws amounts, including large ones: sums of a few exceed 63 bits.
+func (r *queryRound) usage() (u usage.Usage) {
 	u.Covered = time.Duration(rapid.Int64Range(0, 6e10).Draw(r.T, "covered"))
 	for range rapid.IntRange(1, 4).Draw(r.T, "resources") {
 		res := rapid.SampledFrom([]usage.Resource{usage.CPU, usage.Memory, usage.MemoryPeak, usage.PressureIO, usage.EnergyRest, usage.EnergyError, 0}).Draw(r.T, "resource")
@@ -311,17 +310,17 @@ func (r *inquiry) usage() (u usage.Usage) {
 	return u
 }
 
-// dimensions are all that can be asked for.
+// dimensions are all dimensions of queries.
 var dimensions = []query.Dimension{
 	query.ByCluster, query.ByNode, query.ByWorkload, query.ByKind, query.ByJob, query.ByUser, query.ByProject, query.ByNamespace,
 	query.ByPod, query.ByContainer, query.ByLabel + "app", query.ByLabel + query.Dimension(hostile[0]), query.ByLabel + query.Dimension(hostile[2]),
 }
 
-// query draws a question.
-func (r *inquiry) query() query.Query {
+// query draws a query.
+func (r *queryRound) query() query.Query {
 	q := query.Query{OmitOwn: rapid.IntRange(0, 3).Draw(r.T, "own") == 0, Limit: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(r.T, "limit")}
 	known := dimensions
-	if rapid.Bool().Draw(r.T, "grouped") { // only what days are summed up by
+	if rapid.Bool().Draw(r.T, "grouped") { // only the dimensions of day groups
 		known = []query.Dimension{query.ByCluster, query.ByKind, query.ByUser, query.ByProject, query.ByNamespace}
 		q.OmitOwn = false
 	}
@@ -350,7 +349,7 @@ func (r *inquiry) query() query.Query {
 		q.Scope.Clusters, q.Scope.Projects = []string{r.cluster(1)}, []string{"q", "p"}
 	}
 	q.Nested = r.oneOf("nested", "", "", query.NestedOnly, query.NestedAlso)
-	end := rapid.IntRange(-5, inquiryDays*24*60+100)
+	end := rapid.IntRange(-5, queryDays*24*60+100)
 	a, b := int64(end.Draw(r.T, "from")), int64(end.Draw(r.T, "to"))
 	from, to := min(a, b), max(a, b)
 	switch r.oneOf("range", "odd", "days", "days", "hours") {
@@ -366,9 +365,9 @@ func (r *inquiry) query() query.Query {
 	return q
 }
 
-// fine is how fine there are rows at a minute: what is nowhere is read as if it
-// were kept.
-func (r *inquiry) fine(at int64) int64 {
+// granularity returns the finest granularity of rows at a minute; a minute without rows is
+// read as if it were kept.
+func (r *queryRound) granularity(at int64) int64 {
 	_, _, minuteFloor, hourFloor := r.db.marks()
 	switch {
 	case at < hourFloor:
@@ -379,8 +378,8 @@ func (r *inquiry) fine(at int64) int64 {
 	return 1
 }
 
-// ask compares an answer with the book.
-func (r *inquiry) ask() {
+// checkAnswer compares an answer with the book.
+func (r *queryRound) checkAnswer() {
 	q := r.query()
 	got, err := r.l.Usage(r.t.Context(), q)
 	if err != nil {
@@ -390,16 +389,16 @@ func (r *inquiry) ask() {
 	if q.To.Nanosecond() > 0 && q.To.Unix()%60 == 0 {
 		to++
 	}
-	f := r.fine(from)
+	f := r.granularity(from)
 	from -= from % f
-	if f = r.fine(to - 1); to%f != 0 {
+	if f = r.granularity(to - 1); to%f != 0 {
 		to += f - to%f
 	}
 	if got.From.Unix() != 60*from || got.To.Unix() != 60*to || got.From.Nanosecond()+got.To.Nanosecond() != 0 {
 		r.Fatalf("%+v: from %v to %v, want from %v to %v", q, got.From, got.To, time.Unix(60*from, 0).UTC(), time.Unix(60*to, 0).UTC())
 	}
 	want := r.book.groups(&q, from, to)
-	r.whole(&q, got, want, from, to)
+	r.checkTotals(&q, got, want, from, to)
 	if q.Limit > 0 && len(want) > q.Limit {
 		want = want[:q.Limit]
 	}
@@ -407,20 +406,20 @@ func (r *inquiry) ask() {
 		r.Fatalf("%+v: %d groups %v, want %d", q, len(got.Groups), got.Groups, len(want))
 	}
 	for i, g := range want {
-		r.group(&q, &got.Groups[i], g)
+		r.checkGroup(&q, &got.Groups[i], g)
 	}
-	r.guests(q, got, from, to)
-	r.list(q, from, to)
+	r.checkGuests(q, got, from, to)
+	r.checkWorkloads(q, from, to)
 	if rapid.Bool().Draw(r.T, "few") {
-		r.top(q)
+		r.checkTop(q)
 	}
 	if rapid.Bool().Draw(r.T, "shared") {
-		r.shared(q, from, to)
+		r.checkIdleShares(q, from, to)
 	}
 }
 
-// guests compares the groups of guests that stand beside the others.
-func (r *inquiry) guests(q query.Query, got *query.Answer, from, to int64) {
+// checkGuests compares the groups of guests beside the others.
+func (r *queryRound) checkGuests(q query.Query, got *query.Answer, from, to int64) {
 	mode, also := q.Nested, q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
 	if also {
 		mode = query.NestedAlso
@@ -428,7 +427,7 @@ func (r *inquiry) guests(q query.Query, got *query.Answer, from, to int64) {
 	if got.Nested != mode {
 		r.Fatalf("%+v: nested %q, want %q", q, got.Nested, mode)
 	}
-	var want []*tally
+	var want []*groupTotal
 	if q.Nested = query.NestedOnly; also {
 		want = r.book.groups(&q, from, to)
 	}
@@ -439,11 +438,11 @@ func (r *inquiry) guests(q query.Query, got *query.Answer, from, to int64) {
 		r.Fatalf("%+v: %d groups of guests %v, want %d", q, len(got.NestedGroups), got.NestedGroups, len(want))
 	}
 	for i, g := range want {
-		r.group(&q, &got.NestedGroups[i], g)
+		r.checkGroup(&q, &got.NestedGroups[i], g)
 	}
 }
 
-func (r *inquiry) group(q *query.Query, got *query.Group, want *tally) {
+func (r *queryRound) checkGroup(q *query.Query, got *query.Group, want *groupTotal) {
 	fail := func(what string, g, w any) {
 		r.Helper()
 		r.Fatalf("%+v: group %q: %s %v, want %v", *q, want.keys, what, g, w)
@@ -466,7 +465,7 @@ func (r *inquiry) group(q *query.Query, got *query.Group, want *tally) {
 			fail(usage.Resource(i).String(), u.Sum[i], s)
 		}
 	}
-	// They are told as finely as what they were read from.
+	// They are as fine as the rows that were read.
 	first, last := got.First.Unix()/60, got.Last.Unix()/60
 	if first > want.first || first < want.first-want.first%dayMinutes {
 		fail("first", got.First, time.Unix(60*want.first, 0))
@@ -476,14 +475,14 @@ func (r *inquiry) group(q *query.Query, got *query.Group, want *tally) {
 	}
 }
 
-// whole compares what is told of the nodes.
-func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from, to int64) {
+// checkTotals compares the totals of the nodes.
+func (r *queryRound) checkTotals(q *query.Query, got *query.Answer, groups []*groupTotal, from, to int64) {
 	var over time.Duration
 	gaps := 0
 	whole := map[usage.Resource]*big.Int{}
 	filtered := len(q.Where) > 0 || q.OmitOwn || len(q.Scope.Projects) > 0 || !q.Scope.All && len(q.Scope.Clusters) == 0
 	for _, n := range r.book.nodes {
-		if !r.book.scoped(n, q.Scope, r.workloads) {
+		if !r.book.inScope(n, q.Scope, r.workloads) {
 			continue
 		}
 		var covered time.Duration
@@ -491,7 +490,7 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 			if m < from || m >= to {
 				continue
 			}
-			if covered += at.covered; r.book.hides(n, m, q) {
+			if covered += at.covered; r.book.excludes(n, m, q) {
 				continue
 			}
 			for i, res := range usage.Wholes {
@@ -519,7 +518,7 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 				quality = max(quality, g.quality.Get(res))
 			}
 		}
-		// Of energy there is no whole that is not in the parts.
+		// Capacity has no energy other than that of its parts.
 		energy := slices.Contains(usage.Energies[:], res)
 		there := !filtered && (!energy || quality != usage.Absent)
 		if there != got.Capacity.Present.Has(res) {
@@ -537,8 +536,8 @@ func (r *inquiry) whole(q *query.Query, got *query.Answer, groups []*tally, from
 	}
 }
 
-// list compares what else is told of the query's workloads.
-func (r *inquiry) list(q query.Query, from, to int64) {
+// checkWorkloads compares the list of the query's workloads.
+func (r *queryRound) checkWorkloads(q query.Query, from, to int64) {
 	q.Limit = 0
 	got, err := r.l.Workloads(r.t.Context(), q)
 	if err != nil {
@@ -546,7 +545,7 @@ func (r *inquiry) list(q query.Query, from, to int64) {
 	}
 	want := map[string]*bookWorkload{}
 	for i := range r.book.rows {
-		if row := &r.book.rows[i]; row.minute >= from && row.minute < to && r.book.sees(row.workload, &q) {
+		if row := &r.book.rows[i]; row.minute >= from && row.minute < to && r.book.includes(row.workload, &q) {
 			want[fmt.Sprint(row.workload.node.name, row.workload.told.ID)] = row.workload
 		}
 	}

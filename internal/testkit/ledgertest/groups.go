@@ -13,8 +13,8 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// testGroups: a day's groups are summed a slice at a time into one row each, and
-// sums of what is past 63 bits are right from rows of any level.
+// testGroups: the groups of a day are summed in slices into one row each, and sums beyond
+// 63 bits are correct from rows of any level.
 func testGroups(t *testing.T, dsn string) {
 	ctx := t.Context()
 	cfg := ledger.Default()
@@ -23,12 +23,12 @@ func testGroups(t *testing.T, dsn string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed(t, l)
+	defer closeLedger(t, l)
 	Node(t, l, "a")
 	const large, workloads = 1<<57 - 1, 40
 	m := minuteOf(Day)
 	e := &batch.Entry{Node: "a", Stream: batch.Stream{1}, Number: 1, Hash: batch.Hash{1}, Through: Day.Add(time.Hour)}
-	// The highest peak is neither first nor last, and the next has a larger half.
+	// The highest peak is neither first nor last, and the next one has a larger low half.
 	peaks := []int64{7, 5<<32 + 1, 4<<32 + 9, 3}
 	for i := range workloads {
 		n := batch.Name{ID: workload.NewID("a", workload.Container, fmt.Sprint(i)), Kind: workload.Container, Name: "w"}
@@ -66,6 +66,6 @@ func testGroups(t *testing.T, dsn string) {
 		check(fmt.Sprintf("folded after %v", age))
 	}
 	if n := (reader{t, DB(t, dsn)}).number("SELECT count(*) FROM group_day"); n != 1 {
-		t.Errorf("the one group has %d rows", n)
+		t.Errorf("the group has %d rows", n)
 	}
 }

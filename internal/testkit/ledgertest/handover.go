@@ -18,9 +18,9 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// A stage is a ledger with a host, its guest and others, and what they tell of each
-// other.
-type stage struct {
+// A handoverTest is a ledger with a host, its guest and other nodes, and the shares that
+// they report.
+type handoverTest struct {
 	t     *testing.T
 	l     *ledger.Ledger
 	db    reader
@@ -29,34 +29,34 @@ type stage struct {
 
 const guestUUID = "00112233-4455-6677-8899-aabbccddeeff"
 
-func newStage(t *testing.T, dsn string) *stage {
-	s := &stage{t: t, l: Open(t, dsn), db: reader{t, DB(t, dsn)}, marks: map[string]batch.Mark{}}
+func newHandoverTest(t *testing.T, dsn string) *handoverTest {
+	s := &handoverTest{t: t, l: Open(t, dsn), db: reader{t, DB(t, dsn)}, marks: map[string]batch.Mark{}}
 	for _, id := range []string{"host", "guest", "other"} {
 		Node(t, s.l, id)
 	}
 	return s
 }
 
-// entry is the next of a node, of a window that ends at a time.
-func (s *stage) entry(node string, end time.Time, hs ...batch.TimedHandover) *batch.Entry {
-	m := s.marks[node]
+// entry returns the next entry of a node, with a window that ends at the given time.
+func (h *handoverTest) entry(node string, end time.Time, hs ...batch.TimedHandover) *batch.Entry {
+	m := h.marks[node]
 	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: m.Next + 1, Previous: m.Last, Through: end, Handovers: hs}
 	e.Hash = batch.HashOf(fmt.Append(nil, node, e.Number))
-	s.marks[node] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
+	h.marks[node] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
 	return e
 }
 
-func (s *stage) book(es ...*batch.Entry) {
-	s.t.Helper()
-	book(s.t, s.l, batch.Accepted, es...)
+func (h *handoverTest) book(es ...*batch.Entry) {
+	h.t.Helper()
+	book(h.t, h.l, batch.Accepted, es...)
 }
 
-// vm is what the guest is on a host.
+// vm returns the workload of the guest on a host.
 func vm(host string) workload.ID { return workload.NewID(host, workload.VM, guestUUID) }
 
-// handover is of the ten seconds before a time; as is what the guest is on the host
-// that tells, "" where the guest tells. Its shares are of 7 uJ active and 3 idle a
-// number, and of more where they are off.
+// handover returns a handover of the ten seconds before a time. as is the guest's workload
+// on the reporting host, "" if the guest reports. The n-th share has 7 uJ active and 3 uJ
+// idle energy per number, plus off.
 func handover(end time.Time, as workload.ID, epoch string, off int64, ns ...int64) batch.TimedHandover {
 	h := batch.TimedHandover{From: end.Add(-10 * time.Second), To: end}
 	h.Guest, h.Workload = guestUUID, as
@@ -69,35 +69,35 @@ func handover(end time.Time, as workload.ID, epoch string, off int64, ns ...int6
 	return h
 }
 
-// nested is in which node one is now, and on which days it was in another.
-func (s *stage) nested(node string) (in string, days []int64) {
-	s.t.Helper()
-	nodes, err := s.l.Nodes(s.t.Context(), query.Scope{All: true})
+// nested returns in which node a node is nested now, and on which days it was nested.
+func (h *handoverTest) nested(node string) (in string, days []int64) {
+	h.t.Helper()
+	nodes, err := h.l.Nodes(h.t.Context(), query.Scope{All: true})
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	i := slices.IndexFunc(nodes, func(n query.Node) bool { return n.ID == node })
 	if n := nodes[i].Nested; n != nil {
 		in = n.Host
 	}
-	s.db.rows(func(row map[string]any) { days = append(days, (row["minute"].(int64)-minuteOf(Day))/dayMinutes) },
+	h.db.rows(func(row map[string]any) { days = append(days, (row["minute"].(int64)-minuteOf(Day))/dayMinutes) },
 		"SELECT x.minute FROM nested_day x JOIN node n ON n.id = x.node WHERE n.node_id = $1 ORDER BY x.minute", node)
 	return in, days
 }
 
-func (s *stage) expect(when, in string, days ...int64) {
-	s.t.Helper()
-	if got, on := s.nested("guest"); got != in || !slices.Equal(on, days) {
-		s.t.Errorf("%s: the guest is in %q, and was one on days %v; want %q, %v", when, got, on, in, days)
+func (h *handoverTest) expect(when, in string, days ...int64) {
+	h.t.Helper()
+	if got, on := h.nested("guest"); got != in || !slices.Equal(on, days) {
+		h.t.Errorf("%s: the guest is nested in %q, on days %v; want %q, %v", when, got, on, in, days)
 	}
 }
 
-// vms is how shares compare, over a month.
-func (s *stage) vms() (lines []string) {
-	s.t.Helper()
-	list, err := s.l.VMs(s.t.Context(), Day, Day.AddDate(0, 1, 0), query.Scope{All: true})
+// vms returns the comparison of shares over a month.
+func (h *handoverTest) vms() (lines []string) {
+	h.t.Helper()
+	list, err := h.l.VMs(h.t.Context(), Day, Day.AddDate(0, 1, 0), query.Scope{All: true})
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	for _, v := range list {
 		last := ""
@@ -109,22 +109,22 @@ func (s *stage) vms() (lines []string) {
 	return lines
 }
 
-func (s *stage) compare(when string, want ...string) {
-	s.t.Helper()
-	if d := cmp.Diff(want, s.vms()); d != "" {
-		s.t.Errorf("%s (-want +got):\n%s", when, d)
+func (h *handoverTest) compare(when string, want ...string) {
+	h.t.Helper()
+	if d := cmp.Diff(want, h.vms()); d != "" {
+		h.t.Errorf("%s (-want +got):\n%s", when, d)
 	}
 }
 
-// testHandovers: shares of a host and a guest are compared whoever tells first, each
-// once; only one that is equal makes the guest one.
+// testHandovers: shares of a host and a guest are compared once, whichever reports first;
+// only an equal share makes a node a guest.
 func testHandovers(t *testing.T, dsn string) {
-	s := newStage(t, dsn)
+	s := newHandoverTest(t, dsn)
 	at := func(d time.Duration) time.Time { return Day.Add(d) }
 	s.expect("at first", "")
 	s.compare("at first")
 
-	// The host first, then the guest; then both in one transaction.
+	// First the host, then the guest; then both in one transaction.
 	s.book(s.entry("host", at(10*time.Second), handover(at(10*time.Second), vm("host"), "e", 0, 1, 2, 3)))
 	s.compare("of a host alone", "vm on name-host, by : 0 compared, 0 differ by 0; 0 at ")
 	s.expect("of a host alone", "")
@@ -135,22 +135,22 @@ func testHandovers(t *testing.T, dsn string) {
 		s.entry("host", at(20*time.Second), handover(at(20*time.Second), vm("host"), "e", 0, 4, 5, 6)))
 	s.compare("guest first", "vm on name-host, by name-guest: 2 compared, 0 differ by 0; 6 at 21s")
 
-	// The same again, of another stream and in the same: nothing changes.
+	// Repeats in another stream and in the same one change nothing.
 	again := s.entry("guest", at(31*time.Second), handover(at(31*time.Second), "", "e", 0, 6))
 	s.book(again)
 	book(t, s.l, batch.Duplicate, again)
 	s.book(s.entry("host", at(20*time.Second), handover(at(20*time.Second), vm("host"), "e", 0, 4, 5, 6)))
 	s.compare("again", "vm on name-host, by name-guest: 2 compared, 0 differ by 0; 6 at 21s")
 
-	// Of numbers that the other does not have nothing is known.
+	// Numbers that only one side has are not compared.
 	s.book(s.entry("guest", at(41*time.Second), handover(at(41*time.Second), "", "e", 0, 7)))
 	s.compare("of another number", "vm on name-host, by name-guest: 2 compared, 0 differ by 0; 6 at 21s")
-	// Windows of both that were merged in an outage: two shares of the guest's.
+	// Windows of both that were merged during an outage: two shares of the guest.
 	s.book(s.entry("host", at(60*time.Second), handover(at(60*time.Second), vm("host"), "e", 0, 8, 9, 10)),
 		s.entry("guest", at(61*time.Second), handover(at(61*time.Second), "", "e", 4, 8, 10)))
 	s.compare("differing", "vm on name-host, by name-guest: 4 compared, 2 differ by 4; 10 at 1m1s")
 
-	// The host tells of the day after, the guest of the one before: that of the guest
+	// The host reports for the next day, the guest for the previous one: the guest's day
 	// counts. And an epoch begins within a window.
 	mixed := handover(at(24*time.Hour+5*time.Second), vm("host"), "e", 0, 11)
 	mixed.Shares = append(mixed.Shares, handover(at(0), "", "f", 0, 1, 2).Shares...)
@@ -158,9 +158,9 @@ func testHandovers(t *testing.T, dsn string) {
 	s.expect("at midnight", "host", 0)
 	s.compare("at midnight", "vm on name-host, by name-guest: 5 compared, 2 differ by 4; 2 at 24h0m0s")
 	s.book(s.entry("guest", at(24*time.Hour+10*time.Second), handover(at(24*time.Hour+10*time.Second), "", "f", 0, 3)))
-	s.expect("before the host has told", "host", 0, 1)
+	s.expect("before the host reports", "host", 0, 1)
 
-	// A range of which hosts tell nothing has no virtual machines.
+	// A range without reports of hosts has no virtual machines.
 	list, err := s.l.VMs(t.Context(), Day.AddDate(0, 1, 0), Day.AddDate(0, 2, 0), query.Scope{All: true})
 	if err != nil || len(list) > 0 {
 		t.Errorf("virtual machines of another month: %v, %v", list, err)
@@ -172,30 +172,31 @@ func testHandovers(t *testing.T, dsn string) {
 	}
 }
 
-// testForged: who only says to be a guest is none, and nobody can be within itself.
+// testForged: a node that only claims to be a guest is none, and no node can be nested in
+// itself.
 func testForged(t *testing.T, dsn string) {
-	s := newStage(t, dsn)
+	s := newHandoverTest(t, dsn)
 	at := func(seconds int) time.Time { return Day.Add(time.Duration(seconds) * time.Second) }
 	s.book(s.entry("host", at(10), handover(at(10), vm("host"), "secret", 0, 1, 2, 3)))
 	for name, h := range map[string]batch.TimedHandover{
-		"an epoch that is guessed":     handover(at(20), "", "guessed", 0, 1, 2, 3),
+		"a guessed epoch":              handover(at(20), "", "guessed", 0, 1, 2, 3),
 		"another number":               handover(at(20), "", "secret", 0, 4),
 		"another amount":               handover(at(20), "", "secret", -1, 3),
 		"no share":                     handover(at(20), "", "secret", 0),
-		"the word of a host":           handover(at(20), vm("guest"), "own", 0, 1),
+		"the report of a host":         handover(at(20), vm("guest"), "own", 0, 1),
 		"a window that ends too early": {From: at(20), To: at(10), Handover: handover(at(20), "", "secret", 0, 2).Handover},
-		"a novel of an epoch":          handover(at(20), "", strings.Repeat("e", 10_000), 0, 1),
+		"a very long epoch":            handover(at(20), "", strings.Repeat("e", 10_000), 0, 1),
 	} {
 		if name == "another amount" {
-			// What differs is told as such, and the first word counts.
+			// A difference is reported as such, and the first report counts.
 			s.book(s.entry("guest", at(20), h), s.entry("guest", at(21), handover(at(21), "", "secret", 0, 3)))
 		} else {
 			s.book(s.entry("guest", at(20), h))
 		}
 		s.expect(name, "")
 	}
-	// A machine that says both of itself, and another one that knows the epoch but
-	// is within the first.
+	// A machine that reports both sides, and another one that knows the epoch but is nested
+	// in the first.
 	s.book(s.entry("guest", at(30), handover(at(30), vm("guest"), "own", 0, 1, 2), handover(at(30), "", "own", 0, 2)))
 	s.expect("a guest of its own", "")
 	if n := s.db.number("SELECT count(*) FROM reconciled WHERE node = host"); n > 0 {
@@ -205,21 +206,21 @@ func testForged(t *testing.T, dsn string) {
 	s.expect("the truth", "host", 0)
 	s.book(s.entry("guest", at(50), handover(at(50), vm("guest"), "back", 0, 1)), s.entry("host", at(50), handover(at(50), "", "back", 0, 1)))
 	if in, days := s.nested("host"); in != "" || len(days) > 0 {
-		t.Errorf("the host is in %q, on days %v, which is in it", in, days)
+		t.Errorf("the host is nested in %q, on days %v, which is nested in it", in, days)
 	}
 	s.book(s.entry("other", at(60), handover(at(60), vm("other"), "o", 0, 1)), s.entry("host", at(60), handover(at(60), "", "o", 0, 1)))
 	if in, _ := s.nested("host"); in != "other" {
-		t.Errorf("the host is in %q, want other", in)
+		t.Errorf("the host is nested in %q, want other", in)
 	}
 	s.book(s.entry("guest", at(70), handover(at(70), vm("guest"), "round", 0, 1)), s.entry("other", at(70), handover(at(70), "", "round", 0, 1)))
 	if in, _ := s.nested("other"); in != "" {
-		t.Errorf("other is in %q, which is in it by way of the host", in)
+		t.Errorf("other is nested in %q, which is nested in it through the host", in)
 	}
 }
 
-// testNestedEnds: a guest is one as long as it tells of shares, and some are equal.
+// testNestedEnds: a node is a guest as long as it reports shares, some of which are equal.
 func testNestedEnds(t *testing.T, dsn string) {
-	s := newStage(t, dsn)
+	s := newHandoverTest(t, dsn)
 	at := func(d time.Duration) time.Time { return Day.Add(d) }
 	equal := func(d time.Duration, host string, n int64) {
 		s.book(s.entry(host, at(d), handover(at(d), vm(host), "of "+host, 0, n)), s.entry("guest", at(d), handover(at(d), "", "of "+host, 0, n)))
@@ -234,13 +235,13 @@ func testNestedEnds(t *testing.T, dsn string) {
 
 	equal(49*time.Hour, "host", 2)
 	s.expect("again", "host", 0, 2)
-	// It tells of shares, and the host has not told of them yet.
+	// It reports shares that the host has not reported yet.
 	for d := 50 * time.Hour; d <= 97*time.Hour; d += time.Hour {
 		s.book(s.entry("guest", at(d), handover(at(d), "", "of host", 0, int64(d/time.Second))))
 	}
-	s.expect("while nobody confirms it", "host", 0, 2, 3, 4)
+	s.expect("without confirmation", "host", 0, 2, 3, 4)
 	s.book(s.entry("guest", at(98*time.Hour), handover(at(98*time.Hour), "", "of host", 0, 5)), s.entry("guest", at(99*time.Hour), handover(at(99*time.Hour), "", "of host", 0, 6)))
-	s.expect("after two days without", "", 0, 2, 3, 4)
+	s.expect("after two days without confirmation", "", 0, 2, 3, 4)
 
 	equal(100*time.Hour, "host", 7)
 	equal(101*time.Hour, "other", 8)
@@ -254,7 +255,7 @@ func testNestedEnds(t *testing.T, dsn string) {
 			t.Errorf("nested %+v", n.Nested)
 		}
 	}
-	// Who does not see the host sees no guest, in a cluster of its own.
+	// A caller who cannot see the host sees no nesting of a guest in its own cluster.
 	guest := registry.Node{ID: "guest", Cluster: "d", Name: "name-guest", MachineID: "machine-guest", Boot: "boot", At: Day}
 	if err := s.l.PutNode(t.Context(), guest); err != nil {
 		t.Fatal(err)
@@ -266,7 +267,7 @@ func testNestedEnds(t *testing.T, dsn string) {
 		nodes, err := s.l.Nodes(t.Context(), query.Scope{Clusters: c.clusters})
 		i := slices.IndexFunc(nodes, func(n query.Node) bool { return n.ID == "guest" })
 		if err != nil || i < 0 || (nodes[i].Nested != nil) != c.nested {
-			t.Errorf("who sees clusters %v sees %+v, %v", c.clusters, nodes, err)
+			t.Errorf("with access to clusters %v: %+v, %v", c.clusters, nodes, err)
 		}
 	}
 	for clusters, want := range map[string]string{"d": "", "c": "3 , 1 , ", "c d": "3 guest, 1 guest, "} {
@@ -276,21 +277,21 @@ func testNestedEnds(t *testing.T, dsn string) {
 			fmt.Fprintf(&got, "%d %s, ", v.Compared, v.Node)
 		}
 		if err != nil || got.String() != want {
-			t.Errorf("who sees clusters %s sees the guests %q, want %q; %v", clusters, got.String(), want, err)
+			t.Errorf("with access to clusters %s: guests %q, want %q; %v", clusters, got.String(), want, err)
 		}
 	}
-	// What comes late from where it was before changes the past alone.
+	// A late report from its former host changes only the past.
 	s.book(s.entry("host", at(60*time.Hour), handover(at(60*time.Hour), vm("host"), "of host", 0, 70*3600)))
 	s.expect("late", "other", 0, 2, 3, 4)
 
-	// Shares go after two days by the ledger's own clock, what they showed stays.
+	// Shares are dropped after two days by the ledger's own clock; their results stay.
 	if err := s.l.Retain(t.Context(), time.Now().Add(49*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if parts, closing := s.db.number("SELECT count(*) FROM share_part"), s.db.number("SELECT count(*) FROM closing"); parts+closing > 0 {
 		t.Errorf("%d and %d shares are kept", parts, closing)
 	}
-	s.expect("when shares are gone", "other", 0, 2, 3, 4)
+	s.expect("after shares were dropped", "other", 0, 2, 3, 4)
 	if n := s.db.number("SELECT sum(compared) FROM reconciled"); n != 5 {
 		t.Errorf("%d shares were compared, want 5", n)
 	}
@@ -303,8 +304,9 @@ func testNestedEnds(t *testing.T, dsn string) {
 	s.expect("after three years", "other", 0, 2, 3, 4)
 }
 
-// used is what a node's workloads used in a minute: its name has namespace and job.
-func (s *stage) used(node, name, job, namespace string, minute int64, joules int64) (batch.Name, batch.Minute) {
+// used returns the use of a node's workload in a minute, with a name that has a namespace
+// and a job.
+func (h *handoverTest) used(node, name, job, namespace string, minute int64, joules int64) (batch.Name, batch.Minute) {
 	n := batch.Name{ID: workload.NewID(node, workload.VM, name), Kind: workload.VM, Name: name, Job: job, Labels: map[string]string{"io.kubernetes.pod.namespace": namespace}}
 	if node == "host" && name == "vm" {
 		n.ID = vm(node)
@@ -319,11 +321,11 @@ func (s *stage) used(node, name, job, namespace string, minute int64, joules int
 	return n, row
 }
 
-// testGuests: what runs in a guest is within its host's figures, and counted there
-// alone, whichever rows an answer is read from.
+// testGuests: the use inside a guest is included in its host's figures, and counted only
+// there, whichever rows an answer is read from.
 func testGuests(t *testing.T, dsn string) {
 	ctx := t.Context()
-	s := newStage(t, dsn)
+	s := newHandoverTest(t, dsn)
 	m := minuteOf(Day)
 	use := func(node, name, job, namespace string, joules int64, h batch.TimedHandover) {
 		e := s.entry(node, h.To, h)
@@ -372,7 +374,7 @@ func testGuests(t *testing.T, dsn string) {
 			want, guests, whole string
 			count               int
 		}{
-			// The first day the guest is a machine of its own, the second it is the host's.
+			// On the first day the guest is a separate machine, on the second it is nested.
 			{query.Query{By: []query.Dimension{query.ByCluster}}, "c=22240 on 3; ", "", "22240", 1},
 			{query.Query{By: []query.Dimension{query.ByNamespace}}, "other=20000 on 1; ns=2040 on 2; =200 on 1; ", "", "22240", 1},
 			{query.Query{By: []query.Dimension{query.ByNamespace}, Nested: "only"}, "ns=40 on 1; ", "", "40", 1},
@@ -392,9 +394,9 @@ func testGuests(t *testing.T, dsn string) {
 					whole.Decimal(usage.EnergyRest.Detail().Unit), a.NestedNodes, c.want, c.guests, c.whole, c.count)
 			}
 		}
-		told, err := s.l.Check(ctx)
-		if err != nil || len(told) > 0 {
-			t.Errorf("%s: the check tells of %q, %v", when, told, err)
+		findings, err := s.l.Check(ctx)
+		if err != nil || len(findings) > 0 {
+			t.Errorf("%s: the check reports %q, %v", when, findings, err)
 		}
 	}
 	check("minutes")
@@ -416,10 +418,11 @@ func testGuests(t *testing.T, dsn string) {
 	}
 	check("days")
 	if n := s.db.number("SELECT count(*) FROM stale_day"); n != 0 {
-		t.Errorf("%d days are to be summed anew", n)
+		t.Errorf("%d stale days", n)
 	}
 
-	// Shares of the first day come late: that one counts no more, though it is folded.
+	// Shares of the first day arrive late: that day no longer counts, although it is
+	// folded.
 	s.book(s.entry("host", Day.Add(time.Hour), handover(Day.Add(time.Hour), vm("host"), "e", 0, 9)), s.entry("guest", Day.Add(time.Hour), handover(Day.Add(time.Hour), "", "e", 0, 9)))
 	for _, when := range []string{"late", "late and folded"} {
 		if a := ask(query.Query{By: []query.Dimension{query.ByNamespace}}); lines(a.Groups) != "other=20000 on 1; ns=2000 on 1; =200 on 1; " {
@@ -429,7 +432,7 @@ func testGuests(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 	}
-	// Whoever does not see the host sees the guest as it is.
+	// Without access to the host the guest is shown as a separate machine.
 	if err := s.l.PutNode(ctx, registry.Node{ID: "host", Cluster: "hosts", Name: "name-host", MachineID: "m", Boot: "b", At: Day}); err != nil {
 		t.Fatal(err)
 	}
@@ -442,6 +445,6 @@ func testGuests(t *testing.T, dsn string) {
 		}
 	}
 	if _, err := s.l.Usage(ctx, query.Query{By: []query.Dimension{query.ByJob}, Scope: query.Scope{All: true}, Nested: "some"}); err == nil {
-		t.Error("nested: some is answered")
+		t.Error("nested=some was accepted")
 	}
 }

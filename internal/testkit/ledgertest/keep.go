@@ -21,7 +21,7 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// testLate: what comes for hours and days that are folded is in all three.
+// testLate: late minutes of folded hours and days are added at all three levels.
 func testLate(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := Open(t, dsn)
@@ -33,7 +33,7 @@ func testLate(t *testing.T, dsn string) {
 	if err := l.Fold(ctx, Day.Add(26*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	// The name comes late as well, and moves the day to another group.
+	// The name arrives late as well, and moves the day to another group.
 	n := named("k")
 	n.Job = "j"
 	short, _ := workload.ShortIDOf(n.ID)
@@ -60,7 +60,7 @@ func testLate(t *testing.T, dsn string) {
 		{table("", m), m + 31, short, 100}, {"hour", m, 1, 10}, {"hour", m, short, 100}, {"hour", m + 60, short, 100},
 		{"day", m, 1, 20}, {"day", m, short, 200},
 	} {
-		if got := db.usage(c.table)[place{"a", c.short, c.minute}]; got == nil || got.Amount[usage.CPU] != c.want {
+		if got := db.usage(c.table)[rowKey{"a", c.short, c.minute}]; got == nil || got.Amount[usage.CPU] != c.want {
 			t.Errorf("%s at %d of %d is %v, want %d", c.table, c.minute-m, c.short, got, c.want)
 		}
 	}
@@ -72,8 +72,8 @@ func testLate(t *testing.T, dsn string) {
 	}
 }
 
-// testSlices: whatever comes between two slices, and wherever folding is cut
-// off, all sums are right.
+// testSlices: the sums are right with any writes between two slices, and wherever folding
+// is interrupted.
 func testSlices(t *testing.T, dsn string) {
 	ctx := t.Context()
 	cfg := ledger.Default()
@@ -98,8 +98,8 @@ func testSlices(t *testing.T, dsn string) {
 	}
 	db := reader{t, DB(t, dsn)}
 	slices, ended := 0, false
-	// Each round goes on with a new call for one more slice, and then folds the
-	// rest, while rows of all of them come.
+	// Each round folds one more slice with a new call, and then the rest, while rows arrive
+	// for all of them.
 	for _, rest := range []bool{false, true} {
 		for more := true; more; {
 			more = false
@@ -110,7 +110,7 @@ func testSlices(t *testing.T, dsn string) {
 				if slices++; !ended {
 					more = !rest
 					short := workload.ShortID(slices % 4)
-					// The last is for a workload whose groups were just summed.
+					// The last row is for a workload whose groups were just summed.
 					if ended = slices > 50 && db.number("SELECT coalesce(max(next), 0) FROM stale_day") > 0; ended {
 						short = 0
 					}
@@ -128,7 +128,7 @@ func testSlices(t *testing.T, dsn string) {
 	var total int64
 	for short, ns := range want {
 		total += ns
-		if got := db.usage("day")[place{"a", short, m}].Amount[usage.CPU]; got != ns {
+		if got := db.usage("day")[rowKey{"a", short, m}].Amount[usage.CPU]; got != ns {
 			t.Errorf("the day of %d has %d, want %d", short, got, ns)
 		}
 	}
@@ -138,8 +138,8 @@ func testSlices(t *testing.T, dsn string) {
 	if !ended || db.number("SELECT count(*) FROM stale_day") > 0 {
 		t.Errorf("%d slices; some days are stale", slices)
 	}
-	told, err := l.Check(ctx)
-	for _, line := range told {
+	findings, err := l.Check(ctx)
+	for _, line := range findings {
 		if !strings.HasPrefix(line, "balance: ") { // a batch's node is in one of its minutes
 			t.Error(line)
 		}
@@ -170,48 +170,48 @@ func testRetain(t *testing.T, dsn string) {
 	}
 	db := reader{t, DB(t, dsn)}
 	keep(at(100 * 24 * time.Hour))
-	if days := db.kept(); len(days) != 2 {
-		t.Fatalf("kept %v: what is not folded was dropped", days)
+	if days := db.keptDays(); len(days) != 2 {
+		t.Fatalf("kept %v: an unfolded day was dropped", days)
 	}
 	if err := l.Fold(ctx, at(3*24*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	keep(at(8*24*time.Hour + time.Hour))
-	if days := db.kept(); len(days) != 1 || days[0] != m+dayMinutes {
+	if days := db.keptDays(); len(days) != 1 || days[0] != m+dayMinutes {
 		t.Fatalf("kept %v, want the second day", days)
 	}
-	// What is late for a day whose minutes are gone is in its hour and day.
+	// A late minute of a day whose minutes are dropped is in its hour and day.
 	send(m+1, m+dayMinutes)
-	if days := db.kept(); len(days) != 1 {
-		t.Fatalf("kept %v: a day came back", days)
+	if days := db.keptDays(); len(days) != 1 {
+		t.Fatalf("kept %v: a dropped day exists again", days)
 	}
-	if got := db.usage("hour")[place{"a", 1, m}]; got == nil || got.Amount[usage.CPU] != 20 {
+	if got := db.usage("hour")[rowKey{"a", 1, m}]; got == nil || got.Amount[usage.CPU] != 20 {
 		t.Errorf("the hour is %v, want 20", got)
 	}
 	keep(time.Now().Add(47 * time.Hour))
 	if n := db.number("SELECT count(*) FROM batch"); n != 2 {
-		t.Errorf("%d batches are remembered after less than two days, want 2", n)
+		t.Errorf("%d batches are kept after less than two days, want 2", n)
 	}
 	keep(at(800 * 24 * time.Hour))
 	send(m + 2)
 	if got := db.usage("hour"); len(got) != 0 {
 		t.Errorf("hours %v are left", got)
 	}
-	if got := db.usage("day"); got[place{"a", 1, m}].Amount[usage.CPU] != 30 || got[place{"a", 1, m + dayMinutes}].Amount[usage.CPU] != 20 {
+	if got := db.usage("day"); got[rowKey{"a", 1, m}].Amount[usage.CPU] != 30 || got[rowKey{"a", 1, m + dayMinutes}].Amount[usage.CPU] != 20 {
 		t.Errorf("days are %v", got)
 	}
 	if n := db.number("SELECT count(*) FROM batch"); n != 1 {
-		t.Errorf("%d batches are remembered, want the last", n)
+		t.Errorf("%d batches are kept, want the last", n)
 	}
 
-	// By size: the days that are folded go, the oldest first.
+	// By size: folded days are dropped, the oldest first.
 	small := ledger.Default()
 	small.MinuteBytes = 1
 	l2, err := ledger.Open(ctx, dsn, small, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed(t, l2)
+	defer closeLedger(t, l2)
 	now := at(1000 * 24 * time.Hour)
 	send(minuteOf(now), minuteOf(now)+dayMinutes)
 	if err := l2.Fold(ctx, now.Add(25*time.Hour)); err != nil {
@@ -220,7 +220,7 @@ func testRetain(t *testing.T, dsn string) {
 	if err := l2.Retain(ctx, now.Add(25*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if days := db.kept(); len(days) != 1 || days[0] != minuteOf(now)+dayMinutes {
+	if days := db.keptDays(); len(days) != 1 || days[0] != minuteOf(now)+dayMinutes {
 		t.Errorf("kept %v, want the last day", days)
 	}
 }
@@ -256,7 +256,7 @@ func testNodes(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	if ids, err := l.RevokedNodes(ctx); err != nil || len(ids) != 1 || ids[0] != "b" {
-		t.Errorf("revoked are %v, %v", ids, err)
+		t.Errorf("revoked: %v, %v", ids, err)
 	}
 	if got, err := l.NodesByMachine(ctx, "m"); err != nil || len(got) != 1 || got[0].ID != "a" {
 		t.Errorf("nodes of the machine are %v, %v", got, err)
@@ -285,7 +285,7 @@ func testClones(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	if n, err := l.Node(ctx, "one"); err != nil || n.Root != "r" || n.Boot != "b2" {
-		t.Errorf("a clone that enrolled again is %+v, %v", n, err)
+		t.Errorf("a clone that enrolled again: %+v, %v", n, err)
 	}
 	revoked := func(id string, want ...string) {
 		t.Helper()
@@ -303,8 +303,8 @@ func testClones(t *testing.T, dsn string) {
 	if err := l.PutNode(ctx, late); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a clone of a revoked node: %v", err)
 	}
-	// Of those that were made by an older program the audit knows; one that enrolled
-	// with a token of its own is none.
+	// Clones made by an older program are in the audit log; a node that enrolled with its
+	// own token is not a clone.
 	for _, made := range [][2]string{{"token", "alone"}, {"token", "o1"}, {"o1", "o2"}, {"o2", "o3"}, {"o3", "o4"}} {
 		n := root
 		n.ID = made[1]
@@ -316,7 +316,7 @@ func testClones(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 	}
-	closed(t, l)
+	closeLedger(t, l)
 	db := DB(t, dsn)
 	for _, do := range []string{"DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root", "DROP TABLE unsampled", "UPDATE meta SET value = '5' WHERE key = 'ledger.schema'"} {
 		if _, err := db.ExecContext(ctx, do); err != nil {
@@ -326,7 +326,7 @@ func testClones(t *testing.T, dsn string) {
 	l = Open(t, dsn)
 	for id, want := range map[string]string{"alone": "", "o1": "", "o2": "o1", "o3": "o1", "o4": "o1"} {
 		if n, err := l.Node(ctx, id); err != nil || n.Root != want {
-			t.Errorf("%s, made before there were roots, has %q, %v; want %q", id, n.Root, err, want)
+			t.Errorf("%s, created before roots existed, has %q, %v; want %q", id, n.Root, err, want)
 		}
 	}
 }
@@ -369,7 +369,7 @@ func testTokens(t *testing.T, dsn string) {
 			t.Errorf("%d: %v, want %v", i, err, c.want)
 		}
 	}
-	// Of twenty at once eight get it.
+	// Of twenty concurrent uses eight succeed.
 	var wait sync.WaitGroup
 	got20 := make(chan error, 20)
 	for range 20 {
@@ -425,8 +425,7 @@ func testAudit(t *testing.T, dsn string) {
 	}
 }
 
-// testSchema: what an older program made is completed, what a newer one made is
-// refused.
+// testSchema: a schema of an older program is completed, that of a newer one is refused.
 func testSchema(t *testing.T, dsn string) {
 	ctx := context.Background()
 	db := DB(t, dsn)
@@ -437,7 +436,7 @@ func testSchema(t *testing.T, dsn string) {
 	e.Minutes[0].Usage.Put(usage.PressureIO, 4, usage.Modelled)
 	book(t, l, batch.Accepted, e)
 	epoch := l.Epoch()
-	closed(t, l)
+	closeLedger(t, l)
 	do := func(statements ...string) {
 		t.Helper()
 		for _, s := range statements {
@@ -446,7 +445,7 @@ func testSchema(t *testing.T, dsn string) {
 			}
 		}
 	}
-	// As a program would have made it that does not know pressure_io.
+	// As created by a program that does not know pressure_io.
 	for _, tab := range []string{table("", m), table("node_", m), "hour", "node_hour", "day", "node_day"} {
 		do("ALTER TABLE " + tab + " DROP COLUMN pressure_io")
 	}
@@ -462,10 +461,10 @@ func testSchema(t *testing.T, dsn string) {
 	if err := l.Fold(ctx, Day.Add(25*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if got := (reader{t, db}).usage("day")[place{"a", 1, m}]; got.Amount[usage.PressureIO] != 6 || got.Amount[usage.CPU] != 20 {
+	if got := (reader{t, db}).usage("day")[rowKey{"a", 1, m}]; got.Amount[usage.PressureIO] != 6 || got.Amount[usage.CPU] != 20 {
 		t.Errorf("the day is %v", got)
 	}
-	closed(t, l)
+	closeLedger(t, l)
 	refused := func(why string) {
 		t.Helper()
 		_, err := ledger.Open(ctx, dsn, ledger.Default(), quiet)
@@ -474,12 +473,12 @@ func testSchema(t *testing.T, dsn string) {
 		}
 	}
 	do("ALTER TABLE hour ADD COLUMN gpu integer")
-	refused("a column of the future")
+	refused("a column of a newer program")
 	do("ALTER TABLE hour DROP COLUMN gpu", "UPDATE meta SET value = '1000' WHERE key = 'ledger.schema'")
-	refused("a schema of the future")
+	refused("a schema of a newer program")
 }
 
-// testConcurrent: several write, fold and read at a time, through two handles.
+// testConcurrent: several goroutines write, fold and read through two handles.
 func testConcurrent(t *testing.T, dsn string) {
 	ctx := t.Context()
 	cfg := ledger.Default()
@@ -522,7 +521,7 @@ func testConcurrent(t *testing.T, dsn string) {
 	if total != writers*batches*2*10 {
 		t.Errorf("the day has %d, want %d", total, writers*batches*2*10)
 	}
-	// Two that sum the groups of a day anew are in each other's way, and no more.
+	// Two that sum the groups of a day conflict, but do no harm.
 	mark := batch.Mark{Next: 1}
 	for range 5 {
 		e := Entry("n0", batch.Stream{100}, mark, 1, 10, m)

@@ -1,4 +1,4 @@
-// Package ledgertest is one suite for all kinds of ledger, and a PostgreSQL for
+// Package ledgertest has a test suite for all kinds of ledgers, and a PostgreSQL server for
 // tests.
 package ledgertest
 
@@ -40,20 +40,19 @@ func openWith(t testing.TB, dsn string, cfg ledger.Config) *ledger.Ledger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closed(t, l) })
+	t.Cleanup(func() { closeLedger(t, l) })
 	return l
 }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func closed(t testing.TB, l *ledger.Ledger) {
+func closeLedger(t testing.TB, l *ledger.Ledger) {
 	if err := l.Close(); err != nil {
 		t.Errorf("closing the ledger: %v", err)
 	}
 }
 
-// Run holds a kind of ledger to what all have to do. dsn names an empty place
-// each time.
+// Run runs the test suite on a kind of ledger. dsn returns an empty database each time.
 func Run(t *testing.T, dsn func(testing.TB) string) {
 	for name, test := range map[string]func(*testing.T, string){
 		"Model": testModel, "Streams": testStreams, "Lost": testLost, "Names": testNames,
@@ -67,17 +66,18 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 	}
 }
 
-// Draw is those of Run that draw their histories, with so many rounds each.
+// Draw runs the tests of Run that draw random histories, with the given number of rounds
+// each.
 func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
 	Checks(t, rounds)
 	t.Run("Model", func(t *testing.T) { testModel(t, dsn(t)) })
 	t.Run("Answers", func(t *testing.T) { testAnswers(t, dsn(t)) })
 }
 
-// Day is the midnight on which the tests' time begins.
+// Day is the midnight at which the tests' data begins.
 var Day = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// Node enrolls a node of this id.
+// Node enrolls a node with this id.
 func Node(t testing.TB, l *ledger.Ledger, id string) {
 	t.Helper()
 	n := registry.Node{ID: id, Cluster: "c", Name: "name-" + id, MachineID: "machine-" + id, Boot: "boot", At: Day}
@@ -86,7 +86,7 @@ func Node(t testing.TB, l *ledger.Ledger, id string) {
 	}
 }
 
-// Entry is an entry that uses ns of CPU in each of the minutes.
+// Entry returns an entry that uses ns of CPU in each of the minutes.
 func Entry(node string, s batch.Stream, mark batch.Mark, short workload.ShortID, ns int64, minutes ...int64) *batch.Entry {
 	e := &batch.Entry{
 		Node: node, Stream: s, Number: mark.Next, Previous: mark.Last,
@@ -102,7 +102,7 @@ func Entry(node string, s batch.Stream, mark batch.Mark, short workload.ShortID,
 	return e
 }
 
-// book books entries that all have to get the same verdict.
+// book books entries, which must all get the same verdict.
 func book(t testing.TB, l *ledger.Ledger, want batch.Verdict, es ...*batch.Entry) []batch.Result {
 	t.Helper()
 	results, err := l.Book(context.Background(), es)
@@ -131,15 +131,15 @@ func testStreams(t *testing.T, dsn string) {
 	second := Entry("a", s, batch.Mark{Next: 2, Last: first.Hash}, 7, 5, m)
 	third := Entry("a", s, batch.Mark{Next: 3, Last: second.Hash}, 7, 5, m)
 	if r := book(t, l, batch.OutOfOrder, third)[0]; r.Next != 2 {
-		t.Errorf("behind, and the next is %d, want 2", r.Next)
+		t.Errorf("out of order: next is %d, want 2", r.Next)
 	}
-	// In one call the second makes way for the third.
+	// In one call the second precedes the third.
 	if r := book(t, l, batch.Accepted, second, third); r[1].Next != 4 {
 		t.Errorf("next is %d, want 4", r[1].Next)
 	}
 	other := Entry("a", s, batch.Mark{Next: 2, Last: first.Hash}, 7, 6, m)
 	forged := Entry("a", s, batch.Mark{Next: 4, Last: second.Hash}, 7, 6, m)
-	for range 2 { // kept aside once
+	for range 2 { // set aside once only
 		book(t, l, batch.Conflict, other, forged)
 	}
 	db := reader{t, DB(t, dsn)}
@@ -152,19 +152,19 @@ func testStreams(t *testing.T, dsn string) {
 
 	denied := []*batch.Entry{
 		Entry("b", s, batch.Mark{Next: 4, Last: third.Hash}, 7, 5, m),
-		Entry("nobody", batch.Stream{2}, batch.Mark{Next: 1}, 7, 5, m),
+		Entry("unknown", batch.Stream{2}, batch.Mark{Next: 1}, 7, 5, m),
 		Entry("b", batch.Stream{3}, batch.Mark{Next: 1}, 7, 5, m),
 	}
 	results, err := l.Book(ctx, denied)
 	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !errors.Is(results[1].Err, fault.ErrDenied) || results[2].Verdict != batch.Accepted {
-		t.Errorf("of others: %v, %v", results, err)
+		t.Errorf("streams of other nodes: %v, %v", results, err)
 	}
 	if err := l.RevokeNode(ctx, "b", Day); err != nil {
 		t.Fatal(err)
 	}
 	results, err = l.Book(ctx, []*batch.Entry{Entry("b", batch.Stream{4}, batch.Mark{Next: 1}, 7, 5, m)})
 	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !strings.Contains(results[0].Err.Error(), "node b is revoked") || fault.Hint(results[0].Err) == "" {
-		t.Errorf("of a revoked node: %v, %v", results, err)
+		t.Errorf("entry of a revoked node: %v, %v", results, err)
 	}
 
 	if mark, err := l.Mark(ctx, "a", s); err != nil || mark != (batch.Mark{Next: 4, Last: third.Hash}) {
@@ -174,15 +174,15 @@ func testStreams(t *testing.T, dsn string) {
 		t.Errorf("the mark of an unknown stream is %v, %v", mark, err)
 	}
 	if _, err := l.Mark(ctx, "b", s); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("the mark of another's stream: %v", err)
+		t.Errorf("mark of another node's stream: %v", err)
 	}
 	if at, err := l.Through(ctx, "a"); err != nil || !at.Equal(Day.Add(time.Minute)) {
 		t.Errorf("through %v, %v", at, err)
 	}
-	if _, err := l.Through(ctx, "nobody"); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("through of nobody: %v", err)
+	if _, err := l.Through(ctx, "unknown"); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Through of an unknown node: %v", err)
 	}
-	if got := db.usage(table("", m))[place{"a", 7, m}].Amount[usage.CPU]; got != 15 {
+	if got := db.usage(table("", m))[rowKey{"a", 7, m}].Amount[usage.CPU]; got != 15 {
 		t.Errorf("booked %d ns, want 15", got)
 	}
 }
@@ -196,7 +196,7 @@ func testLost(t *testing.T, dsn string) {
 		Stream: batch.Stream{1}, From: 1, To: 3, Hash: batch.Hash{3},
 		Gap: usage.Gap{From: Day, To: Day.Add(time.Hour), Reason: usage.Forgotten, Detail: "gone"},
 	}
-	tell := func(node string, from, to uint64) (batch.Reply, error) {
+	report := func(node string, from, to uint64) (batch.Reply, error) {
 		lost.From, lost.To = from, to
 		return l.Lost(ctx, node, lost, Day.Add(2*time.Hour))
 	}
@@ -209,14 +209,14 @@ func testLost(t *testing.T, dsn string) {
 		{1, 3, batch.Reply{Verdict: batch.Duplicate, Next: 4}},
 		{3, 5, batch.Reply{Verdict: batch.OutOfOrder, Next: 4}},
 	} {
-		if r, err := tell("a", c.from, c.to); err != nil || r.Verdict != c.want.Verdict || r.Next != c.want.Next {
+		if r, err := report("a", c.from, c.to); err != nil || r.Verdict != c.want.Verdict || r.Next != c.want.Next {
 			t.Errorf("%d: %v, %v; want %v", i, r, err, c.want)
 		}
 	}
-	if _, err := tell("b", 4, 4); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("of another's stream: %v", err)
+	if _, err := report("b", 4, 4); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("another node's stream: %v", err)
 	}
-	if _, err := tell("a", 5, 4); !errors.Is(err, fault.ErrInvalid) {
+	if _, err := report("a", 5, 4); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("backward: %v", err)
 	}
 	e := Entry("a", lost.Stream, batch.Mark{Next: 4, Last: batch.Hash{3}}, 1, 1, minuteOf(Day))
@@ -247,7 +247,8 @@ func testLost(t *testing.T, dsn string) {
 	if n := db.number("SELECT count(*) FROM gap WHERE reason = 'forgotten' AND detail = 'gone'"); n != 1 {
 		t.Errorf("%d gaps, want 1", n)
 	}
-	// Of many the latest are listed, and all are told one by one to who sees them.
+	// If there are many, only the latest are listed, and all are counted for those who can
+	// see them.
 	_, err := DB(t, dsn).ExecContext(ctx, fmt.Sprintf(`WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < 10050)
 		INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns, rev) SELECT n.id, %d + s.i, %[1]d + s.i + 1000000, 'rebooted', '', 1, 1 FROM s, node n WHERE n.node_id = 'b'`, Day.UnixNano()))
 	if err != nil {
@@ -261,21 +262,21 @@ func testLost(t *testing.T, dsn string) {
 		if err != nil || len(list) != c.listed {
 			t.Errorf("%+v: %d gaps, %v; want %d", c.scope, len(list), err, c.listed)
 		}
-		told := map[usage.Reason]int{}
+		counted := map[usage.Reason]int{}
 		var nodes []string
 		err = l.EachGap(ctx, Day, Day.Add(2*time.Hour), c.scope, func(g *query.Gap) {
-			told[g.Reason]++
+			counted[g.Reason]++
 			if !slices.Contains(nodes, g.Node) {
 				nodes = append(nodes, g.Node)
 			}
 		})
-		if sum := told[usage.Rebooted] + told[lost.Gap.Reason] + told[usage.UnknownReason]; err != nil || sum != c.told || c.told > 0 && (told[usage.Rebooted] != 10_050 || len(nodes) != 2) {
-			t.Errorf("%+v: told of %v of %v, %v; want %d", c.scope, told, nodes, err, c.told)
+		if sum := counted[usage.Rebooted] + counted[lost.Gap.Reason] + counted[usage.UnknownReason]; err != nil || sum != c.told || c.told > 0 && (counted[usage.Rebooted] != 10_050 || len(nodes) != 2) {
+			t.Errorf("%+v: counted %v of %v, %v; want %d", c.scope, counted, nodes, err, c.told)
 		}
 	}
 }
 
-// named is a name of a workload of node "a".
+// named returns a name of a workload of node "a".
 func named(key string) batch.Name {
 	return batch.Name{ID: workload.NewID("a", workload.Job, key), Kind: workload.Job, Key: key}
 }
@@ -306,11 +307,11 @@ func testNames(t *testing.T, dsn string) {
 	later := named("k")
 	later.Name, later.Labels = "n2", map[string]string{"app": "z"}
 	send(m+20, later)
-	// An older name, from another stream, fills in only what is unknown.
+	// An older name, from another stream, fills in only unknown fields.
 	older := named("k")
 	older.Name, older.Path, older.Labels = "n0", "/p", map[string]string{"app": "old", "tier": "t"}
 	send(m+5, older)
-	// Another user does not take the job over.
+	// Another user cannot take over the job.
 	theirs := named("k")
 	theirs.Name, theirs.Job, theirs.User, theirs.Project, theirs.Labels = "x", "x", "x", "x", map[string]string{"app": "x"}
 	send(m+30, theirs)
@@ -335,7 +336,7 @@ func testNames(t *testing.T, dsn string) {
 	}
 }
 
-// testRange: what is too large costs the entry that it is in, and no other.
+// testRange: a value out of range makes its own entry fail, and no other.
 func testRange(t *testing.T, dsn string) {
 	l := Open(t, dsn)
 	Node(t, l, "a")
@@ -344,12 +345,12 @@ func testRange(t *testing.T, dsn string) {
 	book(t, l, batch.Accepted, Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, large, m))
 	es := []*batch.Entry{
 		Entry("a", batch.Stream{2}, batch.Mark{Next: 1}, 2, 5, m),
-		Entry("a", batch.Stream{3}, batch.Mark{Next: 1}, 1, 1, m),              // together with what is there
-		Entry("a", batch.Stream{4}, batch.Mark{Next: 1}, 3, 1<<62, m),          // by itself
-		Entry("a", batch.Stream{5}, batch.Mark{Next: 1}, 4, -1, m),             // less than nothing
-		Entry("a", batch.Stream{6}, batch.Mark{Next: 0}, 5, 1, m),              // no number
-		Entry("a", batch.Stream{7}, batch.Mark{Next: 1}, 6, 1, -m),             // no time
-		Entry("a", batch.Stream{8}, batch.Mark{Next: 1}, 2, large-100, m, m+1), // room for it
+		Entry("a", batch.Stream{3}, batch.Mark{Next: 1}, 1, 1, m),              // in sum with the existing rows
+		Entry("a", batch.Stream{4}, batch.Mark{Next: 1}, 3, 1<<62, m),          // on its own
+		Entry("a", batch.Stream{5}, batch.Mark{Next: 1}, 4, -1, m),             // negative
+		Entry("a", batch.Stream{6}, batch.Mark{Next: 0}, 5, 1, m),              // without a number
+		Entry("a", batch.Stream{7}, batch.Mark{Next: 1}, 6, 1, -m),             // before the epoch
+		Entry("a", batch.Stream{8}, batch.Mark{Next: 1}, 2, large-100, m, m+1), // in range
 	}
 	results, err := l.Book(t.Context(), es)
 	if err != nil {
@@ -363,7 +364,7 @@ func testRange(t *testing.T, dsn string) {
 	}
 	db := reader{t, DB(t, dsn)}
 	got := db.usage(table("", m))
-	if len(got) != 3 || got[place{"a", 1, m}].Amount[usage.CPU] != large || got[place{"a", 2, m}].Amount[usage.CPU] != large-95 {
+	if len(got) != 3 || got[rowKey{"a", 1, m}].Amount[usage.CPU] != large || got[rowKey{"a", 2, m}].Amount[usage.CPU] != large-95 {
 		t.Errorf("booked %v", got)
 	}
 	if n := db.number("SELECT count(*) FROM stream"); n != 3 {
@@ -371,8 +372,8 @@ func testRange(t *testing.T, dsn string) {
 	}
 }
 
-// testLarge: the largest minutes there can be fold into hours; a day that does
-// not fit stays at the largest value, and that is told.
+// testLarge: the largest possible minutes fold into hours; a day that does not fit stays at
+// the largest value, and that is audited.
 func testLarge(t *testing.T, dsn string) {
 	l := Open(t, dsn)
 	Node(t, l, "a")
@@ -384,7 +385,7 @@ func testLarge(t *testing.T, dsn string) {
 			hour = append(hour, m+i)
 		}
 	}
-	// The sum of the first two does not fit 64 bits, in the group.
+	// The sum of the first two exceeds 64 bits in the group.
 	book(t, l, batch.Accepted, Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, large, hour...),
 		Entry("a", batch.Stream{2}, batch.Mark{Next: 1}, 2, large, hour...),
 		Entry("a", batch.Stream{3}, batch.Mark{Next: 1}, 3, large, day...))
@@ -397,9 +398,9 @@ func testLarge(t *testing.T, dsn string) {
 		row  *usage.Usage
 		want int64
 	}{
-		{hours[place{"a", 3, m + 23*hourMinutes}], hourMinutes * large},
-		{days[place{"a", 1, m}], hourMinutes * large},
-		{days[place{"a", 3, m}], math.MaxInt64},
+		{hours[rowKey{"a", 3, m + 23*hourMinutes}], hourMinutes * large},
+		{days[rowKey{"a", 1, m}], hourMinutes * large},
+		{days[rowKey{"a", 3, m}], math.MaxInt64},
 	} {
 		if c.row == nil || c.row.Amount[usage.CPU] != c.want {
 			t.Errorf("%d: %v, want %d", i, c.row, c.want)
@@ -418,7 +419,7 @@ func testLarge(t *testing.T, dsn string) {
 	}
 }
 
-// testText: text that a database cannot hold does no harm.
+// testText: text that a database cannot store does no harm.
 func testText(t *testing.T, dsn string) {
 	l := Open(t, dsn)
 	Node(t, l, "a\x00\xff")

@@ -10,17 +10,17 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A model is what a ledger ought to hold, as plain maps.
+// A model is the expected content of a ledger, in plain maps.
 type model struct {
 	streams map[batch.Stream]*modelStream
-	minutes map[place]*usage.Usage      // node is set
-	nodes   map[place]*batch.NodeMinute // workload is 0
-	jobs    map[place]string            // by node and workload
+	minutes map[rowKey]*usage.Usage      // a key with node and workload
+	nodes   map[rowKey]*batch.NodeMinute // a key with node only
+	jobs    map[rowKey]string            // by node and workload
 	through map[string]time.Time
 	gaps    map[string]int
 }
 
-type place struct {
+type rowKey struct {
 	node     string
 	workload workload.ShortID
 	minute   int64
@@ -28,24 +28,24 @@ type place struct {
 
 type modelStream struct {
 	node  string
-	taken []*batch.Entry // numbers from 1; nil where it was lost
+	taken []*batch.Entry // by number from 1; nil if it was lost
 	last  batch.Hash
 }
 
 func newModel() *model {
 	return &model{
-		streams: map[batch.Stream]*modelStream{}, minutes: map[place]*usage.Usage{}, nodes: map[place]*batch.NodeMinute{},
-		jobs: map[place]string{}, through: map[string]time.Time{}, gaps: map[string]int{},
+		streams: map[batch.Stream]*modelStream{}, minutes: map[rowKey]*usage.Usage{}, nodes: map[rowKey]*batch.NodeMinute{},
+		jobs: map[rowKey]string{}, through: map[string]time.Time{}, gaps: map[string]int{},
 	}
 }
 
-// book books an entry that has to be taken.
+// book books an entry that must be accepted.
 func (m *model) book(e *batch.Entry) {
 	s := m.streams[e.Stream]
 	s.taken = append(s.taken, e)
 	s.last = e.Hash
 	for _, row := range e.Minutes {
-		at := place{e.Node, row.Workload, row.Minute}
+		at := rowKey{e.Node, row.Workload, row.Minute}
 		if m.minutes[at] == nil {
 			m.minutes[at] = &usage.Usage{}
 		}
@@ -54,7 +54,7 @@ func (m *model) book(e *batch.Entry) {
 		m.minutes[at].Add(&u)
 	}
 	for _, row := range e.Nodes {
-		at := place{node: e.Node, minute: row.Minute}
+		at := rowKey{node: e.Node, minute: row.Minute}
 		n := m.nodes[at]
 		if n == nil {
 			n = &batch.NodeMinute{Minute: row.Minute}
@@ -64,7 +64,7 @@ func (m *model) book(e *batch.Entry) {
 	}
 	for _, n := range e.Names {
 		short, _ := workload.ShortIDOf(n.ID)
-		if at := (place{node: e.Node, workload: short}); n.Job != "" {
+		if at := (rowKey{node: e.Node, workload: short}); n.Job != "" {
 			m.jobs[at] = n.Job
 		}
 	}
@@ -86,9 +86,9 @@ func addNode(to, n *batch.NodeMinute) {
 	to.Total.Add(&n.Total)
 }
 
-// usage is what rows of the given width have to be, for those that there are.
-func (m *model) usage(width int64, there func(place) bool) map[place]*usage.Usage {
-	rows := map[place]*usage.Usage{}
+// usage returns the expected rows of the given width, for the keys that exist.
+func (m *model) usage(width int64, there func(rowKey) bool) map[rowKey]*usage.Usage {
+	rows := map[rowKey]*usage.Usage{}
 	for at, u := range m.minutes {
 		at.minute -= at.minute % width
 		if !there(at) {
@@ -102,9 +102,9 @@ func (m *model) usage(width int64, there func(place) bool) map[place]*usage.Usag
 	return rows
 }
 
-// whole is the same of nodes.
-func (m *model) whole(width int64, there func(place) bool) map[place]*batch.NodeMinute {
-	rows := map[place]*batch.NodeMinute{}
+// whole returns the same for nodes.
+func (m *model) whole(width int64, there func(rowKey) bool) map[rowKey]*batch.NodeMinute {
+	rows := map[rowKey]*batch.NodeMinute{}
 	for at, n := range m.nodes {
 		at.minute -= at.minute % width
 		if !there(at) {
@@ -118,12 +118,12 @@ func (m *model) whole(width int64, there func(place) bool) map[place]*batch.Node
 	return rows
 }
 
-// groups are the sums of CPU by job and day.
+// groups returns the sums of CPU by job and day.
 func (m *model) groups(to int64) map[group]int64 {
 	sums := map[group]int64{}
-	for at, u := range m.usage(dayMinutes, func(at place) bool { return at.minute < to }) {
+	for at, u := range m.usage(dayMinutes, func(at rowKey) bool { return at.minute < to }) {
 		if v, ok := u.Get(usage.CPU); ok {
-			sums[group{m.jobs[place{node: at.node, workload: at.workload}], at.minute}] += v
+			sums[group{m.jobs[rowKey{node: at.node, workload: at.workload}], at.minute}] += v
 		}
 	}
 	maps.DeleteFunc(sums, func(_ group, v int64) bool { return v == 0 })
@@ -135,11 +135,11 @@ type group struct {
 	day int64
 }
 
-// nameless are those of the entry's workloads that have no name yet, in order.
-func (m *model) nameless(e *batch.Entry, named map[place]bool) []workload.ShortID {
+// nameless returns the entry's workloads without a name, in order.
+func (m *model) nameless(e *batch.Entry, named map[rowKey]bool) []workload.ShortID {
 	set := map[workload.ShortID]bool{}
 	for _, row := range e.Minutes {
-		if !named[place{node: e.Node, workload: row.Workload}] {
+		if !named[rowKey{node: e.Node, workload: row.Workload}] {
 			set[row.Workload] = true
 		}
 	}

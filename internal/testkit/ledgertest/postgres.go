@@ -24,13 +24,13 @@ import (
 	"mete.dev/mete/internal/testkit/postgres"
 )
 
-// A server is a PostgreSQL of the test program's own.
+// A server is a PostgreSQL of the test program.
 type server struct {
-	dir   string // holds its data and its socket
+	dir   string // of its data and socket
 	cmd   *exec.Cmd
 	ended chan error
 	out   bytes.Buffer
-	made  atomic.Int64 // schemas
+	made  atomic.Int64 // number of schemas
 }
 
 var (
@@ -40,8 +40,8 @@ var (
 	mains   bool
 )
 
-// Main runs the tests of a package that uses PostgreSQL, for its TestMain, and
-// stops the server after them.
+// Main runs the tests of a package that uses PostgreSQL, for its TestMain, and then stops
+// the server.
 func Main(m *testing.M) {
 	mains = true
 	code := m.Run()
@@ -54,10 +54,9 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// PostgreSQL returns the dsn of an empty place in a PostgreSQL server, which is
-// started for the first test that asks. The package's TestMain has to be Main.
-// It skips the test outside the stage "postgres": the default gate runs without a
-// database server.
+// PostgreSQL returns the dsn of an empty schema in a PostgreSQL server, which the first
+// call starts. The package's TestMain must be Main. Outside the stage "postgres" it skips
+// the test, since the default gate runs without a database server.
 func PostgreSQL(t testing.TB) string {
 	t.Helper()
 	testkit.Stage(t, "postgres", "needs PostgreSQL")
@@ -69,7 +68,7 @@ func PostgreSQL(t testing.TB) string {
 	if starts != nil {
 		t.Fatalf("PostgreSQL: %v", starts)
 	}
-	// A schema is made much quicker than a database.
+	// Creating a schema is much faster than creating a database.
 	name := fmt.Sprintf("t%d", running.made.Add(1))
 	db, err := sql.Open("pgx", running.dsn())
 	if err == nil {
@@ -86,15 +85,15 @@ func (s *server) dsn() string {
 	return "postgres:///postgres?host=" + s.dir + "&user=postgres"
 }
 
-// start makes and starts a server that listens on a unix socket only. Nothing
-// that it holds outlives the tests, so it does not sync.
+// start creates and starts a server that listens only on a unix socket. Its data is
+// temporary, so it does not sync.
 func start() (_ *server, err error) {
 	bin, err := postgres.Programs()
 	if err != nil {
 		return nil, err
 	}
 	s := &server{ended: make(chan error, 1)}
-	// Not the test's own temporary directory: the path of a socket is short.
+	// Not the test's own temporary directory: the path of a socket must be short.
 	if s.dir, err = os.MkdirTemp("", "mete-pg-"); err != nil {
 		return nil, err
 	}
@@ -119,8 +118,8 @@ func start() (_ *server, err error) {
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 	started := make(chan error)
 	go func() {
-		// The kernel sends the signal when the thread that started the server
-		// ends, so the goroutine keeps it.
+		// The kernel sends the signal when the thread that started the server ends, so the
+		// goroutine keeps it.
 		runtime.LockOSThread()
 		err := s.cmd.Start()
 		started <- err
@@ -134,8 +133,8 @@ func start() (_ *server, err error) {
 	return s, s.ready()
 }
 
-// owner gives the directory to the user that the server runs as: PostgreSQL
-// refuses root. The server dies with the test program.
+// owner gives the directory to the user that runs the server: PostgreSQL refuses root. The
+// server dies with the test program.
 func (s *server) owner() (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 	if os.Geteuid() != 0 {
@@ -157,7 +156,7 @@ func (s *server) owner() (*syscall.SysProcAttr, error) {
 	return attr, os.Chown(s.dir, uid, gid)
 }
 
-// ready waits until the server answers, or has ended.
+// ready waits until the server answers or has exited.
 func (s *server) ready() error {
 	db, err := sql.Open("pgx", s.dsn())
 	if err != nil {
@@ -169,13 +168,13 @@ func (s *server) ready() error {
 		select {
 		case <-try.C:
 		case ended := <-s.ended:
-			return errors.Join(fmt.Errorf("it ended: %w\n%s", ended, s.out.String()), db.Close())
+			return errors.Join(fmt.Errorf("the server exited: %w\n%s", ended, s.out.String()), db.Close())
 		}
 	}
 	return db.Close()
 }
 
-// stop ends the server and removes what it kept.
+// stop stops the server and removes its data.
 func (s *server) stop() error {
 	err := s.cmd.Process.Signal(syscall.SIGINT) // fast shutdown
 	if err == nil {

@@ -18,22 +18,22 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// testModel books at random, with repeats, forgeries, late minutes, folds,
-// drops and restarts in between, and compares all that is there with the model.
+// testModel books random entries, with repeats, forgeries, late minutes, folds, drops and
+// restarts in between, and compares the whole content with the model.
 func testModel(t *testing.T, dsn string) {
 	checks(t, dsn)
 	round, db := 0, DB(t, dsn)
 	rapid.Check(t, func(rt *rapid.T) {
-		// One database for all rounds: each has nodes of its own, and days of its
-		// own, since marks only move forward.
+		// All rounds use one database: each has nodes and days of its own, since marks only
+		// move forward.
 		round++
-		r := &walk{
-			T: rt, t: t, dsn: dsn, model: newModel(), db: reader{t, db}, named: map[place]bool{},
-			// Long ago, so that no batch is forgotten meanwhile.
+		r := &modelRound{
+			T: rt, t: t, dsn: dsn, model: newModel(), db: reader{t, db}, named: map[rowKey]bool{},
+			// Long ago, so that no batch is dropped meanwhile.
 			day: minuteOf(time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)) + int64(round)*10*dayMinutes,
 		}
 		r.open()
-		defer func() { closed(t, r.l) }()
+		defer func() { closeLedger(t, r.l) }()
 		for i := range 2 {
 			id := fmt.Sprintf("r%d-%d", round, i)
 			Node(t, r.l, id)
@@ -50,16 +50,15 @@ func testModel(t *testing.T, dsn string) {
 		r.check()
 	})
 	l := Open(t, dsn)
-	told, err := l.Check(t.Context())
-	// What is drawn at random is not in balance.
-	told = slices.DeleteFunc(told, func(s string) bool { return strings.HasPrefix(s, "balance: ") })
-	if err != nil || len(told) > 0 {
-		t.Errorf("the check tells of %q, %v", told, err)
+	findings, err := l.Check(t.Context())
+	// Random rows do not balance.
+	findings = slices.DeleteFunc(findings, func(s string) bool { return strings.HasPrefix(s, "balance: ") })
+	if err != nil || len(findings) > 0 {
+		t.Errorf("the check reports %q, %v", findings, err)
 	}
 }
 
-// checks makes rounds few enough for every day, unless -rapid.checks says how
-// many there are to be.
+// checks sets a small default number of rounds, unless -rapid.checks sets it.
 func checks(t *testing.T, dsn string) {
 	n := 10
 	if strings.HasPrefix(dsn, "postgres") {
@@ -68,8 +67,8 @@ func checks(t *testing.T, dsn string) {
 	Checks(t, n)
 }
 
-// Checks sets how many rounds a property has until the test ends, unless
-// -rapid.checks or a test above says it.
+// Checks sets the number of rounds of a property until the test ends, unless -rapid.checks
+// or a parent test sets it.
 func Checks(t *testing.T, n int) {
 	t.Helper()
 	f := flag.Lookup("rapid.checks")
@@ -86,8 +85,8 @@ func Checks(t *testing.T, n int) {
 	})
 }
 
-// A walk is one round.
-type walk struct {
+// A modelRound is one round.
+type modelRound struct {
 	*rapid.T
 	t       *testing.T
 	dsn     string
@@ -96,14 +95,13 @@ type walk struct {
 	model   *model
 	nodes   []string
 	streams []batch.Stream
-	named   map[place]bool
-	day     int64 // the first minute of its time
+	named   map[rowKey]bool
+	day     int64 // the first minute of its days
 	sent    int
 }
 
-// open opens the ledger, so that it folds in slices of one key, of some or of
-// all.
-func (r *walk) open() {
+// open opens the ledger, so that it folds in slices of one key, of some or of all.
+func (r *modelRound) open() {
 	cfg := ledger.Default()
 	cfg.Slice = rapid.SampledFrom([]int{1, 180, cfg.Slice, cfg.Slice}).Draw(r.T, "slice")
 	l, err := ledger.Open(r.t.Context(), r.dsn, cfg, quiet)
@@ -113,8 +111,8 @@ func (r *walk) open() {
 	r.l = l
 }
 
-// fold folds some slices; between them, and before the rest, is what may come.
-func (r *walk) fold(slices int) error {
+// fold folds some slices; other steps may come between them and the rest.
+func (r *modelRound) fold(slices int) error {
 	for err := range r.l.Folding(r.t.Context(), r.now()) {
 		if err != nil {
 			return err
@@ -129,12 +127,12 @@ func (r *walk) fold(slices int) error {
 	return nil
 }
 
-// now is some moment of the round's three days and a little after.
-func (r *walk) now() time.Time {
+// now draws a moment of the round's three days and a little later.
+func (r *modelRound) now() time.Time {
 	return time.Unix(60*(r.day+int64(rapid.IntRange(0, 4*dayMinutes).Draw(r.T, "now"))), 0)
 }
 
-func (r *walk) step() {
+func (r *modelRound) step() {
 	ctx := r.t.Context()
 	var err error
 	switch rapid.SampledFrom([]string{"book", "book", "book", "book", "fold", "fold", "retain", "reopen", "lost", "check"}).Draw(r.T, "step") {
@@ -145,7 +143,7 @@ func (r *walk) step() {
 	case "retain":
 		err = r.l.Retain(ctx, r.now().Add(time.Duration(rapid.SampledFrom([]int{0, 6, 7, 8, 780}).Draw(r.T, "days"))*24*time.Hour))
 	case "reopen":
-		closed(r.t, r.l)
+		closeLedger(r.t, r.l)
 		r.open()
 	case "lost":
 		s := rapid.SampledFrom(r.streams).Draw(r.T, "stream")
@@ -165,8 +163,8 @@ func (r *walk) step() {
 	}
 }
 
-// book offers some entries, good and bad ones.
-func (r *walk) book() {
+// book offers some entries, valid and invalid.
+func (r *modelRound) book() {
 	type expected struct {
 		verdict batch.Verdict // 0 is an error
 		next    uint64
@@ -185,7 +183,7 @@ func (r *walk) book() {
 			r.model.book(e)
 			for _, n := range e.Names {
 				short, _ := workload.ShortIDOf(n.ID)
-				r.named[place{node: e.Node, workload: short}] = true
+				r.named[rowKey{node: e.Node, workload: short}] = true
 			}
 			x = expected{batch.Accepted, next + 1, r.model.nameless(e, r.named)}
 		case "again":
@@ -216,7 +214,7 @@ func (r *walk) book() {
 			e.Node = r.nodes[(slices.Index(r.nodes, e.Node)+1)%2]
 			x = expected{}
 			if len(m.taken) == 0 {
-				continue // nobody's yet
+				continue // not used yet
 			}
 		}
 		es, want = append(es, e), append(want, x)
@@ -233,8 +231,8 @@ func (r *walk) book() {
 	}
 }
 
-// entry makes the entry that is next in a stream.
-func (r *walk) entry(s batch.Stream, m *modelStream, next uint64) *batch.Entry {
+// entry creates the next entry of a stream.
+func (r *modelRound) entry(s batch.Stream, m *modelStream, next uint64) *batch.Entry {
 	r.sent++
 	e := &batch.Entry{Node: m.node, Stream: s, Number: next, Previous: m.last, Sent: fmt.Append(nil, r.sent), Boot: "boot"}
 	e.Hash = batch.HashOf(e.Sent)
@@ -270,19 +268,19 @@ func (r *walk) entry(s batch.Stream, m *modelStream, next uint64) *batch.Entry {
 	return e
 }
 
-func (r *walk) name(node string) batch.Name {
+func (r *modelRound) name(node string) batch.Name {
 	key := rapid.SampledFrom([]string{"x", "y", "z"}).Draw(r.T, "workload")
 	return batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key}
 }
 
-// check compares all that is there of this round with the model, which has to
-// be the same at each level.
-func (r *walk) check() {
+// check compares the whole content of this round with the model, which must be the same at
+// each level.
+func (r *modelRound) check() {
 	_, _, minuteFloor, _ := r.db.marks()
 	hours, days := r.db.parts()
 	nodes, workloads := r.db.ids()
 	var tables, nodeTables []string
-	for _, d := range r.db.kept() {
+	for _, d := range r.db.keptDays() {
 		tables, nodeTables = append(tables, table("", d)), append(nodeTables, table("node_", d))
 	}
 	for _, level := range []struct {
@@ -294,21 +292,21 @@ func (r *walk) check() {
 		{hourMinutes, hours, []string{"hour"}, []string{"node_hour"}},
 		{dayMinutes, days, []string{"day"}, []string{"node_day"}},
 	} {
-		there := func(at place, id, before int64) bool {
+		there := func(at rowKey, id, before int64) bool {
 			return at.minute >= level.floor && (at.minute < level.mark || at.minute == level.mark && id < before)
 		}
-		want := r.model.usage(level.width, func(at place) bool {
-			return there(at, workloads[place{node: at.node, workload: at.workload}], level.workload)
+		want := r.model.usage(level.width, func(at rowKey) bool {
+			return there(at, workloads[rowKey{node: at.node, workload: at.workload}], level.workload)
 		})
-		if diff := cmp.Diff(want, mine(r, r.db.usage(level.tables...)), rows...); diff != "" {
+		if diff := cmp.Diff(want, ofRound(r, r.db.usage(level.tables...)), rows...); diff != "" {
 			r.Fatalf("rows of %d minutes (-want +got):\n%s", level.width, diff)
 		}
-		whole := r.model.whole(level.width, func(at place) bool { return there(at, nodes[at.node], level.node) })
-		if diff := cmp.Diff(whole, mine(r, r.db.whole(level.nodes...)), rows...); diff != "" {
+		whole := r.model.whole(level.width, func(at rowKey) bool { return there(at, nodes[at.node], level.node) })
+		if diff := cmp.Diff(whole, ofRound(r, r.db.whole(level.nodes...)), rows...); diff != "" {
 			r.Fatalf("node rows of %d minutes (-want +got):\n%s", level.width, diff)
 		}
 	}
-	if err := r.l.Fold(r.t.Context(), time.Unix(0, 0)); err != nil { // only what is stale
+	if err := r.l.Fold(r.t.Context(), time.Unix(0, 0)); err != nil { // only stale days
 		r.Fatal(err)
 	}
 	groups := r.db.groups()
@@ -335,10 +333,10 @@ func (r *walk) check() {
 	}
 }
 
-var rows = cmp.Options{cmp.AllowUnexported(place{})}
+var rows = cmp.Options{cmp.AllowUnexported(rowKey{})}
 
-// mine leaves out the rows of other rounds.
-func mine[V any](r *walk, all map[place]V) map[place]V {
+// ofRound drops the rows of other rounds.
+func ofRound[V any](r *modelRound, all map[rowKey]V) map[rowKey]V {
 	for at := range all {
 		if !slices.Contains(r.nodes, at.node) {
 			delete(all, at)

@@ -18,7 +18,7 @@ const (
 	dayMinutes  = 24 * hourMinutes
 )
 
-// DB opens the database of a ledger beside it, to look at its tables.
+// DB opens the database of a ledger a second time, to read its tables.
 func DB(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	driver := "pgx"
@@ -43,7 +43,7 @@ type reader struct {
 	db *sql.DB
 }
 
-// rows calls f with each row of an answer, by the names of its columns.
+// rows calls f with each row of a result, as a map by column name.
 func (r reader) rows(f func(map[string]any), query string, args ...any) {
 	r.t.Helper()
 	rows, err := r.db.Query(query, args...)
@@ -76,7 +76,7 @@ func (r reader) rows(f func(map[string]any), query string, args ...any) {
 	}
 }
 
-// number is the one integer that a query answers.
+// number returns the single integer of a result.
 func (r reader) number(query string, args ...any) (n int64) {
 	r.t.Helper()
 	if err := r.db.QueryRow(query, args...).Scan(&n); err != nil {
@@ -85,24 +85,24 @@ func (r reader) number(query string, args ...any) (n int64) {
 	return n
 }
 
-// table is the table of minutes of a day.
+// table returns the minute table of a day.
 func table(prefix string, day int64) string {
 	return prefix + "minute_" + time.Unix(day*60, 0).UTC().Format("20060102")
 }
 
-// kept are the days that have tables of minutes.
-func (r reader) kept() (days []int64) {
+// keptDays returns the days that have minute tables.
+func (r reader) keptDays() (days []int64) {
 	r.rows(func(row map[string]any) { days = append(days, row["day"].(int64)) }, "SELECT day FROM kept ORDER BY day")
 	return days
 }
 
-// usage reads a table of what workloads used, or all of those of minutes.
-func (r reader) usage(tables ...string) map[place]*usage.Usage {
+// usage reads a table of workload rows, or all minute tables.
+func (r reader) usage(tables ...string) map[rowKey]*usage.Usage {
 	r.t.Helper()
-	got := map[place]*usage.Usage{}
+	got := map[rowKey]*usage.Usage{}
 	for _, table := range tables {
 		r.rows(func(row map[string]any) {
-			at := place{row["node_id"].(string), workload.ShortID(row["short"].(int64)), row["minute"].(int64)}
+			at := rowKey{row["node_id"].(string), workload.ShortID(row["short"].(int64)), row["minute"].(int64)}
 			if got[at] != nil {
 				r.t.Errorf("%s has two rows of %v", table, at)
 			}
@@ -112,7 +112,7 @@ func (r reader) usage(tables ...string) map[place]*usage.Usage {
 	return got
 }
 
-// amounts is a row's usage.
+// amounts returns the usage of a row.
 func amounts(row map[string]any) *usage.Usage {
 	u := &usage.Usage{Present: usage.Set(row["present"].(int64)), Covered: time.Duration(row["covered_ms"].(int64)) * time.Millisecond}
 	rough := uint64(row["rough"].(int64))
@@ -134,9 +134,9 @@ func amounts(row map[string]any) *usage.Usage {
 }
 
 // whole reads a table of nodes.
-func (r reader) whole(tables ...string) map[place]*batch.NodeMinute {
+func (r reader) whole(tables ...string) map[rowKey]*batch.NodeMinute {
 	r.t.Helper()
-	got := map[place]*batch.NodeMinute{}
+	got := map[rowKey]*batch.NodeMinute{}
 	for _, table := range tables {
 		r.rows(func(row map[string]any) {
 			n := &batch.NodeMinute{
@@ -148,13 +148,13 @@ func (r reader) whole(tables ...string) map[place]*batch.NodeMinute {
 				n.Whole[i] = row["whole_"+w.String()].(int64)
 				n.Skew[i] = row["skew_"+w.String()].(int64)
 			}
-			got[place{node: row["node_id"].(string), minute: n.Minute}] = n
+			got[rowKey{node: row["node_id"].(string), minute: n.Minute}] = n
 		}, "SELECT n.node_id, m.* FROM "+table+" m JOIN node n ON n.id = m.node")
 	}
 	return got
 }
 
-// groups are the sums of CPU by job and day.
+// groups returns the sums of CPU by job and day.
 func (r reader) groups() map[group]int64 {
 	got := map[group]int64{}
 	r.rows(func(row map[string]any) {
@@ -165,22 +165,22 @@ func (r reader) groups() map[group]int64 {
 	return got
 }
 
-// A folded is how far rows are folded into those of a level: the spans before
-// mark, and of the one that begins there the keys before these.
+// A folded is how far rows are folded into those of a level: the spans before mark, and of
+// the span at mark the keys before workload and node.
 type folded struct{ floor, mark, workload, node int64 }
 
-// ids are the keys of rows: of nodes by their id, and of workloads by that and
-// their short one.
-func (r reader) ids() (nodes map[string]int64, workloads map[place]int64) {
-	nodes, workloads = map[string]int64{}, map[place]int64{}
+// ids returns the keys of rows: of nodes by node id, and of workloads by node id and short
+// id.
+func (r reader) ids() (nodes map[string]int64, workloads map[rowKey]int64) {
+	nodes, workloads = map[string]int64{}, map[rowKey]int64{}
 	r.rows(func(row map[string]any) { nodes[row["node_id"].(string)] = row["id"].(int64) }, "SELECT id, node_id FROM node")
 	r.rows(func(row map[string]any) {
-		workloads[place{node: row["node_id"].(string), workload: workload.ShortID(row["short"].(int64))}] = row["id"].(int64)
+		workloads[rowKey{node: row["node_id"].(string), workload: workload.ShortID(row["short"].(int64))}] = row["id"].(int64)
 	}, "SELECT w.id, w.short, n.node_id FROM workload w JOIN node n ON n.id = w.node")
 	return nodes, workloads
 }
 
-// parts are up to where hours and days are folded.
+// parts returns how far hours and days are folded.
 func (r reader) parts() (hours, days folded) {
 	err := r.db.QueryRow("SELECT hour_floor, hour_mark, hour_workload, hour_node, day_mark, day_workload, day_node FROM counter").
 		Scan(&hours.floor, &hours.mark, &hours.workload, &hours.node, &days.mark, &days.workload, &days.node)
@@ -190,7 +190,7 @@ func (r reader) parts() (hours, days folded) {
 	return hours, days
 }
 
-// marks are up to where is folded, and from where is kept.
+// marks returns how far minutes are folded, and from where they are kept.
 func (r reader) marks() (hour, day, minuteFloor, hourFloor int64) {
 	if err := r.db.QueryRow("SELECT hour_mark, day_mark, minute_floor, hour_floor FROM counter").Scan(&hour, &day, &minuteFloor, &hourFloor); err != nil {
 		r.t.Fatal(fmt.Errorf("marks: %w", err))

@@ -12,9 +12,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// selves compares what each workload used in all its life with what was told of
-// it.
-func (r *inquiry) selves() {
+// checkSelf compares the total use of each workload with what was sent.
+func (r *queryRound) checkSelf() {
 	r.Helper()
 	for _, w := range r.workloads {
 		got, err := r.l.Self(r.t.Context(), w.node.id, w.name.ID)
@@ -26,7 +25,7 @@ func (r *inquiry) selves() {
 		for i := range r.book.rows {
 			row := &r.book.rows[i]
 			if row.workload != w || !w.sent {
-				continue // nobody can ask about one without a name
+				continue // a workload without a name cannot be queried
 			}
 			t := query.Total{Present: row.usage.Present, Covered: row.usage.Covered.Round(time.Millisecond)}
 			if t.Present == 0 && t.Covered == 0 {
@@ -53,13 +52,13 @@ func (r *inquiry) selves() {
 			r.Fatalf("%s %q of %s used %v, want %v", w.name.ID, w.name.Name, w.node.id, got.Usage, want)
 		}
 		if first == 0 != got.First.IsZero() || first != 0 && (got.First.Unix()/60 > first || got.Last.Unix()/60 <= last) {
-			r.Fatalf("%s was there from %v to %v, want minutes %d to %d", w.name.ID, got.First, got.Last, first, last)
+			r.Fatalf("%s existed from %v to %v, want minutes %d to %d", w.name.ID, got.First, got.Last, first, last)
 		}
 	}
 }
 
-// testSelf: a workload's own use is its alone, and known from its first row on,
-// however that is folded.
+// testSelf: the total use of a workload excludes others, and is known from its first row
+// on, folded or not.
 func testSelf(t *testing.T, dsn string) {
 	l := Open(t, dsn)
 	Node(t, l, "a")
@@ -96,18 +95,18 @@ func testSelf(t *testing.T, dsn string) {
 		}
 	}
 	if s := self("a", other.ID); s.Usage.Present != 0 || s.Name.Name != "" {
-		t.Errorf("another one used %+v", s)
+		t.Errorf("another workload used %+v", s)
 	}
-	// An id that begins alike is another one's.
+	// An id with the same prefix belongs to another workload.
 	raw, _ := mine.ID.Bytes()
 	raw[15]++
 	if s := self("a", workload.IDFromBytes(raw)); s.Usage.Present != 0 || s.Name.Name != "" {
-		t.Errorf("one whose id begins alike used %+v", s)
+		t.Errorf("a workload with the same id prefix used %+v", s)
 	}
 	if _, err := l.Self(t.Context(), "c", mine.ID); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("of no node: %v", err)
+		t.Errorf("unknown node: %v", err)
 	}
 	if _, err := l.Self(t.Context(), "a", "'"); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("of no id: %v", err)
+		t.Errorf("invalid id: %v", err)
 	}
 }

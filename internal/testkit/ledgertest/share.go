@@ -13,19 +13,18 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A lot is idle energy, and by how much it may be off.
-type lot [2]*big.Rat
+// An idleShare is idle energy and its error.
+type idleShare [2]*big.Rat
 
-// energyOf is the energy of a total, and by how much it may be off, idle parts
-// included.
+// energyOf returns the energy of a total and its error, idle parts included.
 func energyOf(t *query.Total) [2]unit.Sum {
 	sum, _ := t.AllEnergy()
 	return [2]unit.Sum{sum, t.Sum[usage.EnergyError].Plus(t.IdleError)}
 }
 
-// shared asks with a policy for idle energy: each group has what it had without
-// one and its part of that of each machine, and nothing is lost.
-func (r *inquiry) shared(q query.Query, from, to int64) {
+// checkIdleShares sends a query with an idle policy: each group has its energy without a
+// policy plus its part of each machine's idle energy, and nothing is lost.
+func (r *queryRound) checkIdleShares(q query.Query, from, to int64) {
 	q.Limit = 0
 	plain, err := r.l.Usage(r.t.Context(), q)
 	if err != nil {
@@ -58,7 +57,7 @@ func (r *inquiry) shared(q query.Query, from, to int64) {
 			if c := change[strings.Join(is.Keys, "\x00")]; c[n] != nil {
 				want.Add(want, c[n])
 			}
-			// Each of its parts is rounded.
+			// Each part is rounded.
 			if off := want.Sub(want, rat(has[n])); off.Abs(off).Cmp(big.NewRat(int64(len(r.workloads)), 1)) > 0 {
 				r.Fatalf("%+v: group %q: %v of %d is off by %v", q, is.Keys, has[n], n, off)
 			}
@@ -74,20 +73,20 @@ func rat(s unit.Sum) *big.Rat {
 	return v
 }
 
-// shares is what a policy changes in each group.
-func (r *inquiry) shares(q *query.Query, from, to int64) map[string]lot {
+// shares returns what a policy adds to each group.
+func (r *queryRound) shares(q *query.Query, from, to int64) map[string]idleShare {
 	energy := map[*bookNode]bool{}
-	idle, all := map[*bookNode]*lot{}, map[*bookNode]*big.Rat{}
+	idle, all := map[*bookNode]*idleShare{}, map[*bookNode]*big.Rat{}
 	claims := map[*bookWorkload]*big.Rat{}
 	for i := range r.book.rows {
 		row := &r.book.rows[i]
 		if row.minute < from || row.minute >= to || !q.Scope.All && len(q.Scope.Clusters) > 0 && !slices.Contains(q.Scope.Clusters, row.workload.node.cluster) ||
-			r.book.hides(row.workload.node, row.minute, q) {
+			r.book.excludes(row.workload.node, row.minute, q) {
 			continue
 		}
 		node := row.workload.node
 		if idle[node] == nil {
-			idle[node], all[node] = &lot{new(big.Rat), new(big.Rat)}, new(big.Rat)
+			idle[node], all[node] = &idleShare{new(big.Rat), new(big.Rat)}, new(big.Rat)
 		}
 		switch row.workload.told.Kind {
 		case workload.Idle:
@@ -99,7 +98,7 @@ func (r *inquiry) shares(q *query.Query, from, to int64) map[string]lot {
 		case workload.System, workload.VM:
 		default:
 			if row.usage.Present.Has(usage.EnergyIdle) {
-				continue // it was given its part
+				continue // it has its part already
 			}
 			v := new(big.Rat).SetInt64(row.usage.Amount[usage.CPU])
 			if q.Idle == "equal" {
@@ -112,9 +111,9 @@ func (r *inquiry) shares(q *query.Query, from, to int64) map[string]lot {
 			claims[row.workload].Add(claims[row.workload], v)
 		}
 	}
-	change := map[string]lot{}
+	change := map[string]idleShare{}
 	for _, w := range r.workloads {
-		if !energy[w.node] || all[w.node].Sign() == 0 || !r.book.sees(w, q) || w.told.Kind == workload.System {
+		if !energy[w.node] || all[w.node].Sign() == 0 || !r.book.includes(w, q) || w.told.Kind == workload.System {
 			continue
 		}
 		part := new(big.Rat)
@@ -131,7 +130,7 @@ func (r *inquiry) shares(q *query.Query, from, to int64) map[string]lot {
 		k := strings.Join(keys, "\x00")
 		c, ok := change[k]
 		if !ok {
-			c = lot{new(big.Rat), new(big.Rat)}
+			c = idleShare{new(big.Rat), new(big.Rat)}
 		}
 		for n, v := range idle[w.node] {
 			c[n].Add(c[n], new(big.Rat).Mul(v, part))

@@ -3,16 +3,15 @@ package ledgertest
 import (
 	"pgregory.net/rapid"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
 )
 
-// top compares the answer to a question of which few groups are seen with that of
-// which all groups were made.
-func (r *inquiry) top(q query.Query) {
+// checkTop compares the answer to a query with a limit with the complete answer.
+func (r *queryRound) checkTop(q query.Query) {
 	n, key := rapid.IntRange(1, 4).Draw(r.T, "top"), r.oneOf("sort", "", "cpu_seconds", "memory_average_bytes", "memory_peak_bytes", "energy_joules", "energy_idle_joules", "energy_average_watts")
 	q.Limit, q.Idle = 0, r.oneOf("idle", "", "", "used")
-	said := func(top *query.Top) string {
+	format := func(top *query.Top) string {
 		q.Top = top
 		a, err := r.l.Usage(r.t.Context(), q)
 		if err != nil {
@@ -22,7 +21,7 @@ func (r *inquiry) top(q query.Query) {
 		v1.LimitGroups(a, n)
 		return string(v1.JSON(a))
 	}
-	if want, got := said(nil), said(v1.NewTop(q.By, key, n)); got != want {
+	if want, got := format(nil), format(v1.NewTop(q.By, key, n)); got != want {
 		r.Fatalf("%+v: by %q, %d of them:\n%s\nwant\n%s", q, key, n, got, want)
 	}
 }

@@ -1,5 +1,5 @@
 // Command load puts a known load on a machine and prints, as one line of JSON,
-// what it did: the oracle that tests hold mete's figures against.
+// what it did: tests compare mete's figures with it.
 //
 //	load busy -cores 2 -for 10s
 //	load forks -each 40ms -for 10s
@@ -23,13 +23,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// result is what a load did; what a mode has nothing to say of is zero.
+// result is what a load did; values that do not apply to a mode are zero.
 type result struct {
-	CPU      int64 `json:"cpu_ns"`   // by getrusage, waited-for children included
-	Children int   `json:"children"` // started
+	CPU      int64 `json:"cpu_ns"`   // by getrusage, with children that were waited for
+	Children int   `json:"children"` // number started
 	Bytes    int64 `json:"bytes"`    // payload
 	Segments int64 `json:"segments"` // TCP segments sent
-	Sent     int64 `json:"sent"`     // TCP payload sent, what was sent again included
+	Sent     int64 `json:"sent"`     // TCP payload sent, retransmissions included
 }
 
 func main() {
@@ -51,7 +51,7 @@ func run(args []string) error {
 	file := f.String("file", "", "to write, and to remove")
 	listen := f.String("listen", "", "address")
 	to := f.String("to", "", "address")
-	// ExitOnError: it does not return an error.
+	// With ExitOnError it returns no error.
 	_ = f.Parse(args[1:])
 
 	var d result
@@ -73,7 +73,7 @@ func run(args []string) error {
 	case "send":
 		err = send(*to, *mb*1e6, &d)
 	default:
-		return fmt.Errorf("%q is no load", args[0])
+		return fmt.Errorf("unknown load %q", args[0])
 	}
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func used(who int) int64 {
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// spin keeps a CPU busy until the time has come.
+// spin keeps a CPU busy until a time.
 func spin(end time.Time) {
 	for time.Now().Before(end) {
 		for i := range 1000 {
@@ -108,7 +108,7 @@ func busy(cores int, length time.Duration) {
 	wg.Wait()
 }
 
-// burn uses CPU time, not wall time.
+// burn uses CPU time rather than wall time.
 func burn(d time.Duration) {
 	for used(unix.RUSAGE_SELF) < d.Nanoseconds() {
 		spin(time.Now().Add(time.Millisecond))
@@ -129,15 +129,15 @@ func forks(each, length time.Duration) (int, error) {
 	return n, nil
 }
 
-// anon holds private anonymous memory in small pages, so that its size is not
-// rounded up to huge ones.
+// anon holds private anonymous memory in small pages, so that its size is not rounded up to
+// huge ones.
 func anon(bytes int64, hold time.Duration) (int64, error) {
 	if bytes > 0 {
 		m, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			return 0, err
 		}
-		// A kernel without huge pages has no such advice.
+		// Kernels without huge pages reject this advice.
 		_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE)
 		for i := 0; i < len(m); i += os.Getpagesize() {
 			m[i] = 1

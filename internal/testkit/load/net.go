@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive takes one connection to its end. It says on standard error when it is
+// receive reads one connection to its end. It prints a line on standard error when it is
 // ready.
 func receive(listen string) (int64, error) {
 	l, err := net.Listen("tcp", listen)
@@ -27,8 +27,8 @@ func receive(listen string) (int64, error) {
 	return io.Copy(io.Discard, c)
 }
 
-// send sends so many bytes, waits until the other side has them all, and asks
-// the kernel what went over the wire.
+// send sends the given number of bytes, waits until the peer has received them, and reads
+// TCP_INFO.
 func send(to string, bytes int64, d *result) error {
 	conn, err := net.Dial("tcp", to)
 	if err != nil {
@@ -47,7 +47,7 @@ func send(to string, bytes int64, d *result) error {
 	if err := c.CloseWrite(); err != nil {
 		return err
 	}
-	// The end of the other side comes when it has read everything.
+	// The peer closes when it has read everything.
 	if _, err := io.Copy(io.Discard, c); err != nil {
 		return err
 	}

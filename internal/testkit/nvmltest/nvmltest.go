@@ -1,5 +1,5 @@
-// Package nvmltest makes a stub of NVIDIA's management library for tests. No test
-// with it has met a real accelerator.
+// Package nvmltest builds a stub of NVIDIA's management library for tests. It has not been
+// compared with a real accelerator.
 package nvmltest
 
 import (
@@ -16,8 +16,7 @@ import (
 //go:embed testdata/stub.c
 var stub []byte
 
-// Main is a TestMain that lets the test binary be mete-nvml, where METE_TEST_NVML
-// is set.
+// Main is a TestMain that makes the test binary mete-nvml if METE_TEST_NVML is set.
 func Main(m *testing.M) {
 	if os.Getenv("METE_TEST_NVML") != "" {
 		if err := nvml.Serve(os.Stdin, os.Stdout); err != nil {
@@ -28,8 +27,8 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Stub compiles the stub and lets processes that start from now on find it. What
-// it plays is said by its environment, as testdata/stub.c tells.
+// Stub compiles the stub and makes processes started afterwards load it. Its environment
+// configures it, see testdata/stub.c.
 func Stub(t *testing.T) {
 	t.Helper()
 	hosttest.Need(t, "gcc")

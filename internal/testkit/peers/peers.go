@@ -1,29 +1,29 @@
-// Package peers computes what other tools would report of the same machine, for
-// comparisons in tests: Kepler and Scaphandre.
+// Package peers computes what other tools, Kepler and Scaphandre, would report for the same
+// machine, for comparisons in tests.
 package peers
 
 import "math/bits"
 
-// A Scan is what a tool knows that looks at all processes now and then. Values
-// are cumulative, but for what ended.
+// A Scan is the data of a tool that scans all processes at intervals. Values are
+// cumulative, without those of ended processes.
 type Scan struct {
-	Energy    int64 // uJ that the meter showed, unwrapped
-	Used      int64 // CPU time that the machine used, ns
-	Whole     int64 // CPU time that there was, ns
+	Energy    int64 // uJ of the meter, unwrapped
+	Used      int64 // CPU time used by the machine, ns
+	Whole     int64 // CPU time available, ns
 	Processes map[int]Process
 }
 
-// A Process is one that lives at a scan, by its pid.
+// A Process is a process that exists at a scan; the key is its PID.
 type Process struct {
 	Workload int   // index of its workload
-	CPU      int64 // ns since it began
+	CPU      int64 // ns since its start
 }
 
-// Kepler gives each workload, in uJ, what the rewrite of Kepler (0.10 and later)
-// gives it for the time between two scans, five seconds by default. Active
-// energy is the meter's times the machine's CPU use; each process that lives at
-// the scan gets its share of the CPU time of all of those; the rest of the
-// energy is nobody's. So a workload whose processes are short gets little, and
+// Kepler adds to each workload, in uJ, what the rewrite of Kepler (0.10 and later) gives it
+// for the time between two scans, five seconds by default. Active energy is the meter's
+// energy times the machine's CPU utilization; each process that exists at the scan gets its
+// share by the CPU time of all those processes; the rest of the energy is not attributed.
+// So a workload of short-lived processes gets too little, and others get its energy.
 // others get what was its.
 //
 // Source: github.com/sustainable-computing-io/kepler, internal/monitor/node.go
@@ -33,11 +33,11 @@ func Kepler(before, now *Scan, out []int64) {
 	divideByProcess(before, now, active, 0, true, out)
 }
 
-// Scaphandre gives each workload, in uJ, what Scaphandre gives it between two
-// scans: the whole energy of the meter, idle included, by each process's share of
-// the CPU time that the machine spent doing something. A process needs two
-// readings, so one that began since the scan before gets nothing. Scans were
-// seven seconds apart, and energy and times are read one after the other.
+// Scaphandre adds to each workload, in uJ, what Scaphandre gives it between two scans: the
+// total energy of the meter, idle included, by each process's share of the machine's busy
+// CPU time. A process needs two readings, so one that started since the previous scan gets
+// nothing. Scans are seven seconds apart, and energy and times are read one after the
+// other.
 //
 // Source: github.com/hubblo-org/scaphandre,
 // docs_src/explanations/how-scaph-computes-per-process-power-consumption.md, and
@@ -46,9 +46,9 @@ func Scaphandre(before, now *Scan, out []int64) {
 	divideByProcess(before, now, max(0, now.Energy-before.Energy), max(1, now.Used-before.Used), false, out)
 }
 
-// divideByProcess adds to each workload energy by the CPU time of its processes:
-// of all that live where of is 0, else of that. Young ones, which were not there
-// at the scan before, count where young says so.
+// divideByProcess adds energy to each workload by the CPU time of its processes: relative
+// to that of all existing processes if of is 0, else relative to of. Processes that did not
+// exist at the previous scan count only if young is set.
 func divideByProcess(before, now *Scan, energy, of int64, young bool, out []int64) {
 	used := make([]int64, len(out))
 	sum := int64(0)
@@ -67,8 +67,8 @@ func divideByProcess(before, now *Scan, energy, of int64, young bool, out []int6
 	}
 }
 
-// mulDiv returns amount x part / whole, rounded down. None is negative, whole is not
-// 0, and the result fits.
+// mulDiv returns amount x part / whole, rounded down. None is negative, whole is not 0, and
+// the result must fit.
 func mulDiv(amount, part, whole int64) int64 {
 	hi, lo := bits.Mul64(uint64(amount), uint64(part))
 	q, _ := bits.Div64(hi, lo, uint64(whole))

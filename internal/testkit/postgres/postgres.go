@@ -1,4 +1,4 @@
-// Package postgres finds the PostgreSQL of this machine, for tests and benches.
+// Package postgres finds the PostgreSQL programs of this machine, for tests and benchmarks.
 package postgres
 
 import (
@@ -7,12 +7,13 @@ import (
 	"path/filepath"
 )
 
-// Programs is the directory of PostgreSQL's programs: initdb and postgres.
+// Programs returns the directory of PostgreSQL's programs: initdb and postgres.
 func Programs() (string, error) {
 	if p, err := exec.LookPath("initdb"); err == nil {
 		return filepath.Dir(p), nil
 	}
-	// Debian and its kin keep them out of PATH, as there may be several.
+	// Debian and its derivatives keep them out of PATH, since there may be several
+	// versions.
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err == nil && len(found) == 0 {
 		err = errors.New("PostgreSQL's initdb is not installed")

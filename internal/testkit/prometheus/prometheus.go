@@ -1,4 +1,4 @@
-// Package prometheus runs the Prometheus of this machine, for tests.
+// Package prometheus runs a Prometheus server for tests.
 package prometheus
 
 import (
@@ -25,13 +25,13 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// A Server is a Prometheus that runs.
+// A Server is a running Prometheus.
 type Server struct {
 	URL string // http://127.0.0.1:PORT
 }
 
-// Start runs a Prometheus with a configuration until the test ends, and waits until
-// it answers.
+// Start runs a Prometheus with a configuration until the test ends, and waits until it
+// answers.
 func Start(t testing.TB, config string, args ...string) *Server {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,20 +52,20 @@ func Start(t testing.TB, config string, args ...string) *Server {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // it is killed
+		_ = cmd.Wait() // killed below
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // its data goes with the test
+		_ = cmd.Process.Kill() // its data is temporary
 		<-done
 		if t.Failed() {
 			t.Logf("prometheus:\n%s", out.Bytes()[max(0, out.Len()-8<<10):])
 		}
 	})
 	s := &Server{URL: "http://" + addr}
-	testkit.Eventually(t, "prometheus answers, or has ended", func() bool {
+	testkit.Eventually(t, "prometheus answers or has exited", func() bool {
 		select {
 		case <-done:
-			t.Fatal("prometheus has ended")
+			t.Fatal("prometheus has exited")
 		default:
 		}
 		return s.ready() == nil
@@ -85,7 +85,7 @@ func (s *Server) ready() error {
 	return nil
 }
 
-// free is an address of this machine that nobody listens on.
+// free returns a free address of this machine.
 func free() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,8 +94,8 @@ func free() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// Write sends series to it by remote write 1.0, in the order of time. It was started
-// with --web.enable-remote-write-receiver.
+// Write sends series by remote write 1.0, ordered by time. The server must run with
+// --web.enable-remote-write-receiver.
 func (s *Server) Write(list []prompb.TimeSeries) error {
 	type sample struct {
 		series int
@@ -138,13 +138,13 @@ func (s *Server) post(req *prompb.WriteRequest) error {
 	}
 	defer func() { _ = r.Body.Close() }()
 	if r.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(r.Body) // it is about another error
+		text, _ := io.ReadAll(r.Body) // best effort, for the error text
 		return fmt.Errorf("%s: %s", r.Status, text)
 	}
 	return nil
 }
 
-// An Answer is what the API answers.
+// An Answer is an answer of the API.
 type Answer struct {
 	Status    string          `json:"status"`
 	Data      json.RawMessage `json:"data"`
@@ -152,19 +152,19 @@ type Answer struct {
 	Error     string          `json:"error"`
 }
 
-// A Client asks the API of a Prometheus, or of what answers like one.
+// A Client calls the API of a Prometheus or a compatible server.
 type Client struct {
 	URL   string
-	Token string // "" is none
+	Token string // "" for none
 }
 
-// Client asks the server.
+// Client returns a client of the server.
 func (s *Server) Client() Client { return Client{URL: s.URL} }
 
-// web is for servers of the test's own, whose certificates nobody else knows.
+// web trusts any certificate, since servers of a test have their own authority.
 var web = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
-// Ask asks for a path below /api/v1/ with name, value, name, value, ...
+// Ask requests a path below /api/v1/ with name, value, name, value, ...
 func (c Client) Ask(path string, form ...string) (a Answer, err error) {
 	q := url.Values{}
 	for i := 0; i+1 < len(form); i += 2 {
@@ -185,14 +185,14 @@ func (c Client) Ask(path string, form ...string) (a Answer, err error) {
 	return a, json.NewDecoder(got.Body).Decode(&a)
 }
 
-// A Series is one of an answer.
+// A Series is one series of an answer.
 type Series struct {
 	Metric map[string]string
 	Value  [2]any
 	Values [][2]any
 }
 
-// Query is the answer of an instant query; the query's error is one.
+// Query returns the answer of an instant query.
 func (c Client) Query(query string) ([]Series, error) {
 	a, err := c.Ask("query", "query", query)
 	if err != nil {

@@ -13,27 +13,26 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Port is the name of the virtio port over which the guest's init is told what
-// to do: a line of JSON for each [Request], and one for each [Reply].
+// Port is the name of the virtio port to the guest's init. Each [Request] and each [Reply]
+// is a line of JSON.
 const Port = "mete.control"
 
-// A Request is what the guest's init is asked. It answers those that come later
-// without waiting for those before.
+// A Request is a request to the guest's init, which handles requests concurrently.
 type Request struct {
 	ID int    `json:"id"`
 	Do string `json:"do"` // start, signal, wait, read, write, get
-	// Path is of a file to read or write, or the URL to get.
+	// Path of a file to read or write, or the URL to get.
 	Path string `json:"path,omitempty"`
 	Data []byte `json:"data,omitempty"`
-	// What to start: Args[0] is the program. It writes to the console.
+	// The command to start: Args[0] is the program. It writes to the console.
 	Args  []string `json:"args,omitempty"`
 	Env   []string `json:"env,omitempty"`
-	Group string   `json:"group,omitempty"` // control group to be in, made if need be
-	PID   int      `json:"pid,omitempty"`   // to signal, or to wait for
+	Group string   `json:"group,omitempty"` // control group to run in, created if needed
+	PID   int      `json:"pid,omitempty"`   // to signal or to wait for
 	Sig   int      `json:"sig,omitempty"`
 }
 
-// A Reply is what the guest's init answers.
+// A Reply is a reply of the guest's init.
 type Reply struct {
 	ID   int    `json:"id"`
 	PID  int    `json:"pid,omitempty"`
@@ -42,17 +41,17 @@ type Reply struct {
 	Err  string `json:"err,omitempty"`
 }
 
-// Settings are what the guest's init finds in the file [SettingsFile].
+// Settings is the content of [SettingsFile], for the guest's init.
 type Settings struct {
-	Name    string   // of the host
-	Modules []string // files, in the order in which they are loaded
+	Name    string   // hostname
+	Modules []string // files, in loading order
 	Shares  []Share  // to mount
 }
 
-// SettingsFile is where Settings are in the guest.
+// SettingsFile is the path of the Settings in the guest.
 const SettingsFile = "/etc/mete-init.json"
 
-// patience is how long the guest may take to answer what it can do at once.
+// patience is how long the guest may take for a request that it can answer at once.
 const patience = 30 * time.Second
 
 // A control is the connection to the guest's init.
@@ -64,11 +63,11 @@ type control struct {
 	err  error
 }
 
-// newControl waits until the guest's init says something.
+// newControl waits for the first line of the guest's init.
 func newControl(c net.Conn) (*control, error) {
 	r := bufio.NewReader(c)
 	if _, err := r.ReadString('\n'); err != nil {
-		return nil, fmt.Errorf("the guest's init says nothing: %w", err)
+		return nil, fmt.Errorf("no line from the guest's init: %w", err)
 	}
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, err
@@ -78,53 +77,53 @@ func newControl(c net.Conn) (*control, error) {
 	return k, nil
 }
 
-// read hands replies to those who wait for them.
-func (k *control) read(r io.Reader) {
+// read passes replies to the waiting callers.
+func (c *control) read(r io.Reader) {
 	d := json.NewDecoder(r)
 	for {
 		var a Reply
 		err := d.Decode(&a)
-		k.mu.Lock()
+		c.mu.Lock()
 		if err != nil {
-			k.err = fmt.Errorf("the guest is gone: %w", err)
-			for _, w := range k.wait {
+			c.err = fmt.Errorf("the guest has ended: %w", err)
+			for _, w := range c.wait {
 				close(w)
 			}
-			k.wait = nil
-			k.mu.Unlock()
+			c.wait = nil
+			c.mu.Unlock()
 			return
 		}
-		if w := k.wait[a.ID]; w != nil {
-			delete(k.wait, a.ID)
+		if w := c.wait[a.ID]; w != nil {
+			delete(c.wait, a.ID)
 			w <- a
 		}
-		k.mu.Unlock()
+		c.mu.Unlock()
 	}
 }
 
-// ask asks, and waits for the reply.
-func (k *control) ask(q Request, limit time.Duration) (Reply, error) {
-	k.mu.Lock()
-	if k.err != nil {
-		k.mu.Unlock()
-		return Reply{}, k.err
+// ask sends a request and waits for its reply.
+func (c *control) ask(q Request, limit time.Duration) (Reply, error) {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return Reply{}, c.err
 	}
-	k.last++
-	q.ID = k.last
+	c.last++
+	q.ID = c.last
 	w := make(chan Reply, 1)
-	k.wait[q.ID] = w
+	c.wait[q.ID] = w
 	b, err := json.Marshal(q)
 	if err == nil {
-		_, err = k.c.Write(append(b, '\n'))
+		_, err = c.c.Write(append(b, '\n'))
 	}
-	k.mu.Unlock()
+	c.mu.Unlock()
 	if err != nil {
 		return Reply{}, err
 	}
 	select {
 	case a, ok := <-w:
 		if !ok {
-			return a, k.err
+			return a, c.err
 		}
 		if a.Err != "" {
 			return a, fmt.Errorf("in the guest: %s %s%v: %w", q.Do, q.Path, q.Args, errors.New(a.Err))
@@ -135,21 +134,20 @@ func (k *control) ask(q Request, limit time.Duration) (Reply, error) {
 	}
 }
 
-// Start starts a program of the guest, with an environment besides init's, in a
-// control group of the guest where that is not "".
+// Start starts a program in the guest, with additional environment variables, in a control
+// group of the guest unless group is "".
 func (m *Machine) Start(group string, env []string, args ...string) (pid int, err error) {
 	a, err := m.control.ask(Request{Do: "start", Args: args, Env: env, Group: group}, patience)
 	return a.PID, err
 }
 
-// Signal sends a signal to a program that was started.
+// Signal sends a signal to a started program.
 func (m *Machine) Signal(pid, sig int) error {
 	_, err := m.control.ask(Request{Do: "signal", PID: pid, Sig: sig}, patience)
 	return err
 }
 
-// Wait waits for the end of a program that was started. Its exit code is -1 where
-// a signal ended it.
+// Wait waits for the end of a started program. Its exit code is -1 if a signal ended it.
 func (m *Machine) Wait(pid int, limit time.Duration) (code int, err error) {
 	a, err := m.control.ask(Request{Do: "wait", PID: pid}, limit)
 	return a.Code, err
@@ -167,7 +165,7 @@ func (m *Machine) Write(path string, data []byte) error {
 	return err
 }
 
-// Get fetches a page from within the guest.
+// Get fetches a URL from within the guest.
 func (m *Machine) Get(url string) ([]byte, error) {
 	a, err := m.control.ask(Request{Do: "get", Path: url}, patience)
 	return a.Data, err

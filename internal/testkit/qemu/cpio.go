@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// An archive is an initramfs in the making: cpio's "newc" format, as
-// Documentation/driver-api/early-userspace/buffer-format.rst of Linux has it.
+// An archive writes an initramfs in cpio's "newc" format, see
+// Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
 type archive struct {
 	w    io.Writer
 	n    int64 // bytes written
 	ino  int
-	dirs []string // that are in it
+	dirs []string // directories written
 	err  error
 }
 
@@ -24,14 +24,14 @@ const (
 	typeFile = 0o100000
 )
 
-// file adds a file, and the directories above it.
+// file adds a file and its parent directories.
 func (a *archive) file(name string, mode os.FileMode, content []byte) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	a.dir(path.Dir(name))
 	a.entry(name, typeFile|uint32(mode.Perm()), content)
 }
 
-// dir adds a directory and those above it, unless they are there.
+// dir adds a directory and its parents, unless they were added already.
 func (a *archive) dir(name string) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	if name == "." || slices.Contains(a.dirs, name) {
@@ -42,7 +42,7 @@ func (a *archive) dir(name string) {
 	a.entry(name, typeDir|0o755, nil)
 }
 
-// entry writes a header, a name and a content, each at a multiple of four.
+// entry writes a header, a name and a content, each aligned to four bytes.
 func (a *archive) entry(name string, mode uint32, content []byte) {
 	a.ino++
 	links := 1
@@ -69,7 +69,7 @@ func (a *archive) write(b []byte) {
 	a.n += int64(n)
 }
 
-// close ends the archive and returns the first error of all.
+// close ends the archive and returns its first error.
 func (a *archive) close() error {
 	a.ino = -1
 	a.entry("TRAILER!!!", 0, nil)

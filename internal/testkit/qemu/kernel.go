@@ -16,20 +16,19 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Kernel is one that a guest can run.
+// A Kernel is a kernel that a guest can run.
 type Kernel struct {
-	Image   string // the file
+	Image   string // its file
 	modules map[string]string
 	builtin []string
 }
 
-// debian is the package that leads to Debian's newest kernel, which has 9p; the
-// one for clouds has not.
+// debian is the package that depends on Debian's newest kernel with 9p, which the one for
+// clouds lacks.
 const debian = "linux-image-amd64"
 
-// FindKernel returns a kernel of this machine that has what guests need, or
-// fetches Debian's into the user's cache directory: 70 MB, once. It installs
-// nothing.
+// FindKernel returns a kernel of this machine with the features that guests need, or
+// downloads Debian's into the user's cache directory: 70 MB, once. It installs nothing.
 func FindKernel(ctx context.Context) (*Kernel, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -47,7 +46,7 @@ func FindKernel(ctx context.Context) (*Kernel, error) {
 	return findIn(cache)
 }
 
-// findIn finds the newest kernel below a directory.
+// findIn returns the newest kernel below a directory.
 func findIn(root string) (*Kernel, error) {
 	images, err := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
 	if err != nil {
@@ -60,7 +59,7 @@ func findIn(root string) (*Kernel, error) {
 		dir := filepath.Join(root, "lib", "modules", release)
 		if err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 			if name, _, ok := strings.Cut(filepath.Base(p), ".ko"); ok && err == nil && !d.IsDir() {
-				k.modules[plain(name)] = p
+				k.modules[kernelName(name)] = p
 			}
 			return err
 		}); err != nil {
@@ -69,7 +68,7 @@ func findIn(root string) (*Kernel, error) {
 		if b, err := os.ReadFile(filepath.Join(dir, "modules.builtin")); err == nil {
 			for p := range strings.FieldsSeq(string(b)) {
 				name, _, _ := strings.Cut(filepath.Base(p), ".ko")
-				k.builtin = append(k.builtin, plain(name))
+				k.builtin = append(k.builtin, kernelName(name))
 			}
 		}
 		if _, err := k.load(wantedModules); err == nil {
@@ -79,8 +78,8 @@ func findIn(root string) (*Kernel, error) {
 	return nil, fmt.Errorf("a kernel with 9p and vsock in %s: %w", root, fault.ErrNotFound)
 }
 
-// plain is the name of a module as the kernel shows it.
-func plain(name string) string { return strings.ReplaceAll(name, "-", "_") }
+// kernelName returns the name of a module as in the kernel.
+func kernelName(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // fetch unpacks Debian's kernel into a directory.
 func fetch(ctx context.Context, dir string) (err error) {
@@ -127,20 +126,20 @@ func tool(ctx context.Context, dir, name string, args ...string) error {
 	return nil
 }
 
-// wantedModules are the modules for the devices that guests have.
+// wantedModules are the modules for the devices of guests.
 var wantedModules = []string{"virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9pnet_virtio", "9p", "vmw_vsock_virtio_transport", "vsock_loopback"}
 
-// A module is one as the kernel takes it.
+// A module is an uncompressed module.
 type module struct {
 	name string
 	code []byte
 }
 
-// load returns modules and those that they need, each after those.
+// load returns modules and their dependencies, in loading order.
 func (k *Kernel) load(names []string) (all []module, err error) {
 	var add func(name string) error
 	add = func(name string) error {
-		name = plain(name)
+		name = kernelName(name)
 		if slices.Contains(k.builtin, name) || slices.ContainsFunc(all, func(m module) bool { return m.name == name }) {
 			return nil
 		}
@@ -172,7 +171,7 @@ func (k *Kernel) load(names []string) (all []module, err error) {
 	return all, nil
 }
 
-// unpack reads a module that may be compressed.
+// unpack reads a module and decompresses it if needed.
 func unpack(file string) ([]byte, error) {
 	for suffix, program := range map[string]string{".xz": "xz", ".zst": "zstd", ".gz": "gzip"} {
 		if strings.HasSuffix(file, suffix) {
@@ -182,7 +181,7 @@ func unpack(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// depends returns the modules that one names as needed in its section .modinfo.
+// depends returns the dependencies of a module, from its section .modinfo.
 func depends(code []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(code))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package qemu boots virtual machines for tests: QEMU's own emulation of a CPU,
-// which runs everywhere, a kernel of Debian, and an init of this project, which
-// mounts directories of the host and then does what it is told.
+// Package qemu boots virtual machines for tests: QEMU's CPU emulation, which works
+// everywhere, a kernel of Debian, and an init of this project, which mounts directories of
+// the host and then handles requests.
 package qemu
 
 import (
@@ -24,63 +24,63 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Program is the QEMU that is run.
+// Program is the QEMU program.
 const Program = "qemu-system-x86_64"
 
-// Gateway is the host's loopback, as a guest with a network sees it.
+// Gateway is the host's loopback address in a guest with a network.
 const Gateway = "10.0.2.2"
 
 const (
 	attempts = 5
-	// bootTime is how long one attempt may take: about one boot in six hangs.
+	// bootTime is the limit of one attempt: about one boot in six hangs.
 	bootTime = 60 * time.Second
 )
 
-// A Config says what the machine is.
+// A Config configures a machine.
 type Config struct {
 	Name, UUID string
 	CPUs       int
 	Memory     int               // MiB
-	Kernel     *Kernel           // of FindKernel
+	Kernel     *Kernel           // a result of FindKernel
 	Init       string            // the program internal/testkit/qemu/init, linked statically
 	Files      map[string]string // more programs and files: path in the guest to file here
 	Shares     []Share
-	Network    bool     // with it the guest reaches the host's loopback as Gateway
-	Args       []string // more arguments of QEMU
-	// Groups are directories of control groups of this machine, in which QEMU is
-	// put: one for each hierarchy.
+	Network    bool     // makes the host's loopback reachable as Gateway
+	Args       []string // more arguments for QEMU
+	// Groups are directories of control groups of this machine for QEMU, one for each
+	// hierarchy.
 	Groups []string
-	Dir    string // for sockets and the initramfs; its path is short
+	Dir    string // for sockets and the initramfs; its path must be short
 }
 
-// A Share is a directory of this machine that the guest sees by 9p.
+// A Share is a directory of this machine that the guest mounts by 9p.
 type Share struct {
-	Dir      string // here
-	Guest    string // there
+	Dir      string // on this machine
+	Guest    string // in the guest
 	ReadOnly bool
 }
 
-// tag is the name of a share between the two.
+// tag returns the 9p tag of a share.
 func tag(i int) string { return fmt.Sprint("share", i) }
 
-// Tag is the name of the share of this index, for the guest's init.
+// Tag returns the 9p tag of the share with this index, for the guest's init.
 func Tag(i int) string { return tag(i) }
 
-// A Machine is a guest that runs.
+// A Machine is a running guest.
 type Machine struct {
 	cmd     *exec.Cmd
-	ended   chan struct{} // closed when QEMU is gone
-	err     error         // of its end
+	ended   chan struct{} // closed when QEMU has exited
+	err     error         // the exit error
 	control *control
 	monitor *monitor
 }
 
-// Boot starts a guest and returns when its init waits for what it is to do. What
-// the guest writes to its console goes to console, line by line. The machine
-// ends with [Machine.Close], or with this process.
+// Boot starts a guest and returns when its init is ready for requests. The guest's console
+// output goes to console, line by line. The machine ends with [Machine.Close] or with this
+// process.
 func Boot(ctx context.Context, cfg Config, console func(line string), log *slog.Logger) (*Machine, error) {
 	if cfg.Kernel == nil || cfg.CPUs < 1 || cfg.Memory < 64 || cfg.Dir == "" {
-		return nil, fmt.Errorf("qemu: %+v is no machine: %w", cfg, fault.ErrInvalid)
+		return nil, fmt.Errorf("qemu: incomplete configuration %+v: %w", cfg, fault.ErrInvalid)
 	}
 	if err := cfg.initramfs(); err != nil {
 		return nil, fmt.Errorf("initramfs: %w", err)
@@ -100,7 +100,7 @@ func Boot(ctx context.Context, cfg Config, console func(line string), log *slog.
 	return nil, fmt.Errorf("qemu: %w", errors.Join(errs...))
 }
 
-// initramfs writes the guest's first and only file system.
+// initramfs writes the guest's root file system.
 func (cfg *Config) initramfs() (err error) {
 	f, err := os.Create(filepath.Join(cfg.Dir, "initramfs"))
 	if err != nil {
@@ -142,7 +142,7 @@ func (cfg *Config) initramfs() (err error) {
 	return errors.Join(a.close(), w.Flush())
 }
 
-// command is QEMU's command line.
+// command returns QEMU's command line.
 func (cfg *Config) command() []string {
 	args := []string{
 		"-name", "guest=" + cfg.Name + ",debug-threads=on", "-uuid", cfg.UUID,
@@ -184,7 +184,7 @@ func (cfg *Config) boot(ctx context.Context, console func(string)) (m *Machine, 
 		listeners[i] = ln
 	}
 	m = &Machine{ended: make(chan struct{})}
-	said, err := m.run(cfg, console)
+	output, err := m.run(cfg, console)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (cfg *Config) boot(ctx context.Context, console func(string)) (m *Machine, 
 		gone := m.gone()
 		m.Close()
 		if gone {
-			err = fmt.Errorf("%w: %w: %s", err, m.err, bytes.TrimSpace(said.b))
+			err = fmt.Errorf("%w: %w: %s", err, m.err, bytes.TrimSpace(output.b))
 		}
 		return nil, err
 	}
@@ -235,12 +235,12 @@ func (m *Machine) accept(ctx context.Context, ln *net.UnixListener) (net.Conn, e
 	return c, nil
 }
 
-// run starts QEMU and puts it into its groups. What it says of itself is in the
-// tail that is returned, which may be read when it has ended.
+// run starts QEMU and moves it into its groups. The returned tail holds its output and may
+// be read after it has exited.
 func (m *Machine) run(cfg *Config, console func(string)) (*tail, error) {
 	m.cmd = exec.Command(Program, cfg.command()...)
-	said := &tail{}
-	m.cmd.Stderr = said
+	output := &tail{}
+	m.cmd.Stderr = output
 	// It is killed with the thread that started it, which waits for it below.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	out, err := m.cmd.StdoutPipe()
@@ -249,7 +249,7 @@ func (m *Machine) run(cfg *Config, console func(string)) (*tail, error) {
 	}
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock it: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		if err := m.cmd.Start(); err != nil {
 			started <- err
 			return
@@ -268,10 +268,10 @@ func (m *Machine) run(cfg *Config, console func(string)) (*tail, error) {
 			return nil, err
 		}
 	}
-	return said, nil
+	return output, nil
 }
 
-// lines hands on each line.
+// lines calls each for each line.
 func lines(r io.Reader, each func(string)) {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
@@ -280,10 +280,10 @@ func lines(r io.Reader, each func(string)) {
 			each(text)
 		}
 	}
-	_, _ = io.Copy(io.Discard, r) // a line that was too long
+	_, _ = io.Copy(io.Discard, r) // the rest of a line that was too long
 }
 
-// A tail keeps the last that was written to it.
+// A tail keeps the last bytes written to it.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -293,10 +293,10 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// PID is QEMU's.
+// PID returns QEMU's PID.
 func (m *Machine) PID() int { return m.cmd.Process.Pid }
 
-// gone reports whether QEMU has ended.
+// gone reports whether QEMU has exited.
 func (m *Machine) gone() bool {
 	select {
 	case <-m.ended:
@@ -306,9 +306,9 @@ func (m *Machine) gone() bool {
 	}
 }
 
-// Close switches the machine off.
+// Close powers the machine off.
 func (m *Machine) Close() {
-	_ = m.cmd.Process.Kill() // it may have ended
+	_ = m.cmd.Process.Kill() // it may have exited
 	<-m.ended
 	if m.control != nil {
 		_ = m.control.c.Close()

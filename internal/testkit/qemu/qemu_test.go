@@ -19,8 +19,8 @@ import (
 	"mete.dev/mete/internal/testkit/vsockdev"
 )
 
-// A guest boots, sees a file of the host change, runs programs, and speaks over
-// AF_VSOCK; paused and resumed it goes on.
+// A guest boots, sees changes of a host's file, runs programs, communicates over AF_VSOCK,
+// and continues after a pause.
 func TestBoot(t *testing.T) {
 	testkit.Stage(t, "vm", "boots a virtual machine")
 	hosttest.Need(t, "qemu")
@@ -94,7 +94,7 @@ func TestBoot(t *testing.T) {
 	}
 	run("mirror", "2", "5", "100")     // host, port, bytes
 	run("mirror", "2", "5", "3000000") // more than any window
-	run("nobody", "2", "6")
+	run("refused", "2", "6")
 	if err := m.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,10 +105,10 @@ func TestBoot(t *testing.T) {
 	run("mirror", "2", "5", "100000")
 }
 
-// mirror is a host that sends back what it gets, at port 5.
+// mirror is a host that echoes at port 5.
 func mirror(port uint32) (net.Conn, error) {
 	if port != 5 {
-		return nil, errors.New("nobody there")
+		return nil, errors.New("connection refused")
 	}
 	ours, theirs := net.Pipe()
 	go func() {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A monitor is QEMU's QMP, docs/interop/qmp-spec of QEMU.
+// A monitor speaks QEMU's QMP, docs/interop/qmp-spec of QEMU.
 type monitor struct {
 	c net.Conn
 	d *json.Decoder
@@ -18,13 +18,12 @@ func newMonitor(c net.Conn) (*monitor, error) {
 	return q, q.do("qmp_capabilities")
 }
 
-// do executes a command that takes no arguments, and passes over the greeting
-// and events.
-func (q *monitor) do(command string) error {
-	if err := q.c.SetDeadline(time.Now().Add(patience)); err != nil {
+// do executes a command without arguments, and skips the greeting and events.
+func (m *monitor) do(command string) error {
+	if err := m.c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(q.c, "{\"execute\":%q}\n", command); err != nil {
+	if _, err := fmt.Fprintf(m.c, "{\"execute\":%q}\n", command); err != nil {
 		return err
 	}
 	for {
@@ -32,7 +31,7 @@ func (q *monitor) do(command string) error {
 			Return json.RawMessage
 			Error  *struct{ Desc string }
 		}
-		switch err := q.d.Decode(&a); {
+		switch err := m.d.Decode(&a); {
 		case err != nil:
 			return fmt.Errorf("qmp %s: %w", command, err)
 		case a.Error != nil:
@@ -46,5 +45,5 @@ func (q *monitor) do(command string) error {
 // Pause stops the guest's CPUs, and its clocks with them.
 func (m *Machine) Pause() error { return m.monitor.do("stop") }
 
-// Resume lets it go on.
+// Resume continues after Pause.
 func (m *Machine) Resume() error { return m.monitor.do("cont") }

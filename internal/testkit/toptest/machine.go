@@ -1,5 +1,4 @@
-// Package toptest makes plausible machines without a machine, for the tests of
-// what shows them.
+// Package toptest generates plausible machines for tests of views.
 package toptest
 
 import (
@@ -18,10 +17,9 @@ import (
 // Start is the time of the first tick.
 var Start = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 
-// Machine returns a machine of 8 CPUs and 32 GiB in its tick number step: pods
-// with their containers, services, a Slurm job, a virtual machine, a job of
-// mete run; 30 and more workloads whose parts sum to the whole. The same step
-// gives the same machine.
+// Machine returns a machine of 8 CPUs and 32 GiB at tick number step: pods with their
+// containers, services, a Slurm job, a virtual machine, a job of mete run; 30 or more
+// workloads whose parts sum to the whole. The same step gives the same machine.
 func Machine(step int) *live.Machine {
 	b := &builder{rng: rand.New(rand.NewPCG(7, uint64(step))), step: float64(step)}
 	b.m = &live.Machine{
@@ -67,7 +65,7 @@ type builder struct {
 	step float64
 }
 
-// add appends a workload that uses about so many cores and exactly so much memory.
+// add appends a workload that uses about the given cores and exactly the given memory.
 func (b *builder) add(parent workload.ID, kind workload.Kind, name string, cores float64, memory int64) workload.ID {
 	path, depth := "/"+name, 0
 	for i := range b.m.Rows {
@@ -76,7 +74,7 @@ func (b *builder) add(parent workload.ID, kind workload.Kind, name string, cores
 		}
 	}
 	id := workload.NewID("node-7", kind, path)
-	// A wave for the eye and noise on top; whole milliseconds, so that sums stay exact enough to read.
+	// A sine wave with noise, in steps of 0.1 ms so that sums stay exact enough to read.
 	cpu := math.Round(cores*(1+0.5*math.Sin(b.step/9+float64(len(b.m.Rows)))+0.2*b.rng.Float64())*1e4) / 1e4
 	pids := float64(1 + len(name)%7)
 	psi := cpu * 0.08
@@ -116,17 +114,17 @@ func (b *builder) find(id workload.ID) *live.Row {
 			return &b.m.Rows[i]
 		}
 	}
-	panic("viewtest: no such row")
+	panic("toptest: no such row")
 }
 
-// wattsPerCore is what a core in use adds to the power of the made-up machine,
-// and errorPart what part of a row's power may be wrong.
+// wattsPerCore is the power that a core in use adds, and errorPart the relative error of a
+// row's power.
 const (
 	wattsPerCore = 6.25
 	errorPart    = 0.125
 )
 
-// power lets a row draw power by its cores, and what more the machine draws anyway.
+// power sets a row's power by its cores, and the machine's idle power.
 func (b *builder) power(r *live.Row, cores, idle float64) {
 	watts := cores*wattsPerCore + idle
 	off := watts * errorPart
@@ -137,7 +135,7 @@ func (b *builder) power(r *live.Row, cores, idle float64) {
 	r.Quality["energy_package"], r.Quality["energy_error"] = usage.Apportioned, usage.Apportioned
 }
 
-// energy gives all rows power: a package and its memory, both with meters.
+// energy sets the power of all rows: a package and its memory, both with meters.
 func (b *builder) energy() {
 	const package0, dram = 32, 4.5 // idle W
 	m := b.m
@@ -160,7 +158,7 @@ func (b *builder) energy() {
 	}
 }
 
-// close adds the residuals.
+// close adds the rows system and idle.
 func (b *builder) close() {
 	m := b.m
 	for i := range m.Rows {
@@ -181,41 +179,41 @@ func (b *builder) close() {
 	b.energy()
 }
 
-// A Meter is a machine whose ticks come when the test wants them.
+// A Meter is a machine whose ticks the test controls.
 type Meter struct {
-	Tick time.Duration // between two machines; 0 is at once
-	// Err, where set, is what the tick of that number returns instead.
+	Tick time.Duration // interval between two machines; 0 means none
+	// Err, if set, returns the error of a tick by its number.
 	Err  func(step int) error
 	step int
-	// Simulated is what its meters are called where they are.
+	// Simulated is the label of simulated meters.
 	Simulated string
 	// Closed counts the calls of Close.
 	Closed int
 }
 
-// Next returns the machine of the next step after a tick, or ctx's error.
-func (t *Meter) Next(ctx context.Context) (*live.Machine, error) {
-	timer := time.NewTimer(t.Tick)
+// Next returns the machine of the next step after a tick, or the error of ctx.
+func (m *Meter) Next(ctx context.Context) (*live.Machine, error) {
+	timer := time.NewTimer(m.Tick)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timer.C:
 	}
-	step := t.step
-	t.step++
-	if t.Err != nil {
-		if err := t.Err(step); err != nil {
+	step := m.step
+	m.step++
+	if m.Err != nil {
+		if err := m.Err(step); err != nil {
 			return nil, err
 		}
 	}
-	m := Machine(step)
-	m.Simulated = t.Simulated
-	return m, nil
+	snapshot := Machine(step)
+	snapshot.Simulated = m.Simulated
+	return snapshot, nil
 }
 
-// Close counts.
-func (t *Meter) Close() error {
-	t.Closed++
+// Close counts the call.
+func (m *Meter) Close() error {
+	m.Closed++
 	return nil
 }

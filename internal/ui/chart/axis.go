@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// digits writes a number with at most four significant digits, whole numbers
-// below a million in full.
+// digits formats a number with at most four significant digits, whole numbers below a
+// million in full.
 func digits(v float64) string {
 	a := math.Abs(v)
 	switch {
@@ -18,7 +18,7 @@ func digits(v float64) string {
 	case a >= 1000:
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
-	// As many decimals as make four digits; those that are zero say nothing.
+	// Use as many decimals as make four digits, and drop trailing zeros.
 	d := 3 - int(math.Floor(math.Log10(a)))
 	w, err := strconv.ParseFloat(strconv.FormatFloat(v, 'f', max(0, d), 64), 64)
 	if err != nil {
@@ -27,7 +27,7 @@ func digits(v float64) string {
 	return strconv.FormatFloat(w, 'f', -1, 64)
 }
 
-// tick writes a value beside an axis: without the unit where that stands above.
+// tick formats a value beside an axis: without the unit, which is above the axis.
 func (u Unit) tick(v float64) string {
 	switch u {
 	case Cores, PerSecond:
@@ -38,14 +38,14 @@ func (u Unit) tick(v float64) string {
 	return u.Write(v)
 }
 
-// maxValue is what no drawn value reaches: sums of values below it are finite.
+// maxValue is above every drawn value; sums of values below it are finite.
 const maxValue = 1e150
 
 // An axis goes from lo to hi with a tick every step.
 type axis struct{ lo, hi, step float64 }
 
-// axisOf is an axis for values between lo and hi with some n steps. Zero is on it
-// where the values are not far from it for their spread, as half of a bar would
+// axisOf returns an axis for values between lo and hi with about n steps. It includes zero
+// unless the values are far from it relative to their spread, because a truncated bar would
 // mislead.
 func axisOf(lo, hi float64, n int, u Unit) axis {
 	if lo > 0 && lo < hi*0.75 {
@@ -53,7 +53,7 @@ func axisOf(lo, hi float64, n int, u Unit) axis {
 	} else if hi < 0 && hi > lo*0.75 {
 		hi = 0
 	}
-	// What differs by less than can be told apart is the same.
+	// Values that differ by less than rounding errors are equal.
 	if hi-lo <= max(1e-9*max(math.Abs(lo), math.Abs(hi)), 1/maxValue) {
 		pad := math.Abs(lo) / 2
 		if pad <= 1/maxValue {
@@ -70,8 +70,8 @@ func axisOf(lo, hi float64, n int, u Unit) axis {
 	return a
 }
 
-// niceStep is a round step of at least v: 1, 2 or 5 by powers of ten, or powers of two
-// of bytes.
+// niceStep returns a round step of at least v: 1, 2 or 5 times a power of ten, or a power
+// of two for bytes.
 func niceStep(v float64, u Unit) float64 {
 	switch u {
 	case Bytes, BytesPerSecond, ByteSeconds:
@@ -108,8 +108,7 @@ type timeMark struct {
 	text string
 }
 
-// timeMarks are at most n round instants from one time to another, as the zone's
-// clocks show them.
+// timeMarks returns at most n round instants between two times, in the zone's local time.
 func timeMarks(from, to time.Time, n int, zone *time.Location) (list []timeMark) {
 	n = max(n, 1)
 	length := to.Sub(from)
@@ -123,7 +122,7 @@ func timeMarks(from, to time.Time, n int, zone *time.Location) (list []timeMark)
 	if step == 0 {
 		return dayMarks(from, to, n, zone)
 	}
-	// Round by the zone's own clock, whose hours need not be those of UTC.
+	// Round in local time, whose hours may differ from those of UTC.
 	_, offset := from.In(zone).Zone()
 	shift := time.Duration(offset) * time.Second
 	at := from.Add(shift).Truncate(step).Add(-shift)
@@ -144,7 +143,7 @@ func timeMarks(from, to time.Time, n int, zone *time.Location) (list []timeMark)
 	return list
 }
 
-// dayMarks are midnights, each so many days.
+// dayMarks returns midnights at intervals of the given number of days.
 func dayMarks(from, to time.Time, n int, zone *time.Location) (list []timeMark) {
 	every := int(to.Sub(from)/day)/n + 1
 	local := from.In(zone)

@@ -7,7 +7,7 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// A canvas is a field of cells. In Braille each is two dots wide and four high.
+// A canvas is a grid of cells. In Braille each cell is two dots wide and four high.
 type canvas struct {
 	width, height int // cells
 	cells         []cell
@@ -16,18 +16,18 @@ type canvas struct {
 type cell struct {
 	dots rune     // of Braille, or 0
 	char rune     // in place of dots, or 0
-	role top.Role // of what was drawn there last
+	role top.Role // of the last drawing
 }
 
 func newCanvas(width, height int) *canvas {
 	return &canvas{width, height, make([]cell, width*height)}
 }
 
-// dotBits are the bits of Braille patterns by column and row of a cell, as Unicode
-// numbers them from U+2800 on.
+// dotBits are the bits of Braille patterns by column and row of a cell, in Unicode's order
+// from U+2800.
 var dotBits = [2][4]rune{{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}}
 
-// dot sets a dot, counted from the upper left one.
+// dot sets a dot, counted from the upper left.
 func (c *canvas) dot(x, y int, role top.Role) {
 	if x < 0 || y < 0 || x >= 2*c.width || y >= 4*c.height {
 		return
@@ -45,7 +45,7 @@ func (c *canvas) put(x, y int, char rune, role top.Role) {
 	c.cells[y*c.width+x] = cell{char: char, role: role}
 }
 
-// drawLine calls set for each point of a line between two.
+// drawLine calls set for each point of a line between two points.
 func drawLine(x0, y0, x1, y1 int, set func(x, y int)) {
 	n := max(abs(x1-x0), abs(y1-y0))
 	if n == 0 {
@@ -60,7 +60,7 @@ func drawLine(x0, y0, x1, y1 int, set func(x, y int)) {
 
 func abs(n int) int { return max(n, -n) }
 
-// line is a row of the canvas.
+// line returns a row of the canvas.
 func (c *canvas) line(y int) (l top.Line) {
 	var text strings.Builder
 	role := top.Plain

@@ -1,6 +1,6 @@
-// Package chart writes the answer of a PromQL query for people and for programs:
-// as a chart, as a table and as CSV. Charts are lines of cells of a given width,
-// with roles for the looks; see package top.
+// Package chart formats the answer of a PromQL query for people and for programs: as a
+// chart, as a table and as CSV. Charts are lines of cells of a given width; roles select
+// their look; see package top.
 package chart
 
 import (
@@ -17,40 +17,40 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// Options say how to write an answer.
+// Options select how to format an answer.
 type Options struct {
-	Width, Height int // of a chart in cells, its axes included and its legend not
+	Width, Height int // of a chart in cells, including its axes and excluding its legend
 	From, To      time.Time
-	Step          time.Duration // between two points; a longer way has a gap in it
+	Step          time.Duration // time between two points; a longer interval is a gap
 	Zone          *time.Location
 	Unit          Unit
-	ASCII         bool // for terminals that know no other characters
-	Color         bool // roles are seen, and tell series apart
+	ASCII         bool // only ASCII characters
+	Color         bool // distinguish series by color
 }
 
 // maxSeries is how many series a chart shows.
 const maxSeries = 6
 
-// The least size of a chart: its axes need some room.
+// Minimum size of a chart: its axes need some room.
 const (
 	minWidth  = 30
 	minHeight = 5
 )
 
-// roles tell series apart.
+// roles distinguish series.
 var roles = [maxSeries]top.Role{top.Series1, top.Series2, top.Series3, top.Series4, top.Series5, top.Series6}
 
-// A plottedSeries is one of those in a chart.
+// A plottedSeries is one series of a chart.
 type plottedSeries struct {
 	*result.Series
 	name                string
 	last, low, high, at float64
 	role                top.Role
-	letter              rune // that draws it where there are no colors
+	letter              rune // that draws it without colors
 }
 
-// Chart draws the series of a range: the largest on average, if there are many.
-// No line is wider than o.Width. An answer without a finite value has no chart.
+// Chart draws the series of a range: if there are many, those with the largest mean. No
+// line is wider than o.Width. An answer without a finite value has no chart.
 func Chart(a *result.Answer, o Options) []top.Line {
 	o.Width, o.Height = max(o.Width, minWidth), max(o.Height, minHeight)
 	all := rankSeries(a)
@@ -73,7 +73,7 @@ func Chart(a *result.Answer, o Options) []top.Line {
 	lines = append(lines, o.body(list, axisOf(lo, hi, max(2, o.Height/4), o.Unit))...)
 	lines = append(lines, o.legend(list)...)
 	if n := len(all) - len(list); n > 0 {
-		lines = append(lines, top.Line{{Text: fmt.Sprintf("%d more series are smaller on average, and not drawn: topk(), or sum by (), has fewer; -o csv has all", n), Role: top.Dim}})
+		lines = append(lines, top.Line{{Text: fmt.Sprintf("%d more series with smaller means are not drawn: use topk() or sum by () for fewer series, -o csv for all", n), Role: top.Dim}})
 	}
 	for i := range lines {
 		lines[i] = lines[i].Fit(o.Width, o.ASCII)
@@ -81,7 +81,7 @@ func Chart(a *result.Answer, o Options) []top.Line {
 	return lines
 }
 
-// head says what the axes count.
+// head describes the axes.
 func head(o Options) top.Line {
 	layout := "15:04:05"
 	if o.To.Sub(o.From) >= 20*time.Hour {
@@ -94,7 +94,7 @@ func head(o Options) top.Line {
 	return top.Line{{Text: span, Role: top.Dim}}
 }
 
-// length writes a length of time without what is zero in it.
+// length formats a duration without zero units.
 func length(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -106,7 +106,7 @@ func length(d time.Duration) string {
 	return s
 }
 
-// rankSeries are the series that have a finite value, the largest mean first.
+// rankSeries returns the series that have a finite value, the largest mean first.
 func rankSeries(a *result.Answer) (list []plottedSeries) {
 	for i := range a.Series {
 		d := plottedSeries{Series: &a.Series[i], low: math.Inf(1), high: math.Inf(-1)}
@@ -126,11 +126,11 @@ func rankSeries(a *result.Answer) (list []plottedSeries) {
 	return list
 }
 
-// finite says whether a value can be drawn.
+// finite reports whether a value can be drawn.
 func finite(v float64) bool { return math.Abs(v) < maxValue }
 
-// nameSeries calls each series by the labels in which they differ, and a single one
-// by all that it has. Names that tell them apart stand for the ids of workloads.
+// nameSeries names each series by the labels in which they differ, a single one by all its
+// labels. It omits workload ids if names are unique.
 func nameSeries(list []plottedSeries) (names []string) {
 	same := map[string]bool{}
 	if len(list) > 1 {
@@ -162,7 +162,7 @@ func nameSeries(list []plottedSeries) (names []string) {
 	return names
 }
 
-// body is the canvas with its axes.
+// body returns the canvas with its axes.
 func (o Options) body(list []plottedSeries, y axis) (lines []top.Line) {
 	rows := o.Height - 2
 	wide := 0
@@ -178,7 +178,7 @@ func (o Options) body(list []plottedSeries, y axis) (lines []top.Line) {
 		wide = max(wide, top.Width(labels[row]))
 	}
 	c := newCanvas(max(1, o.Width-wide-2), rows)
-	// The largest is drawn last, above the others.
+	// Draw the largest last, on top of the others.
 	for i := len(list) - 1; i >= 0; i-- {
 		o.draw(c, &list[i], y, len(list) == 1)
 	}
@@ -198,7 +198,7 @@ func (o Options) body(list []plottedSeries, y axis) (lines []top.Line) {
 	return append(lines, top.Line{{Text: strings.Repeat(" ", wide+2) + text, Role: top.Plain}})
 }
 
-// column is where in a field of n columns an instant lies.
+// column returns the position of an instant in a field of n columns.
 func (o Options) column(t time.Time, n int) int {
 	length := o.To.Sub(o.From)
 	if length <= 0 {
@@ -207,7 +207,7 @@ func (o Options) column(t time.Time, n int) int {
 	return int(math.Round(float64(t.Sub(o.From)) / float64(length) * float64(n-1)))
 }
 
-// times are the line of the axis of time, and its labels.
+// times returns the line of the time axis and its labels.
 func (o Options) times(width int, floor string) (line, text string) {
 	notch := "┬"
 	if o.ASCII {
@@ -228,7 +228,7 @@ func (o Options) times(width int, floor string) (line, text string) {
 	return strings.Join(under, ""), text
 }
 
-// draw draws a series. Where it has no value it has a gap.
+// draw draws a series, with gaps for missing values.
 func (o Options) draw(c *canvas, d *plottedSeries, y axis, alone bool) {
 	wide, high := 2*c.width, 4*c.height
 	set := func(x, y int) { c.dot(x, y, d.role) }
@@ -258,7 +258,7 @@ func (o Options) draw(c *canvas, d *plottedSeries, y axis, alone bool) {
 	}
 }
 
-// legend says of each series how it is drawn, what it is, and how large.
+// legend describes each series: its look, its name, and its values.
 func (o Options) legend(list []plottedSeries) (lines []top.Line) {
 	var names, last, low, high int
 	for i := range list {
@@ -276,7 +276,7 @@ func (o Options) legend(list []plottedSeries) (lines []top.Line) {
 		}
 		name := top.Line{{Text: d.name}}
 		if o.ASCII {
-			name[0].Text = plain(name[0].Text)
+			name[0].Text = asciiOnly(name[0].Text)
 		}
 		name = name.Fit(names, o.ASCII)
 		l := append(top.Line{{Text: sign + " ", Role: d.role}}, name...)
@@ -294,8 +294,8 @@ func (o Options) legend(list []plottedSeries) (lines []top.Line) {
 	return lines
 }
 
-// plain is a text without what is not ASCII.
-func plain(s string) string {
+// asciiOnly removes all characters that are not ASCII.
+func asciiOnly(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 0x80 {
 			return '?'

@@ -17,11 +17,11 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// wave is a series with a point a minute, without those of which skip is true.
+// wave returns a series with a point per minute, without the points for which skip is true.
 func wave(name string, n int, f func(i int) float64, skip func(i int) bool) result.Series {
 	s := result.Series{Labels: map[string]string{"__name__": "m", "node": "web", "part": name}}
 	for i := range n {
@@ -61,7 +61,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not as before (-update writes it anew):\n%s", name, got)
+		t.Errorf("%s differs (-update rewrites it):\n%s", name, got)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestChart(t *testing.T) {
 	golden(t, "bytes.txt", plainText(Chart(a, o)))
 }
 
-// Colors tell which series is which, in the chart and in its legend.
+// Colors distinguish the series, in the chart and in its legend.
 func TestChartRoles(t *testing.T) {
 	a, o := example()
 	o.Color = true
@@ -96,11 +96,11 @@ func TestChartRoles(t *testing.T) {
 		t.Errorf("roles are drawn %v times", seen)
 	}
 	if legend := lines[len(lines)-2].String(); !strings.Contains(legend, "part=workloads") || strings.Contains(legend, "node=") {
-		t.Errorf("the legend of the largest is %q, want what differs and nothing else", legend)
+		t.Errorf("the legend of the largest is %q, want only the labels that differ", legend)
 	}
 }
 
-// Where names tell series apart, nobody has to read ids.
+// If names are unique, ids are not shown.
 func TestNames(t *testing.T) {
 	one := func(workload, name string) plottedSeries {
 		return plottedSeries{Series: &result.Series{Labels: map[string]string{"workload": workload, "name": name, "node": "n"}}}
@@ -120,8 +120,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Whatever the values and the screen, no line is wider than that, none has a
-// control character, and nothing is drawn outside.
+// For any values and screen, no line is wider than the screen, none has a control
+// character, and nothing is drawn outside.
 func TestChartAnyValues(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -149,7 +149,7 @@ func TestChartAnyValues(t *testing.T) {
 	}
 }
 
-func TestFewAreDrawn(t *testing.T) {
+func TestMaxSeries(t *testing.T) {
 	a := &result.Answer{Kind: "matrix"}
 	for i := range 9 {
 		a.Series = append(a.Series, wave(string(rune('a'+i)), 5, func(int) float64 { return float64(i) }, nil))
@@ -160,7 +160,7 @@ func TestFewAreDrawn(t *testing.T) {
 		t.Errorf("nine series are drawn as\n%s", got)
 	}
 	if Chart(&result.Answer{Series: []result.Series{{Points: []result.Point{{Value: math.NaN()}}}}}, o) != nil {
-		t.Error("a chart of nothing")
+		t.Error("a chart of an empty answer")
 	}
 }
 
@@ -198,7 +198,7 @@ func TestUnitOf(t *testing.T) {
 	}
 }
 
-func TestMark(t *testing.T) {
+func TestMarkError(t *testing.T) {
 	for _, c := range []struct{ query, complaint, text, about string }{
 		{"a + )", `invalid parameter "query": 1:5: parse error: unexpected right parenthesis`, "a + )\n    ^", "unexpected right parenthesis"},
 		{"sum(\n\ta b)", `2:4: parse error: unexpected identifier`, " a b)\n   ^", "unexpected identifier"},
@@ -212,7 +212,7 @@ func TestMark(t *testing.T) {
 	}
 	for _, complaint := range []string{"query timed out", "1:99: parse error: x", "9:1: parse error: x", "0:0: parse error: x", "99999999999999999999:1: parse error: x"} {
 		if text, _, ok := MarkError("a + b", complaint); ok {
-			t.Errorf("%q points at\n%s", complaint, text)
+			t.Errorf("%q is marked as\n%s", complaint, text)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestTables(t *testing.T) {
 	}
 	o.Unit = Unknown
 	if got := Table(a, o); !strings.Contains(got, "1536.25\n") {
-		t.Errorf("without a unit the value is not as it was:\n%s", got)
+		t.Errorf("without a unit the value has changed:\n%s", got)
 	}
 	if got, want := string(CSV(a)), "time,__name__,node,value\n2026-03-01T12:00:00.5Z,m,\"we\"\"b,1\",1536.25\n2026-03-01T12:00:00.5Z,,\x1b[2J,NaN\n"; got != want {
 		t.Errorf("CSV\n%q\nwant\n%q", got, want)
@@ -266,7 +266,7 @@ func FuzzParse(f *testing.F) {
 		a, err := result.Parse(body)
 		if err != nil {
 			if !errors.Is(err, fault.ErrInvalid) {
-				t.Fatalf("%v is of no kind", err)
+				t.Fatalf("%v has no kind", err)
 			}
 			return
 		}
@@ -290,8 +290,8 @@ func TestStepFor(t *testing.T) {
 	}
 }
 
-func TestMarks(t *testing.T) {
-	zone, err := time.LoadLocation("Asia/Kathmandu") // 5:45 before UTC
+func TestTimeMarks(t *testing.T) {
+	zone, err := time.LoadLocation("Asia/Kathmandu") // 5:45 ahead of UTC
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,6 +307,6 @@ func TestMarks(t *testing.T) {
 		got = append(got, m.text)
 	}
 	if strings.Join(got, " ") != "Mar 2 Mar 3 Mar 4 Mar 5 Mar 6" {
-		t.Errorf("marks of days: %q", got)
+		t.Errorf("day marks: %q", got)
 	}
 }

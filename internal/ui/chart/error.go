@@ -9,12 +9,12 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// errorPosition is how Prometheus says where in a query something is wrong.
+// errorPosition matches Prometheus's position of an error in a query.
 var errorPosition = regexp.MustCompile(`(?:^|[ "])(\d+):(\d+): parse error: `)
 
-// MarkError shows in a query what a server complains of: its line with a caret below
-// the place, and the complaint without the place's numbers. It is false where the
-// complaint names no place in the query.
+// MarkError marks the position of a server's error message in a query: it returns the
+// query's line with a caret below the position, and the message without the position. It
+// returns false if the message has no position in the query.
 func MarkError(query, complaint string) (words, about string, ok bool) {
 	m := errorPosition.FindStringSubmatchIndex(complaint)
 	if m == nil {
@@ -29,7 +29,7 @@ func MarkError(query, complaint string) (words, about string, ok bool) {
 	if err != nil || line < 1 || line > len(lines) || column < 1 || column > len(lines[line-1])+1 {
 		return "", "", false
 	}
-	// Columns count bytes; a tab takes as many cells as its replacement.
+	// Columns count bytes; a tab is as wide as its replacement.
 	clean := func(s string) string { return text.Clean(strings.ReplaceAll(s, "\t", " ")) }
 	shown, before := clean(lines[line-1]), clean(lines[line-1][:column-1])
 	return shown + "\n" + strings.Repeat(" ", top.Width(before)) + "^", complaint[m[1]:], true

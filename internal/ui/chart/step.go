@@ -4,14 +4,14 @@ import (
 	"time"
 )
 
-// MaxPoints is how many points a range may have: the most that Prometheus gives.
+// MaxPoints is the maximum number of points of a range, which is Prometheus's limit.
 const MaxPoints = 11_000
 
-// defaultPoints is about how many points a range has where nobody says.
+// defaultPoints is the approximate number of points of a range by default.
 const defaultPoints = 240
 
-// StepFor is the time between two points of a range of a length where nobody says:
-// a round one, and not below that of the windows of agents.
+// StepFor returns the default time between two points for a range of a given length: a
+// round one, and at least that of the agents' windows.
 func StepFor(length time.Duration) time.Duration {
 	for _, s := range timeSteps {
 		if s >= 10*time.Second && length/s <= defaultPoints {

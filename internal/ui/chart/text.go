@@ -13,10 +13,10 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// maxLabelWidth is how many cells of a label's value a table shows.
+// maxLabelWidth is the maximum width of a label's value in a table, in cells.
 const maxLabelWidth = 48
 
-// labels are the names of all labels that a series has, the metric's own first.
+// labels returns the names of all labels of the series, the metric's own first.
 func labels(a *result.Answer) []string {
 	seen := map[string]bool{}
 	for i := range a.Series {
@@ -24,11 +24,11 @@ func labels(a *result.Answer) []string {
 			seen[l] = true
 		}
 	}
-	// In the order of bytes, __name__ is before all that is in small letters.
+	// In byte order, __name__ precedes lower-case names.
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// title is a label's name above its column.
+// title returns a label's name as a column title.
 func title(label string) string {
 	if label == "__name__" {
 		return "METRIC"
@@ -36,8 +36,8 @@ func title(label string) string {
 	return strings.ToUpper(label)
 }
 
-// Table writes one value a line below titles. Values that have a unit are rounded
-// for people; JSON and CSV have them as they are.
+// Table formats one value per line below titles. It rounds values with a unit; JSON and CSV
+// have the exact ones.
 func Table(a *result.Answer, o Options) string {
 	labels := labels(a)
 	var titles []string
@@ -55,7 +55,7 @@ func Table(a *result.Answer, o Options) string {
 		for _, l := range labels {
 			text := text.Clean(s.Labels[l])
 			if o.ASCII {
-				text = plain(text)
+				text = asciiOnly(text)
 			}
 			cells = append(cells, top.Line{{Text: text}}.Fit(maxLabelWidth, o.ASCII).String())
 		}
@@ -74,8 +74,8 @@ func Table(a *result.Answer, o Options) string {
 	return align(rows)
 }
 
-// align writes rows with each column as wide as it must be, the last at the right.
-// No line ends in blanks.
+// align formats rows with columns of minimum width, the last one right-aligned. No line
+// ends in blanks.
 func align(rows [][]string) string {
 	wide := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -97,13 +97,13 @@ func align(rows [][]string) string {
 	return b.String()
 }
 
-// CSV writes one value a line, with its time and its labels, below their names.
-// Times are UTC. Values are as the server wrote them.
+// CSV formats one value per line, with its time and its labels. Times are UTC. Values are
+// as the server sent them.
 func CSV(a *result.Answer) []byte {
 	labels := labels(a)
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	put := func(row []string) { _ = w.Write(row) } // a buffer takes all
+	put := func(row []string) { _ = w.Write(row) } // a buffer never fails
 	put(append(append([]string{"time"}, labels...), "value"))
 	for i := range a.Series {
 		s := &a.Series[i]

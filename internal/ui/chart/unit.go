@@ -10,32 +10,32 @@ import (
 	"mete.dev/mete/internal/model/unit"
 )
 
-// A Unit is what the values of a query count, as far as the names of its metrics
-// and its functions tell.
+// A Unit is the unit of a query's values, derived from the names of its metrics and its
+// functions.
 type Unit uint8
 
 // The units.
 const (
 	Unknown Unit = iota // plain numbers
 	Seconds
-	Cores // CPU seconds a second
+	Cores // CPU seconds per second
 	Bytes
 	ByteSeconds
 	BytesPerSecond
 	Joules
 	Watts
 	Ratio
-	PerSecond // of things without a unit
+	PerSecond // counts of things per second
 )
 
-// suffixes say the unit by the end of a metric's name, the longest first.
+// suffixes map the ends of metric names to units, the longest first.
 var suffixes = []struct {
 	end  string
 	unit Unit
 }{{"_bytes_per_second", BytesPerSecond}, {"_byte_seconds", ByteSeconds}, {"_seconds", Seconds}, {"_cores", Cores},
 	{"_bytes", Bytes}, {"_joules", Joules}, {"_watts", Watts}, {"_ratio", Ratio}}
 
-// UnitOf returns the unit of a query's values; Unknown of one that cannot be read.
+// UnitOf returns the unit of a query's values; Unknown if the query cannot be parsed.
 func UnitOf(query string) Unit {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(query)
 	if err != nil {
@@ -45,7 +45,7 @@ func UnitOf(query string) Unit {
 	return u
 }
 
-// unitOf returns the unit of an expression, and whether it is a mere number.
+// unitOf returns the unit of an expression, and whether it is a plain number.
 func unitOf(e parser.Expr) (u Unit, number bool) {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -83,8 +83,8 @@ func unitOf(e parser.Expr) (u Unit, number bool) {
 	return Unknown, false
 }
 
-// preservesUnit are the functions whose values are of the unit of their argument, beside
-// those over time that are.
+// preservesUnit are the functions whose result has the unit of their argument, in addition
+// to the over_time functions.
 var preservesUnit = map[string]bool{"increase": true, "delta": true, "idelta": true, "abs": true, "ceil": true, "floor": true, "round": true,
 	"clamp": true, "clamp_min": true, "clamp_max": true, "sort": true, "sort_desc": true, "label_replace": true, "label_join": true,
 	"scalar": true, "vector": true, "predict_linear": true, "avg_over_time": true, "min_over_time": true, "max_over_time": true,
@@ -104,7 +104,7 @@ func callUnit(e *parser.Call) Unit {
 	case name == "rate" || name == "irate" || name == "deriv":
 		switch of {
 		case Seconds:
-			// A share of the time in which something waited is none of a CPU's.
+			// The share of time of a pressure metric is not in cores.
 			about := e.Args[0].String()
 			if strings.Contains(about, "cpu_") && !strings.Contains(about, "pressure_") && !strings.Contains(about, "throttled_") {
 				return Cores
@@ -125,7 +125,7 @@ func callUnit(e *parser.Call) Unit {
 	return Unknown
 }
 
-// binaryUnit is the unit of two sides.
+// binaryUnit returns the unit of a binary expression.
 func binaryUnit(e *parser.BinaryExpr) (Unit, bool) {
 	l, ln := unitOf(e.LHS)
 	r, rn := unitOf(e.RHS)
@@ -140,7 +140,7 @@ func binaryUnit(e *parser.BinaryExpr) (Unit, bool) {
 	case parser.LAND, parser.LUNLESS:
 		return l, false
 	case parser.MUL:
-		// What is joined with an info series, whose value is 1, stays what it was.
+		// A join with an info series, whose value is 1, preserves the unit.
 		if rn || strings.Contains(e.RHS.String(), "_info") {
 			return l, ln && rn
 		}
@@ -162,12 +162,12 @@ func binaryUnit(e *parser.BinaryExpr) (Unit, bool) {
 	return Unknown, false
 }
 
-// Name is what stands beside values that people read; "" where they say it.
+// Name returns the unit's name for people; "" if the formatted value shows the unit.
 func (u Unit) Name() string { return unitNames[u] }
 
 var unitNames = [...]string{"", "time", "cores", "bytes", "bytes x time", "bytes per second", "energy", "power", "share", "per second"}
 
-// Write writes a value for people, with its unit.
+// Write formats a value with its unit for people.
 func (u Unit) Write(v float64) string {
 	switch {
 	case math.IsNaN(v):

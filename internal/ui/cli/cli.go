@@ -1,4 +1,4 @@
-// Package cli says how commands meet people: errors with hints, and exit codes.
+// Package cli defines how commands interact with people: errors with hints, and exit codes.
 package cli
 
 import (
@@ -10,20 +10,20 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Exit codes, of every command but mete run.
+// Exit codes of every command except mete run.
 const (
 	OK          = 0
 	Failed      = 1 // anything else
 	Invalid     = 2 // the command line or a file is wrong
-	NotFound    = 3 // what was asked for does not exist
-	Denied      = 4 // a right is missing
-	Unsupported = 5 // this machine or kernel cannot do it
+	NotFound    = 3 // the requested thing does not exist
+	Denied      = 4 // missing permission
+	Unsupported = 5 // not possible on this machine or kernel
 	Unavailable = 6 // it may work later
 
 	Interrupted = 130 // by a signal, before it was done
 )
 
-// Code is the exit code for an error.
+// Code returns the exit code of an error.
 func Code(err error) int {
 	for _, c := range []struct {
 		kind error
@@ -45,7 +45,7 @@ func Code(err error) int {
 	return Failed
 }
 
-// Explain writes an error to a person, with what to try next.
+// Explain prints an error with its hint.
 func Explain(w io.Writer, program string, err error) {
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")

@@ -12,7 +12,7 @@ import (
 
 // Choices lets the shell complete a flag.
 func Choices(cmd *cobra.Command, flag string, values ...string) {
-	// The only error is a flag that does not exist, which the tests would see.
+	// The only error is an unknown flag, which the tests would find.
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 

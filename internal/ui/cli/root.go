@@ -10,27 +10,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Root returns a program without commands. build is what the go command wrote
-// into it, nil where it did not.
+// Root returns a program without commands. build is the build information of the program,
+// nil if it has none.
 func Root(name, short string, build *debug.BuildInfo) *cobra.Command {
 	root := &cobra.Command{Use: name, Short: short, Version: Version(build), SilenceErrors: true, SilenceUsage: true}
 	root.SetVersionTemplate(name + " {{.Version}}\n")
-	root.AddCommand(&cobra.Command{Use: "version", Short: "Say which version this is, as --version does",
+	root.AddCommand(&cobra.Command{Use: "version", Short: "Print the version, like --version",
 		Example: "  " + name + " version", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), name, root.Version) }})
 	return root
 }
 
-// An Exit is an error that ends the program with a code of its own.
+// An Exit is an error with an exit code of its own.
 type Exit interface {
 	error
-	// Exit returns the code, and what is yet to be shown of the error, nil where
-	// all was said.
+	// Exit returns the exit code, and the error to print, nil if everything was printed.
 	Exit() (code int, show error)
 }
 
-// Run runs a command line of root, says on standard error what went wrong, and
-// returns the exit code.
+// Run runs a command line of root, prints its error to standard error, and returns the exit
+// code.
 func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

@@ -9,23 +9,21 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// usageError is what is wrong with a command line: a fault.ErrInvalid whose message
-// says just that.
+// usageError is an error in a command line: a fault.ErrInvalid with a message of its own.
 type usageError struct{ string }
 
 func (u usageError) Error() string      { return u.string }
 func (usageError) Is(target error) bool { return target == fault.ErrInvalid }
 
-// newUsageError returns what is wrong with a command line of cmd, with the command that
-// says what would be right.
+// newUsageError returns an error in a command line of cmd, with the help command as its
+// hint.
 func newUsageError(cmd *cobra.Command, what string) error {
 	return fault.WithHint(usageError{what}, cmd.CommandPath()+" --help says what there is")
 }
 
-// Complete gives root what every command line of its kind has: help without
-// arguments and by the command help, and errors about wrong use that wrap
-// fault.ErrInvalid and name the help to read. Flag errors of a command with a
-// FlagErrorFunc of its own stay as they are.
+// Complete adds the standard behavior to root: help without arguments and by the command
+// help, and errors for wrong usage that wrap fault.ErrInvalid and name the help. A
+// FlagErrorFunc of a command takes precedence.
 func Complete(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return newUsageError(cmd, err.Error()) })
 	root.SetHelpCommand(helpCommand())
@@ -36,13 +34,13 @@ func Complete(root *cobra.Command) {
 	}
 }
 
-// check lets c and the commands below it refuse arguments as [newUsageError].
+// check makes c and the commands below it refuse arguments with [newUsageError].
 func check(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		check(sub)
 	}
 	if !c.Runnable() {
-		// By itself it would show its help whatever the arguments, without an error.
+		// Cobra's default would print the help for any arguments, without an error.
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	valid := c.Args
@@ -59,7 +57,7 @@ func check(c *cobra.Command) {
 				return newUsageError(c, fmt.Sprintf("unexpected argument %q", args[n]))
 			}
 		}
-		// Words in capitals stand for arguments in the line of use.
+		// Words in capitals in the usage line stand for arguments.
 		if line := strings.TrimSuffix(c.UseLine(), " [flags]"); line != c.CommandPath() {
 			return newUsageError(c, "an argument is missing: "+line)
 		}
@@ -67,8 +65,7 @@ func check(c *cobra.Command) {
 	}
 }
 
-// Unknown returns the error for a command line that names no command of root,
-// nil if it names one.
+// Unknown returns an error if the command line names no command of root, else nil.
 func Unknown(root *cobra.Command, args []string) error {
 	found, rest, err := root.Find(args)
 	if err == nil || len(rest) == 0 {
@@ -88,8 +85,8 @@ func Unknown(root *cobra.Command, args []string) error {
 	return fault.WithHint(usageError{fmt.Sprintf("unknown command %q", name)}, hint)
 }
 
-// similar returns the command of c that was meant by a mistyped name, or "". Short
-// names are all alike, so the first letter has to be right.
+// similar returns the command of c closest to a mistyped name, or "". The first letter must
+// match, because short names are all similar.
 func similar(c *cobra.Command, name string) string {
 	if name == "" {
 		return ""

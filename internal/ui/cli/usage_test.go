@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 )
 
-// program is a command line with one of each kind of command.
+// program returns a command line with one command of each kind.
 func program() *cobra.Command {
 	root := &cobra.Command{Use: "prog", SilenceErrors: true, SilenceUsage: true}
 	nothing := func(*cobra.Command, []string) error { return nil }

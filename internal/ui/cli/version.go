@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Version says of which source a program is built, with what and for what, from
-// what the go command wrote into it.
+// Version describes a program's source version, build and platform, from its build
+// information.
 func Version(b *debug.BuildInfo) string {
 	version := "devel"
 	if b == nil {
@@ -21,7 +21,7 @@ func Version(b *debug.BuildInfo) string {
 	for _, s := range b.Settings {
 		settings[s.Key] = s.Value
 	}
-	// A version of the go command's making names the commit already.
+	// A pseudo-version contains the commit already.
 	if rev := settings["vcs.revision"]; len(rev) >= 12 && !strings.Contains(version, rev[:12]) {
 		about = append(about, "commit "+rev[:12])
 	}

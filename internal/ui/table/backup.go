@@ -3,11 +3,11 @@ package table
 import (
 	"fmt"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/unit"
 )
 
-// BackupText says what was copied, to a person.
+// BackupText describes a backup.
 func BackupText(b v1.Backup) string {
 	ledger := "ledger " + unit.Bytes(float64(b.Ledger))
 	if b.ExternalLedger {

@@ -7,18 +7,18 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
 )
 
-// NodesText writes nodes as a table for people.
+// NodesText formats nodes as a table for people.
 func NodesText(list []query.Node, s Style) string {
 	if len(list) == 0 {
 		return "no machine has enrolled yet\n"
 	}
 	var rows [][]string
 	for _, n := range list {
-		cpus := s.absent() // of a machine of which only jobs are measured
+		cpus := s.absent() // of a machine on which only jobs are measured
 		if n.CPUs > 0 {
 			cpus = strconv.Itoa(n.CPUs)
 		}
@@ -28,7 +28,7 @@ func NodesText(list []query.Node, s Style) string {
 	return render(slices.Concat(textColumns("NAME", "NODE", "CLUSTER", "STATE", "BOOKED THROUGH"), numberColumns("CPUS", "STREAMS"), textColumns("NESTED IN")), rows)
 }
 
-// nested says in which node one is a guest, and as what.
+// nested names the node in which a node is a guest, and its workload there.
 func (s Style) nested(n *query.Nesting) string {
 	switch {
 	case n == nil:
@@ -39,8 +39,8 @@ func (s Style) nested(n *query.Nesting) string {
 	return s.text(n.HostName) + " as " + s.text(n.Name)
 }
 
-// GapsText writes gaps and corrections of clocks as a table for people, and below
-// it what each reason means for the figures.
+// GapsText formats gaps and clock corrections as a table for people, followed by what each
+// reason means for the figures.
 func GapsText(list []query.Gap, s Style) string {
 	if len(list) == 0 {
 		return "no gaps: what is booked in this range is complete\n"
@@ -73,7 +73,7 @@ func GapsText(list []query.Gap, s Style) string {
 	return b.String()
 }
 
-// WorkloadsText writes workloads as a table for people.
+// WorkloadsText formats workloads as a table for people.
 func WorkloadsText(list []query.Workload, s Style) string {
 	if len(list) == 0 {
 		return "no workload used anything in this range\n"

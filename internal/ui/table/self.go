@@ -1,11 +1,11 @@
 package table
 
 import (
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
 )
 
-// SelfText writes what a job used in all for people.
+// SelfText formats the total use of a job for people.
 func SelfText(s *query.Self, style Style) string {
 	if s.Usage.Present == 0 {
 		return "nothing is booked of this job yet: it comes with the first window of its machine\n"

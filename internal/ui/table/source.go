@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// SourcesText writes servers below as a table for people. A lag is how long ago
-// the furthest of a server's nodes was booked there.
+// SourcesText formats downstream servers as a table for people. A lag is the age of the
+// latest data of a server's most recent node.
 func SourcesText(list []query.Source, now time.Time, s Style) string {
 	if len(list) == 0 {
 		return "no server below sends its rows here; mete token create --role upstream lets one\n"

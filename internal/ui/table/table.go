@@ -1,4 +1,4 @@
-// Package table writes the answers of the API as tables for people.
+// Package table formats the answers of the API as tables for people.
 package table
 
 import (
@@ -10,16 +10,16 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// maxNameWidth is how many cells of a name a table shows.
+// maxNameWidth is the maximum width of a name in a table, in cells.
 const maxNameWidth = 48
 
-// A Style says for whom a table is written.
+// A Style selects how tables are formatted.
 type Style struct {
-	Zone  *time.Location // of the times shown
-	ASCII bool           // use no other characters
+	Zone  *time.Location // of the displayed times
+	ASCII bool           // only ASCII characters
 }
 
-// absent is what stands where nobody saw anything.
+// absent returns the text for an absent figure.
 func (s Style) absent() string {
 	if s.ASCII {
 		return "-"
@@ -27,8 +27,7 @@ func (s Style) absent() string {
 	return "–"
 }
 
-// text makes a name from outside fit for a terminal; one that is empty shows
-// that there is none.
+// text makes a name from outside printable on a terminal, with a mark for an empty one.
 func (s Style) text(name string) string {
 	if name == "" {
 		return "(none)"
@@ -45,7 +44,7 @@ func (s Style) text(name string) string {
 	return top.Line{{Text: name}}.Fit(maxNameWidth, s.ASCII).String()
 }
 
-// time writes an instant for people.
+// time formats an instant for people.
 func (s Style) time(t time.Time) string {
 	if t.IsZero() {
 		return s.absent()
@@ -53,13 +52,13 @@ func (s Style) time(t time.Time) string {
 	return t.In(s.Zone).Format(time.DateTime)
 }
 
-// A column of a table: numbers stand at its right.
+// A column of a table; numbers are right-aligned.
 type column struct {
 	title string
 	right bool
 }
 
-// textColumns makes columns of names of the titles.
+// textColumns returns text columns with the given titles.
 func textColumns(titles ...string) (cols []column) {
 	for _, t := range titles {
 		cols = append(cols, column{title: t})
@@ -67,7 +66,7 @@ func textColumns(titles ...string) (cols []column) {
 	return cols
 }
 
-// numberColumns makes columns of numbers.
+// numberColumns returns number columns with the given titles.
 func numberColumns(titles ...string) (cols []column) {
 	for _, t := range titles {
 		cols = append(cols, column{t, true})
@@ -75,8 +74,8 @@ func numberColumns(titles ...string) (cols []column) {
 	return cols
 }
 
-// render writes rows below their titles, each column as wide as it must be. A row
-// without cells is a rule. No line ends in blanks.
+// render formats rows below their titles with columns of minimum width. A row without cells
+// is a rule. No line ends in blanks.
 func render(cols []column, rows [][]string) string {
 	wide := make([]int, len(cols))
 	total := 2 * (len(cols) - 1)
@@ -117,7 +116,7 @@ func render(cols []column, rows [][]string) string {
 	return b.String()
 }
 
-// plural writes a number of things.
+// plural formats a count of things.
 func plural(n int, what string) string {
 	s := whole(int64(n)) + " " + what
 	if n != 1 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
@@ -17,12 +17,12 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// A figureColumn is a column of the table for people.
+// A figureColumn is a column of figures.
 type figureColumn struct {
 	title string
 	res   usage.Resource // of amount and average
-	form  v1.FigureKind  // what is shown of it; energies are with their idle part
-	peak  bool           // has no sum
+	form  v1.FigureKind  // what to show; energies include idle energy
+	peak  bool           // a peak, which has no sum
 }
 
 var columns = []figureColumn{
@@ -39,9 +39,9 @@ var columns = []figureColumn{
 	{title: "STARTED", res: usage.Processes},
 }
 
-// Text writes an answer as a table for people: a row for each group, then what
-// no job caused, then the sum beside what the machines had. It holds no control
-// characters, whatever a workload is called.
+// Text formats an answer as a table for people: a row for each group, then system and idle,
+// then the sum beside the machines' capacity. It contains no control characters, whatever
+// workloads are named.
 func Text(a *query.Answer, s Style) string {
 	var b strings.Builder
 	b.WriteString(span(a, s) + "\n")
@@ -77,7 +77,8 @@ func Text(a *query.Answer, s Style) string {
 		}
 		switch v1.ResidualKind(a.By, g.Keys) {
 		case "idle":
-			// What lies idle has CPU time, memory and energy only; the rest is not unseen.
+			// Idle has CPU time, memory and energy only; leave the other cells empty
+			// instead of absent.
 			idle = append(idle, s.row(keys, &g.Usage, a.AveragedOver, &qualityMarks{}, func(c figureColumn) bool { return c.quality(&g.Usage) == usage.Absent }))
 		case "system":
 			system = append(system, s.row(keys, &g.Usage, a.AveragedOver, &seen, nil))
@@ -132,7 +133,7 @@ func (s Style) inside() string {
 	return "↳ "
 }
 
-// guests says what was left out because it is within other figures.
+// guests describes what was left out because other figures include it.
 func (s Style) guests(a *query.Answer) string {
 	if a.NestedNodes == 0 {
 		return ""
@@ -151,7 +152,7 @@ func (s Style) guests(a *query.Answer) string {
 	return text + "\n"
 }
 
-// span says what time the table is about.
+// span describes the time range of the table.
 func span(a *query.Answer, s Style) string {
 	from, to := a.From.In(s.Zone), a.To.In(s.Zone)
 	end := time.DateTime
@@ -160,12 +161,12 @@ func span(a *query.Answer, s Style) string {
 	}
 	text := fmt.Sprintf("%s to %s (%s)", from.Format(time.DateTime), to.Format(end+" MST"), length(to.Sub(from)))
 	if a.AveragedOver > 0 && a.AveragedOver != a.To.Sub(a.From) {
-		text += ", averages over the " + length(a.AveragedOver) + " that there are"
+		text += ", averages over " + length(a.AveragedOver) + " with data"
 	}
 	return text
 }
 
-// length writes a length of time in whole units.
+// length formats a duration in whole units.
 func length(d time.Duration) string {
 	d = d.Round(time.Second)
 	s := ""
@@ -186,11 +187,11 @@ func length(d time.Duration) string {
 	return s + text
 }
 
-// qualityMarks are the marks of quality that a table has.
+// qualityMarks are the quality marks used in a table.
 type qualityMarks struct{ apportioned, modelled, absent bool }
 
-// row writes the figures behind the names of a row, except those to leave empty,
-// and notes the marks that are in it.
+// row formats the figures of a row after its names, except the empty ones, and records the
+// marks in use.
 func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *qualityMarks, empty func(figureColumn) bool) []string {
 	cells := slices.Clone(keys)
 	for _, c := range columns {
@@ -211,19 +212,19 @@ func (s Style) row(keys []string, t *query.Total, over time.Duration, seen *qual
 	return cells
 }
 
-// quality is that of the figure in a total.
-func (c figureColumn) quality(t *query.Total) usage.Quality {
+// quality returns the quality of the figure in a total.
+func (f figureColumn) quality(t *query.Total) usage.Quality {
 	switch {
-	case c.form == v1.EnergySum || c.form == v1.PowerAverage:
+	case f.form == v1.EnergySum || f.form == v1.PowerAverage:
 		_, q := t.AllEnergy()
 		return q
-	case t.Present.Has(c.res):
-		return t.Quality.Get(c.res)
+	case t.Present.Has(f.res):
+		return t.Quality.Get(f.res)
 	}
 	return usage.Absent
 }
 
-// cell writes one figure with the mark of its quality.
+// cell formats one figure with its quality mark.
 func (s Style) cell(c figureColumn, t *query.Total, over time.Duration) string {
 	q := c.quality(t)
 	if q == usage.Absent || (c.form == v1.LevelAverage || c.form == v1.PowerAverage) && over <= 0 {
@@ -232,7 +233,7 @@ func (s Style) cell(c figureColumn, t *query.Total, over time.Duration) string {
 	return top.Mark(q, s.ASCII) + s.figure(c, t, over)
 }
 
-// figure writes one figure that is there.
+// figure formats one figure that is present.
 func (s Style) figure(c figureColumn, t *query.Total, over time.Duration) string {
 	switch c.form {
 	case v1.EnergySum:
@@ -256,8 +257,8 @@ func (s Style) figure(c figureColumn, t *query.Total, over time.Duration) string
 	return whole(int64(min(v, 1<<62)))
 }
 
-// energy writes the energy of a total, with its idle part where that was
-// divided, and by how much it all may be off.
+// energy formats the energy of a total, with the idle energy if it was divided, and the
+// error of the sum.
 func (s Style) energy(t *query.Total) string {
 	active, seen := t.Energy()
 	all, _ := t.AllEnergy()
@@ -290,7 +291,7 @@ func (s Style) energy(t *query.Total) string {
 
 const joulesPerKWh = 3.6e6
 
-// joules writes an energy as people pay for it, or finer where it is little.
+// joules formats an energy in kWh, or in a finer unit if it is small.
 func joules(v float64) string {
 	if kWh := v / joulesPerKWh; kWh >= 0.001 {
 		return kilowattHours(kWh, kWh) + " kWh"
@@ -298,7 +299,7 @@ func joules(v float64) string {
 	return unit.Joules(v)
 }
 
-// parts writes two parts of an energy in one unit.
+// parts formats two parts of an energy in one unit.
 func parts(a, b float64) string {
 	if of := (a + b) / joulesPerKWh; of >= 0.001 {
 		return kilowattHours(a/joulesPerKWh, of) + " + " + kilowattHours(b/joulesPerKWh, of) + " kWh"
@@ -306,8 +307,7 @@ func parts(a, b float64) string {
 	return joules(a) + " + " + joules(b)
 }
 
-// kilowattHours writes v with as many decimals as give the number of which it is
-// a part three digits.
+// kilowattHours formats v with the decimals that give the whole, of, three digits.
 func kilowattHours(v, of float64) string {
 	if of >= 99.95 {
 		return whole(int64(math.Round(min(v, 1<<62))))
@@ -315,7 +315,7 @@ func kilowattHours(v, of float64) string {
 	return strconv.FormatFloat(v, 'f', 2-int(math.Floor(math.Log10(of))), 64)
 }
 
-// cpuTime writes seconds so that they can be compared down a column.
+// cpuTime formats seconds so that they can be compared within a column.
 func cpuTime(v float64) string {
 	if v >= 100*3600 {
 		return whole(int64(math.Round(v/3600))) + " h"
@@ -323,7 +323,7 @@ func cpuTime(v float64) string {
 	return unit.Seconds(time.Duration(v * 1e9))
 }
 
-// whole writes a number with its thousands apart.
+// whole formats a number with thousands separators.
 func whole(v int64) string {
 	s := strconv.FormatInt(v, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -332,7 +332,7 @@ func whole(v int64) string {
 	return s
 }
 
-// notes says whether the parts are the whole, and where idle is.
+// notes states whether the parts sum to the whole, and where idle is included.
 func notes(a *query.Answer, sum *query.Total) string {
 	var b strings.Builder
 	var differ []string
@@ -341,7 +341,7 @@ func notes(a *query.Answer, sum *query.Total) string {
 			differ = append(differ, r.String())
 		}
 	})
-	// What is divided of idle energy is told as a whole, so all of it is compared.
+	// Divided idle energy is known only in total, so compare the totals.
 	parts, _ := sum.AllEnergy()
 	if had, q := a.Capacity.Energy(); a.Idle != "" && q != usage.Absent && parts != had {
 		differ = append(differ, "energy")
@@ -365,7 +365,7 @@ func notes(a *query.Answer, sum *query.Total) string {
 	return b.String()
 }
 
-// legend explains the marks that are in the table.
+// legend explains the marks in the table.
 func (s Style) legend(seen *qualityMarks) string {
 	var words []string
 	if seen.apportioned {

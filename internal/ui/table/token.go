@@ -5,11 +5,11 @@ import (
 	"strconv"
 	"time"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/registry"
 )
 
-// TokensText writes tokens as a table for people.
+// TokensText formats tokens as a table for people.
 func TokensText(list []registry.Token, now time.Time, s Style) string {
 	if len(list) == 0 {
 		return "there are no tokens; mete token create makes one\n"
@@ -33,7 +33,7 @@ func TokensText(list []registry.Token, now time.Time, s Style) string {
 	return render(append(cols, textColumns("CREATED", "EXPIRES")...), rows)
 }
 
-// TokenText says in a sentence what a new token is good for.
+// TokenText describes the permissions of a new token in one sentence.
 func TokenText(t registry.Token, s Style) string {
 	cluster := "cluster " + s.text(t.Cluster)
 	if t.Cluster == "" {
@@ -42,9 +42,9 @@ func TokenText(t registry.Token, s Style) string {
 			cluster = "the server's cluster"
 		}
 	}
-	what := "lets who has it read " + cluster
+	what := "lets its holder read " + cluster
 	if t.Role == registry.Writer {
-		what = "lets who has it write series into " + cluster
+		what = "lets its holder write series into " + cluster
 	}
 	if !t.Role.IsBearer() {
 		things := map[registry.Role]string{registry.Agent: "machine", registry.Upstream: "server"}[t.Role]
@@ -54,9 +54,9 @@ func TokenText(t registry.Token, s Style) string {
 		}
 		what = "enrolls " + many + " into " + cluster
 	}
-	end := "without end"
+	end := "without expiry"
 	if !t.Expires.IsZero() {
 		end = "until " + s.time(t.Expires)
 	}
-	return fmt.Sprintf("token %s %s, %s; it is shown this once", s.text(t.ID), what, end)
+	return fmt.Sprintf("token %s %s, %s; it is shown only once", s.text(t.ID), what, end)
 }

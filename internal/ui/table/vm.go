@@ -4,14 +4,14 @@ import (
 	"slices"
 	"strconv"
 
-	"mete.dev/mete/internal/api/v1"
+	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/ui/top"
 )
 
-// VMsText writes virtual machines as a table for people, and what its figures mean.
+// VMsText formats virtual machines as a table for people, with a legend.
 func VMsText(list []query.VM, s Style) string {
 	if len(list) == 0 {
 		return "no host gave a virtual machine energy in this range\n"
@@ -39,12 +39,12 @@ func VMsText(list []query.VM, s Style) string {
 	cols := slices.Concat(textColumns("GUEST", "NAME", "HOST", "WORKLOAD", "NODE"), numberColumns("COMPARED", "DIFFERING"), textColumns("LAST"), numberColumns("ENERGY (ACTIVE + IDLE)"))
 	text := render(cols, rows)
 	if differ {
-		text += "shares that differ: host and guest do not say the same; one of them has lost its state, or does not tell the truth\n"
+		text += "shares that differ: host and guest report different shares; one of them has lost its state or reports wrong figures\n"
 	}
 	return text + s.legend(&seen)
 }
 
-// VMEnergy writes the energy of a virtual machine with its mark.
+// vmEnergy formats the energy of a virtual machine with its mark.
 func (s Style) vmEnergy(t *query.Total, seen *qualityMarks) string {
 	_, active, idle, split, q := v1.VMEnergy(t)
 	switch q {

@@ -43,16 +43,16 @@ func Arrange(m *live.Machine, o Options) *Table {
 	return t
 }
 
-// A node is a workload in the forest.
+// A node is a workload in a forest.
 type node struct {
 	row      *live.Row
 	label    string // in the list
 	short    string // in the tree
 	own, sum live.Figures
-	free     live.Figures // CPU and memory that nobody used, here and below
+	free     live.Figures // unused CPU and memory, here and below
 	kids     []int
 	below    int
-	match    bool // by itself or by an ancestor
+	match    bool // itself or an ancestor matches
 	keep     bool // to be shown
 	shown    bool // its own figures are in some row
 }
@@ -62,8 +62,8 @@ type forest struct {
 	roots []int
 }
 
-// newForest builds the forest. A parent stands before its children; a row whose
-// parent does not is a root, so that no row is lost and no circle closes.
+// newForest builds the forest. A parent precedes its children; a row whose parent does not
+// becomes a root, so that no row is lost and no cycle forms.
 func newForest(m *live.Machine, filter string) *forest {
 	f := &forest{nodes: make([]node, len(m.Rows))}
 	filter = strings.ToLower(filter)
@@ -83,7 +83,7 @@ func newForest(m *live.Machine, filter string) *forest {
 		}
 		n.short = n.label
 		if p >= 0 && r.Name == r.Path {
-			// Nothing better than the path is known, and its beginning stands above.
+			// Only its path is known, whose beginning is the parent's name.
 			n.short = text.Clean(strings.TrimPrefix(r.Name, m.Rows[p].Path+"/"))
 		}
 		if n.short == "" {
@@ -109,7 +109,7 @@ func newForest(m *live.Machine, filter string) *forest {
 	}
 	for i := range f.nodes {
 		if n := &f.nodes[i]; n.row.Group != "" {
-			// That a machine has CPUs and memory says nothing of what it does.
+			// Unused CPU and memory do not count as activity.
 			n.sum[live.CPU].Value -= n.free[live.CPU].Value
 			n.sum[live.Memory].Value -= n.free[live.Memory].Value
 		}
@@ -126,8 +126,8 @@ func matches(r *live.Row, label, filter string) bool {
 	return false
 }
 
-// prune decides what is kept: what matches, what is below it, and, in a tree,
-// what is above it.
+// prune selects the nodes to keep: those that match, their descendants and, in a tree,
+// their ancestors.
 func (f *forest) prune(o Options) {
 	var visit func(n *node, above bool) bool
 	visit = func(n *node, above bool) bool {
@@ -154,9 +154,9 @@ func (f *forest) list(t *Table, o Options) {
 	var all []int
 	for i := range f.nodes {
 		n := &f.nodes[i]
-		n.sum = n.own // a list is ordered by what it shows
+		n.sum = n.own // order a list by the displayed figures
 		if n.row.Group != "" {
-			n.shown = true // it has nothing of its own
+			n.shown = true // it has no figures of its own
 			continue
 		}
 		if n.row.Node != "" {
@@ -174,8 +174,8 @@ func (f *forest) list(t *Table, o Options) {
 	}
 }
 
-// draw appends the row of a workload and those below it. Before is the drawing
-// that its children inherit.
+// draw appends the row of a workload and its descendants. before is the branch drawing that
+// its children inherit.
 func (f *forest) draw(t *Table, o Options, i int, before string, last, root bool) {
 	n := &f.nodes[i]
 	if !n.keep {
@@ -207,7 +207,7 @@ func (f *forest) draw(t *Table, o Options, i int, before string, last, root bool
 	}
 }
 
-// cover marks all below n as shown: their figures are in its row.
+// cover marks all descendants of n as shown: their figures are in its row.
 func (f *forest) cover(n *node) {
 	for _, k := range n.kids {
 		f.nodes[k].shown = true
@@ -215,12 +215,12 @@ func (f *forest) cover(n *node) {
 	}
 }
 
-// sort orders siblings by their subtrees; ties go by name, then as they came.
+// sort orders siblings by their subtrees, then by name, then by their input order.
 func (f *forest) sort(idx []int, o Options) {
 	slices.SortStableFunc(idx, func(i, j int) int {
 		a, b := &f.nodes[i], &f.nodes[j]
 		if ra, rb := residual(a.row), residual(b.row); ra || rb {
-			// system before idle, both after the rest, whatever the order.
+			// system and idle always come last, in this order.
 			return cmp.Compare(rank(a.row), rank(b.row))
 		}
 		order := cmp.Or(compare(a, b, o.Sort), cmp.Compare(a.label, b.label))
@@ -243,12 +243,12 @@ func rank(r *live.Row) int {
 
 func compare(a, b *node, s Sort) int {
 	if s == ByName {
-		return 0 // the tie breaker
+		return 0 // use the tie breaker
 	}
 	return cmp.Compare(key(&b.sum, s), key(&a.sum, s))
 }
 
-// key is what a row is ordered by; the absent is below zero.
+// key returns the value to sort a row by; absent is below zero.
 func key(a *live.Figures, s Sort) float64 {
 	var v live.Figure
 	switch s {
@@ -273,16 +273,16 @@ func key(a *live.Figures, s Sort) float64 {
 	return v.Value
 }
 
-// differs names what does not add up to the machine's whole. Figures are shown
-// as floating-point numbers, so a thousandth of a percent is no difference;
-// the exact check is that of the balance.
+// differs names the resources that do not sum to the machine's capacity. Figures are
+// floating-point numbers, so it tolerates a thousandth of a percent; the balance has the
+// exact check.
 func differs(m *live.Machine, total *live.Figures) (names []string) {
 	check := func(name string, sum live.Figure, whole float64) {
 		if sum.Quality != usage.Absent && math.Abs(sum.Value-whole) > 1e-5*math.Abs(whole)+1e-6 {
 			names = append(names, name)
 		}
 	}
-	skew := 0.0 // of a reading that is no instant: see usage.Balance
+	skew := 0.0 // of readings at different instants: see usage.Balance
 	if m.Tick > 0 {
 		skew = float64(m.Balance.Skew.Get(usage.CPU)) / float64(m.Tick)
 	}
@@ -294,8 +294,8 @@ func differs(m *live.Machine, total *live.Figures) (names []string) {
 	return names
 }
 
-// Shown returns a copy of m that holds only the shown workloads, in the order
-// of the table; its totals remain those of the machine.
+// Shown returns a copy of m with only the displayed workloads, in the order of the table;
+// its totals remain those of the machine.
 func (t *Table) Shown(m *live.Machine) *live.Machine {
 	out := *m
 	out.Rows = make([]live.Row, 0, len(t.Rows))

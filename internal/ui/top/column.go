@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A column is one figure, or several together, of every row.
+// A column is one figure of every row, or several combined.
 type column struct {
 	title string
 	width int
@@ -17,12 +17,12 @@ type column struct {
 	cell  func(a *live.Figures, o Options) (text string, f live.Figure)
 }
 
-// simpleColumn is the column of a single field.
+// simpleColumn returns the column of a single field.
 func simpleColumn(title string, width int, s Sort, f live.Field, write func(float64) string) *column {
 	return &column{title, width, s, func(a *live.Figures, _ Options) (string, live.Figure) { return write(a[f].Value), a[f] }}
 }
 
-// sumColumn is the column of the sum of two fields.
+// sumColumn returns the column of the sum of two fields.
 func sumColumn(title string, width int, s Sort, of func(*live.Figures) live.Figure, write func(float64) string) *column {
 	return &column{title, width, s, func(a *live.Figures, _ Options) (string, live.Figure) {
 		sum := of(a)
@@ -56,16 +56,16 @@ var (
 	}}
 )
 
-// A layout is the columns after the name, for screens that leave the name at
-// least min cells.
+// A layout is the columns after the name, for screens on which the name has at least min
+// cells.
 type layout struct {
 	min     int
 	kind    bool
 	columns []*column
 }
 
-// layouts go from wide to narrow: figures are first joined, then left out, the
-// least asked for first.
+// layouts are ordered from wide to narrow: figures are first combined, then left out, the
+// least important first.
 var layouts = []layout{
 	{24, true, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
 	{24, false, []*column{colCPU, colMemory, colPower, colRead, colWritten, colRx, colTx, colPIDs, colPSICPU, colPSIMem, colPSIIO}},
@@ -94,15 +94,15 @@ func (l *layout) width() int {
 	return w
 }
 
-// longest is the most that names take on a screen without a border, and
-// shortest what they are given where there is room.
+// longest is the maximum width of names on a screen of unlimited width, shortest their
+// minimum width if there is room.
 const (
 	maxNameWidth = 160
 	shortest     = 40
 )
 
-// layoutFor chooses the layout and the width of the name column, which is no
-// wider than the names need. Width 0 is a screen without a border.
+// layoutFor returns the layout and the width of the name column, which is no wider than the
+// names need. Width 0 means unlimited.
 func (t *Table) layoutFor(width int, o Options) (*layout, int) {
 	if width <= 0 {
 		return &layouts[0], t.names(24, maxNameWidth)
@@ -122,7 +122,7 @@ func (t *Table) layoutFor(width int, o Options) (*layout, int) {
 // names returns the width of the longest name, within bounds.
 func (t *Table) names(least, most int) int { return max(least, min(most, t.longest)) }
 
-// cells returns about how many cells the name takes with all around it.
+// cells returns the approximate width of the name with its branch and marks.
 func (r *Row) cells() int {
 	w := utf8.RuneCountInString(r.Branch) + Width(r.Label)
 	if r.Row.Ended || r.Folded {
@@ -134,7 +134,7 @@ func (r *Row) cells() int {
 	return w
 }
 
-// Titles returns the line above the rows.
+// Titles returns the title line.
 func (t *Table) Titles(width int, o Options) Line {
 	l, name := t.layoutFor(width, o)
 	g := glyphsOf(o)
@@ -187,8 +187,8 @@ func (t *Table) Lines(width int, o Options) []Line {
 	return out
 }
 
-// Foot returns the lines below the rows: what is not shown, if anything, and
-// the total of all workloads, which is the machine.
+// Foot returns the lines below the rows: what is not shown, if anything, and the total of
+// all workloads, which equals the machine.
 func (t *Table) Foot(width int, o Options) []Line {
 	l, name := t.layoutFor(width, o)
 	sum := func(label Line, f *live.Figures) Line {
@@ -219,12 +219,12 @@ func (t *Table) Foot(width int, o Options) []Line {
 	return out
 }
 
-// name draws the name of a row.
+// name formats the name of a row.
 func (r *Row) name(width int, o Options) Line {
 	g := glyphsOf(o)
 	branch := r.Branch
 	if w := Width(branch); w > width/2 {
-		// A deep tree must not leave the name no room: only its end is drawn.
+		// Leave room for the name in a deep tree: draw only the end of the branch.
 		runes := []rune(branch)
 		branch = g.more + string(runes[len(runes)-max(0, width/2-1):])
 	}
@@ -255,7 +255,7 @@ func (r *Row) name(width int, o Options) Line {
 	return line
 }
 
-// figures writes the cells of a row.
+// figures formats the cells of a row.
 func figures(l *layout, a *live.Figures, o Options) (line Line) {
 	for _, c := range l.columns {
 		text, f := c.cell(a, o)
@@ -276,8 +276,7 @@ func figures(l *layout, a *live.Figures, o Options) (line Line) {
 	return line
 }
 
-// sums writes the cells of a sum: as those of a row, but pressure stays empty,
-// because it has no sum.
+// sums formats the cells of a sum, with pressure empty because it has no sum.
 func sums(l *layout, a *live.Figures, o Options) Line {
 	line := figures(l, a, o)
 	for i, c := range l.columns {
@@ -300,7 +299,7 @@ func pressureRole(share float64) Role {
 	return Plain
 }
 
-// cell fits l into exactly width cells.
+// cell pads or cuts l to exactly width cells.
 func cell(l Line, width int, o Options) Line {
 	l = l.Fit(width, o.ASCII)
 	if w := l.Width(); w < width {
@@ -311,7 +310,7 @@ func cell(l Line, width int, o Options) Line {
 
 func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-Width(s))) }
 
-// widthOr is width, or that of the line where there is no border.
+// widthOr returns width, or that of the line if width is 0.
 func widthOr(width int, l Line) int {
 	if width <= 0 {
 		return l.Width()

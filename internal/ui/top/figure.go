@@ -9,14 +9,13 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// busy reports whether the workload used anything in the tick that a screen
-// can show.
+// busy reports whether the workload used an amount in the tick that a screen can show.
 func busy(a *live.Figures) bool {
 	return a[live.CPU].Value >= 0.0005 || a[live.DiskRead].Value > 0 || a[live.DiskWritten].Value > 0 ||
 		a[live.NetworkRx].Value > 0 || a[live.NetworkTx].Value > 0
 }
 
-// worst returns the highest pressure and the letter of what it is for.
+// worst returns the highest pressure and the letter of its resource.
 func worst(a *live.Figures) (live.Figure, string) {
 	best, letter := a[live.PressureCPU], "c"
 	for f, l := range []string{live.PressureMemory: "m", live.PressureIO: "i"} {
@@ -27,8 +26,8 @@ func worst(a *live.Figures) (live.Figure, string) {
 	return best, letter
 }
 
-// Mark is what stands before a figure of that quality: nothing where it was
-// measured, "~" where a total was apportioned, "≈" where it was modelled.
+// Mark returns the mark before a figure of that quality: "" if measured, "~" if
+// apportioned, "≈" if modelled.
 func Mark(q usage.Quality, ascii bool) string {
 	switch {
 	case q == usage.Apportioned:
@@ -41,7 +40,7 @@ func Mark(q usage.Quality, ascii bool) string {
 	return ""
 }
 
-// cores writes CPUs in use, or percent of one.
+// cores formats CPUs in use, or percent of one.
 func cores(v float64, percent bool) string {
 	if percent {
 		return digits(v*100, 1)
@@ -49,8 +48,8 @@ func cores(v float64, percent bool) string {
 	return digits(v, 3)
 }
 
-// digits writes v with at most d decimals in at most five characters, so far as
-// it fits; zero is "0", so that it differs from what is merely small.
+// digits formats v with at most d decimals in at most five characters if possible; zero is
+// "0", so that it differs from a small value.
 func digits(v float64, d int) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -69,7 +68,7 @@ func digits(v float64, d int) string {
 	return strconv.FormatFloat(v, 'f', d, 64)
 }
 
-// watts writes a power in at most six characters: "0.012W", "57.2W".
+// watts formats a power in at most six characters: "0.012W", "57.2W".
 func watts(v float64) string {
 	switch a := math.Abs(v); {
 	case v == 0:
@@ -84,7 +83,7 @@ func watts(v float64) string {
 	return digits(v, 0) + "W"
 }
 
-// size writes bytes in at most six characters: "512B", "1.50Mi".
+// size formats bytes in at most six characters: "512B", "1.50Mi".
 func size(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "?"
@@ -108,7 +107,7 @@ func size(v float64) string {
 	return s + names[n]
 }
 
-// percent writes a share of the time.
+// percent formats a share of the time.
 func percent(v float64) string {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):

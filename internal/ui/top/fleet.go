@@ -10,8 +10,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// fleetHeader returns the lines that describe a fleet as a whole, as [Header] those
-// of one machine.
+// fleetHeader returns the lines that describe a fleet, like [Header] for one machine.
 func fleetHeader(m *live.Machine, width int, o Options) []Line {
 	f := m.Fleet
 	c, mem := &m.CPU, &m.Memory
@@ -45,11 +44,11 @@ func fleetHeader(m *live.Machine, width int, o Options) []Line {
 	return lines
 }
 
-// fleetPower writes the power of all machines together, with what it may be off,
-// and the worst quality of any.
+// fleetPower formats the power of all machines together, with its error and the worst
+// quality.
 func fleetPower(e *live.Energy, o Options) Line {
 	if e == nil {
-		return Line{{"Power ", Title}, {glyphsOf(o).absent, Dim}, {"  no machine shows it", Dim}}
+		return Line{{"Power ", Title}, {glyphsOf(o).absent, Dim}, {"  no machine reports it", Dim}}
 	}
 	worst := e.Quality.String()
 	if e.Quality != usage.Measured {
@@ -59,8 +58,8 @@ func fleetPower(e *live.Energy, o Options) Line {
 		{"  idle ", Dim}, {unit.Watts(e.Idle), Plain}, {"  " + worst, Dim}}
 }
 
-// window lists what a row of a fleet did in its node's latest window, each figure
-// with its quality.
+// window lists the use of a fleet's row in its node's latest window, each figure with its
+// quality.
 func window(r *live.Row, o Options) []Line {
 	lines := []Line{{{pad("IN THE LATEST WINDOW", 22) + padLeft("AMOUNT", 14), Title}, {"  QUALITY", Title}}}
 	figures := r.Figures()

@@ -12,9 +12,8 @@ import (
 	"mete.dev/mete/internal/model/unit"
 )
 
-// Header returns the lines that describe the machine as a whole: who and when,
-// where its CPU time and memory are, its power, its traffic. Width 0 is a screen without a
-// border.
+// Header returns the lines that describe the machine: its identity and time, its CPU time
+// and memory, its power, its traffic. Width 0 means unlimited.
 func Header(m *live.Machine, width int, o Options) []Line {
 	if m.Fleet != nil {
 		return fleetHeader(m, width, o)
@@ -38,7 +37,7 @@ func Header(m *live.Machine, width int, o Options) []Line {
 	return lines
 }
 
-// flowIn and out write a flow's rates, or that there is none.
+// flowIn and flowOut format the rates of a flow, or its absence.
 func flowIn(f *live.Flow, o Options) string {
 	if f == nil {
 		return glyphsOf(o).absent
@@ -53,8 +52,8 @@ func flowOut(f *live.Flow, o Options) string {
 	return rate(f.Out)
 }
 
-// Notes returns one line for each thing that cannot be seen on the machine, or
-// is wrong with the books.
+// Notes returns one line for each thing that is absent on the machine, and for each
+// accounting error.
 func Notes(m *live.Machine, width int, o Options) []Line {
 	var out []Line
 	add := func(r Role, label, text string) {
@@ -82,7 +81,7 @@ func title(m *live.Machine, width int, o Options) Line {
 		Line{{"tick ", Dim}, {strconv.FormatFloat(m.Tick.Seconds(), 'f', 2, 64) + " s", Plain}})
 }
 
-// processor says where the CPU time went.
+// processor describes the use of CPU time.
 func processor(m *live.Machine, width int, o Options) Line {
 	c := &m.CPU
 	n := func(v float64) string {
@@ -114,12 +113,11 @@ func memory(m *live.Machine, width int, o Options) Line {
 		Line{{"available ", Dim}, {b(c.Available), Plain}})
 }
 
-// energy writes the machine's power with what it may be off, how much of it is
-// idle, and from what it is known.
+// energy formats the machine's power with its error, its idle part and its source.
 func energy(m *live.Machine, o Options) Line {
 	e := m.Energy
 	if e == nil {
-		return Line{{"Power ", Title}, {glyphsOf(o).absent, Dim}, {"  nothing shows it here", Dim}}
+		return Line{{"Power ", Title}, {glyphsOf(o).absent, Dim}, {"  not known on this machine", Dim}}
 	}
 	pm := glyphsOf(o).pm
 	band := func(v, off float64) string { return unit.Watts(v) + " " + pm + unit.Watts(off) }
@@ -138,7 +136,7 @@ func energy(m *live.Machine, o Options) Line {
 		parts = append(parts, Line{{"parts/" + safe(level, o) + " ", Dim}, {percent(e.Ratios[level]), Plain}})
 	}
 	line := Line{{"Power ", Title}, {Mark(e.Quality, o.ASCII) + band(e.Watts, e.Error), Strong}}
-	for _, p := range parts { // cut rather than left out: the source is what a reader must see
+	for _, p := range parts { // cut the source rather than leave it out
 		line = append(append(line, Span{"  ", Plain}), p...)
 	}
 	return line
@@ -148,7 +146,7 @@ func labeled(label, value string) Line { return Line{{label, Dim}, {value, Plain
 
 func rate(v float64) string { return unit.Bytes(v) + "/s" }
 
-// bar draws what part of the whole is used by workloads and by the system.
+// bar draws the parts of the whole used by workloads and by the system.
 func bar(label string, width int, o Options, whole, work, sys float64) Line {
 	n := 30
 	if width > 0 {
@@ -167,7 +165,7 @@ func bar(label string, width int, o Options, whole, work, sys float64) Line {
 		{strings.Repeat(g.free, n-w-s), Free}}
 }
 
-// join puts parts side by side, as many as fit; the first always stays.
+// join puts parts side by side, as many as fit; the first one always stays.
 func join(width int, o Options, first Line, parts ...Line) Line {
 	line := first
 	for i, p := range parts {

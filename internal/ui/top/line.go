@@ -8,23 +8,23 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// A Role says what a piece of text is, so that its printer can choose a look.
+// A Role is the meaning of a piece of text, for which its printer chooses a look.
 type Role uint8
 
 const (
 	Plain   Role = iota
-	Dim          // there, but not to be looked at: branches, zeroes, units
-	Strong       // what the eye should find first
+	Dim          // unimportant: branches, zeros, units
+	Strong       // most important
 	Title        // of a column
 	Sorted       // title of the column that orders the rows
 	Work         // used by workloads
 	Sys          // used by the system
 	Free         // not used
-	Found        // what the filter looked for
-	Notice       // worth a look: a quality mark, some pressure
-	Alarm        // worth a look now
-	Key          // on the keyboard
-	Series1      // the lines of a chart, each of its own look
+	Found        // match of the filter
+	Notice       // notable: a quality mark, some pressure
+	Alarm        // urgent
+	Key          // a key of the keyboard
+	Series1      // lines of a chart, each with its own look
 	Series2
 	Series3
 	Series4
@@ -62,8 +62,7 @@ func (l Line) Width() int {
 	return w
 }
 
-// Fit cuts l to at most width cells, its last one then a sign that more was
-// there.
+// Fit cuts l to at most width cells; the last one then shows that text is missing.
 func (l Line) Fit(width int, ascii bool) Line {
 	if l.Width() <= width {
 		return l
@@ -98,7 +97,7 @@ func Width(s string) int {
 	return len(s)
 }
 
-// safe is Clean, without what the terminal cannot draw.
+// safe returns Clean without characters that the terminal cannot draw.
 func safe(s string, o Options) string {
 	s = text.Clean(s)
 	if !o.ASCII {
@@ -112,12 +111,12 @@ func safe(s string, o Options) string {
 	}, s)
 }
 
-// padLeft puts s at the right end of a field.
+// padLeft right-aligns s in a field.
 func padLeft(s string, width int) string {
 	return strings.Repeat(" ", max(0, width-Width(s))) + s
 }
 
-// glyphs are the drawn characters, each one cell wide.
+// glyphs are the drawing characters, each one cell wide.
 type glyphs struct {
 	branch, corner, trunk, blank string
 	folded, more, absent, pm     string

@@ -7,17 +7,16 @@ import (
 	"github.com/muesli/termenv"
 )
 
-// A Painter turns lines into what a terminal shows. Its colors stand out from
-// black and from white alike (4:1 and better for what is to be read), because a
-// terminal's background cannot be asked for reliably.
+// A Painter formats lines for a terminal. Its colors have contrast on black and on white
+// (at least 4:1 for text), because the background of a terminal cannot be queried reliably.
 type Painter struct {
-	look [Roles]string // the parameters of the escape sequence, "" for none
-	// Color says that colors can be seen.
+	look [Roles]string // parameters of the escape sequence, "" for none
+	// Color is true if the terminal shows colors.
 	Color bool
 }
 
-// NewPainter returns the painter for a terminal: without color where NO_COLOR
-// is set or the terminal has none, but never without bold and reverse.
+// NewPainter returns the painter for a terminal: without color if NO_COLOR is set or the
+// terminal has none, but always with bold and reverse.
 func NewPainter(out io.Writer) *Painter {
 	p := &Painter{}
 	p.look[Strong] = "1"
@@ -31,8 +30,9 @@ func NewPainter(out io.Writer) *Painter {
 		return p
 	}
 	p.Color = true
-	// 256 colors: gray #767676, blue #0087d7, orange #af5f00, green #008700,
-	// red #d70000, violet #af5faf, cyan #008787. A terminal of 16 gets its own palette's nearest.
+	// 256 colors: gray #767676, blue #0087d7, orange #af5f00, green #008700, red #d70000,
+	// violet #af5faf, cyan #008787. A terminal with 16 colors uses the nearest of its
+	// palette.
 	colors := map[Role][2]string{
 		Dim: {"38;5;243", "90"}, Title: {"1;38;5;243", "1"}, Sorted: {"1;38;5;32", "1;34"},
 		Work: {"38;5;32", "34"}, Sys: {"38;5;130", "33"}, Free: {"38;5;243", "90"},
@@ -62,8 +62,8 @@ func (p *Painter) Line(l Line) string {
 	return b.String()
 }
 
-// Selected paints l as the row under the cursor, over the whole width: in one
-// color, so that it can be read whatever its roles.
+// Selected paints l as the selected row, over the whole width and in one color, so that it
+// is readable with any roles.
 func (p *Painter) Selected(l Line, width int) string {
 	return "\x1b[7m" + l.String() + strings.Repeat(" ", max(0, width-l.Width())) + "\x1b[0m"
 }

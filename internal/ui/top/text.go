@@ -12,8 +12,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Text writes the whole machine as plain text: header, notes, table, total.
-// Width 0 is a screen without a border. No line ends in blanks.
+// Text formats the whole machine as plain text: header, notes, table, total. Width 0 means
+// unlimited. No line ends in blanks.
 func Text(m *live.Machine, width int, o Options) string {
 	t := Arrange(m, o)
 	lines := Header(m, width, o)
@@ -29,8 +29,8 @@ func Text(m *live.Machine, width int, o Options) string {
 	return b.String()
 }
 
-// Details describes one workload: what it is, what it does in this tick, and
-// all that it used since it was first seen, each figure with its quality.
+// Details describes one workload: its properties, its use in this tick, and its total use
+// since it was first seen, each figure with its quality.
 func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 	var out []Line
 	add := func(l Line) {
@@ -88,7 +88,7 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 	return out
 }
 
-// errorText writes what a figure may be off, where that is known.
+// errorText formats the error of a figure, if it is known.
 func errorText(v *float64, write func(float64) string, o Options) string {
 	if v == nil {
 		return ""
@@ -96,8 +96,8 @@ func errorText(v *float64, write func(float64) string, o Options) string {
 	return " " + glyphsOf(o).pm + write(*v)
 }
 
-// total is the line of all energy of a workload, with what it may be off; nil
-// where there is none.
+// total returns the line with the total energy of a workload and its error; nil if it has
+// none.
 func total(r *live.Row, o Options) Line {
 	var sum float64
 	var worst usage.Quality
@@ -115,11 +115,10 @@ func total(r *live.Row, o Options) Line {
 		text += errorText(&v, unit.Joules, o)
 	}
 	return Line{{pad("energy", 12), Plain}, {padLeft(text, 22), Strong}, {"  " + pad(worst.String(), 13), Plain},
-		{"of all parts of the machine, with what it may be off", Dim}}
+		{"of all parts of the machine, with its error", Dim}}
 }
 
-// processes lists where r's CPU time of the latest tick went, by process; empty
-// where nobody broke it down.
+// processes lists r's CPU time in the latest tick by process; nil without a breakdown.
 func processes(m *live.Machine, r *live.Row, o Options) []Line {
 	b := m.Breakdown
 	if b == nil || b.Workload != r.ID {
@@ -160,7 +159,7 @@ func processes(m *live.Machine, r *live.Row, o Options) []Line {
 	return append(out, nil)
 }
 
-// parents writes the way from the machine to r.
+// parents formats the path from the machine to r.
 func parents(m *live.Machine, r *live.Row) string {
 	rows := make(map[string]*live.Row, len(m.Rows))
 	for i := range m.Rows {
@@ -174,7 +173,7 @@ func parents(m *live.Machine, r *live.Row) string {
 	return strings.Join(names, " / ")
 }
 
-// amount writes a decimal of the base unit for people.
+// amount formats a decimal of the base unit for people.
 func amount(u unit.Unit, decimal string) string {
 	v, err := strconv.ParseFloat(decimal, 64)
 	if err != nil {

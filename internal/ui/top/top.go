@@ -1,14 +1,13 @@
-// Package top arranges a [live.Machine] for people: as a tree or a flat list,
-// sorted, filtered, folded, and as lines of text of a given width.
+// Package top arranges a [live.Machine] for people: as a tree or a flat list, sorted,
+// filtered, folded, and as lines of text of a given width.
 //
-// A [Line] is a list of spans with a [Role], and a [Painter] gives roles the looks
-// that a terminal has. No line is wider than it
-// was asked to be, and no name can bring a control character into one.
+// A [Line] is a list of spans with a [Role], and a [Painter] chooses the look of each role
+// on a terminal. No line is wider than requested, and no name can insert a control
+// character.
 //
-// Amounts are exclusive, as everywhere in mete: a row shows what its workload
-// used and no child of it did, except that a folded row shows its whole
-// subtree. So the rows on screen, with the line for those that are not shown,
-// always add up to the machine.
+// Amounts are exclusive: a row shows what its workload used and none of its children did,
+// except that a folded row shows its whole subtree. So the rows on the screen, with the
+// line of those not shown, always sum to the machine.
 package top
 
 import (
@@ -22,7 +21,7 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// A Sort is what rows are ordered by.
+// A Sort is the order of rows.
 type Sort uint8
 
 const (
@@ -38,7 +37,7 @@ const (
 
 var sortNames = [...]string{"cpu", "memory", "disk", "network", "pids", "pressure", "power", "name"}
 
-// String returns the word that the --sort flag takes.
+// String returns the name of the order as in the --sort flag.
 func (s Sort) String() string {
 	if int(s) < len(sortNames) {
 		return sortNames[s]
@@ -46,11 +45,11 @@ func (s Sort) String() string {
 	return fmt.Sprintf("sort(%d)", s)
 }
 
-// Sorts returns the words that [ParseSort] takes.
+// Sorts returns the names that [ParseSort] accepts.
 func Sorts() []string { return slices.Clone(sortNames[:]) }
 
-// ParseSort returns the order of that name, or of a beginning of it; an error
-// wraps fault.ErrInvalid and hints at the names.
+// ParseSort returns the order with that name or prefix; the error wraps fault.ErrInvalid
+// and has the names as its hint.
 func ParseSort(name string) (Sort, error) {
 	for i, n := range sortNames {
 		if name != "" && strings.HasPrefix(n, strings.ToLower(name)) {
@@ -61,53 +60,53 @@ func ParseSort(name string) (Sort, error) {
 		"sort by one of "+strings.Join(sortNames[:], ", "))
 }
 
-// Options say how to arrange and to write a machine. The zero value is a tree,
-// the busiest first.
+// Options select how to arrange and format a machine. The zero value is a tree, the busiest
+// first.
 type Options struct {
 	Flat     bool   // a list instead of a tree
 	Sort     Sort   // amounts from high to low, names from A to Z
-	Reverse  bool   // the other way round
-	Filter   string // keep what has it in name, path or kind, whatever the case
-	HideIdle bool   // leave out what used no CPU, disk or network in the tick
-	Sums     bool   // in a tree, show a parent with all that is below it
+	Reverse  bool   // reverse order
+	Filter   string // keep rows whose name, path or kind contains it, ignoring case
+	HideIdle bool   // hide workloads without CPU, disk or network use in the tick
+	Sums     bool   // in a tree, show a parent with all its descendants
 	Percent  bool   // write CPU in percent of one CPU instead of cores
-	ASCII    bool   // for terminals that know no other characters
-	// Folded holds the workloads whose subtree is shown as one row. A filter
-	// looks into them nevertheless.
+	ASCII    bool   // only ASCII characters
+	// Folded holds the workloads whose subtree is shown as one row. A filter matches inside
+	// them anyway.
 	Folded map[workload.ID]bool
 }
 
 // A Row is one line of a table.
 type Row struct {
-	Row     *live.Row    // of the machine, not to be changed
-	Label   string       // [Label], without what its parent's in the tree says already
-	Branch  string       // what draws the tree before the name
+	Row     *live.Row    // of the machine, read-only
+	Label   string       // [Label], without the part that the parent's label in the tree has
+	Branch  string       // the drawing of the tree before the name
 	Figures live.Figures // as shown: own, or of the subtree
-	Below   int          // workloads below it
-	Folded  bool         // those below it are in Figures instead of in rows
-	Match   bool         // it is what the filter looks for, not just on the way to it
+	Below   int          // number of descendants
+	Folded  bool         // Figures include the descendants, which have no rows
+	Match   bool         // the filter matches the row itself, not only a descendant
 }
 
 // A Table is a machine, arranged.
 type Table struct {
 	Rows []Row
-	// Rest is what the filter or HideIdle left out, of RestCount workloads.
+	// Rest is the sum of the RestCount workloads that the filter or HideIdle left out.
 	Rest      live.Figures
 	RestCount int
 	// Total is the sum of all workloads, shown or not.
 	Total live.Figures
 	// Count is the number of workloads, idle and system included.
 	Count int
-	// Differs names the resources whose total is not the machine's whole,
-	// which is always a defect; empty where the books balance.
+	// Differs names the resources whose total differs from the machine's capacity, which is
+	// always a defect; empty if the accounts balance.
 	Differs []string
 
 	longest int         // cells of the longest name
 	fleet   *live.Fleet // of the machine
 }
 
-// Label returns what a workload is called on a screen: its name, else the end
-// of its path, else its ID; harmless to print.
+// Label returns the display name of a workload: its name, else the end of its path, else
+// its ID; safe to print.
 func Label(r *live.Row) string {
 	for _, s := range []string{r.Name, r.Path[strings.LastIndexByte(r.Path, '/')+1:], string(r.ID)} {
 		if s = text.Clean(s); s != "" {
@@ -117,10 +116,10 @@ func Label(r *live.Row) string {
 	return "?"
 }
 
-// residual reports whether r is one of the two that no job caused.
+// residual reports whether r is system or idle.
 func residual(r *live.Row) bool { return r.Kind == workload.Idle || r.Kind == workload.System }
 
-// kindOf is what stands in the column of kinds.
+// kindOf returns the text of the kind column.
 func kindOf(r *live.Row) string {
 	if r.Group != "" {
 		return r.Group

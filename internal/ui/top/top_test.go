@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// golden compares got with a file, whole.
+// golden compares got with a file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -74,8 +74,8 @@ func TestDetails(t *testing.T) {
 	golden(t, "details.txt", b.String())
 }
 
-// The line of the machine's power says what it may be off and where it is from,
-// whatever shows it, and a power that does not add up is named.
+// The power line has the error and the source of any power, and a power that does not sum
+// up is reported.
 func TestPower(t *testing.T) {
 	m := toptest.Machine(3)
 	if tbl := top.Arrange(m, top.Options{}); len(tbl.Differs) > 0 {
@@ -89,7 +89,7 @@ func TestPower(t *testing.T) {
 		energy *live.Energy
 		want   string
 	}{
-		{nil, "Power -  nothing shows it here"},
+		{nil, "Power -  not known on this machine"},
 		{&live.Energy{Watts: 20, Error: 8, Idle: 12.5, Quality: usage.Modelled, Domains: []live.Domain{
 			{Name: "rest", Watts: 20, Error: 8, Idle: 12.5, Quality: usage.Modelled, Source: "a generic curve"}}},
 			"Power =20.0 W +-8.00 W  idle 12.5 W  modelled: a generic curve"},
@@ -109,8 +109,8 @@ func TestPower(t *testing.T) {
 	}
 }
 
-// machines draws any machine: also one that no sampler should make, with
-// parents that come late, are missing, or are the row itself.
+// machines draws any machine, even invalid ones with parents that come later, are missing,
+// or are the row itself.
 func machines(t *rapid.T) *live.Machine {
 	m := &live.Machine{CPUs: 2, Host: hostile.Draw(t, "host"), Notes: rapid.SliceOfN(hostile, 0, 2).Draw(t, "notes")}
 	n := rapid.IntRange(0, 25).Draw(t, "rows")
@@ -120,7 +120,7 @@ func machines(t *rapid.T) *live.Machine {
 		}
 		return workload.ID(fmt.Sprintf("w%d", i))
 	})
-	cores := rapid.Map(rapid.IntRange(0, 4096), func(i int) *float64 { v := float64(i) / 1024; return &v }) // adds exactly
+	cores := rapid.Map(rapid.IntRange(0, 4096), func(i int) *float64 { v := float64(i) / 1024; return &v }) // adds without rounding
 	bytes := rapid.Map(rapid.Int64Range(0, 1<<45), func(i int64) *int64 { return &i })
 	for range n {
 		r := live.Row{ID: id.Draw(t, "id"), Parent: id.Draw(t, "parent"), Kind: workload.Kind(rapid.IntRange(0, 15).Draw(t, "kind")),
@@ -159,13 +159,13 @@ func options(t *rapid.T, m *live.Machine) top.Options {
 	return o
 }
 
-// What is on the screen, with the line for what is not, is the machine, in a
-// tree and in a list, however filtered and folded.
+// The rows on the screen and the line of the rest sum to the machine, in a tree and in a
+// list, with any filter and folding.
 func TestArrangeLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := machines(t)
 		o := options(t, m)
-		o.Sums = false // subtrees overlap, and say so
+		o.Sums = false // subtrees overlap
 		var cpu, memory float64
 		for _, r := range m.Rows {
 			if r.CPU != nil {
@@ -201,7 +201,7 @@ func TestArrangeLosesNothing(t *testing.T) {
 	})
 }
 
-// No line is wider than the screen, and none brings a control character.
+// No line is wider than the screen, and none has a control character.
 func TestLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := machines(t)
@@ -257,7 +257,7 @@ func labels(tbl *top.Table) (out []string) {
 	return out
 }
 
-func TestFilterKeepsTheWayAndTheSubtree(t *testing.T) {
+func TestFilterKeepsAncestorsAndSubtree(t *testing.T) {
 	m := toptest.Machine(0)
 	got := labels(top.Arrange(m, top.Options{Filter: "postgres-0"}))
 	want := []string{"kubepods.slice", "guaranteed", "db/postgres-0", "postgres"}
@@ -269,12 +269,12 @@ func TestFilterKeepsTheWayAndTheSubtree(t *testing.T) {
 		t.Errorf("list (-want +got):\n%s", diff)
 	}
 	if tbl := top.Arrange(m, top.Options{Filter: "no such thing"}); len(tbl.Rows) != 0 || tbl.RestCount != len(m.Rows) {
-		t.Errorf("filter of nothing shows %d rows and hides %d, want 0 and %d", len(tbl.Rows), tbl.RestCount, len(m.Rows))
+		t.Errorf("filter without matches shows %d rows and hides %d, want 0 and %d", len(tbl.Rows), tbl.RestCount, len(m.Rows))
 	}
 }
 
-// What is called by its path is called by the rest of it below another.
-func TestPathsAreShortInTheTree(t *testing.T) {
+// A workload named by its path has only the rest of it below a parent.
+func TestShortPathsInTree(t *testing.T) {
 	m := &live.Machine{}
 	for _, p := range []string{"/a", "/a/b/c", "/a/b/c/d", "/ab"} {
 		m.Rows = append(m.Rows, live.Row{ID: workload.ID(p), Kind: workload.Path, Name: p, Path: p})
@@ -324,7 +324,7 @@ func TestSort(t *testing.T) {
 	}
 }
 
-// The order of rows that are equal does not change from tick to tick.
+// The order of equal rows does not change between ticks.
 func TestSortIsStable(t *testing.T) {
 	m := toptest.Machine(0)
 	want := labels(top.Arrange(m, top.Options{Sort: top.ByDisk}))
@@ -333,7 +333,7 @@ func TestSortIsStable(t *testing.T) {
 	for range 20 {
 		c := *m
 		c.Rows = slices.Clone(m.Rows)
-		// Containers of one pod change places.
+		// swap containers of one pod
 		i := 3 + 3*rng.IntN(4)
 		c.Rows[i], c.Rows[i+1] = c.Rows[i+1], c.Rows[i]
 		if diff := cmp.Diff(want, labels(top.Arrange(&c, top.Options{Sort: top.ByDisk}))); diff != "" {
@@ -368,7 +368,7 @@ func TestQualityMarks(t *testing.T) {
 	}
 }
 
-func TestNotesTellOfBrokenBooks(t *testing.T) {
+func TestNotesReportDefects(t *testing.T) {
 	m := &live.Machine{Balance: usage.Balance{Violations: 2, Lost: 1}, Notes: []string{"x\x1b"}}
 	var got []string
 	for _, l := range top.Notes(m, 24, top.Options{}) {

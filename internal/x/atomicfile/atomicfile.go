@@ -1,5 +1,5 @@
-// Package atomicfile puts files in their place so that a crash leaves either the
-// old one or the new one, whole.
+// Package atomicfile replaces, copies and moves files so that a crash leaves either the old
+// file or the new one, complete.
 package atomicfile
 
 import (
@@ -8,16 +8,16 @@ import (
 	"path/filepath"
 )
 
-// tempPrefix is what a file is called first that takes another one's place.
+// tempPrefix begins the names of the temporary files of [Replace].
 const tempPrefix = ".new-"
 
-// Replace puts a file in place of the one before, which need not be there: whole
-// or not at all, and so that it stays when the power fails after Replace has
-// returned. Its owner alone may read and write it. What it writes before is called
-// .new-* in the same directory; of a process that is killed that may be left.
+// Replace writes b to the file at path, atomically and durably: after a crash the file has
+// either its old content or b, and it has b once Replace has returned. The file gets mode
+// 0600. Replace first writes a file .new-* in the same directory; a killed process may
+// leave it behind.
 func Replace(path string, b []byte) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, tempPrefix+"*") // it is made with 0600
+	f, err := os.CreateTemp(dir, tempPrefix+"*") // mode 0600
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// The new one takes the old one's place, and is its owner's alone; what fails
-// leaves the old one, and nothing beside it.
+// Replace replaces the file and sets mode 0600; on error it keeps the old file and leaves
+// no other.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -39,7 +39,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// A copy has all files, for its owner alone, and takes no one's place.
+// Copy copies all files with mode 0600, and does not overwrite.
 func TestCopy(t *testing.T) {
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
@@ -86,10 +86,10 @@ func TestCopy(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	if err := atomicfile.Copy(t.Context(), from, to); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("over what is there: %v", err)
+		t.Errorf("over existing files: %v", err)
 	}
 	if err := atomicfile.Move(from, to); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("to where something is: %v", err)
+		t.Errorf("Move to an existing path: %v", err)
 	}
 	if err := atomicfile.Move(to, filepath.Join(dir, "end")); err != nil {
 		t.Error(err)

@@ -13,10 +13,10 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Copy makes a new directory, or a new file, with what another one has in it. The
-// owner alone may read and write it, and what is there is never written over. Of
-// links it takes the files that they lead to. What is neither a file nor a directory
-// is left out, and so is what [Replace] is just writing.
+// Copy copies the file or directory from to the new path to. Copies can be read and written
+// by their owner alone; an existing file is never overwritten. Copy follows symbolic links
+// to files and skips everything that is neither a regular file nor a directory, and the
+// temporary files of [Replace].
 func Copy(ctx context.Context, from, to string) error {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {
@@ -27,7 +27,7 @@ func Copy(ctx context.Context, from, to string) error {
 			err = ctx.Err()
 		}
 		if path != from && (errors.Is(err, fs.ErrNotExist) || strings.HasPrefix(filepath.Base(path), tempPrefix)) {
-			return nil // it has another name by now
+			return nil // removed or renamed meanwhile
 		}
 		if err != nil {
 			return err
@@ -63,28 +63,27 @@ func copyFile(ctx context.Context, from, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dst.Close()) }()
-	if _, err := io.Copy(dst, reader{ctx, src}); err != nil {
+	if _, err := io.Copy(dst, ctxReader{ctx, src}); err != nil {
 		return err
 	}
 	return dst.Sync()
 }
 
-// A reader ends with a context.
-type reader struct {
+// ctxReader fails once its context has ended.
+type ctxReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-func (r reader) Read(b []byte) (int, error) {
+func (r ctxReader) Read(b []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return r.r.Read(b)
 }
 
-// Move gives a new directory, whose files are on the disk, its name, so that it
-// stays when the power fails after Move has returned. A name that something has
-// already is fault.ErrConflict.
+// Move renames the directory from, whose files have been synced, to the new name to. The
+// rename is durable once Move has returned. The error is fault.ErrConflict if to exists.
 func Move(from, to string) error {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {

@@ -1,4 +1,5 @@
-// Package fairqueue lets some questions be answered at once, and the others wait.
+// Package fairqueue limits how many requests run at once and shares the slots fairly among
+// clients.
 package fairqueue
 
 import (
@@ -7,70 +8,70 @@ import (
 	"sync"
 )
 
-// ErrQueueFull is the error of who has too many questions that wait.
+// ErrQueueFull is the error for a client that has too many waiting requests.
 var ErrQueueFull = errors.New("too many wait")
 
-// Queue are those of questions: whoever has the fewest that run is next. One reader
-// alone never has all the turns, where there are several.
+// Queue admits requests to a fixed number of slots. The client with the fewest running
+// requests goes next, and no client gets all slots if there are several.
 type Queue struct {
 	slots      int
-	maxWaiting int // of one reader, at most
+	maxWaiting int // per client
 
 	mu      sync.Mutex
-	active  int            // that run
-	running map[string]int // by reader
+	active  int            // running requests
+	running map[string]int // by client
 	waiters []*waiter      // in order of arrival
 }
 
-// waiter is a question that waits.
+// waiter is a waiting request.
 type waiter struct {
-	who   string
-	ready chan struct{} // closed when it is its turn
+	client string
+	ready  chan struct{} // closed when the request gets its slot
 }
 
-// New lets so many run at once, and as many of one reader wait.
+// New returns a queue with the given number of slots and of waiting requests per client.
 func New(slots, waiting int) *Queue {
 	return &Queue{slots: slots, maxWaiting: waiting, running: map[string]int{}}
 }
 
-// Slots is how many run at once.
-func (t *Queue) Slots() int { return t.slots }
+// Slots returns the number of slots.
+func (q *Queue) Slots() int { return q.slots }
 
-// MaxPerReader is how many turns one reader has at once.
-func (t *Queue) MaxPerReader() int { return max(1, t.slots*3/4) }
+// MaxPerReader returns how many slots one client may hold at once.
+func (q *Queue) MaxPerReader() int { return max(1, q.slots*3/4) }
 
-// Running is how many run.
-func (t *Queue) Running() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.active
+// Running returns the number of running requests.
+func (q *Queue) Running() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.active
 }
 
-// Waiting is how many wait.
-func (t *Queue) Waiting() int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return int64(len(t.waiters))
+// Waiting returns the number of waiting requests.
+func (q *Queue) Waiting() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return int64(len(q.waiters))
 }
 
-// Acquire waits for a turn, which Release ends. Its error is that of ctx, or ErrQueueFull; a turn
-// that is free is taken also where ctx has ended.
-func (t *Queue) Acquire(ctx context.Context, who string) error {
-	t.mu.Lock()
+// Acquire waits for a slot, which Release frees. It returns ErrQueueFull or the error of
+// ctx; it takes a free slot even if ctx has ended.
+func (q *Queue) Acquire(ctx context.Context, client string) error {
+	q.mu.Lock()
 	same := 0
-	for _, q := range t.waiters {
-		if q.who == who {
+	for _, w := range q.waiters {
+		if w.client == client {
 			same++
 		}
 	}
-	if same >= t.maxWaiting {
-		t.mu.Unlock()
+	if same >= q.maxWaiting {
+		q.mu.Unlock()
 		return ErrQueueFull
 	}
-	mine := &waiter{who, make(chan struct{})}
-	t.waiters = append(t.waiters, mine)
-	t.dispatch()
-	t.mu.Unlock()
+	mine := &waiter{client, make(chan struct{})}
+	q.waiters = append(q.waiters, mine)
+	q.dispatch()
+	q.mu.Unlock()
 	select {
 	case <-mine.ready:
 		return nil
@@ -81,49 +82,49 @@ func (t *Queue) Acquire(ctx context.Context, who string) error {
 		return nil
 	case <-ctx.Done():
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i, q := range t.waiters {
-		if q == mine {
-			t.waiters = append(t.waiters[:i:i], t.waiters[i+1:]...)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, w := range q.waiters {
+		if w == mine {
+			q.waiters = append(q.waiters[:i:i], q.waiters[i+1:]...)
 			return ctx.Err()
 		}
 	}
-	t.release(who) // its turn came just now
+	q.release(client) // the slot was assigned meanwhile
 	return ctx.Err()
 }
 
-// Release ends a turn.
-func (t *Queue) Release(who string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.release(who)
+// Release frees a slot of the client.
+func (q *Queue) Release(client string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.release(client)
 }
 
-func (t *Queue) release(who string) {
-	t.active--
-	if t.running[who]--; t.running[who] == 0 {
-		delete(t.running, who)
+func (q *Queue) release(client string) {
+	q.active--
+	if q.running[client]--; q.running[client] == 0 {
+		delete(q.running, client)
 	}
-	t.dispatch()
+	q.dispatch()
 }
 
-// dispatch gives turns to those who wait.
-func (t *Queue) dispatch() {
-	for t.active < t.slots {
+// dispatch assigns the free slots to waiting requests.
+func (q *Queue) dispatch() {
+	for q.active < q.slots {
 		best := -1
-		for i, q := range t.waiters {
-			if t.running[q.who] < t.MaxPerReader() && (best < 0 || t.running[q.who] < t.running[t.waiters[best].who]) {
+		for i, w := range q.waiters {
+			if q.running[w.client] < q.MaxPerReader() && (best < 0 || q.running[w.client] < q.running[q.waiters[best].client]) {
 				best = i
 			}
 		}
 		if best < 0 {
 			return
 		}
-		q := t.waiters[best]
-		t.waiters = append(t.waiters[:best:best], t.waiters[best+1:]...)
-		t.active++
-		t.running[q.who]++
-		close(q.ready)
+		next := q.waiters[best]
+		q.waiters = append(q.waiters[:best:best], q.waiters[best+1:]...)
+		q.active++
+		q.running[next.client]++
+		close(next.ready)
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// A reader with many questions does not keep another from his turn, nor has he all
-// the turns; and nobody's turn is lost when he goes away.
-func TestTurns(t *testing.T) {
+// A client with many requests neither blocks another client nor gets all slots, and no slot
+// is lost when a waiting client gives up.
+func TestAcquireOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := New(4, 10)
+		queue := New(4, 10)
 		ctx := t.Context()
 		order := make(chan string, 20)
-		enter := func(ctx context.Context, who string) {
+		enter := func(ctx context.Context, client string) {
 			go func() {
-				if err := turns.Acquire(ctx, who); err != nil {
-					order <- who + ": " + err.Error()
+				if err := queue.Acquire(ctx, client); err != nil {
+					order <- client + ": " + err.Error()
 					return
 				}
-				order <- who
+				order <- client
 			}()
 			synctest.Wait()
 		}
@@ -35,7 +35,7 @@ func TestTurns(t *testing.T) {
 				}
 			default:
 				if want != "" {
-					t.Errorf("nobody is next, want %q", want)
+					t.Errorf("no request is next, want %q", want)
 				}
 			}
 		}
@@ -45,60 +45,60 @@ func TestTurns(t *testing.T) {
 		for range 3 {
 			next("many")
 		}
-		next("") // three of four turns are his
+		next("") // the limit of one client is three of four slots
 		enter(ctx, "few")
 		next("few")
 		enter(ctx, "few")
-		next("") // all turns are taken
-		turns.Release("many")
-		next("few") // who has the fewest, though he came last
-		turns.Release("many")
+		next("") // all slots are taken
+		queue.Release("many")
+		next("few") // the client with the fewest, though it came last
+		queue.Release("many")
 		next("many")
 		gone, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		enter(gone, "late")
 		time.Sleep(2 * time.Second)
 		next("late: context deadline exceeded")
-		turns.Release("many")
+		queue.Release("many")
 		next("many")
 		for range 10 {
 			enter(ctx, "few")
 		}
-		if err := turns.Acquire(ctx, "few"); !errors.Is(err, ErrQueueFull) {
-			t.Errorf("where ten wait: %v", err)
+		if err := queue.Acquire(ctx, "few"); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("with ten waiting: %v", err)
 		}
-		for range 20 { // all that wait get their turn, and all turns end
-			turns.mu.Lock()
-			who := "few"
-			if turns.running["many"] > 0 {
-				who = "many"
+		for range 20 { // all waiting requests get a slot and free it
+			queue.mu.Lock()
+			client := "few"
+			if queue.running["many"] > 0 {
+				client = "many"
 			}
-			done := turns.active == 0
-			turns.mu.Unlock()
+			done := queue.active == 0
+			queue.mu.Unlock()
 			if done {
 				break
 			}
-			turns.Release(who)
+			queue.Release(client)
 			synctest.Wait()
 		}
-		if turns.active != 0 || len(turns.waiters) != 0 || len(turns.running) != 0 {
-			t.Errorf("%d turns go on, %d wait, %v", turns.active, len(turns.waiters), turns.running)
+		if queue.active != 0 || len(queue.waiters) != 0 || len(queue.running) != 0 {
+			t.Errorf("%d running, %d waiting, by client %v", queue.active, len(queue.waiters), queue.running)
 		}
 	})
 }
 
-// A turn that is free does not depend on how long one would wait for it.
-func TestFree(t *testing.T) {
-	turns := New(1, 10)
+// A free slot is taken even if the context has ended.
+func TestAcquireFreeSlot(t *testing.T) {
+	queue := New(1, 10)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 100 { // two ways that are both open would be taken by chance
-		if err := turns.Acquire(ended, "one"); err != nil {
+	for range 100 { // a select between two ready cases would choose at random
+		if err := queue.Acquire(ended, "one"); err != nil {
 			t.Fatal(err)
 		}
-		if err := turns.Acquire(ended, "other"); !errors.Is(err, context.Canceled) {
+		if err := queue.Acquire(ended, "other"); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		turns.Release("one")
+		queue.Release("one")
 	}
 }

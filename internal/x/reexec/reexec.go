@@ -1,8 +1,8 @@
-// Package reexec finds a program of the same build as this one, and becomes it.
+// Package reexec replaces the process by another program of the same build.
 //
-// A program that is installed has the other beside it. One that the go command
-// has just built and runs has not: then the other is built of the same source.
-// Neither is run where others than root and this user could have changed it.
+// An installed program has the other one in its directory. A program built by go run does
+// not: then the other is built from the same source. Neither is run if users other than
+// root and this one could have changed it.
 package reexec
 
 import (
@@ -23,8 +23,8 @@ import (
 	"mete.dev/mete/internal/x/trusted"
 )
 
-// Exec becomes the program called name, with args, under the name as: it does
-// not return unless it fails. What takes long is told on notes.
+// Exec replaces the process by the program name, with args and argv[0] as; it returns only
+// on failure. It writes to notes what takes long.
 func Exec(name, as string, args []string, notes io.Writer) error {
 	path, err := find(name, sourceTree(), notes)
 	if err != nil {
@@ -36,8 +36,8 @@ func Exec(name, as string, args []string, notes io.Writer) error {
 	return nil
 }
 
-// find returns where the program called name is. tree is the source that this
-// program was built of, "" where nobody knows.
+// find returns the path of the program name. tree is the source tree of this program, "" if
+// unknown.
 func find(name, tree string, notes io.Writer) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -50,16 +50,16 @@ func find(name, tree string, notes io.Writer) (string, error) {
 	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
 		return trusted.File(beside)
 	}
-	lacks := func(why error) error {
-		return fault.WithHint(fmt.Errorf("%s is not there: %w", beside, why),
-			fmt.Sprintf("install both programs of mete into one directory; from its source: go build -o %s/ ./cmd/mete ./cmd/%s", filepath.Dir(self), name))
+	missing := func(why error) error {
+		return fault.WithHint(fmt.Errorf("%s is missing: %w", beside, why),
+			fmt.Sprintf("install both programs of mete in one directory; from source: go build -o %s/ ./cmd/mete ./cmd/%s", filepath.Dir(self), name))
 	}
 	if tree == "" {
-		return "", lacks(fault.ErrNotFound)
+		return "", missing(fault.ErrNotFound)
 	}
 	path, err := build(name, tree, notes)
 	if err != nil && fault.Hint(err) == "" {
-		err = lacks(err)
+		err = missing(err)
 	}
 	if err != nil {
 		return "", err
@@ -67,8 +67,7 @@ func find(name, tree string, notes io.Writer) (string, error) {
 	return path, nil
 }
 
-// sourceTree is the directory of the source that this program was built of, as far as
-// it is still there; "" where it is not.
+// sourceTree returns the directory of this program's source, "" if it is gone or unknown.
 func sourceTree() string {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(file) { // built with -trimpath
@@ -81,12 +80,12 @@ func sourceTree() string {
 	return tree
 }
 
-// sources are the entries of the tree of which its programs are built.
+// sources are the entries of the tree that its programs are built from.
 var sources = []string{"go.mod", "go.sum", "vendor", "cmd", "internal", "proto"}
 
-// build builds the program called name of the tree and returns where it is. The go
-// command keeps what it built: it is done in a second where nothing changed. It is
-// told by the environment alone, and by no file outside the tree, how to build.
+// build builds the program name from tree and returns its path. The build cache makes a
+// repeated build take a second. Only the environment configures the build, no file outside
+// the tree.
 func build(name, tree string, notes io.Writer) (string, error) {
 	tree, err := trusted.Tree(tree, sources...)
 	if err != nil {
@@ -105,22 +104,22 @@ func build(name, tree string, notes io.Writer) (string, error) {
 	}
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(notes, "mete: building %s of %s; the first time takes a minute or two\n", name, tree)
+		fmt.Fprintf(notes, "mete: building %s from %s; the first time takes a minute or two\n", name, tree)
 	} else {
-		slow := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(notes, "mete: building %s of %s\n", name, tree) })
+		slow := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(notes, "mete: building %s from %s\n", name, tree) })
 		defer slow.Stop()
 	}
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
 	cmd.Dir = tree
-	// A go.work above the tree and a file of go env -w can put other code in place of
-	// the tree's, and GOFLAGS can run programs of its own.
+	// A go.work above the tree or a file of go env -w can replace code of the tree, and
+	// GOFLAGS can run other programs.
 	cmd.Env = append(secretenv.Strip(os.Environ()), "GOWORK=off", "GOENV=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if out = bytes.TrimSpace(out); len(out) > 0 {
 			out = append([]byte("\n"), out...)
 		}
 		return "", fault.WithHint(fmt.Errorf("go build ./cmd/%s: %w%s", name, err, out),
-			fmt.Sprintf("settings of go env -w and GOFLAGS are left out: where GOPROXY or others are needed, set them in the environment; or build it yourself: cd %s && go build -o DIRECTORY/ ./cmd/mete ./cmd/%s", tree, name))
+			fmt.Sprintf("the build ignores GOFLAGS and settings of go env -w: set what is needed, such as GOPROXY, in the environment, or build it yourself: cd %s && go build -o DIRECTORY/ ./cmd/mete ./cmd/%s", tree, name))
 	}
 	return path, nil
 }

@@ -15,13 +15,13 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A mete with nothing beside it builds mete-server of its source and becomes it;
-// the second time nothing has to be told.
-func TestSource(t *testing.T) {
+// A mete without mete-server in its directory builds it from source and executes it, the
+// second time without a message.
+func TestExecFromSource(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "mete")
-	// This package alone has to know where its source is; all others come from the cache.
+	// Only this package must know its source path; the others come from the build cache.
 	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=mete.dev/mete/internal/x/reexec=-trimpath=", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -30,7 +30,7 @@ func TestSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Fields(string(cache))
-	for i, told := range []bool{true, false} {
+	for i, noted := range []bool{true, false} {
 		cmd := exec.Command(bin, "server", "--help")
 		cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1])
 		var out, notes bytes.Buffer
@@ -38,17 +38,17 @@ func TestSource(t *testing.T) {
 		if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "mete server [flags]") {
 			t.Fatalf("%v\n%s%s", err, &out, &notes)
 		}
-		if strings.Contains(notes.String(), "the first time") != told {
-			t.Errorf("time %d: it tells %q", i+1, &notes)
+		if strings.Contains(notes.String(), "the first time") != noted {
+			t.Errorf("run %d: notes %q", i+1, &notes)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cache/mete/mete-server")); err != nil {
-		t.Errorf("it is not kept: %v", err)
+		t.Errorf("the built program is not kept: %v", err)
 	}
 }
 
-// What is beside the program goes first; without it and without a source there is
-// an error that says what to do.
+// The program in the same directory goes first; without it and without source the error
+// says what to do.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -57,7 +57,7 @@ func TestFind(t *testing.T) {
 	}
 	var notes bytes.Buffer
 	if _, err := find("nosuch", "", &notes); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(fault.Hint(err), "go build -o "+filepath.Dir(self)+"/ ./cmd/mete ./cmd/nosuch") {
-		t.Errorf("nothing anywhere: %v, %q", err, fault.Hint(err))
+		t.Errorf("without program and source: %v, %q", err, fault.Hint(err))
 	}
 	beside := filepath.Join(filepath.Dir(self), "beside")
 	if err := os.WriteFile(beside, nil, 0o755); err != nil {
@@ -68,13 +68,12 @@ func TestFind(t *testing.T) {
 		t.Errorf("beside: %s, %v", path, err)
 	}
 	if notes.Len() > 0 {
-		t.Errorf("told: %s", &notes)
+		t.Errorf("notes: %s", &notes)
 	}
 }
 
-// A program that somebody else put beside this one is not run: the directory may be
-// one in which all write.
-func TestPlanted(t *testing.T) {
+// A program that another user put into the same directory is not run.
+func TestFindPlanted(t *testing.T) {
 	hosttest.Need(t, "root")
 	self, err := os.Executable()
 	if err != nil {
@@ -92,8 +91,8 @@ func TestPlanted(t *testing.T) {
 
 const nobody = 65534
 
-// tree is a source of a program that says which of two modules it is made of, in a
-// directory in which all may write.
+// tree writes the source of a program that prints which of two modules it was built from,
+// below a directory that everyone may write.
 func tree(t *testing.T) (above, tree string) {
 	t.Helper()
 	above = t.TempDir()
@@ -121,9 +120,8 @@ func tree(t *testing.T) (above, tree string) {
 	return above, tree
 }
 
-// What others put above a tree, and what the go command is told elsewhere, is not
-// part of what is built of the tree.
-func TestBuildAlone(t *testing.T) {
+// Files above a tree and settings of the go command do not change what is built from it.
+func TestBuildIsolated(t *testing.T) {
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +140,7 @@ func TestBuildAlone(t *testing.T) {
 			t.Fatalf("%v, hint %q", err, fault.Hint(err))
 		}
 		if out, err := exec.Command(path).CombinedOutput(); err != nil || string(out) != "good" {
-			t.Errorf("it is built of %s, %v", out, err)
+			t.Errorf("built from %s, %v", out, err)
 		}
 		if _, err := os.Stat(filepath.Join(above, "ran")); err == nil {
 			t.Errorf("%s ran a program", variable)
@@ -154,12 +152,12 @@ func TestBuildAlone(t *testing.T) {
 func TestBuildDenied(t *testing.T) {
 	hosttest.Need(t, "root")
 	for what, spoil := range map[string]func(above, tree string) (path string, err error){
-		"file of another": func(_, tree string) (string, error) {
+		"file of another user": func(_, tree string) (string, error) {
 			path := filepath.Join(tree, "cmd/tiny/main.go")
 			return path, os.Chown(path, nobody, nobody)
 		},
-		"tree of another": func(_, tree string) (string, error) { return tree, os.Chown(tree, nobody, nobody) },
-		"above the tree":  func(above, _ string) (string, error) { return above, os.Chmod(above, 0o777) },
+		"tree of another user": func(_, tree string) (string, error) { return tree, os.Chown(tree, nobody, nobody) },
+		"above the tree":       func(above, _ string) (string, error) { return above, os.Chmod(above, 0o777) },
 		"cache": func(_, _ string) (string, error) {
 			path := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "mete")
 			return path, errors.Join(os.Mkdir(path, 0o700), os.Chown(path, nobody, nobody))
@@ -176,7 +174,7 @@ func TestBuildDenied(t *testing.T) {
 	}
 }
 
-// Each folder of the module that a program is built of is checked before.
+// sources has every directory of the module that the programs are built from.
 func TestSources(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "mete.dev/mete/cmd/...").Output()
 	if err != nil {
@@ -187,7 +185,7 @@ func TestSources(t *testing.T) {
 		if own, ok := strings.CutPrefix(p, "mete.dev/mete/"); ok {
 			n++
 			if top, _, _ := strings.Cut(own, "/"); !slices.Contains(sources, top) {
-				t.Errorf("%s is built, and not checked", p)
+				t.Errorf("%s is built but not checked", p)
 			}
 		}
 	}

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// The variables of the environment in which mete's programs take their own tokens.
+// Variables with the tokens of mete's programs.
 const (
-	Token    = "METE_TOKEN"          // of an agent, a viewer or a job that sends its figures itself
-	Upstream = "METE_UPSTREAM_TOKEN" // of a server that sends to one above it
+	Token    = "METE_TOKEN"          // of an agent, a viewer or a standalone job
+	Upstream = "METE_UPSTREAM_TOKEN" // of a server that replicates to its upstream
 )
 
-// secret lists the variables that a program of mete passes on to no other program.
+// secret lists the variables that mete's programs do not pass on.
 var secret = []string{Token, Upstream, SelfURL, SelfToken, SelfCA}
 
-// Strip returns the environment for another program: env without the tokens of
-// this one, and without the variables by which a job reads its own use.
+// Strip returns env without mete's tokens and without the variables by which a job reads
+// its own use.
 func Strip(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -25,7 +25,7 @@ func Strip(env []string) []string {
 	})
 }
 
-// The variables of a job's environment that hold its Self.
+// Variables by which a job reads its own use.
 const (
 	SelfURL   = "METE_SELF_URL"
 	SelfToken = "METE_SELF_TOKEN"

@@ -7,7 +7,7 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// Another program gets everything but the tokens, as often as they are there.
+// Strip removes every occurrence of a token and keeps everything else.
 func TestStrip(t *testing.T) {
 	env := []string{
 		"PATH=/bin", "METE_TOKEN=mete_a", "METE_TOKENS=kept", "METE_UPSTREAM_TOKEN=mete_b", "METE_SERVER=https://s", "METE_TOKEN=mete_c",

@@ -1,4 +1,4 @@
-// Package sleep waits.
+// Package sleep waits with a context.
 package sleep
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For waits for d, and returns ctx's error where that ends first.
+// For waits for d. It returns the error of ctx if ctx ends first.
 func For(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -8,9 +8,9 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Default returns the state directory of this user: $METE_STATE, else
-// /var/lib/mete of root, else $XDG_STATE_HOME/mete or ~/.local/state/mete (XDG
-// base directory specification 0.8).
+// Default returns the state directory of the user uid: $METE_STATE, else /var/lib/mete for
+// root, else $XDG_STATE_HOME/mete or ~/.local/state/mete (XDG base directory specification
+// 0.8).
 func Default(getenv func(string) string, uid int) (string, error) {
 	if dir := getenv("METE_STATE"); dir != "" {
 		return dir, nil
@@ -18,7 +18,7 @@ func Default(getenv func(string) string, uid int) (string, error) {
 	if uid == 0 {
 		return "/var/lib/mete", nil
 	}
-	// The specification has relative paths ignored.
+	// The specification requires relative paths to be ignored.
 	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "mete"), nil
 	}

@@ -6,30 +6,29 @@ import (
 	"unicode"
 )
 
-// maxMarks is how many combining marks one character may carry: the most that
-// any living script stacks. More of them would paint over other lines.
+// maxMarks is how many combining marks one character may carry: the most that a living
+// script stacks. More marks would paint over other lines.
 const maxMarks = 2
 
-// Clean makes text from outside harmless on a terminal: control and format
-// characters (escape sequences, new lines, changes of writing direction) become
-// a replacement character each, bad UTF-8 too, and piles of combining marks are
-// cut down.
+// Clean makes text from outside harmless on a terminal: it replaces control and format
+// characters (escape sequences, newlines, changes of writing direction) and invalid UTF-8
+// by the replacement character, and limits combining marks.
 func Clean(s string) string {
-	plain := true
+	ascii := true
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] >= 0x7f {
-			plain = false
+			ascii = false
 			break
 		}
 	}
-	if plain {
+	if ascii {
 		return s
 	}
-	marks := maxMarks // a mark needs something to stand on
+	marks := maxMarks // a mark without a base character is removed
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 0xfe00 && r <= 0xfe0f:
-			return -1 // variation selectors change widths that nobody agrees on
+			return -1 // terminals disagree on the width of variation selectors
 		case unicode.In(r, unicode.Mn, unicode.Me):
 			if marks++; marks > maxMarks {
 				return -1

@@ -12,10 +12,9 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// An access control list lets others write where the mode names only a group that is
-// trusted.
+// An access control list may let others write although the mode names only a trusted group.
 func TestAccessControlList(t *testing.T) {
-	u, dir, file := bed(t, os.Geteuid())
+	u, dir, file := fixture(t, os.Geteuid())
 	// Version 2, then tag, permissions and id of each entry: acl(5),
 	// include/uapi/linux/posix_acl_xattr.h.
 	acl := binary.LittleEndian.AppendUint32(nil, 2)
@@ -39,7 +38,7 @@ func TestAccessControlList(t *testing.T) {
 	if _, err := u.file(file); !errors.Is(err, fault.ErrDenied) || fault.Hint(err) == "" {
 		t.Errorf("%v, hint %q; want it denied", err, fault.Hint(err))
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // which takes the right to write from the list
+	if err := os.Chmod(dir, 0o755); err != nil { // this removes write permission from the list's mask
 		t.Fatal(err)
 	}
 	if _, err := u.file(file); err != nil {
@@ -47,9 +46,9 @@ func TestAccessControlList(t *testing.T) {
 	}
 }
 
-// What a symbolic link in a tree leads to is not walked, so it is refused.
+// A symbolic link in a tree is refused, since its target is not walked.
 func TestTreeLink(t *testing.T) {
-	u, dir, file := bed(t, os.Geteuid())
+	u, dir, file := fixture(t, os.Geteuid())
 	cmd := filepath.Join(dir, "cmd")
 	if err := errors.Join(os.Mkdir(cmd, 0o755), os.WriteFile(filepath.Join(cmd, "a.go"), nil, 0o644)); err != nil {
 		t.Fatal(err)

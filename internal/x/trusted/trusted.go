@@ -1,6 +1,5 @@
-// Package trusted tells files that only root and this user can have put where they
-// are from those of others: what is run, or built and run, must not be somebody
-// else's.
+// Package trusted checks that only root and this user can have written a file, before it is
+// run or built.
 package trusted
 
 import (
@@ -18,28 +17,28 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A user trusts root and itself.
+// A user trusts itself and root.
 type user struct {
 	id     int
-	groups map[uint32]string // what keeps a group from being trusted, "" where nothing does
+	groups map[uint32]string // by group id: why the group is not trusted, "" if it is
 	etc    string            // directory of passwd and group
 }
 
 func currentUser() user { return user{os.Geteuid(), map[uint32]string{}, "/etc"} }
 
-// File returns the path of a file or directory without symbolic links. It refuses,
-// with fault.ErrDenied, one that others than root and this user can write or replace:
-// its owner, its mode, and those of all directories above it say so. Others may write
-// a directory above it that has the sticky bit, as /tmp has, since only the owner
-// renames what is in there.
+// File returns the path of a file or directory without symbolic links. It refuses, with
+// fault.ErrDenied, a path that users other than root and this one can write or replace, by
+// the owner and mode of the file and of all directories above it. A directory above it may
+// be writable by others if it has the sticky bit, as /tmp has, because only the owner of an
+// entry can rename it.
 //
-// A group may write where it has no members but root and this user, by /etc/group
-// and /etc/passwd: so the private group of a user may, and the group staff of
-// Debian's /usr/local as long as nobody was made a member.
+// A group may have write permission if /etc/group and /etc/passwd list no members but root
+// and this user: for example a user's private group, or the group staff of Debian's
+// /usr/local while it is empty.
 func File(path string) (string, error) { return currentUser().file(path) }
 
-// Tree is File, for a directory and all that is in some of its entries, which has no
-// symbolic links. An entry that is not there is left out.
+// Tree is File for a directory and everything in the given entries, which must not contain
+// symbolic links. It skips entries that do not exist.
 func Tree(dir string, entries ...string) (string, error) { return currentUser().tree(dir, entries...) }
 
 func (u user) file(path string) (string, error) {
@@ -78,8 +77,8 @@ func (u user) tree(dir string, entries ...string) (string, error) {
 				return err
 			}
 			if d.Type() == fs.ModeSymlink {
-				// What it leads to is not walked.
-				return fault.WithHint(fmt.Errorf("%s is a symbolic link, and what it leads to is not known: %w", path, fault.ErrDenied), "put what it leads to in its place")
+				// WalkDir does not follow the link
+				return fault.WithHint(fmt.Errorf("%s is a symbolic link, whose target is not checked: %w", path, fault.ErrDenied), "replace the link by its target")
 			}
 			info, err := d.Info()
 			if err != nil {
@@ -94,42 +93,42 @@ func (u user) tree(dir string, entries ...string) (string, error) {
 	return real, nil
 }
 
-// check says why a file or directory is not trusted. One above it is a directory
-// in which only what has another name may change.
-func (u user) check(path string, info fs.FileInfo, above bool) error {
+// check returns why a file or directory is not trusted. parent says that path is a
+// directory above the one of interest, where only changes of existing entries matter.
+func (u user) check(path string, info fs.FileInfo, parent bool) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return fmt.Errorf("%s: its owner is not known: %w", path, fault.ErrUnsupported)
 	}
 	if st.Uid != 0 && int(st.Uid) != u.id {
-		return fault.WithHint(fmt.Errorf("%s belongs to user %s, who could have put anything there: %w", path, u.name(st.Uid), fault.ErrDenied),
-			fmt.Sprintf("where it is meant to be run by user %s, give it to that user: chown %[2]d %[3]s", u.name(uint32(u.id)), u.id, path))
+		return fault.WithHint(fmt.Errorf("%s belongs to user %s, who could have replaced it: %w", path, u.name(st.Uid), fault.ErrDenied),
+			fmt.Sprintf("if user %s should run it, change its owner: chown %[2]d %[3]s", u.name(uint32(u.id)), u.id, path))
 	}
 	mode := info.Mode()
-	if above && mode&fs.ModeSticky != 0 {
+	if parent && mode&fs.ModeSticky != 0 {
 		return nil
 	}
 	if mode.Perm()&0o002 != 0 {
-		return fault.WithHint(fmt.Errorf("%s can be written by everyone: %w", path, fault.ErrDenied), "see who has changed it, then: chmod o-w "+path)
+		return fault.WithHint(fmt.Errorf("%s can be written by everyone: %w", path, fault.ErrDenied), "check who has changed it, then: chmod o-w "+path)
 	}
 	if mode.Perm()&0o020 == 0 {
 		return nil
 	}
-	// With an access control list these bits bound what it grants, to whomever (acl(5)).
+	// With an access control list, the group bits are the mask of all its entries (acl(5)).
 	switch _, err := unix.Lgetxattr(path, "system.posix_acl_access", nil); err {
 	case unix.ENODATA, unix.EOPNOTSUPP:
 	case nil:
-		return fault.WithHint(fmt.Errorf("%s has an access control list by which others may write: %w", path, fault.ErrDenied), "see who has changed it, then: setfacl -b "+path)
+		return fault.WithHint(fmt.Errorf("%s has an access control list that may let others write: %w", path, fault.ErrDenied), "check who has changed it, then: setfacl -b "+path)
 	default:
 		return fmt.Errorf("%s: access control list: %w", path, err)
 	}
 	if why := u.group(st.Gid); why != "" {
-		return fault.WithHint(fmt.Errorf("%s can be written by group %d, %s: %w", path, st.Gid, why, fault.ErrDenied), "see who has changed it, then: chmod g-w "+path)
+		return fault.WithHint(fmt.Errorf("%s can be written by group %d, %s: %w", path, st.Gid, why, fault.ErrDenied), "check who has changed it, then: chmod g-w "+path)
 	}
 	return nil
 }
 
-// group says why the members of a group are not trusted; "" is that they are.
+// group returns why the members of a group are not trusted, "" if they are.
 func (u user) group(gid uint32) (why string) {
 	if why, known := u.groups[gid]; known {
 		return why
@@ -137,7 +136,7 @@ func (u user) group(gid uint32) (why string) {
 	defer func() { u.groups[gid] = why }()
 	id := strconv.FormatUint(uint64(gid), 10)
 	own := strconv.Itoa(u.id)
-	found := gid == 0 // which may not be listed
+	found := gid == 0 // group 0 may be missing from the file
 	var members []string
 	for f := range u.lines("group") { // name:password:gid:members
 		if len(f) == 4 && f[2] == id {
@@ -164,12 +163,12 @@ func (u user) group(gid uint32) (why string) {
 	return ""
 }
 
-// lines yields the fields of each line of a file of /etc.
+// lines yields the fields of each line of a file in /etc.
 func (u user) lines(name string) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		b, err := os.ReadFile(filepath.Join(u.etc, name))
 		if err != nil {
-			return // then no user or group is known
+			return // without the file no user or group is known
 		}
 		for line := range strings.Lines(string(b)) {
 			if !yield(strings.Split(strings.TrimSuffix(line, "\n"), ":")) {
@@ -179,7 +178,7 @@ func (u user) lines(name string) func(yield func([]string) bool) {
 	}
 }
 
-// name is what a user is called.
+// name returns the name of a user, or the number if it has no name.
 func (u user) name(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
 	for f := range u.lines("passwd") {

@@ -11,9 +11,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// bed is a directory with a file in it, and users and groups made up: me, with a
-// private group, and ann with another one, who is in the group many with me.
-func bed(t *testing.T, me int) (u user, dir, file string) {
+// fixture makes a directory with a file in it, and a user database: me with a private
+// group, ann with another, and a group many of both.
+func fixture(t *testing.T, me int) (u user, dir, file string) {
 	t.Helper()
 	u = user{me, map[uint32]string{}, t.TempDir()}
 	dir = filepath.Join(t.TempDir(), "sub")
@@ -32,9 +32,10 @@ func bed(t *testing.T, me int) (u user, dir, file string) {
 	return u, dir, file
 }
 
-// What others can write is refused, with the path, who it is, and what to do.
+// File refuses what others can write; the error has the path, who can write, and what to
+// do.
 func TestModes(t *testing.T) {
-	u, dir, file := bed(t, os.Geteuid())
+	u, dir, file := fixture(t, os.Geteuid())
 	if real, err := u.file(file); err != nil || filepath.Base(real) != "program" {
 		t.Fatalf("%s, %v", real, err)
 	}
@@ -59,39 +60,39 @@ func TestModes(t *testing.T) {
 	if _, err := u.file(filepath.Join(dir, "nosuch")); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
-	// A link is what it leads to.
+	// A link is judged by its target.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := errors.Join(os.Symlink(file, link), os.Chmod(dir, 0o757)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := u.file(link); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("a link to where all may write: %v", err)
+		t.Errorf("a link into a directory that everyone may write: %v", err)
 	}
 }
 
-// Files and groups of others are refused; groups without others are not.
+// Files and groups of other users are refused; groups without other members are not.
 func TestOwners(t *testing.T) {
 	hosttest.Need(t, "root")
 	const me, ann = 4711, 4712
 	for _, c := range []struct {
 		what     string
-		as       int // who runs it
+		as       int // the user that runs the program
 		uid, gid int // of the directory
 		want     string
 	}{
-		{"root's", me, 0, 0, ""},
-		{"one's own, with a private group", me, me, me, ""},
-		{"one's own, with a group of root and oneself", me, me, 4801, ""},
-		{"one's own, with a group that another is in too", me, me, 4800, "group 4800, of which ann is a member"},
-		{"one's own, with a group that is another's first", me, me, 100, "group 100, of which bob is a member"},
-		{"one's own, with a group that is not listed", me, me, 9999, "group 9999, whose members are not known"},
-		{"another's", me, ann, 0, "user ann"},
-		{"one of nobody known", me, 9999, 0, "user 9999"},
-		{"root's, with an empty group, as Debian's /usr/local", 0, 0, 50, ""},
-		{"root's, with a group of users", 0, 0, 4711, "group 4711, of which me is a member"},
-		{"a user's, for root", 0, me, 0, "user me"},
+		{"owned by root", me, 0, 0, ""},
+		{"own, private group", me, me, me, ""},
+		{"own, group of root and this user", me, me, 4801, ""},
+		{"own, group with another member", me, me, 4800, "group 4800, of which ann is a member"},
+		{"own, primary group of another user", me, me, 100, "group 100, of which bob is a member"},
+		{"own, unlisted group", me, me, 9999, "group 9999, whose members are not known"},
+		{"owned by another user", me, ann, 0, "user ann"},
+		{"owned by an unknown user", me, 9999, 0, "user 9999"},
+		{"owned by root, empty group, as Debian's /usr/local", 0, 0, 50, ""},
+		{"owned by root, group of a user", 0, 0, 4711, "group 4711, of which me is a member"},
+		{"owned by a user, run by root", 0, me, 0, "user me"},
 	} {
-		u, dir, file := bed(t, c.as)
+		u, dir, file := fixture(t, c.as)
 		if err := errors.Join(os.Chown(dir, c.uid, c.gid), os.Chmod(dir, 0o775)); err != nil {
 			t.Fatal(err)
 		}
@@ -99,28 +100,28 @@ func TestOwners(t *testing.T) {
 		if (err != nil) != (c.want != "") || err != nil && (!errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), dir) || !strings.Contains(fault.Hint(err), dir)) {
 			t.Errorf("%s: %v (hint %q), want %q", c.what, err, fault.Hint(err), c.want)
 		}
-		// Deep in a tree it is found too; what nobody asks for is not looked at.
+		// Tree finds it deeper too, and checks only the given entries.
 		tree := filepath.Dir(dir)
 		_, deep := u.tree(tree, "sub", "nosuch")
 		if (deep != nil) != (c.want != "") {
 			t.Errorf("%s, in a tree: %v, want %q", c.what, deep, c.want)
 		}
 		if _, err := u.tree(tree, "nosuch"); err != nil {
-			t.Errorf("%s, beside: %v", c.what, err)
+			t.Errorf("%s, other entry: %v", c.what, err)
 		}
 	}
-	// A directory above of somebody else, sticky or not, and a file in a sticky one.
-	u, dir, file := bed(t, 0)
+	// A directory above owned by another user, and a file in a sticky directory.
+	u, dir, file := fixture(t, 0)
 	if err := errors.Join(os.Chown(file, ann, ann), os.Chmod(dir, 0o777|os.ModeSticky)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := u.file(file); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("a file of another in a sticky directory: %v", err)
+		t.Errorf("another user's file in a sticky directory: %v", err)
 	}
 	if err := errors.Join(os.Chown(file, 0, 0), os.Chown(dir, ann, ann), os.Chmod(dir, 0o777|os.ModeSticky)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := u.file(file); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("a sticky directory of another: %v", err)
+		t.Errorf("another user's sticky directory: %v", err)
 	}
 }

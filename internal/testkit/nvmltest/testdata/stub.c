@@ -1,15 +1,15 @@
-/* A stub of NVIDIA's management library, for tests of machines that have no such
- * accelerator. It was written from the documented API and met no real device. What
- * it plays is in the environment:
+/* A stub of NVIDIA's management library, for tests on machines without such an
+ * accelerator. It follows the documented API and was not compared with a real device.
+ * Its environment selects what it simulates:
  *
  *   STUB_NVML=noinit    nvmlInit fails: the driver is not loaded
  *   STUB_NVML=slow      each reading takes half a second
  *   STUB_NVML=die       the process ends at the third reading
- *   STUB_NVML_LOST=FILE device 0 is lost while the file is there
- *   STUB_NVML_HOLD=FILE each reading waits until the file is gone
+ *   STUB_NVML_LOST=FILE device 0 is lost while the file exists
+ *   STUB_NVML_HOLD=FILE each reading waits until the file is removed
  *
- * Device 0 has an energy counter that gains 100 W, device 1 is too old for one and
- * draws 40 W, device 2 shows neither.
+ * Device 0 has an energy counter at 100 W, device 1 is too old for one and
+ * draws 40 W, device 2 has neither.
  */
 #include <stdio.h>
 #include <stdlib.h>

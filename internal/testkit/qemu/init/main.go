@@ -1,6 +1,5 @@
-// Command init is the first process of a guest that tests boot, and the only
-// one of its system: it loads modules, mounts what there is, and then does what
-// it is told over a virtio port, as [qemu.Request] has it.
+// Command init is the first and only process of a guest that tests boot: it loads modules,
+// mounts file systems, and then handles requests over a virtio port, see [qemu.Request].
 package main
 
 import (
@@ -34,7 +33,7 @@ func main() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// setUp does all that can be done, and says what could not.
+// setUp does as much of the setup as possible, and returns all errors.
 func setUp() error {
 	var s qemu.Settings
 	text, err := os.ReadFile(qemu.SettingsFile)
@@ -66,7 +65,7 @@ func setUp() error {
 	errs = append(errs, os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+cpu +memory +io +pids"), 0))
 	errs = append(errs, up("lo", net.IPv4(127, 0, 0, 1), net.CIDRMask(8, 32)))
 	if _, err := os.Stat("/sys/class/net/eth0"); err == nil {
-		// The address that QEMU's own network expects of its first guest.
+		// The address that QEMU's user network assigns to its first guest.
 		errs = append(errs, up("eth0", net.IPv4(10, 0, 2, 15), net.CIDRMask(24, 32)))
 	}
 	return errors.Join(errs...)
@@ -94,7 +93,7 @@ func load(file string) error {
 	return nil
 }
 
-// up gives an interface its address and sets it up.
+// up sets an interface's address and brings it up.
 func up(name string, ip net.IP, mask net.IPMask) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -124,7 +123,7 @@ func up(name string, ip net.IP, mask net.IPMask) error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
 }
 
-// port opens the virtio port of that name.
+// port opens the virtio port with that name.
 func port(name string) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
@@ -140,12 +139,12 @@ func port(name string) (*os.File, error) {
 	return nil, fmt.Errorf("no port %s", name)
 }
 
-// A supervisor answers requests.
+// A supervisor handles requests.
 type supervisor struct {
 	out *os.File
-	mu  sync.Mutex // of out and kids
-	// kids are the programs that were started, by PID.
-	kids map[int]*child
+	mu  sync.Mutex // guards out and children
+	// children are the started programs, by PID.
+	children map[int]*child
 }
 
 type child struct {
@@ -153,13 +152,13 @@ type child struct {
 	code int
 }
 
-// serve answers requests until the port ends.
+// serve handles requests until the port is closed.
 func serve() error {
 	f, err := port(qemu.Port)
 	if err != nil {
 		return err
 	}
-	i := &supervisor{out: f, kids: map[int]*child{}}
+	i := &supervisor{out: f, children: map[int]*child{}}
 	if _, err := fmt.Fprintln(f, "ready"); err != nil {
 		return err
 	}
@@ -180,18 +179,18 @@ func serve() error {
 	}
 }
 
-func (i *supervisor) handle(q qemu.Request) {
+func (s *supervisor) handle(q qemu.Request) {
 	var a qemu.Reply
 	var err error
 	switch q.Do {
 	case "start":
-		a.PID, err = i.start(q)
+		a.PID, err = s.start(q)
 	case "signal":
 		err = syscall.Kill(q.PID, syscall.Signal(q.Sig))
 	case "wait":
-		i.mu.Lock()
-		k := i.kids[q.PID]
-		i.mu.Unlock()
+		s.mu.Lock()
+		k := s.children[q.PID]
+		s.mu.Unlock()
 		if k == nil {
 			err = fmt.Errorf("no process %d", q.PID)
 			break
@@ -205,7 +204,7 @@ func (i *supervisor) handle(q qemu.Request) {
 	case "get":
 		a.Data, err = get(q.Path)
 	default:
-		err = fmt.Errorf("%q is nothing to do", q.Do)
+		err = fmt.Errorf("unknown request %q", q.Do)
 	}
 	a.ID = q.ID
 	if err != nil {
@@ -215,15 +214,15 @@ func (i *supervisor) handle(q qemu.Request) {
 	if err != nil {
 		b = fmt.Appendf(nil, `{"id":%d,"err":%q}`, q.ID, err)
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if _, err := i.out.Write(append(b, '\n')); err != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.out.Write(append(b, '\n')); err != nil {
 		fmt.Println("init:", err)
 	}
 }
 
 // start starts a program, whose output goes to the console.
-func (i *supervisor) start(q qemu.Request) (int, error) {
+func (s *supervisor) start(q qemu.Request) (int, error) {
 	cmd := exec.Command(q.Args[0], q.Args[1:]...)
 	cmd.Env = append([]string{"PATH=/bin", "HOME=/tmp"}, q.Env...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -242,18 +241,18 @@ func (i *supervisor) start(q qemu.Request) (int, error) {
 		return 0, err
 	}
 	k := &child{done: make(chan struct{})}
-	i.mu.Lock()
-	i.kids[cmd.Process.Pid] = k
-	i.mu.Unlock()
+	s.mu.Lock()
+	s.children[cmd.Process.Pid] = k
+	s.mu.Unlock()
 	go func() {
-		_ = cmd.Wait() // its code says how it ended
+		_ = cmd.Wait() // its code is read below
 		k.code = cmd.ProcessState.ExitCode()
 		close(k.done)
 	}()
 	return cmd.Process.Pid, nil
 }
 
-// get fetches a page.
+// get fetches a URL.
 func get(url string) ([]byte, error) {
 	c := http.Client{Timeout: 20 * time.Second}
 	resp, err := c.Get(url)

@@ -1,10 +1,9 @@
-// Command peer is what tests run in a guest to see for themselves what its host
-// gives it.
+// Command peer runs in a guest of tests to check what its host provides.
 //
-//	peer mirror CID PORT BYTES   sends bytes to who sends them back, and compares
-//	peer nobody CID PORT         wants to be refused
-//	peer file FILE OUT           notes in OUT the number of each share in FILE
-//	peer stream                  answers each share of the host at once
+//	peer mirror CID PORT BYTES   sends bytes to an echo service, and compares
+//	peer refused CID PORT        expects the connection to be refused
+//	peer file FILE OUT           writes the number of each share in FILE to OUT
+//	peer stream                  acknowledges each share of the host at once
 package main
 
 import (
@@ -32,7 +31,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("mirror, nobody, file or stream?")
+		return errors.New("mirror, refused, file or stream?")
 	}
 	var n []int
 	for _, a := range args[1:] {
@@ -43,19 +42,19 @@ func run(args []string) error {
 	switch {
 	case args[0] == "mirror" && len(n) == 3:
 		return mirror(n[0], n[1], n[2])
-	case args[0] == "nobody" && len(n) == 2:
+	case args[0] == "refused" && len(n) == 2:
 		c, err := dial(n[0], n[1])
 		if err != nil {
-			fmt.Println("peer: as wanted:", err)
+			fmt.Println("peer: refused as expected:", err)
 			return nil
 		}
-		return errors.Join(errors.New("somebody is there"), c.Close())
+		return errors.Join(errors.New("a peer accepted the connection"), c.Close())
 	case args[0] == "file" && len(args) == 3:
 		return file(args[1], args[2])
 	case args[0] == "stream":
 		return stream()
 	}
-	return fmt.Errorf("%q is nothing to do", args)
+	return fmt.Errorf("unknown command %q", args)
 }
 
 func dial(cid, port int) (net.Conn, error) {
@@ -85,17 +84,16 @@ func mirror(cid, port, size int) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%d bytes came back otherwise", size)
+		return fmt.Errorf("%d bytes came back changed", size)
 	}
 	fmt.Printf("peer: %d bytes in %v\n", size, time.Since(began))
 	return c.Close()
 }
 
-// glance is how often a file is looked at.
+// glance is the interval between reads of a file.
 const glance = 5 * time.Millisecond
 
-// file looks at a file of shares and notes each new one's number, until it is
-// killed.
+// file reads a file of shares and appends each new number to out, until it is killed.
 func file(name, out string) error {
 	f, err := os.OpenFile(out, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -104,11 +102,11 @@ func file(name, out string) error {
 	for last := int64(-1); ; time.Sleep(glance) {
 		b, err := os.ReadFile(name)
 		if err != nil {
-			continue // not there for now
+			continue // missing for a moment
 		}
 		m, err := share.Decode(b)
 		if err != nil {
-			return err // half a file would be one
+			return err // a partial file is an error
 		}
 		if m.N == last {
 			continue
@@ -125,7 +123,7 @@ func stream() error {
 	for ; ; time.Sleep(200 * time.Millisecond) {
 		c, err := dial(vsock.Host, share.Port)
 		if err != nil {
-			continue // nobody there for now
+			continue // no listener for a moment
 		}
 		r := bufio.NewReader(c)
 		for {
@@ -142,6 +140,6 @@ func stream() error {
 				break
 			}
 		}
-		_ = c.Close() // it is done with
+		_ = c.Close() // the stream has ended
 	}
 }

@@ -14,28 +14,28 @@ import (
 	"syscall"
 )
 
-// A place is a point to die at, and how many visits are left until then.
-type place struct {
+// A crashPoint is the point to die at and the number of visits left until then.
+type crashPoint struct {
 	point string
 	left  atomic.Int64
 }
 
-// where is the place that the environment names, read once.
-var where = func() *place {
+// target is the crash point of METE_CRASH.
+var target = func() *crashPoint {
 	point, n, _ := strings.Cut(os.Getenv("METE_CRASH"), "@")
-	w := &place{point: point}
+	p := &crashPoint{point: point}
 	count, err := strconv.ParseInt(n, 10, 64)
 	if err != nil {
 		count = 1
 	}
-	w.left.Store(count)
-	return w
+	p.left.Store(count)
+	return p
 }()
 
-// At kills the process where the environment says so. It writes the point to
-// the file that METE_CRASH_LOG names before.
+// At kills the process at the point that METE_CRASH names, and first appends the point to
+// the file METE_CRASH_LOG.
 func At(point string) {
-	if point != where.point || where.left.Add(-1) != 0 {
+	if point != target.point || target.left.Add(-1) != 0 {
 		return
 	}
 	if f, err := os.OpenFile(os.Getenv("METE_CRASH_LOG"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
