@@ -15,22 +15,22 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// maxRequestBody is the most that an order may be long, in bytes.
+// maxRequestBody is the largest body of an order, in bytes.
 const maxRequestBody = 64 << 10
 
-// Tokens makes and ends tokens.
+// Tokens creates and revokes tokens.
 type Tokens interface {
-	// Create makes a token of the role, cluster, uses and end in want. The text
-	// is what its bearer shows; nobody can tell it again.
+	// Create creates a token of the role, cluster, uses and end in want. The text, which
+	// its bearer shows, is not stored.
 	Create(ctx context.Context, want registry.Token) (text string, made registry.Token, err error)
 	List(ctx context.Context) ([]registry.Token, error)
 	Revoke(ctx context.Context, id string) error
 }
 
-// Nodes ends what machines, and servers below, may do.
+// Nodes revokes nodes and servers below.
 type Nodes interface {
-	// Revoke takes the right to send from the node or the server below with this
-	// id, or with this name where only one has it, and returns which that is.
+	// Revoke takes the right to send from the node or the server below with this id, or
+	// with this name where only one has it, and returns it.
 	Revoke(ctx context.Context, which string) (query.Node, error)
 }
 
@@ -48,8 +48,8 @@ type adminHandler struct {
 }
 
 // Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
-// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup. It asks
-// nobody who he is: it is for a unix socket that only the administrator can open.
+// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup. It authorizes
+// every caller: it is for a unix socket that only the administrator can open.
 func Admin(t Tokens, n Nodes, b Backups, now func() time.Time, log *slog.Logger) http.Handler {
 	h := &adminHandler{handler{now: now, log: log}, t, n, b}
 	mux := http.NewServeMux()
@@ -73,7 +73,8 @@ func (h *adminHandler) serveTokens(w http.ResponseWriter, r *http.Request) {
 			h.writeFailure(w, r, err)
 			return
 		}
-		writeJSON(w, http.StatusOK, v1.TokensJSON(list, h.now()))
+		now := h.now()
+		writeJSON(w, http.StatusOK, v1.ListOf(list, func(t *registry.Token) v1.Token { return v1.TokenOf(t, now) }))
 		return
 	}
 	text, made, err := h.createToken(w, r)
@@ -82,7 +83,9 @@ func (h *adminHandler) serveTokens(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.log.Info("token made", "token", made.ID, "role", string(made.Role))
-	writeJSON(w, http.StatusCreated, v1.TokenJSON(made, text, h.now()))
+	out := v1.TokenOf(&made, h.now())
+	out.Text = text
+	writeJSON(w, http.StatusCreated, out)
 }
 
 func (h *adminHandler) createToken(w http.ResponseWriter, r *http.Request) (string, registry.Token, error) {
@@ -94,10 +97,10 @@ func (h *adminHandler) createToken(w http.ResponseWriter, r *http.Request) (stri
 	if err != nil {
 		return "", registry.Token{}, err
 	}
-	return h.tokens.Create(r.Context(), want)
+	return h.tokens.Create(r.Context(), want.Token())
 }
 
-// readBody reads an order.
+// readBody reads the body of an order.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBody))
 	if _, long := errors.AsType[*http.MaxBytesError](err); long {
@@ -115,23 +118,23 @@ func (h *adminHandler) serveBackup(w http.ResponseWriter, r *http.Request) {
 		h.writeFailure(w, r, err)
 		return
 	}
-	dir, err := v1.ParseBackupRequest(body)
+	order, err := v1.ParseBackupRequest(body)
 	if err != nil {
 		h.writeFailure(w, r, err)
 		return
 	}
-	// It takes as long as it takes.
+	// A backup has no time limit.
 	c := http.NewResponseController(w)
 	if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		h.writeFailure(w, r, err)
 		return
 	}
-	b, err := h.backups.Backup(r.Context(), dir)
+	b, err := h.backups.Backup(r.Context(), order.Dir)
 	if err != nil {
 		h.writeFailure(w, r, err)
 		return
 	}
-	writeJSON(w, http.StatusCreated, v1.BackupJSON(b))
+	writeJSON(w, http.StatusCreated, b)
 }
 
 func (h *adminHandler) serveToken(w http.ResponseWriter, r *http.Request) {
@@ -157,5 +160,5 @@ func (h *adminHandler) serveNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.log.Info("node revoked", "node", n.ID, "name", n.Name)
-	writeJSON(w, http.StatusOK, v1.NodesJSON([]query.Node{n}))
+	writeJSON(w, http.StatusOK, v1.List[v1.Node]{Items: []v1.Node{v1.NodeOf(&n)}})
 }

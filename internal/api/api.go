@@ -1,15 +1,12 @@
-// Package api answers questions to a server over HTTP, below /v1/: what was used,
-// by which machines and workloads, of which time not all is known, what is used at
-// present, and how well all that is measured. Beside them it takes the orders of
-// the machine's administrator.
+// Package api is the HTTP API of a server, below /v1/: usage, nodes and workloads, gaps,
+// present rates, and the health of the measurements; and the orders of the machine's
+// administrator, on a socket.
 //
-// What can be asked is described by the handlers themselves: /openapi.json is made
-// of the parameters that they accept and of the types that they write, and /docs
-// shows it to people.
+// The handlers describe themselves: /openapi.json is made of the structs that parse their
+// parameters and of the types that package v1 writes, and /docs shows it.
 //
-// A question that has a parameter too many or a value that means nothing is
-// refused, and the refusal says what would be right. Errors are problems of
-// RFC 9457.
+// A request with an unknown parameter or an invalid value is refused with a hint that
+// says what is valid. Errors are problems of RFC 9457.
 package api
 
 import (
@@ -27,36 +24,35 @@ import (
 	"mete.dev/mete/internal/x/fairqueue"
 )
 
-// queryTimeout is how long a ledger may look for an answer.
+// queryTimeout is how long a ledger may take for an answer.
 const queryTimeout = 30 * time.Second
 
-// How many questions are answered at once, and how many wait of those who see the
-// same: a question holds a connection to the database, of which there are a few more,
-// and the one of a large ledger takes all CPUs for seconds.
+// The number of questions that are answered at once, and that wait of callers with one
+// scope: a question holds a connection to the database, which has a few more, and one to
+// a large ledger takes all CPUs for seconds.
 const (
 	maxConcurrent = 4
 	maxQueue      = 256
 )
 
-// maxWorkloads is how many workloads a list has at most.
+// maxWorkloads is the largest number of workloads in a list.
 const maxWorkloads = v1.MaxGroups
 
-// A Ledger knows what was used. A dimension that it does not have is
-// fault.ErrInvalid.
+// A Ledger has what was used. A dimension that it does not have is fault.ErrInvalid.
 type Ledger interface {
-	// Usage answers with at most q.Limit groups.
+	// Usage returns at most q.Limit groups.
 	Usage(ctx context.Context, q query.Query) (*query.Answer, error)
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
-	// Below lists the servers that tell of their nodes here.
+	// Below lists the servers below.
 	Below(ctx context.Context, s query.Scope) ([]query.Source, error)
-	// Workloads lists the first q.Limit workloads with use in the range of q that
-	// pass its filters, all where that is 0, by cluster, node, and name with id;
-	// q.By means nothing.
+	// Workloads lists the first q.Limit workloads, all where that is 0, that used something
+	// in the range of q and pass its filters, by cluster, node, and name with id. q.By has
+	// no effect.
 	Workloads(ctx context.Context, q query.Query) ([]query.Workload, error)
-	// Gaps lists the gaps that touch the range and the corrections of clocks in
-	// it, of one node by its id or name, or of all where that is "".
+	// Gaps lists the gaps that touch the range and the corrections of clocks in it, of one
+	// node, by id or name, or of all where that is "".
 	Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error)
-	// EachGap calls f for those of all nodes, however many there are.
+	// EachGap calls f for those of all nodes, without a limit.
 	EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error
 	// Streams lists the streams of the nodes.
 	Streams(ctx context.Context, s query.Scope) ([]query.Stream, error)
@@ -64,7 +60,7 @@ type Ledger interface {
 	VMs(ctx context.Context, from, to time.Time, s query.Scope) ([]query.VM, error)
 }
 
-// Live knows what is used at present, and how the server is doing.
+// Live has what is used at present, and the health of the server.
 type Live interface {
 	// Latest returns the rates of the workloads of each node that has a fresh window.
 	Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, error)
@@ -86,10 +82,10 @@ type handler struct {
 	queue     *fairqueue.Queue
 }
 
-// New returns the handler of all questions. authorize says what who asks may
-// see; an error that wraps fault.ErrDenied becomes 403, or 401 where the
-// request shows no credential at all. live may be nil: then there are no
-// /v1/rates, /v1/summary and /v1/alerts; as may jobs: then there is no /v1/self.
+// New returns the handler of all questions. authorize returns the scope of a caller; an
+// error that wraps fault.ErrDenied becomes 403, or 401 where the request has no
+// credential. Without live, /v1/rates, /v1/summary and /v1/alerts are not supported;
+// without jobs, /v1/self is not.
 func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
 	h := &handler{l, live, jobs, authorize, now, log, fairqueue.New(maxConcurrent, maxQueue)}
 	mux := http.NewServeMux()

@@ -579,7 +579,11 @@ func (copier) Backup(_ context.Context, dir string) (v1.Backup, error) {
 	if dir == "/full" {
 		return v1.Backup{}, fmt.Errorf("no room: %w", fault.ErrUnavailable)
 	}
-	return v1.Backup{Dir: dir, Metrics: 7, ExternalLedger: dir == "/pg", Took: time.Second}, nil
+	b := v1.Backup{Dir: dir, Metrics: 7, Seconds: 1}
+	if dir != "/pg" {
+		b.Ledger = new(int64(0))
+	}
+	return b, nil
 }
 
 func TestAdmin(t *testing.T) {

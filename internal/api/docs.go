@@ -10,11 +10,11 @@ import (
 //go:embed docs
 var docs embed.FS
 
-// pagePolicy lets that page load its own files and ask this server, and nothing
-// else; and make no element of text.
+// pagePolicy lets that page load its own files and query this server only, and make no
+// element out of text.
 const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// registerDocs registers the page of the description. It shows whatever /openapi.json says.
+// registerDocs registers the page that shows /openapi.json.
 func (d *description) registerDocs() {
 	for path, file := range map[string][2]string{
 		"/docs":          {"docs/index.html", "text/html; charset=utf-8"},

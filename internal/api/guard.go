@@ -7,13 +7,12 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Policy lets a browser load nothing for an answer, and nobody frame it.
+// Policy forbids browsers to load anything for an answer, or to frame it.
 const Policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Guard stands before all handlers of a server. It says what a browser may do with
-// an answer, where the handler does not say so itself, and refuses requests that
-// another site's page makes and that could change something. Programs, which say
-// nothing of where they come from, are not concerned.
+// Guard wraps all handlers of a server. It sets the headers that restrict browsers, which
+// a handler may override, and refuses requests of other sites' pages that could change
+// something. Requests of programs have no origin and pass.
 func Guard(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

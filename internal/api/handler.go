@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,30 +15,53 @@ import (
 	"strings"
 	"time"
 
-	v1 "mete.dev/mete/internal/api/v1"
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/model/query"
-	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/x/fairqueue"
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// A request is a question: its parameters, and what who asks may see.
-type request struct {
-	params map[string][]string
-	scope  query.Scope
-	job    token.Job      // that asks for its own use, where the question is for jobs alone
-	page   v1.PageRequest // of a list; all of it where the question has no pages
+// A call is a request that is admitted: its caller, and its parameters as texts.
+type call struct {
+	Caller
+	given map[string][]string
 }
 
-// A response is an answer in the forms in which it can be had.
+// callKey is the key of the call in the context of a request.
+type callKey struct{}
+
+// callOf returns the call that [handler.admit] put into the context.
+func callOf(c huma.Context) *call {
+	found, ok := c.Context().Value(callKey{}).(*call)
+	if !ok {
+		panic("api: an operation without the middleware of all operations")
+	}
+	return found
+}
+
+// parameters are the parsed parameters of a question.
+type parameters interface {
+	caller() *Caller
+	check() error // the first mistake in them
+}
+
+// A response is an answer to be written; one that is a [v1.Table] as CSV too.
 type response struct {
-	json, csv func() []byte
-	next      string // cursor of the next page
+	body v1.Document
+	next string // the cursor of the next page
 }
 
-// A queryFunc finds the answer to a request.
-type queryFunc func(ctx context.Context, a request) (*response, error)
+// A jsonFunc is a document that is encoded already, or by a function.
+type jsonFunc func() []byte
+
+// WriteJSON implements [v1.Document].
+func (f jsonFunc) WriteJSON(w io.Writer) error {
+	_, err := w.Write(f())
+	return err
+}
 
 // The media types of answers.
 const (
@@ -45,50 +69,65 @@ const (
 	typeCSV  = "text/csv; charset=utf-8"
 )
 
-// queryHandler makes a handler of a question that takes some parameters. forJobs says that it
-// is for jobs about themselves.
-func (h *handler) queryHandler(name string, allowed []string, forJobs bool, ask queryFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		a, form, err := h.readRequest(w, r, allowed, forJobs)
-		if err != nil {
-			return // it is told
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
-		defer cancel()
-		var f *response
-		err = h.queued(ctx, a, func() (err error) {
-			f, err = ask(ctx, a)
-			return err
-		})
-		switch {
-		case r.Context().Err() != nil:
-			return // who asked has gone
-		case err != nil:
-			h.writeFailure(w, r, explainTimeout(err))
-			return
-		}
-		head := w.Header()
-		if f.next != "" {
-			head.Set("Link", "<"+nextPageURL(r.URL, f.next)+`>; rel="next"`)
-		}
-		if f.csv != nil {
-			head.Add("Vary", "Accept")
-			if form == v1.FormatCSV || form == "" && wantsCSV(r.Header.Get("Accept")) {
-				head.Set("Content-Type", typeCSV)
-				head.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
-				sendTagged(w, r, f.csv())
-				return
+// admit is the middleware of all operations: it asks who calls, refuses parameters that
+// the operation does not have, and puts the call into the context.
+func (h *handler) admit(forJobs bool) func(huma.Context, func(huma.Context)) {
+	return func(c huma.Context, next func(huma.Context)) {
+		var allowed []string
+		for _, p := range c.Operation().Parameters {
+			if p.In == "query" {
+				allowed = append(allowed, p.Name)
 			}
 		}
-		head.Set("Content-Type", typeJSON)
-		sendTagged(w, r, f.json())
+		r, w := humago.Unwrap(c)
+		if found := h.readCall(w, r, allowed, forJobs); found != nil {
+			found.now = h.now().UTC()
+			next(huma.WithValue(c, callKey{}, found))
+		}
 	}
 }
 
-// queued asks when it is the turn of who asks: those who see the same share theirs,
-// as do a node's jobs.
-func (h *handler) queued(ctx context.Context, a request, ask func() error) error {
-	who := fmt.Sprintf("%+v %s", a.scope, a.job.Node)
+// answer writes what ask finds, as the parameters want it, or why it finds nothing.
+func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p parameters, ask func(context.Context) (*response, error)) {
+	if err := p.check(); err != nil {
+		writeError(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	var f *response
+	err := h.queued(ctx, p.caller(), func() (err error) {
+		f, err = ask(ctx)
+		return err
+	})
+	switch {
+	case r.Context().Err() != nil:
+		return // the caller has gone
+	case err != nil:
+		h.writeFailure(w, r, explainTimeout(err))
+		return
+	}
+	head := w.Header()
+	if f.next != "" {
+		head.Set("Link", "<"+nextPageURL(r.URL, f.next)+`>; rel="next"`)
+	}
+	if table, ok := f.body.(v1.Table); ok {
+		head.Add("Vary", "Accept")
+		if form, ok := p.(interface{ wantsCSV() bool }); ok && form.wantsCSV() {
+			head.Set("Content-Type", typeCSV)
+			head.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
+			sendTagged(w, r, v1.CSV(table))
+			return
+		}
+	}
+	head.Set("Content-Type", typeJSON)
+	sendTagged(w, r, v1.JSON(f.body))
+}
+
+// queued calls ask when it is the caller's turn: callers with the same scope share their
+// turns, as do the jobs of a node.
+func (h *handler) queued(ctx context.Context, c *Caller, ask func() error) error {
+	who := fmt.Sprintf("%+v %s", c.scope, c.job.Node)
 	switch err := h.queue.Acquire(ctx, who); {
 	case errors.Is(err, fairqueue.ErrQueueFull):
 		return fault.WithHint(fmt.Errorf("%w: %d questions of those who see the same: %w", err, maxQueue, fault.ErrUnavailable), "ask again later, or fewer at once")
@@ -99,7 +138,7 @@ func (h *handler) queued(ctx context.Context, a request, ask func() error) error
 	return ask()
 }
 
-// explainTimeout is an error, in words for people where the time was over.
+// explainTimeout gives an error a text and a hint where the time was over.
 func explainTimeout(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fault.WithHint(fmt.Errorf("no answer within %s: %w", queryTimeout, fault.ErrUnavailable), "ask about less time or fewer groups")
@@ -107,43 +146,43 @@ func explainTimeout(err error) error {
 	return err
 }
 
-// readRequest reads a request, and answers it where it may not be asked or makes no
-// sense.
-func (h *handler) readRequest(w http.ResponseWriter, r *http.Request, allowed []string, forJobs bool) (a request, form string, err error) {
+// readCall authorizes a request and reads its parameters as texts. Where it is refused,
+// it is answered, and the call is nil.
+func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []string, forJobs bool) *call {
+	c := &call{}
+	var err error
 	if forJobs {
-		a.job, err = h.identifyJob(r)
+		c.job, err = h.identifyJob(r)
 	} else {
-		a.scope, err = h.authorize(r)
+		c.scope, err = h.authorize(r)
 	}
 	if err != nil {
 		h.writeDenied(w, r, err)
-		return a, "", err
+		return nil
 	}
-	// The standard library's Query leaves out what it cannot read, and so
-	// would answer another question.
-	if a.params, err = parseParameters(r.URL.RawQuery); err == nil {
-		err = v1.CheckParameters(a.params, allowed...)
-	}
-	if err == nil && slices.Contains(allowed, v1.ParamFormat) {
-		form, err = v1.ParseFormat(a.params)
-	}
-	if err == nil && slices.Contains(allowed, v1.ParamCursor) {
-		a.page, err = v1.ParsePageRequest(a.params)
+	// The standard library's Query leaves out what it cannot read, and so would answer
+	// another question.
+	c.given, err = url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		err = fault.WithHint(fmt.Errorf("parameters: %w: %w", err, fault.ErrInvalid), "write them as name=value, with & between them and special characters as %XX")
+	} else {
+		err = v1.CheckParameters(c.given, allowed...)
 	}
 	if err != nil {
 		writeError(w, err)
+		return nil
 	}
-	return a, form, err
+	return c
 }
 
-// nextPageURL is the address of the next page.
+// nextPageURL returns the URL of the next page.
 func nextPageURL(u *url.URL, cursor string) string {
 	q := u.Query()
 	q.Set(v1.ParamCursor, cursor)
 	return (&url.URL{Path: u.Path, RawQuery: q.Encode()}).String()
 }
 
-// wantsCSV says whether an Accept header asks for CSV rather than for JSON.
+// wantsCSV reports whether an Accept header prefers CSV to JSON.
 func wantsCSV(accept string) bool {
 	var csv, other float64
 	for s := range strings.SplitSeq(accept, ",") {
@@ -167,13 +206,13 @@ func wantsCSV(accept string) bool {
 	return csv > other
 }
 
-// sendTagged answers with a body, or that it is still what who asks has.
+// sendTagged answers with a body and its ETag, or 304 where the caller has it.
 func sendTagged(w http.ResponseWriter, r *http.Request, body []byte) {
 	sum := sha256.Sum256(body)
 	tag := `"` + hex.EncodeToString(sum[:12]) + `"`
 	h := w.Header()
 	h.Set("ETag", tag)
-	// It may be kept by who asked, and has to be asked for anew each time.
+	// The caller may keep it, and has to ask each time whether it is still valid.
 	h.Set("Cache-Control", "private, no-cache")
 	h.Add("Vary", "Authorization")
 	if hasTag(r.Header.Values("If-None-Match"), tag) {
@@ -184,10 +223,10 @@ func sendTagged(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(body) // who has gone away needs no answer
+	_, _ = w.Write(body) // the caller may have gone
 }
 
-// hasTag says whether an If-None-Match header names a tag.
+// hasTag reports whether an If-None-Match header names a tag.
 func hasTag(headers []string, tag string) bool {
 	for _, h := range headers {
 		for s := range strings.SplitSeq(h, ",") {
@@ -199,7 +238,7 @@ func hasTag(headers []string, tag string) bool {
 	return false
 }
 
-// writeDenied answers who may not ask.
+// writeDenied refuses a caller who is not authorized.
 func (h *handler) writeDenied(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
 	_, stranger := errors.AsType[*UnauthenticatedError](err)
@@ -209,7 +248,7 @@ func (h *handler) writeDenied(w http.ResponseWriter, r *http.Request, err error)
 		p.Status, p.Title = http.StatusTooManyRequests, "too many requests"
 		httpx.SetRetryAfter(w, wait)
 	case stranger, errors.Is(err, fault.ErrDenied) && r.Header.Get("Authorization") == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0):
-		p.Status, p.Title = http.StatusUnauthorized, "who are you?"
+		p.Status, p.Title = http.StatusUnauthorized, "authentication required"
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	if p.Status >= http.StatusInternalServerError {
@@ -218,16 +257,16 @@ func (h *handler) writeDenied(w http.ResponseWriter, r *http.Request, err error)
 	writeProblem(w, p)
 }
 
-// writeFailure answers with an error, and logs one that is the server's own.
+// writeFailure answers with an error, and logs one of the server itself.
 func (h *handler) writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 	p := fault.ProblemOf(err)
-	if p.Status >= http.StatusInternalServerError && !errors.Is(err, fairqueue.ErrQueueFull) { // of which there would be as many
+	if p.Status >= http.StatusInternalServerError && !errors.Is(err, fairqueue.ErrQueueFull) { // which would fill the log
 		h.log.Error("question not answered", "path", r.URL.Path, "err", err)
 	}
 	writeProblem(w, p)
 }
 
-// allowMethods refuses all methods but those given, and reports whether to go on.
+// allowMethods refuses all methods but those given, and reports whether to continue.
 func allowMethods(w http.ResponseWriter, r *http.Request, methods ...string) bool {
 	if slices.Contains(methods, r.Method) {
 		return true
@@ -251,14 +290,14 @@ func writeProblem(w http.ResponseWriter, p fault.Problem) {
 	writeBody(w, p.Status, append(body, '\n'))
 }
 
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
+func writeJSON(w http.ResponseWriter, status int, d v1.Document) {
 	w.Header().Set("Content-Type", typeJSON)
-	writeBody(w, status, body)
+	writeBody(w, status, v1.JSON(d))
 }
 
 func writeBody(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // who has gone away needs no answer
+	_, _ = w.Write(body) // the caller may have gone
 }

@@ -18,23 +18,24 @@ import (
 
 const components = "#/components/schemas/"
 
-// schemas are the schemas of what is answered, made of the types that it is written
-// from.
+// schemas are the schemas of all answers, made of the types that they are written from.
 type schemas struct {
 	registry huma.Registry
 	byName   map[string]*huma.Schema
 }
 
-// The types that stand in for others, of which only the text is known.
+// The types that stand for others in the description.
 type (
-	quality string
-	kind    string
-	decimal string
+	quality string // of [usage.Quality]
+	kind    string // of [workload.Kind]
+	decimal string // of [json.Number]
+	group   string // of [v1.Group]
+	figures string // of [v1.Figures]
 )
 
 // Schema implements huma.SchemaProvider.
 func (quality) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.Qualities()), Description: "how the figure came about"}
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.Qualities()), Description: "how the figure was obtained"}
 }
 
 // Schema implements huma.SchemaProvider.
@@ -47,7 +48,13 @@ func (kind) Schema(huma.Registry) *huma.Schema {
 }
 
 // Schema implements huma.SchemaProvider.
-func (decimal) Schema(huma.Registry) *huma.Schema { return oneOf("number", "null") }
+func (decimal) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeNumber} }
+
+// Schema implements huma.SchemaProvider.
+func (group) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Ref: components + "Group"} }
+
+// Schema implements huma.SchemaProvider.
+func (figures) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Ref: components + "Total"} }
 
 func words(list []string) (out []any) {
 	for _, s := range list {
@@ -56,7 +63,7 @@ func words(list []string) (out []any) {
 	return out
 }
 
-// oneOf is the schema of a value of one of several types.
+// oneOf returns the schema of a value that has one of several types.
 func oneOf(types ...string) *huma.Schema {
 	return &huma.Schema{Extensions: map[string]any{"type": types}}
 }
@@ -68,20 +75,31 @@ func newSchemas() *schemas {
 	})
 	s.registry.RegisterTypeAlias(reflect.TypeFor[usage.Quality](), reflect.TypeFor[quality]())
 	s.registry.RegisterTypeAlias(reflect.TypeFor[workload.Kind](), reflect.TypeFor[kind]())
-	s.registry.RegisterTypeAlias(reflect.TypeFor[json.RawMessage](), reflect.TypeFor[decimal]())
+	s.registry.RegisterTypeAlias(reflect.TypeFor[json.Number](), reflect.TypeFor[decimal]())
+	s.registry.RegisterTypeAlias(reflect.TypeFor[v1.Seconds](), reflect.TypeFor[float64]())
+	s.registry.RegisterTypeAlias(reflect.TypeFor[v1.Group](), reflect.TypeFor[group]())
+	s.registry.RegisterTypeAlias(reflect.TypeFor[v1.Figures](), reflect.TypeFor[figures]())
 	return s
 }
 
-// fill makes the schemas of all that is answered.
+// fill makes the schemas of all answers.
 func (s *schemas) fill() {
 	for name, value := range v1.DocumentTypes() {
 		s.byName[name] = s.registry.Schema(reflect.TypeOf(value), true, name)
+	}
+	for name, value := range v1.ElementTypes() {
+		items := &huma.Schema{Type: huma.TypeArray, Items: s.registry.Schema(reflect.TypeOf(value), true, name)}
+		properties := map[string]*huma.Schema{"nodes": items} // of rates
+		if e, ok := value.(v1.Element); ok {
+			properties = map[string]*huma.Schema{e.ListKey(): items, "next_cursor": {Type: huma.TypeString, Description: "start of the next page, for the parameter cursor; absent on the last page"}}
+		}
+		s.byName[name] = s.add(strings.ToUpper(name[:1])+name[1:], object(properties, "next_cursor"))
 	}
 	s.byName["problem"] = s.registry.Schema(reflect.TypeFor[fault.Problem](), true, "Problem")
 	s.addFigures()
 }
 
-// lookup is the schema of an answer.
+// lookup returns the schema of an answer.
 func (s *schemas) lookup(name string) *huma.Schema {
 	if s.byName[name] == nil {
 		panic("api: nothing is written as " + name)
@@ -89,26 +107,20 @@ func (s *schemas) lookup(name string) *huma.Schema {
 	return s.byName[name]
 }
 
-// add puts a schema that is of no type among the others.
+// add adds a schema that no type has.
 func (s *schemas) add(name string, schema *huma.Schema) *huma.Schema {
 	s.registry.Map()[name] = schema
 	return &huma.Schema{Ref: components + name}
 }
 
-// addFigures makes the schemas of what has figures, whose keys depend on the question.
+// addFigures adds the schemas of what has figures, which have a key each.
 func (s *schemas) addFigures() {
-	str, num := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} },
-		func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeNumber, Description: doc} }
-	when := func(doc string) *huma.Schema {
-		return &huma.Schema{Type: huma.TypeString, Format: "date-time", Description: doc}
-	}
-	count := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger, Description: doc} }
 	figures := func() map[string]*huma.Schema {
 		out := map[string]*huma.Schema{
-			"covered_seconds": num("summed over workloads, for how long each was measured"),
-			"quality":         {Type: huma.TypeObject, Description: "of each figure, by its key", AdditionalProperties: quality("").Schema(nil)},
+			"covered_seconds": {Type: huma.TypeNumber, Description: "for how long each workload was measured, summed over workloads"},
+			"quality":         {Type: huma.TypeObject, Description: "quality of each figure, by its key", AdditionalProperties: quality("").Schema(nil)},
 		}
-		for _, f := range v1.Figures() {
+		for _, f := range v1.ListFigures() {
 			schema := oneOf("number", "null")
 			if f.LargeAsText {
 				schema = oneOf("number", "string", "null")
@@ -118,48 +130,25 @@ func (s *schemas) addFigures() {
 		}
 		return out
 	}
-	total := figures()
 	group := figures()
-	group["nodes"] = count("how many nodes it ran on")
-	for key, doc := range map[string]string{"first_at": "start of the first minute with use", "last_at": "end of the last one"} {
-		group[key] = when(doc)
-		group[key].Nullable = true
+	group["nodes"] = &huma.Schema{Type: huma.TypeInteger, Description: "number of nodes that it ran on"}
+	for key, doc := range map[string]string{"first_at": "start of the first minute with use", "last_at": "end of the last minute with use"} {
+		group[key] = &huma.Schema{Type: huma.TypeString, Format: "date-time", Description: doc, Nullable: true}
 	}
 	group["wall_seconds"] = oneOf("number", "null")
 	both := []string{"covered_seconds", "quality"}
-	g := s.add("Group", &huma.Schema{Type: huma.TypeObject, Properties: group, Required: append([]string{"nodes", "first_at", "last_at", "wall_seconds"}, both...),
-		Description:          "what one group used; beside its figures it has a key for each dimension by which was asked, empty for what has none",
-		AdditionalProperties: str("the group's name in that dimension")})
-	t := s.add("Total", &huma.Schema{Type: huma.TypeObject, Properties: total, Required: both, Description: "a sum of figures", AdditionalProperties: true})
-	orNone := func(doc string) *huma.Schema {
-		return &huma.Schema{AnyOf: []*huma.Schema{t, {Type: "null"}}, Description: doc}
-	}
-	groups := func(doc string) *huma.Schema {
-		return &huma.Schema{Type: huma.TypeArray, Items: g, Description: doc}
-	}
-	next := str("where the next page begins: give it as cursor; absent on the last page")
-	over := num("over which averages are taken: for how long in the range the node that was measured longest was")
-	s.byName["usage"] = s.add("Usage", object(map[string]*huma.Schema{
-		"format": count("of this form: a reader must not guess at a higher one"), "from": when("of the sums: earlier than asked where only whole hours or days are kept"), "to": when(""),
-		"averages_over_seconds": over, "by": {Type: huma.TypeArray, Items: str("a dimension")}, "gaps": count("that touch the range"),
-		"idle": str("by what idle energy is divided"), "nested": str("what became of nodes that are guests of others"),
-		"nested_nodes": count("how many nodes the groups are without"), "groups": groups("by falling CPU time, or by what was asked"),
-		"nested_groups": groups("of guests, which are in no sum"), "nested_more": count("of them beyond the limit"),
-		"rest_groups": count("beyond the limit"), "rest": orNone("what those used together"), "total": orNone("the sum of groups and rest"),
-		"whole": orNone("what the machines had: without filters, the total"),
-	}))
-	self := s.registry.Map()["Self"]
-	self.Properties["usage"] = orNone("what it used in all its life, as far as that is booked; averages are over covered_seconds; null where nothing is booked yet")
-	self.Required = append(self.Required, "usage")
-	s.byName["jobs"] = s.add("Jobs", object(map[string]*huma.Schema{"from": when(""), "to": when(""), "averages_over_seconds": over,
-		"jobs": groups("by cluster and name"), "next_cursor": next}, "next_cursor"))
+	s.add("Group", &huma.Schema{Type: huma.TypeObject, Properties: group, Required: append([]string{"nodes", "first_at", "last_at", "wall_seconds"}, both...),
+		Description:          "what one group used; it also has a key for each dimension of the question, whose value is empty for a group without one",
+		AdditionalProperties: &huma.Schema{Type: huma.TypeString, Description: "the group's name in that dimension"}})
+	s.add("Total", &huma.Schema{Type: huma.TypeObject, Properties: figures(), Required: both, Description: "a sum of figures", AdditionalProperties: true})
 }
 
-// object is one whose properties are all there, apart from some.
+// object is the schema of an object that has all of its properties, apart from the
+// optional ones.
 func object(properties map[string]*huma.Schema, optional ...string) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeObject, Properties: properties, AdditionalProperties: true}
 	for name := range properties {
-		if len(optional) == 0 || name != optional[0] {
+		if !slices.Contains(optional, name) {
 			s.Required = append(s.Required, name)
 		}
 	}
@@ -167,11 +156,11 @@ func object(properties map[string]*huma.Schema, optional ...string) *huma.Schema
 	return s
 }
 
-// finish says of the schemas what their types do not: that a pointer to a struct
-// may be null, and that a number may be written as a string.
+// finish adds to the schemas what huma does not read off their types: that a pointer to
+// a struct or a decimal may be null, and that a number may be written as a string.
 func (s *schemas) finish() {
 	all := s.registry.Map()
-	// What huma writes as an error, which here is a problem of our own.
+	// huma's own form of errors is not in use.
 	delete(all, "ErrorModel")
 	delete(all, "ErrorDetail")
 	for name, schema := range all {
@@ -184,6 +173,8 @@ func (s *schemas) finish() {
 			p := schema.Properties[key]
 			switch {
 			case p == nil:
+			case f.Type == reflect.TypeFor[*json.Number]():
+				p.Type, p.Nullable, p.Extensions = "", false, oneOf("number", "null").Extensions
 			case strings.Contains(options, "string"):
 				p.Type, p.Format, p.Minimum = huma.TypeString, "", nil
 			case f.Type.Kind() == reflect.Pointer && f.Type.Elem().Kind() == reflect.Struct && f.Type.Elem() != reflect.TypeFor[time.Time]():

@@ -11,17 +11,16 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// Jobs knows of jobs that ask for their own use.
+// Jobs has the jobs that may ask for their own use.
 type Jobs interface {
-	// Identify says which job asks, by the token that it shows. An error of one who cannot
-	// be known by it is an [UnauthenticatedError].
+	// Identify returns the calling job, by its token. The error of a token that is not valid
+	// is an [UnauthenticatedError].
 	Identify(r *http.Request) (token.Job, error)
-	// Self is what that workload of that node used in all its life, and uses at present.
+	// Self returns what a job used in all its life, and uses at present.
 	Self(ctx context.Context, j token.Job) (*query.Self, error)
 }
 
-// An UnauthenticatedError is the error of one who shows nothing, or nothing any more, that says
-// who asks.
+// An UnauthenticatedError is the error of a caller without a valid credential.
 type UnauthenticatedError struct{ Err error }
 
 func (s *UnauthenticatedError) Error() string { return s.Err.Error() }
@@ -29,25 +28,20 @@ func (s *UnauthenticatedError) Error() string { return s.Err.Error() }
 // Unwrap implements what package errors looks for.
 func (s *UnauthenticatedError) Unwrap() error { return s.Err }
 
-type selfParams struct {
-	Form
-	Conditional
-}
-
 func (d *description) registerSelf() {
-	register[selfParams](d, endpoint{path: "/v1/self", id: "self", tag: "use", schema: "self", csv: true, forJobs: true, notFound: true, summary: "What the job that asks used itself",
-		text: "For a job of mete run, by the token in its METE_SELF_TOKEN: its own use in all its life, up to complete_through, and what it uses at present. No other token is good here, and that one nowhere else."}, d.handler.self)
+	register(d, endpoint{path: "/v1/self", id: "self", tag: "use", schema: "self", csv: true, forJobs: true, notFound: true, summary: "Usage of the calling job",
+		text: "For a job of mete run, which authenticates with its METE_SELF_TOKEN: its own use in all its life, up to complete_through, and its present rates. No other token is valid here, and this one is valid nowhere else."}, d.handler.self)
 }
 
-func (h *handler) self(ctx context.Context, a request) (*response, error) {
-	s, err := h.jobSource.Self(ctx, a.job)
+func (h *handler) self(ctx context.Context, p *selfParams) (*response, error) {
+	s, err := h.jobSource.Self(ctx, p.job)
 	if err != nil {
 		return nil, err
 	}
-	return &response{json: func() []byte { return v1.SelfJSON(s) }, csv: func() []byte { return v1.SelfCSV(s) }}, nil
+	return &response{body: v1.SelfOf(s)}, nil
 }
 
-// identifyJob says which job asks.
+// identifyJob returns the calling job.
 func (h *handler) identifyJob(r *http.Request) (token.Job, error) {
 	if h.jobSource == nil {
 		return token.Job{}, fmt.Errorf("the use of who asks: %w", fault.ErrUnsupported)

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,7 +12,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
-	v1 "mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
@@ -31,8 +32,9 @@ func TestSelf(t *testing.T) {
 		t.Errorf("%d %v", code, m)
 	}
 	w := get(h, "/v1/self")
-	s, err := v1.ParseSelf(w.Body.Bytes())
-	if err != nil || s.Usage.Sum[usage.CPU].String() != "90000000000" || s.Usage.Quality.Get(usage.Memory) != usage.Apportioned || s.Name.Job != "build" || !s.Through.Equal(noon.Add(-time.Second)) {
+	var s v1.Self
+	err := json.Unmarshal(w.Body.Bytes(), &s)
+	if err != nil || s.Usage.Get("cpu_seconds").Value.String() != "90000000000" || s.Usage.Get("memory_byte_seconds").Quality != usage.Apportioned || s.Job != "build" || !s.Through.Equal(noon.Add(-time.Second)) {
 		t.Errorf("read as %+v, %v", s, err)
 	}
 	if w := get(h, "/v1/self?format=csv"); w.Code != 200 || !strings.Contains(w.Body.String(), "web-1,make,1,") {
@@ -71,7 +73,8 @@ func TestSelfNone(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	for _, body := range []string{"", "{}", `{"format":2}`, `{"format":1,"usage":{"cpu_seconds":"x","quality":{"cpu_seconds":"measured"}}}`, "[]"} {
-		if s, err := v1.ParseSelf([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
+		var s v1.Self
+		if err := s.UnmarshalJSON([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %+v, %v", body, s, err)
 		}
 	}

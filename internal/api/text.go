@@ -9,27 +9,27 @@ import (
 	"mete.dev/mete/internal/x/fairqueue"
 )
 
-// TextHandler returns the handler of one question that takes no parameters and is
-// answered with text of a media type. authorize is that of [New].
+// TextHandler returns the handler of one question without parameters, whose answer is text
+// of a media type. authorize is that of [New].
 func TextHandler(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
 	h := &handler{authorize: authorize, log: log, queue: fairqueue.New(1, maxQueue)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !allowMethods(w, r, http.MethodGet, http.MethodHead) {
 			return
 		}
-		a, _, err := h.readRequest(w, r, nil, false)
-		if err != nil {
-			return // it is told
+		c := h.readCall(w, r, nil, false)
+		if c == nil {
+			return // it is answered
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 		defer cancel()
 		var text string
-		err = h.queued(ctx, a, func() (err error) {
-			text, err = ask(ctx, a.scope)
+		err := h.queued(ctx, &c.Caller, func() (err error) {
+			text, err = ask(ctx, c.scope)
 			return err
 		})
 		switch {
-		case r.Context().Err() != nil: // who asked has gone
+		case r.Context().Err() != nil: // the caller has gone
 		case err != nil:
 			h.writeFailure(w, r, explainTimeout(err))
 		default:

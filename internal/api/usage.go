@@ -12,40 +12,28 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-func (h *handler) usage(ctx context.Context, a request) (*response, error) {
-	fields, err := v1.ParseFields(a.params)
+func (h *handler) usage(ctx context.Context, p *usageParams) (*response, error) {
+	q := query.Query{From: p.start, To: p.end, By: p.by, Where: p.filters, OmitOwn: p.omitOwn, Idle: p.idle, Nested: p.nested}
+	if p.keys != nil {
+		q.Resources = v1.Resources(append(slices.Clone(p.keys), sortFields(p.sort)...)...)
+	}
+	if p.limit > 0 { // the others are a sum
+		q.Top = v1.NewTop(q.By, p.sort, p.limit)
+	}
+	got, err := h.queryUsage(ctx, p.scope, q, p.limit == 0)
 	if err != nil {
 		return nil, err
 	}
-	sort, err := v1.ParseSort(a.params)
-	if err != nil {
-		return nil, err
+	if p.sort != "" {
+		v1.SortGroups(got, p.sort)
 	}
-	q, err := v1.ParseQuery(a.params, h.now().UTC())
-	if err != nil {
-		return nil, err
+	if p.limit > 0 {
+		v1.LimitGroups(got, p.limit)
 	}
-	if fields != nil {
-		q.Resources = v1.Resources(append(slices.Clone(fields), sortFields(sort)...)...)
-	}
-	limit := q.Limit
-	if q.Limit = 0; limit > 0 { // what is above it is told as a sum
-		q.Top = v1.NewTop(q.By, sort, limit)
-	}
-	got, err := h.queryUsage(ctx, a, q, limit == 0)
-	if err != nil {
-		return nil, err
-	}
-	if sort != "" {
-		v1.SortGroups(got, sort)
-	}
-	if limit > 0 {
-		v1.LimitGroups(got, limit)
-	}
-	return &response{json: func() []byte { return v1.JSONFields(got, fields) }, csv: func() []byte { return v1.CSVFields(got, fields) }}, nil
+	return &response{body: v1.UsageOf(got, p.keys)}, nil
 }
 
-// sortFields is a figure to sort by, if any.
+// sortFields returns the figure to sort by, if there is one.
 func sortFields(by string) []string {
 	if by == "" {
 		return nil
@@ -53,10 +41,9 @@ func sortFields(by string) []string {
 	return []string{by}
 }
 
-// queryUsage asks the ledger. bounded says that there may be only so many groups as one
-// answer can have: one more than the most shows that there are too many.
-func (h *handler) queryUsage(ctx context.Context, a request, q query.Query, bounded bool) (*query.Answer, error) {
-	if q.Scope = a.scope; bounded {
+// queryUsage queries the ledger. bounded refuses more groups than one answer may have.
+func (h *handler) queryUsage(ctx context.Context, scope query.Scope, q query.Query, bounded bool) (*query.Answer, error) {
+	if q.Scope = scope; bounded {
 		q.Limit = v1.MaxGroups + 1
 	}
 	got, err := h.ledger.Usage(ctx, q)
@@ -70,7 +57,7 @@ func (h *handler) queryUsage(ctx context.Context, a request, q query.Query, boun
 	if got.AveragedOver > 0 {
 		return got, nil
 	}
-	nodes, err := h.ledger.Nodes(ctx, a.scope)
+	nodes, err := h.ledger.Nodes(ctx, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -86,46 +73,25 @@ func dimensionNames(by []query.Dimension) string {
 	return strings.Join(s, ",")
 }
 
-func (h *handler) jobs(ctx context.Context, a request) (*response, error) {
-	fields, err := v1.ParseFields(a.params)
-	if err != nil {
-		return nil, err
-	}
-	q, err := v1.ParseFilter(a.params, h.now().UTC())
-	if err != nil {
-		return nil, err
-	}
-	q.By, q.Limit, q.Resources = v1.JobsBy, 0, v1.Resources(fields...)
-	got, err := h.queryUsage(ctx, a, q, a.page.IsAll())
+func (h *handler) jobs(ctx context.Context, p *jobsParams) (*response, error) {
+	q := query.Query{From: p.start, To: p.end, By: v1.JobsBy(), Where: p.filters, Resources: v1.Resources(p.keys...)}
+	got, err := h.queryUsage(ctx, p.scope, q, p.page.IsAll())
 	if err != nil {
 		return nil, err
 	}
 	v1.KeepJobs(got)
-	page, next := v1.Paginate(a.page, got.Groups, v1.JobKey)
+	page, next := v1.Paginate(p.page, got.Groups, v1.JobKey)
 	got.Groups, got.NestedGroups, got.OtherGroups = page, nil, 0
-	return &response{
-		json: func() []byte { return v1.AddNextCursor(v1.JobsJSON(got, fields), next) },
-		csv:  func() []byte { return v1.CSVFields(got, fields) }, next: next,
-	}, nil
+	return &response{v1.JobsOf(v1.UsageOf(got, p.keys), next), next}, nil
 }
 
-func (h *handler) energy(ctx context.Context, a request) (*response, error) {
-	q, err := v1.ParseFilter(a.params, h.now().UTC())
+func (h *handler) energy(ctx context.Context, p *useParams) (*response, error) {
+	q := query.Query{From: p.start, To: p.end, By: v1.EnergyBy(), Where: p.filters, Resources: usage.SetOf(usage.Energies[:]...) | usage.SetOf(usage.EnergyError)}
+	got, err := h.queryUsage(ctx, p.scope, q, false)
 	if err != nil {
 		return nil, err
 	}
-	q.By, q.Limit = v1.EnergyBy, 0
-	q.Resources = usage.SetOf(usage.Energies[:]...) | usage.SetOf(usage.EnergyError)
-	got, err := h.queryUsage(ctx, a, q, false)
-	if err != nil {
-		return nil, err
-	}
-	e := v1.NewEnergy(got)
-	keys := e.Keys()
-	all := make([]int, len(keys))
-	for i := range all {
-		all[i] = i
-	}
-	show, next := v1.Paginate(a.page, all, func(i *int) string { return keys[*i] })
-	return &response{json: func() []byte { return e.JSON(show, next) }, csv: func() []byte { return e.CSV(show) }, next: next}, nil
+	e := v1.EnergyOf(got)
+	e.Nodes, e.Next = v1.Paginate(p.page, e.Nodes, (*v1.NodeEnergy).Key)
+	return &response{e, e.Next}, nil
 }

@@ -79,14 +79,17 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 	if err := ca.Check(filepath.Join(part, "authority")); err != nil {
 		return b, err
 	}
-	switch err := s.Ledger.Backup(ctx, filepath.Join(part, "ledger.db")); {
-	case errors.Is(err, fault.ErrUnsupported):
-		b.ExternalLedger = true
-	case err != nil:
+	err = s.Ledger.Backup(ctx, filepath.Join(part, "ledger.db"))
+	external := errors.Is(err, fault.ErrUnsupported)
+	if err != nil && !external {
 		return b, err
 	}
-	if b.Ledger, err = diskSize(filepath.Join(part, "ledger.db")); err != nil {
+	ledger, err := diskSize(filepath.Join(part, "ledger.db"))
+	if err != nil {
 		return b, err
+	}
+	if !external {
+		b.Ledger = &ledger
 	}
 	if b.Metrics, err = diskSize(filepath.Join(part, "metrics")); err != nil {
 		return b, err
@@ -94,8 +97,9 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 	if err := atomicfile.Move(part, dir); err != nil {
 		return b, err
 	}
-	b.Dir, b.Took = dir, time.Since(began)
-	s.log.Info("a backup was made", "path", dir, "ledger_bytes", b.Ledger, "metrics_bytes", b.Metrics, "took", b.Took.Round(time.Millisecond))
+	took := time.Since(began)
+	b.Dir, b.Seconds = dir, took.Seconds()
+	s.log.Info("a backup was made", "path", dir, "ledger_bytes", ledger, "metrics_bytes", b.Metrics, "took", took.Round(time.Millisecond))
 	return b, nil
 }
 

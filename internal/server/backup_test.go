@@ -108,7 +108,7 @@ func TestBackup(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			dir := filepath.Join(place, "copy")
 			b, err := first.Backup(t.Context(), dir)
-			if err != nil || b.Dir != dir || b.Ledger < 4096 || b.Metrics < 1000 || b.Took <= 0 || b.ExternalLedger {
+			if err != nil || b.Dir != dir || b.Ledger == nil || *b.Ledger < 4096 || b.Metrics < 1000 || b.Seconds <= 0 {
 				t.Fatalf("%+v, %v", b, err)
 			}
 			if _, err := first.Backup(t.Context(), dir); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {

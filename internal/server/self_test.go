@@ -155,11 +155,11 @@ func TestSelfTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, _, err := asker.Self(t.Context())
+	s, err := asker.Self(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Name.Name != "make" || s.Usage.Covered != 10*time.Second {
+	if s.Name != "make" || s.Usage.Covered != 10*time.Second {
 		t.Errorf("%+v", s)
 	}
 	if self.URL != b.url+"/v1/self" || !strings.Contains(self.CA, "CERTIFICATE") {
@@ -190,7 +190,7 @@ func TestSelfTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := asker.Self(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
+	if _, err := asker.Self(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
 		t.Errorf("at another server: %v", err)
 	}
 }

@@ -75,7 +75,7 @@ func (s *serverFlags) measureQuery(ctx context.Context, dir string, d *database,
 		walls = append(walls, time.Since(start).Seconds())
 		server2, database2 := t.cpu()
 		cpus, databases = append(cpus, (server2-server).Seconds()), append(databases, (database2-database).Seconds())
-		a.Groups = len(answer.Groups) + answer.OtherGroups
+		a.Groups = len(answer.Groups) + answer.RestGroups
 	}
 	a.Seconds, a.CPU, a.DBCPU = median(walls), median(cpus), median(databases)
 	a.RSS, a.PeakRSS, err = memoryOf(t.cmd.Process.Pid)

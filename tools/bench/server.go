@@ -415,8 +415,8 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 		}
 		var covered time.Duration
 		for i := range a.Groups {
-			if a.Groups[i].Usage.Present.Has(usage.CPU) {
-				covered += a.Groups[i].Usage.Covered
+			if a.Groups[i].Get("cpu_seconds").Quality != usage.Absent {
+				covered += a.Groups[i].Covered
 			}
 		}
 		return int64(covered), nil

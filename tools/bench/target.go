@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/testkit/postgres"
@@ -63,10 +64,10 @@ func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, e
 	}
 	t.url = url
 	admin := client.NewLocal(state)
-	if t.agents, err = newToken(ctx, admin, registry.Token{Role: registry.Agent, Cluster: "bench", Uses: -1}); err != nil {
+	if t.agents, err = newToken(ctx, admin, v1.TokenRequest{Role: registry.Agent, Cluster: "bench", Uses: -1}); err != nil {
 		return t, err
 	}
-	viewer, err := newToken(ctx, admin, registry.Token{Role: registry.Viewer})
+	viewer, err := newToken(ctx, admin, v1.TokenRequest{Role: registry.Viewer})
 	if err != nil {
 		return t, err
 	}
@@ -74,12 +75,12 @@ func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, e
 	return t, err
 }
 
-func newToken(ctx context.Context, admin *client.Local, want registry.Token) (token.Token, error) {
-	text, _, err := admin.CreateToken(ctx, want)
+func newToken(ctx context.Context, admin *client.Local, want v1.TokenRequest) (token.Token, error) {
+	made, err := admin.CreateToken(ctx, want)
 	if err != nil {
 		return token.Token{}, err
 	}
-	return token.Parse(text)
+	return token.Parse(made.Text)
 }
 
 // cpu returns the CPU time of the server and of its database so far.

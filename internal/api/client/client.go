@@ -1,6 +1,6 @@
-// Package client queries a server for what its ledger holds, and administers
-// the server of this machine. [Target] holds the flags by which commands name
-// the server. Errors have the kinds and hints of the server's.
+// Package client queries a server and administers the server of this machine. [Target]
+// holds the flags by which commands name the server. Errors have the kinds and hints of
+// the server's errors.
 package client
 
 import (
@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"mete.dev/mete/internal/api/ask"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
@@ -28,19 +27,19 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// Default is the server that mete up starts.
+// Default is the URL of the server that mete up starts.
 const Default = "http://127.0.0.1:9797"
 
 const (
-	// answerTimeout is how long an answer may take: more than a server takes for the
-	// hardest question that it answers.
+	// answerTimeout is how long an answer may take: longer than a server takes before it
+	// gives up.
 	answerTimeout = 45 * time.Second
-	// maxAnswer is the most that an answer may be long, in bytes: some ten times
-	// the longest that there is.
+	// maxAnswer is the largest answer that is read, in bytes: some ten times the largest
+	// that servers give.
 	maxAnswer = 256 << 20
 )
 
-// A Client asks one server.
+// A Client queries one server.
 type Client struct {
 	base string
 	http *http.Client
@@ -62,108 +61,93 @@ func New(server string, t token.Token) (*Client, error) {
 }
 
 // Usage asks what was used. The scope of q is the server's to decide.
-func (c *Client) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
-	given := v1.FormatQuery(q)
-	p := &ask.UsageParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo), Where: optionalList(given, v1.ParamWhere),
-		OmitOwn: optional[ask.UsageParamsOmitOwn](given, v1.ParamOmitOwn), Idle: optional[ask.UsageParamsIdle](given, v1.ParamIdle),
-		Nested: optional[ask.UsageParamsNested](given, v1.ParamNested), Limit: limit(q)}
-	if len(q.By) > 0 {
-		var by []string
-		for _, d := range q.By {
-			by = append(by, string(d))
-		}
-		p.By = &by
-	}
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewUsageRequest(c.base+"/", p) }, v1.Parse)
+func (c *Client) Usage(ctx context.Context, q query.Query) (*v1.Usage, error) {
+	return read[v1.Usage](ctx, c, "/v1/usage", v1.FormatQuery(q))
 }
 
-// Nodes asks which machines there are.
-func (c *Client) Nodes(ctx context.Context) ([]query.Node, error) {
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewNodesRequest(c.base+"/", nil) }, v1.ParseNodes)
+// Nodes asks which nodes a server has.
+func (c *Client) Nodes(ctx context.Context) ([]v1.Node, error) {
+	return list[v1.Node](ctx, c, "/v1/nodes", nil)
 }
 
-// Sources asks which servers tell of their machines there.
-func (c *Client) Sources(ctx context.Context) ([]query.Source, error) {
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewSourcesRequest(c.base+"/", nil) }, v1.ParseSources)
+// Sources asks which servers below report their nodes to a server.
+func (c *Client) Sources(ctx context.Context) ([]v1.Source, error) {
+	return list[v1.Source](ctx, c, "/v1/sources", nil)
 }
 
-// Workloads asks which workloads used something in the range of q and pass its
-// filters, of which the dimensions mean nothing.
-func (c *Client) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
-	given := v1.FormatQuery(q)
-	p := &ask.WorkloadsParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo), Where: optionalList(given, v1.ParamWhere), Limit: limit(q)}
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewWorkloadsRequest(c.base+"/", p) }, v1.ParseWorkloads)
+// Workloads asks which workloads used something in the range of q and pass its filters;
+// its dimensions have no effect.
+func (c *Client) Workloads(ctx context.Context, q query.Query) ([]v1.Workload, error) {
+	return list[v1.Workload](ctx, c, "/v1/workloads", v1.FormatQuery(query.Query{From: q.From, To: q.To, Where: q.Where, Limit: q.Limit}))
 }
 
-// Gaps asks of which time in the range not all is known, and from when on in it a
-// clock was corrected, of one node, by id or name, or of all where that is "".
-func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]query.Gap, error) {
+// Gaps asks for the gaps and the corrections of clocks in a range, of one node, by id or
+// name, or of all where that is "".
+func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]v1.Gap, error) {
 	given := v1.FormatQuery(query.Query{From: from, To: to})
-	p := &ask.GapsParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo)}
 	if node != "" {
-		p.Node = &node
+		given[v1.ParamNode] = []string{node}
 	}
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewGapsRequest(c.base+"/", p) }, v1.ParseGaps)
+	return list[v1.Gap](ctx, c, "/v1/gaps", given)
 }
 
-// VMs asks which virtual machines hosts gave energy in the range, and how that
-// compares with what these say.
-func (c *Client) VMs(ctx context.Context, from, to time.Time) ([]query.VM, error) {
-	given := v1.FormatQuery(query.Query{From: from, To: to})
-	p := &ask.VmsParams{From: optional[string](given, v1.ParamFrom), To: optional[string](given, v1.ParamTo)}
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewVmsRequest(c.base+"/", p) }, v1.ParseVMs)
-}
-
-// optional is the value of a parameter, nil where it is not given.
-func optional[T ~string](given map[string][]string, name string) *T {
-	if len(given[name]) == 0 || given[name][0] == "" {
-		return nil
-	}
-	v := T(given[name][0])
-	return &v
-}
-
-// optionalList are the values of a parameter, nil where it is not given.
-func optionalList(given map[string][]string, name string) *[]string {
-	if list := given[name]; len(list) > 0 {
-		return &list
-	}
-	return nil
-}
-
-// limit is how many elements an answer may have, nil where that is not said.
-func limit(q query.Query) *int {
-	if q.Limit <= 0 {
-		return nil
-	}
-	return &q.Limit
+// VMs asks which virtual machines hosts gave energy in a range, and how their reports
+// compare with those of the guests.
+func (c *Client) VMs(ctx context.Context, from, to time.Time) ([]v1.VM, error) {
+	return list[v1.VM](ctx, c, "/v1/vms", v1.FormatQuery(query.Query{From: from, To: to}))
 }
 
 // Rates asks what every workload uses at present, by the latest window of its node.
 func (c *Client) Rates(ctx context.Context) ([]live.NodeRates, error) {
-	return get(ctx, c, func() (*http.Request, error) { return ask.NewRatesRequest(c.base+"/", nil) }, v1.ParseRates)
+	return get(ctx, c, "/v1/rates", nil, v1.ParseRates)
 }
 
-// get asks a question and reads its answer.
-func get[T any](ctx context.Context, c *Client, request func() (*http.Request, error), parse func([]byte) (T, error)) (answer T, err error) {
-	r, err := request()
-	if err != nil {
-		return answer, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+// list asks for a list.
+func list[T v1.Element](ctx context.Context, c *Client, path string, given map[string][]string) ([]T, error) {
+	return get(ctx, c, path, given, decodeList[T])
+}
+
+// read asks for one object.
+func read[T any](ctx context.Context, c *Client, path string, given map[string][]string) (*T, error) {
+	return get(ctx, c, path, given, func(body []byte) (*T, error) { return decode[T]("answer", body) })
+}
+
+// decode reads an answer. The error wraps fault.ErrInvalid.
+func decode[T any](what string, body []byte) (*T, error) {
+	answer := new(T)
+	err := json.Unmarshal(body, answer)
+	if err != nil && !errors.Is(err, fault.ErrInvalid) {
+		err = fmt.Errorf("%w %s: %w", fault.ErrInvalid, what, err)
 	}
-	body, err := doTimeout(ctx, c.http, r.Method, r.URL.String(), nil)
+	return answer, err
+}
+
+// decodeList reads a list. The error wraps fault.ErrInvalid.
+func decodeList[T v1.Element](body []byte) ([]T, error) {
+	l, err := decode[v1.List[T]]("list of "+v1.List[T]{}.ListKey(), body)
+	return l.Items, err
+}
+
+// get asks for what is at a path, with parameters, and decodes the answer.
+func get[T any](ctx context.Context, c *Client, path string, given map[string][]string, decode func([]byte) (T, error)) (answer T, err error) {
+	target := c.base + path
+	if len(given) > 0 {
+		target += "?" + url.Values(given).Encode()
+	}
+	body, err := doTimeout(ctx, c.http, http.MethodGet, target, nil)
 	if err != nil {
 		return answer, c.explain(err)
 	}
-	if answer, err = parse(body); err != nil {
+	if answer, err = decode(body); err != nil {
 		return answer, fault.WithHint(fmt.Errorf("server %s: %w", c.base, err), "this mete may be older than the server's: see mete --version")
 	}
 	return answer, nil
 }
 
-// explain says which server an error is of, and what to do where none is there.
+// explain adds to an error the server, and a hint where no server answers.
 func (c *Client) explain(err error) error {
 	if _, ok := errors.AsType[*serverError](err); ok || errors.Is(err, context.Canceled) {
-		return err // in the server's own words
+		return err // the server's text says enough
 	}
 	err = fmt.Errorf("server %s: %w", c.base, err)
 	_, dialled := errors.AsType[*net.OpError](err)
@@ -182,19 +166,20 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// A serverError is an error that a server answered with.
+// A serverError is an error that came from a server.
 type serverError struct{ error }
 
 func (r *serverError) Unwrap() error { return r.error }
 
-// doTimeout sends a request and returns the body of its answer.
+// doTimeout is roundTrip with the timeout of answers.
 func doTimeout(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return roundTrip(ctx, c, method, target, body)
 }
 
-// roundTrip asks, and waits for the answer as long as ctx lets it.
+// roundTrip sends a request and returns the body of its answer, which may take as long
+// as ctx lets it.
 func roundTrip(ctx context.Context, c *http.Client, method, target string, body []byte) (answer []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
@@ -220,8 +205,8 @@ func roundTrip(ctx context.Context, c *http.Client, method, target string, body 
 	return answer, nil
 }
 
-// networkError says what went wrong on the way. What the standard library puts around
-// it repeats the URL.
+// networkError makes an error of the kinds of fault of one of the network, without the
+// URL that the standard library puts around it.
 func networkError(ctx context.Context, err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
@@ -240,7 +225,7 @@ func networkError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
 }
 
-// responseError makes an error of an answer that is none.
+// responseError makes an error of an answer whose status is not 2xx.
 func responseError(resp *http.Response, body []byte) error {
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var p fault.Problem
@@ -259,7 +244,7 @@ func responseError(resp *http.Response, body []byte) error {
 		text = text[:200]
 	}
 	if resp.StatusCode == http.StatusBadRequest && resp.Request.URL.Scheme == "http" && strings.Contains(text, "HTTPS server") {
-		// The words of Go's own server, before it has a handler.
+		// Go's own server says so before it calls a handler.
 		https := *resp.Request.URL
 		https.Scheme, https.Path, https.RawQuery = "https", "", ""
 		return fault.WithHint(&serverError{fmt.Errorf("server http://%s: it speaks TLS, and was asked without: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
@@ -268,5 +253,5 @@ func responseError(resp *http.Response, body []byte) error {
 	return fault.WithHint(refusal, "is this the address of a mete server, and no older one than this mete?")
 }
 
-// clean makes a server's words fit for a terminal.
+// clean removes control characters from a server's text.
 func clean(s string) string { return text.Clean(s) }

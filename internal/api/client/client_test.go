@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
@@ -44,17 +46,17 @@ func TestQuestions(t *testing.T) {
 		asked = r.URL.Path + "?" + r.URL.Query().Encode()
 		switch r.URL.Path {
 		case "/v1/usage":
-			_, _ = w.Write(v1.JSON(&query.Answer{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job"}, Gaps: 3}))
+			_, _ = w.Write(v1.JSON(v1.UsageOf(&query.Answer{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job"}, Gaps: 3}, nil)))
 		case "/v1/nodes":
-			_, _ = w.Write(v1.NodesJSON([]query.Node{{ID: "N1"}}))
+			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Node{{ID: "N1"}}, v1.NodeOf)))
 		case "/v1/sources":
-			_, _ = w.Write(v1.SourcesJSON([]query.Source{{ID: "S1"}}))
+			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Source{{ID: "S1"}}, v1.SourceOf)))
 		case "/v1/vms":
-			_, _ = w.Write(v1.VMsJSON([]query.VM{{Guest: "g", Compared: 3}}))
+			_, _ = w.Write(v1.JSON(v1.ListOf([]query.VM{{Guest: "g", Compared: 3}}, v1.VMOf)))
 		case "/v1/workloads":
-			_, _ = w.Write(v1.WorkloadsJSON([]query.Workload{{Node: "N1"}}))
+			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Workload{{Node: "N1"}}, v1.WorkloadOf)))
 		case "/v1/gaps":
-			_, _ = w.Write(v1.GapsJSON([]query.Gap{{Node: "N1"}}))
+			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Gap{{Node: "N1"}}, v1.GapOf)))
 		}
 	})
 	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true, Idle: "used", Nested: query.NestedAlso}
@@ -99,6 +101,10 @@ func TestRefusals(t *testing.T) {
 		{404, "text/plain", "404 page not found\nmore", fault.ErrNotFound, "404 Not Found: 404 page not found", "is this the address of a mete server"},
 		{302, "text/html", "", fault.ErrUnavailable, "302 Found: ", "is this the address of a mete server"},
 		{200, "text/html", "<html>", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
+		{200, "application/json", "", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
+		{200, "application/json", "[]", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
+		{200, "application/json", "{}", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
+		{200, "application/json", `{"nodes":1}`, fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},
 	} {
 		_, err := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", c.kind)
@@ -187,19 +193,21 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := registry.Token{ID: "abcd2345", Role: registry.Agent, Uses: 1, Created: noon}
+	made := v1.TokenOf(&registry.Token{ID: "abcd2345", Role: registry.Agent, Uses: 1, Created: noon}, noon)
+	withText := made
+	withText.Text = "text"
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		switch what := r.Method + " " + r.URL.EscapedPath() + " " + strings.TrimSpace(string(body)); what {
 		case `POST /v1/tokens {"role":"agent"}`:
 			w.WriteHeader(http.StatusCreated)
-			_, _ = w.Write(v1.TokenJSON(made, "text", noon))
+			_, _ = w.Write(v1.JSON(withText))
 		case "GET /v1/tokens ":
-			_, _ = w.Write(v1.TokensJSON([]registry.Token{made}, noon))
+			_, _ = w.Write(v1.JSON(v1.List[v1.Token]{Items: []v1.Token{made}}))
 		case "DELETE /v1/tokens/a%2Fb ":
 			w.WriteHeader(http.StatusNoContent)
 		case "DELETE /v1/nodes/web%2F1 ":
-			_, _ = w.Write(v1.NodesJSON([]query.Node{{ID: "N1", Name: "web/1"}}))
+			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Node{{ID: "N1", Name: "web/1"}}, v1.NodeOf)))
 		default:
 			t.Errorf("asked %q, %v", what, err)
 		}
@@ -210,11 +218,11 @@ func TestLocal(t *testing.T) {
 	s.Listener = ln
 	s.Start()
 	t.Cleanup(s.Close)
-	text, got, err := l.CreateToken(t.Context(), registry.Token{Role: registry.Agent})
-	if err != nil || text != "text" || got != made {
-		t.Errorf("CreateToken = %q, %+v, %v", text, got, err)
+	got, err := l.CreateToken(t.Context(), v1.TokenRequest{Role: registry.Agent})
+	if err != nil || !cmp.Equal(got, withText) {
+		t.Errorf("CreateToken = %+v, %v", got, err)
 	}
-	if list, err := l.Tokens(t.Context()); err != nil || len(list) != 1 || list[0] != made {
+	if list, err := l.Tokens(t.Context()); err != nil || len(list) != 1 || !cmp.Equal(list[0], made) {
 		t.Errorf("Tokens = %+v, %v", list, err)
 	}
 	if err := l.RevokeToken(t.Context(), "a/b"); err != nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,21 +15,19 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/model/query"
-	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/x/statedir"
 )
 
-// A Local gives orders to the server of this machine, over a socket in its state
+// A Local gives orders to the server of this machine over a socket in its state
 // directory.
 type Local struct {
 	socket string
 	http   *http.Client
 }
 
-// OpenLocal returns the way to the server whose state a person names: that of mete
-// server, or that of mete up, which has a server's in it. "" is the one that both
-// take by themselves. Nothing is sent yet.
+// OpenLocal returns a Local of the server with this state directory: that of mete server,
+// or that of mete up, which contains a server's. "" is the default of both. Nothing is
+// sent yet.
 func OpenLocal(state string) (*Local, error) {
 	if state == "" {
 		all, err := statedir.Default(os.Getenv, os.Geteuid())
@@ -43,15 +42,14 @@ func OpenLocal(state string) (*Local, error) {
 	return NewLocal(state), nil
 }
 
-// exists says whether there is something at a path, or may be: what cannot be
-// looked at is tried, so that the error is told.
+// exists reports whether a path exists, or may exist: one that cannot be examined is
+// tried, so that the error is shown.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// NewLocal returns the way to the server whose state is in dir. Nothing is sent
-// yet.
+// NewLocal returns a Local of the server whose state is in dir. Nothing is sent yet.
 func NewLocal(dir string) *Local {
 	socket := filepath.Join(dir, v1.AdminSocket)
 	return &Local{socket, &http.Client{Transport: &http.Transport{
@@ -62,40 +60,43 @@ func NewLocal(dir string) *Local {
 	}}}
 }
 
-// CreateToken makes a token of the role, cluster, uses and end in want. The text
-// is what its bearer shows.
-func (l *Local) CreateToken(ctx context.Context, want registry.Token) (text string, made registry.Token, err error) {
-	body, err := l.do(ctx, http.MethodPost, "/v1/tokens", v1.TokenRequestJSON(want))
+// CreateToken creates a token. Its Text is what its bearer shows.
+func (l *Local) CreateToken(ctx context.Context, want v1.TokenRequest) (v1.Token, error) {
+	order, err := json.Marshal(want)
 	if err != nil {
-		return "", made, err
+		return v1.Token{}, err
 	}
-	made, text, err = v1.ParseToken(body)
-	return text, made, err
+	body, err := l.do(ctx, http.MethodPost, "/v1/tokens", order)
+	if err != nil {
+		return v1.Token{}, err
+	}
+	t, err := decode[v1.Token]("token", body)
+	return *t, err
 }
 
 // Tokens lists the tokens, without their texts.
-func (l *Local) Tokens(ctx context.Context) ([]registry.Token, error) {
+func (l *Local) Tokens(ctx context.Context) ([]v1.Token, error) {
 	body, err := l.do(ctx, http.MethodGet, "/v1/tokens", nil)
 	if err != nil {
 		return nil, err
 	}
-	return v1.ParseTokens(body)
+	return decodeList[v1.Token](body)
 }
 
-// RevokeToken ends a token.
+// RevokeToken revokes a token.
 func (l *Local) RevokeToken(ctx context.Context, id string) error {
 	_, err := l.do(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil)
 	return err
 }
 
-// RevokeNode takes the right to send from a machine or a server below, by id or
-// by name, and returns which that is.
-func (l *Local) RevokeNode(ctx context.Context, which string) (n query.Node, err error) {
+// RevokeNode takes the right to send from a node or a server below, by id or by name,
+// and returns it.
+func (l *Local) RevokeNode(ctx context.Context, which string) (n v1.Node, err error) {
 	body, err := l.do(ctx, http.MethodDelete, "/v1/nodes/"+url.PathEscape(which), nil)
 	if err != nil {
 		return n, err
 	}
-	list, err := v1.ParseNodes(body)
+	list, err := decodeList[v1.Node](body)
 	if err == nil && len(list) != 1 {
 		err = fmt.Errorf("the server revoked %d machines: %w", len(list), fault.ErrInvalid)
 	}
@@ -105,13 +106,19 @@ func (l *Local) RevokeNode(ctx context.Context, which string) (n query.Node, err
 	return list[0], nil
 }
 
-// Backup copies what the server keeps into a new directory with an absolute path.
+// Backup copies what the server keeps into a new directory with an absolute path. It
+// takes as long as ctx lets it.
 func (l *Local) Backup(ctx context.Context, dir string) (b v1.Backup, err error) {
-	answer, err := roundTrip(ctx, l.http, http.MethodPost, "http://mete/v1/backup", v1.BackupRequestJSON(dir))
+	order, err := json.Marshal(v1.BackupRequest{Dir: dir})
+	if err != nil {
+		return b, err
+	}
+	body, err := roundTrip(ctx, l.http, http.MethodPost, "http://mete/v1/backup", order)
 	if err != nil {
 		return b, l.explain(err)
 	}
-	return v1.ParseBackup(answer)
+	got, err := decode[v1.Backup]("backup", body)
+	return *got, err
 }
 
 func (l *Local) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
@@ -119,7 +126,7 @@ func (l *Local) do(ctx context.Context, method, path string, body []byte) ([]byt
 	return answer, l.explain(err)
 }
 
-// explain says what to do where there is no server, or one for others.
+// explain adds a hint where no server answers, or one that this user may not administer.
 func (l *Local) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

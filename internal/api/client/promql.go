@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -13,30 +12,24 @@ import (
 	"mete.dev/mete/internal/prom/result"
 )
 
-// Query asks what a PromQL query gives at an instant. An error of the query itself
-// wraps fault.ErrInvalid, and names the place in it as the server does.
+// Query evaluates a PromQL query at an instant. An error of the query itself wraps
+// fault.ErrInvalid and names the place in it as the server does.
 func (c *Client) Query(ctx context.Context, promql string, at time.Time) (*result.Answer, error) {
-	return get(ctx, c, c.prometheus("query", url.Values{"query": {promql}, "time": {instant(at)}}), result.Parse)
+	return get(ctx, c, "/api/v1/query", url.Values{"query": {promql}, "time": {instant(at)}}, result.Parse)
 }
 
-// QueryRange asks what a PromQL query gives at each step from one instant to
-// another; see [Client.Query].
+// QueryRange evaluates a PromQL query at each step from one instant to another; see
+// [Client.Query].
 func (c *Client) QueryRange(ctx context.Context, promql string, from, to time.Time, step time.Duration) (*result.Answer, error) {
-	return get(ctx, c, c.prometheus("query_range", url.Values{"query": {promql}, "start": {instant(from)}, "end": {instant(to)},
-		"step": {strconv.FormatFloat(step.Seconds(), 'f', -1, 64)}}), result.Parse)
+	return get(ctx, c, "/api/v1/query_range", url.Values{"query": {promql}, "start": {instant(from)}, "end": {instant(to)},
+		"step": {strconv.FormatFloat(step.Seconds(), 'f', -1, 64)}}, result.Parse)
 }
 
-// prometheus is a question to Prometheus's API, which is none of mete's own.
-func (c *Client) prometheus(name string, given url.Values) func() (*http.Request, error) {
-	return func() (*http.Request, error) {
-		return http.NewRequest(http.MethodGet, c.base+"/api/v1/"+name+"?"+given.Encode(), nil)
-	}
-}
-
-// instant writes a time as Prometheus reads it, to the millisecond that it keeps.
+// instant writes a time as Prometheus reads it, in seconds to the millisecond.
 func instant(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 
-// prometheusError makes an error of one of Prometheus's API; nil where it is none.
+// prometheusError makes an error of an answer of Prometheus's API; nil where it is no
+// error of that API.
 func prometheusError(status int, kind string, body []byte) error {
 	var p struct {
 		Status string `json:"status"`

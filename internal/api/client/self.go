@@ -3,21 +3,18 @@ package client
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 
-	"mete.dev/mete/internal/api/ask"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// ForJob returns a client of the server that keeps the ledger of the job that this
-// program is part of: it can ask for Self, and for nothing else. The error wraps
-// fault.ErrInvalid where it is part of none. Nothing is sent yet.
+// ForJob returns a client of the server whose ledger has the job that this program is
+// part of: it may ask for Self only. The error wraps fault.ErrInvalid where the program
+// is part of no job. Nothing is sent yet.
 func ForJob(getenv func(string) string) (*Client, error) {
 	self := token.SelfAccess{URL: getenv(secretenv.SelfURL), Token: getenv(secretenv.SelfToken)}
 	if self.URL == "" || self.Token == "" {
@@ -34,7 +31,7 @@ func ForJob(getenv func(string) string) (*Client, error) {
 	return ForSelf(self)
 }
 
-// ForSelf is ForJob by what a job was given.
+// ForSelf is ForJob with what the environment of the job says.
 func ForSelf(self token.SelfAccess) (*Client, error) {
 	base, err := enroll.SelfBase(self.URL)
 	if err != nil {
@@ -47,12 +44,7 @@ func ForSelf(self token.SelfAccess) (*Client, error) {
 	return &Client{base, c}, nil
 }
 
-// Self asks for what the job that asks used itself. The text is the answer as it
-// came, in which is also what it uses at present.
-func (c *Client) Self(ctx context.Context) (self *query.Self, text []byte, err error) {
-	self, err = get(ctx, c, func() (*http.Request, error) { return ask.NewSelfRequest(c.base+"/", nil) }, func(body []byte) (*query.Self, error) {
-		text = body
-		return v1.ParseSelf(body)
-	})
-	return self, text, err
+// Self asks what the calling job itself used.
+func (c *Client) Self(ctx context.Context) (*v1.Self, error) {
+	return read[v1.Self](ctx, c, "/v1/self", nil)
 }

@@ -9,10 +9,10 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// A Target is the server that somebody names.
+// A Target is the server that a user names.
 type Target struct {
-	URL   string // "" is that of the environment, else the default
-	Token string // "" is that of the environment
+	URL   string // "" is $METE_SERVER, else the default
+	Token string // "" is $METE_TOKEN
 }
 
 // Flags adds --server and --token.
@@ -26,7 +26,7 @@ func (s *Target) TokenFlag(f *pflag.FlagSet) {
 	f.StringVar(&s.Token, "token", "", "show this viewer's `TOKEN` to the server, which one on another machine wants (default: $METE_TOKEN, which others cannot see in the list of processes)")
 }
 
-// Open returns the way to the server. Nothing is sent yet. The error wraps
+// Open returns a client of the server. Nothing is sent yet. The error wraps
 // fault.ErrInvalid or fault.ErrDenied.
 func (s *Target) Open() (*Client, error) {
 	url, text := s.URL, s.Token

@@ -28,13 +28,14 @@ func TestEnergy(t *testing.T) {
 		})
 		return g
 	}
-	a := &query.Answer{From: noon.Add(-time.Hour), To: noon, By: v1.EnergyBy, Gaps: 2,
+	a := &query.Answer{From: noon.Add(-time.Hour), To: noon, By: v1.EnergyBy(), Gaps: 2,
 		Groups:       []query.Group{group("n1", "job", 5e6, 1, 3), group("n1", "vm", 1e6, 1, 0), group("n1", "idle", 2e6, 1, 1), group("n2", "system", 4e6, 0, 0)},
 		NestedGroups: []query.Group{group("g1", "job", 9e6, 0, 0)}}
-	e := v1.NewEnergy(a)
-	if k := e.Keys(); len(k) != 3 {
-		t.Fatalf("nodes %q, want 3", k)
+	e := v1.EnergyOf(a)
+	if len(e.Nodes) != 3 {
+		t.Fatalf("nodes %v, want 3", e.Nodes)
 	}
+	e.Nodes, e.Next = []v1.NodeEnergy{e.Nodes[0], e.Nodes[2]}, "on"
 	var m struct {
 		Gaps  int
 		Sum   map[string]json.RawMessage
@@ -45,7 +46,7 @@ func TestEnergy(t *testing.T) {
 		}
 		Next string `json:"next_cursor"`
 	}
-	if err := json.Unmarshal(e.JSON([]int{0, 2}, "on"), &m); err != nil {
+	if err := json.Unmarshal(v1.JSON(e), &m); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := string(m.Sum["package"]), `{"workloads_joules":6,"system_joules":4,"idle_joules":2,"whole_joules":12,"quality":"measured"}`; got != want {
@@ -57,14 +58,14 @@ func TestEnergy(t *testing.T) {
 	if m.Gaps != 2 || len(m.Nodes) != 2 || m.Nodes[0].Node != "n1" || m.Nodes[0].Nested || !m.Nodes[1].Nested || m.Next != "on" {
 		t.Errorf("%+v", m)
 	}
-	if got, want := string(e.CSV([]int{2})), "lab,g1,true,package,9,0,0,9,measured,2026-03-01T11:00:00Z,2026-03-01T12:00:00Z\n"; !strings.Contains(got, want) {
+	if got, want := string(v1.CSV(e)), "lab,g1,true,package,9,0,0,9,measured,2026-03-01T11:00:00Z,2026-03-01T12:00:00Z\n"; !strings.Contains(got, want) {
 		t.Errorf("CSV %s, want %s", got, want)
 	}
 }
 
 // Jobs are what has a name of a job, and nothing that no job caused.
 func TestJobs(t *testing.T) {
-	a := &query.Answer{From: noon.Add(-time.Hour), To: noon, By: v1.JobsBy}
+	a := &query.Answer{From: noon.Add(-time.Hour), To: noon, By: v1.JobsBy()}
 	for _, keys := range [][]string{{"b", "web", "", "", ""}, {"a", "idle", "idle", "idle", "idle"}, {"a", "idle", "prod", "", ""}, {"a", "", "", "u", ""}, {"a", "system", "system", "system", "system"}, {"a", "web", "", "", ""}} {
 		a.Groups = append(a.Groups, query.Group{Keys: keys})
 	}

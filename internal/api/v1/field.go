@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// ParseFields reads which figures an answer shall have, by their keys in JSON, with
-// commas or several times; nil is all.
+// ParseFields reads the keys of the requested figures, with commas or several times; nil
+// is all.
 func ParseFields(given map[string][]string) (keys []string, err error) {
 	for _, v := range given[ParamFields] {
 		for s := range strings.SplitSeq(v, ",") {
@@ -24,7 +24,7 @@ func ParseFields(given map[string][]string) (keys []string, err error) {
 	return keys, nil
 }
 
-// ParseSort reads by which figure the groups of an answer fall: "" is by CPU time.
+// ParseSort reads the key of the figure by which groups are sorted: "" is CPU time.
 func ParseSort(given map[string][]string) (string, error) {
 	s, err := singleValue(given, ParamSort, "")
 	if err == nil && s != "" && figureOf(s) == nil {
@@ -33,7 +33,7 @@ func ParseSort(given map[string][]string) (string, error) {
 	return s, err
 }
 
-// ParseNumber reads a number from 0 to most: 0 where it is not given.
+// ParseNumber reads a number from 0 to most: 0 where none is given.
 func ParseNumber(given map[string][]string, name string, most int) (int, error) {
 	s, err := singleValue(given, name, "0")
 	if err != nil {
@@ -46,15 +46,15 @@ func ParseNumber(given map[string][]string, name string, most int) (int, error) 
 	return n, nil
 }
 
-// Resources are those that some figures are made of, by their keys: what else there
-// is need not be known to write them. 0 is all, which is that of nil.
+// Resources returns the resources that figures, by their keys, are computed from; 0, which
+// is all, without any.
 func Resources(keys ...string) (set usage.Set) {
 	for _, k := range keys {
 		f := figureOf(k)
 		switch {
 		case f == nil:
 			return 0
-		case f.kind == resourceAmount || f.kind == LevelAverage:
+		case f.kind == resourceAmount || f.kind == levelAverage:
 			set |= usage.SetOf(f.res)
 		default:
 			set |= usage.SetOf(usage.Energies[:]...)
@@ -64,22 +64,30 @@ func Resources(keys ...string) (set usage.Set) {
 }
 
 func figureOf(key string) *figure {
-	i := slices.IndexFunc(figures, func(f figure) bool { return f.key == key })
+	i := slices.IndexFunc(allFigures, func(f figure) bool { return f.key == key })
 	if i < 0 {
 		return nil
 	}
-	return &figures[i]
+	return &allFigures[i]
 }
 
 func unknownFigure(name, key string) error {
 	var keys []string
-	for i := range figures {
-		keys = append(keys, figures[i].key)
+	for i := range allFigures {
+		keys = append(keys, allFigures[i].key)
 	}
 	return invalid("figures are "+strings.Join(keys, ", "), "parameter %s=%q", name, key)
 }
 
-// SortGroups puts the groups with the most of a figure first. What is absent is last.
+// figuresOf are the figures with these keys; all of them where that is nil.
+func figuresOf(keys []string) []figure {
+	if keys == nil {
+		return allFigures
+	}
+	return slices.DeleteFunc(slices.Clone(allFigures), func(f figure) bool { return !slices.Contains(keys, f.key) })
+}
+
+// SortGroups sorts groups by a figure, the largest first. Where it is absent they are last.
 func SortGroups(a *query.Answer, key string) {
 	f := figureOf(key)
 	if f == nil {
@@ -89,7 +97,7 @@ func SortGroups(a *query.Answer, key string) {
 		query.Rank
 		*query.Group
 	}
-	// The groups are large to be moved about.
+	// Groups are large: they are moved once.
 	places := make([]place, len(a.Groups))
 	for i := range a.Groups {
 		g := &a.Groups[i]
@@ -103,14 +111,14 @@ func SortGroups(a *query.Answer, key string) {
 	a.Groups = sorted
 }
 
-// rank is where a group stands by the figure.
+// rank is the rank of a group by the figure.
 func (f *figure) rank(keys []string, u *query.Total, over time.Duration) query.Rank {
 	v, q := f.amount(u, over)
 	return query.Rank{Amount: v, Absent: q == usage.Absent, Keys: keys}
 }
 
-// NewTop are the groups that [SortGroups] by a figure, "" is by CPU time, and then [LimitGroups] to n
-// are about; the others would be nothing but Other.
+// NewTop selects the groups that remain after [SortGroups] by a figure, "" is CPU time, and
+// [LimitGroups] to n. All others become Other.
 func NewTop(by []query.Dimension, key string, n int) *query.Top {
 	rank := func(keys []string, u *query.Total, _ time.Duration) query.Rank {
 		return query.Rank{Amount: u.Sum[usage.CPU], Keys: keys}

@@ -7,28 +7,28 @@ import (
 	"strings"
 )
 
-// The words for the formats of an answer.
+// The formats of an answer.
 const (
 	FormatJSON = "json"
 	FormatCSV  = "csv"
 )
 
-// ParseFormat reads in which format an answer is wanted: "" where that is not said.
+// ParseFormat reads the requested format: "" where it is not given.
 func ParseFormat(given map[string][]string) (string, error) {
 	return ParseEnum(given, ParamFormat, []string{FormatJSON, FormatCSV})
 }
 
-// A PageRequest says which part of a list is wanted. Its zero value is all of it.
+// A PageRequest is the requested part of a list. Its zero value is all of it.
 type PageRequest struct {
 	limit     int
 	after     string // key of the element before
-	hasCursor bool   // there is one
+	hasCursor bool
 }
 
-// ParsePageRequest reads which part of a list is wanted: at most so many, from where the
-// page before ended.
+// ParsePageRequest reads the requested part of a list: its largest number of elements,
+// and the cursor of the page before.
 func ParsePageRequest(given map[string][]string) (p PageRequest, err error) {
-	if p.limit, err = parseLimit(given); err != nil {
+	if p.limit, err = ParseLimit(given); err != nil {
 		return p, err
 	}
 	s, err := singleValue(given, ParamCursor, "")
@@ -43,13 +43,15 @@ func ParsePageRequest(given map[string][]string) (p PageRequest, err error) {
 	return p, nil
 }
 
-// IsAll says whether all of the list is wanted.
+// HasCursor reports whether the part begins at a cursor.
+func (p PageRequest) HasCursor() bool { return p.hasCursor }
+
+// IsAll reports whether all of the list is requested.
 func (p PageRequest) IsAll() bool { return p.limit == 0 && !p.hasCursor }
 
-// Paginate returns the part of a list, and the cursor of the next page: "" where there
-// is none. A part is of the list in the order of its keys, of which no two are the
-// same; what comes or goes meanwhile moves nothing else to another page. A whole
-// list stays in the order that it has.
+// Paginate returns the requested part of a list, and the cursor of the next page, "" on
+// the last one. A part is in the order of keys, which are unique: an element that comes
+// or goes between two pages moves no other one. A whole list keeps its order.
 func Paginate[T any](p PageRequest, list []T, key func(*T) string) (page []T, next string) {
 	if p.IsAll() {
 		return list, ""
@@ -76,11 +78,10 @@ func Paginate[T any](p PageRequest, list []T, key func(*T) string) (page []T, ne
 	return page, next
 }
 
-// SortKey makes one key of several texts, by which things have the order of the first,
-// then of the second.
+// SortKey joins texts to a key that sorts by the first, then by the second, and so on.
 func SortKey(texts ...string) string { return strings.Join(texts, "\x00") }
 
-// DescendingKey is a text by which later moments, in ns since 1970, come first.
+// DescendingKey returns a key by which later instants, in ns since 1970, come first.
 func DescendingKey(ns int64) string {
 	s := strconv.FormatUint(^(uint64(ns) ^ 1<<63), 16)
 	return strings.Repeat("0", 16-len(s)) + s

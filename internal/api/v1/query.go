@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// The parameters of questions.
+// The names of parameters.
 const (
 	ParamBy      = "by"
 	ParamFrom    = "from"
@@ -32,20 +32,20 @@ const (
 	ParamCluster = "cluster"
 )
 
-// noPolicy is the word of the policy by which idle energy stays where it is.
+// noPolicy is the word of the policy that leaves idle energy undivided.
 var noPolicy = power.None.String()
 
-// The most that a question may ask of its dimensions and filters.
+// The largest numbers of dimensions and filters of a query.
 const (
 	maxBy    = 8
 	maxWhere = 1000
 )
 
-// day is how far back a question goes that says nothing of its range.
+// day is the length of the range of a query that gives none.
 const day = 24 * time.Hour
 
-// CheckParameters refuses parameters other than those allowed, so that a mistyped one does
-// not answer another question.
+// CheckParameters refuses parameters other than those allowed, since a query without its
+// mistyped parameter is another query.
 func CheckParameters(given map[string][]string, allowed ...string) error {
 	for _, p := range slices.Sorted(maps.Keys(given)) {
 		if !slices.Contains(allowed, p) {
@@ -59,7 +59,7 @@ func CheckParameters(given map[string][]string, allowed ...string) error {
 	return nil
 }
 
-// ParseQuery reads a question about usage from URL parameters. Its scope is left
+// ParseQuery reads a query of usage from URL parameters. Its scope is left
 // to the caller. Without a range it is about the last 24 hours, without
 // dimensions by job.
 func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
@@ -70,30 +70,37 @@ func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
 	if err != nil {
 		return query.Query{}, err
 	}
-	if q.By, err = parseBy(given[ParamBy]); err != nil {
+	if q.By, err = ParseBy(given[ParamBy]); err != nil {
 		return query.Query{}, err
 	}
-	switch s, err := singleValue(given, ParamOmitOwn, "0"); {
-	case err != nil:
+	if q.OmitOwn, err = ParseOmitOwn(given); err != nil {
 		return query.Query{}, err
-	case s == "1" || s == "true":
-		q.OmitOwn = true
-	case s != "0" && s != "false":
-		return query.Query{}, invalid("write 1 to leave out what mete itself used", "parameter %s=%q", ParamOmitOwn, s)
 	}
-	if q.Idle, err = parseIdle(given); err != nil {
+	if q.Idle, err = ParseIdle(given); err != nil {
 		return q, err
 	}
-	q.Nested, err = parseNested(given)
+	q.Nested, err = ParseNested(given)
 	return q, err
 }
 
-// NestedModes are the words for what becomes of guests.
+// ParseOmitOwn reads whether what mete itself used is left out.
+func ParseOmitOwn(given map[string][]string) (bool, error) {
+	switch s, err := singleValue(given, ParamOmitOwn, "0"); {
+	case err != nil:
+		return false, err
+	case s == "1" || s == "true":
+		return true, nil
+	case s != "0" && s != "false":
+		return false, invalid("write 1 to leave out what mete itself used", "parameter %s=%q", ParamOmitOwn, s)
+	}
+	return false, nil
+}
+
+// NestedModes returns the words for the treatment of guests, other than none.
 func NestedModes() []string { return []string{query.NestedOnly, query.NestedAlso} }
 
-// parseNested reads what becomes of nodes that are guests: "" where they are left
-// out.
-func parseNested(given map[string][]string) (string, error) {
+// ParseNested reads how nodes that are guests are treated: "" leaves them out.
+func ParseNested(given map[string][]string) (string, error) {
 	s, err := singleValue(given, ParamNested, noPolicy)
 	switch {
 	case err != nil || s == noPolicy:
@@ -104,13 +111,13 @@ func parseNested(given map[string][]string) (string, error) {
 	return s, nil
 }
 
-// IdlePolicies are the words for how idle energy can be divided.
+// IdlePolicies returns the words for the policies that divide idle energy.
 func IdlePolicies() []string {
 	return []string{noPolicy, power.Equal.String(), power.Used.String()}
 }
 
-// parseIdle reads how idle energy is to be divided: "" where it is not.
-func parseIdle(given map[string][]string) (string, error) {
+// ParseIdle reads the policy that divides idle energy: "" does not.
+func ParseIdle(given map[string][]string) (string, error) {
 	s, err := singleValue(given, ParamIdle, noPolicy)
 	switch {
 	case err != nil || s == noPolicy:
@@ -123,8 +130,7 @@ func parseIdle(given map[string][]string) (string, error) {
 	return s, nil
 }
 
-// ParseFilter reads range, filters and limit of a question. It does not look at
-// other parameters.
+// ParseFilter reads range, filters and limit of a query, and no other parameters.
 func ParseFilter(given map[string][]string, now time.Time) (q query.Query, err error) {
 	if q.From, q.To, err = ParseRange(given, now); err != nil {
 		return q, err
@@ -132,12 +138,12 @@ func ParseFilter(given map[string][]string, now time.Time) (q query.Query, err e
 	if q.Where, err = ParseWhere(given[ParamWhere]); err != nil {
 		return q, err
 	}
-	q.Limit, err = parseLimit(given)
+	q.Limit, err = ParseLimit(given)
 	return q, err
 }
 
-// parseLimit reads how many elements an answer may have: 0 where that is not said.
-func parseLimit(given map[string][]string) (int, error) {
+// ParseLimit reads the largest number of elements of an answer: 0 where it is not given.
+func ParseLimit(given map[string][]string) (int, error) {
 	s, err := singleValue(given, ParamLimit, "")
 	if err != nil || given[ParamLimit] == nil {
 		return 0, err
@@ -149,9 +155,9 @@ func parseLimit(given map[string][]string) (int, error) {
 	return n, nil
 }
 
-// ParseRange reads the range of a question: the last 24 hours where it says
-// nothing. A time relative to now counts from the end of the present minute, as
-// minutes are what there is to ask for.
+// ParseRange reads the range of a query: the last 24 hours where none is given. A time
+// relative to now counts from the end of the present minute, since a ledger keeps
+// minutes.
 func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, err error) {
 	parse := func(name, without string) (time.Time, error) {
 		s, err := singleValue(given, name, without)
@@ -181,7 +187,7 @@ func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, e
 	return from, to, nil
 }
 
-// singleValue returns the value of a parameter that may be given once.
+// singleValue returns the value of a parameter that may be given once only.
 func singleValue(given map[string][]string, name, without string) (string, error) {
 	switch v := given[name]; len(v) {
 	case 0:
@@ -192,8 +198,9 @@ func singleValue(given map[string][]string, name, without string) (string, error
 	return "", invalid("give it once", "parameter %q is given twice", name)
 }
 
-// parseBy reads dimensions: each value may name several, with commas.
-func parseBy(values []string) (by []query.Dimension, err error) {
+// ParseBy reads dimensions: each value may name several, with commas. Without any it is
+// by job.
+func ParseBy(values []string) (by []query.Dimension, err error) {
 	for _, v := range values {
 		for s := range strings.SplitSeq(v, ",") {
 			d, err := parseDimension(s)
@@ -215,8 +222,8 @@ func parseBy(values []string) (by []query.Dimension, err error) {
 	return by, nil
 }
 
-// ParseWhere reads filters of the form DIMENSION=VALUE. Several values of one
-// dimension are alternatives, and nothing after the sign is what has none.
+// ParseWhere reads filters of the form DIMENSION=VALUE. Several values of one dimension
+// are alternatives; an empty value selects what has none.
 func ParseWhere(values []string) (map[query.Dimension][]string, error) {
 	if len(values) > maxWhere {
 		return nil, invalid("at most "+strconv.Itoa(maxWhere), "%d filters", len(values))
@@ -241,7 +248,7 @@ func ParseWhere(values []string) (map[query.Dimension][]string, error) {
 	return where, nil
 }
 
-// FormatQuery writes a question as [ParseQuery] reads it.
+// FormatQuery writes a query as [ParseQuery] reads it.
 func FormatQuery(q query.Query) map[string][]string {
 	p := map[string][]string{ParamFrom: {formatTime(q.From)}, ParamTo: {formatTime(q.To)}}
 	var by []string
@@ -271,7 +278,7 @@ func FormatQuery(q query.Query) map[string][]string {
 	return p
 }
 
-// formatTime writes an instant for programs, "" for none.
+// formatTime writes an instant as JSON has it, "" for none.
 func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -279,12 +286,12 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// ParseString reads a parameter that may be given once, "" where it is not.
+// ParseString reads a parameter that may be given once, "" where it is not given.
 func ParseString(given map[string][]string, name string) (string, error) {
 	return singleValue(given, name, "")
 }
 
-// ParseEnum reads a parameter that is one of some words, "" where it is not given.
+// ParseEnum reads a parameter that is one of words, "" where it is not given.
 func ParseEnum(given map[string][]string, name string, words []string) (string, error) {
 	s, err := singleValue(given, name, "")
 	if err == nil && given[name] != nil && !slices.Contains(words, s) {
@@ -293,9 +300,8 @@ func ParseEnum(given map[string][]string, name string, words []string) (string, 
 	return s, err
 }
 
-// NodeStates and AlertStates are the words for the states of nodes and of alerts.
-func NodeStates() []string  { return []string{"live", "behind", "silent", "revoked"} }
-func AlertStates() []string { return []string{"pending", "firing"} }
+// NodeStates returns the words for the states of nodes.
+func NodeStates() []string { return []string{"live", "behind", "silent", "revoked"} }
 
-// ParseNode reads of which node a question is, "" for all.
-func ParseNode(given map[string][]string) (string, error) { return singleValue(given, ParamNode, "") }
+// AlertStates returns the words for the states of alerts.
+func AlertStates() []string { return []string{"pending", "firing"} }

@@ -1,97 +1,92 @@
 package v1
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 
-	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/workload"
 )
 
-// selfJSON is what a job is told of itself, but for what it used in all.
-type selfJSON struct {
-	Format   int           `json:"format" doc:"of this form: a reader must not guess at a higher one"`
-	ID       workload.ID   `json:"workload" doc:"id of who asks: 26 characters of base32"`
+// A Self is what a job is told of itself.
+type Self struct {
+	Format   int           `json:"format" doc:"version of this form: a reader must not guess at a higher one"`
+	ID       workload.ID   `json:"workload" doc:"id of the calling job: 26 characters of base32"`
 	Kind     workload.Kind `json:"kind"`
-	Name     string        `json:"name" doc:"empty as long as nothing is booked"`
+	Name     string        `json:"name" doc:"empty until something of it is booked"`
 	Job      string        `json:"job"`
 	User     string        `json:"user"`
 	Project  string        `json:"project"`
-	Node     string        `json:"node" doc:"id of the machine"`
+	Node     string        `json:"node" doc:"id of the node"`
 	NodeName string        `json:"node_name"`
 	Cluster  string        `json:"cluster"`
-	Started  *time.Time    `json:"started_at" doc:"null where nobody told yet"`
+	Started  *time.Time    `json:"started_at" doc:"null until it is reported"`
 	Ended    *time.Time    `json:"ended_at" doc:"null while it runs"`
 	Exit     *int          `json:"exit_code" doc:"null while it runs"`
-	First    *time.Time    `json:"first_at" doc:"start of the first minute with use; null where nothing is booked yet"`
-	Last     *time.Time    `json:"last_at" doc:"end of the last one"`
-	Through  *time.Time    `json:"complete_through" doc:"what was used up to then is in usage, and what is used later comes with a later window, of some seconds; null where nothing of the machine is booked yet"`
-	Gaps     int           `json:"gaps" doc:"gaps of the machine that touch its life: where there are any, something may be missing"`
-	// Latest is null where the machine sends nothing at present.
-	Latest *selfLatestJSON `json:"latest" doc:"what it uses at present; null where its machine sends nothing now, or it did nothing"`
+	First    *time.Time    `json:"first_at" doc:"start of the first minute with use; null until something is booked"`
+	Last     *time.Time    `json:"last_at" doc:"end of the last minute with use"`
+	Through  *time.Time    `json:"complete_through" doc:"usage holds what was used up to then; what is used later comes with a later window, of some seconds; null until something of the node is booked"`
+	Gaps     int           `json:"gaps" doc:"number of gaps of the node that touch its life: where there are any, something may be missing"`
+	Latest   *SelfLatest   `json:"latest" doc:"what it uses at present; null where its node sends nothing at present, and where it used nothing"`
+	Usage    *Figures      `json:"usage" line:"own" doc:"what it used in all its life, as far as that is booked; averages are over covered_seconds; null until something is booked"`
 }
 
-// selfLatestJSON is the latest window.
-type selfLatestJSON struct {
+// A SelfLatest is what a job used in the latest window of its node.
+type SelfLatest struct {
 	From  *time.Time         `json:"from" doc:"start of the latest window"`
 	To    *time.Time         `json:"to" doc:"end of that window"`
-	Rates live.WorkloadRates `json:"rates" doc:"in that window, as /v1/rates tells them of all"`
+	Rates live.WorkloadRates `json:"rates" doc:"rates in that window, as /v1/rates has them"`
 }
 
-// SelfJSON writes what a job used in all its life, and what it uses at present, as
-// one object.
-func SelfJSON(s *query.Self) []byte {
-	out := selfJSON{Format: formatVersion, ID: s.ID, Kind: s.Kind, Name: s.Name.Name, Job: s.Job, User: s.User, Project: s.Project,
+// SelfOf makes a Self.
+func SelfOf(s *query.Self) *Self {
+	out := &Self{Format: formatVersion, ID: s.ID, Kind: s.Kind, Name: s.Name.Name, Job: s.Job, User: s.User, Project: s.Project,
 		Node: s.Node, NodeName: s.NodeName, Cluster: s.Cluster, Started: timeOrNil(s.Started), Ended: timeOrNil(s.Ended), Exit: s.Exit,
 		First: timeOrNil(s.First), Last: timeOrNil(s.Last), Through: timeOrNil(s.Through), Gaps: s.Gaps}
 	if l := s.Latest; l != nil && len(l.Rows) == 1 {
-		out.Latest = &selfLatestJSON{timeOrNil(l.From), timeOrNil(l.To), l.Rows[0]}
+		out.Latest = &SelfLatest{timeOrNil(l.From), timeOrNil(l.To), l.Rows[0]}
 	}
-	h := marshal(out)
-	var b bytes.Buffer
-	b.Write(h[:len(h)-1])
-	b.WriteString(",\n\"usage\":")
-	writeTotal(&b, &s.Usage, s.Usage.Covered, figures)
-	b.WriteString("}\n")
-	return b.Bytes()
+	out.Usage = (&Usage{over: s.Usage.Covered, figures: allFigures}).totalOf(&s.Usage)
+	return out
 }
 
-// ParseSelf reads what SelfJSON wrote, but for what is used at present. Its errors
-// wrap fault.ErrInvalid.
-func ParseSelf(body []byte) (*query.Self, error) {
-	var h struct {
-		selfJSON
-		Latest json.RawMessage            `json:"latest"`
-		Usage  map[string]json.RawMessage `json:"usage"`
+// WriteJSON implements [Document].
+func (s *Self) WriteJSON(w io.Writer) error { return writeDocument(w, s, nil) }
+
+// WriteCSV implements [Table]: one row with what it used in all, as a [Usage] has it.
+func (s *Self) WriteCSV(w io.Writer) error { return s.AsUsage().WriteCSV(w) }
+
+// UnmarshalJSON reads what WriteJSON wrote. Its errors wrap fault.ErrInvalid.
+func (s *Self) UnmarshalJSON(body []byte) error {
+	type plain Self // without methods
+	read := plain{}
+	if err := json.Unmarshal(body, &read); err != nil {
+		return fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
 	}
-	if err := json.Unmarshal(body, &h); err != nil {
-		return nil, fmt.Errorf("%w answer: %w", fault.ErrInvalid, err)
+	if read.Format < 1 || read.Format > formatVersion {
+		return fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, read.Format, formatVersion)
 	}
-	if h.Format < 1 || h.Format > formatVersion {
-		return nil, fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, formatVersion)
-	}
-	total, err := parseTotal(h.Usage)
-	if err != nil {
-		return nil, fmt.Errorf("%w answer: usage: %w", fault.ErrInvalid, err)
-	}
-	return &query.Self{Node: h.Node, NodeName: h.NodeName, Cluster: h.Cluster,
-		Name:  batch.Name{ID: h.ID, Kind: h.Kind, Name: h.Name, Job: h.Job, User: h.User, Project: h.Project, Started: timeOrZero(h.Started), Ended: timeOrZero(h.Ended), Exit: h.Exit},
-		First: timeOrZero(h.First), Last: timeOrZero(h.Last), Through: timeOrZero(h.Through), Gaps: h.Gaps, Usage: total}, nil
+	*s = Self(read)
+	return nil
 }
 
-// SelfAnswer is what a job used as an answer with it alone.
-func SelfAnswer(s *query.Self) *query.Answer {
-	a := &query.Answer{From: s.First, To: s.Last, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, AveragedOver: s.Usage.Covered}
-	if s.Usage.Present != 0 {
-		a.Groups = []query.Group{{Keys: []string{s.NodeName, s.Name.Name}, Nodes: 1, First: s.First, Last: s.Last, Usage: s.Usage}}
+// AsUsage is what the job used as an answer with one group, or none where nothing is booked.
+func (s *Self) AsUsage() *Usage {
+	u := &Usage{Format: formatVersion, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, Idle: noPolicy, Nested: noPolicy, Total: s.Usage, figures: allFigures}
+	if s.First != nil {
+		u.From = *s.First
 	}
-	return a
+	if s.Last != nil {
+		u.To = *s.Last
+	}
+	if s.Usage != nil {
+		u.over = s.Usage.Covered
+		u.Groups = []Group{{Keys: []string{s.NodeName, s.Name}, Nodes: 1, First: s.First, Last: s.Last, Figures: *s.Usage}}
+	}
+	u.AveragedOver = json.Number(seconds(u.over))
+	return u
 }
-
-// SelfCSV writes what a job used in all as one row, with the keys of [CSV].
-func SelfCSV(s *query.Self) []byte { return CSV(SelfAnswer(s)) }

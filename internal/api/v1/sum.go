@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Sum is what all groups of an answer used together, Other included.
+// Sum returns what all groups of an answer used together, Other included.
 func Sum(a *query.Answer) (sum query.Total) {
 	for i := range a.Groups {
 		sum.Add(&a.Groups[i].Usage)
@@ -20,14 +20,13 @@ func Sum(a *query.Answer) (sum query.Total) {
 	return sum
 }
 
-// LimitGroups keeps the first n groups of an answer and adds the others up to its Other:
-// that is of what jobs used. What no job caused is kept of the machines on which a
-// kept group ran. Of all others it is one group for each of idle and system, whose
-// machine has no name. Of the groups of guests, which are in no sum, the first n
-// stay too.
+// LimitGroups keeps the first n groups of an answer and adds up the others in its Other.
+// The groups idle and system do not count: those of nodes on which a kept group ran stay,
+// and those of all other nodes become one group each, whose node has no name. Of the
+// groups of guests, which are in no sum, the first n stay.
 func LimitGroups(a *query.Answer, n int) {
 	most, own := n, slices.ContainsFunc(a.By, IsMachineDimension)
-	known := map[string]bool{} // the machines of groups that are kept
+	known := map[string]bool{} // the machine keys of the groups that are kept
 	before := len(a.Groups) + a.OtherGroups
 	a.Groups = slices.DeleteFunc(a.Groups, func(g query.Group) bool {
 		if ResidualKind(a.By, g.Keys) != "" {
@@ -57,7 +56,7 @@ func LimitGroups(a *query.Answer, n int) {
 	}
 }
 
-// machineKey is the machines of some keys, as one text.
+// machineKey joins the keys that are nodes and clusters.
 func machineKey(by []query.Dimension, keys []string) string {
 	var names []string
 	for i, d := range by {
@@ -68,7 +67,7 @@ func machineKey(by []query.Dimension, keys []string) string {
 	return strings.Join(names, "\x00")
 }
 
-// mergeMachines makes one group of those that are alike but for their machines.
+// mergeMachines merges groups that differ in nodes and clusters only.
 func mergeMachines(by []query.Dimension, groups []query.Group) (out []query.Group) {
 	at := map[string]int{}
 	for i := range groups {
@@ -99,11 +98,10 @@ func mergeMachines(by []query.Dimension, groups []query.Group) (out []query.Grou
 	return out
 }
 
-// SetAveragedOver sets the length over which the answer's averages are taken, where the
-// ledger has not said for how long there were readings: its range without the
-// time before there was any node and the time that no node is booked through, so
-// that a server of yesterday does not show half of what was used today as the
-// average of a week.
+// SetAveragedOver sets the length of time over which averages are taken, where the ledger
+// did not: the range without the time before the first node and after the end of the
+// latest booked window. Otherwise the averages of a server that is a day old would be
+// too low in a range of a week.
 func SetAveragedOver(a *query.Answer, nodes []query.Node) {
 	if a.AveragedOver > 0 {
 		return
@@ -117,9 +115,9 @@ func SetAveragedOver(a *query.Answer, nodes []query.Node) {
 			last = t
 		}
 	}
-	// Groups are told of in whole minutes, in which the nodes' first and last
-	// seconds lie. What is outside of those was measured before a node enrolled,
-	// or by one that is gone.
+	// Groups begin and end with whole minutes, which contain the nodes' first and last
+	// seconds. What is outside of those was measured before a node enrolled, or by a
+	// node that is gone.
 	early, late := first.Truncate(time.Minute), last.Add(time.Minute)
 	for i := range a.Groups {
 		g := &a.Groups[i]
@@ -142,33 +140,62 @@ func SetAveragedOver(a *query.Answer, nodes []query.Node) {
 	}
 }
 
-// amount returns the figure's amount, and its quality, which may be absent.
+// amount returns the amount of the figure and its quality, which may be absent.
 func (f *figure) amount(t *query.Total, over time.Duration) (unit.Sum, usage.Quality) {
 	switch f.kind {
-	case EnergySum:
+	case energySum:
 		return t.Energy()
 	case idleEnergy:
 		return t.Idle, t.IdleQuality
 	case idleEnergyError:
 		return t.IdleError, t.IdleQuality
-	case PowerAverage:
+	case powerAverage:
 		sum, q := t.AllEnergy()
 		if over <= 0 {
 			return unit.Sum{}, usage.Absent
 		}
 		return perSecond(sum.Float(unit.Count), over), q
 	}
-	if !t.Present.Has(f.res) || f.kind == LevelAverage && over <= 0 {
+	if !t.Present.Has(f.res) || f.kind == levelAverage && over <= 0 {
 		return unit.Sum{}, usage.Absent
 	}
 	q := t.Quality.Get(f.res)
-	if f.kind == LevelAverage {
+	if f.kind == levelAverage {
 		return perSecond(t.Sum[f.res].Float(unit.Count), over), q
 	}
 	return t.Sum[f.res], q
 }
 
-// perSecond is an amount for each second of a length of time.
+// perSecond divides an amount by a length of time, in seconds.
 func perSecond(amount float64, over time.Duration) unit.Sum {
 	return unit.Sum{}.Add(int64(min(math.Round(amount/over.Seconds()), 1<<62)))
 }
+
+// ResidualKind returns "idle" or "system" for a group that no job caused, and "" for all
+// others.
+func ResidualKind(by []query.Dimension, keys []string) string {
+	for i, d := range by {
+		if !IsMachineDimension(d) && (keys[i] == "idle" || keys[i] == "system") {
+			return keys[i]
+		}
+	}
+	return ""
+}
+
+// JobsBy returns the dimensions of the answer that [KeepJobs] takes.
+func JobsBy() []query.Dimension {
+	return []query.Dimension{query.ByCluster, query.ByJob, query.ByNamespace, query.ByUser, query.ByProject}
+}
+
+// KeepJobs removes from an answer by [JobsBy] what is of no job, and sorts it by cluster
+// and name.
+func KeepJobs(a *query.Answer) {
+	a.Groups = slices.DeleteFunc(a.Groups, func(g query.Group) bool {
+		// The groups idle and system have that name in all dimensions.
+		return g.Keys[1] == "" || g.Keys[2] == g.Keys[1] && ResidualKind(a.By[1:], g.Keys[1:]) != ""
+	})
+	slices.SortFunc(a.Groups, func(x, y query.Group) int { return strings.Compare(JobKey(&x), JobKey(&y)) })
+}
+
+// JobKey is the key of a job in the order of jobs.
+func JobKey(g *query.Group) string { return strings.Join(g.Keys, "\x00") }

@@ -8,15 +8,15 @@ import (
 
 const timeHint = `write a time as 2026-03-01T12:00:00Z, 2026-03-01, seconds since 1970, now, today, yesterday, or how long ago: -90m, -24h, -7d`
 
-// The instants that can be asked about: before them lies no measuring, after
-// them no four-digit year.
+// The earliest and the latest instant of a query: Unix time is not negative, and RFC 3339
+// has four digits for the year.
 var (
 	earliest = time.Unix(0, 0)
 	latest   = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// ParseTime reads an instant as people give it. What it says relative to now, or
-// without a zone, is of the zone of now. The error wraps fault.ErrInvalid.
+// ParseTime reads an instant as people write it: the formats are in the hint of the error,
+// which wraps fault.ErrInvalid. One without a zone is in the zone of now.
 func ParseTime(s string, now time.Time) (time.Time, error) {
 	t, ok := parseTime(strings.TrimSpace(s), now)
 	switch {
@@ -59,7 +59,7 @@ func parseTime(s string, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parseLength reads a length of time: Go's durations, and before them weeks and days.
+// parseLength reads a length of time: weeks and days, then a duration as Go writes it.
 func parseLength(s string) (time.Duration, bool) {
 	var d time.Duration
 	for _, u := range []struct {

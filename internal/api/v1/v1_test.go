@@ -110,8 +110,8 @@ func hour() *query.Answer {
 	return a
 }
 
-func nodes() []query.Node {
-	return []query.Node{
+func nodes() v1.List[v1.Node] {
+	return v1.ListOf([]query.Node{
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", MachineID: "m1", Boot: "b1", CPUs: 8, Enrolled: noon.Add(-48 * time.Hour),
 			Through: noon, Streams: 2, State: "live"},
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "we\x1bb", Cluster: "", State: "silent"},
@@ -119,10 +119,10 @@ func nodes() []query.Node {
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y64", Name: "guest", State: "live", Nested: &query.Nesting{Host: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", HostName: "we\x1bb-1",
 			Workload: workload.NewID("web-1", workload.VM, "k"), Name: "vm\u202e7", Since: noon.Add(-length), Seen: noon}},
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y65", Name: "told above", State: "live", Nested: &query.Nesting{Host: "H"}},
-	}
+	}, v1.NodeOf)
 }
 
-func vms() []query.VM {
+func vms() v1.List[v1.VM] {
 	full := query.VM{Guest: "00112233-4455-6677-8899-aabbccddeeff", Name: "v\x1bm", Host: "H", HostName: "metal", Workload: workload.NewID("H", workload.VM, "k"), Node: "G", NodeName: "guest",
 		Compared: 8640, Differing: 2, Largest: 1_500_000, N: 1<<53 + 1, Last: noon}
 	put(&full.Usage, usage.EnergyRest, usage.Apportioned, 7_200_000e6)
@@ -130,18 +130,18 @@ func vms() []query.VM {
 	put(&full.Usage, usage.EnergyError, usage.Apportioned, 360_000e6)
 	plain := query.VM{Guest: "00112233-4455-6677-8899-aabbccddeef0", Host: "H", HostName: "metal"}
 	put(&plain.Usage, usage.EnergyRest, usage.Modelled, 500)
-	return []query.VM{full, plain, {Guest: "00112233-4455-6677-8899-aabbccddeef1", Name: "silent", Host: "H", HostName: "metal"}}
+	return v1.ListOf([]query.VM{full, plain, {Guest: "00112233-4455-6677-8899-aabbccddeef1", Name: "silent", Host: "H", HostName: "metal"}}, v1.VMOf)
 }
 
-func sources() []query.Source {
-	return []query.Source{
+func sources() v1.List[v1.Source] {
+	return v1.ListOf([]query.Source{
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y62", Name: "co\x1bre", Cluster: "lab", Nodes: 3, Pages: 17, Epoch: "EPOCH", Enrolled: noon.Add(-48 * time.Hour),
 			Seen: noon, Through: noon.Add(-90 * time.Second), State: "live"},
 		{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y63", State: "revoked", Revoked: noon},
-	}
+	}, v1.SourceOf)
 }
 
-func gaps() []query.Gap {
+func gaps() v1.List[v1.Gap] {
 	var list []query.Gap
 	for r := usage.UnknownReason; r <= usage.Refused; r++ {
 		from := noon.Add(time.Duration(r) * time.Minute)
@@ -153,52 +153,52 @@ func gaps() []query.Gap {
 		at := noon.Add(time.Duration(i+30) * time.Minute)
 		list = append(list, query.Gap{Node: "Nshifted", Name: "web-1", Booked: noon.Add(time.Hour), Shift: by, Gap: usage.Gap{From: at, To: at}})
 	}
-	return list
+	return v1.ListOf(list, v1.GapOf)
 }
 
-func workloads() []query.Workload {
+func workloads() v1.List[v1.Workload] {
 	exit := 137
 	w := query.Workload{Node: "N1", Cluster: "lab", First: noon.Add(-length), Last: noon}
 	w.ID, w.Kind, w.Name.Name, w.Key, w.Path = workload.NewID("N1", workload.Job, "k"), workload.Job, "make\r", "k", "/mete-run-k"
 	w.Started, w.Ended, w.Job, w.User, w.Labels, w.Exit = noon.Add(-length), noon, "build", "ann", map[string]string{"b": "2", "a": "<1>"}, &exit
 	v := query.Workload{Node: "N1"}
 	v.ID, v.Kind, v.Path = workload.NewID("N1", workload.Path, "/x"), workload.Path, "/x"
-	return []query.Workload{w, v}
+	return v1.ListOf([]query.Workload{w, v}, v1.WorkloadOf)
 }
 
-func tokens() []registry.Token {
-	return []registry.Token{
+func tokens() v1.List[v1.Token] {
+	return v1.ListOf([]registry.Token{
 		{ID: "abcd2345", Role: registry.Agent, Cluster: "lab", Uses: 3, Created: noon, Expires: noon.Add(length)},
 		{ID: "abcd2346", Role: registry.Agent, Uses: 0, Created: noon},
 		{ID: "abcd2347", Role: registry.Viewer, Uses: -1, Created: noon},
 		{ID: "abcd2348", Role: registry.Viewer, Uses: -1, Created: noon.Add(-length), Expires: noon},
 		{ID: "abcd2349", Role: registry.Upstream, Uses: -1, Created: noon, Revoked: noon},
-	}
+	}, func(t *registry.Token) v1.Token { return v1.TokenOf(t, noon) })
 }
 
 func TestForms(t *testing.T) {
 	a := hour()
-	golden(t, "usage.txt", []byte(table.Text(a, utc)))
-	golden(t, "usage.json", v1.JSON(a))
-	golden(t, "usage.csv", v1.CSV(a))
-	golden(t, "nodes.txt", []byte(table.NodesText(nodes(), utc)))
-	golden(t, "nodes.json", v1.NodesJSON(nodes()))
-	golden(t, "nodes.csv", v1.NodesCSV(nodes()))
-	golden(t, "sources.txt", []byte(table.SourcesText(sources(), noon, utc)))
-	golden(t, "sources.json", v1.SourcesJSON(sources()))
-	golden(t, "sources.csv", v1.SourcesCSV(sources()))
-	golden(t, "gaps.txt", []byte(table.GapsText(gaps(), utc)))
-	golden(t, "gaps.json", v1.GapsJSON(gaps()))
-	golden(t, "gaps.csv", v1.GapsCSV(gaps()))
-	golden(t, "vms.txt", []byte(table.VMsText(vms(), utc)))
-	golden(t, "vms.json", v1.VMsJSON(vms()))
-	golden(t, "vms.csv", v1.VMsCSV(vms()))
-	golden(t, "workloads.txt", []byte(table.WorkloadsText(workloads(), utc)))
-	golden(t, "workloads.json", v1.WorkloadsJSON(workloads()))
-	golden(t, "workloads.csv", v1.WorkloadsCSV(workloads()))
-	golden(t, "tokens.txt", []byte(table.TokensText(tokens(), noon, utc)))
-	golden(t, "tokens.json", v1.TokensJSON(tokens(), noon))
-	golden(t, "tokens.csv", v1.TokensCSV(tokens(), noon))
+	golden(t, "usage.txt", []byte(table.Text(v1.UsageOf(a, nil), utc)))
+	golden(t, "usage.json", v1.JSON(v1.UsageOf(a, nil)))
+	golden(t, "usage.csv", v1.CSV(v1.UsageOf(a, nil)))
+	golden(t, "nodes.txt", []byte(table.NodesText(nodes().Items, utc)))
+	golden(t, "nodes.json", v1.JSON(nodes()))
+	golden(t, "nodes.csv", v1.CSV(nodes()))
+	golden(t, "sources.txt", []byte(table.SourcesText(sources().Items, noon, utc)))
+	golden(t, "sources.json", v1.JSON(sources()))
+	golden(t, "sources.csv", v1.CSV(sources()))
+	golden(t, "gaps.txt", []byte(table.GapsText(gaps().Items, utc)))
+	golden(t, "gaps.json", v1.JSON(gaps()))
+	golden(t, "gaps.csv", v1.CSV(gaps()))
+	golden(t, "vms.txt", []byte(table.VMsText(vms().Items, utc)))
+	golden(t, "vms.json", v1.JSON(vms()))
+	golden(t, "vms.csv", v1.CSV(vms()))
+	golden(t, "workloads.txt", []byte(table.WorkloadsText(workloads().Items, utc)))
+	golden(t, "workloads.json", v1.JSON(workloads()))
+	golden(t, "workloads.csv", v1.CSV(workloads()))
+	golden(t, "tokens.txt", []byte(table.TokensText(tokens().Items, utc)))
+	golden(t, "tokens.json", v1.JSON(tokens()))
+	golden(t, "tokens.csv", v1.CSV(tokens()))
 }
 
 // The table says where idle is, what is left out, what differs from the whole.
@@ -208,11 +208,11 @@ func TestTextVariants(t *testing.T) {
 	a.Capacity.Sum[usage.CPU] = sum(1)
 	a.AveragedOver = 10 * time.Minute
 	a.To = a.From.Add(50 * time.Hour)
-	golden(t, "limited.txt", []byte(table.Text(a, table.Style{Zone: time.UTC, ASCII: true})))
+	golden(t, "limited.txt", []byte(table.Text(v1.UsageOf(a, nil), table.Style{Zone: time.UTC, ASCII: true})))
 
 	b := hour()
 	b.By, b.Gaps, b.Capacity = []query.Dimension{query.ByNode}, 0, query.Total{}
-	golden(t, "bynode.txt", []byte(table.Text(b, utc)))
+	golden(t, "bynode.txt", []byte(table.Text(v1.UsageOf(b, nil), utc)))
 
 	c := hour()
 	c.Idle = power.Used.String()
@@ -229,25 +229,28 @@ func TestTextVariants(t *testing.T) {
 	c.Groups[1].Usage.Idle, c.Groups[1].Usage.IdleError = sum(4_000e6), sum(400e6)
 	c.Groups[3].Usage.Idle, c.Groups[3].Usage.IdleError = sum(1_000e6), sum(100e6)
 	put(&c.Groups[3].Usage, usage.EnergyPackage, usage.Measured, 0)
-	golden(t, "divided.txt", []byte(table.Text(c, utc)))
-	golden(t, "divided.json", v1.JSON(c))
-	golden(t, "divided.csv", v1.CSV(c))
+	golden(t, "divided.json", v1.JSON(v1.UsageOf(c, nil)))
+	golden(t, "divided.csv", v1.CSV(v1.UsageOf(c, nil)))
+	for i := range c.Groups { // a table shows errors that are known alone
+		put(&c.Groups[i].Usage, usage.EnergyError, usage.Modelled, 1)
+	}
+	golden(t, "divided.txt", []byte(table.Text(v1.UsageOf(c, nil), utc)))
 
 	d := hour()
 	d.By, d.Nested, d.NestedNodes, d.NestedOmitted = []query.Dimension{query.ByNode}, query.NestedAlso, 2, 3
 	d.NestedGroups = slices.Clone(d.Groups[1:4])
-	golden(t, "nested.txt", []byte(table.Text(d, utc)))
-	golden(t, "nested.json", v1.JSON(d))
-	golden(t, "nested.csv", v1.CSV(d))
+	golden(t, "nested.txt", []byte(table.Text(v1.UsageOf(d, nil), utc)))
+	golden(t, "nested.json", v1.JSON(v1.UsageOf(d, nil)))
+	golden(t, "nested.csv", v1.CSV(v1.UsageOf(d, nil)))
 	e := hour()
 	e.Nested, e.NestedNodes = query.NestedOnly, 1
 	left := hour()
 	left.NestedNodes = 1
 	none := &query.Answer{From: noon.Add(-length), To: noon, By: e.By, Nested: query.NestedOnly}
-	golden(t, "guests.txt", []byte(table.Text(e, table.Style{Zone: time.UTC, ASCII: true})+"\n"+table.Text(left, utc)+"\n"+table.Text(none, utc)))
+	golden(t, "guests.txt", []byte(table.Text(v1.UsageOf(e, nil), table.Style{Zone: time.UTC, ASCII: true})+"\n"+table.Text(v1.UsageOf(left, nil), utc)+"\n"+table.Text(v1.UsageOf(none, nil), utc)))
 
-	golden(t, "empty.txt", []byte(table.Text(&query.Answer{From: noon.Add(-24 * time.Hour), To: noon, By: b.By}, utc)))
-	for _, text := range []string{table.NodesText(nil, utc), table.SourcesText(nil, noon, utc), table.GapsText(nil, utc), table.VMsText(nil, utc), table.WorkloadsText(nil, utc), table.TokensText(nil, noon, utc)} {
+	golden(t, "empty.txt", []byte(table.Text(v1.UsageOf(&query.Answer{From: noon.Add(-24 * time.Hour), To: noon, By: b.By}, nil), utc)))
+	for _, text := range []string{table.NodesText(nil, utc), table.SourcesText(nil, noon, utc), table.GapsText(nil, utc), table.VMsText(nil, utc), table.WorkloadsText(nil, utc), table.TokensText(nil, utc)} {
 		if strings.Count(text, "\n") != 1 {
 			t.Errorf("an empty list is %q, want one line that says so", text)
 		}
@@ -261,7 +264,7 @@ func TestKeysAreThoseOfReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ours struct{ Groups []map[string]any }
-	if err := json.Unmarshal(v1.JSON(hour()), &ours); err != nil {
+	if err := json.Unmarshal(v1.JSON(v1.UsageOf(hour(), nil)), &ours); err != nil {
 		t.Fatal(err)
 	}
 	only := []string{"machine_cpu_seconds", "machine_share", "memory_anon_peak_bytes", "memory_file_peak_bytes"}
@@ -330,62 +333,77 @@ func draw(t *rapid.T) *query.Answer {
 	return a
 }
 
-// What is written as JSON comes back as it was, to the last unit, and the table
-// of it holds nothing that a terminal would obey.
+// What is written as JSON is read as it was, to the last unit, and the table of it holds
+// nothing that a terminal would obey.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := draw(t)
+		drawn := draw(t)
+		want := v1.UsageOf(drawn, nil)
 		body := v1.JSON(want)
-		got, err := v1.Parse(body)
-		if err != nil {
+		var got v1.Usage
+		if err := json.Unmarshal(body, &got); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(want, got, sums, cmpopts.EquateEmpty()); d != "" {
+		if d := cmp.Diff(*want, got, cmpopts.IgnoreUnexported(v1.Usage{}, v1.Group{}, v1.Figures{}), cmpopts.EquateEmpty()); d != "" || got.Over() != want.Over() {
 			t.Fatalf("-want +got:\n%s", d)
 		}
-		if again := v1.JSON(got); !bytes.Equal(again, body) {
+		same := func(total *query.Total, f *v1.Figures) {
+			for _, k := range v1.ListFigures() {
+				if r := k.Resource; r != 0 && (f.Get(k.Key) != v1.Amount{Value: total.Sum[r], Quality: total.Quality.Get(r)}) {
+					t.Fatalf("%s is %v, want %v", k.Key, f.Get(k.Key), total.Sum[r])
+				}
+			}
+			if idle, off := f.Get("energy_idle_joules"), f.Get("energy_idle_error_joules"); idle.Quality != total.IdleQuality || idle.Value != total.Idle || off.Value != total.IdleError {
+				t.Fatalf("idle energy is %v with error %v, want %v with %v", idle, off, total.Idle, total.IdleError)
+			}
+		}
+		for i := range drawn.Groups {
+			same(&drawn.Groups[i].Usage, &got.Groups[i].Figures)
+		}
+		for i := range drawn.NestedGroups {
+			same(&drawn.NestedGroups[i].Usage, &got.NestedGroups[i].Figures)
+		}
+		same(&drawn.Other, got.Rest)
+		same(&drawn.Capacity, got.Whole)
+		if again := v1.JSON(&got); !bytes.Equal(again, body) {
 			t.Fatalf("written again it differs:\n%s", cmp.Diff(string(body), string(again)))
 		}
-		for _, c := range table.Text(got, utc) {
+		for _, c := range table.Text(&got, utc) {
 			if c < ' ' && c != '\n' || c == 0x7f || c == '\u202e' {
 				t.Fatalf("text holds %q", c)
 			}
 		}
-		rows, err := csv.NewReader(bytes.NewReader(v1.CSV(got))).ReadAll()
-		if want := len(got.Groups) + 1 + min(got.OtherGroups, 1) + len(got.NestedGroups); err != nil || len(rows) != want {
+		rows, err := csv.NewReader(bytes.NewReader(v1.CSV(&got))).ReadAll()
+		if want := len(got.Groups) + 1 + min(got.RestGroups, 1) + len(got.NestedGroups); err != nil || len(rows) != want {
 			t.Fatalf("CSV has %d rows, %v, want %d", len(rows), err, want)
 		}
 	})
 }
 
+// same checks that a list is read as it was written, in JSON and in CSV of what was read.
+func same[T v1.Element](t *testing.T, want v1.List[T]) {
+	t.Helper()
+	want.Next = "on"
+	var got v1.List[T]
+	if err := json.Unmarshal(v1.JSON(want), &got); err != nil {
+		t.Errorf("%s: %v", want.ListKey(), err)
+	}
+	if d := cmp.Diff(want, got); d != "" || !bytes.Equal(v1.CSV(want), v1.CSV(got)) {
+		t.Errorf("%s (-want +got): %s", want.ListKey(), d)
+	}
+}
+
 func TestListsRoundTrip(t *testing.T) {
-	n, err := v1.ParseNodes(v1.NodesJSON(nodes()))
-	if d := cmp.Diff(nodes(), n); d != "" || err != nil {
-		t.Errorf("nodes: %v %s", err, d)
-	}
-	b, err := v1.ParseSources(v1.SourcesJSON(sources()))
-	if d := cmp.Diff(sources(), b); d != "" || err != nil {
-		t.Errorf("sources: %v %s", err, d)
-	}
-	g, err := v1.ParseGaps(v1.GapsJSON(gaps()))
-	if d := cmp.Diff(gaps(), g); d != "" || err != nil {
-		t.Errorf("gaps: %v %s", err, d)
-	}
-	v, err := v1.ParseVMs(v1.VMsJSON(vms()))
-	if d := cmp.Diff(vms(), v, sums); d != "" || err != nil {
-		t.Errorf("virtual machines: %v %s", err, d)
-	}
-	w, err := v1.ParseWorkloads(v1.WorkloadsJSON(workloads()))
-	if d := cmp.Diff(workloads(), w); d != "" || err != nil {
-		t.Errorf("workloads: %v %s", err, d)
-	}
-	k, err := v1.ParseTokens(v1.TokensJSON(tokens(), noon))
-	if d := cmp.Diff(tokens(), k); d != "" || err != nil {
-		t.Errorf("tokens: %v %s", err, d)
-	}
+	same(t, nodes())
+	same(t, sources())
+	same(t, gaps())
+	same(t, vms())
+	same(t, workloads())
+	same(t, tokens())
 	for _, body := range []string{"", "[]", "{}", `{"nodes":1}`} {
-		if _, err := v1.ParseNodes([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("ParseNodes(%q): %v, want invalid", body, err)
+		var l v1.List[v1.Node]
+		if err := l.UnmarshalJSON([]byte(body)); err == nil {
+			t.Errorf("%q is a list of nodes", body)
 		}
 	}
 }
@@ -476,7 +494,7 @@ func TestNarrow(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
-	good := string(v1.JSON(hour()))
+	good := string(v1.JSON(v1.UsageOf(hour(), nil)))
 	for name, body := range map[string]string{
 		"empty":     "",
 		"list":      "[]",
@@ -488,7 +506,8 @@ func TestParseRefuses(t *testing.T) {
 		"negative":  strings.Replace(good, `"cpu_seconds":5000`, `"cpu_seconds":-5000`, 1),
 		"quality":   strings.Replace(good, `"measured"`, `"guessed"`, 1),
 	} {
-		if _, err := v1.Parse([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
+		var u v1.Usage
+		if err := u.UnmarshalJSON([]byte(body)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want invalid", name, err)
 		}
 	}
@@ -499,14 +518,14 @@ func FuzzParse(f *testing.F) {
 {"job":"a","nodes":1,"cpu_seconds":1.5,"memory_byte_seconds":"9007199254740993","quality":{"cpu_seconds":"measured","memory_byte_seconds":"modelled"}}],
 "rest_groups":1,"rest":{"cpu_seconds":2,"quality":{"cpu_seconds":"apportioned"}},"whole":null}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		a, err := v1.Parse(body)
-		if err != nil {
+		var a v1.Usage
+		if err := json.Unmarshal(body, &a); err != nil {
 			return
 		}
-		table.Text(a, utc)
-		v1.CSV(a)
-		if _, err := v1.Parse(v1.JSON(a)); err != nil {
-			t.Fatalf("%v\n%s", err, v1.JSON(a))
+		table.Text(&a, utc)
+		v1.CSV(&a)
+		if err := new(v1.Usage).UnmarshalJSON(v1.JSON(&a)); err != nil {
+			t.Fatalf("%v\n%s", err, v1.JSON(&a))
 		}
 	})
 }

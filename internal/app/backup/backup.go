@@ -64,7 +64,7 @@ later is valid again in a server that is started from it.`,
 				return err
 			}
 			if form == "json" {
-				_, err = cmd.OutOrStdout().Write(v1.BackupJSON(b))
+				_, err = cmd.OutOrStdout().Write(v1.JSON(b))
 				return err
 			}
 			_, err = io.WriteString(cmd.OutOrStdout(), table.BackupText(b))

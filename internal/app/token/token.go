@@ -79,15 +79,15 @@ all clusters or one. An upstream's enrolls a server that sends its figures here.
 			if err != nil {
 				return err
 			}
-			text, made, err := l.CreateToken(cmd.Context(), want)
+			made, err := l.CreateToken(cmd.Context(), want)
 			if err != nil {
 				return err
 			}
 			if form == "json" {
-				_, err = cmd.OutOrStdout().Write(v1.TokenJSON(made, text, time.Now()))
+				_, err = cmd.OutOrStdout().Write(v1.JSON(made))
 				return err
 			}
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), text); err != nil {
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), made.Text); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.ErrOrStderr(), table.TokenText(made, table.Style{Zone: time.Local}))
@@ -106,18 +106,17 @@ all clusters or one. An upstream's enrolls a server that sends its figures here.
 }
 
 // tokenRequest is what the flags ask for.
-func tokenRequest(role, cluster, expires string, uses int) (registry.Token, error) {
-	want := registry.Token{Role: registry.Role(role), Cluster: cluster, Uses: uses}
+func tokenRequest(role, cluster, expires string, uses int) (v1.TokenRequest, error) {
+	want := v1.TokenRequest{Role: registry.Role(role), Cluster: cluster, Uses: uses}
 	now := time.Now()
 	if expires != "never" {
 		length, err := v1.ParseLength(expires)
 		if err != nil {
 			return want, fault.WithHint(fmt.Errorf("--expires %q: %w", expires, fault.ErrInvalid), "write 30m, 24h, 90d or never")
 		}
-		want.Expires = now.Add(length).Truncate(time.Second)
+		want.Expires = new(now.Add(length).Truncate(time.Second).UTC())
 	}
-	_, err := v1.ParseTokenRequest(v1.TokenRequestJSON(want), now)
-	return want, err
+	return want, want.Check(now)
 }
 
 func list() *cobra.Command {
@@ -142,15 +141,14 @@ func list() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			now := time.Now()
 			var body []byte
 			switch form {
 			case "json":
-				body = v1.TokensJSON(all, now)
+				body = v1.JSON(v1.List[v1.Token]{Items: all})
 			case "csv":
-				body = v1.TokensCSV(all, now)
+				body = v1.CSV(v1.List[v1.Token]{Items: all})
 			default:
-				body = []byte(table.TokensText(all, now, table.Style{Zone: time.Local}))
+				body = []byte(table.TokensText(all, table.Style{Zone: time.Local}))
 			}
 			_, err = cmd.OutOrStdout().Write(body)
 			return err

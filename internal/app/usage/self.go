@@ -8,12 +8,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"mete.dev/mete/internal/api/client"
-	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/ui/table"
 )
 
-// self shows what the job used that this program is part of.
+// self shows what the job of which this program is part used itself.
 func (s *serverFlags) self(cmd *cobra.Command) error {
 	var other string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -31,9 +30,9 @@ func (s *serverFlags) self(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	a, text, err := c.Self(cmd.Context())
+	a, err := c.Self(cmd.Context())
 	if err != nil {
 		return err
 	}
-	return s.print(cmd, func() string { return table.SelfText(a, s.style()) }, func() []byte { return v1.SelfCSV(a) }, func() []byte { return text })
+	return s.print(cmd, a, func() string { return table.SelfText(a, s.style()) })
 }

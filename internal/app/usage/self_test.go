@@ -26,7 +26,7 @@ func TestSelf(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown = r.URL.Path + " " + r.Header.Get("Authorization")
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(v1.SelfJSON(self)) // the test sees
+		_, _ = w.Write(v1.JSON(v1.SelfOf(self))) // the test sees
 	}))
 	defer s.Close()
 	t.Setenv("METE_SELF_URL", s.URL+"/prefix/v1/self")
@@ -39,7 +39,7 @@ func TestSelf(t *testing.T) {
 	self.Usage.Quality.Set(usage.CPU, usage.Measured)
 	self.Usage.Sum[usage.CPU] = self.Usage.Sum[usage.CPU].Add(90e9)
 	for line, want := range map[string][]string{
-		"usage --self": {"web-1 ", "make ", "90.000 s", "complete through "}, "usage --self -o json": {string(v1.SelfJSON(self))},
+		"usage --self": {"web-1 ", "make ", "90.000 s", "complete through "}, "usage --self -o json": {string(v1.JSON(v1.SelfOf(self)))},
 		"usage --self -o csv": {"node,workload,nodes,", "web-1,make,1,", ",90,"},
 	} {
 		out, err := run(strings.Fields(line)...)

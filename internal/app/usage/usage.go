@@ -1,5 +1,5 @@
-// Package usage is the commands that ask a server what its ledger knows: mete
-// usage, mete nodes, mete sources, mete workloads, mete vms and mete gaps.
+// Package usage is the commands that query a server's ledger: mete usage, mete nodes,
+// mete sources, mete workloads, mete vms and mete gaps.
 package usage
 
 import (
@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// serverFlags are the flags that every command has.
+// serverFlags are the flags of every command.
 type serverFlags struct {
 	client.Target
 	output string
@@ -35,7 +35,7 @@ func (s *serverFlags) flags(cmd *cobra.Command) {
 	cli.Choices(cmd, "output", "table", "csv", "json")
 }
 
-// open checks the flags and returns the way to the server.
+// open checks the flags and returns a client of the server.
 func (s *serverFlags) open() (*client.Client, error) {
 	if err := s.checkOutput(); err != nil {
 		return nil, err
@@ -43,19 +43,19 @@ func (s *serverFlags) open() (*client.Client, error) {
 	return s.Open()
 }
 
-// checkOutput checks the form that is asked for.
+// checkOutput checks the form of the output.
 func (s *serverFlags) checkOutput() error { return cli.OneOf("-o", s.output, "table", "csv", "json") }
 
 func (s *serverFlags) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
 
-// print writes the form that was asked for.
-func (s *serverFlags) print(cmd *cobra.Command, table func() string, csv, json func() []byte) error {
+// print writes an answer in the form that was asked for.
+func (s *serverFlags) print(cmd *cobra.Command, answer v1.Table, table func() string) error {
 	var body []byte
 	switch s.output {
 	case "csv":
-		body = csv()
+		body = v1.CSV(answer)
 	case "json":
-		body = json()
+		body = v1.JSON(answer)
 	default:
 		body = []byte(table())
 	}
@@ -67,9 +67,8 @@ func (s *serverFlags) print(cmd *cobra.Command, table func() string, csv, json f
 	return err
 }
 
-// show asks the server, and prints its answer in the form that was asked for.
-func show[T any](s *serverFlags, cmd *cobra.Command, ask func(context.Context, *client.Client) (T, error),
-	text func(T, table.Style) string, csv, json func(T) []byte) error {
+// show queries the server and prints its answer.
+func show[T v1.Table](s *serverFlags, cmd *cobra.Command, ask func(context.Context, *client.Client) (T, error), text func(T, table.Style) string) error {
 	c, err := s.open()
 	if err != nil {
 		return err
@@ -78,11 +77,19 @@ func show[T any](s *serverFlags, cmd *cobra.Command, ask func(context.Context, *
 	if err != nil {
 		return err
 	}
-	return s.print(cmd, func() string { return text(a, s.style()) }, func() []byte { return csv(a) }, func() []byte { return json(a) })
+	return s.print(cmd, a, func() string { return text(a, s.style()) })
 }
 
-// escapeControl takes out of a text what a terminal would obey. Files and pipes get
-// names as they are, so that they can be told apart and joined.
+// showList is show for a list.
+func showList[T v1.Element](s *serverFlags, cmd *cobra.Command, ask func(context.Context, *client.Client) ([]T, error), text func([]T, table.Style) string) error {
+	return show(s, cmd, func(ctx context.Context, c *client.Client) (v1.List[T], error) {
+		items, err := ask(ctx, c)
+		return v1.List[T]{Items: items}, err
+	}, func(l v1.List[T], style table.Style) string { return text(l.Items, style) })
+}
+
+// escapeControl replaces control characters, which a terminal would obey, but newlines.
+// Files and pipes get names unchanged, so that they can be compared and joined.
 func escapeControl(words []byte) []byte {
 	lines := strings.Split(string(words), "\n")
 	for i, l := range lines {
@@ -91,7 +98,7 @@ func escapeControl(words []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// queryFlags are the flags that say what is asked.
+// queryFlags are the flags that make a query.
 type queryFlags struct {
 	from, to string
 	where    []string
@@ -146,8 +153,8 @@ func (q *queryFlags) parameters() map[string][]string {
 	return given
 }
 
-// defaultLimit is how many rows a table has where nobody says: the largest are what
-// people look for.
+// defaultLimit is the number of rows of a table without --limit: people look for the
+// largest.
 const defaultLimit = "40"
 
 // Usage returns mete usage.
@@ -156,28 +163,28 @@ func Usage() *cobra.Command {
 	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what was used, by job or whatever else",
-		Long: `Show what was used in a range of time, by job or whatever else, from the ledger of
+		Short: "Show what was used, by job or other dimensions",
+		Long: `Show what was used in a range of time, by job or other dimensions, from the ledger of
 a server: mete up or mete server.
 
-Amounts are exclusive: a row holds what its workloads used and nothing below them
-did, so the rows add up. What no job caused stands in the rows system and idle,
-so that the sum is all that the machine had.
+Amounts are exclusive: a row holds what its workloads used and no workload below them
+did, so the rows add up. What no job caused is in the rows system and idle, so the sum
+is the capacity of the machine.
 
-CPU TIME is what was used, CORES the average of it. MEMORY is the average over the
-whole range, page cache included; PEAK is the most that any one workload of the
-row held. A workload that belongs to no job stands under its own name; one that
-has none of what is asked for, such as a user, is in the row (none).
+CPU TIME is the amount, CORES its average. MEMORY is the average over the whole range,
+page cache included; PEAK is the largest that any one workload of the row held. A
+workload without a job has a row under its own name; workloads that lack a dimension,
+such as a user, are in the row (none).
 
-ENERGY is with how far it may be off either way, POWER the average. What machines
-draw because they are on is in the row idle; --idle divides it on reading: equal by
-the time that each workload was there, used by the CPU time that it used.
+ENERGY is shown with its error either way, POWER is the average. What machines draw
+because they are on is in the row idle; --idle divides it among the workloads: equal by
+the time that each existed, used by the CPU time that each used.
 
-What ran in a virtual machine whose host gives it energy is within the host's
-figures, so sums leave such a guest out; it stands below the sum where the rows are
-by node. --node NAME is about it alone, --nested only about all of them.
+What ran in a virtual machine whose host gives it energy is within the host's figures,
+so sums leave such a guest out; by node, its row is below the sum. --node NAME selects
+one guest, --nested only selects all of them.
 
-–  nobody could see it (not zero)   ~  a total, apportioned   ≈  computed
+–  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 
 Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 		Example: `  mete usage
@@ -197,24 +204,24 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 			if s.output == "table" && q.limit == "" {
 				q.limit = defaultLimit
 			}
-			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*query.Answer, error) {
+			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*v1.Usage, error) {
 				asked, err := v1.ParseQuery(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.Usage(ctx, asked)
-			}, table.Text, v1.CSV, v1.JSON)
+			}, table.Text)
 		},
 	}
-	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "a row for each `DIMENSION`, or several with commas")
+	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "group by `DIMENSION`, or by several with commas")
 	q.rangeFlags(cmd)
 	q.whereFlag(cmd)
-	cmd.Flags().StringVar(&q.only, "node", "", "only the machine with this `NAME` or id, as --where node=NAME")
-	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guest machines, which is within their hosts' figures: only that, or also, beside all other")
+	cmd.Flags().StringVar(&q.only, "node", "", "only the node with this `NAME` or id, as --where node=NAME")
+	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guests, which is within their hosts' figures: only that, or also, beside all other")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
 	cmd.Flags().StringVar(&q.idle, "idle", v1.IdlePolicies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
-	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job that this command is part of used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; no other flag but -o says anything to that")
-	q.limitFlag(cmd, "show the `N` largest rows, and the others as one (default: "+defaultLimit+" of a table, else all)")
+	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; of the other flags only -o and --ascii apply")
+	q.limitFlag(cmd, "show the `N` largest rows, and the sum of the others (default: "+defaultLimit+" of a table, else all)")
 	s.flags(cmd)
 	cli.Choices(cmd, "by", v1.Dimensions()...)
 	cli.Choices(cmd, "idle", v1.IdlePolicies()...)
@@ -228,27 +235,27 @@ func Gaps() *cobra.Command {
 	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "gaps",
-		Short: "List the times of which not all is known",
-		Long: `List the times of which not all is known, why, and what that means for the
-figures. All other time is booked once and in full. Beside them stands from when
-on, and by how much, the clock of a machine was corrected as it was wrong.`,
+		Short: "List the times of which nothing, or not all, is known",
+		Long: `List the times of which nothing, or not all, is known, with the reason and what it
+means for the figures. All other time is booked once and in full. The list also has the
+corrections of machines' clocks: from when on, and by how much.`,
 		Example: `  mete gaps
   mete gaps --from -30d --node web-1`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Gap, error) {
+			return showList(&s, cmd, func(ctx context.Context, c *client.Client) ([]v1.Gap, error) {
 				from, to, err := v1.ParseRange(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.Gaps(ctx, from, to, q.node)
-			}, table.GapsText, v1.GapsCSV, v1.GapsJSON)
+			}, table.GapsText)
 		},
 	}
 	q.rangeFlags(cmd)
-	cmd.Flags().StringVar(&q.node, "node", "", "only of the machine with this `NAME` or id")
+	cmd.Flags().StringVar(&q.node, "node", "", "only of the node with this `NAME` or id")
 	s.flags(cmd)
 	return cmd
 }
@@ -260,21 +267,21 @@ func Workloads() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workloads",
 		Short: "List the workloads that used something",
-		Long: `List the workloads that used something in a range of time: what each is called,
-where it ran and when. mete usage --by workload shows how much they used.`,
+		Long: `List the workloads that used something in a range of time: name, node and times. mete
+usage --by workload shows how much they used.`,
 		Example: `  mete workloads --from -1h
   mete workloads --where kind=job --where kind=container -o csv`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(&s, cmd, func(ctx context.Context, c *client.Client) ([]query.Workload, error) {
+			return showList(&s, cmd, func(ctx context.Context, c *client.Client) ([]v1.Workload, error) {
 				asked, err := v1.ParseFilter(q.parameters(), time.Now())
 				if err != nil {
 					return nil, err
 				}
 				return c.Workloads(ctx, asked)
-			}, table.WorkloadsText, v1.WorkloadsCSV, v1.WorkloadsJSON)
+			}, table.WorkloadsText)
 		},
 	}
 	q.rangeFlags(cmd)

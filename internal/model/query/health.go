@@ -2,16 +2,6 @@ package query
 
 import "time"
 
-// A Cluster is the nodes of one cluster together.
-type Cluster struct {
-	Name    string
-	Nodes   int
-	Nested  int            // how many of them are guests of others
-	States  map[string]int // nodes in each state
-	CPUs    int            // of nodes that are no guests
-	Through time.Time      // up to when the furthest of them is booked
-}
-
 // A Stream is what a server has of a stream of batches.
 type Stream struct {
 	Node, Name, Cluster string
@@ -42,25 +32,4 @@ type ServerHealth struct {
 	Hours      time.Time // up to when minutes are folded into hours; zero before the first
 	Days       time.Time // the same of hours into days
 	Bytes      int64     // of the ledger's database
-}
-
-// Health is how well is measured what is measured.
-type Health struct {
-	From, To  time.Time // the range that gaps and virtual machines are of
-	States    map[string]int
-	Streams   int
-	Behind    time.Duration // by how much the node that is furthest behind is; of those that send
-	Gaps      []GapSum
-	Alerts    map[string]int // by state
-	Compared  int64          // shares of energy that a host and its guest both told of
-	Differing int64          // those of them that were not equal
-	Server    *ServerHealth  // nil for who may not see all clusters
-}
-
-// A GapSum is all gaps of one reason.
-type GapSum struct {
-	Gap    Gap // an example: the latest
-	Count  int
-	Length time.Duration // of all of them; overlapping ones count twice
-	Nodes  int
 }

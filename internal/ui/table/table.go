@@ -1,7 +1,8 @@
-// Package table formats the answers of the API as tables for people.
+// Package table writes answers of the API as tables for terminals.
 package table
 
 import (
+	"iter"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -10,16 +11,16 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// maxNameWidth is the maximum width of a name in a table, in cells.
+// maxNameWidth is the largest width of a name in a table.
 const maxNameWidth = 48
 
-// A Style selects how tables are formatted.
+// A Style says how a table is written.
 type Style struct {
-	Zone  *time.Location // of the displayed times
-	ASCII bool           // only ASCII characters
+	Zone  *time.Location // of times
+	ASCII bool           // use no other characters
 }
 
-// absent returns the text for an absent figure.
+// absent stands for a figure that is absent.
 func (s Style) absent() string {
 	if s.ASCII {
 		return "-"
@@ -27,7 +28,8 @@ func (s Style) absent() string {
 	return "–"
 }
 
-// text makes a name from outside printable on a terminal, with a mark for an empty one.
+// text removes control characters from a name and cuts it to its width; an empty one is
+// (none).
 func (s Style) text(name string) string {
 	if name == "" {
 		return "(none)"
@@ -44,79 +46,82 @@ func (s Style) text(name string) string {
 	return top.Line{{Text: name}}.Fit(maxNameWidth, s.ASCII).String()
 }
 
-// time formats an instant for people.
-func (s Style) time(t time.Time) string {
-	if t.IsZero() {
+// sentence removes control characters from a text of the server.
+func (s Style) sentence(words string) string { return text.Clean(words) }
+
+// time writes an instant.
+func (s Style) time(t *time.Time) string {
+	if t == nil {
 		return s.absent()
 	}
 	return t.In(s.Zone).Format(time.DateTime)
 }
 
-// A column of a table; numbers are right-aligned.
-type column struct {
+// A column of a table shows one cell of each element: numbers at its right edge.
+type column[T any] struct {
 	title string
 	right bool
+	cell  func(*T) string
 }
 
-// textColumns returns text columns with the given titles.
-func textColumns(titles ...string) (cols []column) {
-	for _, t := range titles {
-		cols = append(cols, column{title: t})
+// write writes elements below the titles of columns, each as wide as its widest cell. A
+// nil element is a rule. No line ends in blanks.
+func write[T any](elements iter.Seq[*T], cols []column[T]) string {
+	cells := [][]string{nil}
+	for _, c := range cols {
+		cells[0] = append(cells[0], c.title)
 	}
-	return cols
-}
-
-// numberColumns returns number columns with the given titles.
-func numberColumns(titles ...string) (cols []column) {
-	for _, t := range titles {
-		cols = append(cols, column{t, true})
-	}
-	return cols
-}
-
-// render formats rows below their titles with columns of minimum width. A row without cells
-// is a rule. No line ends in blanks.
-func render(cols []column, rows [][]string) string {
-	wide := make([]int, len(cols))
-	total := 2 * (len(cols) - 1)
-	for i, c := range cols {
-		wide[i] = top.Width(c.title)
-		for _, row := range rows {
-			if i < len(row) {
-				wide[i] = max(wide[i], top.Width(row[i]))
-			}
+	for v := range elements {
+		var row []string
+		for i := 0; v != nil && i < len(cols); i++ {
+			row = append(row, cols[i].cell(v))
 		}
-		total += wide[i]
+		cells = append(cells, row)
+	}
+	width := make([]int, len(cols))
+	for _, row := range cells {
+		for i, s := range row {
+			width[i] = max(width[i], top.Width(s))
+		}
+	}
+	total := 2 * (len(cols) - 1)
+	for _, w := range width {
+		total += w
 	}
 	var b strings.Builder
-	line := func(cell func(i int) string) {
-		var l strings.Builder
-		for i, c := range cols {
-			s := cell(i)
-			blank := strings.Repeat(" ", wide[i]-top.Width(s))
-			if i > 0 {
-				l.WriteString("  ")
-			}
-			if c.right {
-				l.WriteString(blank + s)
-			} else {
-				l.WriteString(s + blank)
-			}
-		}
-		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
-	}
-	line(func(i int) string { return cols[i].title })
-	for _, row := range rows {
-		if len(row) == 0 {
+	for _, row := range cells {
+		if row == nil {
 			b.WriteString(strings.Repeat("-", total) + "\n")
 			continue
 		}
-		line(func(i int) string { return row[i] })
+		var line strings.Builder
+		for i, s := range row {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			blank := strings.Repeat(" ", width[i]-top.Width(s))
+			if cols[i].right {
+				s, blank = blank, s
+			}
+			line.WriteString(s + blank)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	return b.String()
 }
 
-// plural formats a count of things.
+// each yields a pointer to each element.
+func each[T any](list []T) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range list {
+			if !yield(&list[i]) {
+				return
+			}
+		}
+	}
+}
+
+// plural writes a number and a noun.
 func plural(n int, what string) string {
 	s := whole(int64(n)) + " " + what
 	if n != 1 {

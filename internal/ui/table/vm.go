@@ -1,66 +1,74 @@
 package table
 
 import (
-	"slices"
+	"encoding/json"
 	"strconv"
 
-	v1 "mete.dev/mete/internal/api/v1"
-	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/ui/top"
 )
 
-// VMsText formats virtual machines as a table for people, with a legend.
-func VMsText(list []query.VM, s Style) string {
+// VMsText writes virtual machines as a table, and what its marks mean.
+func VMsText(list []v1.VM, s Style) string {
 	if len(list) == 0 {
 		return "no host gave a virtual machine energy in this range\n"
 	}
-	var rows [][]string
 	var seen qualityMarks
 	differ := false
-	for i := range list {
-		v := &list[i]
-		node, last := s.absent(), s.absent()
-		if v.Node != "" {
-			node = s.text(v.NodeName)
-		}
-		if !v.Last.IsZero() {
-			last = s.time(v.Last)
-		}
-		differing := strconv.FormatInt(v.Differing, 10)
-		if v.Differing > 0 {
-			differing += ", by " + joules(unit.Sum{}.Add(v.Largest).Float(unit.Microjoule))
-			differ = true
-		}
-		rows = append(rows, []string{s.text(v.Guest), s.text(v.Name), s.text(v.HostName), s.text(string(v.Workload)), node,
-			strconv.FormatInt(v.Compared, 10), differing, last, s.vmEnergy(&v.Usage, &seen)})
-	}
-	cols := slices.Concat(textColumns("GUEST", "NAME", "HOST", "WORKLOAD", "NODE"), numberColumns("COMPARED", "DIFFERING"), textColumns("LAST"), numberColumns("ENERGY (ACTIVE + IDLE)"))
-	text := render(cols, rows)
+	text := write(each(list), []column[v1.VM]{
+		{"GUEST", false, func(v *v1.VM) string { return s.text(v.Guest) }},
+		{"NAME", false, func(v *v1.VM) string { return s.text(v.Name) }},
+		{"HOST", false, func(v *v1.VM) string { return s.text(v.HostName) }},
+		{"WORKLOAD", false, func(v *v1.VM) string { return s.text(string(v.Workload)) }},
+		{"NODE", false, func(v *v1.VM) string {
+			if v.Node == "" {
+				return s.absent()
+			}
+			return s.text(v.NodeName)
+		}},
+		{"COMPARED", true, func(v *v1.VM) string { return strconv.FormatInt(v.Compared, 10) }},
+		{"DIFFERING", true, func(v *v1.VM) string {
+			text := strconv.FormatInt(v.Differing, 10)
+			if v.Differing > 0 {
+				text += ", by " + joules(energyOf(&v.Largest, usage.Measured).Value.Float(unit.Microjoule))
+				differ = true
+			}
+			return text
+		}},
+		{"LAST", false, func(v *v1.VM) string { return s.time(v.Last) }},
+		{"ENERGY (ACTIVE + IDLE)", true, func(v *v1.VM) string {
+			seen.note(v.Quality)
+			return s.vmEnergy(v)
+		}},
+	})
 	if differ {
 		text += "shares that differ: host and guest report different shares; one of them has lost its state or reports wrong figures\n"
 	}
 	return text + s.legend(&seen)
 }
 
-// vmEnergy formats the energy of a virtual machine with its mark.
-func (s Style) vmEnergy(t *query.Total, seen *qualityMarks) string {
-	_, active, idle, split, q := v1.VMEnergy(t)
-	switch q {
-	case usage.Absent:
-		seen.absent = true
+// vmEnergy writes the energy of a virtual machine with its mark.
+func (s Style) vmEnergy(v *v1.VM) string {
+	if v.Quality == usage.Absent {
 		return s.absent()
-	case usage.Apportioned:
-		seen.apportioned = true
-	case usage.Modelled:
-		seen.modelled = true
 	}
-	shown := query.Total{Present: usage.SetOf(usage.EnergyRest) | t.Present&usage.SetOf(usage.EnergyError)}
-	shown.Quality.Set(usage.EnergyRest, q)
-	shown.Sum[usage.EnergyRest], shown.Sum[usage.EnergyError] = active, t.Sum[usage.EnergyError]
-	if split {
-		shown.Idle, shown.IdleQuality = idle, q
+	active, idle := v.Energy, v.Idle
+	if v.Active != nil {
+		active = v.Active
 	}
-	return top.Mark(q, s.ASCII) + s.energy(&shown)
+	return top.Mark(v.Quality, s.ASCII) + s.energy(energyOf(active, v.Quality), energyOf(idle, v.Quality), energyOf(v.Error, v.Quality), v1.Amount{})
+}
+
+// energyOf is an energy in joules as an amount; absent where there is none.
+func energyOf(joules *json.Number, q usage.Quality) v1.Amount {
+	if joules == nil {
+		return v1.Amount{}
+	}
+	v, err := unit.ParseSum(string(*joules), unit.Microjoule)
+	if err != nil {
+		return v1.Amount{}
+	}
+	return v1.Amount{Value: v, Quality: q}
 }

@@ -28,9 +28,9 @@ func TestFleetGolden(t *testing.T) {
 	fleet := top.Fleet{Server: "https://mete.example", At: at, Rates: rates}
 	for i, state := range []string{"live", "behind", "live", "live", "live", "silent"} {
 		id := "01J0000000000000000000000" + string(rune('0'+i))
-		fleet.Nodes = append(fleet.Nodes, query.Node{ID: id, Name: "box-" + id[25:], Cluster: []string{"lab", "east"}[i%2], State: state, Through: at.Add(-time.Minute)})
+		fleet.Nodes = append(fleet.Nodes, v1.NodeOf(&query.Node{ID: id, Name: "box-" + id[25:], Cluster: []string{"lab", "east"}[i%2], State: state, Through: at.Add(-time.Minute)}))
 	}
-	fleet.Nodes[4].Nested = &query.Nesting{Host: fleet.Nodes[0].ID, HostName: "box-0", Workload: "w"}
+	fleet.Nodes[4].Nested = &v1.Nesting{Host: fleet.Nodes[0].ID, HostName: "box-0", Workload: "w"}
 	var got strings.Builder
 	for _, fleet.Only = range []string{"", "box-4"} {
 		m, err := fleet.Machine()

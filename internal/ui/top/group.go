@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
-	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -18,7 +18,7 @@ import (
 type Fleet struct {
 	Server string
 	At     time.Time
-	Nodes  []query.Node
+	Nodes  []v1.Node
 	Rates  []live.NodeRates
 	Only   string // id or name of the one node that is to be shown; "" is all
 }
@@ -35,7 +35,7 @@ func (v Fleet) Machine() (*live.Machine, error) {
 	for i := range v.Rates {
 		rates[v.Rates[i].Node] = &v.Rates[i]
 	}
-	var nodes []query.Node
+	var nodes []v1.Node
 	clusters := map[string]bool{}
 	for _, n := range v.Nodes {
 		if v.Only == "" || v.Only == n.ID || v.Only == n.Name {
@@ -46,7 +46,7 @@ func (v Fleet) Machine() (*live.Machine, error) {
 	if len(nodes) == 0 && v.Only != "" {
 		return nil, fault.WithHint(fmt.Errorf("node %q: %w", v.Only, fault.ErrNotFound), "mete nodes lists those that there are")
 	}
-	slices.SortFunc(nodes, func(a, b query.Node) int {
+	slices.SortFunc(nodes, func(a, b v1.Node) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	at := ""
@@ -66,7 +66,7 @@ func (v Fleet) Machine() (*live.Machine, error) {
 }
 
 // addNode appends the row of a node and those of its workloads, which r has; nil is none.
-func (v Fleet) addNode(m *live.Machine, n *query.Node, r *live.NodeRates, parent workload.ID) {
+func (v Fleet) addNode(m *live.Machine, n *v1.Node, r *live.NodeRates, parent workload.ID) {
 	group := live.Row{ID: workload.ID("node:" + n.ID), Parent: parent, Name: n.Name, Group: live.Node}
 	m.Fleet.Nodes++
 	switch {
@@ -87,7 +87,7 @@ func (v Fleet) addNode(m *live.Machine, n *query.Node, r *live.NodeRates, parent
 		}
 		m.Fleet.Stale++
 	case n.State != "live":
-		group.State = n.State + formatSince(r.To, v.At)
+		group.State = n.State + formatSince(&r.To, v.At)
 	}
 	m.Rows = append(m.Rows, group)
 	if r == nil {
@@ -97,12 +97,12 @@ func (v Fleet) addNode(m *live.Machine, n *query.Node, r *live.NodeRates, parent
 	m.Rows = append(m.Rows, nestRows(r, &group)...)
 }
 
-// formatSince writes how long before now t was; "" where t is zero or not before now.
-func formatSince(t, now time.Time) string {
-	if t.IsZero() || !t.Before(now) {
+// formatSince writes how long before now t was; "" if t is nil, zero or not before now.
+func formatSince(t *time.Time, now time.Time) string {
+	if t == nil || t.IsZero() || !t.Before(now) {
 		return ""
 	}
-	d := now.Sub(t)
+	d := now.Sub(*t)
 	for _, u := range []struct {
 		unit time.Duration
 		name string

@@ -10,7 +10,6 @@ import (
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
-	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/ui/top"
@@ -51,11 +50,11 @@ func ask(t *testing.T, only string, list ...live.NodeRates) (*live.Machine, erro
 	if err != nil {
 		t.Fatal(err)
 	}
-	return top.Fleet{Server: "https://mete.example", At: now, Only: only, Rates: rates, Nodes: []query.Node{
+	return top.Fleet{Server: "https://mete.example", At: now, Only: only, Rates: rates, Nodes: []v1.Node{
 		{ID: "1", Name: "web-1", Cluster: "lab", State: "live", CPUs: 4},
 		{ID: "2", Name: "web-2", Cluster: "lab", State: "live", CPUs: 4},
-		{ID: "3", Name: "db-1", Cluster: "east", State: "silent", Through: now.Add(-3 * time.Hour)},
-		{ID: "4", Name: "guest", Cluster: "lab", State: "live", Nested: &query.Nesting{Host: "1", HostName: "web-1", Name: "vm7"}},
+		{ID: "3", Name: "db-1", Cluster: "east", State: "silent", Through: new(now.Add(-3 * time.Hour))},
+		{ID: "4", Name: "guest", Cluster: "lab", State: "live", Nested: &v1.Nesting{Host: "1", HostName: "web-1", Name: "vm7"}},
 		{ID: "5", Name: "old", Cluster: "east", State: "revoked"},
 		{ID: "6", Name: "late", Cluster: "east", State: "behind"},
 	}}.Machine()
@@ -134,7 +133,7 @@ func FuzzFleet(f *testing.F) {
 		}
 		v := top.Fleet{Server: "s", At: now, Rates: list}
 		for _, n := range list {
-			v.Nodes = append(v.Nodes, query.Node{ID: n.Node, Name: n.Name, State: "live"})
+			v.Nodes = append(v.Nodes, v1.Node{ID: n.Node, Name: n.Name, State: "live"})
 		}
 		m, err := v.Machine()
 		if err != nil {

@@ -41,7 +41,7 @@ func TestTop(t *testing.T) {
 				}
 				v1.SortGroups(a, key)
 				v1.LimitGroups(a, n)
-				said[i] = string(v1.JSON(a))
+				said[i] = string(v1.JSON(v1.UsageOf(a, nil)))
 			}
 			if said[0] != said[1] {
 				t.Errorf("%q, %d of them:\n%.5000s\nwant\n%.5000s", key, n, said[1], said[0])

@@ -1,0 +1,117 @@
+package v1
+
+import (
+	"cmp"
+	"strings"
+
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A figure describes one amount of a group.
+type figure struct {
+	key    string
+	prefix string // the key in quotes and a colon
+	unit   unit.Unit
+	res    usage.Resource // of resourceAmount and levelAverage
+	kind   figureKind
+}
+
+// A figureKind says what a figure is computed from.
+type figureKind uint8
+
+const (
+	resourceAmount  figureKind = iota // of the resource
+	levelAverage                      // the resource's integral over the length of the answer
+	energySum                         // of all domains
+	idleEnergy                        // energy of idle machines, where it was divided
+	idleEnergyError                   // the error of that, either way
+	powerAverage                      // both energies over the length of the answer; uJ a second are uW
+)
+
+// allFigures are all figures, in the order in which they are written.
+var allFigures = makeFigures()
+
+func makeFigures() (all []figure) {
+	add := func(key string, u unit.Unit, r usage.Resource, kind figureKind) {
+		all = append(all, figure{key, string(appendText(nil, key)) + ":", u, r, kind})
+	}
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		d := r.Detail()
+		if d.Kind == usage.Integral && d.Level == unit.Byte {
+			add(d.Name+"_average_bytes", unit.Byte, r, levelAverage)
+		}
+		if r == usage.EnergyPackage {
+			add("energy_joules", unit.Microjoule, 0, energySum)
+			add("energy_idle_joules", unit.Microjoule, 0, idleEnergy)
+			add("energy_idle_error_joules", unit.Microjoule, 0, idleEnergyError)
+			add("energy_average_watts", unit.Microjoule, 0, powerAverage)
+		}
+		add(keyOf(d), d.Unit, r, resourceAmount)
+	}
+	return all
+}
+
+// keyOf names an amount with its base unit. Idle energy that is booked to a row is part
+// of its energy; what a policy gives to it is another figure.
+func keyOf(d usage.Detail) string {
+	switch base := d.Unit.Base(); {
+	case d.Name == usage.EnergyIdle.String():
+		return d.Name + "_booked_" + base
+	case base != "":
+		if strings.HasSuffix(d.Name, "_"+base) {
+			return d.Name
+		}
+		return d.Name + "_" + base
+	case d.Kind == usage.Integral:
+		return d.Name + "_seconds" // things held over time
+	}
+	return d.Name
+}
+
+// A Figure describes one figure of a group.
+type Figure struct {
+	Key         string // in JSON and CSV, with its unit
+	Help        string
+	LargeAsText bool           // it is an integer, which is a string above 2^53
+	Resource    usage.Resource // whose amount it is; 0 for a figure that is derived
+}
+
+// ListFigures returns all figures, in the order in which they are written.
+func ListFigures() []Figure {
+	var out []Figure
+	for i := range allFigures {
+		f := &allFigures[i]
+		r := f.res
+		if f.kind != resourceAmount {
+			r = 0
+		}
+		out = append(out, Figure{f.key, f.help(), isInteger(f.unit), r})
+	}
+	return out
+}
+
+// help describes a figure.
+func (f *figure) help() string {
+	switch f.kind {
+	case levelAverage:
+		return f.res.Detail().Help + ", averaged over the time that was measured, in bytes"
+	case energySum:
+		return "energy of all domains, without the divided energy of idle machines, in joules"
+	case idleEnergy:
+		return "energy of idle machines that the policy gives to it, in joules; null where none was divided"
+	case idleEnergyError:
+		return "error of energy_idle_joules either way, in joules"
+	case powerAverage:
+		return "average power over the time that was measured, in watts"
+	}
+	return f.res.Detail().Help + ", in " + cmp.Or(f.unit.Base(), "units")
+}
+
+// Qualities returns the words for qualities.
+func Qualities() (words []string) {
+	for q := usage.Absent; q <= usage.Modelled; q++ {
+		words = append(words, q.String())
+	}
+	return words
+}

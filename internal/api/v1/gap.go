@@ -1,0 +1,176 @@
+package v1
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// A Gap is a time of which nothing, or not all, is known, or the moment from which a
+// node's clock is corrected: then Shift is set, From and To are that moment, and nothing
+// is missing.
+type Gap struct {
+	Node    string       `json:"node" doc:"id of the node"`
+	Name    string       `json:"name" doc:"name of the node"`
+	From    *time.Time   `json:"from"`
+	To      *time.Time   `json:"to"`
+	Seconds Seconds      `json:"seconds" doc:"length, in seconds"`
+	Reason  string       `json:"reason" doc:"the reason, or clock-shifted"`
+	Why     string       `json:"why" doc:"what happened, in words"`
+	Meaning string       `json:"meaning" doc:"what that means for the figures, in words"`
+	Detail  string       `json:"detail"`
+	Booked  *time.Time   `json:"booked_at" doc:"when the server learned of it"`
+	Shift   *json.Number `json:"shift_seconds,omitempty" doc:"correction of a wrong clock, in seconds: then from and to are when it began, and there is no gap"`
+}
+
+// ListKey implements [Element].
+func (Gap) ListKey() string { return "gaps" }
+
+// GapOf makes a Gap.
+func GapOf(g *query.Gap) Gap {
+	reason, c := causeOf(g)
+	out := Gap{Node: g.Node, Name: g.Name, From: timeOrNil(g.From), To: timeOrNil(g.To), Seconds: Seconds(g.To.Sub(g.From)), Reason: reason, Why: c.why, Meaning: c.meaning,
+		Detail: g.Detail, Booked: timeOrNil(g.Booked)}
+	if g.Shift != 0 {
+		shift := json.Number(unit.Nanosecond.Decimal(int64(g.Shift)))
+		out.Shift = &shift
+	}
+	return out
+}
+
+// Seconds is a length of time that JSON has as a number of seconds, rounded to 53 bits,
+// and CSV exactly.
+type Seconds time.Duration
+
+// MarshalJSON implements json.Marshaler.
+func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(s).Seconds()) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Seconds) MarshalText() ([]byte, error) {
+	return []byte(unit.Nanosecond.Decimal(int64(s))), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Seconds) UnmarshalJSON(body []byte) error {
+	var v float64
+	err := json.Unmarshal(body, &v)
+	*s = Seconds(math.Round(min(v*1e9, math.MaxInt64)))
+	return err
+}
+
+// A cause explains a reason for a gap.
+type cause struct{ why, meaning string }
+
+var causes = map[usage.Reason]cause{
+	usage.UnknownReason: {"the reason is not known", "figures of that time may be too low"},
+	usage.Rebooted: {"the machine went down or started anew",
+		"what was used after the last reading before it is lost: figures are too low by that"},
+	usage.Unwatched: {"no meter was running",
+		"CPU is complete, disk and network where the kernel counts them by itself; memory is not known for that time, and what ended meanwhile is in the group above it"},
+	usage.Overflow: {"the agent's disk space for unsent figures was full",
+		"figures of that time are lost: sums are too low by them"},
+	usage.Corrupt: {"the agent's stored figures were damaged",
+		"figures of that time are lost: sums are too low by them"},
+	usage.Forgotten: {"the server missed figures that the agent no longer kept",
+		"figures of that time are lost: sums are too low by them"},
+	usage.StateLost: {"the agent lost its state and began anew",
+		"what was used in that time is not known: sums are too low by it"},
+	usage.Refused: {"the server refused what the agent sent",
+		"figures of that time are not booked; the agent has put them aside"},
+	usage.Killed: {"the meter of a job was killed",
+		"what that job used afterwards is not known: its sums are too low by it"},
+	usage.MeterFailed: {"an energy meter could not be used",
+		"energy of that time is what other meters of the machine show, or a model; nothing else is missing"},
+}
+
+// clockShifted stands for the reason where a clock was corrected.
+const clockShifted = "clock-shifted"
+
+// causeOf returns the word for the reason of a gap, and its cause.
+func causeOf(g *query.Gap) (reason string, c cause) {
+	if g.Shift != 0 {
+		return clockShifted, cause{"the clock was wrong and is shifted by " + formatShift(g.Shift) + " from here on",
+			"nothing is missing: what was measured from then on is booked at the time of the server's clock"}
+	}
+	c, ok := causes[g.Reason]
+	if !ok {
+		c = causes[usage.UnknownReason]
+	}
+	return g.Reason.String(), c
+}
+
+// formatShift writes a shift in whole seconds.
+func formatShift(d time.Duration) string {
+	s := d.Round(time.Second).String()
+	if d > 0 {
+		s = "+" + s
+	}
+	return s
+}
+
+// A GapSum is all gaps of one reason.
+type GapSum struct {
+	Reason  string  `json:"reason"`
+	Why     string  `json:"why" doc:"what happened, in words"`
+	Meaning string  `json:"meaning" doc:"what that means for the figures, in words"`
+	Count   int     `json:"count" doc:"number of gaps"`
+	Nodes   int     `json:"nodes" doc:"number of nodes that have such gaps"`
+	Seconds float64 `json:"seconds" doc:"sum of their lengths, in seconds; overlapping ones count twice"`
+}
+
+// GapSums sums gaps by reason. Its zero value has none.
+type GapSums struct {
+	found map[string]*gapSum
+	nodes map[[2]string]bool
+}
+
+// A gapSum is a sum that goes on. The latest gap says what happened.
+type gapSum struct {
+	sum    GapSum
+	latest time.Time
+	length time.Duration
+}
+
+// Add adds a gap. Corrections of clocks are no gaps, and have no length.
+func (s *GapSums) Add(g *query.Gap) {
+	if s.found == nil {
+		s.found, s.nodes = map[string]*gapSum{}, map[[2]string]bool{}
+	}
+	reason, c := causeOf(g)
+	sum := s.found[reason]
+	if sum == nil {
+		sum = &gapSum{latest: g.From, sum: GapSum{Reason: reason, Why: c.why, Meaning: c.meaning}}
+		s.found[reason] = sum
+	}
+	if g.From.After(sum.latest) {
+		sum.latest, sum.sum.Why, sum.sum.Meaning = g.From, c.why, c.meaning
+	}
+	sum.sum.Count++
+	if at := [2]string{reason, g.Node}; !s.nodes[at] {
+		s.nodes[at] = true
+		sum.sum.Nodes++
+	}
+	if g.Shift == 0 {
+		sum.length += g.To.Sub(g.From)
+	}
+}
+
+// List returns a sum for each reason, the longest first.
+func (s *GapSums) List() []GapSum {
+	list := make([]*gapSum, 0, len(s.found))
+	for _, reason := range slices.Sorted(maps.Keys(s.found)) {
+		list = append(list, s.found[reason])
+	}
+	slices.SortStableFunc(list, func(a, b *gapSum) int { return cmp.Compare(b.length, a.length) })
+	return mapSlice(list, func(g *gapSum) GapSum {
+		g.sum.Seconds = g.length.Seconds()
+		return g.sum
+	})
+}

@@ -1,0 +1,429 @@
+package table
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/ui/top"
+	"mete.dev/mete/internal/x/text"
+)
+
+// A figureColumn shows a figure.
+type figureColumn struct {
+	title   string
+	key     string    // of the figure; "" is all energy
+	unit    unit.Unit // of the figure
+	average bool      // over the length of the answer, instead of the amount
+	peak    bool      // has no sum
+}
+
+// figureColumns are the columns behind the names.
+func figureColumns() []figureColumn {
+	return []figureColumn{
+		{title: "CPU TIME", key: "cpu_seconds", unit: unit.Nanosecond},
+		{title: "CORES", key: "cpu_seconds", unit: unit.Nanosecond, average: true},
+		{title: "MEMORY", key: "memory_byte_seconds", unit: unit.ByteSecond, average: true},
+		{title: "PEAK", key: "memory_peak_bytes", unit: unit.Byte, peak: true},
+		{title: "ENERGY", unit: unit.Microjoule},
+		{title: "POWER", unit: unit.Microjoule, average: true},
+		{title: "READ", key: "disk_read_bytes", unit: unit.Byte},
+		{title: "WRITTEN", key: "disk_written_bytes", unit: unit.Byte},
+		{title: "RECEIVED", key: "network_rx_bytes", unit: unit.Byte},
+		{title: "SENT", key: "network_tx_bytes", unit: unit.Byte},
+		{title: "STARTED", key: "processes", unit: unit.Count},
+	}
+}
+
+// A usageRow is a row of the table of usage.
+type usageRow struct {
+	names   []string
+	figures *v1.Figures
+	seen    *qualityMarks           // that note which marks the row has; nil where nobody asks
+	empty   func(figureColumn) bool // cells to leave empty; nil is none
+}
+
+// Text writes an answer as a table: a row for each group, then system and idle, then the
+// sum and the capacity of the machines, then the groups of guests. It contains no control
+// characters, whatever a workload is called.
+func Text(a *v1.Usage, s Style) string {
+	var b strings.Builder
+	b.WriteString(span(a, s) + "\n")
+	if len(a.Groups) == 0 && a.RestGroups == 0 && len(a.NestedGroups) == 0 {
+		if a.Nested == query.NestedOnly {
+			b.WriteString("no machine was a guest of another one in this range\n")
+		} else {
+			b.WriteString("nothing is booked in this range\n")
+		}
+		b.WriteString(s.guests(a))
+		b.WriteString(gaps(a))
+		return b.String()
+	}
+	var seen qualityMarks
+	b.WriteString(write(slices.Values(s.usageRows(a, &seen)), s.usageColumns(a)))
+	b.WriteString(notes(a))
+	b.WriteString(s.guests(a))
+	b.WriteString(s.legend(&seen))
+	b.WriteString(gaps(a))
+	return b.String()
+}
+
+// SelfText writes what a job used in all its life.
+func SelfText(self *v1.Self, s Style) string {
+	if self.Usage == nil {
+		return "nothing is booked of this job yet: it comes with the first window of its machine\n"
+	}
+	return Text(self.AsUsage(), s) + "complete through " + s.time(self.Through) + "\n"
+}
+
+// usageColumns are the columns of names and figures.
+func (s Style) usageColumns(a *v1.Usage) (cols []column[usageRow]) {
+	for i, d := range a.By {
+		cols = append(cols, column[usageRow]{strings.ToUpper(s.text(string(d))), false, func(r *usageRow) string { return r.names[i] }})
+	}
+	for _, c := range figureColumns() {
+		title := c.title
+		if c.key == "" && !c.average && a.Idle != power.None.String() {
+			title += " (ACTIVE + IDLE)"
+		}
+		cols = append(cols, column[usageRow]{title, true, func(r *usageRow) string {
+			if r.figures == nil || r.empty != nil && r.empty(c) {
+				return ""
+			}
+			if r.seen != nil {
+				r.seen.note(c.quality(r.figures))
+			}
+			return s.cell(c, r.figures, a)
+		}})
+	}
+	return cols
+}
+
+// usageRows are the rows in their order; nil is a rule.
+func (s Style) usageRows(a *v1.Usage, seen *qualityMarks) []*usageRow {
+	names := func(keys []string) (out []string) {
+		for _, k := range keys {
+			out = append(out, s.text(k))
+		}
+		return out
+	}
+	label := func(text string) []string {
+		names := make([]string, len(a.By))
+		names[0] = text
+		return names
+	}
+	var rows, system, idle []*usageRow
+	for i := range a.Groups {
+		g := &a.Groups[i]
+		row := &usageRow{names: names(g.Keys), figures: &g.Figures, seen: seen}
+		switch v1.ResidualKind(a.By, g.Keys) {
+		case "idle":
+			// Idle has CPU time, memory and energy only; the other figures are not absent.
+			row.seen, row.empty = nil, absentIn(&g.Figures)
+			idle = append(idle, row)
+		case "system":
+			system = append(system, row)
+		default:
+			rows = append(rows, row)
+		}
+	}
+	if a.RestGroups > 0 {
+		rows = append(rows, &usageRow{names: label(plural(a.RestGroups, "other")), figures: orNone(a.Rest), seen: seen})
+	}
+	rows = slices.Concat(rows, system, idle)
+	isPeak := func(c figureColumn) bool { return c.peak }
+	rows = append(rows, nil, &usageRow{label("SUM"), orNone(a.Total), seen, isPeak})
+	if a.Whole != nil {
+		isAbsent := absentIn(a.Whole)
+		rows = append(rows, &usageRow{label("MACHINE HAD"), a.Whole, seen, func(c figureColumn) bool { return c.peak || isAbsent(c) }})
+	}
+	if len(a.NestedGroups) > 0 {
+		rows = append(rows, nil)
+	}
+	for i := range a.NestedGroups {
+		g := &a.NestedGroups[i]
+		row := &usageRow{names: names(g.Keys), figures: &g.Figures, seen: seen}
+		row.names[0] = s.inside() + row.names[0]
+		if v1.ResidualKind(a.By, g.Keys) == "idle" {
+			row.empty = absentIn(&g.Figures)
+		}
+		rows = append(rows, row)
+	}
+	if a.NestedOmitted > 0 {
+		rows = append(rows, &usageRow{names: label(s.inside() + plural(a.NestedOmitted, "other"))})
+	}
+	return rows
+}
+
+// orNone are figures, of which all are absent where there are none.
+func orNone(f *v1.Figures) *v1.Figures {
+	if f == nil {
+		return &v1.Figures{}
+	}
+	return f
+}
+
+// absentIn reports of columns whether their figure is absent.
+func absentIn(f *v1.Figures) func(figureColumn) bool {
+	return func(c figureColumn) bool { return c.quality(f) == usage.Absent }
+}
+
+// inside marks the names of groups of guests.
+func (s Style) inside() string {
+	if s.ASCII {
+		return "> "
+	}
+	return "↳ "
+}
+
+// guests says which nodes are left out because their figures are within those of others.
+func (s Style) guests(a *v1.Usage) string {
+	if a.NestedNodes == 0 {
+		return ""
+	}
+	verb, whose := "is", "its host's"
+	if a.NestedNodes > 1 {
+		verb, whose = "are", "their hosts'"
+	}
+	text := fmt.Sprintf("%s %s within %s figures", plural(a.NestedNodes, "guest machine"), verb, whose)
+	switch {
+	case len(a.NestedGroups) > 0:
+		text = s.inside() + text + ", and in no sum"
+	case a.Nested == power.None.String():
+		text += "; --nested only shows what ran inside"
+	}
+	return text + "\n"
+}
+
+// span writes the range of the table.
+func span(a *v1.Usage, s Style) string {
+	from, to := a.From.In(s.Zone), a.To.In(s.Zone)
+	end := time.DateTime
+	if from.Format(time.DateOnly) == to.Format(time.DateOnly) {
+		end = time.TimeOnly
+	}
+	text := fmt.Sprintf("%s to %s (%s)", from.Format(time.DateTime), to.Format(end+" MST"), length(to.Sub(from)))
+	if over := a.Over(); over > 0 && over != a.To.Sub(a.From) {
+		text += ", averages over " + length(over) + " with data"
+	}
+	return text
+}
+
+// length writes a length of time in whole units.
+func length(d time.Duration) string {
+	d = d.Round(time.Second)
+	s := ""
+	if n := d / (24 * time.Hour); n > 0 {
+		s = plural(int(n), "day")
+		if d %= 24 * time.Hour; d == 0 {
+			return s
+		}
+		s += " "
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return s + text
+}
+
+// qualityMarks are the marks of quality that a table has.
+type qualityMarks struct{ apportioned, modelled, absent bool }
+
+// note notes the mark of a quality.
+func (m *qualityMarks) note(q usage.Quality) {
+	switch q {
+	case usage.Absent:
+		m.absent = true
+	case usage.Apportioned:
+		m.apportioned = true
+	case usage.Modelled:
+		m.modelled = true
+	}
+}
+
+// amount returns the amount that a column is about. Energy is with its idle part.
+func (c figureColumn) amount(f *v1.Figures) v1.Amount {
+	if c.key != "" {
+		return f.Get(c.key)
+	}
+	active, idle := f.Get("energy_joules"), f.Get("energy_idle_joules")
+	return v1.Amount{Value: active.Value.Plus(idle.Value), Quality: max(active.Quality, idle.Quality)}
+}
+
+// quality is the quality of the column's figure.
+func (c figureColumn) quality(f *v1.Figures) usage.Quality { return c.amount(f).Quality }
+
+// cell writes one figure with the mark of its quality.
+func (s Style) cell(c figureColumn, f *v1.Figures, a *v1.Usage) string {
+	amount := c.amount(f)
+	if amount.Quality == usage.Absent || c.average && a.Over() <= 0 {
+		return s.absent()
+	}
+	return top.Mark(amount.Quality, s.ASCII) + s.figure(c, f, amount.Value.Float(c.unit), a.Over().Seconds())
+}
+
+// figure writes v, the amount of a figure in its base unit; averages are over so many
+// seconds.
+func (s Style) figure(c figureColumn, f *v1.Figures, v, seconds float64) string {
+	switch {
+	case c.key == "" && c.average:
+		return unit.Watts(v / seconds)
+	case c.key == "":
+		return s.energy(f.Get("energy_joules"), f.Get("energy_idle_joules"), f.Get("energy_error_joules"), f.Get("energy_idle_error_joules"))
+	case c.average && c.unit == unit.Nanosecond:
+		return strconv.FormatFloat(v/seconds, 'f', 3, 64)
+	case c.average:
+		return unit.Bytes(v / seconds)
+	case c.unit == unit.Nanosecond:
+		return cpuTime(v)
+	case c.unit == unit.Byte:
+		return unit.Bytes(v)
+	}
+	return whole(int64(min(v, 1<<62)))
+}
+
+// energy writes an energy: active and, where it was divided, idle, and the error of both
+// together.
+func (s Style) energy(active, idle, off, idleOff v1.Amount) string {
+	v := active.Value.Plus(idle.Value).Float(unit.Microjoule)
+	text := joules(v)
+	switch {
+	case idle.Quality == usage.Absent:
+	case active.Quality == usage.Absent:
+		text = s.absent() + " + " + text
+	default:
+		text = parts(active.Value.Float(unit.Microjoule), idle.Value.Float(unit.Microjoule))
+	}
+	if off.Quality == usage.Absent && idle.Quality == usage.Absent {
+		return text
+	}
+	sign := " ±"
+	if s.ASCII {
+		sign = " +-"
+	}
+	both := off.Value.Plus(idleOff.Value).Float(unit.Microjoule)
+	switch percent := 100 * both / v; {
+	case v == 0 || percent >= 1000 || both > 0 && percent < 0.05:
+		return text + sign + joules(both)
+	case percent < 9.95:
+		return text + sign + strconv.FormatFloat(percent, 'f', 1, 64) + "%"
+	default:
+		return text + sign + strconv.FormatFloat(percent, 'f', 0, 64) + "%"
+	}
+}
+
+const joulesPerKWh = 3.6e6
+
+// joules writes an energy as people pay for it, or finer where it is little.
+func joules(v float64) string {
+	if kWh := v / joulesPerKWh; kWh >= 0.001 {
+		return kilowattHours(kWh, kWh) + " kWh"
+	}
+	return unit.Joules(v)
+}
+
+// parts writes two parts of an energy in one unit.
+func parts(a, b float64) string {
+	if of := (a + b) / joulesPerKWh; of >= 0.001 {
+		return kilowattHours(a/joulesPerKWh, of) + " + " + kilowattHours(b/joulesPerKWh, of) + " kWh"
+	}
+	return joules(a) + " + " + joules(b)
+}
+
+// kilowattHours writes v with as many decimals as give the number of which it is
+// a part three digits.
+func kilowattHours(v, of float64) string {
+	if of >= 99.95 {
+		return whole(int64(math.Round(min(v, 1<<62))))
+	}
+	return strconv.FormatFloat(v, 'f', 2-int(math.Floor(math.Log10(of))), 64)
+}
+
+// cpuTime writes seconds so that they can be compared down a column.
+func cpuTime(v float64) string {
+	if v >= 100*3600 {
+		return whole(int64(math.Round(v/3600))) + " h"
+	}
+	return unit.Seconds(time.Duration(v * 1e9))
+}
+
+// whole writes a number with its thousands apart.
+func whole(v int64) string {
+	s := strconv.FormatInt(v, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// notes says whether the parts sum to the whole, and where idle energy is.
+func notes(a *v1.Usage) string {
+	var b strings.Builder
+	var differ []string
+	divided := a.Idle != power.None.String()
+	for _, f := range v1.ListFigures() {
+		if whole := a.Whole.Get(f.Key); f.Resource != 0 && whole.Quality != usage.Absent && a.Total.Get(f.Key).Value != whole.Value &&
+			!(divided && slices.Contains(usage.Energies[:], f.Resource)) {
+			differ = append(differ, f.Resource.String())
+		}
+	}
+	// Idle energy that was divided is of no domain: all energy is compared.
+	energy := figureColumn{}
+	if had := a.Whole.Get("energy_joules"); divided && had.Quality != usage.Absent && energy.amount(a.Total).Value != had.Value {
+		differ = append(differ, "energy")
+	}
+	switch {
+	case differ != nil:
+		fmt.Fprintf(&b, "the sum is not what the machine had: %s\n", strings.Join(differ, ", "))
+	case a.Whole != nil:
+		b.WriteString("the rows add up to the machine: nothing is lost and nothing counted twice\n")
+	}
+	switch a.Idle {
+	case power.Equal.String():
+		b.WriteString("energy of idle machines is divided by the time that each workload was there\n")
+	case power.Used.String():
+		b.WriteString("energy of idle machines is divided by the CPU time that each workload used\n")
+	}
+	if !slices.ContainsFunc(a.By, func(d query.Dimension) bool { return !v1.IsMachineDimension(d) }) {
+		b.WriteString("idle and system are in these rows; add another dimension to see them apart: --by " +
+			text.Clean(string(a.By[0])) + ",kind\n")
+	}
+	return b.String()
+}
+
+// legend explains the marks that are in the table.
+func (s Style) legend(seen *qualityMarks) string {
+	var words []string
+	if seen.apportioned {
+		words = append(words, top.Mark(usage.Apportioned, s.ASCII)+" a measured total, apportioned")
+	}
+	if seen.modelled {
+		words = append(words, top.Mark(usage.Modelled, s.ASCII)+" computed")
+	}
+	if seen.absent {
+		words = append(words, s.absent()+" nobody could see it (not zero)")
+	}
+	if words == nil {
+		return ""
+	}
+	return strings.Join(words, "   ") + "\n"
+}
+
+func gaps(a *v1.Usage) string {
+	if a.Gaps == 0 {
+		return ""
+	}
+	return fmt.Sprintf("gaps: %d in this range, see mete gaps\n", a.Gaps)
+}
